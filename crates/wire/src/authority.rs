@@ -1,0 +1,101 @@
+//! Host and authority (RFC 9110 section 4.2, RFC 3986 section 3.2), checked strictly.
+
+use crate::Reject;
+
+/// A checked authority: host and port as they stood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Authority<'a> {
+    /// The host, an IPv6 literal with its brackets.
+    pub host: &'a [u8],
+    /// The port, when one was given.
+    pub port: Option<u16>,
+}
+
+/// Checks `host[:port]` without user information.
+///
+/// # Errors
+/// An empty host, a byte that no registered name or IP literal may hold, or a port above 65535.
+pub fn parse(value: &[u8]) -> Result<Authority<'_>, Reject> {
+    const INVALID: Reject = Reject::bad("invalid Host");
+    let (host, rest) = if value.first() == Some(&b'[') {
+        let end = memchr::memchr(b']', value).ok_or(INVALID)?;
+        let (host, rest) = value.split_at(end + 1);
+        let literal = host.get(1..end).unwrap_or_default();
+        let text = std::str::from_utf8(literal).map_err(|_| INVALID)?;
+        text.parse::<std::net::Ipv6Addr>().map_err(|_| INVALID)?;
+        (host, rest)
+    } else {
+        let end = memchr::memchr(b':', value).unwrap_or(value.len());
+        let (host, rest) = value.split_at(end);
+        check_name(host)?;
+        (host, rest)
+    };
+    let port = match rest {
+        [] | [b':'] => None,
+        [b':', digits @ ..] => Some(parse_port(digits).ok_or(INVALID)?),
+        _ => return Err(INVALID),
+    };
+    Ok(Authority { host, port })
+}
+
+/// A registered name or IPv4 address: unreserved, sub-delims and percent-encoded bytes.
+fn check_name(host: &[u8]) -> Result<(), Reject> {
+    if host.is_empty() {
+        return Err(Reject::bad("empty Host"));
+    }
+    let mut bytes = host.iter();
+    while let Some(&b) = bytes.next() {
+        let hex = |b: Option<&u8>| b.is_some_and(u8::is_ascii_hexdigit);
+        let ok = match b {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => true,
+            b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=' => true,
+            b'%' => hex(bytes.next()) && hex(bytes.next()),
+            _ => false,
+        };
+        if !ok {
+            return Err(Reject::bad("invalid Host"));
+        }
+    }
+    Ok(())
+}
+
+fn parse_port(digits: &[u8]) -> Option<u16> {
+    if digits.len() > 5 {
+        return None;
+    }
+    digits
+        .iter()
+        .try_fold(0u32, |n, b| b.is_ascii_digit().then(|| n * 10 + u32::from(b - b'0')))
+        .and_then(|n| u16::try_from(n).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Authority, parse};
+
+    #[test]
+    fn accepts_what_rfc_3986_allows() {
+        for (text, host, port) in [
+            ("a.test", "a.test", None),
+            ("A.test:80", "A.test", Some(80)),
+            ("a.test:", "a.test", None),
+            ("a%20b", "a%20b", None),
+            ("127.0.0.1:65535", "127.0.0.1", Some(65535)),
+            ("[::1]", "[::1]", None),
+            ("[2001:db8::1]:8080", "[2001:db8::1]", Some(8080)),
+            ("a,b", "a,b", None),
+        ] {
+            assert_eq!(parse(text.as_bytes()), Ok(Authority { host: host.as_bytes(), port }), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_the_rest() {
+        for text in
+            ["", ":80", "a b", "a/b", "u@a", "a#b", "a?b", "a:80x", "a:80:90", "[::1", "[::1]x", "[zz]", "a:65536", "a:999999",
+                "\"a\"", "<a>", "a\\b", "a\u{e9}", "a%2", "a%zz", "a\tb", "[]"]
+        {
+            assert!(parse(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+}

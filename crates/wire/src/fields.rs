@@ -1,0 +1,217 @@
+//! The fields of a head: spans into the read buffer, and an overlay for what was set or removed since.
+
+use crate::name::{FieldName, Known};
+use crate::{Span, is_field_byte};
+
+/// One field line.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Field {
+    pub(crate) name: Span,
+    pub(crate) value: Span,
+    /// One past the line's end (CRLF included); the line begins at `name.start`.
+    pub(crate) end: u32,
+    pub(crate) id: Known,
+    pub(crate) state: State,
+}
+
+/// Where a field stands and whether it is sent on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// In the read buffer, sent on.
+    Kept,
+    /// In the read buffer, readable, but for this connection only (RFC 9110 section 7.6.1): not sent on.
+    Hop,
+    /// Taken out.
+    Removed,
+    /// In the overlay, sent on.
+    Added,
+}
+
+/// The fields of one message, in the order received, then the added ones.
+///
+/// The read buffer itself is not held here; methods that read take it as `base`.
+#[derive(Debug, Default)]
+pub struct Fields {
+    pub(crate) list: Vec<Field>,
+    /// Added lines, each whole: `Name: value\r\n`.
+    overlay: Vec<u8>,
+}
+
+impl Fields {
+    /// Forgets all fields, keeping the memory.
+    pub fn clear(&mut self) {
+        self.list.clear();
+        self.overlay.clear();
+    }
+
+    /// Gives memory above these bounds back.
+    pub fn shrink(&mut self, fields: usize, overlay: usize) {
+        self.list.shrink_to(fields);
+        self.overlay.shrink_to(overlay);
+    }
+
+    fn bytes<'a>(&'a self, base: &'a [u8], field: &Field, span: Span) -> &'a [u8] {
+        span.of(if field.state == State::Added { &self.overlay } else { base })
+    }
+
+    fn is(&self, base: &[u8], field: &Field, id: Known, text: &[u8]) -> bool {
+        field.state != State::Removed
+            && field.id == id
+            && (id != Known::Other
+                || (field.name.len() == text.len() && self.bytes(base, field, field.name).eq_ignore_ascii_case(text)))
+    }
+
+    /// The value of the first field with this name.
+    #[must_use]
+    pub fn get<'a>(&'a self, base: &'a [u8], name: &FieldName) -> Option<&'a [u8]> {
+        self.get_text(base, name.id(), name.text())
+    }
+
+    /// The value of the first field with this known name.
+    #[must_use]
+    pub fn get_known<'a>(&'a self, base: &'a [u8], id: Known) -> Option<&'a [u8]> {
+        debug_assert!(id != Known::Other);
+        self.get_text(base, id, b"")
+    }
+
+    /// The value of the first field with this name, which is looked up in its text form.
+    #[must_use]
+    pub fn get_str<'a>(&'a self, base: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+        self.get_text(base, Known::classify(name), name)
+    }
+
+    fn get_text<'a>(&'a self, base: &'a [u8], id: Known, text: &[u8]) -> Option<&'a [u8]> {
+        self.list.iter().find(|f| self.is(base, f, id, text)).map(|f| self.bytes(base, f, f.value))
+    }
+
+    /// All (name, value) pairs that are not removed, in order; hop-by-hop ones are among them.
+    pub fn iter<'a>(&'a self, base: &'a [u8]) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        self.list
+            .iter()
+            .filter(|f| f.state != State::Removed)
+            .map(|f| (self.bytes(base, f, f.name), self.bytes(base, f, f.value)))
+    }
+
+    /// Values of all fields with this name, in order.
+    pub fn all<'a>(&'a self, base: &'a [u8], name: &'a FieldName) -> impl Iterator<Item = &'a [u8]> {
+        self.list
+            .iter()
+            .filter(move |f| self.is(base, f, name.id(), name.text()))
+            .map(|f| self.bytes(base, f, f.value))
+    }
+
+    /// Removes every field with this name; tells whether there was one.
+    pub fn remove(&mut self, base: &[u8], name: &FieldName) -> bool {
+        self.remove_text(base, name.id(), name.text())
+    }
+
+    /// Removes every field with this known name; tells whether there was one.
+    pub fn remove_known(&mut self, id: Known) -> bool {
+        debug_assert!(id != Known::Other);
+        self.remove_text(b"", id, b"")
+    }
+
+    /// Removes every field with this name, given as text; tells whether there was one.
+    pub fn remove_str(&mut self, base: &[u8], name: &[u8]) -> bool {
+        self.remove_text(base, Known::classify(name), name)
+    }
+
+    fn remove_text(&mut self, base: &[u8], id: Known, text: &[u8]) -> bool {
+        let mut found = false;
+        for i in 0..self.list.len() {
+            let Some(field) = self.list.get(i).copied() else { break };
+            if self.is(base, &field, id, text) {
+                found = true;
+                if let Some(field) = self.list.get_mut(i) {
+                    field.state = State::Removed;
+                }
+            }
+        }
+        found
+    }
+
+    /// Keeps every field with this known name from being sent on, but readable.
+    pub fn hold_back(&mut self, id: Known) {
+        for field in self.list.iter_mut().filter(|f| f.id == id && f.state == State::Kept) {
+            field.state = State::Hop;
+        }
+    }
+
+    /// Keeps fields named `text` from being sent on (a name listed in `Connection`), but readable.
+    pub(crate) fn hold_back_text(&mut self, base: &[u8], text: &[u8]) {
+        for field in &mut self.list {
+            if field.state == State::Kept && field.name.of(base).eq_ignore_ascii_case(text) {
+                field.state = State::Hop;
+            }
+        }
+    }
+
+    /// Adds a field. Bytes that may not stand in a value are dropped from it, so that a value made of request data can
+    /// never split a message (RFC 9110 section 5.5).
+    pub fn add(&mut self, name: &[u8], value: &[u8]) {
+        self.add_with(name, |out| out.extend_from_slice(value));
+    }
+
+    /// Adds a field whose value `write` appends.
+    pub fn add_with(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.overlay.len();
+        self.overlay.extend_from_slice(name);
+        let name_end = self.overlay.len();
+        self.overlay.extend_from_slice(b": ");
+        let from = self.overlay.len();
+        write(&mut self.overlay);
+        if self.overlay.get(from..).is_some_and(|v| !v.iter().all(|b| is_field_byte(*b))) {
+            let mut keep = from;
+            for i in from..self.overlay.len() {
+                let b = self.overlay.get(i).copied().unwrap_or_default();
+                if is_field_byte(b) {
+                    if let Some(slot) = self.overlay.get_mut(keep) {
+                        *slot = b;
+                    }
+                    keep += 1;
+                }
+            }
+            self.overlay.truncate(keep);
+        }
+        let to = self.overlay.len();
+        self.overlay.extend_from_slice(b"\r\n");
+        self.list.push(Field {
+            name: Span::new(start, name_end),
+            value: Span::new(from, to),
+            end: self.overlay.len() as u32,
+            id: Known::classify(name),
+            state: State::Added,
+        });
+    }
+
+    /// Replaces every field with this name by one.
+    pub fn set(&mut self, base: &[u8], name: &FieldName, value: &[u8]) {
+        self.remove(base, name);
+        self.add(name.text(), value);
+    }
+
+    /// Replaces every field with this name, given as text, by one.
+    pub fn set_str(&mut self, base: &[u8], name: &[u8], value: &[u8]) {
+        self.remove_str(base, name);
+        self.add(name, value);
+    }
+
+    /// Appends all fields that are sent on, as lines.
+    pub fn write(&self, base: &[u8], out: &mut Vec<u8>) {
+        // Untouched neighbours go out in one copy.
+        let (mut run, mut added) = (Span::default(), false);
+        for f in &self.list {
+            if matches!(f.state, State::Removed | State::Hop) {
+                continue;
+            }
+            let from_overlay = f.state == State::Added;
+            if f.name.start == run.end && from_overlay == added {
+                run.end = f.end;
+            } else {
+                out.extend_from_slice(run.of(if added { &self.overlay } else { base }));
+                (run, added) = (Span { start: f.name.start, end: f.end }, from_overlay);
+            }
+        }
+        out.extend_from_slice(run.of(if added { &self.overlay } else { base }));
+    }
+}

@@ -1,0 +1,475 @@
+//! Message heads: split, checked, and their framing decided in one pass (RFC 9112 sections 2 to 7).
+
+use std::mem::MaybeUninit;
+
+use crate::fields::{Field, Fields, State};
+use crate::method::Method;
+use crate::name::Known;
+use crate::{Reject, Span, authority, is_field_byte, is_tchar, list, status};
+
+/// Most fields any head may have, whatever the setting says: the table stands on the stack.
+pub const MAX_FIELDS: usize = 256;
+/// Most connection options (RFC 9110 section 7.6.1) in one head; each costs a walk over the fields.
+const MAX_CONNECTION_OPTIONS: usize = 64;
+/// Most empty lines skipped before a request line (RFC 9112 section 2.2 asks for at least one).
+const MAX_EMPTY_LINES: usize = 16;
+
+/// Bounds of a head.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Bytes of a whole head, 431 above.
+    pub head: usize,
+    /// Fields, 431 above; at most [`MAX_FIELDS`].
+    pub fields: usize,
+    /// Bytes of a request target, 414 above.
+    pub target: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { head: 64 << 10, fields: 128, target: 32 << 10 }
+    }
+}
+
+/// Where a message's body ends (RFC 9112 section 6.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Framing {
+    /// There is no body.
+    #[default]
+    None,
+    /// So many bytes.
+    Length(u64),
+    /// Chunked transfer coding.
+    Chunked,
+    /// Until the connection closes; responses only.
+    UntilClose,
+}
+
+/// A request head, as spans of the buffer it was parsed from.
+#[derive(Debug, Default)]
+pub struct RequestHead {
+    /// The method.
+    pub method: Method,
+    /// Its bytes.
+    pub method_span: Span,
+    /// The request target as received.
+    pub target: Span,
+    /// The minor version: 0 or 1.
+    pub minor: u8,
+    /// The fields.
+    pub fields: Fields,
+    /// Where the body ends.
+    pub framing: Framing,
+    /// Whether the client wants the connection kept (RFC 9112 section 9.3).
+    pub keep_alive: bool,
+    /// Whether the client waits for 100 (Continue) before it sends the body.
+    pub expect_continue: bool,
+    /// Whether this asks for a WebSocket (RFC 6455 section 4.1); no other upgrade is ever passed on.
+    pub websocket: bool,
+    /// The checked `Host`, when there was one.
+    pub host: Option<Span>,
+    /// Bytes of the head, with what stood before it.
+    pub len: usize,
+}
+
+/// A response head, as spans of the buffer it was parsed from.
+#[derive(Debug, Default)]
+pub struct ResponseHead {
+    /// The status code, 100 to 999.
+    pub status: u16,
+    /// The reason phrase as received.
+    pub reason: Span,
+    /// The minor version: 0 or 1.
+    pub minor: u8,
+    /// The fields.
+    pub fields: Fields,
+    /// Where the body ends.
+    pub framing: Framing,
+    /// Whether the connection may be used again after this message.
+    pub keep_alive: bool,
+    /// Bytes of the head.
+    pub len: usize,
+}
+
+/// What the header pass gathers for both kinds of message.
+#[derive(Default)]
+struct Facts {
+    length: Option<u64>,
+    transfer: Transfer,
+    close: bool,
+    keep_alive: bool,
+    upgrade: bool,
+    connection: bool,
+}
+
+#[derive(Default, PartialEq, Eq, Clone, Copy)]
+enum Transfer {
+    #[default]
+    Absent,
+    Chunked,
+    /// Well formed and chunked last, but with a coding before it that is not implemented.
+    Unknown,
+}
+
+impl RequestHead {
+    /// Reads a head from the front of `buf`; `Ok(false)` when more bytes are needed.
+    ///
+    /// # Errors
+    /// 400 for what is malformed or ambiguous, 414, 417, 431, 501 for an unknown transfer coding, 505.
+    pub fn parse(&mut self, buf: &[u8], limits: &Limits) -> Result<bool, Reject> {
+        let skip = skip_empty_lines(buf)?;
+        let bytes = buf.get(skip..).unwrap_or_default();
+        let mut table = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+        let table = table.get_mut(..limits.fields.min(MAX_FIELDS)).unwrap_or_default();
+        let mut request = httparse::Request::new(&mut []);
+        let config = httparse::ParserConfig::default();
+        let len = match config.parse_request_with_uninit_headers(&mut request, bytes, table) {
+            Ok(httparse::Status::Complete(len)) => skip + len,
+            Ok(httparse::Status::Partial) => return check_partial(bytes, limits).map(|()| false),
+            Err(error) => return Err(request_error(error, bytes)),
+        };
+        let (Some(method), Some(target), Some(minor)) = (request.method, request.path, request.version) else {
+            return Err(Reject::bad("malformed request line"));
+        };
+        if target.len() > limits.target {
+            return Err(Reject::new(414, "request target too long"));
+        }
+        if len - skip > limits.head {
+            return Err(Reject::new(431, "head too large"));
+        }
+        self.method = Method::parse(method.as_bytes());
+        self.method_span = Span::within(buf, method.as_bytes());
+        self.target = Span::within(buf, target.as_bytes());
+        self.minor = minor;
+        self.len = len;
+        self.fields.clear();
+        self.host = None;
+        self.expect_continue = false;
+        self.websocket = false;
+
+        // ` HTTP/1.x` is nine bytes; the line has to end in CRLF right after it.
+        let line_end = self.target.end as usize + 9;
+        let first = collect(buf, request.headers, len, &mut self.fields)?;
+        if first != line_end + 2 || buf.get(line_end..first) != Some(b"\r\n") {
+            return Err(Reject::bad("bare LF in request line"));
+        }
+        self.decide(buf)?;
+        Ok(true)
+    }
+
+    /// The header pass: framing, connection options, Host, Expect.
+    fn decide(&mut self, buf: &[u8]) -> Result<(), Reject> {
+        let mut facts = Facts::default();
+        let mut upgrade_websocket = false;
+        let mut expects = 0;
+        for field in &mut self.fields.list {
+            let value = field.value.of(buf);
+            match field.id {
+                Known::Host => {
+                    if self.host.is_some() {
+                        return Err(Reject::bad("repeated Host"));
+                    }
+                    authority::parse(value)?;
+                    self.host = Some(field.value);
+                }
+                Known::Expect => {
+                    expects += 1;
+                    if self.minor == 0 {
+                        field.state = State::Hop;
+                    } else if !value.eq_ignore_ascii_case(b"100-continue") {
+                        return Err(Reject::new(417, "unknown expectation"));
+                    } else if expects > 1 {
+                        return Err(Reject::bad("repeated Expect"));
+                    } else {
+                        self.expect_continue = true;
+                    }
+                }
+                Known::Upgrade => {
+                    field.state = State::Hop;
+                    upgrade_websocket = value.eq_ignore_ascii_case(b"websocket");
+                }
+                _ => facts.field(field, buf)?,
+            }
+        }
+        if self.minor == 1 && self.host.is_none() {
+            return Err(Reject::bad("missing Host"));
+        }
+        facts.hold_back_listed(&mut self.fields, buf)?;
+        self.framing = match (facts.transfer, facts.length) {
+            (Transfer::Absent, None) => Framing::None,
+            (Transfer::Absent, Some(n)) => Framing::Length(n),
+            (_, Some(_)) => return Err(Reject::bad("Content-Length together with Transfer-Encoding")),
+            (_, None) if self.minor == 0 => return Err(Reject::bad("Transfer-Encoding in HTTP/1.0")),
+            (Transfer::Chunked, None) => Framing::Chunked,
+            (Transfer::Unknown, None) => return Err(Reject::new(501, "unknown transfer coding")),
+        };
+        self.keep_alive = if self.minor == 1 { !facts.close } else { facts.keep_alive && !facts.close };
+        self.websocket = upgrade_websocket
+            && facts.upgrade
+            && self.minor == 1
+            && self.method == Method::Get
+            && self.framing == Framing::None;
+        Ok(())
+    }
+}
+
+impl ResponseHead {
+    /// Reads a head from the front of `buf`; `Ok(false)` when more bytes are needed.
+    ///
+    /// `to` is the method of the request it answers: a response to HEAD has no body.
+    ///
+    /// # Errors
+    /// 502 for whatever a strict recipient must not take (RFC 9112 section 6.3), or what is over the limits.
+    pub fn parse(&mut self, buf: &[u8], limits: &Limits, to: Method) -> Result<bool, Reject> {
+        self.parse_inner(buf, limits, to).map_err(|reject| Reject { status: 502, ..reject })
+    }
+
+    fn parse_inner(&mut self, buf: &[u8], limits: &Limits, to: Method) -> Result<bool, Reject> {
+        let mut table = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+        let table = table.get_mut(..limits.fields.min(MAX_FIELDS)).unwrap_or_default();
+        let mut response = httparse::Response::new(&mut []);
+        let config = httparse::ParserConfig::default();
+        if matches!(buf.first(), Some(b'\r' | b'\n')) {
+            return Err(Reject::bad("empty line before the status line"));
+        }
+        let len = match config.parse_response_with_uninit_headers(&mut response, buf, table) {
+            Ok(httparse::Status::Complete(len)) => len,
+            Ok(httparse::Status::Partial) if buf.len() >= limits.head => {
+                return Err(Reject::bad("response head too large"));
+            }
+            Ok(httparse::Status::Partial) => return Ok(false),
+            Err(httparse::Error::TooManyHeaders) => return Err(Reject::bad("too many fields in the response")),
+            Err(_) => return Err(Reject::bad("malformed response head")),
+        };
+        let (Some(minor), Some(code)) = (response.version, response.code) else {
+            return Err(Reject::bad("malformed status line"));
+        };
+        if !(100..=999).contains(&code) {
+            return Err(Reject::bad("status code out of range"));
+        }
+        if len > limits.head {
+            return Err(Reject::bad("response head too large"));
+        }
+        self.fields.clear();
+        self.status = code;
+        self.minor = minor;
+        self.len = len;
+        let first = collect(buf, response.headers, len, &mut self.fields)?;
+        // `HTTP/1.1 200` is twelve bytes.
+        self.reason = Span::new(13.min(first.saturating_sub(2)), first.saturating_sub(2));
+        if !self.reason.of(buf).iter().all(|b| is_field_byte(*b)) {
+            return Err(Reject::bad("control byte in the reason phrase"));
+        }
+        let mut facts = Facts::default();
+        for field in &mut self.fields.list {
+            match field.id {
+                Known::Upgrade => field.state = State::Hop,
+                _ => facts.field(field, buf)?,
+            }
+        }
+        facts.hold_back_listed(&mut self.fields, buf)?;
+        self.keep_alive = if minor == 1 { !facts.close } else { facts.keep_alive && !facts.close };
+        let framing = match (facts.transfer, facts.length) {
+            (Transfer::Absent, None) => Framing::UntilClose,
+            (Transfer::Absent, Some(n)) => Framing::Length(n),
+            (_, Some(_)) => return Err(Reject::bad("Content-Length together with Transfer-Encoding")),
+            (_, None) if minor == 0 => return Err(Reject::bad("Transfer-Encoding in HTTP/1.0")),
+            (Transfer::Chunked, None) => Framing::Chunked,
+            (Transfer::Unknown, None) => return Err(Reject::bad("unknown transfer coding")),
+        };
+        self.framing = if to == Method::Head || status::is_bodyless(code) {
+            if code != 304 && status::is_bodyless(code) {
+                // RFC 9110 section 8.6: no Content-Length in a 1xx or 204.
+                self.fields.remove_known(Known::ContentLength);
+            }
+            Framing::None
+        } else {
+            framing
+        };
+        self.keep_alive &= self.framing != Framing::UntilClose;
+        Ok(true)
+    }
+}
+
+impl Facts {
+    /// Takes what one field says about framing and the connection.
+    fn field(&mut self, field: &mut Field, buf: &[u8]) -> Result<(), Reject> {
+        let value = field.value.of(buf);
+        match field.id {
+            Known::Other => {
+                let name = field.name.of(buf);
+                // A back end that maps `_` to `-` would take these for the framing fields.
+                if (name.len() == 14 && name.eq_ignore_ascii_case(b"content_length"))
+                    || (name.len() == 17 && name.eq_ignore_ascii_case(b"transfer_encoding"))
+                {
+                    return Err(Reject::bad("framing field with an underscore"));
+                }
+            }
+            Known::ContentLength => {
+                if self.length.is_some() {
+                    return Err(Reject::bad("repeated Content-Length"));
+                }
+                self.length = Some(parse_length(value).ok_or(Reject::bad("invalid Content-Length"))?);
+            }
+            Known::TransferEncoding => {
+                field.state = State::Hop;
+                if self.transfer != Transfer::Absent {
+                    return Err(Reject::bad("repeated Transfer-Encoding"));
+                }
+                self.transfer = parse_transfer(value)?;
+            }
+            Known::Connection => {
+                field.state = State::Hop;
+                self.connection = true;
+                for option in list(value) {
+                    if option.eq_ignore_ascii_case(b"close") {
+                        self.close = true;
+                    } else if option.eq_ignore_ascii_case(b"keep-alive") {
+                        self.keep_alive = true;
+                    } else if option.eq_ignore_ascii_case(b"upgrade") {
+                        self.upgrade = true;
+                    }
+                }
+            }
+            Known::KeepAlive | Known::ProxyConnection | Known::Te | Known::Http2Settings => field.state = State::Hop,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Holds back the fields that `Connection` names (RFC 9110 section 7.6.1), except those that frame or route the
+    /// message: a client must not be able to take these away from the upstream.
+    fn hold_back_listed(&self, fields: &mut Fields, buf: &[u8]) -> Result<(), Reject> {
+        if !self.connection {
+            return Ok(());
+        }
+        let mut count = 0;
+        for i in 0..fields.list.len() {
+            let Some(value) = fields.list.get(i).filter(|f| f.id == Known::Connection).map(|f| f.value) else { continue };
+            for option in list(value.of(buf)) {
+                count += 1;
+                if count > MAX_CONNECTION_OPTIONS {
+                    return Err(Reject::bad("too many connection options"));
+                }
+                let kept = matches!(Known::classify(option), Known::Host | Known::ContentLength);
+                if !option.is_empty() && !kept {
+                    fields.hold_back_text(buf, option);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Copies the split fields as spans, and checks that every line ends in CRLF; gives where the first line begins.
+fn collect(buf: &[u8], headers: &[httparse::Header<'_>], len: usize, fields: &mut Fields) -> Result<usize, Reject> {
+    let blank = len.saturating_sub(2);
+    if buf.get(blank..len) != Some(b"\r\n") {
+        return Err(Reject::bad("bare LF after the fields"));
+    }
+    let mut first = blank;
+    for (i, header) in headers.iter().enumerate() {
+        let name = Span::within(buf, header.name.as_bytes());
+        let end = match headers.get(i + 1) {
+            Some(next) => Span::within(buf, next.name.as_bytes()).start as usize,
+            None => blank,
+        };
+        if i == 0 {
+            first = name.start as usize;
+        }
+        if end < 2 || buf.get(end - 2..end) != Some(b"\r\n") {
+            return Err(Reject::bad("bare LF in a field"));
+        }
+        let value = if header.value.is_empty() { Span::new(end - 2, end - 2) } else { Span::within(buf, header.value) };
+        let id = Known::classify(header.name.as_bytes());
+        fields.list.push(Field { name, value, end: end as u32, id, state: State::Kept });
+    }
+    if first < 2 || buf.get(first - 2..first) != Some(b"\r\n") {
+        return Err(Reject::bad("bare LF in the first line"));
+    }
+    Ok(first)
+}
+
+/// How many bytes of empty lines stand before the request line.
+fn skip_empty_lines(buf: &[u8]) -> Result<usize, Reject> {
+    let mut skip = 0;
+    while let Some([b'\r', b'\n']) = buf.get(skip..skip + 2) {
+        skip += 2;
+        if skip > 2 * MAX_EMPTY_LINES {
+            return Err(Reject::bad("too many empty lines"));
+        }
+    }
+    match buf.get(skip..) {
+        Some([b'\n', ..]) => Err(Reject::bad("bare LF before the request line")),
+        _ => Ok(skip),
+    }
+}
+
+/// Refuses an unfinished head that is already too large.
+fn check_partial(bytes: &[u8], limits: &Limits) -> Result<(), Reject> {
+    // A method of any length, two blanks and the version stand beside the target.
+    let line_open = memchr::memchr(b'\n', bytes).is_none();
+    if line_open && bytes.len() > limits.target + 64 {
+        return Err(Reject::new(414, "request line too long"));
+    }
+    if bytes.len() >= limits.head {
+        return Err(Reject::new(431, "head too large"));
+    }
+    Ok(())
+}
+
+fn request_error(error: httparse::Error, bytes: &[u8]) -> Reject {
+    match error {
+        httparse::Error::TooManyHeaders => Reject::new(431, "too many fields"),
+        httparse::Error::Version => {
+            // `HTTP/2.0` and the like are a version that is not supported; anything else is no version at all.
+            let line = bytes.split(|b| *b == b'\r' || *b == b'\n').next().unwrap_or_default();
+            match line.rsplit(|b| *b == b' ').next() {
+                Some([b'H', b'T', b'T', b'P', b'/', major, b'.', minor])
+                    if major.is_ascii_digit() && minor.is_ascii_digit() =>
+                {
+                    Reject::new(505, "HTTP version not supported")
+                }
+                _ => Reject::bad("malformed HTTP version"),
+            }
+        }
+        httparse::Error::HeaderName => Reject::bad("malformed field name"),
+        httparse::Error::HeaderValue => Reject::bad("control byte in a field value"),
+        httparse::Error::NewLine => Reject::bad("malformed line end"),
+        _ => Reject::bad("malformed request line"),
+    }
+}
+
+/// Digits only, at most 2^63 - 1 (RFC 9110 section 8.6).
+fn parse_length(value: &[u8]) -> Option<u64> {
+    if value.is_empty() || value.len() > 19 {
+        return None;
+    }
+    value
+        .iter()
+        .try_fold(0u64, |n, b| b.is_ascii_digit().then(|| n.checked_mul(10)?.checked_add(u64::from(b - b'0'))).flatten())
+        .filter(|n| *n <= i64::MAX as u64)
+}
+
+/// RFC 9112 section 6.1: chunked once, and last.
+fn parse_transfer(value: &[u8]) -> Result<Transfer, Reject> {
+    if value.eq_ignore_ascii_case(b"chunked") {
+        return Ok(Transfer::Chunked);
+    }
+    let mut chunked = 0;
+    let mut last_chunked = false;
+    for coding in list(value) {
+        if coding.is_empty() || !coding.iter().all(|b| is_tchar(*b)) {
+            return Err(Reject::bad("malformed Transfer-Encoding"));
+        }
+        last_chunked = coding.eq_ignore_ascii_case(b"chunked");
+        chunked += usize::from(last_chunked);
+    }
+    match (last_chunked, chunked) {
+        (true, 1) => Ok(Transfer::Unknown),
+        _ => Err(Reject::bad("chunked is not the final transfer coding")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

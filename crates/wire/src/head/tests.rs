@@ -1,0 +1,194 @@
+use super::{Framing, Limits, Method, RequestHead, ResponseHead};
+
+fn request(text: &str) -> Result<RequestHead, u16> {
+    let mut head = RequestHead::default();
+    match head.parse(text.as_bytes(), &Limits::default()) {
+        Ok(true) => Ok(head),
+        Ok(false) => Err(0),
+        Err(reject) => Err(reject.status),
+    }
+}
+
+fn response(text: &str, to: Method) -> Result<ResponseHead, u16> {
+    let mut head = ResponseHead::default();
+    match head.parse(text.as_bytes(), &Limits::default(), to) {
+        Ok(true) => Ok(head),
+        Ok(false) => Err(0),
+        Err(reject) => Err(reject.status),
+    }
+}
+
+#[test]
+fn a_request_is_split_and_framed() {
+    let text = "\r\nPOST /a?b HTTP/1.1\r\nHost: a.test:80\r\nContent-Length: 5\r\nX-E:\r\n\r\nhello";
+    let head = request(text).unwrap();
+    let base = text.as_bytes();
+    assert_eq!((head.method, head.minor, head.framing), (Method::Post, 1, Framing::Length(5)));
+    assert_eq!(head.target.of(base), b"/a?b");
+    assert_eq!(head.host.unwrap().of(base), b"a.test:80");
+    assert_eq!(&text[head.len..], "hello");
+    assert_eq!(head.fields.get_str(base, b"x-e"), Some(&b""[..]));
+    assert!(head.keep_alive && !head.expect_continue && !head.websocket);
+}
+
+#[test]
+fn fields_for_the_connection_are_held_back() {
+    let text = "GET / HTTP/1.1\r\nHost: a\r\nConnection: X-Foo, keep-alive, host\r\nX-Foo: 1\r\nX-Bar: 2\r\nTE: trailers\r\nKeep-Alive: 5\r\n\r\n";
+    let head = request(text).unwrap();
+    let mut out = Vec::new();
+    head.fields.write(text.as_bytes(), &mut out);
+    assert_eq!(String::from_utf8(out).unwrap(), "Host: a\r\nX-Bar: 2\r\n");
+    assert_eq!(head.fields.get_str(text.as_bytes(), b"x-foo"), Some(&b"1"[..]), "still readable");
+}
+
+#[test]
+fn persistence_follows_version_and_connection() {
+    for (line, field, keep) in [
+        ("HTTP/1.1", "", true),
+        ("HTTP/1.1", "Connection: close\r\n", false),
+        ("HTTP/1.1", "Connection: ,, ,CLOSE,,\r\n", false),
+        ("HTTP/1.0", "", false),
+        ("HTTP/1.0", "Connection: keep-alive\r\n", true),
+        ("HTTP/1.0", "Connection: keep-alive, close\r\n", false),
+    ] {
+        let head = request(&format!("GET / {line}\r\nHost: a\r\n{field}\r\n")).unwrap();
+        assert_eq!(head.keep_alive, keep, "{line} {field}");
+    }
+}
+
+#[test]
+fn websockets_are_recognised_and_nothing_else() {
+    for (method, line, fields, websocket) in [
+        ("GET", "HTTP/1.1", "Upgrade: websocket\r\nConnection: Upgrade\r\n", true),
+        ("GET", "HTTP/1.1", "Upgrade: WebSocket\r\nConnection: keep-alive, upgrade\r\n", true),
+        ("GET", "HTTP/1.0", "Upgrade: websocket\r\nConnection: Upgrade\r\n", false),
+        ("GET", "HTTP/1.1", "Upgrade: websocket\r\n", false),
+        ("GET", "HTTP/1.1", "Upgrade: h2c\r\nConnection: Upgrade\r\n", false),
+        ("POST", "HTTP/1.1", "Upgrade: websocket\r\nConnection: Upgrade\r\n", false),
+        ("GET", "HTTP/1.1", "Upgrade: websocket\r\nConnection: Upgrade\r\nContent-Length: 3\r\n", false),
+    ] {
+        let text = format!("{method} / {line}\r\nHost: a\r\n{fields}\r\n");
+        assert_eq!(request(&text).unwrap().websocket, websocket, "{text}");
+    }
+}
+
+#[test]
+fn ambiguous_requests_are_refused() {
+    for (status, text) in [
+        (400, "GET / HTTP/1.1\r\n\r\n"),
+        (400, "GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n"),
+        (400, "GET / HTTP/1.1\r\nHost: a b\r\n\r\n"),
+        (400, "GET / HTTP/1.1\r\nHost : a\r\n\r\n"),
+        (400, "GET / HTTP/1.1\nHost: a\r\n\r\n"),
+        (400, "GET / HTTP/1.1\r\nHost: a\n\r\n"),
+        (400, "GET / HTTP/1.1\r\nHost: a\r\n\n"),
+        (400, "GET / HTTP/1.1\r\nHost: a\r\nX: a\r\n b\r\n\r\n"),
+        (400, "GET / HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n"),
+        (400, "GET / HTTP/1.1\r\nHost: a\r\nX: a\rb\r\n\r\n"),
+        (400, "GET / HTTP/1.1\r\nHost: a\r\nX\r\n\r\n"),
+        (400, "GET / HTTP/1.1\r\nHost: a\r\n: x\r\n\r\n"),
+        (400, "GET  / HTTP/1.1\r\nHost: a\r\n\r\n"),
+        (400, "GET / HTTP/1.1 \r\nHost: a\r\n\r\n"),
+        (400, "GET /\r\nHost: a\r\n\r\n"),
+        (400, "G(T / HTTP/1.1\r\nHost: a\r\n\r\n"),
+        (400, "\nGET / HTTP/1.1\r\nHost: a\r\n\r\n"),
+        (505, "GET / HTTP/2.0\r\nHost: a\r\n\r\n"),
+        (505, "GET / HTTP/1.2\r\nHost: a\r\n\r\n"),
+        (400, "GET / HTTP/1.10\r\nHost: a\r\n\r\n"),
+        (400, "GET / http/1.1\r\nHost: a\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5, 5\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +5\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: \r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9223372036854775808\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"),
+        (400, "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, gzip\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, chunked\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: , chunked\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\r\n\r\n"),
+        (501, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nContent_Length: 5\r\n\r\n"),
+        (400, "POST / HTTP/1.1\r\nHost: a\r\nTransfer_Encoding: chunked\r\n\r\n"),
+        (417, "GET / HTTP/1.1\r\nHost: a\r\nExpect: teapot\r\n\r\n"),
+        (400, "GET / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nExpect: 100-continue\r\n\r\n"),
+    ] {
+        assert_eq!(request(text).err(), Some(status), "{text:?}");
+    }
+    let listed = format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: {}\r\n\r\n", "x,".repeat(100));
+    assert_eq!(request(&listed).err(), Some(400));
+}
+
+#[test]
+fn limits_have_their_own_statuses() {
+    let limits = Limits { head: 1000, fields: 4, target: 100 };
+    let parse = |text: &str| RequestHead::default().parse(text.as_bytes(), &limits).map_err(|r| r.status);
+    let long = "a".repeat(2000);
+    assert_eq!(parse(&format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", &long[..150])), Err(414));
+    assert_eq!(parse(&format!("GET /{}", &long[..200])), Err(414), "before its end is there");
+    assert_eq!(parse(&format!("GET / HTTP/1.1\r\nHost: a\r\nX: {long}\r\n\r\n")), Err(431));
+    assert_eq!(parse(&format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}", &long[..990])), Err(431), "before its end is there");
+    assert_eq!(parse(&format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: 1\r\n".repeat(4))), Err(431));
+    assert_eq!(parse(&format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: 1\r\n".repeat(3))), Ok(true));
+    assert_eq!(parse("GET / HTTP/1.1\r\nHost: a\r\n"), Ok(false));
+}
+
+#[test]
+fn a_response_is_framed_by_status_and_method() {
+    for (text, to, framing, keep) in [
+        ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", Method::Get, Framing::Length(3), true),
+        ("HTTP/1.1 200\r\nContent-Length: 3\r\n\r\n", Method::Get, Framing::Length(3), true),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", Method::Get, Framing::Chunked, true),
+        ("HTTP/1.1 200 OK\r\n\r\n", Method::Get, Framing::UntilClose, false),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", Method::Head, Framing::None, true),
+        ("HTTP/1.1 204 No Content\r\nContent-Length: 3\r\n\r\n", Method::Get, Framing::None, true),
+        ("HTTP/1.1 304 Not Modified\r\nContent-Length: 60\r\n\r\n", Method::Get, Framing::None, true),
+        ("HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\n", Method::Get, Framing::Length(3), false),
+        ("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 3\r\n\r\n", Method::Get, Framing::Length(3), false),
+    ] {
+        let head = response(text, to).unwrap();
+        assert_eq!((head.framing, head.keep_alive), (framing, keep), "{text}");
+    }
+    let text = "HTTP/1.1 404 Nicht da\r\nX: 1\r\n\r\n";
+    assert_eq!(response(text, Method::Get).unwrap().reason.of(text.as_bytes()), b"Nicht da");
+}
+
+#[test]
+fn broken_responses_are_502() {
+    for text in [
+        "HTTP/1.1 099 Odd\r\n\r\n",
+        "HTTP/1.1 1000 Odd\r\n\r\n",
+        "HTTP/1.1 abc Odd\r\n\r\n",
+        "HTTP/2.0 200 OK\r\n\r\n",
+        "just bytes\n",
+        "\r\nHTTP/1.1 200 OK\r\n\r\n",
+        "HTTP/1.1 200 OK\nContent-Length: 3\n\n",
+        "HTTP/1.1 200 OK\r\nContent-Length : 3\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 9\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: foo\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX: a\0b\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX: a\r\n b\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nnocolon\r\n\r\n",
+    ] {
+        assert_eq!(response(text, Method::Get).err(), Some(502), "{text:?}");
+    }
+}
+
+#[test]
+fn edits_go_to_the_overlay() {
+    let text = "GET / HTTP/1.1\r\nHost: a\r\nX-A: 1\r\nX-B: 2\r\nx-a: 3\r\n\r\n";
+    let base = text.as_bytes();
+    let mut fields = request(text).unwrap().fields;
+    fields.set_str(base, b"X-a", b"new\r\nInjected: 1");
+    fields.add(b"X-C", b"4");
+    assert!(fields.remove_str(base, b"x-b"));
+    assert!(!fields.remove_str(base, b"x-b"));
+    let mut out = Vec::new();
+    fields.write(base, &mut out);
+    assert_eq!(String::from_utf8(out).unwrap(), "Host: a\r\nX-a: newInjected: 1\r\nX-C: 4\r\n");
+    assert_eq!(fields.get_str(base, b"X-A"), Some(&b"newInjected: 1"[..]));
+    assert_eq!(fields.iter(base).count(), 3);
+}

@@ -1,0 +1,64 @@
+//! Request methods (RFC 9110 section 9).
+
+/// A request method. Methods are case-sensitive; any token is a method.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[allow(missing_docs, reason = "the names are the registered methods")]
+pub enum Method {
+    #[default]
+    Get,
+    Head,
+    Post,
+    Put,
+    Delete,
+    Patch,
+    Options,
+    Connect,
+    Trace,
+    Purge,
+    /// Any other token; its bytes are in the head.
+    Other,
+}
+
+impl Method {
+    /// The method with this name.
+    #[must_use]
+    pub fn parse(name: &[u8]) -> Self {
+        match name {
+            b"GET" => Self::Get,
+            b"HEAD" => Self::Head,
+            b"POST" => Self::Post,
+            b"PUT" => Self::Put,
+            b"DELETE" => Self::Delete,
+            b"PATCH" => Self::Patch,
+            b"OPTIONS" => Self::Options,
+            b"CONNECT" => Self::Connect,
+            b"TRACE" => Self::Trace,
+            b"PURGE" => Self::Purge,
+            _ => Self::Other,
+        }
+    }
+
+    /// Its name; empty for [`Method::Other`].
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Head => "HEAD",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Delete => "DELETE",
+            Self::Patch => "PATCH",
+            Self::Options => "OPTIONS",
+            Self::Connect => "CONNECT",
+            Self::Trace => "TRACE",
+            Self::Purge => "PURGE",
+            Self::Other => "",
+        }
+    }
+
+    /// Whether a request may be sent a second time after it may have been received (RFC 9110 section 9.2.2).
+    #[must_use]
+    pub const fn is_idempotent(self) -> bool {
+        matches!(self, Self::Get | Self::Head | Self::Put | Self::Delete | Self::Options | Self::Trace)
+    }
+}

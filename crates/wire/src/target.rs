@@ -1,0 +1,387 @@
+//! Request targets (RFC 9112 section 3.2) and the one decision about a path.
+//!
+//! A path is normalised once, and that one form is what routes match, plugins see and the upstream receives: percent
+//! encoding decoded, `//` merged, dot segments resolved. A path that cannot be normalised without doubt is refused:
+//! broken percent encoding, an encoded NUL, `..` above the root, a dot segment that carries `;parameters` (which some
+//! servers strip before they resolve it), bytes that may not stand in a target at all.
+
+use crate::authority;
+use crate::{Reject, Span};
+
+/// How paths are read; the defaults are those of nginx and APISIX.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PathRules {
+    /// `/a/` is taken for `/a` (the root stays).
+    pub delete_tail_slash: bool,
+    /// `;parameters` are cut from every segment, as servlet containers do.
+    pub servlet: bool,
+    /// `%2F` stays encoded and does not separate segments.
+    pub keep_encoded_slash: bool,
+}
+
+/// A split target, as spans of the bytes it came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Target {
+    /// Its form.
+    pub form: Form,
+    /// The authority of an absolute target: host and port.
+    pub authority: Option<Span>,
+    /// The path as received, `/` when an absolute target has none.
+    pub path: Option<Span>,
+    /// The query without its `?`.
+    pub query: Option<Span>,
+    /// Whether the path is in normal form already, so that it can be used as it stands.
+    pub normal: bool,
+    /// Whether the query may be sent on as it stands.
+    pub query_clean: bool,
+}
+
+/// The forms of a target that a gateway serves; authority-form belongs to CONNECT, which it refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Form {
+    /// `/path?query`
+    #[default]
+    Origin,
+    /// `http://host/path`
+    Absolute,
+    /// `*`
+    Asterisk,
+}
+
+/// What a byte of a target asks for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    /// May stand as it is.
+    Plain,
+    /// Has to be looked at: `%`, `;`, or a byte that is sent percent-encoded.
+    Special,
+    /// May not stand in a target.
+    Bad,
+}
+
+const CLASSES: [Class; 256] = {
+    let mut t = [Class::Bad; 256];
+    let mut b = 0x21;
+    while b < 256 {
+        t[b] = if is_pchar(b as u8) || b == b'/' as usize { Class::Plain } else { Class::Special };
+        b += 1;
+    }
+    t[b'%' as usize] = Class::Special;
+    t[b';' as usize] = Class::Special;
+    t[b'#' as usize] = Class::Bad;
+    t[0x7f] = Class::Bad;
+    t
+};
+
+/// Unreserved, sub-delims, `:` and `@` (RFC 3986 section 3.3).
+const fn is_pchar(b: u8) -> bool {
+    matches!(b, b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')'
+        | b'*' | b'+' | b',' | b';' | b'=' | b':' | b'@')
+}
+
+fn class(b: u8) -> Class {
+    CLASSES[b as usize]
+}
+
+/// Splits a target.
+///
+/// # Errors
+/// 400 for authority-form, an unknown scheme, user information, a fragment, or a byte that may not stand there.
+pub fn split(target: &[u8]) -> Result<Target, Reject> {
+    let (mut out, start) = match target {
+        [b'/', ..] => (Target::default(), 0),
+        b"*" => return Ok(Target { form: Form::Asterisk, ..Target::default() }),
+        _ => split_absolute(target)?,
+    };
+    let rest = target.get(start..).unwrap_or_default();
+    let path_len = memchr::memchr(b'?', rest).unwrap_or(rest.len());
+    let path = rest.get(..path_len).unwrap_or_default();
+    if !path.is_empty() {
+        out.path = Some(Span::new(start, start + path_len));
+    }
+    out.normal = scan_path(path)?;
+    if let Some(query) = rest.get(path_len + 1..) {
+        out.query = Some(Span::new(start + path_len + 1, target.len()));
+        out.query_clean = scan_query(query)?;
+    }
+    Ok(out)
+}
+
+/// `http://host[:port]`, then a path or nothing (RFC 9112 section 3.2.2).
+fn split_absolute(target: &[u8]) -> Result<(Target, usize), Reject> {
+    const SCHEMES: [&[u8]; 2] = [b"http://", b"https://"];
+    let Some(scheme) = SCHEMES.iter().find(|s| target.get(..s.len()).is_some_and(|t| t.eq_ignore_ascii_case(s))) else {
+        return Err(Reject::bad("request target is neither a path nor an http URI"));
+    };
+    let start = scheme.len();
+    let rest = target.get(start..).unwrap_or_default();
+    let end = rest.iter().position(|b| matches!(b, b'/' | b'?' | b'#')).unwrap_or(rest.len());
+    authority::parse(rest.get(..end).unwrap_or_default())?;
+    let authority = Some(Span::new(start, start + end));
+    Ok((Target { form: Form::Absolute, authority, ..Target::default() }, start + end))
+}
+
+/// Whether a path is in normal form: only plain bytes, no empty and no dot segment.
+fn scan_path(path: &[u8]) -> Result<bool, Reject> {
+    let mut normal = true;
+    let mut before = 0;
+    for &b in path {
+        match class(b) {
+            Class::Plain => {}
+            Class::Special => normal = false,
+            Class::Bad => return Err(Reject::bad("byte that may not stand in a request target")),
+        }
+        // `//` and every segment that begins with a dot take the slow way.
+        normal &= !(before == b'/' && (b == b'/' || b == b'.'));
+        before = b;
+    }
+    Ok(normal)
+}
+
+fn scan_query(query: &[u8]) -> Result<bool, Reject> {
+    let mut clean = true;
+    for &b in query {
+        match b {
+            0x80.. => clean = false,
+            b'?' | b'/' => {}
+            _ if class(b) == Class::Bad => return Err(Reject::bad("byte that may not stand in a request target")),
+            _ => {}
+        }
+    }
+    Ok(clean)
+}
+
+/// Normalises a path: the decoded form goes to `decoded`, the form to send on to `encoded`. Both are cleared first and
+/// begin with `/`.
+///
+/// # Errors
+/// 400 as the module says.
+pub fn normalise(path: &[u8], rules: PathRules, decoded: &mut Vec<u8>, encoded: &mut Vec<u8>) -> Result<(), Reject> {
+    decoded.clear();
+    encoded.clear();
+    decoded.push(b'/');
+    encoded.push(b'/');
+    // Where the current segment begins, in each.
+    let (mut seg, mut seg_encoded) = (1, 1);
+    let mut bytes = path.iter().skip(1);
+    loop {
+        let (b, escaped) = match bytes.next() {
+            Some(b'%') => (unescape(bytes.next(), bytes.next())?, true),
+            Some(&b) => (b, false),
+            None => break,
+        };
+        if b == 0 {
+            return Err(Reject::bad("encoded NUL in the path"));
+        }
+        if b == b'/' && escaped && rules.keep_encoded_slash {
+            decoded.extend_from_slice(b"%2F");
+            encoded.extend_from_slice(b"%2F");
+        } else if b == b'/' {
+            if end_segment(rules, decoded, encoded, seg, seg_encoded)? {
+                decoded.push(b'/');
+                encoded.push(b'/');
+            }
+            (seg, seg_encoded) = (decoded.len(), encoded.len());
+        } else {
+            decoded.push(b);
+            push_encoded(encoded, b);
+        }
+    }
+    end_segment(rules, decoded, encoded, seg, seg_encoded)?;
+    if rules.delete_tail_slash && decoded.len() > 1 && decoded.last() == Some(&b'/') {
+        decoded.pop();
+        encoded.pop();
+    }
+    Ok(())
+}
+
+/// Resolves the segment that begins at `seg`; whether a `/` has to follow it.
+fn end_segment(
+    rules: PathRules,
+    decoded: &mut Vec<u8>,
+    encoded: &mut Vec<u8>,
+    seg: usize,
+    seg_encoded: usize,
+) -> Result<bool, Reject> {
+    if rules.servlet && let Some(cut) = decoded.get(seg..).and_then(|s| memchr::memchr(b';', s)) {
+        decoded.truncate(seg + cut);
+        let cut = encoded.get(seg_encoded..).and_then(|s| memchr::memchr(b';', s)).unwrap_or_default();
+        encoded.truncate(seg_encoded + cut);
+    }
+    match decoded.get(seg..).unwrap_or_default() {
+        [] => Ok(false),
+        b"." => {
+            decoded.truncate(seg);
+            encoded.truncate(seg_encoded);
+            Ok(false)
+        }
+        b".." => {
+            // The separators are the same in both forms, so cutting back to the one before works for both.
+            pop_segment(decoded, seg)?;
+            pop_segment(encoded, seg_encoded)?;
+            Ok(false)
+        }
+        [b'.', b';', ..] | [b'.', b'.', b';', ..] => Err(Reject::bad("dot segment with parameters")),
+        _ => Ok(true),
+    }
+}
+
+/// Cuts the segment that begins at `seg` and the one before it.
+fn pop_segment(path: &mut Vec<u8>, seg: usize) -> Result<(), Reject> {
+    let parent = path.get(..seg.saturating_sub(1)).and_then(|p| memchr::memrchr(b'/', p));
+    let parent = parent.ok_or(Reject::bad("path leads above the root"))?;
+    path.truncate(parent + 1);
+    Ok(())
+}
+
+fn unescape(high: Option<&u8>, low: Option<&u8>) -> Result<u8, Reject> {
+    let digit = |b: Option<&u8>| b.and_then(|b| (*b as char).to_digit(16)).ok_or(Reject::bad("broken percent encoding"));
+    Ok((digit(high)? << 4 | digit(low)?) as u8)
+}
+
+/// Appends a decoded path byte in the form in which it is sent: percent-encoded unless it may stand as it is.
+pub fn push_encoded(out: &mut Vec<u8>, b: u8) {
+    if is_pchar(b) {
+        out.push(b);
+    } else {
+        push_escape(out, b);
+    }
+}
+
+fn push_escape(out: &mut Vec<u8>, b: u8) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    out.extend_from_slice(&[b'%', HEX[usize::from(b >> 4)], HEX[usize::from(b & 15)]]);
+}
+
+/// Appends a decoded path in the form in which it is sent; `/` separates.
+pub fn encode_path(path: &[u8], out: &mut Vec<u8>) {
+    for &b in path {
+        if b == b'/' { out.push(b) } else { push_encoded(out, b) }
+    }
+}
+
+/// Appends a query with the bytes that may not stand in a target percent-encoded; other bytes stay as they are.
+pub fn encode_query(query: &[u8], out: &mut Vec<u8>) {
+    for &b in query {
+        if matches!(b, 0..=0x20 | 0x7f.. | b'#') { push_escape(out, b) } else { out.push(b) }
+    }
+}
+
+/// The value of the first query argument with this name, as received (not decoded); an argument without `=` is empty.
+#[must_use]
+pub fn argument<'a>(query: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    query.split(|b| *b == b'&').find_map(|pair| match pair.strip_prefix(name)? {
+        [] => Some(&[][..]),
+        [b'=', value @ ..] => Some(value),
+        _ => None,
+    })
+}
+
+/// Whether a path is in normal form.
+#[must_use]
+pub fn is_normal(path: &[u8]) -> bool {
+    path.first() == Some(&b'/') && scan_path(path) == Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Form, PathRules, Target, argument, encode_query, normalise, split};
+
+    fn norm(path: &str, rules: PathRules) -> Result<(String, String), &'static str> {
+        let (mut d, mut e) = (Vec::new(), Vec::new());
+        normalise(path.as_bytes(), rules, &mut d, &mut e).map_err(|r| r.reason)?;
+        Ok((String::from_utf8_lossy(&d).into(), String::from_utf8(e).unwrap()))
+    }
+
+    #[test]
+    fn paths_have_one_form() {
+        for (path, decoded, encoded) in [
+            ("/", "/", "/"),
+            ("/a/b", "/a/b", "/a/b"),
+            ("//a///b", "/a/b", "/a/b"),
+            ("/a/", "/a/", "/a/"),
+            ("/a/.", "/a/", "/a/"),
+            ("/a/./b", "/a/b", "/a/b"),
+            ("/a/..", "/", "/"),
+            ("/a/../b", "/b", "/b"),
+            ("/public/../admin", "/admin", "/admin"),
+            ("/public/%2e%2e/admin", "/admin", "/admin"),
+            ("/public/..%2fadmin", "/admin", "/admin"),
+            ("/%61dmin", "/admin", "/admin"),
+            ("/admin%2fx", "/admin/x", "/admin/x"),
+            ("/admin;x", "/admin;x", "/admin;x"),
+            ("/a%20b", "/a b", "/a%20b"),
+            ("/caf%c3%a9", "/café", "/caf%C3%A9"),
+            ("/caf\u{e9}", "/café", "/caf%C3%A9"),
+            ("/a%252e", "/a%2e", "/a%252e"),
+            ("/a%3Fb", "/a?b", "/a%3Fb"),
+            ("/.well-known/x", "/.well-known/x", "/.well-known/x"),
+            ("/a/...", "/a/...", "/a/..."),
+            ("/a\\b", "/a\\b", "/a%5Cb"),
+            ("/%0d%0a", "/\r\n", "/%0D%0A"),
+        ] {
+            assert_eq!(norm(path, PathRules::default()), Ok((decoded.into(), encoded.into())), "{path}");
+        }
+    }
+
+    #[test]
+    fn doubtful_paths_are_refused() {
+        for path in ["/..", "/a/../..", "/%2e%2e", "/a%", "/a%2", "/%zz", "/%00", "/a/..;/b", "/a/.;x/b", "/a/..;"] {
+            assert!(norm(path, PathRules::default()).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn rules_change_the_form() {
+        let tail = PathRules { delete_tail_slash: true, ..PathRules::default() };
+        let servlet = PathRules { servlet: true, ..PathRules::default() };
+        let slash = PathRules { keep_encoded_slash: true, ..PathRules::default() };
+        for (rules, path, decoded, encoded) in [
+            (tail, "/a/", "/a", "/a"),
+            (tail, "/", "/", "/"),
+            (servlet, "/admin;x/y;z=1", "/admin/y", "/admin/y"),
+            (servlet, "/a/..;/admin", "/admin", "/admin"),
+            (slash, "/a%2fb/../c", "/c", "/c"),
+            (slash, "/a%2Fb", "/a%2Fb", "/a%2Fb"),
+        ] {
+            assert_eq!(norm(path, rules), Ok((decoded.into(), encoded.into())), "{path}");
+        }
+    }
+
+    #[test]
+    fn targets_split() {
+        let ok = |t: &str| split(t.as_bytes()).unwrap();
+        assert_eq!(ok("*").form, Form::Asterisk);
+        let t = ok("/a?b=c?d");
+        assert_eq!((t.path.unwrap().of(b"/a?b=c?d"), t.query.unwrap().of(b"/a?b=c?d")), (&b"/a"[..], &b"b=c?d"[..]));
+        assert!(t.normal && t.query_clean);
+        let text = "HTTP://a.test:80?x";
+        let t = ok(text);
+        assert_eq!((t.form, t.path), (Form::Absolute, None));
+        assert_eq!(t.authority.unwrap().of(text.as_bytes()), b"a.test:80");
+        for (target, normal) in [("/a//b", false), ("/a/.b", false), ("/a;b", false), ("/%41", false), ("/a-b_c~d", true)] {
+            assert_eq!(ok(target), Target { normal, ..ok(target) }, "{target}");
+        }
+        for bad in ["", "a", "a.test:80", "ftp://a/", "http://", "http:///x", "http://u@a/", "/a#b", "/a b", "/a\u{1}", "/\u{7f}", "/?a\u{1}", "/?#"] {
+            assert!(split(bad.as_bytes()).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_found_by_name() {
+        for (query, name, value) in [
+            ("a=1&b=2", "b", Some("2")),
+            ("a=1&a=2", "a", Some("1")),
+            ("ab=1&a=2", "a", Some("2")),
+            ("a", "a", Some("")),
+            ("a=", "a", Some("")),
+            ("b=1", "a", None),
+            ("", "a", None),
+        ] {
+            assert_eq!(argument(query.as_bytes(), name.as_bytes()), value.map(str::as_bytes), "{query}");
+        }
+        let mut out = Vec::new();
+        encode_query("q=é|{}".as_bytes(), &mut out);
+        assert_eq!(out, b"q=%C3%A9|{}");
+    }
+}
