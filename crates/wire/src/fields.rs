@@ -35,13 +35,34 @@ pub struct Fields {
     pub(crate) list: Vec<Field>,
     /// Added lines, each whole: `Name: value\r\n`.
     overlay: Vec<u8>,
+    /// One bit for each [`Known`] name that is or was in the list: most lookups of absent fields end here.
+    seen: u64,
 }
 
 impl Fields {
+    /// Takes in a field of the read buffer.
+    pub(crate) fn push(&mut self, field: Field) {
+        self.seen |= 1 << field.id as u64;
+        self.list.push(field);
+    }
+
+    /// Whether a field with this known name is or was in the list.
+    #[must_use]
+    pub fn may_have(&self, id: Known) -> bool {
+        self.seen & 1 << id as u64 != 0
+    }
+
+    /// Whether a field with this known name was added.
+    #[must_use]
+    pub fn has_added(&self, id: Known) -> bool {
+        self.may_have(id) && self.list.iter().any(|f| f.id == id && f.state == State::Added)
+    }
+
     /// Forgets all fields, keeping the memory.
     pub fn clear(&mut self) {
         self.list.clear();
         self.overlay.clear();
+        self.seen = 0;
     }
 
     /// Gives memory above these bounds back.
@@ -81,7 +102,19 @@ impl Fields {
     }
 
     fn get_text<'a>(&'a self, base: &'a [u8], id: Known, text: &[u8]) -> Option<&'a [u8]> {
+        if !self.may_have(id) {
+            return None;
+        }
         self.list.iter().find(|f| self.is(base, f, id, text)).map(|f| self.bytes(base, f, f.value))
+    }
+
+    /// The value of the first field with this name among those received, whatever was edited since.
+    #[must_use]
+    pub fn received<'a>(&self, base: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+        self.list
+            .iter()
+            .find(|f| f.state != State::Added && f.name.of(base).eq_ignore_ascii_case(name))
+            .map(|f| f.value.of(base))
     }
 
     /// All (name, value) pairs that are not removed, in order; hop-by-hop ones are among them.
@@ -118,6 +151,9 @@ impl Fields {
 
     fn remove_text(&mut self, base: &[u8], id: Known, text: &[u8]) -> bool {
         let mut found = false;
+        if !self.may_have(id) {
+            return false;
+        }
         for i in 0..self.list.len() {
             let Some(field) = self.list.get(i).copied() else { break };
             if self.is(base, &field, id, text) {
@@ -132,6 +168,9 @@ impl Fields {
 
     /// Keeps every field with this known name from being sent on, but readable.
     pub fn hold_back(&mut self, id: Known) {
+        if !self.may_have(id) {
+            return;
+        }
         for field in self.list.iter_mut().filter(|f| f.id == id && f.state == State::Kept) {
             field.state = State::Hop;
         }
@@ -175,7 +214,7 @@ impl Fields {
         }
         let to = self.overlay.len();
         self.overlay.extend_from_slice(b"\r\n");
-        self.list.push(Field {
+        self.push(Field {
             name: Span::new(start, name_end),
             value: Span::new(from, to),
             end: self.overlay.len() as u32,

@@ -8,7 +8,7 @@ use crate::name::Known;
 use crate::{Reject, Span, authority, is_field_byte, is_tchar, list, status};
 
 /// Most fields any head may have, whatever the setting says: the table stands on the stack.
-pub const MAX_FIELDS: usize = 256;
+pub const MAX_FIELDS: usize = 512;
 /// Most connection options (RFC 9110 section 7.6.1) in one head; each costs a walk over the fields.
 const MAX_CONNECTION_OPTIONS: usize = 64;
 /// Most empty lines skipped before a request line (RFC 9112 section 2.2 asks for at least one).
@@ -382,7 +382,7 @@ fn collect(buf: &[u8], headers: &[httparse::Header<'_>], len: usize, fields: &mu
         }
         let value = if header.value.is_empty() { Span::new(end - 2, end - 2) } else { Span::within(buf, header.value) };
         let id = Known::classify(header.name.as_bytes());
-        fields.list.push(Field { name, value, end: end as u32, id, state: State::Kept });
+        fields.push(Field { name, value, end: end as u32, id, state: State::Kept });
     }
     if first < 2 || buf.get(first - 2..first) != Some(b"\r\n") {
         return Err(Reject::bad("bare LF in the first line"));

@@ -1,0 +1,29 @@
+# The two commands are `make run` and `make test`; `make help` lists the rest.
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+
+.DEFAULT_GOAL := help
+.PHONY: run test bench-quick fmt lint fuzz help
+
+run: ## build the gateway and start it with a demo origin; prints requests to try
+	@tools/quickstart
+
+test: ## everything that has to pass: format, lints, unit, black-box and conformance tests, fuzzing
+	@tools/test
+
+bench-quick: ## CPU per request against nginx and a byte relay, in under two minutes
+	cargo build --profile dist -p weir -p weir-bench
+	bench/quick.py --weir $(TARGET)/dist/weir --relay $(TARGET)/dist/relay \
+	    --json bench/results/quick.json --markdown bench/results/quick.md
+
+fmt: ## format the code
+	cargo fmt --all
+	cargo fmt --manifest-path fuzz/Cargo.toml
+
+lint: ## formatting and clippy, as the tests want them
+	tools/test lint
+
+fuzz: ## run each fuzz target, SECONDS=30 by default
+	fuzz/run $(or $(SECONDS),30)
+
+help:
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Memory of an idle keep-alive connection: opens many, each has made one request, and reads the gateway's resident size.
+
+The kernel's own socket memory is not in it, for it is the same for every program. The figure is the growth of the
+resident set between two numbers of connections, so that start-up costs (code, tables, pools) do not count.
+
+    bench/memory.py --weir target/dist/weir [--connections 10000] [--json OUT]
+    bench/memory.py --program nginx                     # the same of nginx, to compare
+"""
+import argparse
+import json
+import pathlib
+import resource
+import socket
+import sys
+import time
+
+import programs
+from programs import BODY, Failure
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: memory\r\nAccept: */*\r\n\r\n"
+AIM = 3 * 1024  # bytes an idle connection
+SETTLE = 1.0  # seconds without a change of the resident size
+
+
+def open_connections(port, count, opened):
+    """Opens connections until there are `count`; on each one request is answered before the next one starts."""
+    while len(opened) < count:
+        connection = socket.create_connection(("127.0.0.1", port), 10)
+        opened.append(connection)
+        connection.sendall(REQUEST)
+        answer = b""
+        while not answer.endswith(BODY.encode()):
+            read = connection.recv(65536)
+            if not read:
+                raise Failure(f"connection {len(opened)} was closed after {answer[:200]!r}")
+            answer += read
+        if not answer.startswith(b"HTTP/1.1 200"):
+            raise Failure(f"connection {len(opened)} was answered {answer[:200]!r}")
+
+
+def settled(program):
+    """The resident size once it has stopped changing, or after ten seconds."""
+    deadline = time.monotonic() + 10
+    size, since = program.resident(), time.monotonic()
+    while time.monotonic() < min(since + SETTLE, deadline):
+        time.sleep(0.05)
+        if (now := program.resident()) != size:
+            size, since = now, time.monotonic()
+    return size
+
+
+def start(run, options):
+    origin = run.origin().port
+    if options.program == "nginx":
+        port = programs.free_port()
+        return run.nginx("nginx", programs.NGINX_PROXY.format(port=port, origin=origin), port, programs.GATEWAY_CORE)
+    return run.weir(options.weir, "weir", {"routes": [{"id": "one", "uri": "/*", "upstream": {"nodes": {f"127.0.0.1:{origin}": 1}}}]})
+
+
+def main():
+    top = pathlib.Path(__file__).resolve().parent.parent / "target/dist"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--weir", default=top / "weir", metavar="PATH", help="the gateway (default: %(default)s)")
+    parser.add_argument("--program", choices=["weir", "nginx"], default="weir")
+    parser.add_argument("--connections", type=int, default=10_000)
+    parser.add_argument("--json", metavar="OUT", help="write the figures there")
+    options = parser.parse_args()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # the gateway inherits it
+    if hard != resource.RLIM_INFINITY and hard < options.connections + 200:
+        raise Failure(f"the limit of open files is {hard}: too low for {options.connections} connections")
+    opened, first = [], options.connections // 10
+    with programs.Programs() as run:
+        program = start(run, options)
+        empty = settled(program)
+        open_connections(program.port, first, opened)
+        few = settled(program)
+        open_connections(program.port, options.connections, opened)
+        many = settled(program)
+        still = sum(1 for connection in opened if not closed(connection))
+    if still != len(opened):
+        raise Failure(f"{len(opened) - still} of {len(opened)} idle connections were closed meanwhile: the figure is void")
+    each = (many - few) / (options.connections - first)
+    figures = {"program": options.program, "connections": options.connections, "resident_empty": empty,
+               "resident_few": few, "resident_many": many, "bytes_a_connection": each, "aim": AIM}
+    print(f"{options.program}: {empty / 2**20:.1f} MiB with no connection, {few / 2**20:.1f} with {first:,}, {many / 2**20:.1f} with "
+          f"{options.connections:,}: {each:,.0f} bytes an idle connection; aim at most {AIM:,}: {'PASS' if each <= AIM else 'MISS'}")
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(figures, indent=1))
+    return 0 if each <= AIM or options.program != "weir" else 1
+
+
+def closed(connection):
+    connection.setblocking(False)
+    try:
+        return connection.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (Failure, OSError) as failure:
+        sys.exit(f"memory: {failure}")

@@ -1,0 +1,251 @@
+"""The programs a measurement runs: nginx, Weir, the relay and wrk, each pinned to a core, and what the kernel says of them.
+
+Python's standard library only. Everything started here is stopped again, whatever ends the script.
+"""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+GATEWAY_CORE, LOAD_CORE = 0, 1
+TICKS = os.sysconf("SC_CLK_TCK")
+
+BODY = "b" * 200
+CONNECTIONS = 64
+
+# Counts and pools are set far above what a run reaches, in every program alike, so that no connection is renewed.
+NGINX = """
+worker_processes 1;
+daemon off;
+pid {dir}/pid;
+error_log {dir}/error.log warn;
+events {{ worker_connections 16384; }}
+http {{
+    access_log off;
+    default_type text/plain;
+    keepalive_requests 1000000000;
+    keepalive_timeout 600s;
+    client_body_temp_path {dir}/a; proxy_temp_path {dir}/b; fastcgi_temp_path {dir}/c;
+    uwsgi_temp_path {dir}/d; scgi_temp_path {dir}/e;
+    {http}
+}}
+"""
+NGINX_FIXED = 'server {{ listen 127.0.0.1:{port} backlog=4096; location / {{ return 200 "{body}"; }} }}'
+NGINX_PROXY = """
+    upstream origin {{ server 127.0.0.1:{origin}; keepalive 256; keepalive_requests 1000000000; }}
+    server {{
+        listen 127.0.0.1:{port} backlog=4096;
+        location / {{ proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection ""; }}
+    }}
+"""
+
+# Defines no `response` function, which would cost wrk more than the gateway's work is.
+WRK_DONE = """
+function done(summary, latency, requests)
+    local e = summary.errors
+    io.write(string.format(
+        "@@{\\"requests\\":%d,\\"us\\":%d,\\"connect\\":%d,\\"read\\":%d,\\"write\\":%d,\\"status\\":%d,\\"timeout\\":%d,"
+        .. "\\"p50\\":%d,\\"p95\\":%d,\\"p99\\":%d}\\n", summary.requests, summary.duration, e.connect, e.read, e.write,
+        e.status, e.timeout, latency:percentile(50), latency:percentile(95), latency:percentile(99)))
+end
+"""
+WRK_WALK = """
+local texts, at = {}, 0
+function init(args)
+    for i, case in ipairs(walk) do texts[i] = wrk.format("GET", case[1], case[2]) end
+end
+function request()
+    at = at % #texts + 1
+    return texts[at]
+end
+"""
+
+
+class Failure(Exception):
+    """Something without which nothing can be measured."""
+
+
+class Programs:
+    """Started programs and their scratch folder; a context manager that stops and removes them."""
+
+    def __init__(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="weir-bench-"))
+        self.started = []
+
+    def __enter__(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
+        return self
+
+    def __exit__(self, *_):
+        for program in self.started:
+            program.process.terminate()
+        for program in self.started:
+            try:
+                program.process.wait(5)
+            except subprocess.TimeoutExpired:
+                program.process.kill()
+                program.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start(self, name, command, port, core, wait=30):
+        """Runs `command` on one core and waits until it accepts connections on `port`."""
+        log = self.folder / f"{name}.log"
+        with open(log, "wb") as out:
+            # pdeathsig: even a kill -9 of this script leaves nothing running.
+            command = ["setpriv", "--pdeathsig", "TERM", "taskset", "-c", str(core), *map(str, command)]
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        program = Program(name, process, port)
+        self.started.append(program)
+        deadline = time.monotonic() + wait
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                return program
+            except OSError:
+                if process.poll() is not None:
+                    raise Failure(f"{name} ended with status {process.returncode}:\n{log.read_text()[-2000:]}")
+                if time.monotonic() > deadline:
+                    raise Failure(f"{name} did not listen within {wait} s:\n{log.read_text()[-2000:]}")
+                time.sleep(0.01)
+
+    def nginx(self, name, http, port, core):
+        folder = self.folder / name
+        folder.mkdir()
+        (folder / "nginx.conf").write_text(NGINX.format(dir=folder, http=http))
+        nginx = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+        if not nginx:
+            raise Failure("nginx is missing: run tools/install-test-deps")
+        return self.start(name, [nginx, "-p", folder, "-e", folder / "error.log", "-c", folder / "nginx.conf"], port, core)
+
+    def origin(self):
+        port = free_port()
+        return self.nginx("origin", NGINX_FIXED.format(port=port, body=BODY), port, LOAD_CORE)
+
+    def weir(self, binary, name, config):
+        """`config` is written as JSON, which is YAML too."""
+        file, port = self.folder / f"{name}.yaml", free_port()
+        file.write_text(json.dumps(config) + "\n#END\n")
+        return self.start(name, [
+            binary, "run", file, "--listen-http", f"127.0.0.1:{port}", "--metrics", "off", "--status", "off", "--workers", "1",
+        ], port, GATEWAY_CORE)
+
+    def relay(self, binary, to):
+        port = free_port()
+        return self.start("relay", [binary, "--listen", f"127.0.0.1:{port}", "--to", f"127.0.0.1:{to}"], port, GATEWAY_CORE)
+
+    def script(self, name, walk=None):
+        """A wrk script; `walk` is a list of (path, headers) that it goes over for ever."""
+        text = WRK_DONE
+        if walk:
+            rows = ",\n".join(
+                f"{{{lua(path)}, {{{', '.join(f'[{lua(k)}]={lua(v)}' for k, v in headers.items())}}}}}" for path, headers in walk)
+            text += f"local walk = {{\n{rows}\n}}\n" + WRK_WALK
+        path = self.folder / f"{name}.lua"
+        path.write_text(text)
+        return path
+
+
+class Program:
+    def __init__(self, name, process, port):
+        self.name, self.process, self.port = name, process, port
+
+    def tree(self):
+        """Its process ids: itself and all below it (nginx works in a child)."""
+        found, queue = [], [self.process.pid]
+        while queue:
+            pid = queue.pop()
+            found.append(pid)
+            for thread in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+                queue += [int(child) for child in thread.read_text().split()]
+        return found
+
+    def cpu(self):
+        """Seconds of (user, system) time spent so far. The sum is the scheduler's, in nanoseconds, where the kernel
+        tells it; user and system come in ticks of 10 ms and only divide it."""
+        user = system = exact = 0
+        for pid in self.tree():
+            fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            user, system = user + int(fields[11]) / TICKS, system + int(fields[12]) / TICKS
+            for thread in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat"):
+                exact += int(thread.read_text().split()[0]) / 1e9
+        return user, system, exact or user + system
+
+    def resident(self):
+        """Bytes of resident memory of the whole tree."""
+        pages = sum(int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.tree())
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def load(program, script, seconds):
+    """One run of wrk against `program`: a dict of figures; `void` holds the reason when it counts for nothing."""
+    command = ["taskset", "-c", str(LOAD_CORE), "wrk", "-t", "1", "-c", str(CONNECTIONS), "-d", f"{seconds}s", "--latency",
+               "-s", str(script), f"http://127.0.0.1:{program.port}/"]
+    before = program.cpu()
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds + 60)
+    after = program.cpu()
+    told = [line[2:] for line in done.stdout.splitlines() if line.startswith("@@")]
+    if done.returncode != 0 or not told:
+        raise Failure(f"wrk against {program.name} failed:\n{done.stdout[-1000:]}{done.stderr[-1000:]}")
+    told = json.loads(told[0])
+    user, system, total = (1e6 * (b - a) / max(told["requests"], 1) for a, b in zip(before, after))
+    errors = {kind: told[kind] for kind in ("connect", "read", "write", "status", "timeout") if told[kind]}
+    void = ", ".join(f"{count} {kind} errors" for kind, count in errors.items())
+    return {
+        "program": program.name, "requests": told["requests"], "seconds": told["us"] / 1e6, "cpu_us": total,
+        "user_us": total * user / max(user + system, 1e-9), "rps": told["requests"] / (told["us"] / 1e6), "p50_us": told["p50"], "p95_us": told["p95"],
+        "p99_us": told["p99"], "void": void or ("" if told["requests"] else "no request was answered"),
+    }
+
+
+_taken = set()
+
+
+def free_port():
+    """A free port of the loopback address, never the same twice."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        if port not in _taken:
+            _taken.add(port)
+            return port
+
+
+def lua(text):
+    """A Lua string literal; JSON's escapes are Lua's for the plain ASCII used here."""
+    assert text.isascii() and text.isprintable(), text
+    return json.dumps(text)
+
+
+def machine():
+    """What a reader has to know of the machine to weigh the figures."""
+    def first(path, default="?"):
+        try:
+            return pathlib.Path(path).read_text().strip()
+        except OSError:
+            return default
+    model = next((line.split(":")[1].strip() for line in first("/proc/cpuinfo").splitlines() if line.startswith("model name")), "?")
+    before = processor_times()
+    time.sleep(0.5)
+    busy, steal = shares(before, processor_times())
+    return {
+        "model": model, "cores": os.cpu_count(), "governor": first("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "unknown"),
+        "kernel": os.uname().release, "busy_before": busy, "steal_before": steal,
+    }
+
+
+def processor_times():
+    return [int(field) for field in pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+
+
+def shares(before, after):
+    """Shares of all cores' time between two readings: (busy with anything, stolen by the host)."""
+    user, nice, system, idle, wait, irq, soft, steal = (b - a for a, b in zip(before, after))
+    total = max(user + nice + system + idle + wait + irq + soft + steal, 1)
+    return 1 - (idle + wait) / total, steal / total

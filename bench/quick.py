@@ -1,0 +1,289 @@
+#!/usr/bin/env python3
+"""Weir against nginx and a byte relay, in under two minutes: CPU per request, throughput, latency, ratios, aims.
+
+Each gateway is pinned to core 0; wrk (64 keep-alive connections) and a 200-byte nginx origin share core 1. In each
+round every case runs its programs one right after the other (A B A B ...), and a ratio is taken within a round, for
+absolute figures drift on a shared machine. Both programs of a pair get byte for byte the same requests. CPU per request is
+what the kernel charged the program (user and system) divided by the requests answered. One error makes the run void.
+
+    bench/quick.py --weir target/dist/weir --relay target/dist/relay
+    bench/quick.py --target-only nginx,relay            # the references alone
+"""
+import argparse
+import base64
+import http.client
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import sys
+import time
+
+import programs
+from programs import BODY, Failure
+
+# name, subject and reference program, the requests that both get, the aim (ratio of CPU per request; None: no aim set)
+PAIRS = [
+    ("bare", "weir bare", "nginx bare", "plain", 0.88),
+    ("bare / relay", "weir bare", "relay", "plain", 1.06),
+    ("key-auth", "weir key-auth", "nginx bare", "one key", None),
+    ("limit-count", "weir limit-count", "nginx bare", "plain", None),
+    ("key-auth + limit-count, 100/100", "weir key-auth + limit-count", "nginx bare", "100 keys", 0.92),
+    ("basic-auth + limit-count, 100/100", "weir basic-auth + limit-count", "nginx bare", "100 passwords", 0.95),
+    ("mocking", "weir mocking", "nginx return", "plain", 0.85),
+    ("100,000 routes / 1 route", "weir 100,000 routes", "weir bare", "many paths", 1.03),
+]
+FAIR = "CPU per request, in µs: total (of which user). A ratio is the median over the rounds (lowest to highest)."
+
+
+def requests():
+    """name -> list of (path, headers) that wrk goes over; None is the one plain request."""
+    pairs = [(k % 100, (k // 100 * 7 + k) % 100) for k in range(1000)]
+    basic = [base64.b64encode(f"user{c}:password{c}".encode()).decode() for c in range(100)]
+    return {
+        "plain": None,
+        "one key": [("/", {"apikey": "key-of-0"})],
+        "100 keys": [(f"/service-{r}/item", {"apikey": f"key-of-{c}"}) for r, c in pairs],
+        "100 passwords": [(f"/service-{r}/item", {"Authorization": f"Basic {basic[c]}"}) for r, c in pairs],
+        "many paths": [(f"/service/{k * 99 % 100_000}", {}) for k in range(1000)],
+    }
+
+
+def configs(origin):
+    """name -> APISIX configuration; `origin` is the origin's port."""
+    limit = {"count": 1_000_000_000, "time_window": 60, "rejected_code": 429}
+    by_address = {"limit-count": {**limit, "key": "remote_addr"}}
+    by_consumer = {"limit-count": {**limit, "key": "consumer_name"}}
+    key_consumers = [{"username": f"user{c}", "plugins": {"key-auth": {"key": f"key-of-{c}"}}} for c in range(100)]
+    basic_consumers = [
+        {"username": f"user{c}", "plugins": {"basic-auth": {"username": f"user{c}", "password": f"password{c}"}}}
+        for c in range(100)
+    ]
+    pool = {"size": 320, "idle_timeout": 60, "requests": 1_000_000_000}
+    upstreams = [{"id": "origin", "nodes": {f"127.0.0.1:{origin}": 1}, "keepalive_pool": pool}]
+    upstream = {"upstream_id": "origin"}
+
+    def one(plugins, consumers=(), **route):
+        return {"routes": [{"id": "one", "uri": "/*", "plugins": plugins, **route}], "consumers": list(consumers), "upstreams": upstreams}
+
+    def hundred(plugins, consumers):
+        routes = [{"id": f"r{r}", "uri": f"/service-{r}/*", "plugins": plugins, **upstream} for r in range(100)]
+        return {"routes": routes, "consumers": consumers, "upstreams": upstreams}
+
+    mock = {"response_example": BODY, "response_status": 200, "content_type": "text/plain"}
+    return {
+        "weir bare": one({}, **upstream),
+        "weir key-auth": one({"key-auth": {}}, key_consumers[:1], **upstream),
+        "weir limit-count": one(by_address, **upstream),
+        "weir key-auth + limit-count": hundred({"key-auth": {}, **by_consumer}, key_consumers),
+        "weir basic-auth + limit-count": hundred({"basic-auth": {}, **by_consumer}, basic_consumers),
+        "weir mocking": one({"mocking": mock}),
+        "weir 100,000 routes": {
+            "routes": [{"id": f"r{r}", "uri": f"/service/{r}", **upstream} for r in range(100_000)], "upstreams": upstreams,
+        },
+    }
+
+
+def check(program, walk):
+    """Sends each first and last kind of request once: a program that answers wrongly must not be measured. Where the
+    configuration asks for credentials, the same request without them has to be refused."""
+    def get(path, headers):
+        connection = http.client.HTTPConnection("127.0.0.1", program.port, timeout=5)
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        body = answer.read().decode(errors="replace")
+        connection.close()
+        return answer, body
+
+    for path, headers in ([walk[0], walk[-1]] if walk else [("/", {})]):
+        answer, body = get(path, headers)
+        if answer.status != 200 or body != BODY:
+            raise Failure(f"{program.name}: {path} answered {answer.status} {body[:200]!r}")
+        if "limit-count" in program.name and not answer.getheader("X-RateLimit-Remaining"):
+            raise Failure(f"{program.name}: no X-RateLimit-Remaining: limit-count did not run")
+        if "auth" in program.name and (status := get(path, {})[0].status) != 401:
+            raise Failure(f"{program.name}: {path} without credentials answered {status}")
+
+
+def start(run, needed, options, broken):
+    """Starts the named programs, all idle but the one that is measured; `broken` takes those that do not start."""
+    origin = run.origin().port
+    known, started = configs(origin), {}
+    def one(name):
+        port = programs.free_port()
+        if name == "nginx bare":
+            return run.nginx("nginx-bare", programs.NGINX_PROXY.format(port=port, origin=origin), port, programs.GATEWAY_CORE)
+        if name == "nginx return":
+            return run.nginx("nginx-return", programs.NGINX_FIXED.format(port=port, body=BODY), port, programs.GATEWAY_CORE)
+        if name == "relay":
+            return run.relay(options.relay, origin)
+        return run.weir(options.weir, name.replace(" ", "-"), known[name])
+
+    for name in needed:
+        try:
+            started[name] = one(name)
+            started[name].name = name
+        except (Failure, OSError) as failure:
+            broken[name] = str(failure)
+    return started
+
+
+def measure(run, pairs, options, runs, broken):
+    """Appends one dict a run to `runs`, so that what was measured survives an interruption; a program that does not
+    start or answers wrongly goes to `broken` with the reason, and the other cases still run."""
+    groups = []  # (requests, programs in their order): pairs that share requests and subject run together
+    for _, subject, reference, load, _ in pairs:
+        same = next((names for kind, names in groups if kind == load and subject in names), None)
+        if same is None:
+            groups.append((load, [reference, subject]))
+        elif reference not in same:
+            same.append(reference)
+    wanted = options.target_only.split(",") if options.target_only else None
+    if wanted:
+        groups = [(load, [name for name in names if name.split()[0] in wanted]) for load, names in groups]
+    walks = requests()
+    started = start(run, dict.fromkeys(name for _, names in groups for name in names), options, broken)
+    scripts = {load: run.script(load.replace(" ", "-"), walks[load]) for load, _ in groups}
+    warm = set()
+    for turn in range(options.rounds):
+        for load, names in groups:
+            for name in names:
+                if name in broken:
+                    continue
+                try:
+                    check(started[name], walks[load])
+                except (Failure, OSError, http.client.HTTPException) as failure:
+                    broken[name] = str(failure)
+                    continue
+                if name not in warm:
+                    warm.add(name)
+                    programs.load(started[name], scripts[load], 1)
+                figures = programs.load(started[name], scripts[load], options.seconds)
+                runs.append({"round": turn + 1, "load": load, **figures})
+                note = f"VOID: {figures['void']}" if figures["void"] else f"{figures['cpu_us']:.2f} µs"
+                progress(f"round {turn + 1}/{options.rounds}  {load}: {name}  {note}")
+
+
+def progress(text):
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def summarise(pairs, runs, broken):
+    """One dict a pair: medians of both sides, the ratios of the rounds, and the verdict."""
+    rows = []
+    for name, subject, reference, load, aim in pairs:
+        sides = [[run for run in runs if run["program"] == side and run["load"] == load] for side in (subject, reference)]
+        row = {"case": name, "aim": aim, "verdict": "-"}
+        for side, found in zip(("subject", "reference"), sides):
+            if found:
+                row[side] = {"program": found[0]["program"]} | {
+                    key: statistics.median(run[key] for run in found) for key in ("cpu_us", "user_us", "rps", "p50_us", "p95_us", "p99_us")}
+        void = sorted({f"{run['program']}: {run['void']}" for side in sides for run in side if run["void"]})
+        ratios = [a["cpu_us"] / b["cpu_us"] for a in sides[0] for b in sides[1] if a["round"] == b["round"] and b["cpu_us"]]
+        void += [broken[side] for side in (subject, reference) if side in broken]
+        if void:
+            row |= {"verdict": "VOID", "reasons": void}
+        elif ratios:
+            row |= {"ratio": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
+            if aim:
+                row["verdict"] = "PASS" if round(row["ratio"], 3) <= aim else "MISS"  # as printed
+        rows.append(row)
+    return rows
+
+
+HEAD = ["case", "program", "CPU/req (user)", "req/s", "p50 µs", "p99 µs", "ratio", "aim", "verdict"]
+
+
+def table(rows):
+    """Lines of cells: the subject with its ratio, then its reference."""
+    lines = []
+    for row in rows:
+        ratio = f"{row['ratio']:.3f} ({row['lowest']:.3f} to {row['highest']:.3f})" if "ratio" in row else ""
+        aim = f"≤ {row['aim']:.2f}" if row["aim"] else ""
+        ends = {"subject": [ratio, aim, row["verdict"]], "reference": ["1", "", ""]}
+        for side in ("subject", "reference"):
+            one = row.get(side)
+            if one:
+                lines.append([
+                    row["case"], one["program"],
+                    f"{one['cpu_us']:.2f} ({one['user_us']:.2f})", f"{one['rps']:,.0f}", f"{one['p50_us']:,.0f}", f"{one['p99_us']:,.0f}", *ends[side]])
+            elif side == "subject" and row["verdict"] != "-":
+                lines.append([row["case"], "", "", "", "", "", *ends[side]])
+    for above, line in zip(lines[-2::-1], lines[:0:-1]):
+        if line[0] == above[0]:
+            line[0] = ""
+    return lines
+
+
+def as_text(lines):
+    widths = [max(len(line[column]) for line in [HEAD, *lines]) for column in range(len(HEAD))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in [HEAD, *lines])
+
+
+def as_markdown(lines, preflight):
+    body = "\n".join("| " + " | ".join(line) + " |" for line in [HEAD, ["---"] * len(HEAD), *lines])
+    return f"{preflight}\n\n{FAIR}\n\n{body}\n"
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    top = pathlib.Path(__file__).resolve().parent.parent / "target/dist"
+    parser.add_argument("--weir", default=top / "weir", metavar="PATH", help="the gateway (default: %(default)s)")
+    parser.add_argument("--relay", default=top / "relay", metavar="PATH", help="the byte relay (default: %(default)s)")
+    parser.add_argument("--seconds", type=int, default=2, help="length of one run (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each case runs (default: %(default)s)")
+    parser.add_argument("--only", metavar="TEXT,TEXT", help="only the cases whose name contains one of these")
+    parser.add_argument("--target-only", metavar="NAME,NAME", help="only these programs: nginx, weir, relay; then there is no ratio without both")
+    parser.add_argument("--json", metavar="OUT", help="write every run and the summary there")
+    parser.add_argument("--markdown", metavar="OUT", help="write the table there")
+    return parser.parse_args()
+
+
+def main():
+    options = arguments()
+    pairs = [pair for pair in PAIRS if not options.only or any(text in pair[0] for text in options.only.split(","))]
+    if not pairs:
+        raise Failure("--only leaves no case; there are: " + "; ".join(pair[0] for pair in PAIRS))
+    if len(os.sched_getaffinity(0)) < 2:
+        raise Failure("two cores are needed: one for the gateway, one for the load")
+    for tool in ("wrk", "taskset", "setpriv"):
+        if not shutil.which(tool):
+            raise Failure(f"{tool} is missing: run tools/install-test-deps")
+    machine = programs.machine()
+    preflight = (f"{machine['model']}, {machine['cores']} cores, kernel {machine['kernel']}, governor {machine['governor']}, "
+                 f"{100 * machine['busy_before']:.0f} % busy before the start, {100 * machine['steal_before']:.0f} % stolen by the host")
+    print(preflight)
+    if machine["busy_before"] > 0.10:
+        print("warning: something else is running; ratios hold better than absolute figures, but not well")
+    began, times, runs, broken, stopped = time.monotonic(), programs.processor_times(), [], {}, False
+    try:
+        with programs.Programs() as run:
+            measure(run, pairs, options, runs, broken)
+    except KeyboardInterrupt:
+        stopped = True
+    progress("")
+    rows = summarise(pairs, runs, broken)
+    machine["steal"] = programs.shares(times, programs.processor_times())[1]
+    lines = table(rows)
+    print(f"{FAIR}\n\n{as_text(lines)}\n")
+    for row in rows:
+        for reason in row.get("reasons", []):
+            print(f"{row['case']} is void: {reason}")
+    print(f"{len(runs)} runs of {options.seconds} s in {time.monotonic() - began:.0f} s, {100 * machine['steal']:.1f} % stolen by the host"
+          + (", INTERRUPTED" if stopped else ""))
+    for path, text in ((options.markdown, as_markdown(lines, preflight)),
+                       (options.json, json.dumps({"machine": machine, "interrupted": stopped, "summary": rows, "runs": runs}, indent=1))):
+        if path:
+            pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
+            pathlib.Path(path).write_text(text)
+    verdicts = [row["verdict"] for row in rows]
+    return 130 if stopped else 2 if "VOID" in verdicts else 1 if "MISS" in verdicts else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Failure as failure:
+        sys.exit(f"bench-quick: {failure}")

@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""The arithmetic of quick.py: verdicts and ratios, from runs made up here."""
+import unittest
+
+import quick
+
+PAIR = [("bare", "weir bare", "nginx bare", "plain", 0.88)]
+
+
+def run(program, turn, cpu, void="", load="plain"):
+    return {"program": program, "round": turn, "load": load, "cpu_us": cpu, "user_us": 1, "rps": 1, "p50_us": 1, "p95_us": 1,
+            "p99_us": 1, "void": void}
+
+
+class Verdicts(unittest.TestCase):
+    def row(self, runs, broken=()):
+        return quick.summarise(PAIR, runs, dict(broken))[0]
+
+    def test_ratio_is_taken_within_a_round(self):
+        # The machine is twice as slow in round 2: the ratio is the same.
+        row = self.row([run("nginx bare", 1, 10), run("weir bare", 1, 8), run("nginx bare", 2, 20), run("weir bare", 2, 16)])
+        self.assertEqual((row["lowest"], row["ratio"], row["highest"], row["verdict"]), (0.8, 0.8, 0.8, "PASS"))
+
+    def test_the_aim_itself_passes_and_more_misses(self):
+        for cpu, verdict in ((8.8, "PASS"), (8.81, "MISS")):
+            self.assertEqual(self.row([run("nginx bare", 1, 10), run("weir bare", 1, cpu)])["verdict"], verdict)
+
+    def test_an_error_on_either_side_voids(self):
+        for a, b in (("3 status errors", ""), ("", "1 read errors")):
+            row = self.row([run("nginx bare", 1, 10, a), run("weir bare", 1, 1, b)])
+            self.assertEqual(row["verdict"], "VOID")
+
+    def test_a_program_that_did_not_run_voids(self):
+        row = self.row([run("nginx bare", 1, 10)], {"weir bare": "did not start"})
+        self.assertEqual((row["verdict"], row["reasons"]), ("VOID", ["did not start"]))
+
+    def test_runs_under_another_load_do_not_count(self):
+        self.assertEqual(self.row([run("nginx bare", 1, 10, load="one key"), run("weir bare", 1, 8)])["verdict"], "-")
+
+
+class Configurations(unittest.TestCase):
+    def test_every_program_and_load_of_the_table_exists(self):
+        known = quick.configs(1)
+        for case, subject, reference, load, _ in quick.PAIRS:
+            self.assertIn(load, quick.requests(), case)
+            for program in (subject, reference):
+                self.assertTrue(program in known or program in ("nginx bare", "nginx return", "relay"), program)
+
+    def test_each_request_has_its_route_and_its_consumer(self):
+        known, requests = quick.configs(1), quick.requests()
+        keys = {c["plugins"]["key-auth"]["key"] for c in known["weir key-auth + limit-count"]["consumers"]}
+        prefixes = {route["uri"].rstrip("*") for route in known["weir key-auth + limit-count"]["routes"]}
+        self.assertEqual({headers["apikey"] for _, headers in requests["100 keys"]}, keys)
+        self.assertEqual({path.rsplit("/", 1)[0] + "/" for path, _ in requests["100 keys"]}, prefixes)
+        self.assertLessEqual({path for path, _ in requests["many paths"]}, {route["uri"] for route in known["weir 100,000 routes"]["routes"]})
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,126 @@
+//! What is wrong with a configuration, and where.
+
+use std::fmt;
+
+use crate::node::Mark;
+
+/// One finding about a configuration text.
+///
+/// Displayed as `FILE:LINE:COLUMN: PATH: MESSAGE; HINT`, with `warning: ` before the path of a warning. What is not
+/// known (a position in a value that came from JSON, the path of a syntax error) is left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// Whether the configuration can be used in spite of it.
+    pub severity: Severity,
+    /// Name of the file as it was given to the loader; empty when there is none.
+    pub file: String,
+    /// Line and column in the text as it was written; [`Mark::NONE`] when unknown.
+    pub mark: Mark,
+    /// Path in the document, `routes[3].plugins.limit-count.count`; empty for the document itself.
+    pub path: String,
+    /// What is wrong: what was expected and what was found.
+    pub message: String,
+    /// How to put it right, or the nearest known name.
+    pub hint: Option<String>,
+}
+
+/// How bad a [`Diagnostic`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// The configuration works, though perhaps not as its author thinks.
+    Warning,
+    /// The item, or the whole file, is refused.
+    Error,
+}
+
+impl Diagnostic {
+    /// An error at a position and a path.
+    pub fn error(mark: Mark, path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Error,
+            file: String::new(),
+            mark,
+            path: path.into(),
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    /// A warning at a position and a path.
+    pub fn warning(mark: Mark, path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Warning, ..Self::error(mark, path, message) }
+    }
+
+    /// Adds how to put it right.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Names the file.
+    #[must_use]
+    pub fn in_file(mut self, file: &str) -> Self {
+        file.clone_into(&mut self.file);
+        self
+    }
+
+    /// Puts the path of an enclosing value before this one's, for a check that saw only a part of the document.
+    #[must_use]
+    pub fn under(mut self, prefix: &str) -> Self {
+        self.path = if self.path.is_empty() || prefix.is_empty() || self.path.starts_with('[') {
+            format!("{prefix}{}", self.path)
+        } else {
+            format!("{prefix}.{}", self.path)
+        };
+        self
+    }
+
+    /// True for an error, false for a warning.
+    pub fn is_error(&self) -> bool {
+        self.severity == Severity::Error
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.file.is_empty() {
+            write!(f, "{}:", self.file)?;
+        }
+        if self.mark.is_known() {
+            write!(f, "{}:{}:", self.mark.line, self.mark.column)?;
+        }
+        if !self.file.is_empty() || self.mark.is_known() {
+            f.write_str(" ")?;
+        }
+        if self.severity == Severity::Warning {
+            f.write_str("warning: ")?;
+        }
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, "; {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Diagnostic {}
+
+/// The known name nearest to `name`, when it is near enough to be what was meant.
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // Spelling variants that edit distance alone would miss: rate_limit, RateLimit, rate-limit.
+    let plain = |text: &str| -> String {
+        text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+    };
+    let wanted = plain(name);
+    let allowed = (wanted.chars().count() / 3).clamp(1, 4);
+    known
+        .into_iter()
+        .map(|candidate| (strsim::damerau_levenshtein(&wanted, &plain(candidate)), candidate))
+        .filter(|(distance, _)| *distance <= allowed)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}

@@ -1,0 +1,277 @@
+//! Values from the environment.
+//!
+//! `${{NAME}}` and `${{NAME:=default}}` are replaced in the text of a file before it is read, wherever they stand, as
+//! APISIX does. `$env://NAME` and `$env://NAME/key` (the value of `key` in a variable that holds JSON) stand for a
+//! whole text inside a plugin's configuration.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+use crate::Diagnostic;
+use crate::node::{Kind, Mark, Node, Parsed, push_index, push_name, quoted};
+
+/// Where variables come from: `&|name| std::env::var(name).ok()` for those of the process.
+pub type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// A text with its placeholders replaced.
+#[derive(Debug)]
+pub struct Substituted<'a> {
+    /// The text to be read.
+    pub text: Cow<'a, str>,
+    pieces: Vec<Piece>,
+    unset: Vec<(String, Mark)>,
+    odd: Vec<Mark>,
+}
+
+/// One replacement: where it stands now and where its placeholder stood.
+#[derive(Debug)]
+struct Piece {
+    now_end: Mark,
+    now_start: Mark,
+    was_start: Mark,
+    was_end: Mark,
+}
+
+/// Stand around the number of an unset variable until the text has been read: only then is it known whether the
+/// placeholder stood in a comment, where it does no harm. Characters of a private use area, which no file holds.
+const UNSET_START: char = '\u{F8FA}';
+const UNSET_END: char = '\u{F8FB}';
+
+/// Replaces the placeholders of a text.
+pub fn substitute<'a>(text: &'a str, variables: Variables<'_>) -> Substituted<'a> {
+    let mut done =
+        Substituted { text: Cow::Borrowed(text), pieces: Vec::new(), unset: Vec::new(), odd: Vec::new() };
+    if !text.contains("${{") {
+        return done;
+    }
+    let mut out = String::with_capacity(text.len());
+    let (mut was, mut now) = (Mark { line: 1, column: 1 }, Mark { line: 1, column: 1 });
+    let mut rest = text;
+    while let Some(start) = rest.find("${{") {
+        let before = &rest[..start];
+        advance(&mut was, before);
+        advance(&mut now, before);
+        out.push_str(before);
+        let Some((whole, name, default)) = placeholder(&rest[start..]) else {
+            done.odd.push(was);
+            let left = &rest[start..start + 3];
+            advance(&mut was, left);
+            advance(&mut now, left);
+            out.push_str(left);
+            rest = &rest[start + 3..];
+            continue;
+        };
+        let value = variables(name).or_else(|| default.map(str::to_owned)).unwrap_or_else(|| {
+            done.unset.push((name.to_owned(), was));
+            format!("{UNSET_START}{}{UNSET_END}", done.unset.len() - 1)
+        });
+        let (was_start, now_start) = (was, now);
+        advance(&mut was, whole);
+        advance(&mut now, &value);
+        out.push_str(&value);
+        done.pieces.push(Piece { now_start, now_end: now, was_start, was_end: was });
+        rest = &rest[start + whole.len()..];
+    }
+    out.push_str(rest);
+    done.text = Cow::Owned(out);
+    done
+}
+
+impl Substituted<'_> {
+    /// Puts the marks of a tree back to where things stand in the file, and says what is wrong with the placeholders.
+    pub fn settle(&self, parsed: &mut Parsed) -> Vec<Diagnostic> {
+        let mut found: Vec<Diagnostic> = self
+            .odd
+            .iter()
+            .map(|mark| {
+                Diagnostic::warning(*mark, "", "not a placeholder, so it is left as it is")
+                    .with_hint("a placeholder is ${{NAME}} or ${{NAME:=default}}")
+            })
+            .collect();
+        if self.pieces.is_empty() {
+            return found;
+        }
+        for repeated in &mut parsed.repeated {
+            repeated.first = self.original(repeated.first);
+            repeated.second = self.original(repeated.second);
+        }
+        parsed.second_document = parsed.second_document.map(|mark| self.original(mark));
+        let mut used = vec![false; self.unset.len()];
+        let mut path = String::new();
+        self.settle_node(&mut parsed.root, &mut path, &mut used, &mut found);
+        for ((name, mark), used) in self.unset.iter().zip(used) {
+            if !used {
+                let message = format!("the environment variable {name} is not set");
+                found.push(Diagnostic::warning(*mark, "", message).with_hint("it does no harm in a comment"));
+            }
+        }
+        found
+    }
+
+    /// Where something stands in the file, by where it stands in the text that was read.
+    pub fn original(&self, mark: Mark) -> Mark {
+        let after = self.pieces.partition_point(|piece| piece.now_start <= mark);
+        let Some(piece) = after.checked_sub(1).and_then(|at| self.pieces.get(at)) else {
+            return mark;
+        };
+        if mark < piece.now_end || !mark.is_known() {
+            return piece.was_start;
+        }
+        let line = mark.line - piece.now_end.line + piece.was_end.line;
+        if mark.line != piece.now_end.line {
+            return Mark { line, column: mark.column };
+        }
+        Mark { line, column: mark.column - piece.now_end.column + piece.was_end.column }
+    }
+
+    fn settle_node(&self, node: &mut Node, path: &mut String, used: &mut [bool], found: &mut Vec<Diagnostic>) {
+        node.mark = self.original(node.mark);
+        let length = path.len();
+        match &mut node.kind {
+            Kind::Str(text) => self.find_unset(text, path, used, found),
+            Kind::Seq(items) => {
+                for (index, item) in items.iter_mut().enumerate() {
+                    push_index(path, index);
+                    self.settle_node(item, path, used, found);
+                    path.truncate(length);
+                }
+            }
+            Kind::Map(entries) => {
+                for (key, value) in entries {
+                    key.mark = self.original(key.mark);
+                    self.find_unset(&key.text, path, used, found);
+                    push_name(path, &key.text);
+                    self.settle_node(value, path, used, found);
+                    path.truncate(length);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn find_unset(&self, text: &str, path: &str, used: &mut [bool], found: &mut Vec<Diagnostic>) {
+        if self.unset.is_empty() {
+            return;
+        }
+        for number in text.split(UNSET_START).skip(1) {
+            let number = number.split(UNSET_END).next().and_then(|number| number.parse::<usize>().ok());
+            let Some((at, (name, mark))) = number.and_then(|at| Some((at, self.unset.get(at)?))) else { continue };
+            if !std::mem::replace(&mut used[at], true) {
+                let message = format!("the environment variable {name} is not set");
+                let hint = format!("set it, or give a default: ${{{{{name}:=default}}}}");
+                found.push(Diagnostic::error(*mark, path, message).with_hint(hint));
+            }
+        }
+    }
+}
+
+/// A placeholder at the beginning of a text: all of it, the name and the default.
+fn placeholder(text: &str) -> Option<(&str, &str, Option<&str>)> {
+    let end = text.find("}}")?;
+    let inner = text[3..end].trim();
+    let (name, default) = match inner.split_once(":=") {
+        Some((name, default)) => (name.trim(), Some(default.trim())),
+        None => (inner, None),
+    };
+    let is_name = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    (is_name && !inner.contains('\n')).then_some((&text[..end + 2], name, default))
+}
+
+fn advance(mark: &mut Mark, over: &str) {
+    match over.rsplit_once('\n') {
+        Some((lines, last)) => {
+            mark.line += 1 + lines.matches('\n').count() as u32;
+            mark.column = 1 + last.chars().count() as u32;
+        }
+        None => mark.column += over.chars().count() as u32,
+    }
+}
+
+/// Warns of texts that are `${NAME}` and nothing else: their author expects a substitution that does not happen.
+pub fn shell_placeholders(node: &Node, path: &mut String, found: &mut Vec<Diagnostic>) {
+    let length = path.len();
+    match &node.kind {
+        Kind::Str(text) => {
+            // Lower-case names are variables of a request, which plugins know.
+            let name = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
+            if name.is_some_and(|name| {
+                name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+                    && name.bytes().next().is_some_and(|b| !b.is_ascii_digit() && !b.is_ascii_lowercase())
+            }) {
+                let message = format!("{} is left as it is", quoted(text));
+                let hint = format!("a variable of the environment is written ${{{{{}}}}}", name.unwrap_or_default());
+                found.push(Diagnostic::warning(node.mark, path.as_str(), message).with_hint(hint));
+            }
+        }
+        Kind::Seq(items) => {
+            for (index, item) in items.iter().enumerate() {
+                push_index(path, index);
+                shell_placeholders(item, path, found);
+                path.truncate(length);
+            }
+        }
+        Kind::Map(entries) => {
+            for (key, value) in entries {
+                push_name(path, &key.text);
+                shell_placeholders(value, path, found);
+                path.truncate(length);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Puts the values of `$env://NAME` and `$env://NAME/key` in their places.
+pub fn resolve_references(node: &mut Node, path: &mut String, variables: Variables<'_>, found: &mut Vec<Diagnostic>) {
+    let length = path.len();
+    match &mut node.kind {
+        Kind::Str(text) => {
+            if let Some(reference) = reference_after(text, "$env://") {
+                match resolve(reference, variables) {
+                    Ok(value) => *text = value,
+                    Err(reason) => found.push(Diagnostic::error(node.mark, path.as_str(), reason)),
+                }
+            }
+        }
+        Kind::Seq(items) => {
+            for (index, item) in items.iter_mut().enumerate() {
+                push_index(path, index);
+                resolve_references(item, path, variables, found);
+                path.truncate(length);
+            }
+        }
+        Kind::Map(entries) => {
+            for (key, value) in entries {
+                push_name(path, &key.text);
+                resolve_references(value, path, variables, found);
+                path.truncate(length);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What follows a prefix, whatever the case of its letters.
+pub(crate) fn reference_after<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
+    let head = text.get(..prefix.len())?;
+    head.eq_ignore_ascii_case(prefix).then(|| &text[prefix.len()..])
+}
+
+fn resolve(reference: &str, variables: Variables<'_>) -> Result<String, String> {
+    let (name, key) = match reference.split_once('/') {
+        Some((name, key)) => (name, Some(key)),
+        None => (reference, None),
+    };
+    let value = variables(name).ok_or_else(|| format!("the environment variable {} is not set", quoted(name)))?;
+    let Some(key) = key.filter(|key| !key.is_empty()) else {
+        return Ok(value);
+    };
+    let json: Value = serde_json::from_str(&value)
+        .map_err(|_| format!("the environment variable {name} is not JSON, so it has no key {}", quoted(key)))?;
+    match json.get(key) {
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::Null) | None => Err(format!("the environment variable {name} has no key {}", quoted(key))),
+        Some(other) => Ok(other.to_string()),
+    }
+}

@@ -1,0 +1,30 @@
+//! The configuration model: what a gateway is told to do, read from the files people already have.
+//!
+//! [`load`] turns a rules file (APISIX's resource model, YAML or JSON) into a [`Document`] of typed, defaulted and
+//! checked resources, or says everything that is wrong with it, each fault with its position. [`Settings`] is the
+//! gateway's own configuration: listeners, limits, timeouts, logs.
+//!
+//! The way of a file: bytes → environment substitution ([`env`]) → positioned tree ([`node`]) → what other tool it may
+//! belong to → sections and items → features that are not supported yet ([`unsupported`]) → schema check
+//! ([`schema`]) → typed resources ([`resource`]) → cross-field rules, plugins and references.
+//!
+//! This crate knows nothing of sockets and nothing of what a plugin's configuration means: it asks a
+//! [`PluginCatalog`].
+
+pub mod catalog;
+pub mod diagnostic;
+pub mod env;
+pub mod load;
+pub mod node;
+pub mod reference;
+pub mod resource;
+pub mod schema;
+pub mod settings;
+pub mod unsupported;
+
+pub use catalog::{PluginCatalog, Scope};
+pub use diagnostic::{Diagnostic, Severity};
+pub use load::{Dropped, InvalidItems, LoadOptions, Loaded, load};
+pub use node::{Key, Kind, Mark, Node};
+pub use resource::*;
+pub use settings::{RouterMode, Settings};

@@ -1,0 +1,158 @@
+//! From the bytes of a rules file to a [`Document`], with everything that is wrong on the way.
+
+mod document;
+mod foreign;
+mod item;
+mod link;
+mod plugins;
+mod rules;
+mod text;
+
+use std::collections::{HashMap, HashSet};
+
+use crate::catalog::{APISIX_PLUGINS, PluginCatalog};
+use crate::diagnostic::Diagnostic;
+use crate::env::Variables;
+use crate::node::{Mark, Node};
+use crate::resource::Document;
+use crate::settings::RouterMode;
+pub(crate) use rules::prepare_upstream;
+
+/// Reads a rules file.
+///
+/// `name` is only for messages. All faults are reported at once, by position; with an error and
+/// [`InvalidItems::Refuse`] there is no document.
+pub fn load(name: &str, text: &[u8], options: &LoadOptions<'_>) -> Loaded {
+    let mut loader = Loader::new(options);
+    let document = loader.text(text).and_then(|root| loader.document(root));
+    loader.finish(name, document)
+}
+
+/// Reads rules that are a tree already, such as the body of an API request or the values of a store.
+pub fn load_node(name: &str, root: Node, options: &LoadOptions<'_>) -> Loaded {
+    let mut loader = Loader::new(options);
+    let document = loader.document(root);
+    loader.finish(name, document)
+}
+
+/// How a rules file is read.
+#[derive(Clone, Copy)]
+pub struct LoadOptions<'a> {
+    /// What happens to a file with an invalid item.
+    pub invalid_items: InvalidItems,
+    /// Refuses what is otherwise only warned about: a YAML file without `#END` (it may be half written), and `[]` for
+    /// a document.
+    pub strict: bool,
+    /// Variables for `${{NAME}}` and `$env://NAME`.
+    pub variables: Variables<'a>,
+    /// The plugins there are.
+    pub plugins: &'a dyn PluginCatalog,
+    /// The router that will match the routes, for warnings about paths it takes literally.
+    pub router: RouterMode,
+}
+
+/// What happens to a file with an invalid item.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InvalidItems {
+    /// The whole file is refused.
+    #[default]
+    Refuse,
+    /// The item alone is dropped, and with it the items that refer to it, as APISIX does.
+    Skip,
+}
+
+/// What came of a rules file.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The rules; `None` when they are refused.
+    pub document: Option<Document>,
+    /// What is wrong or doubtful, by position.
+    pub diagnostics: Vec<Diagnostic>,
+    /// The items that are not in the document because they are invalid.
+    pub dropped: Vec<Dropped>,
+}
+
+/// An item that was dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dropped {
+    /// Where it stood: `routes[3]`.
+    pub path: String,
+    /// Its id, when it has a readable one.
+    pub id: Option<String>,
+}
+
+impl Loaded {
+    /// The errors among the diagnostics.
+    pub fn errors(&self) -> impl Iterator<Item = &Diagnostic> {
+        self.diagnostics.iter().filter(|found| found.is_error())
+    }
+
+    /// The warnings among the diagnostics.
+    pub fn warnings(&self) -> impl Iterator<Item = &Diagnostic> {
+        self.diagnostics.iter().filter(|found| !found.is_error())
+    }
+}
+
+/// One run of [`load`].
+struct Loader<'a> {
+    options: &'a LoadOptions<'a>,
+    plugin_names: HashSet<&'a str>,
+    /// Those and APISIX's own, in the order of the alphabet, for the nearest one.
+    known_plugins: Vec<&'a str>,
+    found: Vec<Diagnostic>,
+    dropped: Vec<Dropped>,
+    /// Ids of items that are there but invalid, by section.
+    invalid_ids: HashMap<&'static str, HashSet<String>>,
+    /// Errors in the text that belong to an item, by the item's path.
+    text_errors: HashMap<String, Vec<Diagnostic>>,
+    /// Whether something is wrong that no dropped item can put right.
+    refused: bool,
+    /// How many more names may be compared to find the one that was meant.
+    comparisons: usize,
+}
+
+impl<'a> Loader<'a> {
+    fn new(options: &'a LoadOptions<'a>) -> Self {
+        let plugin_names: HashSet<&str> = options.plugins.names().into_iter().collect();
+        let mut known_plugins: Vec<&str> = plugin_names.iter().copied().chain(APISIX_PLUGINS.iter().copied()).collect();
+        known_plugins.sort_unstable();
+        Self {
+            options,
+            plugin_names,
+            known_plugins,
+            found: Vec::new(),
+            dropped: Vec::new(),
+            invalid_ids: HashMap::new(),
+            text_errors: HashMap::new(),
+            refused: false,
+            comparisons: 1_000_000,
+        }
+    }
+
+    /// An error that concerns the whole file.
+    fn refuse(&mut self, error: Diagnostic) {
+        self.refused = true;
+        self.found.push(error);
+    }
+
+    fn warn(&mut self, mark: Mark, path: &str, message: impl Into<String>) {
+        self.found.push(Diagnostic::warning(mark, path, message));
+    }
+
+    /// Whether an error was found since there were so many findings.
+    fn failed_since(&self, before: usize) -> bool {
+        self.found.iter().skip(before).any(Diagnostic::is_error)
+    }
+
+    fn finish(mut self, name: &str, document: Option<Document>) -> Loaded {
+        let usable = match self.options.invalid_items {
+            InvalidItems::Refuse => !self.failed_since(0),
+            InvalidItems::Skip => !self.refused,
+        };
+        for found in &mut self.found {
+            name.clone_into(&mut found.file);
+        }
+        self.found.sort_by_key(|found| found.mark);
+        Loaded { document: document.filter(|_| usable), diagnostics: self.found, dropped: self.dropped }
+    }
+}

@@ -1,0 +1,139 @@
+//! From a tree to sections and items.
+
+use super::foreign::SECTIONS;
+use super::item::Item;
+use super::Loader;
+use crate::diagnostic::{Diagnostic, nearest};
+use crate::node::{Key, Kind, Node};
+use crate::resource::{
+    Consumer, ConsumerGroup, Document, GlobalRule, PluginConfig, Route, Service, Upstream,
+};
+use crate::unsupported::{Place, take_out};
+
+impl Loader<'_> {
+    /// Reads all sections; `None` when there is nothing to read.
+    pub(super) fn document(&mut self, mut root: Node) -> Option<Document> {
+        if self.is_empty(&root) {
+            return Some(Document::default());
+        }
+        if root.as_map().is_none() {
+            let message = format!("expected a mapping with sections such as routes, found {}", root.describe());
+            self.refuse(Diagnostic::error(root.mark, "", message));
+            return None;
+        }
+        let before = self.found.len();
+        take_out(Place::Document, &mut root, "", &mut self.found);
+        self.refused |= self.failed_since(before);
+        self.unknown_sections(&root);
+        let mut document = Document {
+            upstreams: self.section::<Upstream>(&mut root),
+            services: self.section::<Service>(&mut root),
+            plugin_configs: self.section::<PluginConfig>(&mut root),
+            routes: self.section::<Route>(&mut root),
+            consumer_groups: self.section::<ConsumerGroup>(&mut root),
+            consumers: self.consumers(&mut root),
+            global_rules: self.section::<GlobalRule>(&mut root),
+            plugin_metadata: self.metadata(&mut root),
+        };
+        for (_, errors) in std::mem::take(&mut self.text_errors) {
+            // They belong to a section that is not read.
+            self.refused = true;
+            self.found.extend(errors);
+        }
+        self.link(&mut document);
+        Some(document)
+    }
+
+    fn unknown_sections(&mut self, root: &Node) {
+        for (key, value) in root.as_map().unwrap_or_default() {
+            let name = &*key.text;
+            let empty = value.is_null() || value.as_seq().is_some_and(<[Node]>::is_empty);
+            if name == "plugins" && !empty {
+                let warning = Diagnostic::warning(key.mark, name, "has no effect: every plugin of the gateway is available");
+                self.found.push(warning);
+            } else if !SECTIONS.contains(&name) {
+                let warning = Diagnostic::warning(key.mark, name, "unknown section, left aside");
+                let anchors = name.starts_with("x-") || name.starts_with('_') || name.starts_with('.');
+                self.found.push(match nearest(name, SECTIONS.iter().copied()).filter(|_| !anchors) {
+                    Some(section) => warning.with_hint(format!("did you mean {section}?")),
+                    None => warning,
+                });
+            }
+        }
+    }
+
+    /// Reads one section.
+    fn section<T: Item>(&mut self, root: &mut Node) -> Vec<T> {
+        let nodes = self.section_nodes(T::SECTION, root, false);
+        let mut items = Vec::with_capacity(nodes.len());
+        for (index, node) in nodes.into_iter().enumerate() {
+            items.extend(self.item::<T>(index, node));
+        }
+        self.unique(items)
+    }
+
+    /// The consumers, with the credentials that stand beside them.
+    fn consumers(&mut self, root: &mut Node) -> Vec<Consumer> {
+        let nodes = self.section_nodes(Consumer::SECTION, root, false);
+        let mut consumers = Vec::with_capacity(nodes.len());
+        let mut credentials = Vec::new();
+        for (index, node) in nodes.into_iter().enumerate() {
+            let owner = node.get("id").and_then(Node::as_str).and_then(|id| id.split_once("/credentials/"));
+            match owner.map(|(owner, id)| (owner.to_owned(), id.to_owned())) {
+                Some((owner, id)) => {
+                    let mark = node.mark_of("id");
+                    if let Some(credential) = self.lone_credential(index, node, &id) {
+                        credentials.push((owner, mark, credential));
+                    }
+                }
+                None => consumers.extend(self.item::<Consumer>(index, node)),
+            }
+        }
+        let mut consumers = self.unique(consumers);
+        self.attach_credentials(&mut consumers, credentials);
+        consumers
+    }
+
+    /// The items of a section, which may be missing, null or empty. A keyed section may be a mapping from ids.
+    pub(super) fn section_nodes(&mut self, section: &'static str, root: &mut Node, keyed: bool) -> Vec<Node> {
+        let Some((key, node)) = root.remove(section) else { return Vec::new() };
+        match node.kind {
+            Kind::Seq(items) => items,
+            Kind::Null => {
+                self.warn(key.mark, section, "null is taken as an empty list");
+                Vec::new()
+            }
+            Kind::Map(entries) if entries.is_empty() => Vec::new(),
+            Kind::Map(entries) if keyed => {
+                let message = "a mapping from plugin names is taken as a list of items with that id; APISIX drops it";
+                self.warn(node.mark, section, message);
+                entries.into_iter().map(with_id).collect()
+            }
+            kind => {
+                let found = Node { mark: node.mark, kind };
+                let message = format!("expected a list, found {}", found.describe());
+                let error = Diagnostic::error(found.mark, section, message);
+                self.refuse(match section {
+                    "global_rules" if found.as_map().is_some() => {
+                        error.with_hint("write a list of {id, plugins: {…}}; a mapping is the form of ADC")
+                    }
+                    _ => error,
+                });
+                Vec::new()
+            }
+        }
+    }
+}
+
+/// An entry of a mapping from ids as an item with that id.
+fn with_id((key, mut node): (Key, Node)) -> Node {
+    if node.is_null() {
+        node.kind = Kind::Map(Vec::new());
+    }
+    if let Kind::Map(fields) = &mut node.kind {
+        let id = Node { mark: key.mark, kind: Kind::Str(key.text.to_string()) };
+        fields.retain(|(field, _)| &*field.text != "id");
+        fields.insert(0, (Key { text: "id".into(), mark: key.mark }, id));
+    }
+    node
+}

@@ -1,0 +1,126 @@
+//! Files of other tools that come under the name of a rules file, recognised by what they hold.
+
+use crate::node::{Kind, Mark, Node};
+use crate::settings;
+
+/// What a document is instead of a rules file.
+pub(super) struct Foreign {
+    /// With its article.
+    pub(super) what: &'static str,
+    /// What to do about it; may be empty.
+    pub(super) hint: &'static str,
+    /// What gives it away.
+    pub(super) mark: Mark,
+    /// The path of that.
+    pub(super) path: &'static str,
+}
+
+/// The sections of a rules file, whether supported or not.
+pub(super) const SECTIONS: &[&str] = &[
+    "routes",
+    "services",
+    "upstreams",
+    "consumers",
+    "consumer_groups",
+    "plugin_configs",
+    "global_rules",
+    "plugin_metadata",
+    "ssls",
+    "protos",
+    "secrets",
+    "stream_routes",
+    "graphql_cost_decorations",
+    "plugins",
+];
+
+/// Says what the document is when it is not a rules file.
+pub(super) fn identify(root: &Node) -> Option<Foreign> {
+    let entries = match &root.kind {
+        Kind::Map(entries) if !entries.is_empty() => entries,
+        Kind::Seq(items) if !items.is_empty() => {
+            if items.iter().all(|item| item.get("access_rights").is_some()) {
+                return Some(told(root, "", "a list of Tyk policies", ""));
+            }
+            return Some(told(root, "", "a list", "a rules file is a mapping with sections such as routes"));
+        }
+        Kind::Str(_) | Kind::Bool(_) | Kind::Int(_) | Kind::Float(_) => {
+            return Some(told(root, "", "a single value", "a rules file is a mapping with sections such as routes"));
+        }
+        _ => return None,
+    };
+    let has = |key: &str| root.get(key).is_some();
+    let tell = |key: &'static str, what, hint| Some(told(root, key, what, hint));
+    if has("_format_version") {
+        return tell("_format_version", KONG, "");
+    }
+    if has("apiVersion") && has("kind") {
+        return tell("apiVersion", "a Kubernetes manifest", "the rules may stand inside it, in a ConfigMap");
+    }
+    if has("x-tyk-api-gateway") {
+        return tell("x-tyk-api-gateway", "a Tyk OAS API definition", "");
+    }
+    for (key, what) in [("swagger", "a Swagger API description"), ("openapi", "an OpenAPI description")] {
+        if has(key) {
+            return tell(key, what, "");
+        }
+    }
+    if has("api_id") || (has("proxy") && (has("version_data") || has("use_keyless"))) {
+        return tell(if has("api_id") { "api_id" } else { "proxy" }, "a Tyk API definition", "");
+    }
+    if has("template_path") && has("listen_port") {
+        return tell("listen_port", "a Tyk gateway configuration (tyk.conf)", "");
+    }
+    if let Some(services) = root.get("services") {
+        let inside = |field: &str| match &services.kind {
+            Kind::Map(items) => items.iter().any(|(_, item)| item.get(field).is_some()),
+            Kind::Seq(items) => items.iter().any(|item| item.get(field).is_some()),
+            _ => false,
+        };
+        if services.as_map().is_some() && (inside("image") || inside("build")) {
+            return tell("services", "a docker-compose file", "");
+        }
+        if inside("backend_version") || (inside("proxy") && inside("system_name")) {
+            return tell("services", "a 3scale (APIcast) configuration", "");
+        }
+        if services.as_seq().is_some() && (inside("url") || (inside("protocol") && inside("host"))) {
+            return tell("services", KONG, "");
+        }
+        if services.as_seq().is_some() && inside("routes") {
+            return tell("services", ADC, "a rules file has its routes at the top, with service_id for their service");
+        }
+    }
+    if has("proxy_config") {
+        return tell("proxy_config", "a 3scale (APIcast) configuration", "");
+    }
+    let item_has = |section: &str, field: &str| {
+        root.get(section).and_then(Node::as_seq).is_some_and(|items| items.iter().any(|i| i.get(field).is_some()))
+    };
+    if item_has("routes", "paths") {
+        return tell("routes", KONG, "");
+    }
+    if item_has("routes", "description") || item_has("services", "description") || item_has("ssls", "certificates") {
+        let section = ["routes", "services", "ssls"].into_iter().find(|section| has(section)).unwrap_or("");
+        return tell(section, ADC, "a rules file says desc and id, and refers to services and upstreams by id");
+    }
+    let known = entries.iter().any(|(key, _)| SECTIONS.contains(&&*key.text));
+    if known || entries.iter().all(|(key, _)| key.text.ends_with("_conf_version")) {
+        return None;
+    }
+    const GATEWAY: &[&str] = &["deployment", "apisix", "nginx_config", "plugin_attr", "etcd", "stream_plugins"];
+    if let Some(key) = GATEWAY.iter().find(|key| has(key)) {
+        return tell(key, "APISIX's own config.yaml", "the settings of this gateway stand in weir.yaml");
+    }
+    let is_setting = |key: &str| settings::leaves().iter().any(|leaf| leaf.path.split('.').next() == Some(key));
+    if entries.iter().all(|(key, _)| is_setting(&key.text)) {
+        return tell("", "a file of gateway settings (weir.yaml)", "give it with --settings");
+    }
+    tell("", "none of the known kinds of file", "a rules file has sections: routes, services, upstreams, consumers, …")
+}
+
+const KONG: &str = "a Kong declarative configuration";
+const ADC: &str = "an ADC configuration";
+
+fn told(root: &Node, path: &'static str, what: &'static str, hint: &'static str) -> Foreign {
+    let mark = root.entry(path).map_or(root.mark, |(key, _)| key.mark);
+    Foreign { what, hint, mark, path }
+}

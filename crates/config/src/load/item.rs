@@ -1,0 +1,408 @@
+//! From the tree of an item to a typed resource.
+
+use std::collections::{HashMap, HashSet};
+
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+
+use super::rules::{check_route, check_service, drop_nulls, field, prepare_upstream};
+use super::{Dropped, InvalidItems, Loader};
+use crate::catalog::{AUTH_PLUGINS, Scope};
+use crate::diagnostic::{Diagnostic, nearest};
+use crate::node::{Key, Kind, Mark, Node, push_index, quoted};
+use crate::resource::{
+    Consumer, ConsumerGroup, Credential, GlobalRule, Id, Origin, PluginConfig, PluginMetadata, Route, Service, Upstream,
+};
+use crate::schema::Checker;
+use crate::unsupported::{Place, take_out};
+
+/// A resource that stands in a list of its kind.
+pub(super) trait Item: DeserializeOwned + JsonSchema + 'static {
+    /// The name of the list.
+    const SECTION: &'static str;
+
+    /// The fields that hold the id of another item.
+    const REFERENCES: &'static [&'static str] = &[];
+
+    /// The id.
+    fn id(&self) -> &str;
+
+    /// Gives an id to an item without one.
+    fn number(&mut self, place: usize);
+
+    /// Where it stood.
+    fn origin(&mut self) -> &mut Origin;
+
+    /// Looks at what the schema cannot judge, and makes the tree fit for it.
+    fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str);
+
+    /// Completes what was read; its origin is known.
+    fn complete(&mut self) {}
+}
+
+impl Loader<'_> {
+    /// Reads an item; `None` when it is invalid.
+    pub(super) fn item<T: Item>(&mut self, index: usize, node: Node) -> Option<T> {
+        let path = item_path(T::SECTION, index);
+        let id = ["username", "id"].into_iter().find_map(|name| readable_id(node.get(name)?));
+        let mark = node.mark;
+        let before = self.found.len();
+        let item = self.read_item::<T>(&path, node);
+        if self.failed_since(before) {
+            self.drop_item(T::SECTION, mark, path, id);
+            return None;
+        }
+        let mut item = item?;
+        item.number(index + 1);
+        Some(item)
+    }
+
+    fn read_item<T: Item>(&mut self, path: &str, mut node: Node) -> Option<T> {
+        self.found.extend(self.text_errors.remove(path).unwrap_or_default());
+        if node.as_map().is_some() {
+            drop_nulls(&mut node, path, &mut self.found);
+            T::prepare(self, &mut node, path);
+        }
+        let mut item = self.typed::<T>(path, &node)?;
+        let references = T::REFERENCES.iter().filter_map(|name| Some((*name, node.get(name)?.mark))).collect();
+        *item.origin() = Origin { path: path.to_owned(), mark: node.mark, references };
+        item.complete();
+        Some(item)
+    }
+
+    fn typed<T: DeserializeOwned + JsonSchema + 'static>(&mut self, path: &str, node: &Node) -> Option<T> {
+        let faults = Checker::of::<T>().check(node);
+        if !faults.is_empty() {
+            self.found.extend(faults.into_iter().map(|fault| fault.under(path)));
+            return None;
+        }
+        node.parse_into().map_err(|fault| self.found.push(fault.under(path))).ok()
+    }
+
+    /// Leaves the later of several items with one id, as APISIX does.
+    pub(super) fn unique<T: Item>(&mut self, mut items: Vec<T>) -> Vec<T> {
+        let mut last: HashMap<&str, usize> = HashMap::with_capacity(items.len());
+        let mut replaced: Vec<(usize, usize)> = Vec::new();
+        for (at, item) in items.iter().enumerate() {
+            replaced.extend(last.insert(item.id(), at).map(|earlier| (earlier, at)));
+        }
+        for (earlier, later) in &replaced {
+            let first = items[*earlier].origin().path.clone();
+            let message = format!("the id {} stands twice; this item takes the place of {first}", items[*later].id());
+            let Origin { path, mark, .. } = items[*later].origin().clone();
+            self.warn(mark, &path, message);
+        }
+        let gone: HashSet<usize> = replaced.into_iter().map(|(earlier, _)| earlier).collect();
+        let mut at = 0;
+        items.retain(|_| {
+            at += 1;
+            gone.is_empty() || !gone.contains(&(at - 1))
+        });
+        items
+    }
+
+    /// The settings of plugins.
+    pub(super) fn metadata(&mut self, root: &mut Node) -> Vec<PluginMetadata> {
+        let section = PluginMetadata::SECTION;
+        let nodes = self.section_nodes(section, root, true);
+        let mut list: Vec<PluginMetadata> = Vec::with_capacity(nodes.len());
+        for (index, mut node) in nodes.into_iter().enumerate() {
+            let path = item_path(section, index);
+            let mark = node.mark;
+            let before = self.found.len();
+            self.found.extend(self.text_errors.remove(&path).unwrap_or_default());
+            let plugin = match node.remove("id") {
+                Some((_, Node { kind: Kind::Str(name), mark })) => {
+                    if self.plugin_name(&name, mark, &field(&path, "id")) {
+                        self.plugin_conf(&name, &node, &path, Scope::Metadata);
+                    }
+                    name
+                }
+                _ => {
+                    let message = "an item of plugin_metadata needs an id: the name of its plugin";
+                    self.found.push(Diagnostic::error(mark, path.as_str(), message));
+                    String::new()
+                }
+            };
+            if self.failed_since(before) {
+                self.drop_item(section, mark, path, Some(plugin));
+                continue;
+            }
+            if let Some(earlier) = list.iter().position(|item| item.plugin == plugin) {
+                let first = list.remove(earlier).origin.path;
+                self.warn(mark, &path, format!("the id {plugin} stands twice; this item takes the place of {first}"));
+            }
+            list.push(PluginMetadata { plugin, conf: node, origin: Origin { path, mark, references: Vec::new() } });
+        }
+        list
+    }
+
+    /// A credential that stands beside the consumers, with the id `<username>/credentials/<id>`.
+    pub(super) fn lone_credential(&mut self, index: usize, mut node: Node, id: &str) -> Option<Credential> {
+        let path = item_path(Consumer::SECTION, index);
+        let (mark, whole) = (node.mark, node.get("id").and_then(readable_id));
+        let before = self.found.len();
+        self.found.extend(self.text_errors.remove(&path).unwrap_or_default());
+        node.insert("id", Node { mark: node.mark_of("id"), kind: Kind::Str(id.to_owned()) });
+        let credential = self.credential(&path, node, 0);
+        if self.failed_since(before) {
+            self.drop_item(Consumer::SECTION, mark, path, whole);
+            return None;
+        }
+        credential
+    }
+
+    fn credential(&mut self, path: &str, mut node: Node, index: usize) -> Option<Credential> {
+        self.prepare_credential(&mut node, path);
+        let mut credential = self.typed::<Credential>(path, &node)?;
+        credential.origin = Origin { path: path.to_owned(), mark: node.mark, references: Vec::new() };
+        if credential.id.is_unset() {
+            credential.id = Id::numbered(index + 1);
+        }
+        Some(credential)
+    }
+
+    fn prepare_credential(&mut self, node: &mut Node, path: &str) {
+        drop_nulls(node, path, &mut self.found);
+        let Some(plugins) = node.get_mut("plugins") else { return };
+        for (key, _) in plugins.as_map().unwrap_or_default() {
+            if self.plugin_names.contains(&*key.text) && !self.options.plugins.is_auth(&key.text) {
+                let message = format!("a credential takes authentication plugins only: {}", AUTH_PLUGINS.join(", "));
+                self.found.push(Diagnostic::error(key.mark, field(&field(path, "plugins"), &key.text), message));
+            }
+        }
+        self.plugins(plugins, &field(path, "plugins"), Scope::Consumer);
+    }
+
+    /// Gives credentials to the consumers they name.
+    pub(super) fn attach_credentials(&mut self, consumers: &mut [Consumer], list: Vec<(String, Mark, Credential)>) {
+        let places: HashMap<String, usize> =
+            consumers.iter().enumerate().map(|(at, consumer)| (consumer.username.to_string(), at)).collect();
+        for (owner, mark, credential) in list {
+            if let Some(at) = places.get(&owner) {
+                consumers[*at].credentials.push(credential);
+                continue;
+            }
+            let invalid = self.invalid_ids.get(Consumer::SECTION).is_some_and(|ids| ids.contains(&owner));
+            if !invalid || self.options.invalid_items == InvalidItems::Skip {
+                let state = if invalid { "invalid" } else { "not there" };
+                let message = format!("the consumer {} of this credential is {state}", quoted(&owner));
+                let error = Diagnostic::error(mark, field(&credential.origin.path, "id"), message);
+                let near = nearest(&owner, places.keys().map(String::as_str));
+                self.found.push(match near.filter(|_| !invalid) {
+                    Some(near) => error.with_hint(format!("did you mean {near}?")),
+                    None => error,
+                });
+            }
+            let whole = format!("{owner}/credentials/{}", credential.id);
+            self.drop_item(Consumer::SECTION, mark, credential.origin.path, Some(whole));
+        }
+        for consumer in consumers {
+            self.unique_credentials(consumer);
+        }
+    }
+
+    fn unique_credentials(&mut self, consumer: &mut Consumer) {
+        let mut kept: Vec<Credential> = Vec::with_capacity(consumer.credentials.len());
+        for credential in std::mem::take(&mut consumer.credentials) {
+            if let Some(earlier) = kept.iter().position(|known| known.id == credential.id) {
+                let first = kept.remove(earlier).origin.path;
+                let message = format!("the id {} stands twice; this one takes the place of {first}", credential.id);
+                self.warn(credential.origin.mark, &credential.origin.path, message);
+            }
+            kept.push(credential);
+        }
+        consumer.credentials = kept;
+    }
+
+    /// Notes that an item is invalid and, where the rest is used, that it is missing.
+    pub(super) fn drop_item(&mut self, section: &'static str, mark: Mark, path: String, id: Option<String>) {
+        if let Some(id) = &id {
+            self.invalid_ids.entry(section).or_default().insert(id.clone());
+        }
+        if self.options.invalid_items == InvalidItems::Skip {
+            self.warn(mark, &path, "this item is left out, because it is invalid");
+        }
+        self.dropped.push(Dropped { path, id });
+    }
+}
+
+fn item_path(section: &str, index: usize) -> String {
+    let mut path = section.to_owned();
+    push_index(&mut path, index);
+    path
+}
+
+fn readable_id(node: &Node) -> Option<String> {
+    match &node.kind {
+        Kind::Str(text) => Some(text.clone()),
+        Kind::Int(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+impl PluginMetadata {
+    const SECTION: &'static str = "plugin_metadata";
+}
+
+macro_rules! with_id {
+    () => {
+        fn id(&self) -> &str {
+            self.id.as_str()
+        }
+
+        fn number(&mut self, place: usize) {
+            if self.id.is_unset() {
+                self.id = Id::numbered(place);
+            }
+        }
+
+        fn origin(&mut self) -> &mut Origin {
+            &mut self.origin
+        }
+    };
+}
+
+impl Item for Route {
+    const SECTION: &'static str = "routes";
+    const REFERENCES: &'static [&'static str] = &["upstream_id", "service_id", "plugin_config_id"];
+    with_id!();
+
+    fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
+        let taken = take_out(Place::Route, node, path, &mut loader.found);
+        check_route(node, path, &taken, loader.options.router, &mut loader.found);
+        loader.conditions(node, path, "vars");
+        prepare_parts(loader, node, path, Scope::Route);
+    }
+
+    fn complete(&mut self) {
+        complete_upstream(&mut self.upstream, &self.upstream_id);
+    }
+}
+
+impl Item for Service {
+    const SECTION: &'static str = "services";
+    const REFERENCES: &'static [&'static str] = &["upstream_id"];
+    with_id!();
+
+    fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
+        take_out(Place::Service, node, path, &mut loader.found);
+        check_service(node, path, &mut loader.found);
+        prepare_parts(loader, node, path, Scope::Route);
+    }
+
+    fn complete(&mut self) {
+        complete_upstream(&mut self.upstream, &self.upstream_id);
+    }
+}
+
+impl Item for Upstream {
+    const SECTION: &'static str = "upstreams";
+    with_id!();
+
+    fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
+        prepare_upstream(node, path, &mut loader.found);
+    }
+
+    fn complete(&mut self) {
+        self.fill_ports();
+    }
+}
+
+impl Item for Consumer {
+    const SECTION: &'static str = "consumers";
+    const REFERENCES: &'static [&'static str] = &["group_id"];
+
+    fn id(&self) -> &str {
+        self.username.as_str()
+    }
+
+    fn number(&mut self, _: usize) {}
+
+    fn origin(&mut self) -> &mut Origin {
+        &mut self.origin
+    }
+
+    fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
+        if let (Some(id), Some(username)) = (node.get("id"), node.get("username")) {
+            if readable_id(id) != readable_id(username) {
+                let message = "the id of a consumer is its username; this one differs";
+                loader.found.push(Diagnostic::error(id.mark, field(path, "id"), message));
+            }
+        }
+        // The username may be longer than other ids.
+        node.remove("id");
+        prepare_parts(loader, node, path, Scope::Consumer);
+        let credentials = field(path, "credentials");
+        if let Some(Kind::Seq(items)) = node.get_mut("credentials").map(|node| &mut node.kind) {
+            for (index, item) in items.iter_mut().enumerate() {
+                let mut path = credentials.clone();
+                push_index(&mut path, index);
+                loader.prepare_credential(item, &path);
+            }
+        }
+    }
+
+    fn complete(&mut self) {
+        for (index, credential) in self.credentials.iter_mut().enumerate() {
+            let mut path = field(&self.origin.path, "credentials");
+            push_index(&mut path, index);
+            credential.origin = Origin { path, mark: self.origin.mark, references: Vec::new() };
+            if credential.id.is_unset() {
+                credential.id = Id::numbered(index + 1);
+            }
+        }
+    }
+}
+
+macro_rules! plugin_holder {
+    ($($type:ident: $section:literal, $scope:expr;)*) => {$(
+        impl Item for $type {
+            const SECTION: &'static str = $section;
+            with_id!();
+
+            fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
+                prepare_parts(loader, node, path, $scope);
+            }
+        }
+    )*};
+}
+plugin_holder! {
+    ConsumerGroup: "consumer_groups", Scope::Route;
+    PluginConfig: "plugin_configs", Scope::Route;
+    GlobalRule: "global_rules", Scope::GlobalRule;
+}
+
+/// What several kinds of items have: plugins and an upstream.
+fn prepare_parts(loader: &mut Loader<'_>, node: &mut Node, path: &str, scope: Scope) {
+    if let Some(timeout) = node.get_mut("timeout") {
+        drop_nulls(timeout, &field(path, "timeout"), &mut loader.found);
+    }
+    if let Some(upstream) = node.get_mut("upstream") {
+        prepare_upstream(upstream, &field(path, "upstream"), &mut loader.found);
+    }
+    if let Some(plugins) = node.get_mut("plugins") {
+        loader.plugins(plugins, &field(path, "plugins"), scope);
+    }
+}
+
+/// The upstream that is written in place is left out where an id goes before it.
+fn complete_upstream(upstream: &mut Option<Box<Upstream>>, id: &Option<Id>) {
+    if id.is_some() {
+        *upstream = None;
+    }
+    if let Some(upstream) = upstream {
+        upstream.fill_ports();
+    }
+}
+
+impl Node {
+    /// Puts a value under a key, in the place of the one that is there.
+    pub(super) fn insert(&mut self, name: &str, value: Node) {
+        let Kind::Map(entries) = &mut self.kind else { return };
+        match entries.iter_mut().find(|(key, _)| &*key.text == name) {
+            Some((_, old)) => *old = value,
+            None => entries.push((Key { text: name.into(), mark: value.mark }, value)),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The plugins of an item.
+
+use weir_expr::Expr;
+
+use super::Loader;
+use super::rules::{drop_nulls, field};
+use crate::catalog::Scope;
+use crate::diagnostic::{Diagnostic, nearest};
+use crate::env::resolve_references;
+use crate::node::{Key, Kind, Mark, Node, quoted};
+use crate::unsupported::{Place, refuse_secrets, take_out};
+
+impl Loader<'_> {
+    /// Checks the plugins of an item, and puts in place what they refer to.
+    pub(super) fn plugins(&mut self, plugins: &mut Node, path: &str, scope: Scope) {
+        let Kind::Map(entries) = &mut plugins.kind else { return };
+        for (key, conf) in entries {
+            self.plugin(key, conf, &field(path, &key.text), scope);
+        }
+    }
+
+    fn plugin(&mut self, key: &Key, conf: &mut Node, path: &str, scope: Scope) {
+        if conf.is_null() {
+            self.warn(key.mark, path, "null is taken as an empty mapping");
+            conf.kind = Kind::Map(Vec::new());
+        }
+        if conf.as_map().is_none() {
+            return;
+        }
+        self.meta(conf, path);
+        let known = self.plugin_name(&key.text, key.mark, path);
+        let meta = conf.remove("_meta");
+        let mut place = path.to_owned();
+        refuse_secrets(conf, &mut place, &mut self.found);
+        resolve_references(conf, &mut place, self.options.variables, &mut self.found);
+        if known {
+            self.plugin_conf(&key.text, conf, path, scope);
+        }
+        if let (Some(meta), Kind::Map(fields)) = (meta, &mut conf.kind) {
+            fields.push(meta);
+        }
+    }
+
+    fn meta(&mut self, conf: &mut Node, path: &str) {
+        let Some((key, meta)) = conf.entry("_meta") else { return };
+        let path = field(path, "_meta");
+        if meta.is_null() {
+            self.warn(key.mark, &path, "null is taken as not set");
+            conf.remove("_meta");
+            return;
+        }
+        if let Some(meta) = conf.get_mut("_meta") {
+            drop_nulls(meta, &path, &mut self.found);
+            take_out(Place::Meta, meta, &path, &mut self.found);
+            self.conditions(meta, &path, "filter");
+        }
+    }
+
+    /// Checks conditions where they stand, and takes them out when they are wrong.
+    pub(super) fn conditions(&mut self, parent: &mut Node, path: &str, name: &str) {
+        let Some(node) = parent.get(name).filter(|node| node.as_seq().is_some()) else { return };
+        let Err(error) = Expr::parse(&node.to_json()) else { return };
+        // The expression names a place inside it: [1][2].
+        let mut at = node;
+        for index in error.path.split(['[', ']']).filter_map(|step| step.parse::<usize>().ok()) {
+            at = at.as_seq().and_then(|items| items.get(index)).unwrap_or(at);
+        }
+        let mark = at.mark;
+        let found = Diagnostic::error(mark, format!("{}{}", field(path, name), error.path), error.message);
+        self.found.push(Diagnostic { hint: error.nearest.map(|name| format!("did you mean {name}?")), ..found });
+        parent.remove(name);
+    }
+
+    /// Whether there is such a plugin; says so when there is none.
+    pub(super) fn plugin_name(&mut self, name: &str, mark: Mark, path: &str) -> bool {
+        if self.plugin_names.contains(name) {
+            return true;
+        }
+        let error = if self.options.plugins.peers_known(name) {
+            Diagnostic::error(mark, path, format!("not supported yet: the plugin {name}"))
+        } else {
+            let error = Diagnostic::error(mark, path, format!("there is no plugin {}", quoted(name)));
+            match nearest(name, self.known_plugins.iter().copied()) {
+                Some(near) if self.plugin_names.contains(near) => error.with_hint(format!("did you mean {near}?")),
+                Some(near) => error.with_hint(format!("did you mean {near}? It is not supported yet")),
+                None => error,
+            }
+        };
+        self.found.push(error);
+        false
+    }
+
+    pub(super) fn plugin_conf(&mut self, name: &str, conf: &Node, path: &str, scope: Scope) {
+        if let Err(found) = self.options.plugins.check(name, scope, conf) {
+            self.found.extend(found.into_iter().map(|found| found.under(path)));
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! What a schema cannot say: rules between fields, spellings that are taken for what they mean, and what is doubtful.
+//!
+//! They look at the tree rather than at the typed resource, so that they are reported together with everything else
+//! that is wrong with an item.
+
+use crate::diagnostic::Diagnostic;
+use crate::node::{Kind, Node, push_index, push_name, quoted};
+use crate::resource::{NodeHost, node_from_key};
+use crate::settings::RouterMode;
+use crate::unsupported::{Place, take_out};
+
+/// A time limit that was probably meant in milliseconds.
+const SUSPICIOUS_SECONDS: f64 = 1000.0;
+
+/// Takes null fields away, with a warning each: null is no value. For `plugins` it is an empty mapping.
+pub(super) fn drop_nulls(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
+    let Kind::Map(entries) = &mut node.kind else { return };
+    if entries.iter().all(|(_, value)| !value.is_null()) {
+        return;
+    }
+    entries.retain_mut(|(key, value)| {
+        if !value.is_null() {
+            return true;
+        }
+        let (keep, meaning) = match &*key.text {
+            "plugins" | "nodes" => (true, "an empty mapping"),
+            _ => (false, "not set"),
+        };
+        let message = format!("null is taken as {meaning}");
+        found.push(Diagnostic::warning(key.mark, field(path, &key.text), message));
+        value.kind = Kind::Map(Vec::new());
+        keep
+    });
+}
+
+/// The rules of a route.
+pub(super) fn check_route(node: &Node, path: &str, taken: &[&str], router: RouterMode, found: &mut Vec<Diagnostic>) {
+    let has = |name: &str| node.get(name).is_some();
+    for (one, several) in [("uri", "uris"), ("host", "hosts"), ("remote_addr", "remote_addrs")] {
+        if has(one) && has(several) {
+            let message = format!("only one of {one} and {several} is allowed");
+            found.push(Diagnostic::error(node.mark_of(several), field(path, several), message));
+        }
+    }
+    if !has("uri") && !has("uris") {
+        found.push(Diagnostic::error(node.mark, path, "a route needs uri or uris"));
+    }
+    let action = ["plugins", "upstream", "upstream_id", "service_id"].into_iter().any(has);
+    let taken_action = taken.iter().any(|name| matches!(*name, "script" | "script_id"));
+    if !action && !taken_action {
+        let message = "a route needs at least one of plugins, upstream, upstream_id and service_id";
+        found.push(Diagnostic::error(node.mark, path, message));
+    }
+    check_upstream_choice(node, path, found);
+    check_timeout(node, path, found);
+    let uris = node.get("uris").and_then(Node::as_seq).unwrap_or_default();
+    for (index, uri) in node.get("uri").into_iter().chain(uris).enumerate() {
+        let Some(text) = uri.as_str() else { continue };
+        let place = || match has("uri") {
+            true => field(path, "uri"),
+            false => {
+                let mut place = field(path, "uris");
+                push_index(&mut place, index);
+                place
+            }
+        };
+        if !text.starts_with(['/', '*']) && !text.is_empty() {
+            let message = format!("{} can never match: a path begins with '/'", quoted(text));
+            found.push(Diagnostic::warning(uri.mark, place(), message));
+        }
+        if router != RouterMode::RadixtreeUriWithParameter && text.contains("/:") {
+            let message = format!("{} is matched literally, ':' and all", quoted(text));
+            let hint = "parameters need the router radixtree_uri_with_parameter";
+            found.push(Diagnostic::warning(uri.mark, place(), message).with_hint(hint));
+        }
+    }
+}
+
+/// The rules of a service.
+pub(super) fn check_service(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
+    check_upstream_choice(node, path, found);
+}
+
+fn check_upstream_choice(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
+    if let (Some((key, _)), true) = (node.entry("upstream"), node.get("upstream_id").is_some()) {
+        let message = "has no effect beside upstream_id";
+        found.push(Diagnostic::warning(key.mark, field(path, "upstream"), message));
+    }
+}
+
+/// The rules of an upstream; what is not supported and what has no effect is taken out of it.
+pub(crate) fn prepare_upstream(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
+    drop_nulls(node, path, found);
+    for name in ["timeout", "keepalive_pool"] {
+        if let Some(inner) = node.get_mut(name) {
+            drop_nulls(inner, &field(path, name), found);
+        }
+    }
+    let taken = take_out(Place::Upstream, node, path, found);
+    let discovery = ["service_name", "discovery_type", "discovery_args"];
+    if node.as_map().is_some() && node.get("nodes").is_none() && taken.iter().any(|name| discovery.contains(name)) {
+        node.insert("nodes", Node::empty_map());
+    }
+    mend_type(node, path, found);
+    for name in ["key", "hash_on"] {
+        if let Some((key, _)) = node.remove(name) {
+            if !taken.contains(&"type") {
+                let message = "has no effect with the type roundrobin";
+                found.push(Diagnostic::warning(key.mark, field(path, name), message));
+            }
+        }
+    }
+    let pass_host = node.get("pass_host").and_then(Node::as_str).unwrap_or("pass");
+    match node.entry("upstream_host") {
+        None if pass_host == "rewrite" => {
+            let message = "pass_host: rewrite needs upstream_host";
+            found.push(Diagnostic::error(node.mark_of("pass_host"), field(path, "pass_host"), message));
+        }
+        Some((key, _)) if pass_host != "rewrite" => {
+            let message = format!("has no effect with pass_host: {pass_host}");
+            found.push(Diagnostic::warning(key.mark, field(path, "upstream_host"), message));
+        }
+        _ => {}
+    }
+    check_timeout(node, path, found);
+    let scheme_is_written = node.get("scheme").is_some() || taken.contains(&"scheme");
+    if let Some(nodes) = node.get_mut("nodes") {
+        prepare_nodes(nodes, &field(path, "nodes"), scheme_is_written, found);
+    }
+}
+
+/// `round-robin` is what people write and what APISIX accepts, to fail at the first request.
+fn mend_type(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
+    let Some(value) = node.get_mut("type") else { return };
+    let Kind::Str(text) = &mut value.kind else { return };
+    let plain: String = text.chars().filter(char::is_ascii_alphabetic).collect();
+    if text != "roundrobin" && plain.eq_ignore_ascii_case("roundrobin") {
+        let message = format!("{} is taken as roundrobin", quoted(text));
+        found.push(Diagnostic::warning(value.mark, field(path, "type"), message));
+        "roundrobin".clone_into(text);
+    }
+}
+
+/// Reports nodes whose host or port is wrong, each at its place, and takes them out.
+fn prepare_nodes(nodes: &mut Node, path: &str, scheme_is_written: bool, found: &mut Vec<Diagnostic>) {
+    let no_port = |mark, path: &str, found: &mut Vec<Diagnostic>| {
+        if !scheme_is_written {
+            let message = "the node has no port, so that of the scheme http is taken: 80";
+            found.push(Diagnostic::warning(mark, path, message));
+        }
+    };
+    match &mut nodes.kind {
+        Kind::Map(entries) => entries.retain(|(key, _)| match node_from_key(&key.text, 0) {
+            Ok(node) => {
+                if node.has_no_port() {
+                    no_port(key.mark, &field(path, &key.text), found);
+                }
+                true
+            }
+            Err(reason) => {
+                found.push(Diagnostic::error(key.mark, field(path, &key.text), reason));
+                false
+            }
+        }),
+        Kind::Seq(items) => {
+            let mut index = 0;
+            items.retain_mut(|item| {
+                let mut path = path.to_owned();
+                push_index(&mut path, index);
+                index += 1;
+                drop_nulls(item, &path, found);
+                take_out(Place::Node, item, &path, found);
+                if item.as_map().is_some() && item.get("port").is_none() {
+                    no_port(item.mark, &path, found);
+                }
+                let Some(host) = item.get("host") else { return true };
+                match host.as_str().map(NodeHost::new) {
+                    Some(Err(reason)) => {
+                        let message = format!("{}: {reason}", host.describe());
+                        found.push(Diagnostic::error(host.mark, field(&path, "host"), message));
+                        false
+                    }
+                    _ => true,
+                }
+            });
+        }
+        _ => {}
+    }
+}
+
+fn check_timeout(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
+    for (key, value) in node.get("timeout").and_then(Node::as_map).unwrap_or_default() {
+        let seconds = match value.kind {
+            Kind::Int(number) => number as f64,
+            Kind::Float(number) => number,
+            _ => continue,
+        };
+        if seconds >= SUSPICIOUS_SECONDS {
+            let message = format!("{} seconds is a long time", value.describe());
+            let hint = "the unit is seconds, not milliseconds";
+            let path = field(&field(path, "timeout"), &key.text);
+            found.push(Diagnostic::warning(value.mark, path, message).with_hint(hint));
+        }
+    }
+}
+
+/// The path of a field.
+pub(super) fn field(path: &str, name: &str) -> String {
+    let mut path = path.to_owned();
+    push_name(&mut path, name);
+    path
+}

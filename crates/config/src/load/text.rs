@@ -1,0 +1,124 @@
+//! From bytes to a tree.
+
+use super::Loader;
+use crate::diagnostic::Diagnostic;
+use crate::env::{shell_placeholders, substitute};
+use crate::node::{Kind, MAX_TEXT_BYTES, Mark, Node};
+
+impl Loader<'_> {
+    /// Reads the text; `None` when the file is refused.
+    pub(super) fn text(&mut self, bytes: &[u8]) -> Option<Node> {
+        if bytes.len() > MAX_TEXT_BYTES {
+            let message = format!("the file has {} bytes, more than the {MAX_TEXT_BYTES} that are read", bytes.len());
+            self.refuse(Diagnostic::error(Mark::NONE, "", message));
+            return None;
+        }
+        let text = match std::str::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(error) => {
+                let (good, _) = bytes.split_at(error.valid_up_to());
+                let line = 1 + good.iter().filter(|b| **b == b'\n').count() as u32;
+                let good = good.rsplit(|b| *b == b'\n').next().unwrap_or_default();
+                let column = 1 + String::from_utf8_lossy(good).chars().count() as u32;
+                let error = Diagnostic::error(Mark { line, column }, "", "not UTF-8 text");
+                self.refuse(match bytes {
+                    [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => error.with_hint("save the file as UTF-8, not as UTF-16"),
+                    _ => error,
+                });
+                return None;
+            }
+        };
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        self.check_end(text);
+        let substituted = substitute(text, self.options.variables);
+        let mut parsed = match Node::parse(&substituted.text) {
+            Ok(parsed) => parsed,
+            Err(mut error) => {
+                error.mark = substituted.original(error.mark);
+                self.refuse(error);
+                return None;
+            }
+        };
+        let placeholders = substituted.settle(&mut parsed);
+        // What follows would only repeat that the values are wrong.
+        let unset = placeholders.iter().any(Diagnostic::is_error);
+        self.refused |= unset;
+        self.found.extend(placeholders);
+        let foreign = self.foreign(&parsed.root);
+        if unset || foreign {
+            return None;
+        }
+        if text.contains("${") {
+            shell_placeholders(&parsed.root, &mut String::new(), &mut self.found);
+        }
+        for repeated in &parsed.repeated {
+            let message = format!("the same key stands at {} already", repeated.first);
+            let error = Diagnostic::error(repeated.second, repeated.path.clone(), message);
+            match item_of(&repeated.path) {
+                Some(item) => self.text_errors.entry(item.to_owned()).or_default().push(error),
+                None => self.refuse(error),
+            }
+        }
+        if let Some(mark) = parsed.second_document {
+            self.refuse(Diagnostic::error(mark, "", "a second YAML document begins here; a rules file has one"));
+            return None;
+        }
+        Some(parsed.root)
+    }
+
+    /// A YAML file says where it ends, so that one which is still being written is not taken for whole.
+    fn check_end(&mut self, text: &str) {
+        let begin = text.trim_start();
+        if begin.starts_with(['{', '[']) || text.trim_end().ends_with("#END") {
+            return;
+        }
+        let line = 1 + text.matches('\n').count() as u32;
+        let mark = Mark { line, column: 1 };
+        let message = "the file does not end with a line #END, so it may be incomplete";
+        if self.options.strict {
+            self.refuse(Diagnostic::error(mark, "", message));
+        } else {
+            self.found.push(Diagnostic::warning(mark, "", message).with_hint("APISIX refuses it"));
+        }
+    }
+
+    /// Whether the document is that of another tool; says so.
+    fn foreign(&mut self, root: &Node) -> bool {
+        let Some(other) = super::foreign::identify(root) else { return false };
+        let message = format!("not a rules file: this is {}", other.what);
+        let error = Diagnostic::error(other.mark, other.path, message);
+        self.refuse(match other.hint {
+            "" => error,
+            hint => error.with_hint(hint),
+        });
+        true
+    }
+
+    /// Whether the tree is empty; says so.
+    pub(super) fn is_empty(&mut self, root: &Node) -> bool {
+        match &root.kind {
+            Kind::Null => {
+                self.warn(root.mark, "", "the file is empty: there is no route");
+                true
+            }
+            Kind::Seq(items) if items.is_empty() => {
+                let message = "expected a mapping with sections such as routes, found an empty list";
+                if self.options.strict {
+                    self.refuse(Diagnostic::error(root.mark, "", message));
+                } else {
+                    self.warn(root.mark, "", message);
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The path of the item something belongs to: `routes[3]` of `routes[3].plugins.cors`.
+fn item_of(path: &str) -> Option<&str> {
+    let end = path.find(']')?;
+    let (section, index) = path[..end].split_once('[')?;
+    let is_item = !section.contains('.') && index.bytes().all(|b| b.is_ascii_digit());
+    is_item.then(|| &path[..=end])
+}

@@ -1,0 +1,231 @@
+//! The reference page of the configuration, from the types.
+//!
+//! `docs/configuration.md` is this text; a test holds the two together.
+
+use std::fmt::Write;
+
+use schemars::{JsonSchema, Schema};
+use serde_json::Value;
+
+use crate::resource::{
+    Consumer, ConsumerGroup, Credential, GlobalRule, Meta, PluginConfig, Route, Service, Upstream,
+};
+use crate::schema::{Checker, json_schema};
+use crate::settings::{Settings, leaves};
+use crate::unsupported::{Place, UNSUPPORTED, When};
+
+/// The page, in Markdown.
+pub fn markdown() -> String {
+    let mut page = String::from(INTRODUCTION);
+    resource::<Route>(&mut page, "routes");
+    resource::<Service>(&mut page, "services");
+    resource::<Upstream>(&mut page, "upstreams");
+    page.push_str(NODES);
+    resource::<Consumer>(&mut page, "consumers");
+    resource::<Credential>(&mut page, "credentials");
+    resource::<ConsumerGroup>(&mut page, "consumer_groups");
+    resource::<PluginConfig>(&mut page, "plugin_configs");
+    resource::<GlobalRule>(&mut page, "global_rules");
+    page.push_str(PLUGIN_METADATA);
+    page.push_str(PLUGINS);
+    rows(&mut page, json_schema::<Meta>().as_value(), "");
+    unsupported(&mut page);
+    page.push_str(SETTINGS);
+    settings(&mut page);
+    page
+}
+
+const INTRODUCTION: &str = "\
+# Configuration
+
+<!-- Generated from the types in crates/config. Do not edit: UPDATE_DOCS=1 cargo test -p weir-config -->
+
+Two files tell the gateway what to do: the **rules file** (which requests go where, and what happens to them on the way)
+and, if the defaults do not fit, the **settings file** `weir.yaml` (listeners, limits, logs).
+
+# Rules
+
+YAML or JSON, in the resource model of Apache APISIX. A YAML file should end with the line `#END`, so that a file that
+is still being written is not taken for whole; without it there is a warning, and with `strict` the file is refused.
+
+- Every list below may be missing, empty or null. An item without an `id` is called `arr_<n>`, n being its place in the
+  list, from 1. Of two items with one id the later one holds. A key that stands twice in one mapping is an error.
+- Ids are texts or whole numbers, and so are references to them.
+- `${{NAME}}` and `${{NAME:=default}}` are replaced by the environment variable before the file is read, wherever they
+  stand. A variable that is not set and has no default is an error, except in a comment. `${NAME}` is left as it is.
+- `$env://NAME` and `$env://NAME/key` (a key of a variable that holds JSON) stand for a whole text in a plugin's
+  configuration.
+- By default one invalid item refuses the whole file, and the configuration before it stays. With `--invalid-items skip`
+  the item alone is left out, together with what refers to it.
+- A file has at most 256 MiB; lists and mappings are nested at most 128 deep; YAML aliases stand for at most 1,000,000
+  values.
+";
+
+const NODES: &str = "
+The nodes of an upstream are a mapping from `HOST:PORT` to weight, or a list of mappings with `host`, `port`, `weight`
+and, for people, `metadata`. A weight is an integer from 0 to 4294967295; a node of weight 0 gets no request. An IPv6
+address stands in brackets. Without a port it is that of the scheme.
+
+```yaml
+upstreams:
+  - id: backend
+    nodes:
+      \"10.0.0.1:8080\": 3
+      \"[fd00::1]:8080\": 1
+```
+";
+
+const PLUGIN_METADATA: &str = "
+## plugin_metadata
+
+Settings of a plugin that hold wherever it is used: a list of mappings whose `id` is the name of the plugin, with the
+fields that the plugin knows. A mapping from plugin names is taken as well, with a warning.
+";
+
+const PLUGINS: &str = "
+## plugins
+
+A mapping from plugin names to their configurations; each plugin has a page of its own. Of several places that
+configure one plugin for a request the most specific one holds, as a whole: consumer, consumer group, route, plugin
+config, service. Global rules run separately and first. In every configuration there may be `_meta`:
+";
+
+const SETTINGS: &str = "
+# Settings
+
+`weir.yaml`, given with `--settings`. Every setting has a default, is an environment variable too, and the environment
+goes before the file; flags go before both. In a variable the elements of a list are parted by commas. A variable
+that begins with `WEIR_` and is no setting is an error.
+
+Sizes are bytes, or a text with a unit: `64KiB`, `1MiB`. Times are seconds, decimals allowed, or a text with a unit:
+`500ms`, `5s`, `2m`, `1h`.
+";
+
+fn resource<T: JsonSchema>(page: &mut String, section: &str) {
+    let schema = json_schema::<T>();
+    let _ = write!(page, "\n## {section}\n\n{}\n", description(schema.as_value()));
+    rows(page, schema.as_value(), "");
+}
+
+/// A table of the fields of a mapping; those of an inner mapping follow it, with their path.
+fn rows(page: &mut String, schema: &Value, path: &str) {
+    if path.is_empty() {
+        page.push_str("\n| field | value | default | meaning |\n|---|---|---|---|\n");
+    }
+    let required: Vec<&str> =
+        schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+    for (name, field) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        let place = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        let default = match field.get("default") {
+            Some(value) => show(value),
+            None if required.contains(&name.as_str()) => "required".into(),
+            None => String::new(),
+        };
+        let linked = match name.as_str() {
+            "plugins" => Some("a mapping, see [plugins](#plugins)"),
+            "upstream" => Some("a mapping, see [upstreams](#upstreams)"),
+            "credentials" => Some("a list, see [credentials](#credentials)"),
+            _ => None,
+        };
+        let value = linked.map_or_else(|| expectation(field), str::to_owned);
+        row(page, &[&format!("`{place}`"), &value, &default, &description(field)]);
+        if linked.is_none() {
+            rows(page, field, &place);
+        }
+    }
+}
+
+fn settings(page: &mut String) {
+    let defaults = serde_json::to_value(Settings::default()).unwrap_or_default();
+    let schema = json_schema::<Settings>();
+    let mut group = None;
+    let group_of = |path: &'static str| path.split_once('.').map(|(group, _)| group);
+    // Those that are in no group come first.
+    let (alone, grouped): (Vec<_>, Vec<_>) = leaves().iter().partition(|leaf| group_of(&leaf.path).is_none());
+    for leaf in alone.into_iter().chain(grouped) {
+        let name = group_of(&leaf.path);
+        if name != group || page.ends_with("`1h`.\n") {
+            let title = name.unwrap_or("The gateway");
+            let about = name.and_then(|name| schema.pointer(&format!("/properties/{name}"))).map(description);
+            let _ = write!(page, "\n## {title}\n\n");
+            if let Some(about) = about {
+                let _ = write!(page, "{about}\n\n");
+            }
+            page.push_str("| setting | value | default | meaning |\n|---|---|---|---|\n");
+            group = name;
+        }
+        let default = defaults.pointer(&format!("/{}", leaf.path.replace('.', "/"))).map(show).unwrap_or_default();
+        let name = format!("`{}` `{}`", leaf.path, leaf.variable);
+        row(page, &[&name, &expectation(&leaf.schema), &default, &description(&leaf.schema)]);
+    }
+}
+
+fn unsupported(page: &mut String) {
+    page.push_str("\n## Not supported yet\n\nThese fields of APISIX are refused by name, never ignored.\n\n");
+    page.push_str("| in | field | feature |\n|---|---|---|\n");
+    for entry in UNSUPPORTED {
+        let place = match entry.place {
+            Place::Document => "the document",
+            Place::Route => "a route",
+            Place::Service => "a service",
+            Place::Upstream => "an upstream",
+            Place::Node => "a node",
+            Place::Meta => "`_meta`",
+        };
+        let field = match entry.when {
+            When::Present | When::NotEmpty => format!("`{}`", entry.field),
+            When::OneOf(values) => format!("`{}`: {}", entry.field, values.join(", ")),
+            When::NotZero => format!("`{}` other than 0", entry.field),
+        };
+        row(page, &[place, &field, entry.feature]);
+    }
+    row(page, &["a plugin", "`$secret://…`", "secret managers"]);
+}
+
+fn row(page: &mut String, cells: &[&str]) {
+    page.push('|');
+    for cell in cells {
+        let cell = cell.replace('|', "\\|");
+        let _ = write!(page, " {} |", cell.trim());
+    }
+    page.push('\n');
+}
+
+/// What a value has to be, in the words of an error.
+fn expectation(schema: &Value) -> String {
+    let element = schema.get("items").map(|items| format!(", each {}", expectation(items))).unwrap_or_default();
+    let element = match schema.get("additionalProperties") {
+        Some(each) if each.is_object() && schema.get("x-expected").is_none() => {
+            format!("{element} to {}", expectation(each))
+        }
+        _ => element,
+    };
+    let text = match Schema::try_from(schema.clone()) {
+        Ok(schema) => Checker::new(&schema).expectation(),
+        Err(_) => String::new(),
+    };
+    text + &element
+}
+
+/// The doc comment of a type or a field, on one line.
+fn description(schema: &Value) -> String {
+    let text = schema.get("description").and_then(Value::as_str).unwrap_or_default();
+    let mut text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for choice in schema.get("oneOf").and_then(Value::as_array).into_iter().flatten() {
+        if let (Some(name), Some(meaning)) = (choice.get("const").and_then(Value::as_str), choice.get("description")) {
+            let _ = write!(text, " `{name}`: {}", meaning.as_str().unwrap_or_default().replace('\n', " "));
+        }
+    }
+    text
+}
+
+fn show(value: &Value) -> String {
+    match value {
+        Value::Array(items) if items.is_empty() => "none".into(),
+        Value::Array(items) => items.iter().map(show).collect::<Vec<_>>().join(", "),
+        Value::Object(fields) if fields.is_empty() => "none".into(),
+        Value::String(text) if text.is_empty() => "empty".into(),
+        Value::String(text) => format!("`{text}`"),
+        other => format!("`{other}`"),
+    }
+}

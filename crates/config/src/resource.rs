@@ -1,0 +1,30 @@
+//! The resources of a rules file, typed and checked, in APISIX's model and with its names.
+//!
+//! The structs have the shape of the file, so that their JSON Schema is the schema of the file; what the file can
+//! say in two ways (`host` or `hosts`) is read through one accessor. Every limit stands once, at its field, and is
+//! checked from there. The limits and defaults are those of APISIX's own schemas.
+
+mod consumer;
+mod document;
+mod id;
+mod matching;
+mod plugin;
+mod route;
+mod service;
+mod upstream;
+
+pub use consumer::{Consumer, ConsumerGroup, Credential};
+pub use document::{Document, GlobalRule, Origin, PluginConfig, PluginMetadata};
+pub use id::{Id, Username};
+pub use matching::{AddrRange, HostKind, HostPattern, Method, Methods, UriPattern, Vars};
+pub use plugin::{ErrorResponse, Meta, PluginConf, Plugins};
+pub use route::{Route, Status};
+pub use service::Service;
+pub use upstream::{
+    Balancer, KeepalivePool, NodeAddr, NodeHost, Nodes, PassHost, Scheme, Timeout, Upstream, UpstreamHost,
+};
+
+pub(crate) use upstream::node_from_key;
+
+/// Labels: names to values of 1 to 256 characters without white space.
+pub type Labels = std::collections::BTreeMap<String, String>;

@@ -1,0 +1,432 @@
+use std::borrow::Cow;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::ops::Deref;
+use std::time::Duration;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Error, MapAccess, SeqAccess, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::{Id, Labels, Origin};
+use crate::node::Node;
+
+/// Where requests go: nodes and how to speak to them.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Upstream {
+    /// Identifier, unique among upstreams; `arr_<n>` when there is none. Without meaning in an upstream that is
+    /// written in place.
+    #[serde(default = "Id::unset", skip_serializing_if = "Id::is_unset")]
+    pub id: Id,
+    /// A name for people, logs and metrics.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub name: Option<String>,
+    /// A description for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub desc: Option<String>,
+    /// Labels for people and tools.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    #[schemars(schema_with = "super::document::labels_schema")]
+    pub labels: Labels,
+    /// When the upstream was made, in seconds since 1970. Information only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub create_time: Option<i64>,
+    /// When the upstream was last changed, in seconds since 1970. Information only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update_time: Option<i64>,
+    /// The nodes: a mapping from `host:port` to weight, or a list of `{host, port, weight}`. An empty one answers 503.
+    pub nodes: Nodes,
+    /// How a node is chosen for a request.
+    #[serde(default)]
+    pub r#type: Balancer,
+    /// How often a request is tried again on another node after a failure to connect, send or read, where that is
+    /// safe. Unset: once for each further node; 0: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retries: Option<u32>,
+    /// After how many seconds, over all tries, no further try is made; 0: no limit.
+    #[serde(default, with = "seconds")]
+    #[schemars(with = "f64", range(min = 0))]
+    pub retry_timeout: Duration,
+    /// Time limits towards the nodes.
+    #[serde(default)]
+    pub timeout: Timeout,
+    /// What is spoken to the nodes.
+    #[serde(default)]
+    pub scheme: Scheme,
+    /// Which Host the nodes see.
+    #[serde(default)]
+    pub pass_host: PassHost,
+    /// The Host for `pass_host: rewrite`, which needs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upstream_host: Option<UpstreamHost>,
+    /// Idle connections that are kept for further requests.
+    #[serde(default)]
+    pub keepalive_pool: KeepalivePool,
+    /// Where it stood.
+    #[serde(skip)]
+    pub origin: Origin,
+}
+
+/// How a node is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Balancer {
+    /// In turn, smoothly by weight.
+    #[default]
+    Roundrobin,
+}
+
+/// What is spoken to the nodes of an upstream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Scheme {
+    /// HTTP/1.1 without TLS; port 80 where a node has none.
+    #[default]
+    Http,
+}
+
+/// Which Host the nodes see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PassHost {
+    /// The client's.
+    #[default]
+    Pass,
+    /// The node's own name, with its port where that is not the scheme's.
+    Node,
+    /// `upstream_host`.
+    Rewrite,
+}
+
+/// A host, with or without a port, for requests to the upstream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct UpstreamHost(String);
+
+/// Time limits towards an upstream; all three stand together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Timeout {
+    /// Seconds to connect, decimals allowed.
+    #[serde(with = "seconds")]
+    #[schemars(with = "f64", extend("exclusiveMinimum" = 0))]
+    pub connect: Duration,
+    /// Seconds between two writes of the request.
+    #[serde(with = "seconds")]
+    #[schemars(with = "f64", extend("exclusiveMinimum" = 0))]
+    pub send: Duration,
+    /// Seconds between two reads of the response.
+    #[serde(with = "seconds")]
+    #[schemars(with = "f64", extend("exclusiveMinimum" = 0))]
+    pub read: Duration,
+}
+
+/// Idle connections to an upstream that are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct KeepalivePool {
+    /// How many are kept by each worker.
+    #[schemars(range(min = 1))]
+    pub size: u32,
+    /// Seconds after which an idle one is closed; 0: never.
+    #[serde(with = "seconds")]
+    #[schemars(with = "f64", range(min = 0))]
+    pub idle_timeout: Duration,
+    /// After how many requests a connection is closed.
+    #[schemars(range(min = 1))]
+    pub requests: u32,
+}
+
+/// The nodes of an upstream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nodes(pub Vec<NodeAddr>);
+
+/// A node of an upstream.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct NodeAddr {
+    /// Its address or name.
+    pub host: NodeHost,
+    /// Its port; the scheme's where none was written.
+    pub port: u16,
+    /// Its share of the requests; 0: none.
+    pub weight: u32,
+    /// Nodes of a lower priority are used when those of a higher one have been tried.
+    pub priority: i64,
+}
+
+/// The host of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum NodeHost {
+    /// An address.
+    Ip(IpAddr),
+    /// A name to be resolved, as it was written.
+    Name(String),
+}
+
+impl Upstream {
+    /// Reads an upstream that stands alone, such as one inside a plugin's configuration: checked, defaulted and with
+    /// the ports of its nodes. Warnings are left aside.
+    pub fn from_node(node: &Node) -> Result<Self, Vec<crate::Diagnostic>> {
+        let mut node = node.clone();
+        let mut found = Vec::new();
+        crate::load::prepare_upstream(&mut node, "", &mut found);
+        found.retain(crate::Diagnostic::is_error);
+        match crate::schema::read::<Self>(&node) {
+            Ok(mut upstream) if found.is_empty() => {
+                upstream.fill_ports();
+                Ok(upstream)
+            }
+            Ok(_) => Err(found),
+            Err(more) => {
+                found.extend(more);
+                Err(found)
+            }
+        }
+    }
+
+    /// Puts the scheme's port where none was written.
+    pub(crate) fn fill_ports(&mut self) {
+        for node in &mut self.nodes.0 {
+            if node.has_no_port() {
+                node.port = self.scheme.default_port();
+            }
+        }
+    }
+}
+
+impl Default for Timeout {
+    fn default() -> Self {
+        let minute = Duration::from_secs(60);
+        Self { connect: minute, send: minute, read: minute }
+    }
+}
+
+impl Default for KeepalivePool {
+    fn default() -> Self {
+        Self { size: 320, idle_timeout: Duration::from_secs(60), requests: 1000 }
+    }
+}
+
+impl Scheme {
+    /// The port where none is written.
+    pub const fn default_port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+        }
+    }
+}
+
+const HOST_EXPECTED: &str = "a host, with or without a port: example.com, 10.0.0.1:8080, [::1]:80";
+
+impl UpstreamHost {
+    /// The text as it was written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for UpstreamHost {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'[' | b']' | b':');
+        if text.is_empty() || !text.bytes().all(allowed) {
+            return Err(D::Error::invalid_value(Unexpected::Str(&text), &HOST_EXPECTED));
+        }
+        Ok(Self(text))
+    }
+}
+
+impl JsonSchema for UpstreamHost {
+    fn schema_name() -> Cow<'static, str> {
+        "UpstreamHost".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": r"^[0-9a-zA-Z._\[\]:-]+$", "x-expected": HOST_EXPECTED })
+    }
+}
+
+impl Deref for Nodes {
+    type Target = [NodeAddr];
+
+    fn deref(&self) -> &[NodeAddr] {
+        &self.0
+    }
+}
+
+impl fmt::Display for NodeHost {
+    /// As it stands in a URI: an IPv6 address in brackets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(IpAddr::V4(address)) => address.fmt(f),
+            Self::Ip(IpAddr::V6(address)) => write!(f, "[{address}]"),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+impl NodeAddr {
+    /// Whether no port was written and none has been put in yet.
+    pub(crate) fn has_no_port(&self) -> bool {
+        self.port == PORT_UNSET
+    }
+}
+
+impl fmt::Display for NodeAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+impl Serialize for NodeHost {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Serialize for Nodes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl NodeHost {
+    /// Takes an IPv4 address, an IPv6 address in brackets or a name.
+    pub fn new(text: &str) -> Result<Self, &'static str> {
+        if let Some(inner) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            return inner.parse::<Ipv6Addr>().map(|a| Self::Ip(a.into())).map_err(|_| "not an IPv6 address");
+        }
+        match text.parse::<IpAddr>() {
+            Ok(IpAddr::V6(_)) => return Err("an IPv6 address must stand in brackets: [::1]"),
+            Ok(address) => return Ok(Self::Ip(address)),
+            Err(_) => {}
+        }
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
+        match text {
+            "" => Err("the host is empty"),
+            _ if text.contains("//") => Err("a node is HOST:PORT without a scheme"),
+            _ if text.contains('/') => Err("a node is HOST:PORT without a path"),
+            _ if text.bytes().all(allowed) => Ok(Self::Name(text.to_owned())),
+            _ => Err("not a host name or an address"),
+        }
+    }
+}
+
+/// The port of a node whose port was not written, until the loader puts in the scheme's.
+const PORT_UNSET: u16 = 0;
+
+pub(crate) fn node_from_key(key: &str, weight: u32) -> Result<NodeAddr, String> {
+    let (host, port) = match key.rsplit_once(':') {
+        // The colon belongs to an address: [::1] alone, or ::1 without brackets.
+        Some((host, _)) if key.ends_with(']') || (host.contains(':') && !host.ends_with(']')) => (key, None),
+        Some((host, port)) => (host, Some(port)),
+        None => (key, None),
+    };
+    let port = match port {
+        None => PORT_UNSET,
+        Some(text) => match text.parse::<u16>() {
+            Ok(port @ 1..) if text.bytes().all(|b| b.is_ascii_digit()) => port,
+            _ => return Err(format!("expected a port from 1 to 65535, found {text:?}")),
+        },
+    };
+    let host = NodeHost::new(host).map_err(str::to_owned)?;
+    Ok(NodeAddr { host, port, weight, priority: 0 })
+}
+
+/// One element of the list form.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ListedNode {
+    /// Address or name; an IPv6 address in brackets.
+    host: String,
+    /// Port; the scheme's when there is none.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 65535))]
+    port: Option<u16>,
+    /// Share of the requests; 0: none.
+    weight: u32,
+    /// Only 0 for now.
+    #[serde(default)]
+    priority: i64,
+    /// For people and tools.
+    #[serde(default, rename = "metadata")]
+    #[schemars(with = "Option<std::collections::BTreeMap<String, serde_json::Value>>")]
+    _metadata: Option<Node>,
+}
+
+impl<'de> Deserialize<'de> for Nodes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NodesVisitor;
+        impl<'de> Visitor<'de> for NodesVisitor {
+            type Value = Nodes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a mapping from host:port to weight, or a list of {host, port, weight}")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Nodes, A::Error> {
+                let mut nodes = Vec::new();
+                while let Some((key, weight)) = map.next_entry::<String, u32>()? {
+                    nodes.push(node_from_key(&key, weight).map_err(|reason| {
+                        A::Error::custom(format_args!("node {}: {reason}", crate::node::quoted(&key)))
+                    })?);
+                }
+                Ok(Nodes(nodes))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Nodes, A::Error> {
+                let mut nodes = Vec::new();
+                while let Some(listed) = seq.next_element::<ListedNode>()? {
+                    let host = NodeHost::new(&listed.host).map_err(|reason| {
+                        A::Error::custom(format_args!("host {}: {reason}", crate::node::quoted(&listed.host)))
+                    })?;
+                    let port = listed.port.unwrap_or(PORT_UNSET);
+                    nodes.push(NodeAddr { host, port, weight: listed.weight, priority: listed.priority });
+                }
+                Ok(Nodes(nodes))
+            }
+        }
+        deserializer.deserialize_any(NodesVisitor)
+    }
+}
+
+impl JsonSchema for Nodes {
+    fn schema_name() -> Cow<'static, str> {
+        "Nodes".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let listed = generator.subschema_for::<ListedNode>();
+        json_schema!({
+            "anyOf": [
+                {
+                    "type": "object",
+                    "additionalProperties": { "type": "integer", "minimum": 0, "maximum": u32::MAX }
+                },
+                { "type": "array", "items": listed }
+            ],
+            "x-expected": "a mapping from host:port to weight, or a list of {host, port, weight}"
+        })
+    }
+}
+
+/// Seconds as a number, decimals allowed.
+mod seconds {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        match value.subsec_nanos() {
+            0 => serializer.serialize_u64(value.as_secs()),
+            _ => serializer.serialize_f64(value.as_secs_f64()),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let number = f64::deserialize(deserializer)?;
+        Duration::try_from_secs_f64(number)
+            .map_err(|_| D::Error::invalid_value(Unexpected::Float(number), &"a number of seconds"))
+    }
+}

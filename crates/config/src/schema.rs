@@ -1,0 +1,545 @@
+//! Checking a tree against the JSON Schema that a Rust type derives.
+//!
+//! The schema is the one place where a limit stands: the check, the documentation and the schemas that an API serves
+//! all come from it. Unlike reading with serde, which stops at the first fault, a check finds all of them.
+//!
+//! The keywords are those that `schemars` derives, and `x-expected`: the words for what a value should be, where a
+//! pattern would say too little.
+
+use std::any::TypeId;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, LazyLock, RwLock};
+
+use regex::Regex;
+use schemars::generate::SchemaSettings;
+use schemars::transform::{Transform, transform_subschemas};
+use schemars::{JsonSchema, Schema};
+use serde::de::{DeserializeOwned, Unexpected};
+use serde_json::{Map, Value};
+
+use crate::Diagnostic;
+use crate::diagnostic::nearest;
+use crate::node::{Kind, Node, field_hint, hint_for, push_index, push_name, quoted};
+
+/// The JSON Schema of a type: nothing is referred to (unless the type contains itself) and null is no value.
+pub fn json_schema<T: JsonSchema>() -> Schema {
+    let mut settings = SchemaSettings::draft2020_12();
+    settings.inline_subschemas = true;
+    let mut schema = settings.into_generator().into_root_schema_for::<T>();
+    WithoutNull.transform(&mut schema);
+    schema
+}
+
+/// Reads a tree into a type: checks it against the type's schema first, so that every fault is found, then reads it.
+pub fn read<T: DeserializeOwned + JsonSchema + 'static>(node: &Node) -> Result<T, Vec<Diagnostic>> {
+    let found = Checker::of::<T>().check(node);
+    if !found.is_empty() {
+        return Err(found);
+    }
+    node.parse_into().map_err(|error| vec![error])
+}
+
+/// A schema, ready to check trees.
+#[derive(Debug)]
+pub struct Checker {
+    rules: Vec<Rule>,
+}
+
+/// An optional field may be absent; it is not null.
+struct WithoutNull;
+
+impl Transform for WithoutNull {
+    fn transform(&mut self, schema: &mut Schema) {
+        transform_subschemas(self, schema);
+        let Some(object) = schema.as_object_mut() else { return };
+        if let Some(Value::Array(types)) = object.get_mut("type") {
+            types.retain(|name| name != "null");
+            if let [only] = types.as_slice() {
+                let only = only.clone();
+                object.insert("type".into(), only);
+            }
+        }
+        if let Some(Value::Array(choices)) = object.get_mut("enum") {
+            choices.retain(|choice| !choice.is_null());
+        }
+        for keyword in ["anyOf", "oneOf"] {
+            let Some(Value::Array(branches)) = object.get_mut(keyword) else { continue };
+            branches.retain(|branch| branch.get("type").is_none_or(|name| name != "null"));
+            if let [Value::Object(only)] = branches.as_slice() {
+                let only = only.clone();
+                object.remove(keyword);
+                for (name, value) in only {
+                    object.entry(name).or_insert(value);
+                }
+            }
+        }
+        if object.get("default").is_some_and(Value::is_null) {
+            object.remove("default");
+        }
+    }
+}
+
+/// One schema, with the schemas inside it as indices into [`Checker::rules`].
+#[derive(Debug, Default)]
+struct Rule {
+    types: Vec<Type>,
+    expected: Option<String>,
+    choices: Vec<Value>,
+    min: Option<f64>,
+    max: Option<f64>,
+    above: Option<f64>,
+    below: Option<f64>,
+    min_length: Option<usize>,
+    max_length: Option<usize>,
+    pattern: Option<Regex>,
+    fields: Vec<(String, usize)>,
+    field_index: HashMap<String, usize>,
+    required: Vec<String>,
+    others: Others,
+    max_fields: Option<usize>,
+    items: Option<usize>,
+    min_items: Option<usize>,
+    max_items: Option<usize>,
+    unique: bool,
+    any_of: Vec<usize>,
+    all_of: Vec<usize>,
+}
+
+/// What a mapping may hold beyond its known fields.
+#[derive(Debug, Default)]
+enum Others {
+    #[default]
+    Any,
+    None,
+    Each(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Type {
+    Bool,
+    Integer,
+    Number,
+    Text,
+    List,
+    Mapping,
+}
+
+impl Checker {
+    /// The checker of a type; made once for each type.
+    pub fn of<T: JsonSchema + 'static>() -> Arc<Self> {
+        static KNOWN: LazyLock<RwLock<HashMap<TypeId, Arc<Checker>>>> = LazyLock::new(Default::default);
+        let id = TypeId::of::<T>();
+        if let Some(known) = KNOWN.read().unwrap_or_else(|poison| poison.into_inner()).get(&id) {
+            return known.clone();
+        }
+        let made = Arc::new(Self::new(&json_schema::<T>()));
+        KNOWN.write().unwrap_or_else(|poison| poison.into_inner()).entry(id).or_insert(made).clone()
+    }
+
+    /// The checker of a schema.
+    ///
+    /// # Panics
+    /// When a pattern in the schema is no regular expression: schemas come from types, not from users.
+    pub fn new(schema: &Schema) -> Self {
+        let mut builder = Builder { root: schema.as_value(), rules: Vec::new(), references: HashMap::new() };
+        builder.add(schema.as_value());
+        Self { rules: builder.rules }
+    }
+
+    /// Words for what a value should be: `an integer from 1 to 65535`.
+    pub fn expectation(&self) -> String {
+        let Some(root) = self.rules.first() else { return String::new() };
+        if root.any_of.is_empty() || root.expected.is_some() {
+            return root.expectation();
+        }
+        root.any_of.iter().map(|at| self.rules[*at].expectation()).collect::<Vec<_>>().join(" or ")
+    }
+
+    /// Everything that does not fit. Paths are relative to `node`.
+    pub fn check(&self, node: &Node) -> Vec<Diagnostic> {
+        let mut check = Check { rules: &self.rules, path: String::new(), found: Vec::new() };
+        check.node(0, node);
+        check.found
+    }
+}
+
+struct Builder<'a> {
+    root: &'a Value,
+    rules: Vec<Rule>,
+    references: HashMap<String, usize>,
+}
+
+impl<'a> Builder<'a> {
+    /// Compiles a schema; the rule has its place before those inside it have theirs, so that a type may contain itself.
+    fn add(&mut self, schema: &'a Value) -> usize {
+        if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
+            if let Some(&known) = self.references.get(reference) {
+                return known;
+            }
+            let at = self.rules.len();
+            self.references.insert(reference.to_owned(), at);
+            let target = reference.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer));
+            return match target {
+                Some(target) => self.add(target),
+                None => self.push(),
+            };
+        }
+        let at = self.push();
+        let Some(object) = schema.as_object() else {
+            return at;
+        };
+        let rule = self.compile(object);
+        self.rules[at] = rule;
+        at
+    }
+
+    fn push(&mut self) -> usize {
+        self.rules.push(Rule::default());
+        self.rules.len() - 1
+    }
+
+    fn compile(&mut self, object: &'a Map<String, Value>) -> Rule {
+        let number = |key: &str| object.get(key).and_then(Value::as_f64);
+        let size = |key: &str| object.get(key).and_then(Value::as_u64).map(|n| n as usize);
+        let mut rule = Rule {
+            types: types(object.get("type")),
+            expected: object.get("x-expected").and_then(Value::as_str).map(str::to_owned),
+            choices: match (object.get("enum"), object.get("const")) {
+                (Some(Value::Array(choices)), _) => choices.clone(),
+                (_, Some(choice)) => vec![choice.clone()],
+                _ => Vec::new(),
+            },
+            min: number("minimum"),
+            max: number("maximum"),
+            above: number("exclusiveMinimum"),
+            below: number("exclusiveMaximum"),
+            min_length: size("minLength"),
+            max_length: size("maxLength"),
+            pattern: object
+                .get("pattern")
+                .and_then(Value::as_str)
+                .map(|pattern| Regex::new(pattern).expect("the pattern of a schema is a regular expression")),
+            min_items: size("minItems"),
+            max_items: size("maxItems"),
+            max_fields: size("maxProperties"),
+            unique: object.get("uniqueItems").and_then(Value::as_bool).unwrap_or(false),
+            ..Rule::default()
+        };
+        match object.get("format").and_then(Value::as_str) {
+            Some("uint32") => rule.max = rule.max.or(Some(u32::MAX.into())),
+            Some("int32") => {
+                rule.min = rule.min.or(Some(i32::MIN.into()));
+                rule.max = rule.max.or(Some(i32::MAX.into()));
+            }
+            _ => {}
+        }
+        for (name, schema) in object.get("properties").and_then(Value::as_object).into_iter().flatten() {
+            let at = self.add(schema);
+            rule.fields.push((name.clone(), at));
+            rule.field_index.insert(name.clone(), at);
+        }
+        for name in object.get("required").and_then(Value::as_array).into_iter().flatten() {
+            rule.required.extend(name.as_str().map(str::to_owned));
+        }
+        rule.others = match object.get("additionalProperties") {
+            None | Some(Value::Bool(true)) => Others::Any,
+            Some(Value::Bool(false)) => Others::None,
+            Some(schema) => Others::Each(self.add(schema)),
+        };
+        rule.items = object.get("items").filter(|schema| schema.is_object()).map(|schema| self.add(schema));
+        for keyword in ["anyOf", "oneOf"] {
+            for schema in object.get(keyword).and_then(Value::as_array).into_iter().flatten() {
+                let at = self.add(schema);
+                rule.any_of.push(at);
+            }
+        }
+        for schema in object.get("allOf").and_then(Value::as_array).into_iter().flatten() {
+            let at = self.add(schema);
+            rule.all_of.push(at);
+        }
+        // A choice among names is easier to speak of as one list of names.
+        let names = |at: &usize| match self.rules[*at].choices.as_slice() {
+            [] => None,
+            choices => Some(choices.to_vec()),
+        };
+        if let Some(choices) = rule.any_of.iter().map(names).collect::<Option<Vec<_>>>().filter(|c| !c.is_empty()) {
+            rule.choices.extend(choices.into_iter().flatten());
+            rule.any_of.clear();
+        }
+        rule
+    }
+}
+
+fn types(keyword: Option<&Value>) -> Vec<Type> {
+    let one = |name: &Value| match name.as_str()? {
+        "boolean" => Some(Type::Bool),
+        "integer" => Some(Type::Integer),
+        "number" => Some(Type::Number),
+        "string" => Some(Type::Text),
+        "array" => Some(Type::List),
+        "object" => Some(Type::Mapping),
+        _ => None,
+    };
+    match keyword {
+        Some(Value::Array(names)) => names.iter().filter_map(one).collect(),
+        Some(name) => one(name).into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+impl Type {
+    fn fits(self, node: &Node) -> bool {
+        match (self, &node.kind) {
+            (Self::Bool, Kind::Bool(_))
+            | (Self::Integer | Self::Number, Kind::Int(_))
+            | (Self::Text, Kind::Str(_))
+            | (Self::List, Kind::Seq(_))
+            | (Self::Mapping, Kind::Map(_)) => true,
+            (Self::Number, Kind::Float(number)) => number.is_finite(),
+            // JSON writers make 1e6 of 1000000. Beyond 2^53 a float is no exact integer.
+            (Self::Integer, Kind::Float(number)) => number.fract() == 0.0 && number.abs() < 9e15,
+            _ => false,
+        }
+    }
+}
+
+impl Rule {
+    fn fits_type(&self, node: &Node) -> bool {
+        self.types.is_empty() || self.types.iter().any(|kind| kind.fits(node))
+    }
+
+    /// Words for what the value should be.
+    fn expectation(&self) -> String {
+        if let Some(expected) = &self.expected {
+            return expected.clone();
+        }
+        if !self.choices.is_empty() {
+            let choices: Vec<String> = self
+                .choices
+                .iter()
+                .map(|choice| choice.as_str().map_or_else(|| choice.to_string(), str::to_owned))
+                .collect();
+            return match choices.as_slice() {
+                [only] => only.clone(),
+                _ => format!("one of {}", choices.join(", ")),
+            };
+        }
+        let words: Vec<String> = self.types.iter().map(|kind| self.words(*kind)).collect();
+        if words.is_empty() { "another value".into() } else { words.join(" or ") }
+    }
+
+    fn words(&self, kind: Type) -> String {
+        let count = |min: Option<usize>, max: Option<usize>, what: &str| match (min, max) {
+            (None | Some(0), None) => String::new(),
+            (Some(min), None) => format!(" of {min} or more {what}"),
+            (None | Some(0), Some(max)) => format!(" of at most {max} {what}"),
+            (Some(min), Some(max)) => format!(" of {min} to {max} {what}"),
+        };
+        match kind {
+            Type::Bool => "true or false".into(),
+            Type::Integer => format!("an integer{}", self.range()),
+            Type::Number => format!("a number{}", self.range()),
+            Type::Text => match &self.pattern {
+                Some(pattern) => format!("a text that matches {}", pattern.as_str()),
+                None => format!("a text{}", count(self.min_length, self.max_length, "characters")),
+            },
+            Type::List => format!("a list{}", count(self.min_items, self.max_items, "elements")),
+            Type::Mapping => format!("a mapping{}", count(None, self.max_fields, "entry")),
+        }
+    }
+
+    fn range(&self) -> String {
+        match (self.min, self.max, self.above, self.below) {
+            (Some(min), Some(max), _, _) => format!(" from {min} to {max}"),
+            (Some(min), None, _, Some(below)) => format!(" from {min} to below {below}"),
+            (Some(min), None, ..) => format!(" of at least {min}"),
+            (None, Some(max), Some(above), _) => format!(" above {above} and up to {max}"),
+            (None, Some(max), ..) => format!(" of at most {max}"),
+            (None, None, Some(above), Some(below)) => format!(" between {above} and {below}"),
+            (None, None, Some(above), None) => format!(" above {above}"),
+            (None, None, None, Some(below)) => format!(" below {below}"),
+            (None, None, None, None) => String::new(),
+        }
+    }
+
+    fn in_range(&self, number: f64) -> bool {
+        self.min.is_none_or(|min| number >= min)
+            && self.max.is_none_or(|max| number <= max)
+            && self.above.is_none_or(|above| number > above)
+            && self.below.is_none_or(|below| number < below)
+    }
+
+    fn fits_text(&self, text: &str) -> bool {
+        let long_enough = |length: usize| {
+            self.min_length.is_none_or(|min| length >= min) && self.max_length.is_none_or(|max| length <= max)
+        };
+        (self.min_length.is_none() && self.max_length.is_none() || long_enough(text.chars().count()))
+            && self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(text))
+    }
+}
+
+/// One run of a checker.
+struct Check<'a> {
+    rules: &'a [Rule],
+    path: String,
+    found: Vec<Diagnostic>,
+}
+
+impl Check<'_> {
+    fn node(&mut self, at: usize, node: &Node) {
+        let rules = self.rules;
+        let rule = &rules[at];
+        for inner in &rule.all_of {
+            self.node(*inner, node);
+        }
+        if !rule.fits_type(node) {
+            return self.misfit(rule, node);
+        }
+        if !rule.choices.is_empty() && !rule.choices.iter().any(|choice| equals(choice, node)) {
+            return self.misfit(rule, node);
+        }
+        if !rule.any_of.is_empty() {
+            self.any_of(rule, node);
+        }
+        match &node.kind {
+            Kind::Int(number) if !rule.in_range(*number as f64) => self.misfit(rule, node),
+            Kind::Float(number) if !rule.in_range(*number) => self.misfit(rule, node),
+            Kind::Str(text) if !rule.fits_text(text) => self.misfit(rule, node),
+            Kind::Seq(items) => self.list(rule, node, items),
+            Kind::Map(_) => self.mapping(rule, node),
+            _ => {}
+        }
+    }
+
+    fn any_of(&mut self, rule: &Rule, node: &Node) {
+        let mut fitting = rule.any_of.iter().filter(|at| self.rules[**at].fits_type(node)).copied().peekable();
+        if fitting.peek().is_none() {
+            if rule.expected.is_some() {
+                return self.misfit(rule, node);
+            }
+            let words: Vec<String> = rule.any_of.iter().map(|at| self.rules[*at].expectation()).collect();
+            return self.report_misfit(&words.join(" or "), node);
+        }
+        // The faults of the branch that was meant: the one with the right type, and of several the one with fewest.
+        let mut fewest: Option<Vec<Diagnostic>> = None;
+        for at in fitting {
+            let mut check = Check { rules: self.rules, path: self.path.clone(), found: Vec::new() };
+            check.node(at, node);
+            if check.found.is_empty() {
+                return;
+            }
+            if fewest.as_ref().is_none_or(|found| check.found.len() < found.len()) {
+                fewest = Some(check.found);
+            }
+        }
+        let found = fewest.unwrap_or_default();
+        if rule.expected.is_some() && found.iter().all(|fault| fault.path == self.path && fault.mark == node.mark) {
+            return self.misfit(rule, node);
+        }
+        self.found.extend(found);
+    }
+
+    fn list(&mut self, rule: &Rule, node: &Node, items: &[Node]) {
+        if rule.min_items.is_some_and(|min| items.len() < min) || rule.max_items.is_some_and(|max| items.len() > max) {
+            self.misfit(rule, node);
+        }
+        let mut texts: HashSet<&str> = HashSet::new();
+        for (index, item) in items.iter().enumerate() {
+            let length = self.path.len();
+            push_index(&mut self.path, index);
+            if let Some(at) = rule.items {
+                self.node(at, item);
+            }
+            let repeated = match item.as_str() {
+                _ if !rule.unique => false,
+                Some(text) => !texts.insert(text),
+                // Quadratic, but such lists hold a handful of numbers.
+                None => items[..index].contains(item),
+            };
+            if repeated {
+                let message = format!("{} stands twice in the list", item.describe());
+                self.found.push(Diagnostic::error(item.mark, &self.path, message));
+            }
+            self.path.truncate(length);
+        }
+    }
+
+    fn mapping(&mut self, rule: &Rule, node: &Node) {
+        let entries = node.as_map().unwrap_or_default();
+        if rule.max_fields.is_some_and(|max| entries.len() > max) {
+            self.misfit(rule, node);
+        }
+        let mut misspelt: HashSet<&str> = HashSet::new();
+        let mut absent: Option<Vec<&str>> = None;
+        for (key, value) in entries {
+            let length = self.path.len();
+            push_name(&mut self.path, &key.text);
+            match (rule.field_index.get(&*key.text), &rule.others) {
+                (Some(at), _) => self.node(*at, value),
+                (None, Others::Each(at)) => self.node(*at, value),
+                (None, Others::Any) => {}
+                (None, Others::None) => {
+                    // A field that is there already was not what this one was meant to be.
+                    let absent = absent.get_or_insert_with(|| {
+                        let written: HashSet<&str> = entries.iter().map(|(key, _)| &*key.text).collect();
+                        rule.fields.iter().map(|(name, _)| name.as_str()).filter(|n| !written.contains(n)).collect()
+                    });
+                    misspelt.extend(nearest(&key.text, absent.iter().copied()));
+                    let hint = field_hint(&key.text, absent.iter().copied());
+                    self.found.push(Diagnostic::error(key.mark, &self.path, "unknown field").with_hint(hint));
+                }
+            }
+            self.path.truncate(length);
+        }
+        for name in &rule.required {
+            if entries.iter().all(|(key, _)| &*key.text != *name) && !misspelt.contains(name.as_str()) {
+                let message = format!("the field {name} is missing");
+                self.found.push(Diagnostic::error(node.mark, &self.path, message));
+            }
+        }
+    }
+
+    fn misfit(&mut self, rule: &Rule, node: &Node) {
+        let mut expected = rule.expectation();
+        if let (Kind::Str(text), false) = (&node.kind, rule.choices.is_empty()) {
+            let names = rule.choices.iter().filter_map(Value::as_str);
+            if let Some(name) = nearest(text, names) {
+                expected = format!("expected {expected}, found {}", quoted(text));
+                let error = Diagnostic::error(node.mark, &self.path, expected);
+                self.found.push(error.with_hint(format!("did you mean {name}?")));
+                return;
+            }
+        }
+        self.report_misfit(&expected, node);
+    }
+
+    fn report_misfit(&mut self, expected: &str, node: &Node) {
+        let found = match &node.kind {
+            Kind::Str(text) if text.chars().count() > 60 => {
+                format!("{} ({} characters)", quoted(text), text.chars().count())
+            }
+            Kind::Seq(items) if !items.is_empty() => format!("a list of {}", items.len()),
+            Kind::Map(entries) if expected.starts_with("a mapping") => format!("one of {}", entries.len()),
+            _ => node.describe(),
+        };
+        let error = Diagnostic::error(node.mark, &self.path, format!("expected {expected}, found {found}"));
+        let hint = match &node.kind {
+            Kind::Bool(b) => hint_for(Unexpected::Bool(*b), expected),
+            Kind::Int(i) => hint_for(Unexpected::Signed(*i), expected),
+            Kind::Float(f) => hint_for(Unexpected::Float(*f), expected),
+            Kind::Str(s) => hint_for(Unexpected::Str(s), expected),
+            _ => None,
+        };
+        self.found.push(Diagnostic { hint, ..error });
+    }
+}
+
+fn equals(choice: &Value, node: &Node) -> bool {
+    match (choice, &node.kind) {
+        (Value::String(text), Kind::Str(found)) => text == found,
+        (Value::Bool(wanted), Kind::Bool(found)) => wanted == found,
+        (Value::Number(wanted), Kind::Int(found)) => wanted.as_i64() == Some(*found),
+        (Value::Number(wanted), Kind::Float(found)) => wanted.as_f64() == Some(*found),
+        _ => false,
+    }
+}

@@ -1,0 +1,314 @@
+//! The gateway's own settings: file `weir.yaml`, environment variables, flags.
+//!
+//! Every setting has a default. [`Settings::load`] lays the file over the defaults, the environment over the file and
+//! the flags over the environment. A setting `limits.head_size` is the variable `WEIR_LIMITS_HEAD_SIZE`.
+
+mod address;
+mod choice;
+mod overlay;
+mod quantity;
+
+use std::net::IpAddr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use address::{Endpoint, ListenAddr};
+pub use choice::{AccessLogFormat, AccessLogPath, ErrorLogPath, LogLevel, RouterMode, Workers};
+pub use overlay::{Leaf, SettingsSource, leaves};
+pub use quantity::{GIB, KIB, MIB, Seconds, Size};
+
+use crate::resource::AddrRange;
+
+/// The gateway's own settings.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// Addresses to listen on.
+    pub listen: Listen,
+    /// How many workers carry traffic: `auto` for one per core, or 1 to 1024.
+    pub workers: Workers,
+    /// How routes are matched; the names are APISIX's.
+    pub router: RouterMode,
+    /// What is done to a path before routes are matched.
+    pub uri: UriHandling,
+    /// What is refused or closed for being too much.
+    pub limits: Limits,
+    /// What is cut for being too slow.
+    pub timeouts: Timeouts,
+    /// Peers whose X-Forwarded-* fields are kept: addresses and ranges. From every other peer they are overwritten,
+    /// and X-Forwarded-For is dropped once this list is not empty.
+    pub trusted_proxies: Vec<AddrRange>,
+    /// Taking the client's address from a header.
+    pub real_ip: RealIp,
+    /// The access log.
+    pub access_log: AccessLog,
+    /// The gateway's own messages.
+    pub error_log: ErrorLog,
+    /// Prometheus metrics, served at `listen.metrics`.
+    pub metrics: Metrics,
+    /// Whether X-APISIX-Upstream-Status stands in every proxied response, not only in those with a 5xx status from the
+    /// upstream.
+    pub show_upstream_status_in_response_header: bool,
+    /// The Server field of responses, in the place of the upstream's; an empty text leaves the upstream's as it is.
+    pub server_header: ServerHeader,
+    /// Resolving the names of upstream nodes.
+    pub dns: Dns,
+    /// Watching the rules file.
+    pub config: ConfigWatch,
+}
+
+/// Addresses to listen on.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Listen {
+    /// Traffic over plain HTTP: a list of `ADDRESS:PORT`. Port 0 takes a free one; a line at start names it.
+    #[schemars(length(min = 1, max = 64))]
+    pub http: Vec<ListenAddr>,
+    /// Prometheus metrics: `ADDRESS:PORT` or `off`.
+    pub metrics: Endpoint,
+    /// `/status` and `/status/ready`: `ADDRESS:PORT` or `off`.
+    pub status: Endpoint,
+}
+
+/// What is done to a path before routes are matched.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct UriHandling {
+    /// Whether `/a/` is matched as `/a`.
+    pub delete_tail_slash: bool,
+    /// Whether `;parameters` of path segments are taken away before matching, as servlet containers do.
+    pub normalize_like_servlet: bool,
+    /// Whether `%2F` stays encoded when routes are matched, so that it is no separator of segments.
+    pub match_encoded_slash: bool,
+}
+
+/// What is refused or closed for being too much.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Bytes of a request head: request line and fields. More is answered 431.
+    pub head_size: Size<{ KIB }, { MIB }>,
+    /// Fields in a head. More is answered 431 (a request) or 502 (a response).
+    #[schemars(range(min = 8, max = 4096))]
+    pub header_count: u16,
+    /// Bytes of a request target. More is answered 414.
+    pub target_length: Size<64, { MIB }>,
+    /// Bytes of a request body; 0 for no limit. More is answered 413.
+    pub body_size: Size<0, { 1024 * GIB }>,
+    /// Least speed of a request body in bytes a second, as an average from the moment `body_rate_grace` has passed;
+    /// 0 for none. A slower client is answered 408 and cut.
+    pub body_rate: Size<0, { GIB }>,
+    /// How long a request body may be slower than `body_rate` at its beginning.
+    pub body_rate_grace: Seconds<1_000, 3_600_000>,
+    /// Bytes of a response head from an upstream. More is answered 502.
+    pub response_head_size: Size<{ KIB }, { MIB }>,
+    /// Bytes of a body that is held whole, because a plugin needs all of it. More is answered 413 (a request) or
+    /// passed on unchanged by that plugin (a response).
+    pub buffered_body: Size<0, { GIB }>,
+    /// Client connections of the whole gateway at one time. More wait in the listen queue of the system.
+    #[schemars(range(min = 1, max = 16_000_000))]
+    pub connections: u32,
+    /// Requests on one client connection, after which it is closed; 0 for no limit.
+    #[schemars(range(max = 1_000_000_000))]
+    pub requests_per_connection: u32,
+    /// Idle connections to upstreams that one worker keeps, over all upstreams.
+    #[schemars(range(max = 1_000_000))]
+    pub upstream_idle_connections: u32,
+    /// Time series a metric may have; what comes beyond is counted under `other`.
+    #[schemars(range(min = 100, max = 10_000_000))]
+    pub metric_series: u32,
+    /// Keys (addresses, consumers, …) whose use limiting plugins keep count of; the one unused for longest is
+    /// forgotten first.
+    #[schemars(range(min = 1_000, max = 100_000_000))]
+    pub limit_keys: u32,
+}
+
+/// What is cut for being too slow. Seconds, decimals allowed; or a text with a unit: `500ms`, `5s`, `2m`.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Timeouts {
+    /// From the first byte of a request, or from accepting a connection, to the end of its head. Later is answered
+    /// 408.
+    pub head: Seconds<100, 3_600_000>,
+    /// How long a kept client connection may be without a request.
+    pub idle: Seconds<100, 86_400_000>,
+    /// Between two reads of a request body. Later is answered 408.
+    pub body: Seconds<100, 86_400_000>,
+    /// Between two writes of a response to a client that does not read.
+    pub send: Seconds<100, 86_400_000>,
+    /// How long requests in flight may take to finish after SIGTERM or SIGINT; then they are cut.
+    pub drain: Seconds<0, 86_400_000>,
+}
+
+/// Taking the client's address from a header that a proxy in front sets.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RealIp {
+    /// The field the address is taken from: a single address (X-Real-IP) or a list (X-Forwarded-For).
+    #[schemars(length(min = 1, max = 128), regex(pattern = r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"), extend("x-expected" = "the name of a header field"))]
+    pub header: String,
+    /// Peers that are believed: addresses and ranges. From no other peer the field is looked at.
+    pub trusted: Vec<AddrRange>,
+    /// In a list: whether to go on from the right past trusted addresses to the first that is not.
+    pub recursive: bool,
+}
+
+/// The access log: a line for each request.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AccessLog {
+    /// `off`, `stdout` or the path of a file, which is reopened on SIGUSR1.
+    pub path: AccessLogPath,
+    /// `json`, or a text with nginx's variables: `$remote_addr "$request" $status`.
+    pub format: AccessLogFormat,
+    /// Bytes that one worker holds back until the log is written. Lines beyond are dropped and counted: the log never
+    /// slows a request.
+    pub buffer: Size<{ 4 * KIB }, { 64 * MIB }>,
+}
+
+/// The gateway's own messages.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ErrorLog {
+    /// `stderr` or the path of a file, which is reopened on SIGUSR1.
+    pub path: ErrorLogPath,
+    /// The least important messages that are logged.
+    pub level: LogLevel,
+}
+
+/// Prometheus metrics.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    /// Path at `listen.metrics`.
+    #[schemars(length(min = 1, max = 256), regex(pattern = "^/[^?#\\s]*$"), extend("x-expected" = "a path that begins with '/'"))]
+    pub path: String,
+}
+
+/// Resolving the names of upstream nodes. The last good answer is used while none comes.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Dns {
+    /// Name servers as `ADDRESS` or `ADDRESS:PORT` (port 53); none means those of the system's `/etc/resolv.conf`.
+    pub servers: Vec<DnsServer>,
+    /// How long an answer is used at least, whatever its TTL.
+    pub min_ttl: Seconds<0, 86_400_000>,
+    /// How long an answer is used at most, whatever its TTL.
+    pub max_ttl: Seconds<1_000, 86_400_000>,
+    /// How long an answer is waited for.
+    pub timeout: Seconds<100, 60_000>,
+}
+
+/// Watching the rules file.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ConfigWatch {
+    /// Whether a change of the file is taken over while the gateway runs. SIGHUP re-reads it in any case.
+    pub watch: bool,
+    /// How often the file is looked at where the system does not tell of changes.
+    pub poll_interval: Seconds<10, 3_600_000>,
+}
+
+/// The value of the Server field of responses.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(transparent)]
+pub struct ServerHeader(
+    #[schemars(length(max = 128), regex(pattern = r"^([!-~]([ -~]*[!-~])?)?$"), extend("x-expected" = "up to 128 printable ASCII characters"))]
+     String,
+);
+
+/// A name server: `ADDRESS` or `ADDRESS:PORT`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DnsServer(pub std::net::SocketAddr);
+
+impl Default for Listen {
+    fn default() -> Self {
+        let addr = |ip: [u8; 4], port| std::net::SocketAddr::new(IpAddr::from(ip), port);
+        Self {
+            http: vec![ListenAddr(addr([0, 0, 0, 0], 9080))],
+            metrics: Endpoint::On(addr([127, 0, 0, 1], 9091)),
+            status: Endpoint::On(addr([127, 0, 0, 1], 7085)),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            head_size: Size::constant(64 * KIB),
+            header_count: 128,
+            target_length: Size::constant(32 * KIB),
+            body_size: Size::constant(0),
+            body_rate: Size::constant(KIB),
+            body_rate_grace: Seconds::constant(10_000),
+            response_head_size: Size::constant(64 * KIB),
+            buffered_body: Size::constant(MIB),
+            connections: 65_536,
+            requests_per_connection: 100_000,
+            upstream_idle_connections: 4_096,
+            metric_series: 50_000,
+            limit_keys: 1_000_000,
+        }
+    }
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            head: Seconds::constant(10_000),
+            idle: Seconds::constant(75_000),
+            body: Seconds::constant(60_000),
+            send: Seconds::constant(60_000),
+            drain: Seconds::constant(30_000),
+        }
+    }
+}
+
+impl Default for RealIp {
+    fn default() -> Self {
+        Self { header: "X-Real-IP".into(), trusted: Vec::new(), recursive: false }
+    }
+}
+
+impl Default for AccessLog {
+    fn default() -> Self {
+        Self { path: AccessLogPath::Off, format: AccessLogFormat::Json, buffer: Size::constant(256 * KIB) }
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self { path: "/apisix/prometheus/metrics".into() }
+    }
+}
+
+impl Default for Dns {
+    fn default() -> Self {
+        Self {
+            servers: Vec::new(),
+            min_ttl: Seconds::constant(1_000),
+            max_ttl: Seconds::constant(300_000),
+            timeout: Seconds::constant(5_000),
+        }
+    }
+}
+
+impl Default for ConfigWatch {
+    fn default() -> Self {
+        Self { watch: true, poll_interval: Seconds::constant(100) }
+    }
+}
+
+impl Default for ServerHeader {
+    fn default() -> Self {
+        Self("weir".into())
+    }
+}
+
+impl ServerHeader {
+    /// The value; `None` when the field is neither set nor replaced.
+    pub fn value(&self) -> Option<&str> {
+        (!self.0.is_empty()).then_some(self.0.as_str())
+    }
+}

@@ -1,0 +1,266 @@
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+use super::Settings;
+use crate::diagnostic::{Diagnostic, nearest};
+use crate::env::substitute;
+use crate::node::{Key, Kind, Mark, Node, plain_scalar, quoted};
+use crate::schema;
+
+/// A single setting.
+#[derive(Clone, Debug)]
+pub struct Leaf {
+    /// Its path in the file: `limits.head_size`.
+    pub path: String,
+    /// Its environment variable: `WEIR_LIMITS_HEAD_SIZE`.
+    pub variable: String,
+    /// Whether it is a list; in a variable its elements are parted by commas.
+    pub list: bool,
+    /// Whether it is a text, whatever it looks like.
+    text: bool,
+    /// Its schema, with description, default and range.
+    pub schema: Value,
+}
+
+/// All settings, derived from [`Settings`].
+pub fn leaves() -> &'static [Leaf] {
+    static LEAVES: OnceLock<Vec<Leaf>> = OnceLock::new();
+    LEAVES.get_or_init(|| {
+        let mut leaves = Vec::new();
+        collect(schema::json_schema::<Settings>().as_value(), "", &mut leaves);
+        leaves
+    })
+}
+
+fn collect(schema: &Value, path: &str, leaves: &mut Vec<Leaf>) {
+    if let Some(fields) = schema.get("properties").and_then(Value::as_object) {
+        for (name, field) in fields {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            collect(field, &path, leaves);
+        }
+        return;
+    }
+    let kind = schema.get("type").and_then(Value::as_str);
+    let names = schema.get("enum").is_some() || schema.get("oneOf").is_some();
+    leaves.push(Leaf {
+        path: path.to_owned(),
+        variable: format!("WEIR_{}", path.replace('.', "_").to_ascii_uppercase()),
+        list: kind == Some("array"),
+        text: kind == Some("string") || names,
+        schema: schema.clone(),
+    });
+}
+
+/// What settings are read from.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SettingsSource<'a> {
+    /// Name and text of the settings file, if there is one.
+    pub file: Option<(&'a str, &'a str)>,
+    /// The environment. Variables that begin with `WEIR_` are settings; the others are for `${{NAME}}` in the file.
+    pub variables: &'a [(String, String)],
+    /// Settings from the command line, as path and value.
+    pub flags: &'a [(String, String)],
+}
+
+impl Settings {
+    /// Reads the settings: defaults, file, environment and flags, each over the one before it. `Ok` comes with
+    /// warnings, `Err` holds everything that is wrong.
+    pub fn load(source: SettingsSource<'_>) -> Result<(Self, Vec<Diagnostic>), Vec<Diagnostic>> {
+        let mut overlay = Overlay { root: Node::empty_map(), found: Vec::new(), given: Vec::new() };
+        if let Some((name, text)) = source.file {
+            overlay.file(name, text, source.variables);
+        }
+        for (name, value) in source.variables {
+            if name.starts_with("WEIR_") {
+                overlay.variable(name, value);
+            }
+        }
+        for (path, value) in source.flags {
+            overlay.flag(path, value);
+        }
+        let file = source.file.map_or("", |(name, _)| name);
+        overlay.finish(file)
+    }
+}
+
+struct Overlay {
+    root: Node,
+    found: Vec<Diagnostic>,
+    /// Settings that did not come from the file, with where they came from.
+    given: Vec<(String, String)>,
+}
+
+impl Overlay {
+    fn file(&mut self, name: &str, text: &str, variables: &[(String, String)]) {
+        let lookup = |name: &str| variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let substituted = substitute(text, &lookup);
+        let mut parsed = match Node::parse(&substituted.text) {
+            Ok(parsed) => parsed,
+            Err(mut error) => {
+                error.mark = substituted.original(error.mark);
+                self.found.push(error.in_file(name));
+                return;
+            }
+        };
+        let mut found = substituted.settle(&mut parsed);
+        for repeated in &parsed.repeated {
+            let message = format!("the same key stands at {} already", repeated.first);
+            found.push(Diagnostic::error(repeated.second, repeated.path.clone(), message));
+        }
+        if let Some(mark) = parsed.second_document {
+            found.push(Diagnostic::error(mark, "", "a second YAML document begins here; a settings file has one"));
+        }
+        match &mut parsed.root.kind {
+            Kind::Null => parsed.root.kind = Kind::Map(Vec::new()),
+            Kind::Map(_) => drop_empty_groups(&mut parsed.root, "", &mut found),
+            _ => {}
+        }
+        let rules = ["routes", "upstreams", "services", "consumers", "global_rules"];
+        if let Some((key, _)) = rules.iter().find_map(|name| parsed.root.entry(name)) {
+            let message = "not a settings file: this is a rules file";
+            found.push(Diagnostic::error(key.mark, &*key.text, message));
+        }
+        self.found.extend(found.into_iter().map(|found| found.in_file(name)));
+        self.root = parsed.root;
+    }
+
+    fn variable(&mut self, name: &str, value: &str) {
+        match leaves().iter().find(|leaf| leaf.variable == name) {
+            Some(leaf) => self.set(leaf, value, name),
+            None => {
+                let known = leaves().iter().map(|leaf| leaf.variable.as_str());
+                let error = Diagnostic::error(Mark::NONE, "", "there is no setting for this environment variable");
+                self.found.push(with_nearest(error, nearest(name, known)).in_file(name));
+            }
+        }
+    }
+
+    fn flag(&mut self, path: &str, value: &str) {
+        match leaves().iter().find(|leaf| leaf.path == path) {
+            Some(leaf) => self.set(leaf, value, COMMAND_LINE),
+            None => {
+                let known = leaves().iter().map(|leaf| leaf.path.as_str());
+                let error = Diagnostic::error(Mark::NONE, path, "there is no such setting");
+                self.found.push(with_nearest(error, nearest(path, known)).in_file(COMMAND_LINE));
+            }
+        }
+    }
+
+    fn set(&mut self, leaf: &Leaf, value: &str, from: &str) {
+        let scalar = |text: &str| {
+            let text = text.trim();
+            Node::new(if leaf.text { Kind::Str(text.to_owned()) } else { plain_scalar(text.to_owned()) })
+        };
+        let node = if leaf.list && value.trim_start().starts_with('[') {
+            match Node::parse(value) {
+                Ok(parsed) => parsed.root,
+                Err(error) => {
+                    let message = format!("{} is not a list: {}", quoted(value), error.message);
+                    self.found.push(Diagnostic::error(Mark::NONE, leaf.path.as_str(), message).in_file(from));
+                    return;
+                }
+            }
+        } else if leaf.list {
+            Node::new(Kind::Seq(value.split(',').filter(|part| !part.trim().is_empty()).map(scalar).collect()))
+        } else {
+            scalar(value)
+        };
+        let mut node = without_marks(node);
+        // A flag that is repeated adds to its list.
+        if leaf.list && from == COMMAND_LINE && self.given.iter().any(|(path, by)| *path == leaf.path && by == from) {
+            if let (Some(earlier), Kind::Seq(items)) = (at(&self.root, &leaf.path), &mut node.kind) {
+                items.splice(0..0, earlier.as_seq().unwrap_or_default().iter().cloned());
+            }
+        }
+        put(&mut self.root, &leaf.path, node);
+        self.given.retain(|(path, _)| *path != leaf.path);
+        self.given.push((leaf.path.clone(), from.to_owned()));
+    }
+
+    fn finish(mut self, file: &str) -> Result<(Settings, Vec<Diagnostic>), Vec<Diagnostic>> {
+        let settings = match schema::read::<Settings>(&self.root) {
+            Ok(settings) => Some(settings),
+            Err(found) => {
+                self.found.extend(found.into_iter().map(|found| {
+                    let from = self.given.iter().find(|(path, _)| is_at_or_under(&found.path, path));
+                    let from = from.map_or(file, |(_, from)| from.as_str());
+                    found.in_file(from)
+                }));
+                None
+            }
+        };
+        let failed = self.found.iter().any(Diagnostic::is_error);
+        let Some(settings) = settings.filter(|_| !failed) else {
+            return Err(self.found);
+        };
+        if settings.dns.min_ttl.duration() > settings.dns.max_ttl.duration() {
+            let message = "dns.min_ttl must not be longer than dns.max_ttl";
+            self.found.push(Diagnostic::error(Mark::NONE, "dns.min_ttl", message).in_file(file));
+            return Err(self.found);
+        }
+        Ok((settings, self.found))
+    }
+}
+
+/// Names the source of a setting in a message.
+const COMMAND_LINE: &str = "command line";
+
+fn with_nearest(error: Diagnostic, near: Option<&str>) -> Diagnostic {
+    match near {
+        Some(near) => error.with_hint(format!("did you mean {near}?")),
+        None => error,
+    }
+}
+
+/// A group without anything in it (`limits:`) is one whose settings are commented out.
+fn drop_empty_groups(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
+    let Kind::Map(entries) = &mut node.kind else { return };
+    entries.retain_mut(|(key, value)| {
+        let path = if path.is_empty() { key.text.to_string() } else { format!("{path}.{}", key.text) };
+        let known = leaves().iter().any(|leaf| is_at_or_under(&leaf.path, &path));
+        if value.is_null() && known {
+            found.push(Diagnostic::warning(key.mark, path, "null is taken as not set"));
+            return false;
+        }
+        drop_empty_groups(value, &path, found);
+        true
+    });
+}
+
+fn is_at_or_under(path: &str, parent: &str) -> bool {
+    path.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+fn at<'a>(node: &'a Node, path: &str) -> Option<&'a Node> {
+    path.split('.').try_fold(node, |node, name| node.get(name))
+}
+
+fn put(node: &mut Node, path: &str, value: Node) {
+    let (name, rest) = path.split_once('.').map_or((path, None), |(name, rest)| (name, Some(rest)));
+    let Kind::Map(entries) = &mut node.kind else {
+        // What is no mapping here is reported, and the setting with it is lost in any case.
+        return;
+    };
+    let at = match entries.iter().position(|(key, _)| &*key.text == name) {
+        Some(at) => at,
+        None => {
+            entries.push((Key { text: name.into(), mark: Mark::NONE }, Node::empty_map()));
+            entries.len() - 1
+        }
+    };
+    match rest {
+        Some(rest) => put(&mut entries[at].1, rest, value),
+        None => entries[at].1 = value,
+    }
+}
+
+/// Positions inside a variable would be taken for positions in the file.
+fn without_marks(mut node: Node) -> Node {
+    node.mark = Mark::NONE;
+    if let Kind::Seq(items) = &mut node.kind {
+        *items = std::mem::take(items).into_iter().map(without_marks).collect();
+    }
+    node
+}

@@ -1,0 +1,149 @@
+//! What APISIX has and this gateway has not yet: one table. Supporting a feature means taking its line away here and
+//! adding its field to the resource.
+
+use crate::Diagnostic;
+use crate::env::reference_after;
+use crate::node::{Kind, Node, push_index, push_name};
+
+/// A feature that is refused by name.
+#[derive(Clone, Copy, Debug)]
+pub struct Unsupported {
+    /// In what it stands.
+    pub place: Place,
+    /// The field it is asked for with.
+    pub field: &'static str,
+    /// Which values ask for it.
+    pub when: When,
+    /// What it is called, for the message.
+    pub feature: &'static str,
+}
+
+/// What a field belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The document itself.
+    Document,
+    /// A route.
+    Route,
+    /// A service.
+    Service,
+    /// An upstream, wherever it is written.
+    Upstream,
+    /// A node of an upstream.
+    Node,
+    /// The `_meta` of a plugin configuration.
+    Meta,
+}
+
+/// Which values of a field ask for a feature.
+#[derive(Clone, Copy, Debug)]
+pub enum When {
+    /// Any but null.
+    Present,
+    /// Any but null, an empty list and an empty mapping.
+    NotEmpty,
+    /// One of these texts.
+    OneOf(&'static [&'static str]),
+    /// Any number but 0.
+    NotZero,
+}
+
+/// Everything that is refused as not supported yet.
+#[rustfmt::skip]
+pub const UNSUPPORTED: &[Unsupported] = &[
+    refuse(Place::Document, "ssls", When::NotEmpty, "TLS certificates"),
+    refuse(Place::Document, "protos", When::NotEmpty, "gRPC transcoding"),
+    refuse(Place::Document, "secrets", When::NotEmpty, "secret managers"),
+    refuse(Place::Document, "stream_routes", When::NotEmpty, "TCP and UDP proxying"),
+    refuse(Place::Document, "graphql_cost_decorations", When::NotEmpty, "GraphQL cost limits"),
+    refuse(Place::Route, "filter_func", When::Present, "Lua filter functions"),
+    refuse(Place::Route, "script", When::Present, "Lua scripts"),
+    refuse(Place::Route, "script_id", When::Present, "Lua scripts"),
+    refuse(Place::Service, "script", When::Present, "Lua scripts"),
+    refuse(Place::Upstream, "type", When::OneOf(&["chash"]), "consistent hashing"),
+    refuse(Place::Upstream, "type", When::OneOf(&["least_conn"]), "balancing by connections"),
+    refuse(Place::Upstream, "type", When::OneOf(&["ewma"]), "balancing by latency"),
+    refuse(Place::Upstream, "checks", When::Present, "health checks"),
+    refuse(Place::Upstream, "tls", When::Present, "TLS to upstreams"),
+    refuse(Place::Upstream, "scheme", When::OneOf(&["https"]), "TLS to upstreams"),
+    refuse(Place::Upstream, "scheme", When::OneOf(&["grpc", "grpcs"]), "gRPC to upstreams"),
+    refuse(Place::Upstream, "scheme", When::OneOf(&["tcp", "tls", "udp"]), "TCP and UDP proxying"),
+    refuse(Place::Upstream, "scheme", When::OneOf(&["kafka"]), "Kafka proxying"),
+    refuse(Place::Upstream, "service_name", When::Present, "service discovery"),
+    refuse(Place::Upstream, "discovery_type", When::Present, "service discovery"),
+    refuse(Place::Upstream, "discovery_args", When::Present, "service discovery"),
+    refuse(Place::Node, "priority", When::NotZero, "node priorities"),
+    refuse(Place::Meta, "pre_function", When::Present, "Lua functions before plugins"),
+];
+
+/// The prefix of references to secret managers, and what they are called.
+const SECRET: (&str, &str) = ("$secret://", "secret managers");
+
+const fn refuse(place: Place, field: &'static str, when: When, feature: &'static str) -> Unsupported {
+    Unsupported { place, field, when, feature }
+}
+
+impl When {
+    fn asks(self, node: &Node) -> bool {
+        match (self, &node.kind) {
+            (_, Kind::Null) => false,
+            (Self::Present, _) => true,
+            (Self::NotEmpty, Kind::Seq(items)) => !items.is_empty(),
+            (Self::NotEmpty, Kind::Map(entries)) => !entries.is_empty(),
+            (Self::NotEmpty, _) => true,
+            (Self::OneOf(texts), Kind::Str(text)) => texts.contains(&text.as_str()),
+            (Self::OneOf(_), _) => false,
+            (Self::NotZero, Kind::Int(number)) => *number != 0,
+            (Self::NotZero, _) => false,
+        }
+    }
+}
+
+/// Takes what is not supported out of a mapping, with an error for each. Returns the fields that were taken.
+pub fn take_out(place: Place, node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) -> Vec<&'static str> {
+    let mut taken = Vec::new();
+    let Kind::Map(entries) = &mut node.kind else { return taken };
+    entries.retain(|(key, value)| {
+        let entry = UNSUPPORTED
+            .iter()
+            .find(|entry| entry.place == place && entry.field == &*key.text && entry.when.asks(value));
+        let Some(entry) = entry else { return true };
+        let mut path = path.to_owned();
+        push_name(&mut path, entry.field);
+        let asked = match entry.when {
+            When::OneOf(_) => format!("{}: {}", entry.field, value.as_str().unwrap_or_default()),
+            _ => entry.field.to_owned(),
+        };
+        let message = format!("not supported yet: {} ({asked})", entry.feature);
+        found.push(Diagnostic::error(key.mark, path, message));
+        taken.push(entry.field);
+        false
+    });
+    taken
+}
+
+/// Errors for the texts in a plugin's configuration that ask for a secret manager.
+pub fn refuse_secrets(node: &Node, path: &mut String, found: &mut Vec<Diagnostic>) {
+    let length = path.len();
+    match &node.kind {
+        Kind::Str(text) if reference_after(text, SECRET.0).is_some() => {
+            let message = format!("not supported yet: {} ({}…)", SECRET.1, SECRET.0);
+            found.push(Diagnostic::error(node.mark, path.as_str(), message));
+        }
+        Kind::Seq(items) => {
+            for (index, item) in items.iter().enumerate() {
+                push_index(path, index);
+                refuse_secrets(item, path, found);
+                path.truncate(length);
+            }
+        }
+        Kind::Map(entries) => {
+            for (key, value) in entries {
+                push_name(path, &key.text);
+                refuse_secrets(value, path, found);
+                path.truncate(length);
+            }
+        }
+        _ => {}
+    }
+}

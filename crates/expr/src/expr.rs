@@ -1,0 +1,368 @@
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use regex::bytes::{Regex, RegexBuilder};
+use serde_json::Value as Json;
+
+use crate::number::to_number;
+use crate::value::{Scratch, Source, Value};
+use crate::variable::{Variable, VariableError, nearest_of, suggestion};
+
+/// A compiled expression, in the array form of lua-resty-expr in which routes and plugins write them.
+///
+/// ```text
+/// [["arg_name", "==", "jack"], ["http_x_env", "!", "in", ["prod", "live"]]]
+/// ["OR", ["remote_addr", "ipmatch", "10.0.0.0/8"], ["!AND", ["arg_a", ">", 1], ["arg_b", "~~", "^x"]]]
+/// ```
+///
+/// # Rules
+/// - A list of expressions holds when all of them hold; an empty list holds. `["AND" | "OR" | "!AND" | "!OR", e, …]`
+///   nests. `[variable, operator, value]` is a test, `[variable, value]` means `==`, `[variable, "!", operator, value]`
+///   is the opposite of the test.
+/// - `==` and `~=`: by number when the value is a JSON number, else by bytes. `null` means "not set". A boolean equals
+///   no variable, since variables are text.
+/// - `>`, `>=`, `<`, `<=`: by number when both sides read as numbers. Otherwise by bytes when the value is a string, and
+///   false when it is a number.
+/// - `~~` matches a regular expression anywhere in the variable, `~*` without regard to case. Text is bytes, as in PCRE
+///   without UTF mode. Look-around and back-references are refused when the expression is compiled, because matching
+///   would no longer take linear time.
+/// - `in`: the variable equals an element of the array, each compared as by `==`.
+/// - `has`: in APISIX the variable must be a list that holds the value. Variables here are single values, a list of
+///   one: `has` is `==`.
+/// - `ipmatch`: the variable is an address inside one of the networks; an IPv4 address that is mapped into IPv6 counts
+///   as IPv4.
+/// - A variable that is not set makes every test false, except `== null`; so `~=` and every `!` form are true.
+#[derive(Clone, Debug)]
+pub struct Expr {
+    root: Node,
+    /// Index in the array of the root's first operand: 1 behind a leading `"AND"`, else 0.
+    first_operand: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Node {
+    All(Box<[Node]>),
+    Any(Box<[Node]>),
+    Not(Box<Node>),
+    Test(Variable, Check),
+}
+
+/// What is asked of the value of a variable.
+#[derive(Clone, Debug)]
+enum Check {
+    Unset,
+    Equal(Operand),
+    Order(Order, Operand),
+    In(Box<[Operand]>),
+    Regex(Regex),
+    IpMatch(Box<[IpNet]>),
+}
+
+#[derive(Clone, Debug)]
+enum Operand {
+    Bytes(Box<[u8]>),
+    Number(f64),
+    /// Equals nothing.
+    Boolean,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    Greater,
+    GreaterOrEqual,
+    Less,
+    LessOrEqual,
+}
+
+impl Expr {
+    /// Compiles the JSON form.
+    pub fn parse(json: &Json) -> Result<Expr, ExprError> {
+        let first_operand = usize::from(json.get(0).and_then(Json::as_str) == Some("AND"));
+        Ok(Expr { root: parse_expression(json, 0)?, first_operand })
+    }
+
+    /// Whether the expression holds. Does not allocate, except for a regular expression's scratch space the first time
+    /// a thread uses it.
+    pub fn eval(&self, source: &dyn Source) -> bool {
+        self.root.eval(source)
+    }
+
+    /// The position (`[2]`) of the first expression that keeps this one from holding, or an empty path for the
+    /// whole. `None` when it holds. For explanations: it allocates.
+    pub fn failing(&self, source: &dyn Source) -> Option<String> {
+        match &self.root {
+            Node::All(nodes) => {
+                let index = nodes.iter().position(|node| !node.eval(source))?;
+                Some(format!("[{}]", index + self.first_operand))
+            }
+            root => (!root.eval(source)).then(String::new),
+        }
+    }
+
+    /// Every variable that is read, in the order of the text.
+    pub fn variables(&self) -> Vec<&Variable> {
+        let mut variables = Vec::new();
+        self.root.collect_variables(&mut variables);
+        variables
+    }
+}
+
+impl Node {
+    fn eval(&self, source: &dyn Source) -> bool {
+        match self {
+            Node::All(nodes) => nodes.iter().all(|node| node.eval(source)),
+            Node::Any(nodes) => nodes.iter().any(|node| node.eval(source)),
+            Node::Not(node) => !node.eval(source),
+            Node::Test(variable, check) => check.holds(source.variable(variable)),
+        }
+    }
+
+    fn collect_variables<'a>(&'a self, variables: &mut Vec<&'a Variable>) {
+        match self {
+            Node::All(nodes) | Node::Any(nodes) => nodes.iter().for_each(|node| node.collect_variables(variables)),
+            Node::Not(node) => node.collect_variables(variables),
+            Node::Test(variable, _) => variables.push(variable),
+        }
+    }
+}
+
+impl Check {
+    fn holds(&self, value: Option<Value<'_>>) -> bool {
+        let Some(value) = value else {
+            return matches!(self, Check::Unset);
+        };
+        match self {
+            Check::Unset => false,
+            Check::Equal(operand) => operand.equals(value),
+            Check::In(operands) => operands.iter().any(|operand| operand.equals(value)),
+            Check::Order(order, operand) => order.holds(value, operand),
+            Check::Regex(regex) => regex.is_match(value.print(&mut Scratch::new())),
+            Check::IpMatch(networks) => address_of(value)
+                .map(|address| address.to_canonical())
+                .is_some_and(|address| networks.iter().any(|network| network.contains(&address))),
+        }
+    }
+}
+
+impl Operand {
+    fn equals(&self, value: Value<'_>) -> bool {
+        match self {
+            Operand::Bytes(bytes) => value.print(&mut Scratch::new()) == &**bytes,
+            Operand::Number(number) => value.as_number() == Some(*number),
+            Operand::Boolean => false,
+        }
+    }
+}
+
+impl Order {
+    fn holds(self, value: Value<'_>, operand: &Operand) -> bool {
+        let (text, number) = match operand {
+            Operand::Bytes(bytes) => (Some(&**bytes), to_number(bytes)),
+            Operand::Number(number) => (None, Some(*number)),
+            Operand::Boolean => return false,
+        };
+        match (value.as_number(), number, text) {
+            (Some(left), Some(right), _) => self.agrees(left.partial_cmp(&right)),
+            (_, _, Some(right)) => self.agrees(value.print(&mut Scratch::new()).partial_cmp(right)),
+            _ => false,
+        }
+    }
+
+    fn agrees(self, ordering: Option<std::cmp::Ordering>) -> bool {
+        ordering.is_some_and(|ordering| match self {
+            Order::Greater => ordering.is_gt(),
+            Order::GreaterOrEqual => ordering.is_ge(),
+            Order::Less => ordering.is_lt(),
+            Order::LessOrEqual => ordering.is_le(),
+        })
+    }
+}
+
+fn address_of(value: Value<'_>) -> Option<IpAddr> {
+    match value {
+        Value::Ip(address) => Some(address),
+        Value::Bytes(bytes) => std::str::from_utf8(bytes).ok()?.parse().ok(),
+        Value::Number(_) | Value::Millis(_) => None,
+    }
+}
+
+/// Why a value is not an expression.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{path}{}{message}{}", if path.is_empty() { "" } else { ": " }, suggestion(nearest.as_deref()))]
+pub struct ExprError {
+    /// Position within the value, such as `[1][2]`, counted from 0; empty for the value as a whole.
+    pub path: String,
+    /// What is wrong.
+    pub message: String,
+    /// The known operator or variable that looks most like the one at fault.
+    pub nearest: Option<String>,
+}
+
+impl ExprError {
+    fn new(message: impl Into<String>) -> ExprError {
+        ExprError { path: String::new(), message: message.into(), nearest: None }
+    }
+
+    /// The same error, seen from the array around it.
+    fn at(mut self, index: usize) -> ExprError {
+        self.path.insert_str(0, &format!("[{index}]"));
+        self
+    }
+}
+
+impl From<VariableError> for ExprError {
+    fn from(error: VariableError) -> ExprError {
+        match error {
+            VariableError::Unknown { name, nearest } => {
+                ExprError { nearest, ..ExprError::new(format!("unknown variable '{name}'")) }
+            }
+            other => ExprError::new(other.to_string()),
+        }
+    }
+}
+
+/// Deeper nesting is refused: evaluation recurses.
+const DEEPEST: usize = 32;
+
+/// The most memory that a compiled regular expression, and its cache in each thread, may take.
+const REGEX_BYTES: usize = 1 << 20;
+
+const OPERATORS: [&str; 11] = ["==", "~=", ">", ">=", "<", "<=", "~~", "~*", "in", "has", "ipmatch"];
+
+/// What people write for an operator who know it from elsewhere; too short for a measure of likeness.
+const FOREIGN_OPERATORS: [(&str, &str); 11] = [
+    ("=", "=="),
+    ("===", "=="),
+    ("eq", "=="),
+    ("!=", "~="),
+    ("<>", "~="),
+    ("~", "~~"),
+    ("=~", "~~"),
+    ("=>", ">="),
+    ("=<", "<="),
+    ("contains", "has"),
+    ("cidr", "ipmatch"),
+];
+
+fn parse_expression(json: &Json, depth: usize) -> Result<Node, ExprError> {
+    let Json::Array(items) = json else {
+        return Err(ExprError::new("rule should be an array"));
+    };
+    if depth > DEEPEST {
+        return Err(ExprError::new(format!("rule is nested deeper than {DEEPEST} levels")));
+    }
+    let Some(Json::String(head)) = items.first() else {
+        return parse_operands(items, 0, depth).map(Node::All);
+    };
+    let (any, negated) = match head.as_str() {
+        "AND" => (false, false),
+        "OR" => (true, false),
+        "!AND" => (false, true),
+        "!OR" => (true, true),
+        _ => return parse_test(head, items),
+    };
+    if items.len() < 2 {
+        return Err(ExprError::new("rule too short"));
+    }
+    let operands = parse_operands(items, 1, depth)?;
+    let node = if any { Node::Any(operands) } else { Node::All(operands) };
+    Ok(if negated { Node::Not(Box::new(node)) } else { node })
+}
+
+fn parse_operands(items: &[Json], first: usize, depth: usize) -> Result<Box<[Node]>, ExprError> {
+    let operands = items.iter().enumerate().skip(first);
+    operands.map(|(index, item)| parse_expression(item, depth + 1).map_err(|error| error.at(index))).collect()
+}
+
+fn parse_test(name: &str, items: &[Json]) -> Result<Node, ExprError> {
+    let negated = items.len() > 2 && items[1].as_str() == Some("!");
+    let operator_at = if negated { 2 } else { 1 };
+    let (operator, value_at) = match (negated, items.len()) {
+        (_, 0 | 1) | (true, 3) => return Err(ExprError::new("rule too short")),
+        (false, 2) => ("==", 1),
+        (false, 3) | (true, 4) => match &items[operator_at] {
+            Json::String(name) => (name.as_str(), operator_at + 1),
+            other => return Err(ExprError::new(format!("invalid operator '{other}'")).at(operator_at)),
+        },
+        _ => return Err(ExprError::new("rule too long")),
+    };
+    let variable = Variable::parse(name).map_err(|error| ExprError::from(error).at(0))?;
+    if !OPERATORS.contains(&operator) {
+        return Err(unknown_operator(operator).at(operator_at));
+    }
+    let check = parse_check(operator, &items[value_at]).map_err(|error| error.at(value_at))?;
+    let test = Node::Test(variable, check);
+    // Two negations cancel out, which keeps the tree flat.
+    Ok(if negated != (operator == "~=") { Node::Not(Box::new(test)) } else { test })
+}
+
+fn unknown_operator(name: &str) -> ExprError {
+    let foreign = FOREIGN_OPERATORS.iter().find(|(foreign, _)| foreign.eq_ignore_ascii_case(name));
+    let nearest =
+        foreign.map(|(_, ours)| *ours).or_else(|| nearest_of(&name.to_ascii_lowercase(), OPERATORS.into_iter()));
+    ExprError { nearest: nearest.map(str::to_owned), ..ExprError::new(format!("invalid operator '{name}'")) }
+}
+
+fn parse_check(operator: &str, value: &Json) -> Result<Check, ExprError> {
+    let ordered = |order| Ok(Check::Order(order, parse_operand(operator, value)?));
+    match operator {
+        "==" | "~=" | "has" if value.is_null() => Ok(Check::Unset),
+        "==" | "~=" | "has" => Ok(Check::Equal(parse_operand(operator, value)?)),
+        ">" => ordered(Order::Greater),
+        ">=" => ordered(Order::GreaterOrEqual),
+        "<" => ordered(Order::Less),
+        "<=" => ordered(Order::LessOrEqual),
+        "in" => {
+            let Json::Array(items) = value else {
+                return Err(ExprError::new("operator 'in' needs an array"));
+            };
+            parse_list(items, |item| parse_operand(operator, item)).map(Check::In)
+        }
+        "ipmatch" => match value {
+            Json::Array(items) => parse_list(items, parse_network).map(Check::IpMatch),
+            single => Ok(Check::IpMatch([parse_network(single)?].into())),
+        },
+        _ => match value {
+            Json::String(pattern) => parse_regex(pattern, operator == "~*").map(Check::Regex),
+            _ => Err(ExprError::new(format!("operator '{operator}' needs a regular expression as a string"))),
+        },
+    }
+}
+
+fn parse_list<T>(items: &[Json], parse: impl Fn(&Json) -> Result<T, ExprError>) -> Result<Box<[T]>, ExprError> {
+    items.iter().enumerate().map(|(index, item)| parse(item).map_err(|error| error.at(index))).collect()
+}
+
+fn parse_operand(operator: &str, value: &Json) -> Result<Operand, ExprError> {
+    match value {
+        Json::String(text) => Ok(Operand::Bytes(text.as_bytes().into())),
+        Json::Number(number) => Ok(Operand::Number(number.as_f64().unwrap_or(f64::NAN))),
+        Json::Bool(_) => Ok(Operand::Boolean),
+        Json::Null | Json::Array(_) | Json::Object(_) => {
+            Err(ExprError::new(format!("operator '{operator}' cannot compare with {value}")))
+        }
+    }
+}
+
+fn parse_network(value: &Json) -> Result<IpNet, ExprError> {
+    let text = value.as_str().ok_or_else(|| ExprError::new("operator 'ipmatch' needs addresses as strings"))?;
+    let parsed = match text.parse::<IpAddr>() {
+        Ok(address) => Ok(IpNet::from(address.to_canonical())),
+        Err(_) => text.parse::<IpNet>(),
+    };
+    parsed.map_err(|_| ExprError::new(format!("invalid ip address '{text}'")))
+}
+
+fn parse_regex(pattern: &str, caseless: bool) -> Result<Regex, ExprError> {
+    let build = |unicode| {
+        let mut builder = RegexBuilder::new(pattern);
+        builder.case_insensitive(caseless).unicode(unicode).size_limit(REGEX_BYTES).dfa_size_limit(REGEX_BYTES);
+        builder.build()
+    };
+    // Bytes first, as PCRE does it. A class such as [äö] is only possible with Unicode.
+    build(false).or_else(|_| build(true)).map_err(|error| {
+        let text = error.to_string();
+        let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
+        ExprError::new(format!("invalid regular expression '{pattern}': {reason}"))
+    })
+}

@@ -1,0 +1,25 @@
+//! Variables, templates and expressions: the three ways a configuration speaks about a request.
+//!
+//! All three are compiled once, when a configuration is loaded. On the path of a request nothing is looked up by
+//! name and nothing is allocated: a [`Variable`] is an enum, a [`Template`] is a list of literals and variables, and
+//! an [`Expr`] is a tree of tests.
+//!
+//! | in the configuration | here |
+//! |---|---|
+//! | `remote_addr`, `http_user_agent`, `arg_id`, … | [`Variable`], read through a [`Source`] as a [`Value`] |
+//! | `"$remote_addr/${arg_id}"` | [`Template`] |
+//! | `[["arg_id", ">", 10], ["http_x_env", "~~", "^prod"]]` | [`Expr`] |
+//!
+//! The names are those of nginx and Apache APISIX. A name that nobody knows is an error with the nearest known name,
+//! never a variable that is silently empty.
+
+mod expr;
+mod number;
+mod template;
+mod value;
+mod variable;
+
+pub use crate::expr::{Expr, ExprError};
+pub use crate::template::{Template, TemplateError};
+pub use crate::value::{Source, Value};
+pub use crate::variable::{Variable, VariableError};

@@ -1,0 +1,123 @@
+use std::fmt::{self, Write};
+use std::net::{IpAddr, Ipv4Addr};
+
+use crate::number::to_number;
+use crate::variable::Variable;
+
+/// Where the values of variables come from: a request on its way through the gateway.
+pub trait Source {
+    /// The value of `variable` now; `None` when it is not set.
+    fn variable(&self, variable: &Variable) -> Option<Value<'_>>;
+}
+
+/// The value of a variable, in the form in which the gateway holds it: nothing is printed before someone asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// Text as received; it need not be UTF-8.
+    Bytes(&'a [u8]),
+    /// A count, a port, a status.
+    Number(u64),
+    /// An address without port.
+    Ip(IpAddr),
+    /// A time in milliseconds, printed in seconds with three decimals, as nginx prints times.
+    Millis(u64),
+}
+
+impl Value<'_> {
+    /// Appends the printed value. Allocates only when `out` has to grow.
+    pub fn write_to(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.print(&mut Scratch::new()));
+    }
+
+    /// The value as a number, by the rules of Lua's `tonumber`; a time counts in seconds.
+    pub fn as_number(&self) -> Option<f64> {
+        match *self {
+            Value::Bytes(bytes) => to_number(bytes),
+            Value::Number(number) => Some(number as f64),
+            Value::Millis(millis) => Some(millis as f64 / 1000.0),
+            Value::Ip(_) => None,
+        }
+    }
+
+    /// The printed value: the bytes themselves, or what was written into `scratch`.
+    pub(crate) fn print<'b>(&'b self, scratch: &'b mut Scratch) -> &'b [u8] {
+        match *self {
+            Value::Bytes(bytes) => return bytes,
+            Value::Number(number) => scratch.decimal(number),
+            Value::Millis(millis) => scratch.seconds(millis),
+            Value::Ip(IpAddr::V4(address)) => scratch.ipv4(address),
+            Value::Ip(IpAddr::V6(address)) => {
+                // The scratch holds the longest address (45 bytes), so this cannot fail.
+                let _ = write!(scratch, "{address}");
+            }
+        }
+        scratch.written()
+    }
+}
+
+/// Room on the stack for one printed number or address.
+pub(crate) struct Scratch {
+    bytes: [u8; Scratch::SIZE],
+    length: usize,
+}
+
+impl Scratch {
+    const SIZE: usize = 48;
+
+    pub(crate) fn new() -> Scratch {
+        Scratch { bytes: [0; Scratch::SIZE], length: 0 }
+    }
+
+    fn written(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    fn append(&mut self, text: &[u8]) -> fmt::Result {
+        let room = self.bytes.get_mut(self.length..self.length + text.len()).ok_or(fmt::Error)?;
+        room.copy_from_slice(text);
+        self.length += text.len();
+        Ok(())
+    }
+
+    fn digit(&mut self, digit: u8) {
+        let _ = self.append(&[b'0' + digit]);
+    }
+
+    fn decimal(&mut self, mut number: u64) {
+        let mut digits = [0; 20];
+        let mut first = digits.len();
+        loop {
+            first -= 1;
+            digits[first] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                break;
+            }
+        }
+        let _ = self.append(&digits[first..]);
+    }
+
+    fn seconds(&mut self, millis: u64) {
+        self.decimal(millis / 1000);
+        let _ = self.append(b".");
+        for unit in [100, 10, 1] {
+            self.digit((millis / unit % 10) as u8);
+        }
+    }
+
+    /// By hand, because `Display` costs some 50 ns and every access log line prints an address.
+    fn ipv4(&mut self, address: Ipv4Addr) {
+        for (place, octet) in address.octets().into_iter().enumerate() {
+            if place > 0 {
+                let _ = self.append(b".");
+            }
+            self.decimal(u64::from(octet));
+        }
+    }
+}
+
+impl fmt::Write for Scratch {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.append(text.as_bytes())
+    }
+}

@@ -1,0 +1,297 @@
+use std::borrow::Cow;
+use std::fmt;
+
+/// Declares the variables that are a plain name: the enum, the table of names and the way back.
+macro_rules! variables {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal $(| $alias:literal)*,)+) => {
+        /// What a configuration can read of a request, its connection and its response.
+        ///
+        /// Names are compiled once with [`Variable::parse`]; a [`Source`](crate::Source) then answers by variant.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Variable {
+            $($(#[doc = $doc])+ $variant,)+
+            /// `http_<name>`: a request header field. The name is held in lower case with `-` for every `_`, and is
+            /// to be compared without regard to case. A field that was received with `_` in its name is another
+            /// field: treating the two as one lets a client smuggle a value past whoever sets the dashed one.
+            Header(Box<str>),
+            /// `arg_<name>`: the first query argument of that name, as it stands in the target. Case is kept.
+            Arg(Box<[u8]>),
+            /// `cookie_<name>`: a cookie of the request. Case is kept.
+            Cookie(Box<str>),
+            /// `uri_param_<name>`: a parameter of the matched path (`/users/:name`).
+            UriParam(Box<str>),
+            /// `sent_http_<name>`: a field of the response to the client; name as in [`Variable::Header`].
+            SentHeader(Box<str>),
+            /// `upstream_http_<name>`: a field of the upstream's response; name as in [`Variable::Header`].
+            UpstreamHeader(Box<str>),
+        }
+
+        /// Every plain name with its variable; an alias stands after the name it means.
+        const PLAIN: &[(&str, Variable)] = &[
+            $(($name, Variable::$variant), $(($alias, Variable::$variant),)*)+
+        ];
+
+        impl Variable {
+            fn plain_name(&self) -> Option<&'static str> {
+                match self {
+                    $(Variable::$variant => Some($name),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+variables! {
+    /// Address of the client, after trusted proxies were taken into account.
+    RemoteAddr = "remote_addr",
+    /// Port of the client.
+    RemotePort = "remote_port",
+    /// Address at which the request was accepted.
+    ServerAddr = "server_addr",
+    /// Port at which the request was accepted.
+    ServerPort = "server_port",
+    /// Name of the server that accepted the request.
+    ServerName = "server_name",
+    /// Host of the request in lower case and without port.
+    Host = "host",
+    /// Name of the machine.
+    Hostname = "hostname",
+    /// The Host field as received, with its port.
+    HttpHost = "http_host",
+    /// Path of the request after normalisation, without the query.
+    Uri = "uri" | "document_uri",
+    /// Target of the request as received, with the query.
+    RequestUri = "request_uri",
+    /// Query of the request, without `?`.
+    Args = "args" | "query_string",
+    /// `?` when the request has a query, else empty.
+    IsArgs = "is_args",
+    /// Method of the request.
+    RequestMethod = "request_method" | "method",
+    /// `http` or `https`.
+    Scheme = "scheme",
+    /// `HTTP/1.0`, `HTTP/1.1`, `HTTP/2.0` or `HTTP/3.0`.
+    ServerProtocol = "server_protocol",
+    /// Content-Type of the request.
+    ContentType = "content_type",
+    /// Content-Length of the request.
+    ContentLength = "content_length",
+    /// Name of the consumer that an authentication plugin has found.
+    ConsumerName = "consumer_name",
+    /// Id of that consumer's group.
+    ConsumerGroupId = "consumer_group_id",
+    /// Id of the matched route.
+    RouteId = "route_id",
+    /// Name of the matched route.
+    RouteName = "route_name",
+    /// Id of the route's service.
+    ServiceId = "service_id",
+    /// Name of the route's service.
+    ServiceName = "service_name",
+    /// The path pattern of the route that matched.
+    MatchedUri = "matched_uri",
+    /// The host pattern of the route that matched.
+    MatchedHost = "matched_host",
+    /// Address of the chosen upstream node.
+    BalancerIp = "balancer_ip",
+    /// Port of the chosen upstream node.
+    BalancerPort = "balancer_port",
+    /// Address and port of every upstream node that was tried.
+    UpstreamAddr = "upstream_addr",
+    /// Status of every upstream response.
+    UpstreamStatus = "upstream_status",
+    /// Time until the upstream's response had ended.
+    UpstreamResponseTime = "upstream_response_time",
+    /// Time until the connection to the upstream stood.
+    UpstreamConnectTime = "upstream_connect_time",
+    /// Time until the head of the upstream's response had arrived.
+    UpstreamHeaderTime = "upstream_header_time",
+    /// Time since the first byte of the request.
+    RequestTime = "request_time",
+    /// Bytes of the request: head and body.
+    RequestLength = "request_length",
+    /// Bytes sent to the client: head and body.
+    BytesSent = "bytes_sent",
+    /// Bytes of the response body sent to the client.
+    BodyBytesSent = "body_bytes_sent",
+    /// Status of the response.
+    Status = "status",
+    /// Local time as in ISO 8601.
+    TimeIso8601 = "time_iso8601",
+    /// Local time in the Common Log Format.
+    TimeLocal = "time_local",
+    /// Seconds since the epoch with milliseconds.
+    Msec = "msec",
+    /// Unique id of the request.
+    RequestId = "request_id",
+    /// Serial number of the connection.
+    Connection = "connection",
+    /// Number of requests made so far through the connection.
+    ConnectionRequests = "connection_requests",
+    /// Process id of the gateway.
+    Pid = "pid",
+    /// Time spent waiting for the upstream, in seconds: APISIX's own reckoning, all tries together.
+    ApisixUpstreamResponseTime = "apisix_upstream_response_time",
+    /// Time spent in the gateway itself.
+    GatewayLatency = "gateway_latency",
+}
+
+type Member = fn(&str) -> Variable;
+
+/// Families whose member stands in the name.
+const FAMILIES: &[(&str, Member)] = &[
+    ("arg_", |name| Variable::Arg(name.as_bytes().into())),
+    ("http_", |name| Variable::Header(field_name(name))),
+    ("cookie_", |name| Variable::Cookie(name.into())),
+    ("uri_param_", |name| Variable::UriParam(name.into())),
+    ("sent_http_", |name| Variable::SentHeader(field_name(name))),
+    ("upstream_http_", |name| Variable::UpstreamHeader(field_name(name))),
+];
+
+/// Names of nginx and APISIX that this gateway knows of and does not serve.
+const UNSUPPORTED: &[&str] = &[
+    "binary_remote_addr",
+    "body_bytes_received",
+    "document_root",
+    "http2",
+    "http3",
+    "https",
+    "limit_rate",
+    "mqtt_client_id",
+    "nginx_version",
+    "pipe",
+    "proxy_add_x_forwarded_for",
+    "proxy_host",
+    "proxy_port",
+    "rate_limiting_info",
+    "realpath_root",
+    "remote_user",
+    "request",
+    "request_body",
+    "request_body_file",
+    "request_completion",
+    "request_filename",
+    "request_line",
+    "request_llm_model",
+    "request_type",
+    "upstream_bytes_received",
+    "upstream_bytes_sent",
+    "upstream_cache_status",
+    "upstream_host",
+    "upstream_scheme",
+    "upstream_unresolved_host",
+    "upstream_uri",
+];
+
+/// The same for whole families.
+const UNSUPPORTED_FAMILIES: &[&str] = &[
+    "graphql_",
+    "jwt_",
+    "limit_conn_",
+    "limit_req_",
+    "llm_",
+    "post_arg.",
+    "post_arg_",
+    "proxy_protocol_",
+    "realip_",
+    "sent_trailer_",
+    "ssl_",
+    "tcpinfo_",
+    "upstream_cookie_",
+    "upstream_trailer_",
+];
+
+impl Variable {
+    /// Compiles a name, which comes without a leading `$`.
+    pub fn parse(name: &str) -> Result<Variable, VariableError> {
+        if let Some((_, variable)) = PLAIN.iter().find(|(plain, _)| *plain == name) {
+            return Ok(variable.clone());
+        }
+        for (prefix, member) in FAMILIES {
+            match name.strip_prefix(prefix) {
+                Some("") => return Err(VariableError::Incomplete { name: name.to_owned() }),
+                Some(rest) => return Ok(member(rest)),
+                None => {}
+            }
+        }
+        if UNSUPPORTED.contains(&name) || UNSUPPORTED_FAMILIES.iter().any(|prefix| name.starts_with(prefix)) {
+            return Err(VariableError::Unsupported { name: name.to_owned() });
+        }
+        Err(VariableError::Unknown { name: name.to_owned(), nearest: nearest_name(name) })
+    }
+
+    /// The variable's name without `$`; an alias is answered by the name it stands for.
+    pub fn name(&self) -> Cow<'_, str> {
+        let (prefix, member) = match self {
+            Variable::Header(name) => ("http_", Cow::Owned(name.replace('-', "_"))),
+            Variable::SentHeader(name) => ("sent_http_", Cow::Owned(name.replace('-', "_"))),
+            Variable::UpstreamHeader(name) => ("upstream_http_", Cow::Owned(name.replace('-', "_"))),
+            Variable::Arg(name) => ("arg_", String::from_utf8_lossy(name)),
+            Variable::Cookie(name) => ("cookie_", Cow::Borrowed(&**name)),
+            Variable::UriParam(name) => ("uri_param_", Cow::Borrowed(&**name)),
+            plain => return Cow::Borrowed(plain.plain_name().unwrap_or_default()),
+        };
+        Cow::Owned(format!("{prefix}{member}"))
+    }
+}
+
+impl fmt::Display for Variable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "${}", self.name())
+    }
+}
+
+/// Why a name is not a variable.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VariableError {
+    /// No such variable.
+    #[error("unknown variable '{name}'{}", suggestion(nearest.as_deref()))]
+    Unknown {
+        /// The name as written.
+        name: String,
+        /// The known name that looks most like it.
+        nearest: Option<String>,
+    },
+    /// nginx or APISIX has it, this gateway does not.
+    #[error("variable '{name}' is not supported yet")]
+    Unsupported {
+        /// The name as written.
+        name: String,
+    },
+    /// The prefix of a family, such as `http_`, with nothing behind it.
+    #[error("variable '{name}' lacks the name after its prefix")]
+    Incomplete {
+        /// The name as written.
+        name: String,
+    },
+}
+
+pub(crate) fn suggestion(nearest: Option<&str>) -> String {
+    nearest.map(|name| format!(" (did you mean '{name}'?)")).unwrap_or_default()
+}
+
+/// The candidate that looks most like `name`, if any looks like it at all.
+pub(crate) fn nearest_of<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    candidates
+        .map(|candidate| (strsim::normalized_damerau_levenshtein(name, candidate), candidate))
+        .filter(|(similarity, _)| *similarity >= 0.6)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| candidate)
+}
+
+/// The nearest plain name, or the name with the nearest family's prefix (`htp_host2` for `http_host2`).
+fn nearest_name(name: &str) -> Option<String> {
+    let lower = name.to_ascii_lowercase();
+    if let Some(plain) = nearest_of(&lower, PLAIN.iter().map(|(plain, _)| *plain)) {
+        return Some(plain.to_owned());
+    }
+    let (family, member) = name.split_once('_')?;
+    let prefix = nearest_of(&format!("{family}_"), FAMILIES.iter().map(|(prefix, _)| *prefix))?;
+    (!member.is_empty()).then(|| format!("{prefix}{member}"))
+}
+
+fn field_name(name: &str) -> Box<str> {
+    name.to_ascii_lowercase().replace('_', "-").into()
+}

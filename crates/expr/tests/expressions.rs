@@ -1,0 +1,205 @@
+//! Expressions in array form: what holds, what is refused, and with which words.
+
+use serde_json::{Value as Json, json};
+use weir_expr::{Expr, Source, Value, Variable};
+
+struct Request;
+
+impl Source for Request {
+    fn variable(&self, variable: &Variable) -> Option<Value<'_>> {
+        match variable {
+            Variable::RemoteAddr => Some(Value::Ip("::ffff:10.1.2.3".parse().unwrap())),
+            Variable::ServerPort => Some(Value::Number(9080)),
+            Variable::RequestTime => Some(Value::Millis(1500)),
+            Variable::Host => Some(Value::Bytes(b"api.test")),
+            Variable::Arg(name) => match &**name {
+                b"n" => Some(Value::Bytes(b"18")),
+                b"hex" => Some(Value::Bytes(b"0x10")),
+                b"name" => Some(Value::Bytes(b"jack")),
+                b"ip" => Some(Value::Bytes(b"2001:db8::7")),
+                b"latin" => Some(Value::Bytes(b"caf\xe9")),
+                b"empty" => Some(Value::Bytes(b"")),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+fn holds(json: &Json) -> bool {
+    Expr::parse(json).unwrap_or_else(|error| panic!("{json}: {error}")).eval(&Request)
+}
+
+#[test]
+fn tests_hold_or_fail() {
+    let holding = [
+        json!([]),
+        json!(["arg_name", "jack"]),
+        json!(["arg_name", "==", "jack"]),
+        json!([["arg_name", "==", "jack"], ["host", "==", "api.test"]]),
+        json!(["arg_empty", "==", ""]),
+        json!(["arg_n", "==", 18]),
+        json!(["arg_n", "==", 18.0]),
+        json!(["arg_n", "==", "18"]),
+        json!(["arg_n", "~=", "18.0"]),
+        json!(["arg_hex", "==", 16]),
+        json!(["server_port", "==", 9080]),
+        json!(["server_port", "==", "9080"]),
+        json!(["request_time", "==", 1.5]),
+        json!(["request_time", "==", "1.500"]),
+        json!(["arg_name", "~=", 5]),
+        json!(["arg_name", "~=", "joe"]),
+        json!(["arg_name", "~=", true]),
+        json!(["arg_n", ">", 9]),
+        json!(["arg_n", ">", "9"]),
+        json!(["arg_n", ">=", 18]),
+        json!(["arg_n", "<", 18.5]),
+        json!(["arg_n", "<=", "18"]),
+        json!(["arg_name", "<", "joe"]),
+        json!(["arg_name", ">", "18"]),
+        json!(["host", "~~", r"^api\.\w+$"]),
+        json!(["host", "~*", "^API"]),
+        json!(["arg_latin", "~~", "^caf.$"]),
+        json!(["server_port", "~~", "^90"]),
+        json!(["arg_name", "~~", "[äjö]ack"]),
+        json!(["arg_name", "in", ["joe", "jack"]]),
+        json!(["arg_n", "in", [17, 18]]),
+        json!(["arg_name", "!", "in", []]),
+        json!(["arg_name", "has", "jack"]),
+        json!(["arg_name", "!", "has", "jac"]),
+        json!(["remote_addr", "ipmatch", "10.0.0.0/8"]),
+        json!(["remote_addr", "ipmatch", ["192.168.0.0/16", "10.1.2.3"]]),
+        json!(["remote_addr", "ipmatch", "::ffff:10.1.2.3"]),
+        json!(["arg_ip", "ipmatch", ["2001:db8::/32"]]),
+        json!(["arg_name", "!", "ipmatch", "10.0.0.0/8"]),
+        json!(["arg_name", "!", "==", "joe"]),
+        json!(["arg_name", "!", "~=", "jack"]),
+    ];
+    for json in &holding {
+        assert!(holds(json), "{json} should hold");
+    }
+    let failing = [
+        json!(["arg_name", "Jack"]),
+        json!(["arg_n", "==", "18.0"]),
+        json!(["arg_name", "==", 5]),
+        json!(["arg_name", "==", true]),
+        json!([["arg_name", "==", "jack"], ["host", "==", "other"]]),
+        json!(["arg_name", ">", 5]),
+        json!(["arg_name", "<", 5]),
+        json!(["arg_name", ">", true]),
+        json!(["arg_n", ">", 18]),
+        json!(["host", "~~", "^API"]),
+        json!(["arg_name", "in", ["joe"]]),
+        json!(["arg_name", "has", "jac"]),
+        json!(["server_port", "ipmatch", "0.0.0.0/0"]),
+        json!(["arg_ip", "ipmatch", "10.0.0.0/8"]),
+        json!(["arg_name", "!", "==", "jack"]),
+    ];
+    for json in &failing {
+        assert!(!holds(json), "{json} should fail");
+    }
+}
+
+#[test]
+fn an_unset_variable_fails_everything_but_its_negation() {
+    let values = |operator: &str| match operator {
+        "in" => json!(["a", 1]),
+        "ipmatch" => json!("0.0.0.0/0"),
+        "~~" | "~*" => json!(".*"),
+        _ => json!("a"),
+    };
+    for operator in ["==", ">", ">=", "<", "<=", "~~", "~*", "in", "has", "ipmatch"] {
+        assert!(!holds(&json!(["arg_none", operator, values(operator)])), "{operator}");
+        assert!(holds(&json!(["arg_none", "!", operator, values(operator)])), "! {operator}");
+    }
+    assert!(holds(&json!(["arg_none", "~=", "a"])));
+    assert!(holds(&json!(["arg_none", "==", null])));
+    assert!(holds(&json!(["arg_none", null])));
+    assert!(!holds(&json!(["arg_none", "~=", null])));
+    assert!(holds(&json!(["arg_empty", "~=", null])));
+    assert!(!holds(&json!(["arg_empty", "==", null])));
+}
+
+#[test]
+fn logic_nests() {
+    let (yes, no) = (json!(["arg_name", "jack"]), json!(["arg_name", "joe"]));
+    let cases = [
+        (json!(["AND", yes, yes]), true),
+        (json!(["AND", yes, no]), false),
+        (json!(["OR", no, yes]), true),
+        (json!(["OR", no, no]), false),
+        (json!(["!AND", yes, no]), true),
+        (json!(["!AND", yes, yes]), false),
+        (json!(["!OR", no, no]), true),
+        (json!(["!OR", no, yes]), false),
+        (json!([["OR", no, ["AND", yes, ["!OR", no, no]]], yes]), true),
+        (json!(["AND", yes, [yes, ["OR", yes, no]]]), true),
+        (json!(["OR", [yes, no], [yes, ["!AND", no]]]), true),
+    ];
+    for (json, expected) in &cases {
+        assert_eq!(holds(json), *expected, "{json}");
+    }
+}
+
+#[test]
+fn a_bad_expression_is_refused_at_its_place() {
+    let mut deep = json!(["uri", "/"]);
+    for _ in 0..40 {
+        deep = json!([deep]);
+    }
+    let cases = [
+        (json!("uri"), "rule should be an array"),
+        (json!(null), "rule should be an array"),
+        (json!(["uri"]), "rule too short"),
+        (json!([["uri"]]), "[0]: rule too short"),
+        (json!(["AND"]), "rule too short"),
+        (json!(["uri", "!", "=="]), "rule too short"),
+        (json!(["uri", "==", "a", "b"]), "rule too long"),
+        (json!([["uri", "=~", "a"]]), "[0][1]: invalid operator '=~' (did you mean '~~'?)"),
+        (json!([["uri", "!=", "a"]]), "[0][1]: invalid operator '!=' (did you mean '~='?)"),
+        (json!([["uri", "==", "a"], ["uri", "!", "IN", ["a"]]]), "[1][2]: invalid operator 'IN' (did you mean 'in'?)"),
+        (json!([["uri", "ip_match", "::1"]]), "[0][1]: invalid operator 'ip_match' (did you mean 'ipmatch'?)"),
+        (json!([["uri", "x", "a"]]), "[0][1]: invalid operator 'x'"),
+        (json!([["uri", 7, "a"]]), "[0][1]: invalid operator '7'"),
+        (json!([["AND", ["uri", "/"], ["ury", "/"]]]), "[0][2][0]: unknown variable 'ury' (did you mean 'uri'?)"),
+        (json!([["post_arg_x", "/"]]), "[0][0]: variable 'post_arg_x' is not supported yet"),
+        (json!([["uri", "in", "a"]]), "[0][2]: operator 'in' needs an array"),
+        (json!([["uri", "in", ["a", {}]]]), "[0][2][1]: operator 'in' cannot compare with {}"),
+        (json!([["uri", "==", [1]]]), "[0][2]: operator '==' cannot compare with [1]"),
+        (json!([["uri", ">", null]]), "[0][2]: operator '>' cannot compare with null"),
+        (json!([["uri", "ipmatch", ["::1", "10.0.0.0/33"]]]), "[0][2][1]: invalid ip address '10.0.0.0/33'"),
+        (json!([["uri", "ipmatch", 4]]), "[0][2]: operator 'ipmatch' needs addresses as strings"),
+        (json!([["uri", "~~", 4]]), "[0][2]: operator '~~' needs a regular expression as a string"),
+        (json!(deep), "nested deeper than 32 levels"),
+    ];
+    for (json, message) in &cases {
+        let error = Expr::parse(json).unwrap_err().to_string();
+        assert!(error == *message || json == &deep && error.ends_with(message), "{json}: {error}");
+    }
+}
+
+#[test]
+fn a_regular_expression_that_cannot_be_served_says_so() {
+    for (pattern, part) in [
+        ("a(?=b)", "look-around"),
+        (r"(a)\1", "backreferences are not supported"),
+        ("a(", "unclosed group"),
+        ("(a{1000}){1000}", "size limit"),
+    ] {
+        let error = Expr::parse(&json!([["uri", "~~", pattern]])).unwrap_err();
+        assert_eq!(error.path, "[0][2]");
+        assert!(error.message.contains(part), "{error}");
+        assert!(!error.message.contains('\n'), "one line: {error}");
+    }
+}
+
+#[test]
+fn an_expression_explains_itself() {
+    let failing = |json: Json| Expr::parse(&json).unwrap().failing(&Request);
+    assert_eq!(failing(json!([["arg_name", "jack"], ["arg_n", "<", 3]])), Some("[1]".to_owned()));
+    assert_eq!(failing(json!(["AND", ["arg_name", "jack"], ["arg_n", "<", 3]])), Some("[2]".to_owned()));
+    assert_eq!(failing(json!(["arg_n", "<", 3])), Some(String::new()));
+    assert_eq!(failing(json!(["arg_n", ">", 3])), None);
+    let expr = Expr::parse(&json!([["OR", ["uri", "/"], ["!OR", ["args", "x"]]], ["host", "h"]])).unwrap();
+    assert_eq!(expr.variables(), [&Variable::Uri, &Variable::Args, &Variable::Host]);
+}

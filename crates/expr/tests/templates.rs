@@ -1,0 +1,87 @@
+//! Texts with variables in them.
+
+use weir_expr::{Source, Template, Value, Variable};
+
+struct Request;
+
+impl Source for Request {
+    fn variable(&self, variable: &Variable) -> Option<Value<'_>> {
+        match variable {
+            Variable::RemoteAddr => Some(Value::Ip([10, 0, 0, 7].into())),
+            Variable::Status => Some(Value::Number(200)),
+            Variable::RequestTime => Some(Value::Millis(12)),
+            Variable::Arg(name) if &**name == b"page-size" => Some(Value::Bytes(b"25")),
+            _ => None,
+        }
+    }
+}
+
+#[test]
+fn variables_are_replaced() {
+    let cases = [
+        ("", ""),
+        ("plain", "plain"),
+        ("$remote_addr", "10.0.0.7"),
+        ("<$remote_addr>", "<10.0.0.7>"),
+        ("$remote_addr/${status}x $request_time", "10.0.0.7/200x 0.012"),
+        ("${status}${status}", "200200"),
+        ("$status$status", "200200"),
+        ("${arg_page-size}", "25"),
+        ("[$arg_none]", "[]"),
+        ("cost: 5$", "cost: 5$"),
+        ("$ $- $1 $1x $$", "$ $- $1 $1x $$"),
+        ("$$status", "$200"),
+        ("${", "${"),
+        ("${}", "${}"),
+        ("${status", "${status"),
+        ("\u{e4}$status\u{df}", "\u{e4}200\u{df}"),
+    ];
+    for (text, expected) in cases {
+        let mut out = Vec::new();
+        Template::parse(text).unwrap().render(&Request, &mut out);
+        assert_eq!(String::from_utf8(out).unwrap(), expected, "{text}");
+    }
+}
+
+#[test]
+fn captures_are_replaced_where_asked_for() {
+    let captures: &[&[u8]] = &[b"/a/b", b"a", b"b"];
+    let cases = [
+        ("/$1/$2", "/a/b"),
+        ("$0", "/a/b"),
+        ("$12", "a2"),
+        ("${1}2-${10}", "a2-"),
+        ("$9", ""),
+        ("$$1 $status", "$1 200"),
+    ];
+    for (text, expected) in cases {
+        let template = Template::parse_with_captures(text).unwrap();
+        let mut out = Vec::new();
+        template.render_with_captures(&Request, captures, &mut out);
+        assert_eq!(String::from_utf8(out).unwrap(), expected, "{text}");
+    }
+    assert!(Template::parse_with_captures("/$1").unwrap().has_captures());
+    assert!(!Template::parse("/$1").unwrap().has_captures());
+}
+
+#[test]
+fn a_template_tells_what_it_holds() {
+    assert_eq!(Template::parse("").unwrap().literal(), Some(&b""[..]));
+    assert_eq!(Template::parse("5$ off").unwrap().literal(), Some(&b"5$ off"[..]));
+    let template = Template::parse("$uri?$args").unwrap();
+    assert_eq!(template.literal(), None);
+    assert_eq!(template.variables().collect::<Vec<_>>(), [&Variable::Uri, &Variable::Args]);
+}
+
+#[test]
+fn an_unknown_variable_is_an_error_with_its_position() {
+    let cases = [
+        ("a $statsu", 2, "at character 3: unknown variable 'statsu' (did you mean 'status'?)"),
+        ("${nothing_like_it}", 0, "at character 1: unknown variable 'nothing_like_it'"),
+        ("$uri $post_arg_x", 5, "at character 6: variable 'post_arg_x' is not supported yet"),
+    ];
+    for (text, position, message) in cases {
+        let error = Template::parse(text).unwrap_err();
+        assert_eq!((error.position, error.to_string().as_str()), (position, message));
+    }
+}

@@ -1,0 +1,278 @@
+//! What each hook may see and do.
+
+use weir_expr::{Source, Value, Variable};
+use weir_telemetry::metrics::Recorder;
+use weir_wire::name::FieldName;
+
+use crate::consumer::ConsumerMatch;
+use crate::exchange::{Client, Exchange};
+use crate::request::Request;
+use crate::response::{BodySource, Origin, Response};
+use crate::{Failure, Flow, Reply};
+
+/// A request before it goes upstream.
+#[derive(Debug)]
+pub struct RequestCx<'a>(pub &'a mut Exchange);
+
+impl RequestCx<'_> {
+    /// The request.
+    #[must_use]
+    pub fn request(&self) -> &Request {
+        &self.0.request
+    }
+
+    /// The request, to change it.
+    pub fn request_mut(&mut self) -> &mut Request {
+        &mut self.0.request
+    }
+
+    /// The client and its connection.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.0.client
+    }
+
+    /// Where variables are read from.
+    #[must_use]
+    pub fn source(&self) -> &dyn Source {
+        &*self.0
+    }
+
+    /// The value of a variable.
+    #[must_use]
+    pub fn variable(&self, variable: &Variable) -> Option<Value<'_>> {
+        self.0.variable(variable)
+    }
+
+    /// Milliseconds since the process started, on a clock that never goes back.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        self.0.times.now / 1000
+    }
+
+    /// Milliseconds since 1970 at the start of the request.
+    #[must_use]
+    pub fn unix_ms(&self) -> u64 {
+        self.0.times.unix_ms
+    }
+
+    /// The consumer found so far.
+    #[must_use]
+    pub fn consumer(&self) -> Option<ConsumerMatch> {
+        self.0.consumer
+    }
+
+    /// Says who calls. The upstream is told by `X-Consumer-Username` and, where known, `X-Credential-Identifier` and
+    /// `X-Consumer-Custom-ID`; what the client sent under these names is dropped.
+    pub fn set_consumer(&mut self, who: ConsumerMatch) {
+        self.0.consumer = Some(who);
+        let Exchange { tables, request, .. } = &mut *self.0;
+        let Some(tables) = tables else { return };
+        let base = request.buffer.bytes();
+        let fields = &mut request.head.fields;
+        for name in [&b"X-Consumer-Username"[..], b"X-Credential-Identifier", b"X-Consumer-Custom-ID"] {
+            fields.remove_str(base, name);
+        }
+        if let Some(consumer) = tables.consumers.get(who.consumer) {
+            fields.add(b"X-Consumer-Username", consumer.name.text.as_bytes());
+            if let Some(id) = &consumer.custom_id {
+                fields.add(b"X-Consumer-Custom-ID", id.as_bytes());
+            }
+        }
+        if let Some(id) = who.credential.and_then(|id| tables.consumers.credential(id)) {
+            fields.add(b"X-Credential-Identifier", id.as_bytes());
+        }
+    }
+
+    /// Sets a field of the response, whoever will give it; it replaces one of the same name.
+    pub fn set_response_field(&mut self, name: &FieldName, write: impl FnOnce(&mut Vec<u8>)) {
+        self.0.early_fields.remove(b"", name);
+        self.0.early_fields.add_with(name.text(), write);
+    }
+
+    /// Scratch memory, cleared, to build a value in; give it back with [`RequestCx::put_scratch`].
+    #[must_use]
+    pub fn take_scratch(&mut self) -> Vec<u8> {
+        let mut scratch = std::mem::take(&mut self.0.scratch);
+        scratch.clear();
+        scratch
+    }
+
+    /// Gives scratch memory back, so that the next request need not allocate it.
+    pub fn put_scratch(&mut self, scratch: Vec<u8>) {
+        self.0.scratch = scratch;
+    }
+
+    /// Answers the request here. Fields and body may be added before [`Answer::done`].
+    pub fn reply(&mut self, status: u16) -> Answer<'_> {
+        self.0.response.begin(status, Origin::Gateway);
+        Answer { response: &mut self.0.response }
+    }
+
+    /// Refuses the request with `{"message":"…"}`, as APISIX's plugins do.
+    pub fn refuse(&mut self, status: u16, message: &str) -> Flow {
+        self.reply(status).message(message).done()
+    }
+
+    /// Gives up: the request is refused with this status and the reason is logged.
+    pub fn fail(&self, status: u16, reason: &'static str) -> Flow {
+        Flow::Abort(Failure { status, ..Failure::internal(reason) })
+    }
+}
+
+/// An answer being made.
+#[derive(Debug)]
+pub struct Answer<'a> {
+    response: &'a mut Response,
+}
+
+impl Answer<'_> {
+    /// Adds a field.
+    #[must_use]
+    pub fn field(self, name: &str, value: &[u8]) -> Self {
+        self.response.head.fields.add(name.as_bytes(), value);
+        self
+    }
+
+    /// Appends to the body.
+    #[must_use]
+    pub fn body(self, body: &[u8]) -> Self {
+        self.response.body.extend_from_slice(body);
+        self
+    }
+
+    /// `{"message":"…"}` and a line end, with APISIX's content type for it.
+    #[must_use]
+    pub fn message(self, message: &str) -> Self {
+        let body = &mut self.response.body;
+        body.extend_from_slice(b"{\"message\":");
+        // Writing into a vector does not fail.
+        let _ = serde_json::to_writer(&mut *body, message);
+        body.extend_from_slice(b"}\n");
+        self.field("Content-Type", b"text/plain; charset=utf-8")
+    }
+
+    /// The answer is complete.
+    pub fn done(self) -> Flow {
+        Flow::Respond(Reply(()))
+    }
+}
+
+/// A request about to be sent to a node.
+#[derive(Debug)]
+pub struct UpstreamCx<'a>(pub &'a mut Exchange);
+
+impl UpstreamCx<'_> {
+    /// The request, to change it.
+    pub fn request_mut(&mut self) -> &mut Request {
+        &mut self.0.request
+    }
+
+    /// Which try this is, from 0.
+    #[must_use]
+    pub fn attempt(&self) -> usize {
+        self.0.upstream.tries.len().saturating_sub(1)
+    }
+
+    /// Where variables are read from.
+    #[must_use]
+    pub fn source(&self) -> &dyn Source {
+        &*self.0
+    }
+}
+
+/// A response whose head is known and not yet sent.
+#[derive(Debug)]
+pub struct ResponseCx<'a>(pub &'a mut Exchange);
+
+impl ResponseCx<'_> {
+    /// The status code.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        self.0.response.status()
+    }
+
+    /// Replaces the status code.
+    pub fn set_status(&mut self, status: u16) {
+        self.0.response.head.status = status;
+        self.0.response.head.reason = weir_wire::Span::default();
+    }
+
+    /// The response.
+    #[must_use]
+    pub fn response(&self) -> &Response {
+        &self.0.response
+    }
+
+    /// Where variables are read from.
+    #[must_use]
+    pub fn source(&self) -> &dyn Source {
+        &*self.0
+    }
+
+    /// Replaces a field.
+    pub fn set_field(&mut self, name: &FieldName, value: &[u8]) {
+        let response = &mut self.0.response;
+        response.head.fields.set(response.buffer.bytes(), name, value);
+    }
+
+    /// Adds a field.
+    pub fn add_field(&mut self, name: &FieldName, value: &[u8]) {
+        self.0.response.head.fields.add(name.text(), value);
+    }
+
+    /// Removes a field; tells whether there was one.
+    pub fn remove_field(&mut self, name: &FieldName) -> bool {
+        let response = &mut self.0.response;
+        response.head.fields.remove(response.buffer.bytes(), name)
+    }
+
+    /// Scratch memory, cleared; give it back with [`ResponseCx::put_scratch`].
+    #[must_use]
+    pub fn take_scratch(&mut self) -> Vec<u8> {
+        let mut scratch = std::mem::take(&mut self.0.scratch);
+        scratch.clear();
+        scratch
+    }
+
+    /// Gives scratch memory back.
+    pub fn put_scratch(&mut self, scratch: Vec<u8>) {
+        self.0.scratch = scratch;
+    }
+
+    /// Sends this body instead of the upstream's.
+    pub fn replace_body(&mut self, body: &[u8]) {
+        let response = &mut self.0.response;
+        response.source = BodySource::Here;
+        response.body.clear();
+        response.body.extend_from_slice(body);
+    }
+
+    /// Asks for [`Plugin::body`](crate::Plugin::body) to be called: with every piece, or `whole` with the body in one
+    /// piece, which is then collected up to `limits.buffered_body` (502 above).
+    pub fn filter_body(&mut self, whole: bool) {
+        self.0.response.filtered = true;
+        self.0.response.collected |= whole;
+    }
+}
+
+/// A response body on its way.
+#[derive(Debug)]
+pub struct BodyCx<'a>(pub &'a mut Exchange);
+
+impl BodyCx<'_> {
+    /// Where variables are read from.
+    #[must_use]
+    pub fn source(&self) -> &dyn Source {
+        &*self.0
+    }
+}
+
+/// An exchange that is over.
+#[derive(Debug)]
+pub struct LogCx<'a> {
+    /// The exchange.
+    pub exchange: &'a Exchange,
+    /// The worker's metrics.
+    pub recorder: &'a Recorder,
+}

@@ -1,0 +1,301 @@
+//! How a plugin is defined: one unit struct with its name, priority, configuration, documentation and example.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use schemars::{JsonSchema, Schema};
+use serde::de::DeserializeOwned;
+use weir_config::schema::{Checker, json_schema};
+use weir_config::{Diagnostic, Node, Scope, Severity};
+
+use crate::consumer::{ConsumerMatch, Consumers};
+use crate::state::StateRegistry;
+use crate::{Phases, Plugin};
+
+/// What is wrong with a configuration that has the right shape.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Invalid {
+    /// The field, relative to the plugin's configuration.
+    pub path: String,
+    /// What was expected.
+    pub message: String,
+    /// A warning does not keep the plugin from being built.
+    pub severity: Severity,
+}
+
+impl Invalid {
+    /// A fault in `path`.
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { path: path.into(), message: message.into(), severity: Severity::Error }
+    }
+
+    /// Something in `path` that works, though perhaps not as its author thinks.
+    pub fn warning(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Warning, ..Self::new(path, message) }
+    }
+}
+
+/// What the author of a plugin writes; [`Definition`] follows from it.
+pub trait Define: Sync + 'static {
+    /// Its name in configurations.
+    const NAME: &'static str;
+    /// Where it runs among the others of a phase: higher runs earlier.
+    const PRIORITY: i32;
+    /// The phases it may need.
+    const PHASES: Phases;
+    /// What it does, in Markdown: the text of its reference page before the table of fields.
+    const DOC: &'static str;
+    /// An example configuration in YAML, as it stands under `plugins.NAME`; a test runs it.
+    const EXAMPLE: &'static str;
+
+    /// Its configuration on a route, service or global rule.
+    type Conf: DeserializeOwned + JsonSchema + 'static;
+    /// Its configuration on a consumer or credential, for authentication plugins; else `()`.
+    type ConsumerConf: DeserializeOwned + JsonSchema + 'static;
+
+    /// Whether it authenticates: then consumers carry [`Define::ConsumerConf`].
+    const AUTH: bool = false;
+
+    /// Checks what the type alone does not.
+    ///
+    /// # Errors
+    /// Everything that is wrong, and warnings.
+    fn check(_conf: &Self::Conf) -> Result<(), Vec<Invalid>> {
+        Ok(())
+    }
+
+    /// Checks the plugin's `plugin_metadata`. Most plugins have none.
+    ///
+    /// # Errors
+    /// Everything that is wrong, and warnings.
+    fn check_metadata(metadata: &Node) -> Result<(), Vec<Diagnostic>> {
+        match metadata.as_map() {
+            Some([]) => Ok(()),
+            _ => Err(vec![Diagnostic::warning(metadata.mark, "", "this plugin has no metadata: it has no effect")]),
+        }
+    }
+
+    /// Builds an instance from a checked configuration.
+    ///
+    /// # Errors
+    /// What keeps it from being built; the whole change is then refused.
+    fn build(conf: Self::Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid>;
+
+    /// Builds what all instances share to find a consumer by its credential.
+    ///
+    /// # Errors
+    /// Such as two consumers with the same key.
+    fn credentials(_entries: Vec<AuthEntry<Self::ConsumerConf>>) -> Result<Credentials, (usize, Invalid)> {
+        Ok(Arc::new(()))
+    }
+}
+
+/// One consumer's or credential's data for an authentication plugin.
+#[derive(Debug)]
+pub struct AuthEntry<C> {
+    /// Whom it means.
+    pub who: ConsumerMatch,
+    /// The consumer's name.
+    pub username: String,
+    /// The data.
+    pub conf: C,
+}
+
+/// A lookup built by an authentication plugin from the consumers, shared by all its instances.
+pub type Credentials = Arc<dyn Any + Send + Sync>;
+
+/// What a plugin may use while it is built.
+#[derive(Debug)]
+pub struct BuildCx<'a> {
+    /// The plugin's name.
+    pub plugin: &'a str,
+    /// Where the configuration stands, such as `route/1` or `consumer/jack`: with the plugin's name and configuration
+    /// the key of its state.
+    pub place: &'a str,
+    /// State that survives changes.
+    pub states: &'a StateRegistry,
+    /// The consumers.
+    pub consumers: &'a Consumers,
+    /// What [`Define::credentials`] built, for authentication plugins.
+    pub credentials: Option<&'a Credentials>,
+    /// The plugin's configuration as written, for keys of state.
+    pub conf: &'a Node,
+    /// Most keys one limiter may hold (`limits.limit_keys`).
+    pub limit_keys: usize,
+    /// The plugin's `plugin_metadata`, where there is one.
+    pub metadata: Option<&'a Node>,
+    /// Name and version, as told in fields such as `x-mock-by`.
+    pub product: &'a str,
+}
+
+impl BuildCx<'_> {
+    /// The dense id of a consumer that the configuration names, such as `anonymous_consumer`.
+    ///
+    /// # Errors
+    /// There is no such consumer.
+    pub fn consumer(&self, field: &str, name: &str) -> Result<u32, Invalid> {
+        self.consumers.find(name).ok_or_else(|| Invalid::new(field, format!("there is no consumer '{name}'")))
+    }
+
+    /// The credentials in the type that the plugin built.
+    #[must_use]
+    pub fn credentials<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.credentials.and_then(|c| c.clone().downcast::<T>().ok())
+    }
+}
+
+/// A plugin's definition without its types, as the registry lists it.
+pub trait Definition: Sync {
+    /// Its name.
+    fn name(&self) -> &'static str;
+    /// Its priority.
+    fn priority(&self) -> i32;
+    /// The phases it may need.
+    fn phases(&self) -> Phases;
+    /// Whether it authenticates.
+    fn is_auth(&self) -> bool;
+    /// What it does, in Markdown.
+    fn doc(&self) -> &'static str;
+    /// An example configuration in YAML.
+    fn example(&self) -> &'static str;
+    /// The JSON Schema of its configuration.
+    fn schema(&self) -> Schema;
+    /// The JSON Schema of its configuration on consumers.
+    fn consumer_schema(&self) -> Option<Schema>;
+    /// Checks a configuration.
+    ///
+    /// # Errors
+    /// Everything that is wrong, with positions; warnings are among it, and when there is nothing else the
+    /// configuration can be built.
+    fn check(&self, scope: Scope, conf: &Node) -> Result<(), Vec<Diagnostic>>;
+    /// Builds an instance.
+    ///
+    /// # Errors
+    /// What is wrong, with its position.
+    fn build(&self, conf: &Node, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Diagnostic>;
+    /// Builds the lookup of consumers.
+    ///
+    /// # Errors
+    /// The entry (its place in the list) and what is wrong with it.
+    fn credentials(&self, entries: &[(ConsumerMatch, &str, &Node)]) -> Result<Credentials, (usize, Diagnostic)>;
+}
+
+impl<T: Define> Definition for T {
+    fn name(&self) -> &'static str {
+        T::NAME
+    }
+
+    fn priority(&self) -> i32 {
+        T::PRIORITY
+    }
+
+    fn phases(&self) -> Phases {
+        T::PHASES
+    }
+
+    fn is_auth(&self) -> bool {
+        T::AUTH
+    }
+
+    fn doc(&self) -> &'static str {
+        T::DOC
+    }
+
+    fn example(&self) -> &'static str {
+        T::EXAMPLE
+    }
+
+    fn schema(&self) -> Schema {
+        json_schema::<T::Conf>()
+    }
+
+    fn consumer_schema(&self) -> Option<Schema> {
+        T::AUTH.then(|| json_schema::<T::ConsumerConf>())
+    }
+
+    fn check(&self, scope: Scope, conf: &Node) -> Result<(), Vec<Diagnostic>> {
+        if scope == Scope::Metadata {
+            return T::check_metadata(conf);
+        }
+        if scope == Scope::Consumer && T::AUTH {
+            let (_, found) = read::<T::ConsumerConf>(conf);
+            return if found.is_empty() { Ok(()) } else { Err(found) };
+        }
+        let (typed, mut found) = read::<T::Conf>(conf);
+        if let Some(Err(faults)) = typed.as_ref().map(T::check) {
+            found.extend(faults.into_iter().map(|fault| locate(conf, fault)));
+        }
+        if found.is_empty() { Ok(()) } else { Err(found) }
+    }
+
+    fn build(&self, conf: &Node, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Diagnostic> {
+        let (typed, found) = read::<T::Conf>(conf);
+        let typed = typed.ok_or_else(|| first_error(conf, found))?;
+        T::build(typed, cx).map_err(|fault| locate(conf, fault))
+    }
+
+    fn credentials(&self, entries: &[(ConsumerMatch, &str, &Node)]) -> Result<Credentials, (usize, Diagnostic)> {
+        let mut typed = Vec::with_capacity(entries.len());
+        for (at, (who, username, conf)) in entries.iter().enumerate() {
+            // Without the check against the schema, which a million consumers would make slow: it was made before.
+            let parsed = match conf.parse_into::<T::ConsumerConf>() {
+                Ok(parsed) => parsed,
+                Err(_) => {
+                    let (typed, found) = read::<T::ConsumerConf>(conf);
+                    typed.ok_or_else(|| (at, first_error(conf, found)))?
+                }
+            };
+            typed.push(AuthEntry { who: *who, username: (*username).to_owned(), conf: parsed });
+        }
+        T::credentials(typed).map_err(|(at, fault)| {
+            let found = entries.get(at).map(|(_, _, conf)| locate(conf, fault.clone()));
+            (at, found.unwrap_or_else(|| Diagnostic::error(weir_config::Mark::NONE, fault.path, fault.message)))
+        })
+    }
+}
+
+/// Reads a configuration: its type, unless something is wrong with it, and what there is to say about it.
+///
+/// A field that is not known is a warning: most of APISIX's plugin schemas are open, and real files carry fields that
+/// never had an effect. Inside of a field unknown names are errors.
+fn read<C: DeserializeOwned + JsonSchema + 'static>(conf: &Node) -> (Option<C>, Vec<Diagnostic>) {
+    let mut found = Checker::of::<C>().check(conf);
+    let mut known = std::borrow::Cow::Borrowed(conf);
+    for fault in &mut found {
+        if fault.message == UNKNOWN_FIELD && known.to_mut().remove(&fault.path).is_some() {
+            fault.severity = Severity::Warning;
+            "unknown field, it has no effect".clone_into(&mut fault.message);
+        }
+    }
+    if found.iter().any(Diagnostic::is_error) {
+        return (None, found);
+    }
+    match known.parse_into() {
+        Ok(typed) => (Some(typed), found),
+        Err(error) => {
+            found.push(error);
+            (None, found)
+        }
+    }
+}
+
+/// What a [`Checker`] says of a field that a closed schema does not have.
+const UNKNOWN_FIELD: &str = "unknown field";
+
+fn first_error(conf: &Node, found: Vec<Diagnostic>) -> Diagnostic {
+    let error = found.into_iter().find(Diagnostic::is_error);
+    error.unwrap_or_else(|| Diagnostic::error(conf.mark, "", "the configuration cannot be read"))
+}
+
+/// Finds the position of the field a fault is about.
+fn locate(conf: &Node, fault: Invalid) -> Diagnostic {
+    let mut node = conf;
+    for key in fault.path.split(['.', '[']).map(|k| k.trim_end_matches(']')) {
+        let next = node.get(key).or_else(|| key.parse::<usize>().ok().and_then(|i| node.as_seq()?.get(i)));
+        match next {
+            Some(next) => node = next,
+            None => break,
+        }
+    }
+    Diagnostic { severity: fault.severity, ..Diagnostic::error(node.mark, fault.path, fault.message) }
+}

@@ -1,0 +1,249 @@
+//! One request and its response, with everything known about them. Pooled by a worker, so that a request allocates
+//! nothing.
+
+use std::cell::OnceCell;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use weir_router::{Match, Params};
+use weir_telemetry::metrics::Label;
+use weir_wire::fields::Fields;
+
+use crate::consumer::ConsumerMatch;
+use crate::request::Request;
+use crate::response::Response;
+use crate::tables::{RouteInfo, Tables};
+use crate::variables::Moment;
+
+/// What a read buffer has room for at first; it grows up to the limits and is cut back afterwards.
+const BUFFER: usize = 16 << 10;
+/// Largest scratch memory that is kept between requests.
+const KEEP: usize = 64 << 10;
+
+/// One exchange.
+#[derive(Debug)]
+pub struct Exchange {
+    /// The request.
+    pub request: Request,
+    /// The response.
+    pub response: Response,
+    /// Response fields set before there is a response; they replace those of the same name.
+    pub early_fields: Fields,
+    /// The client and the connection.
+    pub client: Client,
+    /// The configuration's names.
+    pub tables: Option<Rc<Arc<Tables>>>,
+    /// The matched route.
+    pub matched: Option<Match>,
+    /// Path parameters of the match.
+    pub params: Params,
+    /// Who calls.
+    pub consumer: Option<ConsumerMatch>,
+    /// The upstream side.
+    pub upstream: UpstreamInfo,
+    /// When things happened.
+    pub times: Times,
+    /// Bytes received from the client for this request so far.
+    pub received: u64,
+    /// Bytes sent to the client for this response so far.
+    pub sent: u64,
+    /// Bytes of the head among `sent`.
+    pub sent_head: u64,
+    /// Room for bytes about to be written: a head, or re-framed body bytes.
+    pub out: Vec<u8>,
+    /// Room for a plugin to build a value in.
+    pub scratch: Vec<u8>,
+    pub(crate) request_id: OnceCell<[u8; 32]>,
+    pub(crate) moment: OnceCell<Moment>,
+}
+
+/// The client and its connection.
+#[derive(Debug, Clone, Copy)]
+pub struct Client {
+    /// Its address, after trusted proxies were taken into account.
+    pub addr: IpAddr,
+    /// Its port.
+    pub port: u16,
+    /// The address of the peer itself.
+    pub peer: IpAddr,
+    /// Where it was accepted.
+    pub local: SocketAddr,
+    /// `http` or `https`.
+    pub https: bool,
+    /// Serial number of the connection in this process.
+    pub connection: u64,
+    /// Number of requests on the connection, this one included.
+    pub requests: u64,
+}
+
+impl Default for Client {
+    fn default() -> Self {
+        let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        Self {
+            addr: nowhere,
+            port: 0,
+            peer: nowhere,
+            local: SocketAddr::new(nowhere, 0),
+            https: false,
+            connection: 0,
+            requests: 0,
+        }
+    }
+}
+
+/// Points in time, in microseconds of the worker's clock, which counts from the start of the process.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Times {
+    /// The first byte of the request.
+    pub start: u64,
+    /// Now, renewed between phases that wait.
+    pub now: u64,
+    /// The first try at an upstream began; 0: none did.
+    pub upstream_start: u64,
+    /// The upstream's response had ended.
+    pub upstream_end: u64,
+    /// Milliseconds since 1970 at `start`.
+    pub unix_ms: u64,
+}
+
+/// What was tried upstream.
+#[derive(Debug, Default)]
+pub struct UpstreamInfo {
+    /// Every try, in order.
+    pub tries: Vec<Try>,
+    /// Positions of the nodes that were tried.
+    pub tried: Vec<u16>,
+    /// Metric label of the last node's address.
+    pub node: Option<Label>,
+    /// Texts of `upstream_addr`, `upstream_status` and `upstream_response_time`, made before the log phase.
+    pub(crate) addr_text: Vec<u8>,
+    pub(crate) status_text: Vec<u8>,
+    pub(crate) time_text: Vec<u8>,
+}
+
+/// One try at a node. Times are microseconds after its begin; 0: not reached.
+#[derive(Debug, Clone, Copy)]
+pub struct Try {
+    /// The node's address; `None` when its name has none.
+    pub addr: Option<SocketAddr>,
+    /// The status it answered, or that the gateway gave it for failing.
+    pub status: u16,
+    /// When it began, on the worker's clock.
+    pub begin: u64,
+    /// The connection stood.
+    pub connected: u64,
+    /// The response head had arrived.
+    pub head: u64,
+    /// The response had ended.
+    pub end: u64,
+}
+
+impl Default for Exchange {
+    fn default() -> Self {
+        Self {
+            request: Request::new(BUFFER),
+            response: Response::new(BUFFER),
+            early_fields: Fields::default(),
+            client: Client::default(),
+            tables: None,
+            matched: None,
+            params: Params::default(),
+            consumer: None,
+            upstream: UpstreamInfo::default(),
+            times: Times::default(),
+            received: 0,
+            sent: 0,
+            sent_head: 0,
+            out: Vec::with_capacity(2 << 10),
+            scratch: Vec::with_capacity(256),
+            request_id: OnceCell::new(),
+            moment: OnceCell::new(),
+        }
+    }
+}
+
+impl Exchange {
+    /// Forgets the last exchange; bytes in the request buffer stay (they may be the next request).
+    pub fn reset(&mut self) {
+        self.response.reset();
+        self.early_fields.clear();
+        self.tables = None;
+        self.matched = None;
+        self.consumer = None;
+        self.upstream.tries.clear();
+        self.upstream.tried.clear();
+        self.upstream.node = None;
+        self.times = Times::default();
+        self.received = 0;
+        self.sent = 0;
+        self.sent_head = 0;
+        self.out.clear();
+        self.request_id.take();
+        self.moment.take();
+    }
+
+    /// Makes room for a message of ordinary size; called when it is taken for a connection.
+    pub fn make_room(&mut self) {
+        self.request.buffer.clear();
+        self.request.buffer.grow(BUFFER);
+        self.response.buffer.clear();
+        self.response.buffer.grow(BUFFER);
+    }
+
+    /// Gives memory back that an unusually large message took; called before it is pooled.
+    pub fn shrink(&mut self) {
+        self.request.buffer.clear();
+        self.request.buffer.shrink(BUFFER);
+        self.request.head.fields.shrink(64, KEEP);
+        self.response.buffer.clear();
+        self.response.buffer.shrink(BUFFER);
+        self.response.head.fields.shrink(64, KEEP);
+        for room in [&mut self.out, &mut self.scratch, &mut self.response.body] {
+            room.clear();
+            room.shrink_to(KEEP);
+        }
+    }
+
+    /// The matched route's names.
+    #[must_use]
+    pub fn route(&self) -> Option<&RouteInfo> {
+        self.tables.as_ref()?.routes.get(self.matched?.route as usize)
+    }
+
+    /// The consumer, once an authentication plugin has found one.
+    #[must_use]
+    pub fn consumer(&self) -> Option<&crate::Consumer> {
+        self.tables.as_ref()?.consumers.get(self.consumer?.consumer)
+    }
+
+    /// Microseconds spent on upstreams; `None` when none was asked.
+    #[must_use]
+    pub fn upstream_us(&self) -> Option<u64> {
+        (self.times.upstream_start != 0)
+            .then(|| self.times.upstream_end.max(self.times.upstream_start) - self.times.upstream_start)
+    }
+
+    /// Makes the texts that the log phase reads.
+    pub fn prepare_log(&mut self) {
+        let info = &mut self.upstream;
+        info.addr_text.clear();
+        info.status_text.clear();
+        info.time_text.clear();
+        for (i, attempt) in info.tries.iter().enumerate() {
+            if i > 0 {
+                for text in [&mut info.addr_text, &mut info.status_text, &mut info.time_text] {
+                    text.extend_from_slice(b", ");
+                }
+            }
+            match attempt.addr {
+                Some(addr) => {
+                    crate::variables::push_socket(&mut info.addr_text, addr);
+                }
+                None => info.addr_text.push(b'-'),
+            }
+            weir_wire::push_number(&mut info.status_text, u64::from(attempt.status));
+            weir_expr::Value::Millis(attempt.end.div_ceil(1000)).write_to(&mut info.time_text);
+        }
+    }
+}

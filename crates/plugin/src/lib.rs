@@ -1,0 +1,209 @@
+//! The plugin API: what a plugin is, what it sees of a request, and how it is defined.
+//!
+//! ```text
+//!  route matched ─► rewrite ─► (consumer known) ─► access ─► upstream_request ─► node ─► response ─► body ─► log
+//!                   global rules first, then the route's plugins, from high priority to low, in every phase
+//! ```
+//!
+//! A plugin is one file with a unit struct that implements [`Define`], and one line in the registry. Its hooks are
+//! synchronous; one that has to wait returns [`Flow::Suspend`] and goes on in [`Plugin::request_io`]. A plugin never
+//! knows which version of HTTP carries a message.
+
+mod consumer;
+mod context;
+mod definition;
+mod exchange;
+mod request;
+mod response;
+mod state;
+mod tables;
+mod variables;
+
+pub use consumer::{Consumer, ConsumerMatch, Consumers};
+pub use context::{BodyCx, LogCx, RequestCx, ResponseCx, UpstreamCx};
+pub use definition::{AuthEntry, BuildCx, Credentials, Define, Definition, Invalid};
+pub use exchange::{Client, Exchange, Times, Try, UpstreamInfo};
+pub use request::{Request, UpstreamTarget};
+pub use response::{BodySource, Origin, Response};
+pub use state::{Shared, StateRegistry};
+pub use tables::{Named, RouteInfo, Tables};
+
+use std::future::Future;
+use std::pin::Pin;
+
+/// A future of one worker: it never leaves its thread.
+pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// A plugin as it is configured in one place. It is shared by all workers; what it counts, it counts in atomics.
+///
+/// Hooks are called for the phases in [`Plugin::phases`]. The defaults do nothing.
+pub trait Plugin: Send + Sync + 'static {
+    /// The phases this instance needs, among the `declared` ones of its definition: a configuration that has no use
+    /// for a phase should not pay for it.
+    fn phases(&self, declared: Phases) -> Phases {
+        declared
+    }
+
+    /// Before the consumer is known: authentication, redirects, changes to the request.
+    fn rewrite(&self, _cx: &mut RequestCx<'_>) -> Flow {
+        Flow::Continue
+    }
+
+    /// With the consumer known: limits, permissions, answers of its own.
+    fn access(&self, _cx: &mut RequestCx<'_>) -> Flow {
+        Flow::Continue
+    }
+
+    /// Goes on after [`Flow::Suspend`], for what has to wait. The only boxed future on the way of a request.
+    fn request_io<'a>(&'a self, _cx: &'a mut RequestCx<'_>) -> LocalFuture<'a, Flow> {
+        Box::pin(std::future::ready(Flow::Abort(Failure::internal("plugin suspended without a continuation"))))
+    }
+
+    /// Before each try at a node: last changes to what the upstream receives.
+    fn upstream_request(&self, _cx: &mut UpstreamCx<'_>) -> Flow {
+        Flow::Continue
+    }
+
+    /// When the head of the answer is known, whoever gave it.
+    fn response(&self, _cx: &mut ResponseCx<'_>) -> Flow {
+        Flow::Continue
+    }
+
+    /// A piece of the response body, to be changed in place. With `last` the body ends; then the piece may be empty.
+    /// Called only after the plugin asked for it in [`Plugin::response`] with [`ResponseCx::filter_body`].
+    fn body(&self, _cx: &mut BodyCx<'_>, _chunk: &mut Vec<u8>, _last: bool) -> Flow {
+        Flow::Continue
+    }
+
+    /// After the answer was sent, or the exchange ended otherwise.
+    fn log(&self, _cx: &LogCx<'_>) {}
+}
+
+/// What happens after a hook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Flow {
+    /// The next plugin.
+    Continue,
+    /// The answer in [`Exchange::response`] is sent; no further plugin of the request phases runs.
+    Respond(Reply),
+    /// The plugin has to wait: [`Plugin::request_io`] is called.
+    Suspend,
+    /// The plugin cannot decide; the request is refused.
+    Abort(Failure),
+}
+
+/// Proof that an answer was prepared with [`RequestCx::reply`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reply(pub(crate) ());
+
+/// Why the gateway itself gave an answer instead of the upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failure {
+    /// The status to answer with.
+    pub status: u16,
+    /// Which side failed.
+    pub side: Side,
+    /// What failed, in a few fixed words, for the log and the `X-Weir-Error` field.
+    pub reason: &'static str,
+}
+
+/// The side of the gateway on which an exchange failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The client sent something wrong, or went away.
+    Client,
+    /// The gateway: configuration, a plugin, a bound.
+    Gateway,
+    /// The upstream.
+    Upstream,
+}
+
+impl Side {
+    /// Its name in the `X-Weir-Error` field.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Gateway => "gateway",
+            Self::Upstream => "upstream",
+        }
+    }
+}
+
+impl Failure {
+    /// A plugin or the gateway failed: 500.
+    #[must_use]
+    pub const fn internal(reason: &'static str) -> Self {
+        Self { status: 500, side: Side::Gateway, reason }
+    }
+
+    /// The upstream failed, with 502, 503 or 504.
+    #[must_use]
+    pub const fn upstream(status: u16, reason: &'static str) -> Self {
+        Self { status, side: Side::Upstream, reason }
+    }
+}
+
+impl From<weir_wire::Reject> for Failure {
+    fn from(reject: weir_wire::Reject) -> Self {
+        let side = if reject.status == 502 { Side::Upstream } else { Side::Client };
+        Self { status: reject.status, side, reason: reject.reason }
+    }
+}
+
+/// A set of phases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Phases(u8);
+
+impl Phases {
+    /// No phase.
+    pub const NONE: Self = Self(0);
+    /// [`Plugin::rewrite`]
+    pub const REWRITE: Self = Self(1);
+    /// [`Plugin::access`]
+    pub const ACCESS: Self = Self(2);
+    /// [`Plugin::upstream_request`]
+    pub const UPSTREAM: Self = Self(4);
+    /// [`Plugin::response`]
+    pub const RESPONSE: Self = Self(8);
+    /// [`Plugin::body`]
+    pub const BODY: Self = Self(16);
+    /// [`Plugin::log`]
+    pub const LOG: Self = Self(32);
+
+    /// Both sets together.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// This set without `other`.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// Whether all of `other` is in this set.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Names of the phases, for documentation.
+    #[must_use]
+    pub fn names(self) -> Vec<&'static str> {
+        [
+            (Self::REWRITE, "rewrite"),
+            (Self::ACCESS, "access"),
+            (Self::UPSTREAM, "upstream_request"),
+            (Self::RESPONSE, "response"),
+            (Self::BODY, "body"),
+            (Self::LOG, "log"),
+        ]
+        .into_iter()
+        .filter(|(phase, _)| self.contains(*phase))
+        .map(|(_, name)| name)
+        .collect()
+    }
+}

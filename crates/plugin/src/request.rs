@@ -1,0 +1,271 @@
+//! The request as plugins see it.
+
+use weir_wire::buffer::Buffer;
+use weir_wire::head::RequestHead;
+use weir_wire::method::Method;
+use weir_wire::name::FieldName;
+use weir_wire::target::{self, Form, PathRules, Target};
+use weir_wire::{Reject, Span};
+
+/// A request: its head, the one normalised path, and what plugins changed for the upstream.
+#[derive(Debug)]
+pub struct Request {
+    /// The read buffer: the head, then what has been received of the body.
+    pub buffer: Buffer,
+    /// The head, as spans of the buffer.
+    pub head: RequestHead,
+    /// Where the target's parts stand.
+    target: Target,
+    /// Host in lower case, with its port.
+    host: Vec<u8>,
+    /// Bytes of `host` without the port.
+    host_len: usize,
+    /// The normalised path, when the received one was not normal.
+    decoded: Vec<u8>,
+    /// The same in the form in which it is sent.
+    encoded: Vec<u8>,
+    /// The query without the arguments that were taken out; valid with `query_edited`.
+    edited_query: Vec<u8>,
+    query_edited: bool,
+    /// Changes to what the upstream receives.
+    pub upstream: UpstreamTarget,
+}
+
+/// What the upstream receives instead of the client's own request line and Host.
+#[derive(Debug, Default)]
+pub struct UpstreamTarget {
+    /// The target, path and query, already encoded; empty: the client's, normalised.
+    pub target: Vec<u8>,
+    /// The method; `None`: the client's.
+    pub method: Option<Method>,
+    /// The Host; empty: by the upstream's `pass_host`.
+    pub host: Vec<u8>,
+}
+
+impl Request {
+    pub(crate) fn new(buffer: usize) -> Self {
+        Self {
+            buffer: Buffer::new(buffer),
+            head: RequestHead::default(),
+            target: Target::default(),
+            host: Vec::new(),
+            host_len: 0,
+            decoded: Vec::new(),
+            encoded: Vec::new(),
+            edited_query: Vec::new(),
+            query_edited: false,
+            upstream: UpstreamTarget::default(),
+        }
+    }
+
+    /// Takes in a parsed head: splits the target, normalises the path, reads the host.
+    ///
+    /// # Errors
+    /// 400 as in [`target::split`] and [`target::normalise`].
+    pub fn accept_head(&mut self, rules: PathRules) -> Result<(), Reject> {
+        let base = self.buffer.bytes();
+        let text = self.head.target.of(base);
+        self.target = target::split(text)?;
+        self.query_edited = false;
+        self.upstream.target.clear();
+        self.upstream.method = None;
+        self.upstream.host.clear();
+        let host = match self.target.authority {
+            // RFC 9112 section 3.2.2: the target's host goes before the Host field.
+            Some(authority) => authority.of(text),
+            None => self.head.host.unwrap_or_default().of(base),
+        };
+        self.host.clear();
+        self.host.extend(host.iter().map(u8::to_ascii_lowercase));
+        self.host_len = match memchr_port(&self.host) {
+            Some(colon) => colon,
+            None => self.host.len(),
+        };
+        // Rules that may change a path in normal form take the slow way as well.
+        let path = self.target.path.unwrap_or_default().of(text);
+        let tail = rules.delete_tail_slash && path.len() > 1 && path.last() == Some(&b'/');
+        if !self.target.normal || tail {
+            self.target.normal = false;
+            target::normalise(path, rules, &mut self.decoded, &mut self.encoded)?;
+        }
+        Ok(())
+    }
+
+    /// The method.
+    #[must_use]
+    pub fn method(&self) -> Method {
+        self.head.method
+    }
+
+    /// The method's name.
+    #[must_use]
+    pub fn method_bytes(&self) -> &[u8] {
+        self.head.method_span.of(self.buffer.bytes())
+    }
+
+    /// The form of the target.
+    #[must_use]
+    pub fn form(&self) -> Form {
+        self.target.form
+    }
+
+    fn part(&self, span: Option<Span>) -> Option<&[u8]> {
+        span.map(|s| s.of(self.head.target.of(self.buffer.bytes())))
+    }
+
+    /// The normalised, decoded path: what routes are matched against.
+    #[must_use]
+    pub fn path(&self) -> &[u8] {
+        if self.target.normal { self.part(self.target.path).unwrap_or(b"/") } else { &self.decoded }
+    }
+
+    /// The normalised path in the form in which it is sent.
+    #[must_use]
+    pub fn encoded_path(&self) -> &[u8] {
+        if self.target.normal { self.part(self.target.path).unwrap_or(b"/") } else { &self.encoded }
+    }
+
+    /// The query as received, without `?` and without the arguments that plugins took out.
+    #[must_use]
+    pub fn query(&self) -> Option<&[u8]> {
+        if self.query_edited {
+            return Some(self.edited_query.as_slice()).filter(|q| !q.is_empty());
+        }
+        self.part(self.target.query)
+    }
+
+    /// Keeps only the query arguments, each as it was received, for which `keep` holds: for the plugins that follow and
+    /// for the upstream. A target that a plugin has already rewritten stays as it is.
+    pub fn retain_arguments(&mut self, mut keep: impl FnMut(&[u8]) -> bool) {
+        let mut kept = std::mem::take(&mut self.edited_query);
+        if !self.query_edited {
+            kept.clear();
+            kept.extend_from_slice(self.part(self.target.query).unwrap_or_default());
+        }
+        let (mut from, mut to) = (0, 0);
+        while from < kept.len() {
+            let rest = kept.get(from..).unwrap_or_default();
+            let len = rest.iter().position(|b| *b == b'&').unwrap_or(rest.len());
+            if keep(rest.get(..len).unwrap_or_default()) {
+                if to > 0 {
+                    if let Some(byte) = kept.get_mut(to) {
+                        *byte = b'&';
+                    }
+                    to += 1;
+                }
+                kept.copy_within(from..from + len, to);
+                to += len;
+            }
+            from += len + 1;
+        }
+        kept.truncate(to);
+        self.edited_query = kept;
+        self.query_edited = true;
+    }
+
+    /// The target as received.
+    #[must_use]
+    pub fn received_target(&self) -> &[u8] {
+        self.head.target.of(self.buffer.bytes())
+    }
+
+    /// The first query argument with this name, as received.
+    #[must_use]
+    pub fn argument(&self, name: &[u8]) -> Option<&[u8]> {
+        target::argument(self.query()?, name)
+    }
+
+    /// The first cookie with this name (RFC 6265 section 5.4).
+    #[must_use]
+    pub fn cookie(&self, name: &[u8]) -> Option<&[u8]> {
+        let cookies = self.head.fields.get_known(self.buffer.bytes(), weir_wire::name::Known::Cookie)?;
+        cookies.split(|b| *b == b';').map(weir_wire::trim_ows).find_map(|pair| match pair.strip_prefix(name)? {
+            [b'=', value @ ..] => Some(value),
+            _ => None,
+        })
+    }
+
+    /// The host in lower case, without port; empty when there is none (HTTP/1.0).
+    #[must_use]
+    pub fn host(&self) -> &[u8] {
+        self.host.get(..self.host_len).unwrap_or_default()
+    }
+
+    /// The host in lower case, with the port it came with.
+    #[must_use]
+    pub fn host_port(&self) -> &[u8] {
+        &self.host
+    }
+
+    /// The port in the host, as text.
+    #[must_use]
+    pub fn port(&self) -> Option<&[u8]> {
+        self.host.get(self.host_len + 1..).filter(|p| !p.is_empty())
+    }
+
+    /// The value of the first field with this name.
+    #[must_use]
+    pub fn field(&self, name: &FieldName) -> Option<&[u8]> {
+        self.head.fields.get(self.buffer.bytes(), name)
+    }
+
+    /// The same, by text.
+    #[must_use]
+    pub fn field_str(&self, name: &str) -> Option<&[u8]> {
+        self.head.fields.get_str(self.buffer.bytes(), name.as_bytes())
+    }
+
+    /// Replaces a field for the plugins that follow and for the upstream.
+    pub fn set_field(&mut self, name: &FieldName, value: &[u8]) {
+        self.head.fields.set(self.buffer.bytes(), name, value);
+    }
+
+    /// Adds a field for the plugins that follow and for the upstream.
+    pub fn add_field(&mut self, name: &FieldName, value: &[u8]) {
+        self.head.fields.add(name.text(), value);
+    }
+
+    /// Removes a field.
+    pub fn remove_field(&mut self, name: &FieldName) {
+        self.head.fields.remove(self.buffer.bytes(), name);
+    }
+
+    /// Replaces a field, by text.
+    pub fn set_field_str(&mut self, name: &str, value: &[u8]) {
+        self.head.fields.set_str(self.buffer.bytes(), name.as_bytes(), value);
+    }
+
+    /// Appends the target that the upstream receives.
+    pub fn write_upstream_target(&self, out: &mut Vec<u8>) {
+        if !self.upstream.target.is_empty() {
+            out.extend_from_slice(&self.upstream.target);
+            return;
+        }
+        // The usual case: the received target is already what has to be sent.
+        if self.target.form == Form::Origin
+            && self.target.normal
+            && !self.query_edited
+            && (self.target.query.is_none() || self.target.query_clean)
+        {
+            out.extend_from_slice(self.received_target());
+            return;
+        }
+        out.extend_from_slice(self.encoded_path());
+        if let Some(query) = self.query() {
+            out.push(b'?');
+            target::encode_query(query, out);
+        }
+    }
+
+    /// Whether the client's Host line may be sent on as it stands.
+    #[must_use]
+    pub fn host_line_is_good(&self) -> bool {
+        self.target.authority.is_none() && self.head.host.is_some()
+    }
+}
+
+/// Where the port's colon stands; an IPv6 literal has colons of its own.
+fn memchr_port(host: &[u8]) -> Option<usize> {
+    let after = host.iter().rposition(|b| *b == b']').map_or(0, |p| p + 1);
+    host.get(after..)?.iter().position(|b| *b == b':').map(|p| p + after)
+}

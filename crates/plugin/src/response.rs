@@ -1,0 +1,98 @@
+//! The response as plugins see it, whoever gave it.
+
+use weir_wire::buffer::Buffer;
+use weir_wire::head::ResponseHead;
+
+use crate::Failure;
+
+/// A response on its way to the client.
+#[derive(Debug)]
+pub struct Response {
+    /// The upstream's bytes: its head, then what has been received of the body.
+    pub buffer: Buffer,
+    /// The head; of an answer made here it holds only added fields.
+    pub head: ResponseHead,
+    /// Who gave it.
+    pub origin: Origin,
+    /// Where the body comes from.
+    pub source: BodySource,
+    /// The body, when it is made here or was replaced.
+    pub body: Vec<u8>,
+    /// Whether plugins change the body on its way.
+    pub filtered: bool,
+    /// Whether the body is collected whole before plugins see it.
+    pub collected: bool,
+}
+
+/// Who gave a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Origin {
+    /// There is none yet.
+    #[default]
+    Nobody,
+    /// The upstream.
+    Upstream,
+    /// The router or a plugin.
+    Gateway,
+    /// The gateway, because of a failure.
+    Failed(Failure),
+}
+
+/// Where a response's body comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BodySource {
+    /// From the upstream's connection, framed as its head says.
+    #[default]
+    Upstream,
+    /// From [`Response::body`].
+    Here,
+}
+
+impl Response {
+    pub(crate) fn new(buffer: usize) -> Self {
+        Self {
+            buffer: Buffer::new(buffer),
+            head: ResponseHead::default(),
+            origin: Origin::Nobody,
+            source: BodySource::Upstream,
+            body: Vec::new(),
+            filtered: false,
+            collected: false,
+        }
+    }
+
+    /// Forgets everything.
+    pub fn reset(&mut self) {
+        self.buffer.clear();
+        self.head.fields.clear();
+        self.head.status = 0;
+        self.head.len = 0;
+        self.head.reason = weir_wire::Span::default();
+        self.head.framing = weir_wire::head::Framing::None;
+        self.origin = Origin::Nobody;
+        self.source = BodySource::Upstream;
+        self.body.clear();
+        self.filtered = false;
+        self.collected = false;
+    }
+
+    /// Begins an answer made here: no fields, no body.
+    pub fn begin(&mut self, status: u16, origin: Origin) {
+        self.reset();
+        self.head.status = status;
+        self.origin = origin;
+        self.source = BodySource::Here;
+    }
+
+    /// The status code.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        self.head.status
+    }
+
+    /// The value of the first field with this name.
+    #[must_use]
+    pub fn field_str(&self, name: &str) -> Option<&[u8]> {
+        self.head.fields.get_str(self.buffer.bytes(), name.as_bytes())
+    }
+}

@@ -1,0 +1,171 @@
+//! The values of variables, read from an exchange.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::OnceLock;
+
+use weir_expr::{Source, Value, Variable};
+use weir_wire::name::Known;
+
+use crate::exchange::Exchange;
+
+/// Local time texts of one second.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment {
+    iso8601: [u8; 25],
+    common: [u8; 26],
+}
+
+impl Moment {
+    /// The texts for this second, made once a second and thread.
+    fn at(unix_seconds: u64) -> Self {
+        thread_local! {
+            static LAST: std::cell::Cell<(u64, Moment)> =
+                const { std::cell::Cell::new((u64::MAX, Moment { iso8601: [b'-'; 25], common: [b'-'; 26] })) };
+        }
+        let (second, cached) = LAST.get();
+        if second == unix_seconds {
+            return cached;
+        }
+        let mut made = Self { iso8601: [b'-'; 25], common: [b'-'; 26] };
+        if let Ok(at) = jiff::Timestamp::from_second(unix_seconds.min(253_402_207_200) as i64) {
+            let at = at.to_zoned(zone().clone());
+            // The formats have a fixed length; a name that did not fit would be cut, not overrun.
+            let _ = write!(&mut made.iso8601[..], "{}", at.strftime("%Y-%m-%dT%H:%M:%S%:z"));
+            let _ = write!(&mut made.common[..], "{}", at.strftime("%d/%b/%Y:%H:%M:%S %z"));
+        }
+        LAST.set((unix_seconds, made));
+        made
+    }
+}
+
+fn zone() -> &'static jiff::tz::TimeZone {
+    static ZONE: OnceLock<jiff::tz::TimeZone> = OnceLock::new();
+    ZONE.get_or_init(jiff::tz::TimeZone::system)
+}
+
+fn hostname() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        std::fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| String::new(), |s| s.trim().to_owned())
+    })
+}
+
+/// Appends `address:port`.
+pub(crate) fn push_socket(out: &mut Vec<u8>, addr: SocketAddr) {
+    if addr.is_ipv6() {
+        out.push(b'[');
+    }
+    Value::Ip(addr.ip()).write_to(out);
+    if addr.is_ipv6() {
+        out.push(b']');
+    }
+    out.push(b':');
+    weir_wire::push_number(out, u64::from(addr.port()));
+}
+
+fn text(text: &str) -> Option<Value<'_>> {
+    Some(Value::Bytes(text.as_bytes()))
+}
+
+impl Source for Exchange {
+    fn variable(&self, variable: &Variable) -> Option<Value<'_>> {
+        let request = &self.request;
+        let base = request.buffer.bytes();
+        let millis = |us: u64| Some(Value::Millis(us.div_ceil(1000)));
+        let last_try = || self.upstream.tries.last();
+        let not_empty = |b: &'_ [u8]| !b.is_empty();
+        match variable {
+            Variable::Header(name) => request.head.fields.get_str(base, name.as_bytes()).map(Value::Bytes),
+            Variable::Arg(name) => request.argument(name).map(Value::Bytes),
+            Variable::Cookie(name) => request.cookie(name.as_bytes()).map(Value::Bytes),
+            Variable::UriParam(name) => {
+                let router = self.tables.as_ref()?.router.as_ref()?;
+                router.param(self.matched.as_ref()?, &self.params, request.path(), name).map(Value::Bytes)
+            }
+            Variable::SentHeader(name) => self
+                .response
+                .head
+                .fields
+                .get_str(self.response.buffer.bytes(), name.as_bytes())
+                .or_else(|| self.early_fields.get_str(b"", name.as_bytes()))
+                .map(Value::Bytes),
+            Variable::UpstreamHeader(name) => self
+                .response
+                .head
+                .fields
+                .received(self.response.buffer.bytes(), name.as_bytes())
+                .map(Value::Bytes),
+            Variable::RemoteAddr => Some(Value::Ip(self.client.addr)),
+            Variable::RemotePort => Some(Value::Number(u64::from(self.client.port))),
+            Variable::ServerAddr => Some(Value::Ip(self.client.local.ip())),
+            Variable::ServerPort => Some(Value::Number(u64::from(self.client.local.port()))),
+            // The gateway has no named servers; nginx, and so APISIX, calls that one `_`.
+            Variable::ServerName => text("_"),
+            Variable::Host => Some(request.host()).filter(|h| not_empty(h)).map(Value::Bytes),
+            Variable::Hostname => text(hostname()),
+            Variable::HttpHost => request.head.fields.get_known(base, Known::Host).map(Value::Bytes),
+            Variable::Uri => Some(Value::Bytes(request.path())),
+            Variable::RequestUri => Some(Value::Bytes(request.received_target())),
+            Variable::Args => request.query().map(Value::Bytes),
+            Variable::IsArgs => Some(Value::Bytes(if request.query().is_some_and(|q| !q.is_empty()) { b"?" } else { b"" })),
+            Variable::RequestMethod => Some(Value::Bytes(request.method_bytes())),
+            Variable::Scheme => text(if self.client.https { "https" } else { "http" }),
+            Variable::ServerProtocol => text(if request.head.minor == 0 { "HTTP/1.0" } else { "HTTP/1.1" }),
+            Variable::ContentType => request.head.fields.get_known(base, Known::ContentType).map(Value::Bytes),
+            Variable::ContentLength => request.head.fields.get_known(base, Known::ContentLength).map(Value::Bytes),
+            Variable::ConsumerName => text(&self.consumer()?.name.text),
+            Variable::ConsumerGroupId => text(self.consumer()?.group_id.as_deref()?),
+            Variable::RouteId => text(&self.route()?.id.text),
+            Variable::RouteName => text(&self.route()?.name.as_ref()?.text),
+            Variable::ServiceId => text(&self.route()?.service_id.as_ref()?.text),
+            Variable::ServiceName => text(&self.route()?.service_name.as_ref()?.text),
+            Variable::MatchedUri => text(&self.route()?.paths.get(usize::from(self.matched?.path))?.text),
+            Variable::MatchedHost => text(&self.route()?.hosts.get(usize::from(self.matched?.host?))?.text),
+            Variable::BalancerIp => last_try()?.addr.map(|a| Value::Ip(a.ip())),
+            Variable::BalancerPort => last_try()?.addr.map(|a| Value::Number(u64::from(a.port()))),
+            Variable::UpstreamAddr => Some(Value::Bytes(&self.upstream.addr_text)).filter(|_| !self.upstream.tries.is_empty()),
+            Variable::UpstreamStatus => {
+                Some(Value::Bytes(&self.upstream.status_text)).filter(|_| !self.upstream.tries.is_empty())
+            }
+            Variable::UpstreamResponseTime => {
+                Some(Value::Bytes(&self.upstream.time_text)).filter(|_| !self.upstream.tries.is_empty())
+            }
+            Variable::UpstreamConnectTime => millis(last_try()?.connected),
+            Variable::UpstreamHeaderTime => millis(last_try()?.head),
+            Variable::ApisixUpstreamResponseTime => millis(self.upstream_us()?),
+            Variable::RequestTime => millis(self.times.now.saturating_sub(self.times.start)),
+            Variable::GatewayLatency => {
+                let whole = self.times.now.saturating_sub(self.times.start);
+                millis(whole.saturating_sub(self.upstream_us().unwrap_or(0)))
+            }
+            Variable::RequestLength => Some(Value::Number(self.received)),
+            Variable::BytesSent => Some(Value::Number(self.sent)),
+            Variable::BodyBytesSent => Some(Value::Number(self.sent.saturating_sub(self.sent_head))),
+            Variable::Status => Some(Value::Number(u64::from(self.response.status()))).filter(|_| self.response.status() != 0),
+            Variable::TimeIso8601 => {
+                let moment = self.moment.get_or_init(|| Moment::at(self.times.unix_ms / 1000));
+                Some(Value::Bytes(&moment.iso8601))
+            }
+            Variable::TimeLocal => {
+                let moment = self.moment.get_or_init(|| Moment::at(self.times.unix_ms / 1000));
+                Some(Value::Bytes(&moment.common))
+            }
+            Variable::Msec => Some(Value::Millis(self.times.unix_ms)),
+            Variable::RequestId => Some(Value::Bytes(self.request_id.get_or_init(random_id))),
+            Variable::Connection => Some(Value::Number(self.client.connection)),
+            Variable::ConnectionRequests => Some(Value::Number(self.client.requests)),
+            Variable::Pid => Some(Value::Number(u64::from(std::process::id()))),
+            // `Variable` may learn new names before this does; such a one is unset.
+            _ => None,
+        }
+    }
+}
+
+/// 32 hexadecimal digits, as nginx's `$request_id`.
+fn random_id() -> [u8; 32] {
+    let mut id = [0; 32];
+    // 32 digits always fit.
+    let _ = write!(&mut id[..], "{:032x}", fastrand::u128(..));
+    id
+}

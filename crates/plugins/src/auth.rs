@@ -1,0 +1,29 @@
+//! Who calls.
+
+pub(crate) mod basic_auth;
+mod credentials;
+pub(crate) mod key_auth;
+
+use weir_plugin::{BuildCx, ConsumerMatch, Flow, Invalid, RequestCx};
+
+/// The consumer that `anonymous_consumer` names.
+fn anonymous(name: Option<&str>, cx: &BuildCx<'_>) -> Result<Option<u32>, Invalid> {
+    name.map(|name| cx.consumer("anonymous_consumer", name)).transpose()
+}
+
+/// A realm goes into a quoted string (RFC 9110 section 5.6.4) as it stands.
+fn check_realm(realm: &str) -> Result<(), Invalid> {
+    let fits = realm.bytes().all(|b| weir_wire::is_field_byte(b) && !matches!(b, b'"' | b'\\'));
+    if fits { Ok(()) } else { Err(Invalid::new("realm", "expected a text without quotes, backslashes and control characters")) }
+}
+
+/// What happens to a request that does not say who calls: it goes on as the anonymous consumer, or is refused.
+fn refuse(cx: &mut RequestCx<'_>, anonymous: Option<u32>, challenge: &[u8], message: &str) -> Flow {
+    match anonymous {
+        Some(consumer) => {
+            cx.set_consumer(ConsumerMatch { consumer, credential: None });
+            Flow::Continue
+        }
+        None => cx.reply(401).field("WWW-Authenticate", challenge).message(message).done(),
+    }
+}

@@ -1,0 +1,178 @@
+//! `key-auth`: a consumer is known by a key in a field or in the query.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{
+    AuthEntry, BuildCx, ConsumerMatch, Credentials, Define, Flow, Invalid, Phases, Plugin, RequestCx,
+};
+use weir_wire::name::FieldName;
+
+use super::credentials::{CredentialTable, Refused, is_reference};
+use crate::query;
+
+/// The definition.
+#[derive(Debug)]
+pub(crate) struct KeyAuth;
+
+/// On a route, a service or a global rule.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Conf {
+    /// Name of the request field that carries the key.
+    header: String,
+    /// Name of the query argument that carries the key, when the field is absent. Name and value are compared decoded.
+    query: String,
+    /// Takes the key out of the request before it goes upstream: the field, or every query argument of that name.
+    hide_credentials: bool,
+    /// Name of the consumer as whom requests without a valid key are let through; without it they are refused.
+    #[schemars(length(min = 1))]
+    anonymous_consumer: Option<String>,
+    /// The realm told in `WWW-Authenticate` when a request is refused (RFC 9110 section 11.5).
+    #[schemars(length(min = 1))]
+    realm: String,
+}
+
+impl Default for Conf {
+    fn default() -> Self {
+        Self {
+            header: "apikey".into(),
+            query: "apikey".into(),
+            hide_credentials: false,
+            anonymous_consumer: None,
+            realm: "key".into(),
+        }
+    }
+}
+
+/// On a consumer or a credential.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ConsumerConf {
+    /// The key. No two consumers or credentials may have the same.
+    #[schemars(length(min = 1))]
+    key: String,
+}
+
+impl Define for KeyAuth {
+    const NAME: &'static str = "key-auth";
+    const PRIORITY: i32 = 2500;
+    const PHASES: Phases = Phases::REWRITE;
+    const DOC: &'static str = "\
+Lets a request through when it carries the key of a consumer, in a field or in a query argument; the field goes first. \
+The upstream is told who called by `X-Consumer-Username` and, where they are known, `X-Credential-Identifier` and \
+`X-Consumer-Custom-ID`.
+
+Otherwise the answer is 401 with `WWW-Authenticate: apikey realm=\"…\"` and a body that says whether the key was missing \
+or unknown, unless `anonymous_consumer` names a consumer as whom such requests are let through.
+
+Keys are looked up by a hash with a secret seed and compared in constant time: one consumer or a million cost the same, \
+and how long the answer takes tells nothing about the keys.";
+    const EXAMPLE: &'static str = "\
+header: X-API-Key
+hide_credentials: true
+";
+    const AUTH: bool = true;
+
+    type Conf = Conf;
+    type ConsumerConf = ConsumerConf;
+
+    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
+        let mut faults = Vec::new();
+        if FieldName::new(&conf.header).is_none() {
+            faults.push(Invalid::new("header", "expected the name of a field"));
+        }
+        faults.extend(super::check_realm(&conf.realm).err());
+        if faults.is_empty() { Ok(()) } else { Err(faults) }
+    }
+
+    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
+        let header =
+            FieldName::new(&conf.header).ok_or_else(|| Invalid::new("header", "expected the name of a field"))?;
+        super::check_realm(&conf.realm)?;
+        Ok(Arc::new(Checked {
+            header,
+            query: conf.query.into_bytes(),
+            hide: conf.hide_credentials,
+            anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), cx)?,
+            challenge: format!("apikey realm=\"{}\"", conf.realm).into_bytes(),
+            keys: cx.credentials::<CredentialTable>().unwrap_or_default(),
+        }))
+    }
+
+    fn credentials(entries: Vec<AuthEntry<ConsumerConf>>) -> Result<Credentials, (usize, Invalid)> {
+        let mut table = CredentialTable::with_capacity(entries.len());
+        for (at, entry) in entries.iter().enumerate() {
+            let fault = |message: String| (at, Invalid::new("key", message));
+            if is_reference(&entry.conf.key) {
+                return Err(fault("references to secrets are not supported yet".into()));
+            }
+            table.insert(entry.conf.key.as_bytes(), b"", entry.who).map_err(|refused| match refused {
+                Refused::Duplicate(known) => {
+                    let other = entries.get(known).map_or("", |other| &other.username);
+                    fault(format!("consumers '{other}' and '{}' have the same key", entry.username))
+                }
+                Refused::Full => fault("all keys together have more than 4 GiB".into()),
+            })?;
+        }
+        Ok(Arc::new(table))
+    }
+}
+
+/// An instance.
+#[derive(Debug)]
+struct Checked {
+    header: FieldName,
+    query: Vec<u8>,
+    hide: bool,
+    anonymous: Option<u32>,
+    challenge: Vec<u8>,
+    keys: Arc<CredentialTable>,
+}
+
+/// Where the key was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Field,
+    Query,
+}
+
+impl Plugin for Checked {
+    fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
+        let (who, place) = match self.find(cx) {
+            Ok(found) => found,
+            Err(message) => return super::refuse(cx, self.anonymous, &self.challenge, message),
+        };
+        if self.hide {
+            match place {
+                Place::Field => cx.request_mut().remove_field(&self.header),
+                Place::Query => cx.request_mut().retain_arguments(|argument| !query::has_name(argument, &self.query)),
+            }
+        }
+        cx.set_consumer(who);
+        Flow::Continue
+    }
+}
+
+impl Checked {
+    fn find(&self, cx: &mut RequestCx<'_>) -> Result<(ConsumerMatch, Place), &'static str> {
+        const INVALID: &str = "Invalid API key in request";
+        if let Some(key) = cx.request().field(&self.header) {
+            return self.keys.find(key).map(|found| (found.who, Place::Field)).ok_or(INVALID);
+        }
+        let key = cx.request().query().and_then(|query| query::argument(query, &self.query));
+        let Some(key) = key else { return Err("Missing API key in request") };
+        if query::is_plain(key) {
+            return self.keys.find(key).map(|found| (found.who, Place::Query)).ok_or(INVALID);
+        }
+        let mut decoded = cx.take_scratch();
+        // The scratch was taken out of the exchange, so the key is read anew.
+        if let Some(key) = cx.request().query().and_then(|query| query::argument(query, &self.query)) {
+            query::decode(key, &mut decoded);
+        }
+        let who = self.keys.find(&decoded).map(|found| found.who);
+        cx.put_scratch(decoded);
+        who.map(|who| (who, Place::Query)).ok_or(INVALID)
+    }
+}

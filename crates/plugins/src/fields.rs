@@ -1,0 +1,177 @@
+//! Header fields in configurations: names with values that may hold variables.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use weir_expr::Template;
+use weir_plugin::Invalid;
+use weir_wire::name::{FieldName, Known};
+
+/// Names with values, in the order in which they were written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct FieldsConf(pub(crate) Vec<(String, FieldText)>);
+
+/// A value: a text or a number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FieldText(pub(crate) String);
+
+/// A field, ready for requests.
+#[derive(Debug)]
+pub(crate) struct FieldTemplate {
+    pub(crate) name: FieldName,
+    pub(crate) value: Template,
+}
+
+impl FieldsConf {
+    /// Compiles all of them; `captures` is whether `$1` means what a regular expression captured.
+    pub(crate) fn compile(&self, path: &str, captures: bool) -> Result<Vec<FieldTemplate>, Invalid> {
+        let fields = self.0.iter().map(|(name, value)| FieldTemplate::new(path, name, &value.0, captures));
+        fields.collect()
+    }
+}
+
+impl FieldTemplate {
+    pub(crate) fn new(path: &str, name: &str, value: &str, captures: bool) -> Result<Self, Invalid> {
+        let at = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+        let parsed = if captures { Template::parse_with_captures(value) } else { Template::parse(value) };
+        let name = editable(&at, name)?;
+        let value = parsed.map_err(|error| Invalid::new(at.as_str(), error.to_string()))?;
+        let literal = value.literal().unwrap_or_default();
+        if !literal.iter().all(|b| weir_wire::is_field_byte(*b)) {
+            return Err(Invalid::new(at, "a field's value may not hold line ends or other control characters"));
+        }
+        Ok(Self { name, value })
+    }
+}
+
+/// A field name that a plugin may touch. What frames a message or belongs to one connection is the gateway's own
+/// (RFC 9110 section 7.6.1): a configured value could only break it.
+pub(crate) fn editable(path: &str, name: &str) -> Result<FieldName, Invalid> {
+    let Some(name) = FieldName::new(name) else {
+        return Err(Invalid::new(path, format!("expected the name of a field, found {name:?}")));
+    };
+    match name.id() {
+        Known::Connection
+        | Known::ContentLength
+        | Known::Http2Settings
+        | Known::KeepAlive
+        | Known::ProxyConnection
+        | Known::Te
+        | Known::Trailer
+        | Known::TransferEncoding
+        | Known::Upgrade => {
+            let text = String::from_utf8_lossy(name.text());
+            Err(Invalid::new(path, format!("{text} is decided by the gateway: it frames the message or its connection")))
+        }
+        _ => Ok(name),
+    }
+}
+
+impl<'de> Deserialize<'de> for FieldText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextVisitor;
+        impl Visitor<'_> for TextVisitor {
+            type Value = FieldText;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text or a number")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<FieldText, E> {
+                Ok(FieldText(text.to_owned()))
+            }
+
+            fn visit_i64<E: Error>(self, n: i64) -> Result<FieldText, E> {
+                Ok(FieldText(n.to_string()))
+            }
+
+            fn visit_u64<E: Error>(self, n: u64) -> Result<FieldText, E> {
+                Ok(FieldText(n.to_string()))
+            }
+
+            fn visit_f64<E: Error>(self, n: f64) -> Result<FieldText, E> {
+                Ok(FieldText(n.to_string()))
+            }
+        }
+        deserializer.deserialize_any(TextVisitor)
+    }
+}
+
+impl JsonSchema for FieldText {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "FieldText".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": ["string", "number"] })
+    }
+}
+
+impl<'de> Deserialize<'de> for FieldsConf {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct FieldsVisitor;
+        impl<'de> Visitor<'de> for FieldsVisitor {
+            type Value = FieldsConf;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a mapping from names to texts or numbers")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FieldsConf, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(FieldsConf(fields))
+            }
+        }
+        deserializer.deserialize_map(FieldsVisitor)
+    }
+}
+
+impl JsonSchema for FieldsConf {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Fields".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "object", "additionalProperties": generator.subschema_for::<FieldText>() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FieldText, FieldsConf};
+
+    #[test]
+    fn what_frames_a_message_is_not_for_plugins() {
+        for (name, value, ok) in [
+            ("X-A", "b", true),
+            ("X-A", "$remote_addr", true),
+            ("x_a", "", true),
+            ("Cache-Control", "no-store", true),
+            ("content-length", "0", false),
+            ("Transfer-Encoding", "chunked", false),
+            ("Connection", "close", false),
+            ("Upgrade", "x", false),
+            ("a b", "c", false),
+            ("", "c", false),
+            ("X-A", "b\r\nc: d", false),
+            ("X-A", "$nosuch", false),
+        ] {
+            let conf = FieldsConf(vec![(name.into(), FieldText(value.into()))]);
+            assert_eq!(conf.compile("headers", false).is_ok(), ok, "{name}: {value}");
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Whatever belongs to no other group.
+
+pub(crate) mod mocking;

@@ -1,0 +1,219 @@
+//! `mocking`: the gateway answers by itself.
+
+mod shape;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use weir_expr::Template;
+use weir_plugin::{BuildCx, Define, Flow, Invalid, LocalFuture, Phases, Plugin, RequestCx};
+use weir_wire::name::Known;
+
+use crate::fields::{FieldTemplate, FieldsConf};
+use shape::Shape;
+
+/// The definition.
+#[derive(Debug)]
+pub(crate) struct Mocking;
+
+/// On a route, a service or a global rule.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Conf {
+    /// Seconds to wait before answering.
+    #[schemars(range(max = 86400))]
+    delay: u32,
+    /// Status of the answer.
+    #[schemars(range(min = 200, max = 599))]
+    response_status: u16,
+    /// `Content-Type` of the answer: `application/json`, `application/xml`, `text/plain`, `text/html` or `text/xml`, with
+    /// any parameters.
+    content_type: String,
+    /// The body, in which variables such as `$remote_addr` are replaced. It goes before `response_schema`; one of the two
+    /// has to be there.
+    response_example: Option<String>,
+    /// A JSON schema that the body is made by, with random values. Types are `string`, `number`, `integer`, `boolean`,
+    /// `object` (by its `properties`) and `array` (of one to three `items`); a value's `example` is taken as it is. As XML
+    /// where `content_type` says so.
+    response_schema: Option<Map<String, Value>>,
+    /// Adds `x-mock-by` with the name and the version of the gateway.
+    with_mock_header: bool,
+    /// Fields of the answer; variables in the values are replaced.
+    response_headers: Option<FieldsConf>,
+}
+
+impl Default for Conf {
+    fn default() -> Self {
+        Self {
+            delay: 0,
+            response_status: 200,
+            content_type: "application/json;charset=utf8".into(),
+            response_example: None,
+            response_schema: None,
+            with_mock_header: true,
+            response_headers: None,
+        }
+    }
+}
+
+impl Define for Mocking {
+    const NAME: &'static str = "mocking";
+    const PRIORITY: i32 = 10900;
+    const PHASES: Phases = Phases::ACCESS;
+    const DOC: &'static str = "\
+Answers requests here, with a fixed body or one made by a JSON schema, and asks no upstream: for a service that is not \
+there yet, or must not be asked.";
+    const EXAMPLE: &'static str = "\
+response_status: 201
+content_type: application/json
+response_example: '{\"id\": 7, \"from\": \"$remote_addr\"}'
+response_headers:
+  X-Stage: mock
+";
+
+    type Conf = Conf;
+    type ConsumerConf = ();
+
+    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
+        let mut faults = Vec::new();
+        faults.extend(conf.body().err());
+        faults.extend(conf.check_content_type().err());
+        faults.extend(conf.fields().err());
+        if conf.response_example.is_some() && conf.response_schema.is_some() {
+            let message = "response_example goes before response_schema, which has no effect";
+            faults.push(Invalid::warning("response_schema", message));
+        }
+        if faults.is_empty() { Ok(()) } else { Err(faults) }
+    }
+
+    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
+        conf.check_content_type()?;
+        let fields = conf.fields()?;
+        let own_type = fields.iter().any(|field| field.name.id() == Known::ContentType);
+        Ok(Arc::new(Mocked {
+            status: conf.response_status,
+            delay: Duration::from_secs(conf.delay.into()),
+            body: conf.body()?,
+            mock_by: conf.with_mock_header.then(|| cx.product.as_bytes().into()),
+            content_type: (!own_type).then(|| conf.content_type.into_bytes().into()),
+            fields: fields.into(),
+        }))
+    }
+}
+
+/// The types whose bodies this plugin makes.
+const TYPES: [&str; 5] = ["application/json", "application/xml", "text/plain", "text/html", "text/xml"];
+
+impl Conf {
+    fn media_type(&self) -> &str {
+        self.content_type.split(';').next().unwrap_or_default().trim()
+    }
+
+    fn check_content_type(&self) -> Result<(), Invalid> {
+        if !TYPES.contains(&self.media_type()) {
+            return Err(Invalid::new("content_type", format!("expected one of {}", TYPES.join(", "))));
+        }
+        if !self.content_type.bytes().all(weir_wire::is_field_byte) {
+            return Err(Invalid::new("content_type", "a field's value may not hold control characters"));
+        }
+        Ok(())
+    }
+
+    fn fields(&self) -> Result<Vec<FieldTemplate>, Invalid> {
+        self.response_headers.as_ref().map_or(Ok(Vec::new()), |fields| fields.compile("response_headers", false))
+    }
+
+    fn body(&self) -> Result<Body, Invalid> {
+        if let Some(example) = &self.response_example {
+            let template = Template::parse(example).map_err(|e| Invalid::new("response_example", e.to_string()))?;
+            return Ok(match template.literal() {
+                Some(literal) => Body::Fixed(literal.into()),
+                None => Body::Template(template),
+            });
+        }
+        let Some(schema) = &self.response_schema else {
+            return Err(Invalid::new("", "one of response_example and response_schema has to be there"));
+        };
+        let shape = Shape::of_object(schema, "response_schema")?;
+        match self.media_type() {
+            "application/xml" | "text/xml" => Ok(Body::Xml(shape)),
+            "text/html" => Err(Invalid::new("content_type", "response_schema makes JSON or XML, not HTML")),
+            _ => Ok(Body::Json(shape)),
+        }
+    }
+}
+
+/// An instance.
+#[derive(Debug)]
+struct Mocked {
+    status: u16,
+    delay: Duration,
+    body: Body,
+    content_type: Option<Box<[u8]>>,
+    mock_by: Option<Box<[u8]>>,
+    fields: Box<[FieldTemplate]>,
+}
+
+#[derive(Debug)]
+enum Body {
+    Fixed(Box<[u8]>),
+    Template(Template),
+    Json(Shape),
+    Xml(Shape),
+}
+
+impl Plugin for Mocked {
+    fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
+        if self.delay.is_zero() { self.answer(cx) } else { Flow::Suspend }
+    }
+
+    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>) -> LocalFuture<'a, Flow> {
+        Box::pin(async move {
+            tokio::time::sleep(self.delay).await;
+            self.answer(cx)
+        })
+    }
+}
+
+impl Mocked {
+    fn answer(&self, cx: &mut RequestCx<'_>) -> Flow {
+        let mut room = cx.take_scratch();
+        // Variables are read before the answer begins, so that none of them means the answer itself.
+        let mut ends = 0;
+        for field in &self.fields {
+            field.value.render(cx.source(), &mut room);
+            room.push(END);
+            ends = room.len();
+        }
+        match &self.body {
+            Body::Template(template) => template.render(cx.source(), &mut room),
+            Body::Json(shape) => shape.write_json(&mut room),
+            Body::Xml(shape) => shape.write_xml(&mut room),
+            Body::Fixed(_) => {}
+        }
+        let mut answer = cx.reply(self.status);
+        if let Some(content_type) = &self.content_type {
+            answer = answer.field("Content-Type", content_type);
+        }
+        if let Some(by) = &self.mock_by {
+            answer = answer.field("x-mock-by", by);
+        }
+        let values = room.get(..ends).unwrap_or_default().split(|b| *b == END);
+        for (field, value) in self.fields.iter().zip(values) {
+            answer = answer.field(std::str::from_utf8(field.name.text()).unwrap_or_default(), value);
+        }
+        let body = match &self.body {
+            Body::Fixed(body) => body,
+            _ => room.get(ends..).unwrap_or_default(),
+        };
+        let flow = answer.body(body).done();
+        cx.put_scratch(room);
+        flow
+    }
+}
+
+/// Ends a value in scratch memory; no field value holds it (RFC 9110 section 5.5).
+const END: u8 = b'\n';

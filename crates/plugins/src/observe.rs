@@ -1,0 +1,3 @@
+//! What happened.
+
+pub(crate) mod prometheus;

@@ -1,0 +1,531 @@
+//! `limit-count`: so many requests in so much time.
+
+mod amount;
+mod counter;
+mod table;
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use weir_config::{Diagnostic, Node};
+use weir_expr::{Template, Value, Variable};
+use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+use weir_wire::name::FieldName;
+
+use amount::{Amount, AmountConf, Resolved};
+use counter::{Counter, MAX_COUNT, MAX_WINDOW, Quota, Taken, WindowKind};
+pub use table::limit_keys;
+use table::{Full, Key, Table};
+
+/// The definition.
+#[derive(Debug)]
+pub(crate) struct LimitCount;
+
+/// On a route, a service, a consumer or a global rule.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Conf {
+    /// How many requests pass in `time_window`: an integer from 1 to 1099511627775, or a text with variables that makes
+    /// one for each request. Needs `time_window`; not with `rules`.
+    count: Option<AmountConf>,
+    /// The window in seconds: an integer from 1 to 4294967295, or a text with variables. Needs `count`; not with
+    /// `rules`.
+    time_window: Option<AmountConf>,
+    /// How the window moves. `fixed`: it begins with a key's first request, and at its end all is forgotten. `sliding`:
+    /// the requests of the window before count as well, by the share of it that lies less than `time_window` back.
+    window_type: WindowType,
+    /// Several limits, all of which a request has to keep, in this order; instead of `count` and `time_window`.
+    #[schemars(length(min = 1))]
+    rules: Option<Vec<Rule>>,
+    /// Whatever stands in several places under one `group`, with the same `count`, `time_window`, `window_type` and
+    /// `rules`, counts together.
+    #[schemars(length(min = 1))]
+    group: Option<String>,
+    /// What is counted apart: by `key_type` the name of a variable, without `$`, a text with variables, or a constant.
+    /// A request for which it is empty is counted by its address.
+    #[schemars(length(min = 1))]
+    key: String,
+    /// How `key` is read.
+    key_type: KeyType,
+    /// Status of the answer to a request that is over the limit.
+    #[schemars(range(min = 200, max = 599))]
+    rejected_code: u16,
+    /// The answer's body is `{"error_msg":"…"}` with this text; without it, with status and reason phrase.
+    #[schemars(length(min = 1))]
+    rejected_msg: Option<String>,
+    /// Where the counts are kept. Only `local`, in this process and shared by all its workers, is supported yet.
+    policy: Policy,
+    /// Lets requests through when they cannot be counted: there is no room for another key (`limits.limit_keys`), or a
+    /// `count` or `time_window` from variables is no such number. Otherwise they are answered with 500.
+    allow_degradation: bool,
+    /// Tells the client the limit, what remains of it and the seconds until it is renewed, on every answer.
+    show_limit_quota_header: bool,
+    /// How often counts are synchronised with Redis, in seconds. Only -1, never, is supported yet.
+    sync_interval: f64,
+}
+
+/// How the window moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs, reason = "explained at the field")]
+pub(crate) enum WindowType {
+    Fixed,
+    Sliding,
+}
+
+/// How `key` is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum KeyType {
+    /// The name of a variable.
+    Var,
+    /// A text with variables, such as `$remote_addr $http_x_tenant`.
+    VarCombination,
+    /// All requests count together.
+    Constant,
+}
+
+/// Where the counts are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "explained at the field")]
+pub(crate) enum Policy {
+    Local,
+    Redis,
+    RedisCluster,
+    RedisSentinel,
+}
+
+/// One limit among several.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Rule {
+    /// As the outer `count`. The rule is skipped for a request that lacks one of its variables.
+    count: AmountConf,
+    /// As the outer `time_window`. The rule is skipped for a request that lacks one of its variables.
+    time_window: AmountConf,
+    /// A text with variables: what is counted apart. The rule is skipped for a request that has none of them.
+    #[schemars(length(min = 1))]
+    key: String,
+    /// The rule tells its state in `X-{header_prefix}-RateLimit-Limit`, `-Remaining` and `-Reset`. Default: its place in
+    /// the list, from 1.
+    #[schemars(length(min = 1))]
+    header_prefix: Option<String>,
+}
+
+/// `plugin_metadata` of `limit-count`: names of the fields.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct Metadata {
+    /// The field that tells the limit.
+    limit_header: String,
+    /// The field that tells how many more requests pass.
+    remaining_header: String,
+    /// The field that tells after how many seconds the limit is renewed.
+    reset_header: String,
+}
+
+impl Default for Conf {
+    fn default() -> Self {
+        Self {
+            count: None,
+            time_window: None,
+            window_type: WindowType::Fixed,
+            rules: None,
+            group: None,
+            key: "remote_addr".into(),
+            key_type: KeyType::Var,
+            rejected_code: 503,
+            rejected_msg: None,
+            policy: Policy::Local,
+            allow_degradation: false,
+            show_limit_quota_header: true,
+            sync_interval: NO_SYNC,
+        }
+    }
+}
+
+impl Default for Metadata {
+    fn default() -> Self {
+        Self {
+            limit_header: "X-RateLimit-Limit".into(),
+            remaining_header: "X-RateLimit-Remaining".into(),
+            reset_header: "X-RateLimit-Reset".into(),
+        }
+    }
+}
+
+const NO_SYNC: f64 = -1.0;
+
+impl Define for LimitCount {
+    const NAME: &'static str = "limit-count";
+    const PRIORITY: i32 = 1002;
+    const PHASES: Phases = Phases::ACCESS;
+    const DOC: &'static str = "\
+Lets `count` requests pass in `time_window` seconds for each `key` and answers the others with `rejected_code`. Exact over \
+all workers: of N allowed requests N pass, however many come at once.
+
+Every answer, of whoever gives it, carries `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, the \
+seconds until the window ends: a whole number on its first request, with decimals later. `plugin_metadata` renames the \
+three by `limit_header`, `remaining_header` and `reset_header`.
+
+A sliding window is reckoned from two counts: the requests in the current window, and those of the window before, weighted \
+by the share of it that lies less than `time_window` back. It assumes that the latter came evenly.
+
+Counts are kept in this process. They survive a change of the configuration that leaves this plugin's own configuration \
+as it is, and are lost with the process. A limiter holds at most `limits.limit_keys` keys; keys whose window is over make \
+room, and when there is none, requests with new keys are answered with 500 unless `allow_degradation` is set.";
+    const EXAMPLE: &'static str = "\
+count: 100
+time_window: 60
+key_type: var
+key: remote_addr
+rejected_code: 429
+rejected_msg: too many requests
+";
+
+    type Conf = Conf;
+    type ConsumerConf = ();
+
+    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
+        let mut faults = Vec::new();
+        if conf.policy != Policy::Local {
+            let name = serde_json::to_string(&conf.policy).unwrap_or_default();
+            faults.push(Invalid::new("policy", format!("policy {name} is not supported yet: only local is")));
+        }
+        if conf.sync_interval != NO_SYNC {
+            faults.push(Invalid::new("sync_interval", "synchronisation with Redis is not supported yet: only -1 is"));
+        }
+        faults.extend(conf.limits(&Metadata::default(), None).err());
+        if faults.is_empty() { Ok(()) } else { Err(faults) }
+    }
+
+    fn check_metadata(metadata: &Node) -> Result<(), Vec<Diagnostic>> {
+        let typed = weir_config::schema::read::<Metadata>(metadata)?;
+        let faults: Vec<Diagnostic> = typed
+            .names()
+            .into_iter()
+            .filter(|(_, name)| FieldName::new(name).is_none())
+            .map(|(key, _)| Diagnostic::error(metadata.mark_of(key), key, "expected the name of a field"))
+            .collect();
+        if faults.is_empty() { Ok(()) } else { Err(faults) }
+    }
+
+    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
+        let metadata = match cx.metadata {
+            Some(node) => node.parse_into::<Metadata>().map_err(|d| Invalid::new("", format!("plugin_metadata: {d}")))?,
+            None => Metadata::default(),
+        };
+        let group = conf.group.as_deref();
+        let limits = conf.limits(&metadata, group)?;
+        let state_key = match group {
+            Some(name) => {
+                let alike = ["count", "time_window", "window_type", "rules"];
+                let text = |field| cx.conf.get(field).map(|node| node.to_json().to_string()).unwrap_or_default();
+                format!("limit-count group {name} {} {}", alike.map(text).join(" "), cx.limit_keys)
+            }
+            None => format!("limit-count {} {} {}", cx.place, cx.conf.to_json(), cx.limit_keys),
+        };
+        Ok(Arc::new(Limiting {
+            limits,
+            state: cx.states.get_or_create(&state_key, || State::new(cx.limit_keys)),
+            code: conf.rejected_code,
+            body: rejection(&conf),
+            degrade: conf.allow_degradation,
+            show: conf.show_limit_quota_header,
+        }))
+    }
+}
+
+impl Conf {
+    fn limits(&self, metadata: &Metadata, group: Option<&str>) -> Result<Box<[Limit]>, Invalid> {
+        let kind = match self.window_type {
+            WindowType::Fixed => WindowKind::Fixed,
+            WindowType::Sliding => WindowKind::Sliding,
+        };
+        let one = match (&self.count, &self.time_window, &self.rules) {
+            (Some(count), Some(window), None) => (count, window),
+            (None, None, Some(rules)) => return rules_limits(rules, kind),
+            (None, None, None) => return Err(Invalid::new("", "count and time_window are missing, or rules")),
+            (_, _, Some(_)) => return Err(Invalid::new("rules", "expected either count and time_window or rules")),
+            (None, _, _) => return Err(Invalid::new("", "the field count is missing")),
+            (_, None, _) => return Err(Invalid::new("", "the field time_window is missing")),
+        };
+        let key = match self.key_type {
+            KeyType::Var => KeySource::Variable(variable(&self.key)?),
+            KeyType::VarCombination => {
+                KeySource::Combination(Template::parse(&self.key).map_err(|e| Invalid::new("key", e.to_string()))?)
+            }
+            // Whatever else stands in the group may have another key.
+            KeyType::Constant if group.is_some() => KeySource::Constant(Key::new(0, self.key.as_bytes())),
+            KeyType::Constant => KeySource::Everything,
+        };
+        let [limit, remaining, reset] = metadata.names().map(|(field, name)| {
+            FieldName::new(name).ok_or_else(|| Invalid::new("", format!("plugin_metadata: {field} is not a field name")))
+        });
+        Ok(Box::new([Limit {
+            number: 0,
+            count: one.0.compile("count", MAX_COUNT)?,
+            window: one.1.compile("time_window", MAX_WINDOW)?,
+            kind,
+            key,
+            names: Names { limit: limit?, remaining: remaining?, reset: reset? },
+        }]))
+    }
+}
+
+fn rules_limits(rules: &[Rule], kind: WindowKind) -> Result<Box<[Limit]>, Invalid> {
+    let limit = |(at, rule): (usize, &Rule)| {
+        let field = |name: &str| format!("rules[{at}].{name}");
+        if rules.iter().take(at).any(|other| other.key == rule.key) {
+            return Err(Invalid::new(field("key"), format!("there are two rules with the key {:?}", rule.key)));
+        }
+        let prefix = rule.header_prefix.clone().unwrap_or_else(|| (at + 1).to_string());
+        let name = |what: &str| {
+            FieldName::new(&format!("X-{prefix}-RateLimit-{what}"))
+                .ok_or_else(|| Invalid::new(field("header_prefix"), "expected a part of a field's name"))
+        };
+        let key = Template::parse(&rule.key).map_err(|error| Invalid::new(field("key"), error.to_string()))?;
+        if key.literal().is_some() {
+            return Err(Invalid::new(field("key"), "expected a text with a variable: without one a rule is never used"));
+        }
+        Ok(Limit {
+            number: at as u32 + 1,
+            count: rule.count.compile(&field("count"), MAX_COUNT)?,
+            window: rule.time_window.compile(&field("time_window"), MAX_WINDOW)?,
+            kind,
+            key: KeySource::Combination(key),
+            names: Names { limit: name("Limit")?, remaining: name("Remaining")?, reset: name("Reset")? },
+        })
+    };
+    rules.iter().enumerate().map(limit).collect()
+}
+
+/// People write `$consumer_name` here too. APISIX then finds no variable of that name, and counts by address.
+fn variable(key: &str) -> Result<Variable, Invalid> {
+    if key.starts_with('$') {
+        let message = format!("a variable is named without $ here: {}; or set key_type: var_combination", &key[1..]);
+        return Err(Invalid::new("key", message));
+    }
+    Variable::parse(key).map_err(|error| Invalid::new("key", error.to_string()))
+}
+
+/// APISIX answers with a page of nginx's where there is no message.
+fn rejection(conf: &Conf) -> Vec<u8> {
+    let text = conf.rejected_msg.clone().unwrap_or_else(|| {
+        format!("{} {}", conf.rejected_code, weir_wire::status::reason(conf.rejected_code)).trim_end().to_owned()
+    });
+    let mut body = serde_json::json!({ "error_msg": text }).to_string().into_bytes();
+    body.push(b'\n');
+    body
+}
+
+impl Metadata {
+    fn names(&self) -> [(&'static str, &str); 3] {
+        [
+            ("limit_header", &self.limit_header),
+            ("remaining_header", &self.remaining_header),
+            ("reset_header", &self.reset_header),
+        ]
+    }
+}
+
+/// An instance.
+#[derive(Debug)]
+struct Limiting {
+    limits: Box<[Limit]>,
+    state: Arc<State>,
+    code: u16,
+    body: Vec<u8>,
+    degrade: bool,
+    show: bool,
+}
+
+/// What outlives a change of the configuration.
+#[derive(Debug)]
+struct State {
+    table: Table,
+    /// The counter of a limiter that has only one.
+    everything: Counter,
+}
+
+impl State {
+    fn new(keys: usize) -> Self {
+        Self { table: Table::new(keys), everything: Counter::unused() }
+    }
+}
+
+/// One limit.
+#[derive(Debug)]
+struct Limit {
+    /// 0, or a rule's place from 1: their keys are apart.
+    number: u32,
+    count: Amount,
+    window: Amount,
+    kind: WindowKind,
+    key: KeySource,
+    names: Names,
+}
+
+#[derive(Debug)]
+enum KeySource {
+    Variable(Variable),
+    Combination(Template),
+    Constant(Key),
+    /// There is one counter.
+    Everything,
+}
+
+#[derive(Debug)]
+struct Names {
+    limit: FieldName,
+    remaining: FieldName,
+    reset: FieldName,
+}
+
+/// What a limit says of a request.
+enum Verdict {
+    Passed,
+    /// The rule does not concern the request.
+    Skipped,
+    Rejected,
+    /// It could not be counted.
+    Failed(&'static str),
+}
+
+impl Plugin for Limiting {
+    fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
+        let mut asked = false;
+        for limit in &self.limits {
+            match self.ask(limit, cx) {
+                Verdict::Passed => asked = true,
+                Verdict::Skipped => {}
+                Verdict::Rejected => {
+                    let answer = cx.reply(self.code).field("Content-Type", b"text/plain; charset=utf-8");
+                    return answer.body(&self.body).done();
+                }
+                Verdict::Failed(reason) => return self.fail(cx, reason),
+            }
+        }
+        if asked { Flow::Continue } else { self.fail(cx, "limit-count: no rule concerns the request") }
+    }
+}
+
+impl Limiting {
+    fn fail(&self, cx: &RequestCx<'_>, reason: &'static str) -> Flow {
+        if self.degrade { Flow::Continue } else { cx.fail(500, reason) }
+    }
+
+    fn ask(&self, limit: &Limit, cx: &mut RequestCx<'_>) -> Verdict {
+        let (count, window) = match (limit.count.resolve(cx, MAX_COUNT), limit.window.resolve(cx, MAX_WINDOW)) {
+            (Resolved::Number(count), Resolved::Number(window)) => (count, window),
+            (Resolved::Unset, _) | (_, Resolved::Unset) if limit.is_rule() => return Verdict::Skipped,
+            _ => return Verdict::Failed("limit-count: count or time_window is not a number in bounds"),
+        };
+        let quota = Quota { count, window: window * 1000, kind: limit.kind };
+        let now = cx.now_ms();
+        let taken = match limit.key(cx) {
+            Asked::Everything => self.everything(now, &quota),
+            Asked::Key(key) => self.state.table.take(key, now, &quota),
+            Asked::Nothing => return Verdict::Skipped,
+        };
+        let Ok(taken) = taken else { return Verdict::Failed("limit-count: no room for another key") };
+        if self.show {
+            cx.set_response_field(&limit.names.limit, |out| weir_wire::push_number(out, count));
+            cx.set_response_field(&limit.names.remaining, |out| weir_wire::push_number(out, taken.remaining));
+            cx.set_response_field(&limit.names.reset, |out| push_seconds(out, taken.reset));
+        }
+        if taken.passed { Verdict::Passed } else { Verdict::Rejected }
+    }
+
+    /// A counter without a table is never retired, so there is an answer.
+    fn everything(&self, now: u64, quota: &Quota) -> Result<Taken, Full> {
+        self.state.everything.take(now, quota).ok_or(Full)
+    }
+}
+
+/// Which counter a request asks.
+enum Asked {
+    Key(Key),
+    Everything,
+    /// A rule none of whose variables the request has.
+    Nothing,
+}
+
+/// Keeps addresses apart from texts and numbers with the same bytes.
+const ADDRESS: u32 = 1 << 31;
+const NUMBER: u32 = 1 << 30;
+
+impl Limit {
+    fn is_rule(&self) -> bool {
+        self.number > 0
+    }
+
+    fn key(&self, cx: &mut RequestCx<'_>) -> Asked {
+        match &self.key {
+            KeySource::Everything => Asked::Everything,
+            KeySource::Constant(key) => Asked::Key(*key),
+            KeySource::Variable(variable) => Asked::Key(match cx.variable(variable) {
+                Some(Value::Bytes(text)) if !text.is_empty() => Key::new(self.number, text),
+                Some(Value::Number(n) | Value::Millis(n)) => Key::new(self.number | NUMBER, &n.to_le_bytes()),
+                Some(Value::Ip(address)) => self.address(address),
+                Some(Value::Bytes(_)) | None => self.address(cx.client().addr),
+            }),
+            KeySource::Combination(template) => {
+                let has_any = template.variables().any(|variable| is_set(cx.variable(variable)));
+                if !has_any {
+                    return if self.is_rule() { Asked::Nothing } else { Asked::Key(self.address(cx.client().addr)) };
+                }
+                let mut text = cx.take_scratch();
+                template.render(cx.source(), &mut text);
+                let key = Key::new(self.number, &text);
+                cx.put_scratch(text);
+                Asked::Key(key)
+            }
+        }
+    }
+
+    fn address(&self, address: std::net::IpAddr) -> Key {
+        match address {
+            std::net::IpAddr::V4(v4) => Key::new(self.number | ADDRESS, &v4.octets()),
+            std::net::IpAddr::V6(v6) => Key::new(self.number | ADDRESS, &v6.octets()),
+        }
+    }
+}
+
+fn is_set(value: Option<Value<'_>>) -> bool {
+    value.is_some_and(|value| !matches!(value, Value::Bytes(b"")))
+}
+
+/// Appends seconds as Lua prints them: `60`, `59.98`, `0.001`.
+fn push_seconds(out: &mut Vec<u8>, millis: u64) {
+    weir_wire::push_number(out, millis / 1000);
+    let mut rest = millis % 1000;
+    if rest == 0 {
+        return;
+    }
+    out.push(b'.');
+    let mut unit = 100;
+    while rest > 0 {
+        out.push(b'0' + (rest / unit) as u8);
+        rest %= unit;
+        unit /= 10;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::push_seconds;
+
+    #[test]
+    fn seconds_are_printed_as_lua_prints_them() {
+        for (millis, text) in
+            [(60_000, "60"), (59_980, "59.98"), (59_981, "59.981"), (1, "0.001"), (500, "0.5"), (0, "0"), (1010, "1.01")]
+        {
+            let mut out = Vec::new();
+            push_seconds(&mut out, millis);
+            assert_eq!(out, text.as_bytes(), "{millis}");
+        }
+    }
+}

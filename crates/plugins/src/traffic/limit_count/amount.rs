@@ -1,0 +1,124 @@
+//! A number in the configuration, or a text that a request turns into one.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Error, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
+use weir_expr::{Template, Value};
+use weir_plugin::{Invalid, RequestCx};
+
+/// `count` or `time_window` as written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum AmountConf {
+    /// A number.
+    Number(u64),
+    /// A number in quotes, or a text with variables.
+    Text(String),
+}
+
+/// The same, ready for requests.
+#[derive(Debug)]
+pub(crate) enum Amount {
+    Number(u64),
+    Template(Template),
+}
+
+/// What a request makes of an amount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Resolved {
+    Number(u64),
+    /// A variable is not set.
+    Unset,
+    /// Not a whole number, or out of bounds.
+    Wrong,
+}
+
+impl AmountConf {
+    /// Compiles the amount of `field`, which is 1 to `max`.
+    pub(crate) fn compile(&self, field: &str, max: u64) -> Result<Amount, Invalid> {
+        let bounded = |n: u64| match n {
+            n if (1..=max).contains(&n) => Ok(Amount::Number(n)),
+            _ => Err(Invalid::new(field, format!("expected an integer from 1 to {max}, found {n}"))),
+        };
+        let text = match self {
+            Self::Number(n) => return bounded(*n),
+            Self::Text(text) => text,
+        };
+        if let Ok(n) = text.trim().parse() {
+            return bounded(n);
+        }
+        let template = Template::parse(text).map_err(|error| Invalid::new(field, error.to_string()))?;
+        if template.literal().is_some() {
+            let message = format!("expected an integer from 1 to {max} or a text with a variable, found {text:?}");
+            return Err(Invalid::new(field, message));
+        }
+        Ok(Amount::Template(template))
+    }
+}
+
+impl Amount {
+    pub(crate) fn resolve(&self, cx: &mut RequestCx<'_>, max: u64) -> Resolved {
+        let template = match self {
+            Self::Number(n) => return Resolved::Number(*n),
+            Self::Template(template) => template,
+        };
+        if template.variables().any(|variable| cx.variable(variable).is_none()) {
+            return Resolved::Unset;
+        }
+        let mut text = cx.take_scratch();
+        template.render(cx.source(), &mut text);
+        let number = Value::Bytes(&text).as_number().filter(|n| n.fract() == 0.0 && *n >= 1.0 && *n <= max as f64);
+        cx.put_scratch(text);
+        number.map_or(Resolved::Wrong, |n| Resolved::Number(n as u64))
+    }
+}
+
+impl<'de> Deserialize<'de> for AmountConf {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AmountVisitor;
+        impl Visitor<'_> for AmountVisitor {
+            type Value = AmountConf;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an integer of at least 1, or a text with a variable")
+            }
+
+            fn visit_u64<E: Error>(self, n: u64) -> Result<AmountConf, E> {
+                Ok(AmountConf::Number(n))
+            }
+
+            fn visit_i64<E: Error>(self, n: i64) -> Result<AmountConf, E> {
+                u64::try_from(n).map(AmountConf::Number).map_err(|_| E::invalid_value(Unexpected::Signed(n), &self))
+            }
+
+            fn visit_f64<E: Error>(self, n: f64) -> Result<AmountConf, E> {
+                // JSON writers make 1e6 of 1000000. Beyond 2^53 a float is no exact integer.
+                if n.fract() == 0.0 && (0.0..9e15).contains(&n) {
+                    return Ok(AmountConf::Number(n as u64));
+                }
+                Err(E::invalid_value(Unexpected::Float(n), &self))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<AmountConf, E> {
+                Ok(AmountConf::Text(text.to_owned()))
+            }
+        }
+        deserializer.deserialize_any(AmountVisitor)
+    }
+}
+
+impl JsonSchema for AmountConf {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Amount".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": ["integer", "string"], "minimum": 1 })
+    }
+}

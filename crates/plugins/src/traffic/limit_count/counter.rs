@@ -1,0 +1,247 @@
+//! One counter: the requests of one key, in one word that changes as a whole.
+
+use portable_atomic::AtomicU128;
+use portable_atomic::Ordering::{AcqRel, Acquire};
+
+/// Most requests a window may allow.
+pub(crate) const MAX_COUNT: u64 = (1 << COUNT_BITS) - 1;
+/// Longest window in seconds: 136 years.
+pub(crate) const MAX_WINDOW: u64 = u32::MAX as u64;
+
+/// Bits of each count; 48 are left for the window's end in milliseconds, which last for 8,900 years.
+const COUNT_BITS: u32 = 40;
+
+/// How many requests are allowed in how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Quota {
+    /// 1 to [`MAX_COUNT`].
+    pub(crate) count: u64,
+    /// Milliseconds; 1 to 1000 × [`MAX_WINDOW`].
+    pub(crate) window: u64,
+    pub(crate) kind: WindowKind,
+}
+
+/// How the window moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WindowKind {
+    /// Begins with a request, and the next one begins with the first request after its end.
+    Fixed,
+    /// Ends now: the requests of the window before count by the share of it that still lies within.
+    Sliding,
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) passed: bool,
+    /// How many more would pass now.
+    pub(crate) remaining: u64,
+    /// Milliseconds until the window ends.
+    pub(crate) reset: u64,
+}
+
+/// A counter. Times are milliseconds of a clock that never goes back and that all threads share; threads may read it a
+/// little late.
+#[derive(Debug)]
+pub(crate) struct Counter(AtomicU128);
+
+/// What a counter holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Window {
+    /// When it ends; 0 before the first request.
+    end: u64,
+    /// Requests that passed in it.
+    count: u64,
+    /// Requests that passed in the one before, when that ended as this one began.
+    before: u64,
+}
+
+impl Window {
+    const fn pack(self) -> u128 {
+        (self.end as u128) << (2 * COUNT_BITS) | (self.count as u128) << COUNT_BITS | self.before as u128
+    }
+
+    const fn unpack(word: u128) -> Self {
+        Self {
+            end: (word >> (2 * COUNT_BITS)) as u64,
+            count: (word >> COUNT_BITS) as u64 & MAX_COUNT,
+            before: word as u64 & MAX_COUNT,
+        }
+    }
+
+    /// The window in which `now` lies.
+    fn at(self, now: u64, quota: &Quota) -> Self {
+        if now < self.end {
+            return self;
+        }
+        let fresh = Self { end: now + quota.window, count: 0, before: 0 };
+        match quota.kind {
+            WindowKind::Fixed => fresh,
+            // Two windows without a request leave nothing to slide over.
+            WindowKind::Sliding if self.end == 0 || now - self.end >= quota.window => fresh,
+            WindowKind::Sliding => Self { end: self.end + quota.window, count: 0, before: self.count },
+        }
+    }
+
+    /// What counts against the quota, in requests, rounded up.
+    fn used(self, now: u64, quota: &Quota) -> u64 {
+        // A window that began under a longer quota is as if it began now.
+        let left = (self.end.saturating_sub(now)).min(quota.window);
+        let weighted = u128::from(self.before) * u128::from(left);
+        self.count.saturating_add(weighted.div_ceil(u128::from(quota.window.max(1))) as u64)
+    }
+}
+
+/// Marks a counter that is being taken out of its table: nobody counts in it any more.
+const DEAD: u128 = u128::MAX;
+
+impl Counter {
+    /// A counter that has let one request pass, at `now`.
+    pub(crate) fn begun(now: u64, quota: &Quota) -> Self {
+        Self(AtomicU128::new(Window { end: now + quota.window, count: 1, before: 0 }.pack()))
+    }
+
+    /// A counter that has not let any request pass.
+    pub(crate) fn unused() -> Self {
+        Self(AtomicU128::new(0))
+    }
+
+    /// Asks for one request; `None` when the counter is dead.
+    ///
+    /// Exact: whatever threads ask at once, no more than the quota pass in a window.
+    pub(crate) fn take(&self, now: u64, quota: &Quota) -> Option<Taken> {
+        let mut word = self.0.load(Acquire);
+        loop {
+            if word == DEAD {
+                return None;
+            }
+            let window = Window::unpack(word).at(now, quota);
+            let used = window.used(now, quota);
+            let reset = window.end.saturating_sub(now);
+            if used >= quota.count {
+                return Some(Taken { passed: false, remaining: 0, reset });
+            }
+            let next = Window { count: window.count + 1, ..window };
+            match self.0.compare_exchange_weak(word, next.pack(), AcqRel, Acquire) {
+                Ok(_) => return Some(Taken { passed: true, remaining: quota.count - used - 1, reset }),
+                Err(now_there) => word = now_there,
+            }
+        }
+    }
+
+    /// Marks the counter dead if it has been over for `linger` milliseconds; tells whether this call did it.
+    pub(crate) fn retire(&self, now: u64, linger: u64) -> bool {
+        let word = self.0.load(Acquire);
+        word != DEAD
+            && now >= Window::unpack(word).end.saturating_add(linger)
+            && self.0.compare_exchange(word, DEAD, AcqRel, Acquire).is_ok()
+    }
+
+    /// Whether the counter is dead.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.0.load(Acquire) == DEAD
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Counter, MAX_COUNT, MAX_WINDOW, Quota, Taken, Window, WindowKind};
+
+    const FIXED: Quota = Quota { count: 2, window: 1000, kind: WindowKind::Fixed };
+    const SLIDING: Quota = Quota { count: 10, window: 1000, kind: WindowKind::Sliding };
+
+    fn passed(remaining: u64, reset: u64) -> Option<Taken> {
+        Some(Taken { passed: true, remaining, reset })
+    }
+
+    fn rejected(reset: u64) -> Option<Taken> {
+        Some(Taken { passed: false, remaining: 0, reset })
+    }
+
+    #[test]
+    fn a_window_is_one_word() {
+        for window in [
+            Window { end: 0, count: 0, before: 0 },
+            Window { end: 1, count: 2, before: 3 },
+            Window { end: (1 << 48) - 2, count: MAX_COUNT, before: MAX_COUNT },
+            Window { end: MAX_WINDOW * 1000 * 60, count: 1, before: MAX_COUNT },
+        ] {
+            assert_eq!(Window::unpack(window.pack()), window);
+        }
+    }
+
+    #[test]
+    fn a_fixed_window_begins_with_its_first_request() {
+        let counter = Counter::unused();
+        for (now, taken) in [
+            (500, passed(1, 1000)),
+            (900, passed(0, 600)),
+            (1499, rejected(1)),
+            (1500, passed(1, 1000)),
+            // A thread whose clock is late counts in the window that has begun.
+            (1490, passed(0, 1010)),
+            (9000, passed(1, 1000)),
+        ] {
+            assert_eq!(counter.take(now, &FIXED), taken, "at {now}");
+        }
+    }
+
+    #[test]
+    fn a_sliding_window_remembers_the_one_before() {
+        let counter = Counter::begun(0, &SLIDING);
+        for n in 1..10 {
+            assert_eq!(counter.take(n, &SLIDING), passed(9 - n, 1000 - n));
+        }
+        for (now, taken) in [
+            (999, rejected(1)),
+            // All ten of the window before still count.
+            (1000, rejected(1000)),
+            (1001, rejected(999)),
+            // A tenth of it is over: one passes, and at once no second one.
+            (1100, passed(0, 900)),
+            (1100, rejected(900)),
+            (1500, passed(3, 500)),
+            // The window before held two, of which two tenths count: rounded up, one.
+            (2800, passed(8, 200)),
+            (9999, passed(9, 1000)),
+        ] {
+            assert_eq!(counter.take(now, &SLIDING), taken, "at {now}");
+        }
+    }
+
+    #[test]
+    fn a_sliding_window_never_lets_more_pass_than_two_quotas_in_two_windows() {
+        let counter = Counter::unused();
+        let mut times = Vec::new();
+        for now in (0..20_000).step_by(7) {
+            if counter.take(now, &SLIDING).unwrap().passed {
+                times.push(now);
+            }
+        }
+        for begin in (0..18_000).step_by(100) {
+            let within = times.iter().filter(|t| (begin..begin + 2000).contains(*t)).count();
+            assert!(within <= 20, "{within} from {begin} on");
+        }
+        // What the estimate refuses beyond the exact sliding window is little.
+        assert!(times.len() >= 175, "{} of 200", times.len());
+    }
+
+    #[test]
+    fn a_counter_is_retired_once_and_only_when_it_is_over() {
+        let counter = Counter::begun(0, &FIXED);
+        assert!(!counter.retire(999, 0));
+        assert!(!counter.retire(1500, 1000));
+        assert!(!counter.is_dead());
+        assert!(counter.retire(1000, 0));
+        assert!(!counter.retire(1000, 0));
+        assert!(counter.is_dead());
+        assert_eq!(counter.take(1000, &FIXED), None);
+    }
+
+    #[test]
+    fn the_largest_quota_counts() {
+        let quota = Quota { count: MAX_COUNT, window: MAX_WINDOW * 1000, kind: WindowKind::Sliding };
+        let counter = Counter::begun(0, &quota);
+        assert_eq!(counter.take(1, &quota), passed(MAX_COUNT - 2, MAX_WINDOW * 1000 - 1));
+    }
+}

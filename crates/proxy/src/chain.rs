@@ -1,0 +1,222 @@
+//! Plugins compiled for one place: a list by priority and, for each phase, only those that have it.
+
+use std::sync::Arc;
+
+use weir_expr::{Expr, Source};
+use weir_plugin::{Phases, Plugin};
+
+/// A plugin as it runs in one place.
+#[derive(Clone)]
+pub(crate) struct Step {
+    pub(crate) plugin: Arc<dyn Plugin>,
+    /// Its position in the registry: which plugin it is.
+    pub(crate) kind: u8,
+    pub(crate) priority: i64,
+    pub(crate) phases: Phases,
+    pub(crate) meta: Option<Arc<StepMeta>>,
+}
+
+/// What `_meta` says.
+#[derive(Debug, Default)]
+pub(crate) struct StepMeta {
+    /// The step runs only when this holds.
+    pub(crate) filter: Option<Expr>,
+    /// Replaces the body of a refusal: content type and body.
+    pub(crate) error_response: Option<(&'static str, Box<[u8]>)>,
+}
+
+/// A phase, as an index into a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Rewrite,
+    Access,
+    Upstream,
+    Response,
+    Body,
+    Log,
+}
+
+const PHASES: [Phases; 6] =
+    [Phases::REWRITE, Phases::ACCESS, Phases::UPSTREAM, Phases::RESPONSE, Phases::BODY, Phases::LOG];
+
+/// The plugins of one place, ready to run.
+#[derive(Default)]
+pub(crate) struct Chain {
+    steps: Box<[Step]>,
+    /// For each phase, positions in `steps`; all lists in one allocation.
+    lists: Box<[u8]>,
+    /// Where each phase's list ends in `lists`.
+    ends: [u16; 6],
+    kinds: Kinds,
+}
+
+/// A set of plugins, by their position in the registry.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Kinds([u64; 4]);
+
+/// How far a phase has come in a route's chain and in that of the consumer laid over it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Walk {
+    base: u8,
+    over: u8,
+}
+
+impl std::fmt::Debug for Chain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.steps.iter().map(|s| (s.kind, s.priority))).finish()
+    }
+}
+
+impl Kinds {
+    pub(crate) fn insert(&mut self, kind: u8) {
+        if let Some(word) = self.0.get_mut(usize::from(kind >> 6)) {
+            *word |= 1 << (kind & 63);
+        }
+    }
+
+    pub(crate) fn contains(&self, kind: u8) -> bool {
+        self.0.get(usize::from(kind >> 6)).is_some_and(|word| word & (1 << (kind & 63)) != 0)
+    }
+}
+
+impl Chain {
+    /// Orders steps by priority, high to low; of equal ones the order given stays.
+    pub(crate) fn new(mut steps: Vec<Step>) -> Self {
+        // A chain has at most one step for each of the plugins there are; positions fit into a byte.
+        steps.truncate(usize::from(u8::MAX));
+        steps.sort_by_key(|s| std::cmp::Reverse(s.priority));
+        let mut lists = Vec::new();
+        let mut ends = [0; 6];
+        for (end, phase) in ends.iter_mut().zip(PHASES) {
+            lists.extend(steps.iter().zip(0u8..).filter(|(s, _)| s.phases.contains(phase)).map(|(_, i)| i));
+            *end = lists.len() as u16;
+        }
+        let mut kinds = Kinds::default();
+        for step in &steps {
+            kinds.insert(step.kind);
+        }
+        Self { steps: steps.into(), lists: lists.into(), ends, kinds }
+    }
+
+    /// Whether any step has this phase.
+    pub(crate) fn has(&self, phase: Phase) -> bool {
+        !self.list(phase).is_empty()
+    }
+
+    /// All steps, by priority.
+    pub(crate) fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    fn list(&self, phase: Phase) -> &[u8] {
+        let phase = phase as usize;
+        let start = phase.checked_sub(1).and_then(|p| self.ends.get(p)).copied().unwrap_or(0);
+        let end = self.ends.get(phase).copied().unwrap_or(0);
+        self.lists.get(usize::from(start)..usize::from(end)).unwrap_or_default()
+    }
+
+    fn step(&self, phase: Phase, at: u8) -> Option<&Step> {
+        self.steps.get(usize::from(*self.list(phase).get(usize::from(at))?))
+    }
+}
+
+impl Walk {
+    /// The next step of a phase: from `base`, and from `over`, whose plugins take the place of those in `base`.
+    pub(crate) fn next<'a>(&mut self, phase: Phase, base: &'a Chain, over: Option<&'a Chain>) -> Option<&'a Step> {
+        let Some(over) = over else {
+            let step = base.step(phase, self.base)?;
+            self.base += 1;
+            return Some(step);
+        };
+        loop {
+            let low = base.step(phase, self.base);
+            if low.is_some_and(|s| over.kinds.contains(s.kind)) {
+                self.base += 1;
+                continue;
+            }
+            let high = over.step(phase, self.over);
+            return match (low, high) {
+                (Some(l), Some(h)) if l.priority >= h.priority => {
+                    self.base += 1;
+                    Some(l)
+                }
+                (_, Some(h)) => {
+                    self.over += 1;
+                    Some(h)
+                }
+                (Some(l), None) => {
+                    self.base += 1;
+                    Some(l)
+                }
+                (None, None) => None,
+            };
+        }
+    }
+
+    /// The next step of `over` whose plugin is not in `base`: what a consumer alone brings to a phase that the route's
+    /// own plugins have been through.
+    pub(crate) fn next_only_over<'a>(&mut self, phase: Phase, base: &Chain, over: &'a Chain) -> Option<&'a Step> {
+        loop {
+            let step = over.step(phase, self.over)?;
+            self.over += 1;
+            if !base.kinds.contains(step.kind) {
+                return Some(step);
+            }
+        }
+    }
+}
+
+impl Step {
+    /// Whether `_meta.filter` lets the step run for this request.
+    pub(crate) fn applies(&self, source: &dyn Source) -> bool {
+        match &self.meta {
+            None => true,
+            Some(meta) => meta.filter.as_ref().is_none_or(|f| f.eval(source)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Chain, Phase, Step, Walk};
+    use std::sync::Arc;
+    use weir_plugin::{Phases, Plugin};
+
+    struct Nothing;
+    impl Plugin for Nothing {}
+
+    fn chain(steps: &[(u8, i64)]) -> Chain {
+        let step = |(kind, priority): &(u8, i64)| Step {
+            plugin: Arc::new(Nothing),
+            kind: *kind,
+            priority: *priority,
+            phases: if *kind % 2 == 0 { Phases::ACCESS } else { Phases::ACCESS.and(Phases::REWRITE) },
+            meta: None,
+        };
+        Chain::new(steps.iter().map(step).collect())
+    }
+
+    fn walk(phase: Phase, base: &Chain, over: Option<&Chain>) -> Vec<u8> {
+        let mut walk = Walk::default();
+        std::iter::from_fn(|| walk.next(phase, base, over).map(|s| s.kind)).collect()
+    }
+
+    #[test]
+    fn steps_run_by_priority_in_their_phases() {
+        let base = chain(&[(1, 10), (2, 30), (3, 20)]);
+        assert_eq!(walk(Phase::Access, &base, None), [2, 3, 1]);
+        assert_eq!(walk(Phase::Rewrite, &base, None), [3, 1]);
+        assert!(walk(Phase::Log, &base, None).is_empty());
+        assert!(base.has(Phase::Rewrite) && !base.has(Phase::Body));
+    }
+
+    #[test]
+    fn a_consumers_plugins_take_the_place_of_the_routes() {
+        let base = chain(&[(1, 10), (2, 30), (3, 20)]);
+        let over = chain(&[(3, 40), (4, 25), (201, 5)]);
+        assert_eq!(walk(Phase::Access, &base, Some(&over)), [3, 2, 4, 1, 201]);
+        let mut only = Walk::default();
+        let rest: Vec<u8> = std::iter::from_fn(|| only.next_only_over(Phase::Rewrite, &base, &over).map(|s| s.kind)).collect();
+        assert_eq!(rest, [201]);
+    }
+}

@@ -1,0 +1,103 @@
+//! Building plugins and laying them over each other: service below plugin config below route.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use weir_config::{Diagnostic, ErrorResponse, Meta, Node, Plugins, Scope};
+use weir_plugin::{BuildCx, Consumers, Credentials, StateRegistry};
+
+use super::Definitions;
+use crate::chain::{Chain, Step, StepMeta};
+
+/// What plugins are built with.
+pub(super) struct Builder<'a> {
+    pub(super) definitions: Definitions,
+    pub(super) states: &'a StateRegistry,
+    pub(super) consumers: &'a Consumers,
+    /// By position in the registry.
+    pub(super) credentials: &'a [Option<Credentials>],
+    pub(super) metadata: HashMap<&'a str, &'a Node>,
+    pub(super) limit_keys: usize,
+    pub(super) product: &'a str,
+}
+
+/// The plugins of one place; one that is switched off there still takes the place of what lies below.
+#[derive(Clone, Default)]
+pub(super) struct Layer {
+    steps: Vec<(u8, Option<Step>)>,
+}
+
+impl Layer {
+    /// Lays `over` over this: plugin by plugin, what is over goes before.
+    pub(super) fn put_over(&mut self, over: &Self) {
+        for (kind, step) in &over.steps {
+            match self.steps.iter_mut().find(|(k, _)| k == kind) {
+                Some(place) => place.1.clone_from(step),
+                None => self.steps.push((*kind, step.clone())),
+            }
+        }
+    }
+
+    /// Ready to run.
+    pub(super) fn chain(self) -> Chain {
+        Chain::new(self.steps.into_iter().filter_map(|(_, step)| step).collect())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+}
+
+impl Builder<'_> {
+    /// Builds the plugins of one place. On consumers, what authenticates is data and not a plugin to run.
+    pub(super) fn layer(
+        &self,
+        plugins: Option<&Plugins>,
+        place: &str,
+        path: &str,
+        scope: Scope,
+    ) -> Result<Layer, Diagnostic> {
+        let mut layer = Layer::default();
+        for (name, conf) in plugins.into_iter().flatten() {
+            let under = |d: Diagnostic| d.under(&format!("{path}.plugins.{name}"));
+            let Some((kind, definition)) = self.definitions.iter().enumerate().find(|(_, d)| d.name() == name) else {
+                return Err(under(Diagnostic::error(conf.conf.mark, "", "no such plugin")));
+            };
+            if scope == Scope::Consumer && definition.is_auth() {
+                continue;
+            }
+            let kind = u8::try_from(kind).unwrap_or(u8::MAX);
+            if conf.meta.disable {
+                layer.steps.push((kind, None));
+                continue;
+            }
+            let cx = BuildCx {
+                plugin: name,
+                place,
+                states: self.states,
+                consumers: self.consumers,
+                credentials: self.credentials.get(usize::from(kind)).and_then(Option::as_ref),
+                conf: &conf.conf,
+                limit_keys: self.limit_keys,
+                metadata: self.metadata.get(name.as_str()).copied(),
+                product: self.product,
+            };
+            let plugin = definition.build(&conf.conf, &cx).map_err(under)?;
+            let phases = plugin.phases(definition.phases());
+            let priority = conf.meta.priority.unwrap_or(i64::from(definition.priority()));
+            layer.steps.push((kind, Some(Step { plugin, kind, priority, phases, meta: step_meta(&conf.meta) })));
+        }
+        Ok(layer)
+    }
+}
+
+fn step_meta(meta: &Meta) -> Option<Arc<StepMeta>> {
+    if meta.filter.is_none() && meta.error_response.is_none() {
+        return None;
+    }
+    let error_response = meta.error_response.as_ref().map(|response| match response {
+        ErrorResponse::Text(text) => ("text/plain; charset=utf-8", text.as_bytes().into()),
+        ErrorResponse::Json(value) => ("application/json", value.to_string().into_bytes().into()),
+    });
+    Some(Arc::new(StepMeta { filter: meta.filter.as_ref().map(|v| v.expr().clone()), error_response }))
+}

@@ -1,0 +1,117 @@
+//! Upstreams: each compiled once, however many routes use it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use weir_config::{Document, Id, NodeAddr, NodeHost, PassHost, Service, Timeout};
+
+use crate::upstream::balance::RoundRobin;
+use crate::upstream::endpoint::Endpoints;
+use crate::upstream::pool::Keepalive;
+use crate::upstream::{Node, PassHost as CompiledHost, Timeouts, Upstream};
+
+/// The upstreams of a configuration.
+pub(super) struct Upstreams<'d> {
+    endpoints: &'d Endpoints,
+    by_id: HashMap<&'d Id, &'d weir_config::Upstream>,
+    /// Where those with an id, and those of services, have been put.
+    placed: HashMap<Place<'d>, u32>,
+    pub(super) compiled: Vec<Upstream>,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+enum Place<'d> {
+    Upstream(&'d Id),
+    Service(&'d Id),
+}
+
+impl<'d> Upstreams<'d> {
+    pub(super) fn new(endpoints: &'d Endpoints, document: &'d Document) -> Self {
+        let by_id = document.upstreams.iter().map(|u| (&u.id, u)).collect();
+        Self { endpoints, by_id, placed: HashMap::new(), compiled: Vec::new() }
+    }
+
+    /// Where a route's upstream is: its own, else its service's.
+    pub(super) fn of_route(&mut self, route: &'d weir_config::Route, service: Option<&'d Service>) -> Option<u32> {
+        if let Some(inline) = &route.upstream {
+            return Some(self.put(inline));
+        }
+        if let Some(id) = &route.upstream_id {
+            return self.by_id(id);
+        }
+        let service = service?;
+        if let Some(inline) = &service.upstream {
+            if let Some(found) = self.placed.get(&Place::Service(&service.id)) {
+                return Some(*found);
+            }
+            let position = self.put(inline);
+            self.placed.insert(Place::Service(&service.id), position);
+            return Some(position);
+        }
+        self.by_id(service.upstream_id.as_ref()?)
+    }
+
+    fn by_id(&mut self, id: &'d Id) -> Option<u32> {
+        if let Some(found) = self.placed.get(&Place::Upstream(id)) {
+            return Some(*found);
+        }
+        let upstream = *self.by_id.get(id)?;
+        let position = self.put(upstream);
+        self.placed.insert(Place::Upstream(id), position);
+        Some(position)
+    }
+
+    fn put(&mut self, upstream: &weir_config::Upstream) -> u32 {
+        let nodes: Box<[Node]> = upstream
+            .nodes
+            .0
+            .iter()
+            .map(|addr| Node { endpoint: self.endpoints.get(addr), host: host_of(addr).into_bytes().into() })
+            .collect();
+        let weights: Vec<u32> = upstream.nodes.0.iter().map(|n| n.weight).collect();
+        let pool = &upstream.keepalive_pool;
+        self.compiled.push(Upstream {
+            balancer: RoundRobin::new(&weights),
+            retries: upstream.retries.unwrap_or_else(|| (nodes.len() as u32).saturating_sub(1)),
+            nodes,
+            retry_ms: match upstream.retry_timeout {
+                Duration::ZERO => u64::MAX,
+                limit => millis(limit),
+            },
+            timeouts: timeouts(&upstream.timeout),
+            keepalive: Keepalive {
+                size: pool.size,
+                idle_ms: if pool.idle_timeout.is_zero() { u64::MAX } else { millis(pool.idle_timeout) },
+                requests: pool.requests,
+            },
+            host: match upstream.pass_host {
+                PassHost::Pass => CompiledHost::Pass,
+                PassHost::Node => CompiledHost::Node,
+                PassHost::Rewrite => {
+                    let host = upstream.upstream_host.as_ref().map(|h| h.as_str()).unwrap_or_default();
+                    CompiledHost::Rewrite(host.as_bytes().into())
+                }
+            },
+        });
+        self.compiled.len() as u32 - 1
+    }
+}
+
+pub(super) fn timeouts(timeout: &Timeout) -> Timeouts {
+    Timeouts { connect: millis(timeout.connect), send: millis(timeout.send), read: millis(timeout.read) }
+}
+
+/// Milliseconds, never 0: a time limit always leaves some time.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+/// The Host of `pass_host: node`: without the port where that is http's.
+fn host_of(node: &NodeAddr) -> String {
+    let host = match &node.host {
+        NodeHost::Ip(std::net::IpAddr::V6(ip)) => format!("[{ip}]"),
+        NodeHost::Ip(ip) => ip.to_string(),
+        NodeHost::Name(name) => name.clone(),
+    };
+    if node.port == 80 { host } else { format!("{host}:{}", node.port) }
+}

@@ -1,0 +1,148 @@
+//! The heads that the node and the client receive.
+
+use weir_plugin::Exchange;
+use weir_wire::head::Framing;
+use weir_wire::name::Known;
+use weir_wire::status;
+
+use crate::options::Options;
+use crate::upstream::{Node, PassHost, Upstream};
+
+/// Writes the request head for a node to [`Exchange::out`].
+pub(super) fn encode(x: &mut Exchange, options: &Options, upstream: &Upstream, node: &Node, websocket: bool) {
+    let mut out = std::mem::take(&mut x.out);
+    out.clear();
+    match x.request.upstream.method {
+        Some(method) => out.extend_from_slice(method.as_str().as_bytes()),
+        None => out.extend_from_slice(x.request.method_bytes()),
+    }
+    out.push(b' ');
+    x.request.write_upstream_target(&mut out);
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    push_host(x, upstream, node, &mut out);
+    let forwarded = hold_back_forwarded(x, options);
+    let request = &x.request;
+    request.head.fields.write(request.buffer.bytes(), &mut out);
+    push_forwarded(x, forwarded, &mut out);
+    // A length goes out as it came; whatever else came as Transfer-Encoding, chunked is what is sent.
+    if request.head.framing == Framing::Chunked {
+        out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+    }
+    if websocket && request.head.websocket {
+        out.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: websocket\r\n");
+    } else {
+        x.request.head.websocket = false;
+    }
+    out.extend_from_slice(b"\r\n");
+    x.out = out;
+}
+
+/// The Host by `pass_host`; the client's own line stays where it is when it is the one to send.
+fn push_host(x: &mut Exchange, upstream: &Upstream, node: &Node, out: &mut Vec<u8>) {
+    let request = &mut x.request;
+    let host: &[u8] = if !request.upstream.host.is_empty() {
+        &request.upstream.host
+    } else {
+        match &upstream.host {
+            PassHost::Pass if request.host_line_is_good() => return,
+            // An absolute target's host, else, without any (HTTP/1.0), the node's.
+            PassHost::Pass if !request.host_port().is_empty() => request.host_port(),
+            PassHost::Pass | PassHost::Node => &node.host,
+            PassHost::Rewrite(host) => host,
+        }
+    };
+    out.extend_from_slice(b"Host: ");
+    out.extend_from_slice(host);
+    out.extend_from_slice(b"\r\n");
+    request.head.fields.hold_back(Known::Host);
+}
+
+/// What is said of the client in X-Forwarded-* fields.
+#[derive(Clone, Copy)]
+struct Forwarded {
+    /// The client's X-Forwarded-For is continued.
+    append: bool,
+    /// The client's other X-Forwarded fields go on where it sent them.
+    keep: bool,
+}
+
+/// APISIX's rules: without trusted proxies X-Forwarded-For is continued and the others are written anew; with them,
+/// a trusted peer's fields go on and another's are all dropped.
+fn hold_back_forwarded(x: &mut Exchange, options: &Options) -> Forwarded {
+    let trusted = options.trusted_proxies.iter().any(|net| net.contains(&x.client.peer));
+    let forwarded = Forwarded { append: trusted || options.trusted_proxies.is_empty(), keep: trusted };
+    let fields = &mut x.request.head.fields;
+    fields.hold_back(Known::XForwardedFor);
+    fields.hold_back(Known::XRealIp);
+    fields.hold_back(Known::Forwarded);
+    if !forwarded.keep {
+        for name in [Known::XForwardedProto, Known::XForwardedHost, Known::XForwardedPort] {
+            fields.hold_back(name);
+        }
+    }
+    forwarded
+}
+
+fn push_forwarded(x: &Exchange, rules: Forwarded, out: &mut Vec<u8>) {
+    let request = &x.request;
+    let fields = &request.head.fields;
+    let base = request.buffer.bytes();
+    // A field that a plugin has set stands as it is; so does one of a trusted peer.
+    let wanted = |name| !fields.has_added(name) && !(rules.keep && fields.may_have(name));
+    if !fields.has_added(Known::XRealIp) {
+        out.extend_from_slice(b"X-Real-IP: ");
+        push_addr(x, out);
+    }
+    if !fields.has_added(Known::XForwardedFor) {
+        out.extend_from_slice(b"X-Forwarded-For: ");
+        if rules.append && fields.may_have(Known::XForwardedFor) {
+            for (name, value) in fields.iter(base) {
+                if Known::classify(name) == Known::XForwardedFor {
+                    out.extend_from_slice(value);
+                    out.extend_from_slice(b", ");
+                }
+            }
+        }
+        push_addr(x, out);
+    }
+    if wanted(Known::XForwardedProto) {
+        let line: &[u8] =
+            if x.client.https { b"X-Forwarded-Proto: https\r\n" } else { b"X-Forwarded-Proto: http\r\n" };
+        out.extend_from_slice(line);
+    }
+    if wanted(Known::XForwardedHost) {
+        let host = request.head.host.map_or(request.host_port(), |h| h.of(base));
+        if !host.is_empty() {
+            out.extend_from_slice(b"X-Forwarded-Host: ");
+            out.extend_from_slice(host);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+    if wanted(Known::XForwardedPort) {
+        out.extend_from_slice(b"X-Forwarded-Port: ");
+        match request.port() {
+            Some(port) => out.extend_from_slice(port),
+            None => weir_wire::push_number(out, u64::from(x.client.local.port())),
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn push_addr(x: &Exchange, out: &mut Vec<u8>) {
+    weir_expr::Value::Ip(x.client.addr).write_to(out);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes the status line of a response: an upstream's reason phrase goes on unless the status was changed.
+pub(in crate::conn) fn push_status(x: &Exchange, out: &mut Vec<u8>) {
+    let head = &x.response.head;
+    if head.reason.is_empty() {
+        status::push_line(out, head.status);
+        return;
+    }
+    out.extend_from_slice(b"HTTP/1.1 ");
+    weir_wire::push_number(out, u64::from(head.status));
+    out.push(b' ');
+    out.extend_from_slice(head.reason.of(x.response.buffer.bytes()));
+    out.extend_from_slice(b"\r\n");
+}

@@ -1,0 +1,365 @@
+//! An HTTP/1.1 client connection: one task that owns the sockets of both sides of an exchange.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use weir_plugin::{Client, Exchange, Failure, RequestCx, Side};
+use weir_telemetry::metrics::{ClientError, ConnectionState};
+use weir_wire::Reject;
+use weir_wire::method::Method;
+use weir_wire::name::Known;
+use weir_wire::target::Form;
+
+use crate::phases::{self, Requests, Verdict};
+use crate::relay;
+use crate::snapshot::Local;
+use crate::timer::Timer;
+use crate::worker::Worker;
+
+/// Most bytes of an unread request body that are thrown away to keep a connection.
+const MAX_DISCARD: u64 = 64 << 10;
+/// How long a client may go on sending after a final answer, in milliseconds, and how much.
+const LINGER_MS: u64 = 1000;
+const LINGER_BYTES: usize = 256 << 10;
+
+/// A client's byte stream.
+pub(crate) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
+    /// Ready when there is something to read, without reading it: an idle connection holds no buffer.
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()>;
+}
+
+impl ClientStream for TcpStream {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_read_ready(cx).map(drop)
+    }
+}
+
+/// A client connection.
+pub(crate) struct Connection<S> {
+    pub(crate) stream: S,
+    pub(crate) timer: Timer,
+    pub(crate) worker: Rc<Worker>,
+    client: Client,
+    /// Bytes of the next request may still be in the kernel after a final answer.
+    linger: bool,
+}
+
+/// What follows an exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// The next request.
+    Keep,
+    /// The connection is closed.
+    Close,
+}
+
+/// Why no request head was read.
+enum NoHead {
+    /// The client closed, or was idle for too long: nothing is owed to it.
+    Gone,
+    Refused(Reject),
+}
+
+/// Serves a connection until it closes.
+pub(crate) async fn serve<S: ClientStream>(stream: S, client: Client, worker: Rc<Worker>) {
+    let timer = worker.timers.timer();
+    let mut connection = Connection { stream, timer, client, linger: false, worker };
+    connection.timer.set(connection.worker.options.head_ms);
+    while connection.wait_readable().await {
+        let mut exchange = connection.worker.take_exchange();
+        let next = connection.requests(&mut exchange).await;
+        connection.worker.put_exchange(exchange);
+        if next == Next::Close {
+            break;
+        }
+        connection.timer.set(connection.worker.options.idle_ms);
+    }
+    connection.close().await;
+}
+
+impl<S: ClientStream> Connection<S> {
+    /// Waits for the first byte of a request; false when none came in time, or the gateway drains.
+    async fn wait_readable(&self) -> bool {
+        poll_fn(|cx| {
+            if self.stream.poll_readable(cx).is_ready() {
+                return Poll::Ready(true);
+            }
+            if self.timer.poll_expired(cx).is_ready() || self.worker.is_draining() {
+                return Poll::Ready(false);
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Serves requests as long as bytes of the next one are there.
+    async fn requests(&mut self, x: &mut Exchange) -> Next {
+        self.timer.set(self.worker.options.head_ms);
+        loop {
+            self.worker.recorder.connection_moved(ConnectionState::Waiting, ConnectionState::Reading);
+            let next = self.exchange(x).await;
+            self.worker.recorder.connection_moved(ConnectionState::Reading, ConnectionState::Waiting);
+            if next == Next::Close || x.request.buffer.is_empty() {
+                return next;
+            }
+            self.timer.set(self.worker.options.head_ms);
+        }
+    }
+
+    /// One request and its response.
+    async fn exchange(&mut self, x: &mut Exchange) -> Next {
+        x.reset();
+        match self.read_head(x).await {
+            Ok(()) => {}
+            Err(NoHead::Gone) => return Next::Close,
+            Err(NoHead::Refused(reject)) => return self.refuse(x, reject).await,
+        }
+        self.worker.recorder.request_started();
+        let now = self.worker.clock.refresh();
+        x.times.start = now;
+        x.times.now = now;
+        x.times.unix_ms = self.worker.clock.unix_ms();
+        self.client.requests += 1;
+        x.client = self.client;
+        x.received = x.request.head.len as u64;
+        if let Err(reject) = self.accept_head(x) {
+            return self.refuse(x, reject).await;
+        }
+        let Some(local) = self.worker.current() else {
+            return self.refuse(x, Reject::new(503, "no configuration")).await;
+        };
+        let next = if self.is_for_the_gateway(x) {
+            let _ = RequestCx(x).reply(200).field("Allow", b"GET, HEAD, POST, PUT, DELETE, PATCH, OPTIONS").done();
+            self.send_reply(x, &local).await
+        } else {
+            self.run(x, &local).await
+        };
+        self.log(x, &local);
+        next
+    }
+
+    /// Reads until a whole head is there.
+    async fn read_head(&mut self, x: &mut Exchange) -> Result<(), NoHead> {
+        let limits = self.worker.options.head;
+        // Pipelined bytes may be a whole head already.
+        let mut look = !x.request.buffer.is_empty();
+        loop {
+            if look {
+                let request = &mut x.request;
+                match request.head.parse(request.buffer.bytes(), &limits) {
+                    Ok(true) => return Ok(()),
+                    Ok(false) => {}
+                    Err(reject) => return Err(NoHead::Refused(reject)),
+                }
+            }
+            let buffer = &mut x.request.buffer;
+            if buffer.spare().is_empty() {
+                buffer.grow((buffer.capacity() * 2).min(limits.head.max(16 << 10) + 64));
+            }
+            let before = buffer.len();
+            let (stream, timer) = (&mut self.stream, &self.timer);
+            let read = poll_fn(|cx| {
+                if let Poll::Ready(read) = relay::poll_read(cx, stream, buffer) {
+                    return Poll::Ready(Some(read));
+                }
+                timer.poll_expired(cx).map(|()| None)
+            });
+            match read.await {
+                Some(Ok(0) | Err(_)) if before == 0 => return Err(NoHead::Gone),
+                Some(Ok(0) | Err(_)) => {
+                    self.linger = false;
+                    return Err(NoHead::Gone);
+                }
+                Some(Ok(_)) => {}
+                None if before == 0 => return Err(NoHead::Gone),
+                None => return Err(NoHead::Refused(Reject::new(408, "request head not received in time"))),
+            }
+            // A head is only split again when a line has ended, or it may be over its limit: a client that drips bytes
+            // costs no more than one that does not.
+            let buffer = &x.request.buffer;
+            let fresh = buffer.bytes().get(before..).unwrap_or_default();
+            look = before == 0 || fresh.contains(&b'\n') || buffer.len() > limits.target.min(limits.head);
+        }
+    }
+
+    /// What is checked of a head before anything is done with it.
+    fn accept_head(&self, x: &mut Exchange) -> Result<(), Reject> {
+        let options = &self.worker.options;
+        x.request.accept_head(options.paths)?;
+        match x.request.method() {
+            Method::Connect => return Err(Reject::bad("CONNECT is not for a gateway")),
+            Method::Trace => return Err(Reject::new(405, "TRACE is not served")),
+            _ => {}
+        }
+        if x.request.form() == Form::Asterisk && x.request.method() != Method::Options {
+            return Err(Reject::bad("asterisk target without OPTIONS"));
+        }
+        if let weir_wire::head::Framing::Length(n) = x.request.head.framing
+            && n > options.body_size
+        {
+            return Err(Reject::new(413, "request body too large"));
+        }
+        if let Some(real_ip) = &options.real_ip {
+            let fields = &x.request.head.fields;
+            let base = x.request.buffer.bytes();
+            if let Some(addr) = real_ip.client(self.client.peer, fields.all(base, &real_ip.field)) {
+                x.client.addr = addr;
+            }
+        }
+        Ok(())
+    }
+
+    /// `OPTIONS *`, or OPTIONS that may go no further (RFC 9110 section 7.6.2); otherwise its hop count goes down.
+    fn is_for_the_gateway(&self, x: &mut Exchange) -> bool {
+        if x.request.method() != Method::Options {
+            return false;
+        }
+        let request = &mut x.request;
+        let base = request.buffer.bytes();
+        let hops = request.head.fields.get_known(base, Known::MaxForwards).map(std::str::from_utf8);
+        match hops.map(|text| text.ok().and_then(|t| t.parse::<u64>().ok())) {
+            _ if request.form() == Form::Asterisk => true,
+            Some(Some(0)) => true,
+            Some(Some(n)) => {
+                request.head.fields.set_str(base, b"Max-Forwards", (n - 1).to_string().as_bytes());
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Route, plugins, and then the answer or the upstream.
+    async fn run(&mut self, x: &mut Exchange, local: &Rc<Local>) -> Next {
+        let snapshot = &*local.snapshot;
+        x.tables = Some(Rc::clone(&local.tables));
+        phases::find_route(x, snapshot);
+        let mut requests = Requests::default();
+        let mut verdict = requests.run(x, snapshot);
+        while let Verdict::Suspended(step) = verdict {
+            let flow = step.plugin.request_io(&mut RequestCx(x)).await;
+            x.times.now = self.worker.clock.refresh();
+            verdict = match requests.resumed(flow, step, x) {
+                Some(verdict) => verdict,
+                None => requests.run(x, snapshot),
+            };
+        }
+        match verdict {
+            Verdict::Forward(route) => match route.upstream.and_then(|u| snapshot.upstreams.get(u as usize)) {
+                Some(upstream) => self.forward(x, local, route, upstream).await,
+                None => {
+                    let failure = Failure { side: Side::Gateway, ..Failure::upstream(503, "route has no upstream") };
+                    self.fail(x, local, failure).await
+                }
+            },
+            Verdict::Answered => self.send_reply(x, local).await,
+            Verdict::Failed(failure) => self.fail(x, local, failure).await,
+            // The loop above ends only otherwise.
+            Verdict::Suspended(_) => Next::Close,
+        }
+    }
+
+    /// Whether the client may send another request on this connection.
+    pub(crate) fn may_keep(&self, x: &Exchange) -> bool {
+        x.request.head.keep_alive
+            && self.client.requests < self.worker.options.requests_per_connection
+            && !self.worker.is_draining()
+    }
+
+    /// Refuses what is no request to be served: no plugin sees it.
+    async fn refuse(&mut self, x: &mut Exchange, reject: Reject) -> Next {
+        self.worker.recorder.client_error(client_error(reject));
+        if x.times.start == 0 {
+            x.times.start = self.worker.clock.refresh();
+            x.times.unix_ms = self.worker.clock.unix_ms();
+            x.client = self.client;
+        }
+        x.times.now = x.times.start;
+        x.request.head.keep_alive = false;
+        tracing::info!(client = %self.client.peer, status = reject.status, reason = reject.reason, "request refused");
+        self.linger = true;
+        self.begin_failure(x, reject.into());
+        self.write_reply(x, false).await;
+        x.times.now = self.worker.clock.refresh();
+        if let Some(log) = &self.worker.access_log {
+            x.prepare_log();
+            log.write(x);
+        }
+        Next::Close
+    }
+
+    /// Throws the rest of the request body away, so that the next request can be read; false when that is too much.
+    pub(crate) async fn discard_body(&mut self, x: &mut Exchange) -> bool {
+        let head = &x.request.head;
+        let mut pump = relay::Pump::new(head.framing, relay::Encode::Plain, head.len);
+        let expected = head.expect_continue;
+        self.timer.set(self.worker.options.body_ms);
+        loop {
+            x.scratch.clear();
+            if pump.decode(&x.request.buffer, &mut x.scratch).is_err() {
+                return false;
+            }
+            if pump.is_complete() {
+                x.request.buffer.consume(pump.position());
+                return true;
+            }
+            // A client that waits for 100 (Continue) will not send its body after a final answer, or may.
+            if expected || pump.taken > MAX_DISCARD {
+                return false;
+            }
+            pump.make_room(&mut x.request.buffer);
+            let (stream, timer, buffer) = (&mut self.stream, &self.timer, &mut x.request.buffer);
+            let read = poll_fn(|cx| match relay::poll_read(cx, stream, buffer) {
+                Poll::Ready(read) => Poll::Ready(read.unwrap_or(0)),
+                Poll::Pending => timer.poll_expired(cx).map(|()| 0),
+            });
+            if read.await == 0 {
+                return false;
+            }
+        }
+    }
+
+    /// The client may not have read the answer yet, and bytes it sent may be unread: closing now would reset the
+    /// connection and could destroy the answer (RFC 9112 section 9.6).
+    pub(crate) fn set_linger(&mut self) {
+        self.linger = true;
+    }
+
+    async fn close(&mut self) {
+        if !self.linger {
+            return;
+        }
+        self.timer.set(LINGER_MS);
+        let (stream, timer) = (&mut self.stream, &self.timer);
+        if stream.shutdown().await.is_err() {
+            return;
+        }
+        let mut sink = vec![0u8; 4096];
+        let mut left = LINGER_BYTES;
+        poll_fn(|cx| {
+            loop {
+                let mut room = tokio::io::ReadBuf::new(&mut sink);
+                match std::pin::Pin::new(&mut *stream).poll_read(cx, &mut room) {
+                    Poll::Ready(Ok(())) if !room.filled().is_empty() && left > 0 => {
+                        left = left.saturating_sub(room.filled().len());
+                    }
+                    Poll::Ready(_) => return Poll::Ready(()),
+                    Poll::Pending => return timer.poll_expired(cx),
+                }
+            }
+        })
+        .await;
+    }
+}
+
+fn client_error(reject: Reject) -> ClientError {
+    match reject.status {
+        408 => ClientError::HeadTimeout,
+        413 => ClientError::BodyTooLarge,
+        414 => ClientError::TargetTooLong,
+        431 => ClientError::HeadTooLarge,
+        _ => ClientError::BadRequest,
+    }
+}

@@ -1,0 +1,189 @@
+//! What would become of a request: for people, and off the path of any.
+
+use std::net::IpAddr;
+
+use weir_config::{NodeHost, Settings};
+use weir_plugin::{Client, Exchange};
+use weir_router::{Outcome, Query};
+use weir_wire::Reject;
+
+use crate::chain::Chain;
+use crate::options::Options;
+use crate::phases;
+use crate::snapshot::Snapshot;
+use crate::upstream::PassHost;
+
+/// A request to be explained.
+#[derive(Debug, Clone)]
+pub struct ExplainRequest {
+    /// The method.
+    pub method: String,
+    /// The Host.
+    pub host: String,
+    /// The target: path and query.
+    pub target: String,
+    /// Further fields.
+    pub headers: Vec<(String, String)>,
+    /// The client's address.
+    pub remote: IpAddr,
+}
+
+/// What would become of it.
+#[derive(Debug)]
+pub struct Explanation {
+    /// The path that routes are matched against.
+    pub path: String,
+    /// What the upstream would receive, when no plugin changes it.
+    pub upstream_target: String,
+    /// Every route whose path takes the request's, in the order in which they are tried.
+    pub candidates: Vec<Candidate>,
+    /// Plugins of the global rules, and then of the route, in the order of their priority.
+    pub plugins: Vec<PlannedPlugin>,
+    /// Where it would go; `None`: nowhere, or a plugin answers.
+    pub upstream: Option<PlannedUpstream>,
+}
+
+/// A route that was looked at.
+#[derive(Debug)]
+pub struct Candidate {
+    /// Its id.
+    pub id: String,
+    /// Its name, where it has one.
+    pub name: Option<String>,
+    /// The path pattern that took the path.
+    pub pattern: String,
+    /// Whether it is the one.
+    pub chosen: bool,
+    /// Why it is, or is not.
+    pub reason: String,
+}
+
+/// A plugin that would run.
+#[derive(Debug)]
+pub struct PlannedPlugin {
+    /// Its name.
+    pub name: String,
+    /// Whether a global rule brings it.
+    pub global: bool,
+    /// Its priority here.
+    pub priority: i64,
+    /// The phases it runs in.
+    pub phases: Vec<&'static str>,
+    /// Whether `_meta.filter` decides for each request.
+    pub filtered: bool,
+}
+
+/// Where a request would go.
+#[derive(Debug)]
+pub struct PlannedUpstream {
+    /// `host:port` of each node.
+    pub nodes: Vec<String>,
+    /// The Host that nodes see.
+    pub host: String,
+    /// Further tries after the first.
+    pub retries: u32,
+    /// Connect, send and read timeout in milliseconds.
+    pub timeouts_ms: (u64, u64, u64),
+}
+
+impl Snapshot {
+    /// Explains a request.
+    ///
+    /// # Errors
+    /// The request would be refused before any route is looked for.
+    pub fn explain(&self, request: &ExplainRequest, settings: &Settings) -> Result<Explanation, Reject> {
+        let options = Options::new(settings);
+        let mut x = Exchange::default();
+        let mut text = format!("{} {} HTTP/1.1\r\nHost: {}\r\n", request.method, request.target, request.host);
+        for (name, value) in &request.headers {
+            text.push_str(&format!("{name}: {value}\r\n"));
+        }
+        text.push_str("\r\n");
+        x.request.buffer.extend(text.as_bytes());
+        if !x.request.head.parse(x.request.buffer.bytes(), &options.head)? {
+            return Err(Reject::bad("incomplete request"));
+        }
+        x.request.accept_head(options.paths)?;
+        x.client = Client { addr: request.remote.to_canonical(), peer: request.remote, ..Client::default() };
+        phases::find_route(&mut x, self);
+        let mut upstream_target = Vec::new();
+        x.request.write_upstream_target(&mut upstream_target);
+        let route = x.matched.and_then(|m| self.routes.get(m.route as usize));
+        let mut plugins = self.plan(&self.global, true);
+        plugins.extend(route.map(|r| self.plan(&r.chain, false)).unwrap_or_default());
+        Ok(Explanation {
+            path: String::from_utf8_lossy(x.request.path()).into(),
+            upstream_target: String::from_utf8_lossy(&upstream_target).into(),
+            candidates: self.candidates(&x),
+            plugins,
+            upstream: route.and_then(|route| {
+                let upstream = self.upstreams.get(route.upstream? as usize)?;
+                let times = route.timeouts.unwrap_or(upstream.timeouts);
+                Some(PlannedUpstream {
+                    nodes: upstream.nodes.iter().map(|n| node_name(&n.endpoint.host, n.endpoint.port)).collect(),
+                    host: match &upstream.host {
+                        PassHost::Pass => format!("{} (the client's)", request.host),
+                        PassHost::Node => "the node's".to_owned(),
+                        PassHost::Rewrite(host) => String::from_utf8_lossy(host).into(),
+                    },
+                    retries: upstream.retries,
+                    timeouts_ms: (times.connect, times.send, times.read),
+                })
+            }),
+        })
+    }
+
+    fn candidates(&self, x: &Exchange) -> Vec<Candidate> {
+        let Some(router) = &self.tables.router else { return Vec::new() };
+        let steps = router.explain(&Query {
+            method: x.request.method_bytes(),
+            host: x.request.host(),
+            host_port: x.request.host_port(),
+            path: x.request.path(),
+            remote: x.client.addr,
+            source: x,
+        });
+        let text = |n: &weir_plugin::Named| n.text.to_string();
+        steps
+            .into_iter()
+            .filter_map(|step| {
+                let info = self.tables.routes.get(step.route as usize)?;
+                Some(Candidate {
+                    id: text(&info.id),
+                    name: info.name.as_ref().map(text),
+                    pattern: info.paths.get(usize::from(step.path)).map(text).unwrap_or_default(),
+                    chosen: step.outcome == Outcome::Chosen,
+                    reason: match step.outcome {
+                        Outcome::Chosen => "chosen".into(),
+                        Outcome::NotTried => "not tried: another route was found before".into(),
+                        Outcome::Method => "method is not among its methods".into(),
+                        Outcome::Host => "host is none of its hosts".into(),
+                        Outcome::RemoteAddr => "client address is in none of its ranges".into(),
+                        Outcome::Vars(at) => format!("vars{at} does not hold"),
+                    },
+                })
+            })
+            .collect()
+    }
+
+    fn plan(&self, chain: &Chain, global: bool) -> Vec<PlannedPlugin> {
+        chain
+            .steps()
+            .iter()
+            .map(|step| PlannedPlugin {
+                name: self.definitions.0.get(usize::from(step.kind)).map_or("", |d| d.name()).to_owned(),
+                global,
+                priority: step.priority,
+                phases: step.phases.names(),
+                filtered: step.meta.as_ref().is_some_and(|m| m.filter.is_some()),
+            })
+            .collect()
+    }
+}
+
+fn node_name(host: &NodeHost, port: u16) -> String {
+    match host {
+        NodeHost::Ip(ip) => std::net::SocketAddr::new(*ip, port).to_string(),
+        NodeHost::Name(name) => format!("{name}:{port}"),
+    }
+}

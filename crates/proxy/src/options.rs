@@ -1,0 +1,85 @@
+//! The settings as the path of a request reads them: plain numbers.
+
+use ipnet::IpNet;
+use weir_config::Settings;
+use weir_wire::head::Limits;
+use weir_wire::name::FieldName;
+use weir_wire::target::PathRules;
+
+/// What workers need of the settings. Times are milliseconds.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    pub(crate) head: Limits,
+    pub(crate) response_head: Limits,
+    pub(crate) paths: PathRules,
+    /// Bytes; `u64::MAX`: no limit.
+    pub(crate) body_size: u64,
+    /// Bytes a second; 0: none.
+    pub(crate) body_rate: u64,
+    pub(crate) body_rate_grace: u64,
+    pub(crate) buffered_body: usize,
+    pub(crate) connections: usize,
+    /// `u64::MAX`: no limit.
+    pub(crate) requests_per_connection: u64,
+    pub(crate) upstream_idle: usize,
+    pub(crate) head_ms: u64,
+    pub(crate) idle_ms: u64,
+    pub(crate) body_ms: u64,
+    pub(crate) send_ms: u64,
+    pub(crate) trusted_proxies: Box<[IpNet]>,
+    pub(crate) real_ip: Option<RealIp>,
+    pub(crate) show_upstream_status: bool,
+    /// `Server: …` with its line end; empty: the upstream's own goes through.
+    pub(crate) server_line: Box<[u8]>,
+}
+
+/// Taking the client's address from a field.
+#[derive(Debug, Clone)]
+pub(crate) struct RealIp {
+    pub(crate) field: FieldName,
+    pub(crate) trusted: Box<[IpNet]>,
+    pub(crate) recursive: bool,
+}
+
+impl Options {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let limits = &settings.limits;
+        let unlimited = |n: u64| if n == 0 { u64::MAX } else { n };
+        let ms = |d: std::time::Duration| d.as_millis() as u64;
+        let head = Limits {
+            head: limits.head_size.as_usize(),
+            fields: usize::from(limits.header_count),
+            target: limits.target_length.as_usize(),
+        };
+        let server = settings.server_header.value().unwrap_or_default();
+        let real_ip = &settings.real_ip;
+        Self {
+            head,
+            response_head: Limits { head: limits.response_head_size.as_usize(), ..head },
+            paths: PathRules {
+                delete_tail_slash: settings.uri.delete_tail_slash,
+                servlet: settings.uri.normalize_like_servlet,
+                keep_encoded_slash: settings.uri.match_encoded_slash,
+            },
+            body_size: unlimited(limits.body_size.bytes()),
+            body_rate: limits.body_rate.bytes(),
+            body_rate_grace: ms(limits.body_rate_grace.duration()),
+            buffered_body: limits.buffered_body.as_usize(),
+            connections: limits.connections as usize,
+            requests_per_connection: unlimited(u64::from(limits.requests_per_connection)),
+            upstream_idle: limits.upstream_idle_connections as usize,
+            head_ms: ms(settings.timeouts.head.duration()),
+            idle_ms: ms(settings.timeouts.idle.duration()),
+            body_ms: ms(settings.timeouts.body.duration()),
+            send_ms: ms(settings.timeouts.send.duration()),
+            trusted_proxies: settings.trusted_proxies.iter().map(|r| r.net()).collect(),
+            real_ip: FieldName::new(&real_ip.header).filter(|_| !real_ip.trusted.is_empty()).map(|field| RealIp {
+                field,
+                trusted: real_ip.trusted.iter().map(|r| r.net()).collect(),
+                recursive: real_ip.recursive,
+            }),
+            show_upstream_status: settings.show_upstream_status_in_response_header,
+            server_line: if server.is_empty() { Box::default() } else { format!("Server: {server}\r\n").into_bytes().into() },
+        }
+    }
+}

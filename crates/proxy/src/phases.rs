@@ -1,0 +1,214 @@
+//! The way of one exchange through the plugins. Nothing here knows how a message travels.
+
+use weir_plugin::{BodyCx, Exchange, Failure, Flow, LogCx, RequestCx, ResponseCx, UpstreamCx};
+use weir_router::Query;
+use weir_telemetry::metrics::Recorder;
+
+use crate::chain::{Chain, Phase, Step, Walk};
+use crate::snapshot::{Route, Snapshot};
+
+/// What becomes of a request after its plugins.
+pub(crate) enum Verdict<'s> {
+    /// It goes to the upstream at this position, with this route.
+    Forward(&'s Route),
+    /// The answer is in [`Exchange::response`].
+    Answered,
+    /// It is refused.
+    Failed(Failure),
+    /// This step has to wait; then [`Requests::resumed`] goes on.
+    Suspended(&'s Step),
+}
+
+/// How far a request has come.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Requests {
+    stage: Stage,
+    walk: Walk,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    GlobalRewrite,
+    Rewrite,
+    ConsumerRewrite,
+    GlobalAccess,
+    Access,
+    Done,
+}
+
+/// No plugin at all: what a request without a route has besides the global rules.
+fn nothing() -> &'static Chain {
+    static NOTHING: std::sync::LazyLock<Chain> = std::sync::LazyLock::new(Chain::default);
+    &NOTHING
+}
+
+/// Finds the route of a request.
+pub(crate) fn find_route(x: &mut Exchange, snapshot: &Snapshot) {
+    x.matched = None;
+    let Some(router) = &snapshot.tables.router else { return };
+    let mut params = std::mem::take(&mut x.params);
+    let query = Query {
+        method: x.request.method_bytes(),
+        host: x.request.host(),
+        host_port: x.request.host_port(),
+        path: x.request.path(),
+        remote: x.client.addr,
+        source: &*x,
+    };
+    let found = router.find(&query, &mut params);
+    x.matched = found;
+    x.params = params;
+}
+
+fn route<'s>(x: &Exchange, snapshot: &'s Snapshot) -> Option<&'s Route> {
+    snapshot.routes.get(x.matched?.route as usize)
+}
+
+/// The route's chain and, once the consumer is known, the consumer's over it.
+fn chains<'s>(x: &Exchange, snapshot: &'s Snapshot) -> (&'s Chain, Option<&'s Chain>) {
+    let base = match route(x, snapshot) {
+        Some(route) => &route.chain,
+        None => nothing(),
+    };
+    let over = x.consumer.and_then(|who| snapshot.consumers.get(who.consumer as usize)?.as_ref());
+    (base, over)
+}
+
+impl Requests {
+    /// Runs the request phases until one plugin waits or all have run.
+    pub(crate) fn run<'s>(&mut self, x: &mut Exchange, snapshot: &'s Snapshot) -> Verdict<'s> {
+        let (base, mut over) = chains(x, snapshot);
+        loop {
+            let step = match self.stage {
+                Stage::GlobalRewrite => self.walk.next(Phase::Rewrite, &snapshot.global, None),
+                Stage::Rewrite => self.walk.next(Phase::Rewrite, base, None),
+                Stage::ConsumerRewrite => over.and_then(|over| self.walk.next_only_over(Phase::Rewrite, base, over)),
+                Stage::GlobalAccess => self.walk.next(Phase::Access, &snapshot.global, None),
+                Stage::Access => self.walk.next(Phase::Access, base, over),
+                Stage::Done => break,
+            };
+            let Some(step) = step else {
+                self.next_stage();
+                over = chains(x, snapshot).1;
+                continue;
+            };
+            if !step.applies(x) {
+                continue;
+            }
+            let flow = if self.is_rewrite() {
+                step.plugin.rewrite(&mut RequestCx(x))
+            } else {
+                step.plugin.access(&mut RequestCx(x))
+            };
+            if let Some(verdict) = self.judge(flow, step, x) {
+                return verdict;
+            }
+        }
+        match route(x, snapshot) {
+            Some(route) => Verdict::Forward(route),
+            None => {
+                let mut cx = RequestCx(x);
+                let answer = cx.reply(404).field("Content-Type", b"text/plain; charset=utf-8");
+                let _ = answer.body(b"{\"error_msg\":\"404 Route Not Found\"}\n").done();
+                Verdict::Answered
+            }
+        }
+    }
+
+    /// Takes what a suspended plugin came to; `None`: [`Requests::run`] goes on.
+    pub(crate) fn resumed<'s>(&self, flow: Flow, step: &'s Step, x: &mut Exchange) -> Option<Verdict<'s>> {
+        match flow {
+            Flow::Suspend => Some(Verdict::Failed(Failure::internal("plugin suspended twice"))),
+            _ => self.judge(flow, step, x),
+        }
+    }
+
+    fn judge<'s>(&self, flow: Flow, step: &'s Step, x: &mut Exchange) -> Option<Verdict<'s>> {
+        match flow {
+            Flow::Continue => None,
+            Flow::Respond(_) => {
+                if let Some((kind, body)) = step.meta.as_ref().and_then(|m| m.error_response.as_ref())
+                    && x.response.status() >= 400
+                {
+                    x.response.body.clear();
+                    x.response.body.extend_from_slice(body);
+                    x.response.head.fields.set_str(b"", b"Content-Type", kind.as_bytes());
+                }
+                Some(Verdict::Answered)
+            }
+            Flow::Suspend => Some(Verdict::Suspended(step)),
+            Flow::Abort(failure) => Some(Verdict::Failed(failure)),
+        }
+    }
+
+    fn is_rewrite(self) -> bool {
+        matches!(self.stage, Stage::GlobalRewrite | Stage::Rewrite | Stage::ConsumerRewrite)
+    }
+
+    fn next_stage(&mut self) {
+        self.walk = Walk::default();
+        self.stage = match self.stage {
+            Stage::GlobalRewrite => Stage::Rewrite,
+            Stage::Rewrite => Stage::ConsumerRewrite,
+            Stage::ConsumerRewrite => Stage::GlobalAccess,
+            Stage::GlobalAccess => Stage::Access,
+            Stage::Access | Stage::Done => Stage::Done,
+        };
+    }
+}
+
+/// Calls `run` for every step of a phase, global rules first, until it refuses.
+fn each(
+    phase: Phase,
+    x: &mut Exchange,
+    snapshot: &Snapshot,
+    mut run: impl FnMut(&Step, &mut Exchange) -> Flow,
+) -> Result<(), Failure> {
+    let (base, over) = chains(x, snapshot);
+    for (base, over) in [(&snapshot.global, None), (base, over)] {
+        let mut walk = Walk::default();
+        while let Some(step) = walk.next(phase, base, over) {
+            if step.applies(x)
+                && let Flow::Abort(failure) = run(step, x)
+            {
+                return Err(failure);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Before each try at a node.
+pub(crate) fn before_upstream(x: &mut Exchange, snapshot: &Snapshot) -> Result<(), Failure> {
+    each(Phase::Upstream, x, snapshot, |step, x| step.plugin.upstream_request(&mut UpstreamCx(x)))
+}
+
+/// When the head of the answer is known: fields set before are laid over it, then the plugins see it.
+pub(crate) fn on_response(x: &mut Exchange, snapshot: &Snapshot) -> Result<(), Failure> {
+    let Exchange { early_fields, response, .. } = &mut *x;
+    for (name, value) in early_fields.iter(b"") {
+        response.head.fields.set_str(response.buffer.bytes(), name, value);
+    }
+    each(Phase::Response, x, snapshot, |step, x| step.plugin.response(&mut ResponseCx(x)))
+}
+
+/// A piece of the response body.
+pub(crate) fn on_body(x: &mut Exchange, snapshot: &Snapshot, chunk: &mut Vec<u8>, last: bool) -> Result<(), Failure> {
+    each(Phase::Body, x, snapshot, |step, x| step.plugin.body(&mut BodyCx(x), chunk, last))
+}
+
+/// Whether anything looks at an exchange after its end.
+pub(crate) fn has_log(x: &Exchange, snapshot: &Snapshot) -> bool {
+    let (base, over) = chains(x, snapshot);
+    snapshot.global.has(Phase::Log) || base.has(Phase::Log) || over.is_some_and(|c| c.has(Phase::Log))
+}
+
+/// After the end of an exchange.
+pub(crate) fn on_log(x: &mut Exchange, snapshot: &Snapshot, recorder: &Recorder) {
+    // Nothing is refused any more.
+    let _ = each(Phase::Log, x, snapshot, |step, x| {
+        step.plugin.log(&LogCx { exchange: x, recorder });
+        Flow::Continue
+    });
+}

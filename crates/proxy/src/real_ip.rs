@@ -1,0 +1,67 @@
+//! The client's address behind trusted proxies (nginx's realip rules).
+
+use std::net::IpAddr;
+
+use crate::options::RealIp;
+
+impl RealIp {
+    /// The address that a trusted `peer` reports; `None` when it is not trusted or reports none.
+    ///
+    /// A list is read from the right: its last address, or with `recursive` the last one that is not trusted itself.
+    pub(crate) fn client<'a>(&self, peer: IpAddr, values: impl Iterator<Item = &'a [u8]>) -> Option<IpAddr> {
+        let trusted = |addr: IpAddr| self.trusted.iter().any(|net| net.contains(&addr));
+        if !trusted(peer) {
+            return None;
+        }
+        let mut addrs = Vec::new();
+        for value in values {
+            addrs.extend(weir_wire::list(value).map(parse));
+        }
+        let mut found = None;
+        for addr in addrs.into_iter().rev() {
+            // What cannot be read ends the chain that can be believed.
+            let Some(addr) = addr else { break };
+            found = Some(addr);
+            if !self.recursive || !trusted(addr) {
+                break;
+            }
+        }
+        found
+    }
+}
+
+/// An address, perhaps with a port or in brackets.
+fn parse(text: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(text).ok()?;
+    let bare = text.strip_prefix('[').and_then(|t| t.split(']').next()).unwrap_or(text);
+    bare.parse().or_else(|_| text.parse::<std::net::SocketAddr>().map(|a| a.ip())).ok().map(|ip: IpAddr| ip.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RealIp;
+    use weir_wire::name::FieldName;
+
+    #[test]
+    fn trusted_peers_are_believed() {
+        for (peer, value, recursive, found) in [
+            ("10.0.0.1", "1.2.3.4", false, Some("1.2.3.4")),
+            ("10.0.0.1", "9.9.9.9, 1.2.3.4", false, Some("1.2.3.4")),
+            ("10.0.0.1", "9.9.9.9, 1.2.3.4, 10.0.0.2", true, Some("1.2.3.4")),
+            ("10.0.0.1", "10.0.0.3, 10.0.0.2", true, Some("10.0.0.3")),
+            ("10.0.0.1", "1.2.3.4:99", false, Some("1.2.3.4")),
+            ("10.0.0.1", "[2001:db8::1]:99", false, Some("2001:db8::1")),
+            ("10.0.0.1", "junk", false, None),
+            ("10.0.0.1", "1.2.3.4, junk, 10.0.0.2", true, Some("10.0.0.2")),
+            ("11.0.0.1", "1.2.3.4", false, None),
+        ] {
+            let rule = RealIp {
+                field: FieldName::new("X-Forwarded-For").unwrap(),
+                trusted: Box::new(["10.0.0.0/8".parse().unwrap()]),
+                recursive,
+            };
+            let got = rule.client(peer.parse().unwrap(), std::iter::once(value.as_bytes()));
+            assert_eq!(got, found.map(|f| f.parse().unwrap()), "{peer} {value}");
+        }
+    }
+}

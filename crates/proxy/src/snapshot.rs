@@ -1,0 +1,68 @@
+//! A compiled configuration: immutable, shared by all workers, swapped whole.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use weir_plugin::Tables;
+
+use crate::chain::Chain;
+use crate::compile::ListedDefinitions;
+use crate::upstream::{Timeouts, Upstream};
+
+/// Everything a worker needs to serve requests.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    /// Counts changes, from 1.
+    pub(crate) revision: u64,
+    /// The matcher and all names.
+    pub(crate) tables: Arc<Tables>,
+    /// By route number.
+    pub(crate) routes: Vec<Route>,
+    pub(crate) upstreams: Vec<Upstream>,
+    /// Global rules.
+    pub(crate) global: Chain,
+    /// By consumer number.
+    pub(crate) consumers: Vec<Option<Chain>>,
+    /// The registry that the positions in chains belong to.
+    pub(crate) definitions: ListedDefinitions,
+}
+
+/// What is done with the requests of a route.
+#[derive(Debug)]
+pub(crate) struct Route {
+    pub(crate) chain: Chain,
+    /// Position of its upstream; `None`: a plugin has to answer.
+    pub(crate) upstream: Option<u32>,
+    /// Its own time limits, which go before the upstream's.
+    pub(crate) timeouts: Option<Timeouts>,
+    pub(crate) websocket: bool,
+}
+
+impl Snapshot {
+    /// Its revision.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// How many routes it has.
+    #[must_use]
+    pub fn route_count(&self) -> usize {
+        self.routes.len()
+    }
+}
+
+/// A worker's own handle of the current snapshot: requests in flight count their references here, and not on a counter
+/// that other cores write to.
+#[derive(Debug)]
+pub(crate) struct Local {
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) tables: Rc<Arc<Tables>>,
+}
+
+impl Local {
+    pub(crate) fn new(snapshot: Arc<Snapshot>) -> Rc<Self> {
+        let tables = Rc::new(Arc::clone(&snapshot.tables));
+        Rc::new(Self { snapshot, tables })
+    }
+}

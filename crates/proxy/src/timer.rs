@@ -1,0 +1,246 @@
+//! Deadlines of connections on one wheel a worker.
+//!
+//! Each connection has one deadline, set with a store. The wheel looks at a connection when its earliest deadline may
+//! have come, and not whenever a deadline moves, so a request costs no timer operation at all.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use slab::Slab;
+
+/// Milliseconds between two looks at the wheel: how late a deadline may be seen.
+pub(crate) const TICK_MS: u64 = 50;
+/// Buckets of the wheel; deadlines further away are looked at once a turn.
+const BUCKETS: u64 = 1024;
+
+/// The wheel.
+#[derive(Debug)]
+pub(crate) struct Timers {
+    /// Milliseconds, as of the last tick.
+    now: Cell<u64>,
+    inner: RefCell<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    entries: Slab<Entry>,
+    buckets: Vec<Vec<u32>>,
+    /// Room for the entries of one look.
+    due: Vec<u32>,
+    /// The last tick that was processed.
+    tick: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    deadline: u64,
+    /// The tick at which it is looked at next.
+    scheduled: u64,
+    waker: Option<Waker>,
+}
+
+/// One connection's deadline.
+#[derive(Debug)]
+pub(crate) struct Timer {
+    timers: Rc<Timers>,
+    key: usize,
+}
+
+impl Timers {
+    pub(crate) fn new(now_ms: u64) -> Rc<Self> {
+        Rc::new(Self {
+            now: Cell::new(now_ms),
+            inner: RefCell::new(Inner {
+                entries: Slab::new(),
+                buckets: (0..BUCKETS).map(|_| Vec::new()).collect(),
+                due: Vec::new(),
+                tick: now_ms / TICK_MS,
+            }),
+        })
+    }
+
+    /// A deadline that is not set.
+    pub(crate) fn timer(self: &Rc<Self>) -> Timer {
+        let entry = Entry { deadline: u64::MAX, scheduled: u64::MAX, waker: None };
+        let key = self.inner.borrow_mut().entries.insert(entry);
+        Timer { timers: Rc::clone(self), key }
+    }
+
+    /// Milliseconds as of the last tick.
+    pub(crate) fn now(&self) -> u64 {
+        self.now.get()
+    }
+
+    /// Moves on to `now_ms` and wakes whose deadline has come.
+    pub(crate) fn advance(&self, now_ms: u64) {
+        self.now.set(now_ms);
+        let inner = &mut *self.inner.borrow_mut();
+        let target = now_ms / TICK_MS;
+        // After a long pause one turn sees every bucket.
+        let from = (inner.tick + 1).max(target.saturating_sub(BUCKETS - 1));
+        for tick in from..=target {
+            let Some(bucket) = inner.buckets.get_mut((tick % BUCKETS) as usize) else { break };
+            inner.due.append(bucket);
+            bucket.shrink_to(256);
+        }
+        let mut due = std::mem::take(&mut inner.due);
+        for key in due.drain(..) {
+            let Some(entry) = inner.entries.get_mut(key as usize) else { continue };
+            // Left here by a connection that has gone, or that was moved to an earlier bucket since.
+            if entry.scheduled > target {
+                continue;
+            }
+            entry.scheduled = u64::MAX;
+            if entry.deadline > now_ms {
+                inner.schedule(key, target);
+            } else if let Some(waker) = &entry.waker {
+                waker.wake_by_ref();
+            }
+        }
+        due.shrink_to(256);
+        inner.due = due;
+        inner.tick = target;
+    }
+
+    /// Wakes every connection, so that it sees a change such as the begin of a drain.
+    pub(crate) fn wake_all(&self) {
+        for (_, entry) in &self.inner.borrow().entries {
+            if let Some(waker) = &entry.waker {
+                waker.wake_by_ref();
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Puts an entry where its deadline is looked at, at most a turn ahead of `tick`.
+    fn schedule(&mut self, key: u32, tick: u64) {
+        let Some(entry) = self.entries.get_mut(key as usize) else { return };
+        let at = (entry.deadline.div_ceil(TICK_MS)).clamp(tick + 1, tick + BUCKETS - 1);
+        if at < entry.scheduled {
+            entry.scheduled = at;
+            if let Some(bucket) = self.buckets.get_mut((at % BUCKETS) as usize) {
+                bucket.push(key);
+            }
+        }
+    }
+}
+
+impl Timer {
+    /// Sets the deadline `ms` milliseconds from now.
+    pub(crate) fn set(&self, ms: u64) {
+        self.set_at(self.timers.now.get().saturating_add(ms));
+    }
+
+    /// Sets the deadline to a time of the wheel's clock.
+    pub(crate) fn set_at(&self, deadline: u64) {
+        let inner = &mut *self.timers.inner.borrow_mut();
+        let tick = inner.tick;
+        let Some(entry) = inner.entries.get_mut(self.key) else { return };
+        entry.deadline = deadline;
+        if deadline.div_ceil(TICK_MS) < entry.scheduled {
+            inner.schedule(self.key as u32, tick);
+        }
+    }
+
+    /// The wheel's clock.
+    pub(crate) fn now(&self) -> u64 {
+        self.timers.now.get()
+    }
+
+    /// Ready when the deadline has come; else the task is woken when it does.
+    pub(crate) fn poll_expired(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let inner = &mut *self.timers.inner.borrow_mut();
+        let Some(entry) = inner.entries.get_mut(self.key) else { return Poll::Ready(()) };
+        if entry.deadline <= self.timers.now.get() {
+            return Poll::Ready(());
+        }
+        match &entry.waker {
+            Some(waker) if waker.will_wake(cx.waker()) => {}
+            _ => entry.waker = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        self.timers.inner.borrow_mut().entries.try_remove(self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BUCKETS, TICK_MS, Timers};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Poll, Wake, Waker};
+
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A timer is seen at its deadline, however often it was moved, and at most one tick late.
+    #[test]
+    fn deadlines_are_seen_in_time() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for round in 0..200 {
+            let start = random.u64(0..10_000_000);
+            let timers = Timers::new(start);
+            let timer = timers.timer();
+            let count = Arc::new(Count(AtomicUsize::new(0)));
+            let waker = Waker::from(count.clone());
+            let mut cx = Context::from_waker(&waker);
+            let mut now = start;
+            let mut deadline = u64::MAX;
+            for _ in 0..100 {
+                if random.bool() {
+                    deadline = now + random.u64(1..3 * BUCKETS * TICK_MS);
+                    timer.set_at(deadline);
+                }
+                if timer.poll_expired(&mut cx).is_ready() {
+                    assert!(deadline <= now);
+                    deadline = u64::MAX;
+                    timer.set_at(u64::MAX);
+                    assert_eq!(timer.poll_expired(&mut cx), Poll::Pending);
+                }
+                let woken = count.0.load(Ordering::Relaxed);
+                now += random.u64(1..TICK_MS * 300);
+                timers.advance(now);
+                let was_woken = count.0.load(Ordering::Relaxed) > woken;
+                let due = deadline <= now / TICK_MS * TICK_MS;
+                assert!(!due || was_woken, "round {round}: deadline {deadline} passed unseen at {now}");
+                assert!(!was_woken || deadline <= now, "round {round}: woken too early");
+            }
+        }
+    }
+
+    #[test]
+    fn buckets_do_not_grow_with_requests() {
+        let timers = Timers::new(0);
+        let timer = timers.timer();
+        for request in 0..10_000u64 {
+            timer.set(75_000);
+            timer.set(10_000);
+            timer.set(60_000);
+            timers.advance(request);
+        }
+        let held: usize = timers.inner.borrow().buckets.iter().map(Vec::len).sum();
+        assert!(held <= 3, "{held} entries for one timer");
+    }
+
+    #[test]
+    fn a_gone_timer_is_forgotten() {
+        let timers = Timers::new(0);
+        let timer = timers.timer();
+        timer.set(100);
+        drop(timer);
+        timers.advance(1000);
+        assert!(timers.inner.borrow().entries.is_empty());
+    }
+}

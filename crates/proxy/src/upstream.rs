@@ -1,0 +1,50 @@
+//! Upstreams as the path of a request needs them.
+
+pub(crate) mod balance;
+pub(crate) mod endpoint;
+pub(crate) mod pool;
+pub(crate) mod resolve;
+
+use std::sync::Arc;
+
+use balance::RoundRobin;
+use endpoint::Endpoint;
+use pool::Keepalive;
+
+/// A compiled upstream.
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    pub(crate) nodes: Box<[Node]>,
+    pub(crate) balancer: RoundRobin,
+    /// Further tries after the first.
+    pub(crate) retries: u32,
+    /// Milliseconds after which no further try is made; `u64::MAX`: no limit.
+    pub(crate) retry_ms: u64,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) keepalive: Keepalive,
+    pub(crate) host: PassHost,
+}
+
+/// A node of an upstream.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) endpoint: Arc<Endpoint>,
+    /// Its name for `pass_host: node`, with the port where that is not the scheme's.
+    pub(crate) host: Box<[u8]>,
+}
+
+/// Which Host a node sees.
+#[derive(Debug)]
+pub(crate) enum PassHost {
+    Pass,
+    Node,
+    Rewrite(Box<[u8]>),
+}
+
+/// Time limits towards a node, in milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timeouts {
+    pub(crate) connect: u64,
+    pub(crate) send: u64,
+    pub(crate) read: u64,
+}

@@ -1,0 +1,153 @@
+//! Idle connections to upstream nodes, kept by each worker for itself. There is no task and no timer per connection:
+//! what closed meanwhile is found when it is taken out, or by the sweep once a second.
+
+use std::cell::{Cell, RefCell};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
+
+use tokio::net::TcpStream;
+use weir_telemetry::metrics::{Label, Recorder, UpstreamState};
+
+use super::endpoint::Endpoint;
+
+/// A connection to a node.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) stream: TcpStream,
+    /// The node's address.
+    pub(crate) addr: std::net::SocketAddr,
+    /// Requests sent on it so far.
+    pub(crate) requests: u32,
+    /// Metric label of the node's address.
+    pub(crate) node: Label,
+}
+
+/// What an upstream says about the connections it keeps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Keepalive {
+    /// Idle connections to one node a worker keeps.
+    pub(crate) size: u32,
+    /// Milliseconds after which an idle one is closed; `u64::MAX`: never.
+    pub(crate) idle_ms: u64,
+    /// Requests after which a connection is closed.
+    pub(crate) requests: u32,
+}
+
+/// The pools of one worker, by endpoint number.
+#[derive(Debug)]
+pub(crate) struct Pools {
+    pools: RefCell<Vec<Pool>>,
+    idle: Cell<usize>,
+    /// Most idle connections of this worker, over all nodes.
+    max_idle: usize,
+}
+
+#[derive(Debug, Default)]
+struct Pool {
+    /// Whose connections these are. While this weak reference stands, no other endpoint has the same address.
+    owner: Weak<Endpoint>,
+    /// Last in, first out: what was used last is least likely to have been closed.
+    idle: Vec<Idle>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    connection: Connection,
+    /// When it is closed for being idle.
+    until: u64,
+}
+
+impl Pools {
+    pub(crate) fn new(max_idle: usize) -> Self {
+        Self { pools: RefCell::default(), idle: Cell::new(0), max_idle }
+    }
+
+    /// Takes an idle connection to a node, if there is one that still stands.
+    pub(crate) fn take(&self, endpoint: &Arc<Endpoint>, now: u64, recorder: &Recorder) -> Option<Connection> {
+        let mut pools = self.pools.borrow_mut();
+        let pool = pools.get_mut(endpoint.id as usize)?;
+        if !std::ptr::eq(pool.owner.as_ptr(), Arc::as_ptr(endpoint)) {
+            return None;
+        }
+        while let Some(idle) = pool.idle.pop() {
+            self.idle.set(self.idle.get() - 1);
+            if idle.until > now && is_quiet(&idle.connection.stream) {
+                recorder.upstream_moved(UpstreamState::Idle, UpstreamState::Active);
+                return Some(idle.connection);
+            }
+            recorder.upstream_closed(UpstreamState::Idle);
+        }
+        None
+    }
+
+    /// Keeps a connection for the next request, or closes it when there are enough.
+    pub(crate) fn put(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        connection: Connection,
+        keepalive: Keepalive,
+        now: u64,
+        recorder: &Recorder,
+    ) {
+        let mut pools = self.pools.borrow_mut();
+        let slot = endpoint.id as usize;
+        if slot >= pools.len() {
+            pools.resize_with(slot + 1, Pool::default);
+        }
+        let Some(pool) = pools.get_mut(slot) else { return };
+        if !std::ptr::eq(pool.owner.as_ptr(), Arc::as_ptr(endpoint)) {
+            self.forget(pool.idle.len(), recorder);
+            pool.idle.clear();
+            pool.owner = Arc::downgrade(endpoint);
+        }
+        let full = pool.idle.len() >= keepalive.size as usize || self.idle.get() >= self.max_idle;
+        if full || connection.requests >= keepalive.requests {
+            recorder.upstream_closed(UpstreamState::Active);
+            return;
+        }
+        self.idle.set(self.idle.get() + 1);
+        recorder.upstream_moved(UpstreamState::Active, UpstreamState::Idle);
+        pool.idle.push(Idle { connection, until: now.saturating_add(keepalive.idle_ms) });
+    }
+
+    /// Closes what has been idle for too long, was closed by its node, or belongs to a node that is gone.
+    pub(crate) fn sweep(&self, now: u64, recorder: &Recorder) {
+        for pool in self.pools.borrow_mut().iter_mut() {
+            let before = pool.idle.len();
+            let gone = pool.owner.strong_count() == 0;
+            pool.idle.retain(|idle| !gone && idle.until > now && is_quiet(&idle.connection.stream));
+            self.forget(before - pool.idle.len(), recorder);
+        }
+    }
+
+    /// Closes everything.
+    pub(crate) fn clear(&self, recorder: &Recorder) {
+        for pool in self.pools.borrow_mut().iter_mut() {
+            self.forget(pool.idle.len(), recorder);
+            pool.idle.clear();
+        }
+    }
+
+    fn forget(&self, n: usize, recorder: &Recorder) {
+        self.idle.set(self.idle.get() - n);
+        for _ in 0..n {
+            recorder.upstream_closed(UpstreamState::Idle);
+        }
+    }
+}
+
+/// Whether nothing has arrived on an idle connection: neither its end nor bytes that nobody asked for.
+///
+/// Usually this costs no system call: the reactor would have seen anything.
+pub(crate) fn is_quiet(stream: &TcpStream) -> bool {
+    let mut cx = Context::from_waker(Waker::noop());
+    match stream.poll_read_ready(&mut cx) {
+        Poll::Pending => true,
+        // Readiness may be left over from a read that filled its buffer.
+        Poll::Ready(Ok(())) => {
+            let nothing_yet = |e: std::io::Error| e.kind() == std::io::ErrorKind::WouldBlock;
+            stream.try_read(&mut [0]).is_err_and(nothing_yet)
+        }
+        Poll::Ready(Err(_)) => false,
+    }
+}

@@ -1,0 +1,255 @@
+//! A worker: one thread, one runtime, its own listeners, and everything its connections share.
+
+use std::cell::{Cell, RefCell};
+use std::net::TcpListener as StdListener;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use weir_plugin::{Client, Exchange};
+use weir_telemetry::access_log::LogWriter;
+use weir_telemetry::metrics::{ConnectionState, Recorder};
+use weir_wire::date::DateLine;
+
+use crate::clock::Clock;
+use crate::conn;
+use crate::options::Options;
+use crate::snapshot::{Local, Snapshot};
+use crate::timer::{TICK_MS, Timers};
+use crate::upstream::pool::Pools;
+
+/// Exchanges kept for reuse; each has some 35 KiB of buffers.
+const KEPT_EXCHANGES: usize = 256;
+/// How long accepting pauses when there is no room for another connection.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What the connections of one worker share.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) options: Arc<Options>,
+    pub(crate) clock: Clock,
+    pub(crate) timers: Rc<Timers>,
+    pub(crate) pools: Pools,
+    pub(crate) recorder: Recorder,
+    pub(crate) access_log: Option<LogWriter>,
+    pub(crate) date: RefCell<DateLine>,
+    current: RefCell<Option<Rc<Local>>>,
+    exchanges: RefCell<Vec<Box<Exchange>>>,
+    draining: Cell<bool>,
+    shared: Arc<Shared>,
+}
+
+/// What all workers share; none of it is written to by a request.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// Open client connections.
+    pub(crate) connections: AtomicUsize,
+    /// Serial number of the last accepted connection.
+    pub(crate) accepted: AtomicU64,
+    pub(crate) stop: AtomicBool,
+}
+
+/// What a worker is started with.
+pub(crate) struct Start {
+    pub(crate) options: Arc<Options>,
+    pub(crate) listeners: Vec<StdListener>,
+    pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
+    /// Becomes true when the drain begins.
+    pub(crate) drain: watch::Receiver<bool>,
+    /// Set to the revision that the worker serves with.
+    pub(crate) revision: Arc<AtomicU64>,
+    pub(crate) recorder: Recorder,
+    pub(crate) access_log: Option<LogWriter>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// Runs a worker until it has drained.
+pub(crate) fn run(start: Start) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build_local(tokio::runtime::LocalOptions::default())?;
+    runtime.block_on(serve(start))
+}
+
+async fn serve(start: Start) -> std::io::Result<()> {
+    let clock = Clock::default();
+    clock.adjust();
+    let worker = Rc::new(Worker {
+        timers: Timers::new(clock.now() / 1000),
+        pools: Pools::new(start.options.upstream_idle),
+        options: start.options,
+        clock,
+        recorder: start.recorder,
+        access_log: start.access_log,
+        date: RefCell::default(),
+        current: RefCell::default(),
+        exchanges: RefCell::default(),
+        draining: Cell::new(false),
+        shared: start.shared,
+    });
+    tokio::task::spawn_local(tick(Rc::clone(&worker)));
+
+    // Nothing is accepted before there is a configuration to serve with.
+    let mut snapshots = start.snapshots;
+    let first = snapshots.wait_for(Option::is_some).await.map_err(std::io::Error::other)?.clone();
+    worker.take_snapshot(first, &start.revision);
+    let mut accepting = Vec::new();
+    for listener in start.listeners {
+        let listener = TcpListener::from_std(listener)?;
+        accepting.push(tokio::task::spawn_local(accept(listener, Rc::clone(&worker))));
+    }
+
+    let mut drain = start.drain;
+    loop {
+        tokio::select! {
+            changed = snapshots.changed() => match changed {
+                Ok(()) => {
+                    let next = snapshots.borrow_and_update().clone();
+                    worker.take_snapshot(next, &start.revision);
+                }
+                Err(_) => break,
+            },
+            _ = drain.wait_for(|begun| *begun) => break,
+        }
+    }
+    worker.draining.set(true);
+    for task in accepting {
+        task.abort();
+    }
+    worker.timers.wake_all();
+    while worker.shared.connections.load(Ordering::Relaxed) > 0 && !worker.shared.stop.load(Ordering::Relaxed) {
+        tokio::time::sleep(PAUSE).await;
+    }
+    worker.pools.clear(&worker.recorder);
+    Ok(())
+}
+
+/// Moves the worker's slow clocks on.
+async fn tick(worker: Rc<Worker>) {
+    let mut interval = tokio::time::interval(Duration::from_millis(TICK_MS));
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    let mut ticks = 0u64;
+    loop {
+        interval.tick().await;
+        worker.clock.adjust();
+        let now = worker.clock.now() / 1000;
+        worker.timers.advance(now);
+        ticks += 1;
+        if ticks.is_multiple_of(1000 / TICK_MS) {
+            worker.pools.sweep(now, &worker.recorder);
+        }
+    }
+}
+
+/// Accepts connections until it is aborted.
+async fn accept(listener: TcpListener, worker: Rc<Worker>) {
+    let Ok(local) = listener.local_addr() else { return };
+    let mut warned = false;
+    loop {
+        if worker.shared.connections.load(Ordering::Relaxed) >= worker.options.connections {
+            // What comes meanwhile waits in the listen queue.
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        }
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                warned = false;
+                let number = worker.shared.accepted.fetch_add(1, Ordering::Relaxed) + 1;
+                let client = Client {
+                    addr: peer.ip().to_canonical(),
+                    port: peer.port(),
+                    peer: peer.ip().to_canonical(),
+                    // The listener may be bound to all addresses; which one this came in at is asked when needed.
+                    local: if local.ip().is_unspecified() { stream.local_addr().unwrap_or(local) } else { local },
+                    https: false,
+                    connection: number,
+                    requests: 0,
+                };
+                // Without it small responses may wait for an acknowledgement; a failure costs only that.
+                let _ = stream.set_nodelay(true);
+                open(stream, client, &worker);
+            }
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                // Out of descriptors or memory: waiting for a connection to close, without spinning.
+                if !warned {
+                    warned = true;
+                    tracing::error!(%error, "cannot accept connections; those that are open are served on");
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// The peer went away between the kernel's accept and ours.
+fn is_of_one_connection(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+/// Counts a connection while it is open, also when its task panics.
+struct Open(Rc<Worker>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        self.0.recorder.connection_closed(ConnectionState::Waiting);
+        if std::thread::panicking() {
+            self.0.recorder.worker_panicked();
+        }
+    }
+}
+
+fn open(stream: TcpStream, client: Client, worker: &Rc<Worker>) {
+    worker.shared.connections.fetch_add(1, Ordering::Relaxed);
+    worker.recorder.connection_accepted();
+    worker.recorder.connection_opened(ConnectionState::Waiting);
+    let guard = Open(Rc::clone(worker));
+    let worker = Rc::clone(worker);
+    tokio::task::spawn_local(async move {
+        let _open = guard;
+        conn::h1::serve(stream, client, worker).await;
+    });
+}
+
+impl Worker {
+    fn take_snapshot(&self, snapshot: Option<Arc<Snapshot>>, revision: &AtomicU64) {
+        if let Some(snapshot) = snapshot {
+            let number = snapshot.revision;
+            *self.current.borrow_mut() = Some(Local::new(snapshot));
+            revision.store(number, Ordering::Release);
+        }
+    }
+
+    /// The configuration to serve the next request with.
+    pub(crate) fn current(&self) -> Option<Rc<Local>> {
+        self.current.borrow().clone()
+    }
+
+    /// Whether connections are to be closed at the next occasion.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    /// An exchange to work with; [`Worker::put_exchange`] takes it back.
+    pub(crate) fn take_exchange(&self) -> Box<Exchange> {
+        let mut exchange = self.exchanges.borrow_mut().pop().unwrap_or_default();
+        exchange.make_room();
+        exchange
+    }
+
+    /// Keeps an exchange for the next connection that needs one.
+    pub(crate) fn put_exchange(&self, mut exchange: Box<Exchange>) {
+        let mut kept = self.exchanges.borrow_mut();
+        if kept.len() < KEPT_EXCHANGES {
+            exchange.reset();
+            exchange.shrink();
+            kept.push(exchange);
+        }
+    }
+}

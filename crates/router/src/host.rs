@@ -1,0 +1,52 @@
+/// A host as a route writes it: `api.test`, `*.test`, `*`, or with a port.
+///
+/// Hosts compare in lower case. A pattern with a port is compared to the whole Host field; the colons inside an IPv6
+/// literal (`[::1]`) do not make a port.
+#[derive(Debug)]
+pub(crate) struct HostPattern {
+    pub(crate) text: Box<str>,
+    pub(crate) wildcard: bool,
+    pub(crate) with_port: bool,
+}
+
+impl HostPattern {
+    pub(crate) const EXACT: u32 = 0;
+    pub(crate) const WILDCARD: u32 = 1;
+    pub(crate) const EXACT_WITH_PORT: u32 = 2;
+    pub(crate) const WILDCARD_WITH_PORT: u32 = 3;
+
+    /// Which of the four kinds this is; texts are distinct within a kind.
+    pub(crate) fn scope(&self) -> u32 {
+        match (self.wildcard, self.with_port) {
+            (false, false) => HostPattern::EXACT,
+            (true, false) => HostPattern::WILDCARD,
+            (false, true) => HostPattern::EXACT_WITH_PORT,
+            (true, true) => HostPattern::WILDCARD_WITH_PORT,
+        }
+    }
+
+    pub(crate) fn parse(pattern: &str) -> Result<HostPattern, String> {
+        let text = pattern.strip_prefix('*').unwrap_or(pattern);
+        if pattern.is_empty() {
+            return Err("host is empty".to_owned());
+        }
+        if text.contains('*') {
+            return Err(format!("host '{pattern}' has a '*' that is not its first character"));
+        }
+        if let Some(bad) = text.chars().find(|c| !c.is_ascii_alphanumeric() && !"-._[]:".contains(*c)) {
+            return Err(format!("host '{pattern}' has a character that no host has: '{bad}'"));
+        }
+        let behind_literal = text.rsplit(']').next().unwrap_or_default();
+        Ok(HostPattern {
+            text: text.to_ascii_lowercase().into(),
+            wildcard: text.len() < pattern.len(),
+            with_port: behind_literal.contains(':'),
+        })
+    }
+
+    /// `host` has no port, `host_port` is the whole field.
+    pub(crate) fn takes(&self, host: &[u8], host_port: &[u8]) -> bool {
+        let host = if self.with_port { host_port } else { host };
+        if self.wildcard { host.ends_with(self.text.as_bytes()) } else { host == self.text.as_bytes() }
+    }
+}

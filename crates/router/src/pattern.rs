@@ -1,0 +1,208 @@
+use std::ops::Range;
+
+use crate::router::Mode;
+
+/// A path as a route writes it, taken apart: literal text up to the first wildcard, and what follows.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Pattern {
+    /// Bytes of literal text before the first wildcard.
+    pub(crate) prefix: usize,
+    pub(crate) rest: Rest,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// There is no wildcard: the whole path is literal.
+    Nothing,
+    /// Anything, also nothing.
+    Anything,
+    /// These segments, the first of which is a wildcard.
+    Segments(Box<[Segment]>),
+}
+
+/// What stands between two slashes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Segment {
+    Literal(Box<str>),
+    /// One segment that is not empty, with its name.
+    Parameter(Box<str>),
+    /// One or more segments, each of which may be empty, with a name that may be empty.
+    Star(Box<str>),
+}
+
+impl Pattern {
+    pub(crate) fn parse(mode: Mode, path: &str) -> Pattern {
+        let mut prefix = 0;
+        for segment in path.split('/') {
+            if wildcard(mode, segment).is_some() {
+                return Pattern { prefix, rest: parse_rest(mode, &path[prefix..]) };
+            }
+            prefix += segment.len() + 1;
+        }
+        match path.strip_suffix('*') {
+            Some(literal) => Pattern { prefix: literal.len(), rest: Rest::Anything },
+            None => Pattern { prefix: path.len(), rest: Rest::Nothing },
+        }
+    }
+
+    /// Whether the pattern of `text` takes `path`; for explanations only.
+    pub(crate) fn takes(&self, text: &str, path: &[u8]) -> bool {
+        let Some(rest) = path.strip_prefix(&text.as_bytes()[..self.prefix]) else {
+            return false;
+        };
+        match &self.rest {
+            Rest::Nothing => rest.is_empty(),
+            Rest::Anything => true,
+            Rest::Segments(segments) => capture(segments, rest, &mut |_, _| {}),
+        }
+    }
+}
+
+impl Rest {
+    /// Whether it takes whatever follows the prefix.
+    pub(crate) fn takes_anything(&self) -> bool {
+        match self {
+            Rest::Nothing => false,
+            Rest::Anything => true,
+            Rest::Segments(segments) => matches!(**segments, [Segment::Star(_)]),
+        }
+    }
+}
+
+fn parse_rest(mode: Mode, rest: &str) -> Rest {
+    if rest == "*" {
+        return Rest::Anything;
+    }
+    let segment = |text| wildcard(mode, text).unwrap_or_else(|| Segment::Literal(Box::from(text)));
+    Rest::Segments(rest.split('/').map(segment).collect())
+}
+
+fn wildcard(mode: Mode, segment: &str) -> Option<Segment> {
+    if let Some(name) = segment.strip_prefix('*') {
+        return Some(Segment::Star(name.into()));
+    }
+    let name = segment.strip_prefix(':').filter(|_| mode == Mode::UriWithParameter)?;
+    Some(Segment::Parameter(name.into()))
+}
+
+impl Segment {
+    /// The name under which what it matches can be asked for.
+    pub(crate) fn name(&self) -> Option<&str> {
+        match self {
+            Segment::Literal(_) => None,
+            Segment::Parameter(name) | Segment::Star(name) => Some(name),
+        }
+    }
+
+    fn takes(&self, text: &[u8]) -> bool {
+        match self {
+            Segment::Literal(literal) => literal.as_bytes() == text,
+            Segment::Parameter(_) => !text.is_empty(),
+            Segment::Star(_) => true,
+        }
+    }
+}
+
+/// Matches all of `text` against `segments` and tells `found` what every wildcard takes, by the index of its segment.
+/// What `found` was told counts only when the answer is true.
+///
+/// Of several ways to match, it takes the one in which the first star is as long as possible, then the second: that of
+/// a greedy regular expression. It gets there without backtracking: in front of the first star there is no choice, behind
+/// the last star there is none either when read from the end, and what stands between two stars is placed as far to the
+/// right as it fits. So no request can make a pattern with many stars expensive.
+pub(crate) fn capture(segments: &[Segment], text: &[u8], found: &mut impl FnMut(usize, Range<usize>)) -> bool {
+    let is_star = |segment: &Segment| matches!(segment, Segment::Star(_));
+    let first_star = segments.iter().position(is_star).unwrap_or(segments.len());
+    let mut start = Some(0);
+    for (index, segment) in segments[..first_star].iter().enumerate() {
+        let Some(begin) = start else {
+            return false;
+        };
+        let end = text[begin..].iter().position(|byte| *byte == b'/').map_or(text.len(), |slash| begin + slash);
+        if !segment.takes(&text[begin..end]) {
+            return false;
+        }
+        found(index, begin..end);
+        start = (end < text.len()).then_some(end + 1);
+    }
+    if first_star == segments.len() {
+        return start.is_none();
+    }
+    let Some(start) = start else {
+        return false;
+    };
+    let mut star = segments.iter().rposition(is_star).unwrap_or(first_star);
+    let Some(mut end) = backward(segments, star + 1..segments.len(), text, start..text.len(), found) else {
+        return false;
+    };
+    while star != first_star {
+        let before = segments[..star].iter().rposition(is_star).unwrap_or(first_star);
+        let mut cut = end;
+        let begin = loop {
+            let Some(slash) = last_slash(text, start..cut) else {
+                return false;
+            };
+            cut = slash;
+            if let Some(begin) = backward(segments, before + 1..star, text, start..cut, found) {
+                break begin;
+            }
+        };
+        found(star, cut + 1..end);
+        (star, end) = (before, begin);
+    }
+    found(star, start..end);
+    true
+}
+
+/// Matches the segments of `which` so that they fill the end of `text[within]`, and returns where the slash before them
+/// stands.
+fn backward(
+    segments: &[Segment],
+    which: Range<usize>,
+    text: &[u8],
+    within: Range<usize>,
+    found: &mut impl FnMut(usize, Range<usize>),
+) -> Option<usize> {
+    let mut end = within.end;
+    for index in which.rev() {
+        let slash = last_slash(text, within.start..end)?;
+        if !segments[index].takes(&text[slash + 1..end]) {
+            return None;
+        }
+        found(index, slash + 1..end);
+        end = slash;
+    }
+    Some(end)
+}
+
+fn last_slash(text: &[u8], within: Range<usize>) -> Option<usize> {
+    let start = within.start;
+    text[within].iter().rposition(|byte| *byte == b'/').map(|place| start + place)
+}
+
+/// What in a path looks like a wildcard and is taken by its letters, or the other way round; `None` when the path means
+/// what it seems to mean. For a warning when a configuration is loaded.
+pub fn literal_parameter(mode: Mode, path: &str) -> Option<String> {
+    if !path.starts_with(['/', '*']) {
+        return Some(format!("'{path}' can never match: the path of a request begins with '/'"));
+    }
+    let last = path.split('/').count() - 1;
+    let has_wildcard = path.split('/').any(|segment| wildcard(mode, segment).is_some());
+    path.split('/').enumerate().find_map(|(index, segment)| match wildcard(mode, segment) {
+        Some(Segment::Star(name)) if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') => {
+            Some(format!("'{name}' behind the '*' in '{path}' is only a name: the star takes anything, with or without it"))
+        }
+        Some(_) => None,
+        None if segment.len() > 1 && segment.starts_with(':') => Some(format!(
+            "'{segment}' in '{path}' is matched by its letters: parameters need the router radixtree_uri_with_parameter"
+        )),
+        None if segment.contains('*') && (has_wildcard || index != last || !ends_in_its_only_star(segment)) => {
+            Some(format!("the '*' in '{segment}' of '{path}' is matched by its letters: it begins no segment and ends no plain path"))
+        }
+        None => None,
+    })
+}
+
+fn ends_in_its_only_star(segment: &str) -> bool {
+    segment.find('*') == Some(segment.len() - 1)
+}

@@ -1,0 +1,309 @@
+use std::net::IpAddr;
+use std::ops::{ControlFlow, Range};
+
+use ipnet::IpNet;
+use weir_expr::{Expr, Source, Value, Variable};
+
+use crate::index::{Candidate, Index};
+use crate::method::MethodSet;
+use crate::pattern::{Pattern, Rest, Segment, capture};
+
+/// Which of APISIX's three routers decides; see the crate documentation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// `radixtree_host_uri`: the host is decided first, then the path.
+    #[default]
+    HostUri,
+    /// `radixtree_uri`: the path is decided first, the host is a condition.
+    Uri,
+    /// `radixtree_uri_with_parameter`: the same, and `:name` takes a segment.
+    UriWithParameter,
+}
+
+/// What a route asks of a request. A route is known by its position in the list that was given to [`Router::build`].
+#[derive(Clone, Debug, Default)]
+pub struct Route {
+    /// Paths, of which at least one is needed.
+    pub paths: Vec<String>,
+    /// Hosts; every host when empty.
+    pub hosts: Vec<String>,
+    /// Methods; every method when empty.
+    pub methods: MethodSet,
+    /// Networks of the client; every address when empty.
+    pub remote_addrs: Vec<IpNet>,
+    /// An expression over the request.
+    pub vars: Option<Expr>,
+    /// Orders the routes of the same path: the greater goes first.
+    pub priority: i64,
+}
+
+/// What of a request decides its route.
+#[derive(Clone, Copy)]
+pub struct Query<'a> {
+    /// Method as received.
+    pub method: &'a [u8],
+    /// Host in lower case and without port; may be empty.
+    pub host: &'a [u8],
+    /// The whole Host field in lower case, for host patterns with a port.
+    pub host_port: &'a [u8],
+    /// Path after normalisation, without the query.
+    pub path: &'a [u8],
+    /// Address of the client, after trusted proxies were taken into account.
+    pub remote: IpAddr,
+    /// The variables that `vars` expressions read. A `uri_param_*` is answered by the router.
+    pub source: &'a dyn Source,
+}
+
+/// The route of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Match {
+    /// Position of the route.
+    pub route: u32,
+    /// Which of its paths matched.
+    pub path: u16,
+    /// Which of its hosts matched, when it has any.
+    pub host: Option<u16>,
+    pattern: u32,
+}
+
+/// What the wildcards of a matched path took. Reused from request to request, it allocates nothing once it has grown to
+/// the longest pattern in use.
+#[derive(Clone, Debug, Default)]
+pub struct Params {
+    /// By segment of the pattern's rest; empty where the segment is literal.
+    taken: Vec<Range<u32>>,
+}
+
+impl Params {
+    /// Takes down what the wildcards of a pattern take, which is known to match.
+    #[inline]
+    fn capture(&mut self, pattern: Option<&Pattern>, path: &[u8]) {
+        self.taken.clear();
+        if let Some(Pattern { prefix, rest: Rest::Segments(segments) }) = pattern {
+            self.taken.resize(segments.len(), 0..0);
+            capture(segments, &path[*prefix..], &mut |index, taken| {
+                self.taken[index] = (prefix + taken.start) as u32..(prefix + taken.end) as u32;
+            });
+        }
+    }
+}
+
+/// A candidate that was, or would have been, tried for a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Position of the route.
+    pub route: u32,
+    /// Which of its paths took the path of the request.
+    pub path: u16,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What became of a candidate whose path took the path of the request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is the route of the request.
+    Chosen,
+    /// It comes after the chosen one.
+    NotTried,
+    /// Its methods do not include the request's.
+    Method,
+    /// None of its hosts is the request's.
+    Host,
+    /// The client is in none of its networks.
+    RemoteAddr,
+    /// Its `vars` do not hold. The text is the place of the first part that fails (`[1]`), empty for the whole.
+    Vars(String),
+}
+
+/// Why routes cannot be compiled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("route {route}: {path}: {message}")]
+pub struct BuildError {
+    /// Position of the route.
+    pub route: usize,
+    /// The field at fault, such as `hosts[1]`.
+    pub path: String,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+/// A compiled list of routes.
+pub struct Router {
+    routes: Vec<Route>,
+    index: Index,
+}
+
+impl Router {
+    /// Compiles routes; all of them or none.
+    pub fn build(mode: Mode, mut routes: Vec<Route>) -> Result<Router, BuildError> {
+        for network in routes.iter_mut().flat_map(|route| &mut route.remote_addrs) {
+            *network = canonical(*network);
+        }
+        let index = Index::build(mode, &routes)?;
+        Ok(Router { routes, index })
+    }
+
+    /// The route of a request, and in `params` what its wildcards took.
+    pub fn find(&self, query: &Query<'_>, params: &mut Params) -> Option<Match> {
+        let method = MethodSet::of(query.method);
+        let mut found = None;
+        let _ = self.index.walk(query, |candidate| match self.check(candidate, query, method, params) {
+            Ok(host) => {
+                let Candidate { route, path, pattern, .. } = *candidate;
+                found = Some(Match { route, path, host, pattern });
+                ControlFlow::Break(())
+            }
+            Err(_) => ControlFlow::Continue(()),
+        });
+        found
+    }
+
+    /// What the wildcard of that name took of `path`, the path for which `params` were found; of several wildcards of the
+    /// same name, the last.
+    pub fn param<'a>(&self, found: &Match, params: &Params, path: &'a [u8], name: &str) -> Option<&'a [u8]> {
+        param(self.index.segments(found.pattern), params, path, name)
+    }
+
+    /// Every wildcard that has a name, with what it took.
+    pub fn params<'a>(
+        &'a self,
+        found: &Match,
+        params: &'a Params,
+        path: &'a [u8],
+    ) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+        named(self.index.segments(found.pattern), params, path)
+    }
+
+    /// Every candidate for a request: first those that [`Router::find`] looks at, in its order, with those that it would
+    /// have come to after the chosen one; then those of other hosts. For explanations: its cost grows with the routes.
+    pub fn explain(&self, query: &Query<'_>) -> Vec<Step> {
+        let method = MethodSet::of(query.method);
+        let mut params = Params::default();
+        let mut steps = Vec::new();
+        let mut chosen = false;
+        let _ = self.index.walk(query, |candidate| {
+            let outcome = match self.check(candidate, query, method, &mut params) {
+                _ if chosen => Outcome::NotTried,
+                Ok(_) => Outcome::Chosen,
+                Err(Refusal::Method) => Outcome::Method,
+                Err(Refusal::Host) => Outcome::Host,
+                Err(Refusal::RemoteAddr) => Outcome::RemoteAddr,
+                Err(Refusal::Vars) => Outcome::Vars(self.failing_vars(candidate, query, &params)),
+            };
+            chosen |= outcome == Outcome::Chosen;
+            steps.push(Step { route: candidate.route, path: candidate.path, outcome });
+            ControlFlow::Continue(())
+        });
+        let tried = steps.len();
+        for (route, path, text) in self.paths() {
+            let seen = steps[..tried].iter().any(|step| step.route == route && step.path == path);
+            if !seen && Pattern::parse(self.index.mode, text).takes(text, query.path) {
+                steps.push(Step { route, path, outcome: Outcome::Host });
+            }
+        }
+        steps
+    }
+
+    /// The conditions of a candidate besides its path, cheapest first. The answer is which host matched.
+    #[inline]
+    fn check(
+        &self,
+        candidate: &Candidate,
+        query: &Query<'_>,
+        method: MethodSet,
+        params: &mut Params,
+    ) -> Result<Option<u16>, Refusal> {
+        if !candidate.methods.is_empty() && !candidate.methods.contains(method) {
+            return Err(Refusal::Method);
+        }
+        let mut host = candidate.host();
+        if candidate.conditions.host {
+            host = Some(self.index.host_of(candidate.route, query).ok_or(Refusal::Host)?);
+        }
+        if candidate.conditions.remote_addr && !self.knows_remote(candidate.route, query.remote) {
+            return Err(Refusal::RemoteAddr);
+        }
+        params.capture(self.index.pattern(candidate.pattern), query.path);
+        if candidate.conditions.vars && !self.vars_hold(candidate, query, params) {
+            return Err(Refusal::Vars);
+        }
+        Ok(host)
+    }
+
+    fn knows_remote(&self, route: u32, remote: IpAddr) -> bool {
+        let remote = remote.to_canonical();
+        self.routes[route as usize].remote_addrs.iter().any(|network| network.contains(&remote))
+    }
+
+    fn vars_hold(&self, candidate: &Candidate, query: &Query<'_>, params: &Params) -> bool {
+        let vars = self.routes[candidate.route as usize].vars.as_ref();
+        vars.is_none_or(|vars| vars.eval(&self.with_params(candidate, query, params)))
+    }
+
+    fn failing_vars(&self, candidate: &Candidate, query: &Query<'_>, params: &Params) -> String {
+        let vars = self.routes[candidate.route as usize].vars.as_ref();
+        vars.and_then(|vars| vars.failing(&self.with_params(candidate, query, params))).unwrap_or_default()
+    }
+
+    fn with_params<'a>(&'a self, candidate: &Candidate, query: &Query<'a>, params: &'a Params) -> WithParams<'a> {
+        let segments = self.index.segments(candidate.pattern);
+        WithParams { source: query.source, segments, params, path: query.path }
+    }
+
+    fn paths(&self) -> impl Iterator<Item = (u32, u16, &str)> {
+        self.routes.iter().zip(0u32..).flat_map(|(route, number)| {
+            route.paths.iter().zip(0u16..).map(move |(text, path)| (number, path, text.as_str()))
+        })
+    }
+}
+
+enum Refusal {
+    Method,
+    Host,
+    RemoteAddr,
+    Vars,
+}
+
+/// A request as the `vars` of a candidate see it: with the parameters of that candidate's path.
+struct WithParams<'a> {
+    source: &'a dyn Source,
+    segments: &'a [Segment],
+    params: &'a Params,
+    path: &'a [u8],
+}
+
+impl Source for WithParams<'_> {
+    fn variable(&self, variable: &Variable) -> Option<Value<'_>> {
+        match variable {
+            Variable::UriParam(name) => param(self.segments, self.params, self.path, name).map(Value::Bytes),
+            other => self.source.variable(other),
+        }
+    }
+}
+
+fn param<'a>(segments: &[Segment], params: &Params, path: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    named(segments, params, path).filter(|(known, _)| *known == name).last().map(|(_, taken)| taken)
+}
+
+fn named<'a, 'p>(
+    segments: &'p [Segment],
+    params: &'p Params,
+    path: &'a [u8],
+) -> impl Iterator<Item = (&'p str, &'a [u8])> {
+    segments.iter().zip(&params.taken).filter_map(|(segment, taken)| {
+        let name = segment.name().filter(|name| !name.is_empty())?;
+        Some((name, path.get(taken.start as usize..taken.end as usize)?))
+    })
+}
+
+/// An IPv4 network that is mapped into IPv6 as the IPv4 network that it means, since addresses compare that way.
+fn canonical(network: IpNet) -> IpNet {
+    if let IpNet::V6(v6) = network
+        && let (Some(address), Some(length)) = (v6.addr().to_ipv4_mapped(), v6.prefix_len().checked_sub(96))
+        && let Ok(v4) = IpNet::new(address.into(), length)
+    {
+        return v4;
+    }
+    network
+}

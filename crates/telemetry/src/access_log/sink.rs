@@ -1,0 +1,149 @@
+//! The file at the end of an access log.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::Duration;
+
+use super::Target;
+
+/// Takes batches of whole lines.
+#[derive(Debug)]
+pub(super) struct Sink<W = File> {
+    target: Target,
+    file: W,
+    /// The last line in the file lacks its end.
+    torn: bool,
+    /// The last batch could not be written.
+    failing: bool,
+}
+
+/// How long to wait for a target that was set to non-blocking and is full.
+const RETRY: Duration = Duration::from_millis(10);
+
+impl Sink {
+    pub(super) fn open(target: Target) -> io::Result<Self> {
+        let file = match &target {
+            // The descriptor itself: `io::Stdout` would look for line ends and copy once more.
+            Target::Stdout => File::from(io::stdout().as_fd().try_clone_to_owned()?),
+            Target::File(path) => append_to(path)?,
+        };
+        Ok(Self { target, file, torn: false, failing: false })
+    }
+
+    pub(super) fn reopen(&mut self) -> io::Result<()> {
+        if let Target::File(path) = &self.target {
+            self.file = append_to(path)?;
+            self.torn = false;
+        }
+        Ok(())
+    }
+}
+
+fn append_to(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).open(path)
+}
+
+impl<W: Write> Sink<W> {
+    /// Writes whole lines; returns how many of them did not get there.
+    pub(super) fn write(&mut self, lines: &[u8]) -> u64 {
+        if lines.is_empty() {
+            return 0;
+        }
+        let (written, result) = self.write_out(lines);
+        let (done, left) = lines.split_at_checked(written).unwrap_or((lines, &[]));
+        if let Some(last) = done.last() {
+            self.torn = *last != b'\n';
+        }
+        match result {
+            Ok(()) if self.failing => {
+                self.failing = false;
+                tracing::info!(target = ?self.target, "the access log is written again");
+            }
+            Err(error) if !self.failing => {
+                self.failing = true;
+                tracing::error!(target = ?self.target, %error, "the access log cannot be written; lines are dropped");
+            }
+            _ => {}
+        }
+        left.iter().filter(|byte| **byte == b'\n').count() as u64
+    }
+
+    /// Writes as much as the file takes.
+    fn write_out(&mut self, lines: &[u8]) -> (usize, io::Result<()>) {
+        if self.torn {
+            // Ends the line that a failure cut, so that the next one starts on its own.
+            match self.write_all(b"\n") {
+                (_, Ok(())) => self.torn = false,
+                (_, error) => return (0, error),
+            }
+        }
+        self.write_all(lines)
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> (usize, io::Result<()>) {
+        let mut written = 0;
+        while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
+            match self.file.write(rest) {
+                Ok(0) => return (written, Err(ErrorKind::WriteZero.into())),
+                Ok(count) => written += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // Standard output may be a pipe that another program made non-blocking.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(RETRY),
+                Err(error) => return (written, Err(error)),
+            }
+        }
+        (written, Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes `room` bytes, then fails until it is given more.
+    #[derive(Default)]
+    struct Disk {
+        content: Vec<u8>,
+        room: usize,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = bytes.len().min(self.room);
+            if count == 0 {
+                return Err(ErrorKind::StorageFull.into());
+            }
+            self.room -= count;
+            self.content.extend_from_slice(&bytes[..count]);
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_full_disk_costs_lines_but_never_joins_two() {
+        // Room before each batch, the batch, lines lost; then what is on the disk.
+        type Batch = (usize, &'static str, u64);
+        let cases: [(&[Batch], &str); 5] = [
+            (&[(100, "a\nb\n", 0), (0, "c\n", 0)], "a\nb\nc\n"),
+            (&[(0, "a\nb\n", 2), (100, "c\n", 0)], "c\n"),
+            (&[(2, "a\nb\n", 1), (100, "c\n", 0)], "a\nc\n"),
+            (&[(3, "aa\nbb\n", 1), (100, "c\n", 0)], "aa\nc\n"),
+            (&[(4, "aa\nbb\n", 1), (0, "cc\n", 1), (100, "d\n", 0)], "aa\nb\nd\n"),
+        ];
+        for (batches, content) in cases {
+            let file = Disk::default();
+            let mut sink = Sink { target: Target::Stdout, file, torn: false, failing: false };
+            for (room, batch, lost) in batches {
+                sink.file.room += room;
+                assert_eq!(sink.write(batch.as_bytes()), *lost, "{batch:?} of {batches:?}");
+            }
+            assert_eq!(String::from_utf8_lossy(&sink.file.content), content, "{batches:?}");
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! The page: everything added up, written in Prometheus' text format 0.0.4.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use hashbrown::HashMap;
+
+use super::label::{Label, Labels};
+use super::process::Process;
+use super::recorder::{ClientError, ConnectionState, Counters, UpstreamState};
+use super::series::{BUCKETS_MS, Cell, HistogramTotals, HttpSeries, TrafficKey, TrafficTotals};
+use super::{MetricTypes, Metrics};
+
+/// The metrics of one moment, ready to be written.
+///
+/// ```no_run
+/// # let metrics = weir_telemetry::metrics::Metrics::new(Default::default());
+/// let mut scrape = metrics.scrape();
+/// let mut chunk = String::new();
+/// while scrape.write_chunk(&mut chunk) {
+///     // send the chunk
+///     chunk.clear();
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Scrape {
+    metrics: Arc<Metrics>,
+    traffic: Vec<(TrafficKey, TrafficTotals)>,
+    statuses: Vec<(HttpSeries, u64)>,
+    next: Part,
+}
+
+/// What is written next; the number is an index into the series.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Bandwidth(usize),
+    Latency(usize),
+    Status(usize),
+    Rest,
+    End,
+}
+
+/// [`Scrape::write_chunk`] stops after so many bytes, within one series.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+impl Scrape {
+    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
+        let mut traffic: HashMap<TrafficKey, TrafficTotals, foldhash::fast::RandomState> = HashMap::default();
+        let mut statuses: HashMap<HttpSeries, u64, foldhash::fast::RandomState> = HashMap::default();
+        for (_, worker) in &metrics.workers {
+            for (_, cells) in &worker.traffic {
+                traffic.entry(cells.key).or_default().add(cells);
+            }
+            for (_, cells) in &worker.statuses {
+                let total = statuses.entry(cells.series).or_default();
+                *total = total.wrapping_add(cells.answers.value());
+            }
+        }
+        let mut traffic: Vec<_> = traffic.into_iter().collect();
+        traffic.sort_unstable_by_key(|(key, _)| *key);
+        let mut statuses: Vec<_> = statuses.into_iter().collect();
+        statuses.sort_unstable_by_key(|(series, _)| *series);
+        Self { metrics, traffic, statuses, next: Part::Bandwidth(0) }
+    }
+
+    /// Appends up to about 64 KiB of the page to `out`. Returns false, having appended nothing, at the end.
+    pub fn write_chunk(&mut self, out: &mut String) -> bool {
+        let start = out.len();
+        while out.len() - start < CHUNK_BYTES && self.next != Part::End {
+            self.next = self.write_part(out);
+        }
+        out.len() > start
+    }
+
+    fn write_part(&self, out: &mut String) -> Part {
+        let page = Page { labels: &self.metrics.labels, linted: self.metrics.types == MetricTypes::Linted };
+        match self.next {
+            Part::Bandwidth(index) => match self.traffic.get(index) {
+                Some((key, totals)) => {
+                    if index == 0 {
+                        page.bandwidth_header(out);
+                    }
+                    page.bandwidth(out, key, totals);
+                    Part::Bandwidth(index + 1)
+                }
+                None => Part::Latency(0),
+            },
+            Part::Latency(index) => match self.traffic.get(index) {
+                Some((key, totals)) => {
+                    if index == 0 {
+                        header(
+                            out,
+                            "apisix_http_latency",
+                            "histogram",
+                            "HTTP request latency in milliseconds per service in APISIX",
+                        );
+                    }
+                    page.latency(out, key, totals);
+                    Part::Latency(index + 1)
+                }
+                None => Part::Status(0),
+            },
+            Part::Status(index) => match self.statuses.get(index) {
+                Some((series, answers)) => {
+                    if index == 0 {
+                        page.status_header(out);
+                    }
+                    page.status(out, series, *answers);
+                    Part::Status(index + 1)
+                }
+                None => Part::Rest,
+            },
+            Part::Rest => {
+                self.write_rest(&page, out);
+                Part::End
+            }
+            Part::End => Part::End,
+        }
+    }
+
+    /// The metrics that are few.
+    fn write_rest(&self, page: &Page<'_>, out: &mut String) {
+        let metrics = &self.metrics;
+        let workers: Vec<_> = metrics.workers.iter().map(|(_, worker)| &worker.counters).collect();
+        let total = |cell: &dyn Fn(&Counters) -> &Cell| {
+            workers.iter().fold(0u64, |sum, worker| sum.wrapping_add(cell(worker).value()))
+        };
+        // A gauge is the difference of what several workers count; between two reads it may dip below zero.
+        let gauge = |cell: &dyn Fn(&Counters) -> &Cell| total(cell).cast_signed().max(0);
+
+        let requests_type = if page.linted { "counter" } else { "gauge" };
+        let help = "The total number of client requests since APISIX started";
+        single(out, "apisix_http_requests_total", requests_type, help, total(&|c| &c.requests));
+
+        let name = "apisix_nginx_http_current_connections";
+        header(out, name, "gauge", "Number of HTTP connections");
+        let states = [
+            ("accepted", gauge(&|c| &c.accepted)),
+            ("active", gauge(&|c| &c.active)),
+            ("handled", gauge(&|c| &c.handled)),
+            ("reading", gauge(&|c| c.connection(ConnectionState::Reading))),
+            ("waiting", gauge(&|c| c.connection(ConnectionState::Waiting))),
+            ("writing", gauge(&|c| c.connection(ConnectionState::Writing))),
+        ];
+        for (state, value) in states {
+            labelled(out, name, "state", state, value);
+        }
+
+        let overflow = total(&|c| &c.series_overflow);
+        let help = "Number of nginx-lua-prometheus errors";
+        single(out, "apisix_nginx_metric_errors_total", "counter", help, overflow);
+
+        let name = "apisix_node_info";
+        header(out, name, "gauge", "Info of APISIX node");
+        out.push_str(name);
+        out.push_str("{hostname=");
+        quoted(out, &metrics.hostname);
+        out.push_str(",version=");
+        quoted(out, &metrics.version);
+        out.push_str("} 1\n");
+
+        let help = "Access log lines that were not written";
+        single(out, "weir_access_log_dropped_total", "counter", help, metrics.access_log_dropped());
+        self.write_config(out);
+
+        let name = "weir_client_errors_total";
+        header(out, name, "counter", "Requests refused before routing and client connections cut, by reason");
+        for reason in ClientError::ALL {
+            let value = workers
+                .iter()
+                .filter_map(|worker| worker.client_errors.get(*reason as usize))
+                .fold(0u64, |sum, cell| sum.wrapping_add(cell.value()));
+            labelled(out, name, "reason", reason.text(), value);
+        }
+
+        let name = "weir_upstream_connections";
+        header(out, name, "gauge", "Connections to upstreams, by what they are doing");
+        labelled(out, name, "state", "active", gauge(&|c| c.upstream(UpstreamState::Active)));
+        labelled(out, name, "state", "idle", gauge(&|c| c.upstream(UpstreamState::Idle)));
+
+        let help = "Panics of request tasks, each of which ended one connection";
+        single(out, "weir_worker_panics_total", "counter", help, total(&|c| &c.panics));
+        single(out, "weir_limit_keys", "gauge", "Keys that the rate limiters hold", metrics.limit_keys.load(Relaxed));
+        single(out, "weir_metric_series", "gauge", "Series of answered requests", metrics.registry.count());
+        let help = "Answered requests that were counted under the label value other for want of room";
+        single(out, "weir_metric_series_overflow_total", "counter", help, overflow);
+
+        write_process(out, &Process::read());
+    }
+
+    fn write_config(&self, out: &mut String) {
+        let config = &self.metrics.config;
+        let help = "Revision of the configuration that serves";
+        single(out, "weir_config_revision", "gauge", help, config.revision.load(Relaxed));
+        let changed = config.changed_ms.load(Relaxed) as f64 / 1000.0;
+        let help = "When the configuration last changed, in seconds since 1970";
+        single(out, "weir_config_last_change_timestamp_seconds", "gauge", help, changed);
+        let help = "Configurations that were refused";
+        single(out, "weir_config_rejected_total", "counter", help, config.rejected.load(Relaxed));
+        let help = "Configurations that became live";
+        single(out, "weir_config_reload_total", "counter", help, config.applied.load(Relaxed));
+    }
+}
+
+/// Writes the series of traffic.
+struct Page<'a> {
+    labels: &'a Labels,
+    linted: bool,
+}
+
+impl Page<'_> {
+    /// See [`MetricTypes`].
+    fn counter_type(&self) -> &'static str {
+        if self.linted { "untyped" } else { "counter" }
+    }
+
+    fn bandwidth_header(&self, out: &mut String) {
+        let help = "Total bandwidth in bytes consumed per service in APISIX";
+        header(out, "apisix_bandwidth", self.counter_type(), help);
+    }
+
+    fn bandwidth(&self, out: &mut String, key: &TrafficKey, totals: &TrafficTotals) {
+        for (direction, bytes) in [("ingress", totals.ingress), ("egress", totals.egress)] {
+            out.push_str("apisix_bandwidth");
+            self.traffic_labels(out, direction, key);
+            value(out, bytes);
+        }
+    }
+
+    fn latency(&self, out: &mut String, key: &TrafficKey, totals: &TrafficTotals) {
+        let kinds = [("request", &totals.request), ("upstream", &totals.upstream), ("apisix", &totals.gateway)];
+        for (kind, histogram) in kinds {
+            let mut labels = String::new();
+            self.traffic_labels(&mut labels, kind, key);
+            latency_histogram(out, &labels, histogram);
+        }
+    }
+
+    fn status_header(&self, out: &mut String) {
+        header(out, "apisix_http_status", self.counter_type(), "HTTP status codes per service in APISIX");
+    }
+
+    fn status(&self, out: &mut String, series: &HttpSeries, answers: u64) {
+        let _ = write!(out, "apisix_http_status{{code=\"{}\"", series.code);
+        self.label(out, "route", series.route);
+        self.label(out, "matched_uri", series.matched_uri);
+        self.label(out, "matched_host", series.matched_host);
+        self.label(out, "service", series.service);
+        self.label(out, "consumer", series.consumer);
+        self.label(out, "node", series.node);
+        model_labels(out);
+        let _ = write!(out, ",response_source=\"{}\"}}", series.source.text());
+        value(out, answers);
+    }
+
+    fn traffic_labels(&self, out: &mut String, kind: &str, key: &TrafficKey) {
+        let _ = write!(out, "{{type=\"{kind}\"");
+        self.label(out, "route", key.route);
+        self.label(out, "service", key.service);
+        self.label(out, "consumer", key.consumer);
+        self.label(out, "node", key.node);
+        model_labels(out);
+        out.push('}');
+    }
+
+    fn label(&self, out: &mut String, name: &str, label: Label) {
+        out.push(',');
+        out.push_str(name);
+        out.push('=');
+        quoted(out, self.labels.text(label));
+    }
+}
+
+/// The labels by which APISIX tells apart traffic to language models; here it is never that.
+fn model_labels(out: &mut String) {
+    out.push_str(",request_type=\"traditional_http\",request_llm_model=\"\",llm_model=\"\"");
+}
+
+/// `labels` is the whole set in braces; `le` goes last. Buckets below the smallest value seen are left out, as APISIX does.
+fn latency_histogram(out: &mut String, labels: &str, histogram: &HistogramTotals) {
+    let count: u64 = histogram.buckets.iter().sum();
+    if count == 0 {
+        return;
+    }
+    let inner = labels.strip_suffix('}').unwrap_or(labels);
+    let mut seen = 0;
+    for (bucket, found) in histogram.buckets.iter().enumerate() {
+        seen += found;
+        if seen == 0 {
+            continue;
+        }
+        out.push_str("apisix_http_latency_bucket");
+        out.push_str(inner);
+        match BUCKETS_MS.get(bucket) {
+            Some(bound) => {
+                let _ = write!(out, ",le=\"{bound}\"}}");
+            }
+            None => out.push_str(",le=\"+Inf\"}"),
+        }
+        value(out, seen);
+    }
+    for (suffix, number) in [("_sum", histogram.sum_us as f64 / 1000.0), ("_count", count as f64)] {
+        out.push_str("apisix_http_latency");
+        out.push_str(suffix);
+        out.push_str(labels);
+        value(out, number);
+    }
+}
+
+fn write_process(out: &mut String, process: &Process) {
+    if let Some(seconds) = process.cpu_seconds {
+        single(out, "process_cpu_seconds_total", "counter", "Total user and system CPU time in seconds", seconds);
+    }
+    if let Some(limit) = process.max_fds {
+        single(out, "process_max_fds", "gauge", "Maximum number of open file descriptors", limit);
+    }
+    if let Some(open) = process.open_fds {
+        single(out, "process_open_fds", "gauge", "Number of open file descriptors", open);
+    }
+    if let Some(bytes) = process.resident_bytes {
+        single(out, "process_resident_memory_bytes", "gauge", "Resident memory size in bytes", bytes);
+    }
+    if let Some(seconds) = process.start_time {
+        let help = "Start time of the process in seconds since 1970";
+        single(out, "process_start_time_seconds", "gauge", help, seconds);
+    }
+    if let Some(bytes) = process.virtual_bytes {
+        single(out, "process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes", bytes);
+    }
+}
+
+fn header(out: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+}
+
+fn single(out: &mut String, name: &str, kind: &str, help: &str, number: impl std::fmt::Display) {
+    header(out, name, kind, help);
+    out.push_str(name);
+    value(out, number);
+}
+
+fn labelled(out: &mut String, name: &str, label: &str, text: &str, number: impl std::fmt::Display) {
+    let _ = write!(out, "{name}{{{label}=\"{text}\"}}");
+    value(out, number);
+}
+
+fn value(out: &mut String, number: impl std::fmt::Display) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, " {number}");
+}
+
+/// A label value in quotes: backslash, quote and line feed are escaped, everything else stands as it is.
+fn quoted(out: &mut String, text: &str) {
+    out.push('"');
+    let mut rest = text;
+    while let Some(at) = rest.find(['\\', '"', '\n']) {
+        let (plain, special) = rest.split_at(at);
+        out.push_str(plain);
+        let mut special = special.chars();
+        match special.next() {
+            Some('\n') => out.push_str("\\n"),
+            Some(other) => out.extend(['\\', other]),
+            None => {}
+        }
+        rest = special.as_str();
+    }
+    out.push_str(rest);
+    out.push('"');
+}

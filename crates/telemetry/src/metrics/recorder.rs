@@ -1,0 +1,254 @@
+//! The side of the metrics that a worker holds.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use super::Metrics;
+use super::label::Labels;
+use super::series::{Cell, HttpSeries, Sample, StatusCells, TrafficCells, TrafficKey};
+
+/// Where one worker records. Make one for each worker with [`Metrics::recorder`] and keep it as long as the worker
+/// lives; it may move to another thread but not be shared.
+#[derive(Debug)]
+pub struct Recorder {
+    metrics: Arc<Metrics>,
+    cells: Arc<WorkerCells>,
+    series: RefCell<HashMap<HttpSeries, Series, foldhash::fast::RandomState>>,
+    traffic: RefCell<HashMap<TrafficKey, Arc<TrafficCells>, foldhash::fast::RandomState>>,
+}
+
+#[derive(Debug, Clone)]
+struct Series {
+    status: Arc<StatusCells>,
+    traffic: Arc<TrafficCells>,
+}
+
+impl Series {
+    fn record(&self, sample: &Sample) {
+        self.status.answers.add(1);
+        self.traffic.record(sample);
+    }
+}
+
+impl Recorder {
+    pub(super) fn new(metrics: Arc<Metrics>, cells: Arc<WorkerCells>) -> Self {
+        Self { metrics, cells, series: RefCell::default(), traffic: RefCell::default() }
+    }
+
+    /// The metrics that this recorder belongs to.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    /// The label table, for [`Labels::lazy`].
+    pub fn labels(&self) -> &Labels {
+        self.metrics.labels()
+    }
+
+    /// Records an answered request: `apisix_http_status`, `apisix_http_latency` and `apisix_bandwidth`.
+    pub fn http(&self, series: &HttpSeries, sample: &Sample) {
+        if let Some(known) = self.series.borrow().get(series) {
+            return known.record(sample);
+        }
+        if self.metrics.registry.admit(series) {
+            return self.add_series(*series).record(sample);
+        }
+        self.cells.counters.series_overflow.add(1);
+        let overflow = HttpSeries::overflow(series.code, series.source);
+        let known = self.series.borrow().get(&overflow).cloned();
+        known.unwrap_or_else(|| self.add_series(overflow)).record(sample);
+    }
+
+    /// The one place where recording allocates: this worker sees the series for the first time.
+    #[cold]
+    fn add_series(&self, key: HttpSeries) -> Series {
+        let traffic_key = key.traffic();
+        let traffic = Arc::clone(self.traffic.borrow_mut().entry(traffic_key).or_insert_with(|| {
+            let cells = Arc::new(TrafficCells::new(traffic_key));
+            self.cells.traffic.push(Arc::clone(&cells));
+            cells
+        }));
+        let status = Arc::new(StatusCells::new(key));
+        self.cells.statuses.push(Arc::clone(&status));
+        let series = Series { status, traffic };
+        self.series.borrow_mut().insert(key, series.clone());
+        series
+    }
+
+    /// A request has begun: `apisix_http_requests_total`.
+    pub fn request_started(&self) {
+        self.cells.counters.requests.add(1);
+    }
+
+    /// The kernel handed over a connection, whether it is then served or not.
+    pub fn connection_accepted(&self) {
+        self.cells.counters.accepted.add(1);
+    }
+
+    /// A connection is served from now on, in `state`.
+    pub fn connection_opened(&self, state: ConnectionState) {
+        self.cells.counters.handled.add(1);
+        self.cells.counters.active.add(1);
+        self.cells.counters.connection(state).add(1);
+    }
+
+    /// A served connection goes from one state to another.
+    pub fn connection_moved(&self, from: ConnectionState, to: ConnectionState) {
+        self.cells.counters.connection(from).subtract(1);
+        self.cells.counters.connection(to).add(1);
+    }
+
+    /// A served connection is gone; `state` is the last one it was in. May be another worker than the one that opened
+    /// it: only the sum over workers counts.
+    pub fn connection_closed(&self, state: ConnectionState) {
+        self.cells.counters.active.subtract(1);
+        self.cells.counters.connection(state).subtract(1);
+    }
+
+    /// A connection to an upstream exists from now on, in `state`.
+    pub fn upstream_opened(&self, state: UpstreamState) {
+        self.cells.counters.upstream(state).add(1);
+    }
+
+    /// A connection to an upstream was taken from the pool or put back.
+    pub fn upstream_moved(&self, from: UpstreamState, to: UpstreamState) {
+        self.cells.counters.upstream(from).subtract(1);
+        self.cells.counters.upstream(to).add(1);
+    }
+
+    /// A connection to an upstream is gone; `state` is the last one it was in.
+    pub fn upstream_closed(&self, state: UpstreamState) {
+        self.cells.counters.upstream(state).subtract(1);
+    }
+
+    /// A client did something that ended its request or connection.
+    pub fn client_error(&self, reason: ClientError) {
+        if let Some(cell) = self.cells.counters.client_errors.get(reason as usize) {
+            cell.add(1);
+        }
+    }
+
+    /// A task of this worker panicked and was cut; the worker goes on.
+    pub fn worker_panicked(&self) {
+        self.cells.counters.panics.add(1);
+    }
+}
+
+/// What a served client connection is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ConnectionState {
+    /// A request head is being received.
+    Reading,
+    /// A request is being answered, from the end of its head to the end of the answer.
+    Writing,
+    /// Between requests.
+    Waiting,
+}
+
+/// What a connection to an upstream is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum UpstreamState {
+    /// In the pool.
+    Idle,
+    /// Carrying a request.
+    Active,
+}
+
+/// Declares [`ClientError`] with the text of its label beside each reason.
+macro_rules! client_errors {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)+) => {
+        /// Why a request was refused before any route was asked, or a client's connection was cut: the label `reason`
+        /// of `weir_client_errors_total`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum ClientError { $($(#[$doc])* $name,)+ }
+
+        impl ClientError {
+            /// All reasons, in the order of their numbers.
+            pub const ALL: &'static [ClientError] = &[$(ClientError::$name,)+];
+
+            /// The text of the label.
+            pub fn text(self) -> &'static str {
+                match self { $(ClientError::$name => $text,)+ }
+            }
+        }
+    };
+}
+
+client_errors! {
+    /// Not HTTP, or HTTP that may be read in two ways (400).
+    BadRequest = "bad_request",
+    /// The head is larger than allowed (431).
+    HeadTooLarge = "head_too_large",
+    /// More header fields than allowed (431).
+    TooManyHeaders = "too_many_headers",
+    /// The request target is longer than allowed (414).
+    TargetTooLong = "target_too_long",
+    /// The body is larger than allowed (413).
+    BodyTooLarge = "body_too_large",
+    /// The head did not come in time (408).
+    HeadTimeout = "head_timeout",
+    /// The body stopped coming (408).
+    BodyTimeout = "body_timeout",
+    /// The client does not take the answer off the wire; the connection is cut.
+    WriteTimeout = "write_timeout",
+    /// The client went away before its answer was complete.
+    Aborted = "aborted",
+    /// A method that is never served, such as CONNECT or TRACE (405).
+    MethodNotAllowed = "method_not_allowed",
+    /// A transfer coding that is not known (501).
+    UnknownCoding = "unknown_coding",
+    /// A version of HTTP that is not served (505).
+    UnsupportedVersion = "unsupported_version",
+    /// An expectation that cannot be met (417).
+    ExpectationFailed = "expectation_failed",
+    /// More connections than allowed; the newest was closed.
+    TooManyConnections = "too_many_connections",
+    /// The TLS handshake failed.
+    TlsHandshake = "tls_handshake",
+}
+
+/// All that one worker writes.
+#[derive(Debug, Default)]
+pub(super) struct WorkerCells {
+    pub(super) counters: Counters,
+    pub(super) statuses: boxcar::Vec<Arc<StatusCells>>,
+    pub(super) traffic: boxcar::Vec<Arc<TrafficCells>>,
+}
+
+/// The numbers without labels of their own. Aligned so that no two workers write to one cache line.
+///
+/// Those that also go down may wrap below zero in one worker when another one did the counting up; their sum is right.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct Counters {
+    pub(super) requests: Cell,
+    pub(super) accepted: Cell,
+    pub(super) handled: Cell,
+    pub(super) active: Cell,
+    connections: [Cell; 3],
+    upstreams: [Cell; 2],
+    pub(super) panics: Cell,
+    pub(super) series_overflow: Cell,
+    pub(super) client_errors: [Cell; ClientError::ALL.len()],
+}
+
+impl Counters {
+    pub(super) fn connection(&self, state: ConnectionState) -> &Cell {
+        let [reading, writing, waiting] = &self.connections;
+        match state {
+            ConnectionState::Reading => reading,
+            ConnectionState::Writing => writing,
+            ConnectionState::Waiting => waiting,
+        }
+    }
+
+    pub(super) fn upstream(&self, state: UpstreamState) -> &Cell {
+        let [idle, active] = &self.upstreams;
+        match state {
+            UpstreamState::Idle => idle,
+            UpstreamState::Active => active,
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What a change of the rules changed, in numbers for the log.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{DefaultHasher, Hasher};
+use std::io;
+
+use serde::Serialize;
+use weir_config::Document;
+
+/// A digest of every resource of a document. It takes a few dozen bytes a resource, where the document itself would
+/// take hundreds.
+#[derive(Debug, Default)]
+pub(crate) struct Digest {
+    sections: [(&'static str, HashMap<Box<str>, u64>); 8],
+}
+
+/// How many resources came, changed and went, by section. Displayed as `routes +1 ~2 -0, upstreams +0 ~1 -0`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Changes(Vec<(&'static str, Counts)>);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    added: usize,
+    changed: usize,
+    removed: usize,
+}
+
+impl Digest {
+    /// The digest of a document.
+    pub(crate) fn of(document: &Document) -> Self {
+        Self {
+            sections: [
+                section("routes", &document.routes, |item| item.id.as_str()),
+                section("services", &document.services, |item| item.id.as_str()),
+                section("upstreams", &document.upstreams, |item| item.id.as_str()),
+                section("consumers", &document.consumers, |item| item.username.as_str()),
+                section("consumer_groups", &document.consumer_groups, |item| item.id.as_str()),
+                section("plugin_configs", &document.plugin_configs, |item| item.id.as_str()),
+                section("global_rules", &document.global_rules, |item| item.id.as_str()),
+                section("plugin_metadata", &document.plugin_metadata, |item| item.plugin.as_str()),
+            ],
+        }
+    }
+
+    /// What is different in `next`.
+    pub(crate) fn changes_to(&self, next: &Self) -> Changes {
+        let pairs = self.sections.iter().zip(&next.sections);
+        let counted = pairs.map(|((_, old), (name, new))| {
+            let mut counts = Counts::default();
+            for (id, digest) in new {
+                match old.get(id) {
+                    None => counts.added += 1,
+                    Some(before) if before != digest => counts.changed += 1,
+                    Some(_) => {}
+                }
+            }
+            counts.removed = old.keys().filter(|id| !new.contains_key(*id)).count();
+            (*name, counts)
+        });
+        Changes(counted.filter(|(_, counts)| *counts != Counts::default()).collect())
+    }
+}
+
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("no resource changed");
+        }
+        for (at, (name, counts)) in self.0.iter().enumerate() {
+            let comma = if at == 0 { "" } else { ", " };
+            write!(f, "{comma}{name} +{} ~{} -{}", counts.added, counts.changed, counts.removed)?;
+        }
+        Ok(())
+    }
+}
+
+/// The sizes of a document's sections: `2 routes, 1 upstream`.
+pub(crate) fn inventory(document: &Document) -> String {
+    let sizes = [
+        ("route", document.routes.len()),
+        ("service", document.services.len()),
+        ("upstream", document.upstreams.len()),
+        ("consumer", document.consumers.len()),
+        ("consumer group", document.consumer_groups.len()),
+        ("plugin config", document.plugin_configs.len()),
+        ("global rule", document.global_rules.len()),
+        ("plugin metadata", document.plugin_metadata.len()),
+    ];
+    let parts: Vec<_> = sizes
+        .into_iter()
+        .filter(|(name, count)| *count > 0 || *name == "route")
+        .map(|(name, count)| counted(count, name))
+        .collect();
+    parts.join(", ")
+}
+
+/// `1 route`, `2 routes`.
+pub(crate) fn counted(count: usize, noun: &str) -> String {
+    let plural = if count == 1 || noun.ends_with("data") { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
+fn section<T: Serialize>(
+    name: &'static str,
+    items: &[T],
+    id: impl Fn(&T) -> &str,
+) -> (&'static str, HashMap<Box<str>, u64>) {
+    (name, items.iter().map(|item| (id(item).into(), digest(item))).collect())
+}
+
+/// Resources are compared as the JSON they would be written as, which need not be kept for it.
+fn digest(item: &impl Serialize) -> u64 {
+    struct Digesting(DefaultHasher);
+    impl io::Write for Digesting {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.write(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut digesting = Digesting(DefaultHasher::new());
+    // A resource that could not be written would always count as changed or never; the count is for people.
+    let _ = serde_json::to_writer(&mut digesting, item);
+    digesting.0.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_config::catalog::NoPlugins;
+    use weir_config::{Document, InvalidItems, LoadOptions, RouterMode, load};
+
+    use super::{Digest, inventory};
+
+    fn document(routes: &str) -> Document {
+        let text = format!("routes: [{routes}]\nupstreams: [{{id: u, nodes: {{127.0.0.1:1: 1}}}}]\n#END\n");
+        let options = LoadOptions {
+            invalid_items: InvalidItems::Refuse,
+            strict: false,
+            variables: &|_| None,
+            plugins: &NoPlugins,
+            router: RouterMode::default(),
+        };
+        let loaded = load("test", text.as_bytes(), &options);
+        loaded.document.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics))
+    }
+
+    #[test]
+    fn changes_are_counted() {
+        let a = "{id: a, uri: /a, upstream_id: u}";
+        let b = "{id: b, uri: /b, upstream_id: u}";
+        let moved = "{id: b, uri: /c, upstream_id: u}";
+        let cases = [
+            (format!("{a},{b}"), format!("{b},{a}"), "no resource changed"),
+            (a.to_owned(), format!("{a},{b}"), "routes +1 ~0 -0"),
+            (format!("{a},{b}"), moved.to_owned(), "routes +0 ~1 -1"),
+        ];
+        for (before, after, told) in cases {
+            let changes = Digest::of(&document(&before)).changes_to(&Digest::of(&document(&after)));
+            assert_eq!(changes.to_string(), told, "{before} → {after}");
+        }
+        let first = Digest::default().changes_to(&Digest::of(&document(a)));
+        assert_eq!(first.to_string(), "routes +1 ~0 -0, upstreams +1 ~0 -0");
+    }
+
+    #[test]
+    fn an_inventory_names_what_is_there() {
+        assert_eq!(inventory(&Document::default()), "0 routes");
+        assert_eq!(inventory(&document("{id: a, uri: /a, upstream_id: u}")), "1 route, 1 upstream");
+    }
+}

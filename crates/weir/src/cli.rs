@@ -1,0 +1,213 @@
+//! The command line. `docs/cli.md` is generated from what stands here.
+
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap_complete::Shell;
+use weir_config::InvalidItems;
+
+/// An API gateway that reads Apache APISIX's resources from a file.
+///
+/// `weir run apisix.yaml` serves the routes in that file on all cores and takes over every change of it.
+#[derive(Debug, Parser)]
+#[command(name = "weir", version, disable_help_subcommand = true, after_long_help = EXAMPLES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve the routes of a rules file.
+    ///
+    /// The file is read and checked as a whole before anything listens. Then one line for each bound address is printed
+    /// on standard output, and `ready` when all workers serve. The file is watched: a change is live within 200 ms, or
+    /// refused with its reasons in the error log, and what was live before goes on.
+    #[command(after_long_help = RUN_EXAMPLES)]
+    Run(RunArgs),
+    /// Tell whether `run` would take a rules file, and all that is wrong with it.
+    ///
+    /// Findings go to standard error, a summary to standard output. Nothing listens and no name is resolved.
+    #[command(after_long_help = CHECK_EXAMPLES)]
+    Check(CheckArgs),
+    /// Tell what would be done with a request: which route, which upstream, which plugins, and why no other route.
+    ///
+    /// Nothing is sent anywhere.
+    #[command(after_long_help = EXPLAIN_EXAMPLES)]
+    Explain(ExplainArgs),
+    /// Print the version.
+    Version,
+    /// Print completions for a shell.
+    #[command(after_long_help = COMPLETIONS_EXAMPLES)]
+    Completions {
+        /// The shell that they are for.
+        shell: Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) rules: RulesArgs,
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs,
+    #[command(flatten)]
+    pub(crate) listen: ListenArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    pub(crate) rules: RulesArgs,
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs,
+    #[command(flatten)]
+    pub(crate) listen: ListenArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    #[command(flatten)]
+    pub(crate) rules: RulesArgs,
+    /// The request: a method and a URL, or a URL alone for GET. The URL may be a path, with the host in -H.
+    #[arg(long, value_name = "METHOD URL")]
+    pub(crate) request: String,
+    /// A field of the request. May be repeated.
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = field)]
+    pub(crate) headers: Vec<(String, String)>,
+    /// The address that the request comes from.
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    pub(crate) remote: IpAddr,
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs,
+}
+
+/// The rules file and how it is read.
+#[derive(Debug, Args)]
+pub(crate) struct RulesArgs {
+    /// The rules: routes, services, upstreams, consumers, … in YAML or JSON. `-` is standard input, except for `run`.
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    /// What happens to a file with an invalid item: `refuse` refuses the whole file, `skip` leaves the item out, and
+    /// with it what refers to it, as APISIX does.
+    #[arg(long, value_name = "refuse|skip", default_value = "refuse", hide_possible_values = true)]
+    pub(crate) invalid_items: InvalidItemsArg,
+    /// Take warnings for errors, such as that of a YAML file without `#END`. Not together with `skip`.
+    #[arg(long)]
+    pub(crate) strict: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum InvalidItemsArg {
+    Refuse,
+    Skip,
+}
+
+/// Where the gateway's own settings come from.
+#[derive(Debug, Args)]
+pub(crate) struct SettingsArgs {
+    /// The gateway's own settings (listeners, limits, timeouts, logs) in YAML. Without it no settings file is read.
+    #[arg(long, value_name = "FILE", env = "WEIR_SETTINGS", value_hint = ValueHint::FilePath)]
+    pub(crate) settings: Option<PathBuf>,
+    /// Set any setting: `--set limits.head_size=32KiB`. A list is parted by commas. May be repeated; the last one of a
+    /// path holds. docs/configuration.md lists the settings.
+    #[arg(long = "set", value_name = "PATH=VALUE", value_parser = assignment)]
+    pub(crate) assignments: Vec<(String, String)>,
+}
+
+/// Flags for the settings that are given most.
+#[derive(Debug, Args)]
+pub(crate) struct ListenArgs {
+    /// Listen for traffic here; setting `listen.http`. May be repeated. Port 0 takes a free one. [default: 0.0.0.0:9080]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) listen_http: Vec<String>,
+    /// Serve Prometheus metrics here, or `off`; setting `listen.metrics`. [default: 127.0.0.1:9091]
+    #[arg(long, value_name = "ADDRESS:PORT|off")]
+    pub(crate) metrics: Option<String>,
+    /// Serve /status and /status/ready here, or `off`; setting `listen.status`. [default: 127.0.0.1:7085]
+    #[arg(long, value_name = "ADDRESS:PORT|off")]
+    pub(crate) status: Option<String>,
+    /// Threads that carry traffic, 1 to 1024, or `auto` for one a core; setting `workers`. [default: auto]
+    #[arg(long, value_name = "N|auto")]
+    pub(crate) workers: Option<String>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  weir check apisix.yaml
+  weir run apisix.yaml --listen-http 127.0.0.1:8080
+  weir explain apisix.yaml --request 'GET http://api.example.com/orders'
+
+Exit codes: 0 done, 1 failed (with the reason on standard error), 2 wrong usage.";
+
+const RUN_EXAMPLES: &str = "\
+Settings come from the flags, the environment (WEIR_LIMITS_HEAD_SIZE for limits.head_size), the settings file and the
+defaults; the first that has one wins.
+
+Signals: SIGTERM and SIGINT finish what is in flight and stop, a second one stops at once; SIGHUP reads the rules file
+again; SIGUSR1 opens the log files again.
+
+Examples:
+  weir run apisix.yaml
+  weir run apisix.yaml --settings weir.yaml --workers 4
+  weir run apisix.yaml --listen-http 127.0.0.1:8080 --listen-http '[::1]:8080' --metrics off
+  WEIR_ACCESS_LOG_PATH=stdout weir run apisix.yaml --set timeouts.idle=30s";
+
+const CHECK_EXAMPLES: &str = "\
+Exit codes: 0 it would be taken, 1 it would be refused, 2 wrong usage.
+
+Examples:
+  weir check apisix.yaml --strict
+  generate-rules | weir check -";
+
+const EXPLAIN_EXAMPLES: &str = "\
+Examples:
+  weir explain apisix.yaml --request 'GET http://api.example.com/orders?page=2'
+  weir explain apisix.yaml --request 'POST /orders' -H 'Host: api.example.com' -H 'apikey: k1' --remote 10.0.0.7";
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  weir completions bash > /etc/bash_completion.d/weir
+  weir completions zsh > \"${fpath[1]}/_weir\"
+  weir completions fish > ~/.config/fish/completions/weir.fish";
+
+impl RulesArgs {
+    pub(crate) fn invalid_items(&self) -> InvalidItems {
+        match self.invalid_items {
+            InvalidItemsArg::Refuse => InvalidItems::Refuse,
+            InvalidItemsArg::Skip => InvalidItems::Skip,
+        }
+    }
+
+    pub(crate) fn is_stdin(&self) -> bool {
+        self.file == Path::new("-")
+    }
+}
+
+impl ListenArgs {
+    /// The flags as settings.
+    pub(crate) fn assignments(&self) -> Vec<(String, String)> {
+        let http = (!self.listen_http.is_empty()).then(|| self.listen_http.join(","));
+        let given = [
+            ("listen.http", http.as_ref()),
+            ("listen.metrics", self.metrics.as_ref()),
+            ("listen.status", self.status.as_ref()),
+            ("workers", self.workers.as_ref()),
+        ];
+        given.into_iter().filter_map(|(path, value)| Some((path.to_owned(), value?.clone()))).collect()
+    }
+}
+
+fn assignment(text: &str) -> Result<(String, String), &'static str> {
+    let (path, value) = text.split_once('=').ok_or("expected PATH=VALUE, such as limits.head_size=32KiB")?;
+    Ok((path.trim().to_owned(), value.to_owned()))
+}
+
+fn field(text: &str) -> Result<(String, String), &'static str> {
+    let (name, value) = text.split_once(':').ok_or("expected 'NAME: VALUE', such as 'apikey: k1'")?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}

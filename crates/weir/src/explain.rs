@@ -1,0 +1,174 @@
+//! `weir explain`
+
+use std::fmt::Write as _;
+
+use weir_config::Settings;
+use weir_proxy::{Candidate, ExplainRequest, Explanation, PlannedPlugin, PlannedUpstream};
+
+use crate::cli::ExplainArgs;
+use crate::failure::{Failure, print, tell_all};
+use crate::rules::Rules;
+use crate::settings;
+
+/// Tells what would be done with a request.
+pub(crate) fn explain(args: &ExplainArgs) -> Result<(), Failure> {
+    let request = request(args).map_err(Failure::Usage)?;
+    let (settings, warnings) = settings::load(&args.settings, Vec::new())?;
+    tell_all(&warnings);
+    let rules = Rules::new(&args.rules, &settings)?;
+    let text = rules.read()?;
+    let ready = rules.compile(&text, 1).map_err(Failure::Refused)?;
+    tell_all(&ready.findings);
+    match ready.snapshot.explain(&request, &settings) {
+        Ok(found) => print(&report(&request, &found, &settings)),
+        Err(reject) => print(&format!("answered {} before any route is looked for: {}\n", reject.status, reject.reason)),
+    }
+}
+
+/// The request as it would arrive.
+fn request(args: &ExplainArgs) -> Result<ExplainRequest, String> {
+    let text = args.request.trim();
+    let (method, url) = match text.split_once(char::is_whitespace) {
+        Some((method, url)) => (method, url.trim_start()),
+        None => ("GET", text),
+    };
+    if url.is_empty() || url.contains(char::is_whitespace) {
+        return Err(format!("--request '{text}': expected a method and a URL, such as 'GET http://example.com/a'"));
+    }
+    let (mut host, target) = split_url(url).map_err(|reason| format!("--request '{text}': {reason}"))?;
+    let mut headers = args.headers.clone();
+    // As with curl, a Host that is given goes before that of the URL.
+    if let Some(at) = headers.iter().position(|(name, _)| name.eq_ignore_ascii_case("host")) {
+        host = headers.remove(at).1;
+    }
+    for text in headers.iter().flat_map(|(name, value)| [name, value]).chain([&host]) {
+        if text.contains(['\r', '\n', '\0']) {
+            return Err("a field of a request has no line breaks".to_owned());
+        }
+    }
+    Ok(ExplainRequest { method: method.to_owned(), host, target, headers, remote: args.remote })
+}
+
+/// Host and target of a URL or of a path, whose host is then empty.
+fn split_url(url: &str) -> Result<(String, String), &'static str> {
+    let url = url.split('#').next().unwrap_or_default();
+    if url.starts_with('/') {
+        return Ok((String::new(), url.to_owned()));
+    }
+    let rest = match url.split_once("://") {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
+        Some((scheme, _)) if scheme.eq_ignore_ascii_case("https") => {
+            return Err("https is not supported yet: nothing listens for it");
+        }
+        Some(_) => return Err("expected an http URL or a path that begins with '/'"),
+        None => return Err("expected an http URL or a path that begins with '/'"),
+    };
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (host, target) = rest.split_at(end);
+    if host.is_empty() {
+        return Err("the URL has no host");
+    }
+    let slash = if target.starts_with('/') { "" } else { "/" };
+    Ok((host.to_owned(), format!("{slash}{target}")))
+}
+
+fn report(request: &ExplainRequest, found: &Explanation, settings: &Settings) -> String {
+    let mut out = String::new();
+    let host = if request.host.is_empty() { "no host".to_owned() } else { format!("host {}", request.host) };
+    line(&mut out, "request", &format!("{} {} ({host}), from {}", request.method, request.target, request.remote));
+    line(&mut out, "matched as", &found.path);
+    match found.candidates.iter().find(|candidate| candidate.chosen) {
+        Some(chosen) => line(&mut out, "route", &format!("{}, by {}", named(chosen), chosen.pattern)),
+        None => line(&mut out, "route", "none: answered 404"),
+    }
+    if found.candidates.iter().any(|candidate| !candidate.chosen) {
+        line(&mut out, "not taken", "");
+        for candidate in found.candidates.iter().filter(|candidate| !candidate.chosen) {
+            let _ = writeln!(out, "  {}, {}: {}", named(candidate), candidate.pattern, candidate.reason);
+        }
+    }
+    if found.candidates.is_empty() {
+        let _ = writeln!(out, "  the path of no route takes it (router: {})", router(settings));
+    }
+    plugins(&mut out, &found.plugins);
+    match &found.upstream {
+        Some(upstream) => upstream_lines(&mut out, upstream, &found.upstream_target),
+        None if found.candidates.iter().any(|candidate| candidate.chosen) => {
+            line(&mut out, "upstream", "none: a plugin has to answer, else 503");
+        }
+        None => {}
+    }
+    out
+}
+
+fn plugins(out: &mut String, plugins: &[PlannedPlugin]) {
+    if plugins.is_empty() {
+        line(out, "plugins", "none");
+        return;
+    }
+    line(out, "plugins", "in this order in each phase");
+    let width = plugins.iter().map(|plugin| plugin.name.len()).max().unwrap_or_default();
+    for plugin in plugins {
+        let global = if plugin.global { ", by a global rule" } else { "" };
+        let filtered = if plugin.filtered { ", where its _meta.filter holds" } else { "" };
+        let phases = if plugin.phases.is_empty() { "no phase".to_owned() } else { plugin.phases.join(", ") };
+        let _ = writeln!(out, "  {:width$}  priority {}: {phases}{global}{filtered}", plugin.name, plugin.priority);
+    }
+}
+
+fn upstream_lines(out: &mut String, upstream: &PlannedUpstream, target: &str) {
+    let nodes = if upstream.nodes.is_empty() { "no node: answered 503".to_owned() } else { upstream.nodes.join(", ") };
+    line(out, "upstream", &nodes);
+    let (connect, send, read) = upstream.timeouts_ms;
+    let _ = writeln!(out, "  target    {target}, unless a plugin changes it");
+    let _ = writeln!(out, "  Host      {}", upstream.host);
+    let _ = writeln!(out, "  retries   {}", upstream.retries);
+    let _ = writeln!(out, "  timeouts  connect {}, send {}, read {}", seconds(connect), seconds(send), seconds(read));
+}
+
+fn line(out: &mut String, label: &str, text: &str) {
+    let line = format!("{:12}{text}", format!("{label}:"));
+    out.push_str(line.trim_end());
+    out.push('\n');
+}
+
+fn named(candidate: &Candidate) -> String {
+    match &candidate.name {
+        Some(name) => format!("{} \"{name}\"", candidate.id),
+        None => candidate.id.clone(),
+    }
+}
+
+fn seconds(milliseconds: u64) -> String {
+    format!("{} s", milliseconds as f64 / 1000.0)
+}
+
+fn router(settings: &Settings) -> String {
+    serde_json::to_value(settings.router).ok().and_then(|name| Some(name.as_str()?.to_owned())).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split_url;
+
+    #[test]
+    fn urls_are_split() {
+        let cases = [
+            ("/a?b=c", Ok(("", "/a?b=c"))),
+            ("http://a.test", Ok(("a.test", "/"))),
+            ("http://a.test:8080/a/b?c#d", Ok(("a.test:8080", "/a/b?c"))),
+            ("HTTP://[::1]:80?x=1", Ok(("[::1]:80", "/?x=1"))),
+            ("http:///a", Err("has no host")),
+            ("https://a.test/", Err("not supported yet")),
+            ("ftp://a.test/", Err("expected an http URL")),
+            ("a.test/b", Err("expected an http URL")),
+        ];
+        for (url, expected) in cases {
+            match (split_url(url), expected) {
+                (Ok((host, target)), Ok((h, t))) => assert_eq!((host.as_str(), target.as_str()), (h, t), "{url}"),
+                (Err(reason), Err(part)) => assert!(reason.contains(part), "{url}: {reason}"),
+                (found, _) => panic!("{url}: {found:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Weir, an API gateway: the binary.
+//!
+//! ```text
+//!  weir run ──► settings ──► rules file ──► compile ──► data plane (worker threads)
+//!                                ▲            ▲
+//!             main thread:   watch, SIGHUP ───┘    metrics server, status server, DNS, signals
+//! ```
+//!
+//! The main thread is the control thread: it reads configuration, compiles it and hands the result to the workers of
+//! `weir-proxy`, and it never touches a request.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the bans guard the path of a request; nothing here is on it"
+)]
+
+mod changes;
+mod check;
+mod cli;
+mod completions;
+mod control;
+mod descriptors;
+mod error_log;
+mod explain;
+mod failure;
+mod metrics_server;
+mod names;
+mod reload;
+mod rules;
+mod run;
+mod server;
+mod settings;
+mod status_server;
+mod watch;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    // Usage errors end the process here, with exit code 2.
+    let done = match Cli::parse().command {
+        Command::Run(args) => run::run(args),
+        Command::Check(args) => check::check(&args),
+        Command::Explain(args) => explain::explain(&args),
+        Command::Version => version(),
+        Command::Completions { shell } => completions::print(shell),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn version() -> Result<(), failure::Failure> {
+    failure::print(&format!("weir {}\n", env!("CARGO_PKG_VERSION")))
+}

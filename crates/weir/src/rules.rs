@@ -1,0 +1,131 @@
+//! The rules file: read, checked and compiled.
+
+use std::fs::File;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use weir_config::node::MAX_TEXT_BYTES;
+use weir_config::{Diagnostic, Document, InvalidItems, LoadOptions, RouterMode, Settings, Severity, load};
+use weir_proxy::{Catalog, Compiler, Snapshot};
+
+use crate::cli::{InvalidItemsArg, RulesArgs};
+use crate::failure::Failure;
+
+/// Name and version, as fields such as `x-mock-by` tell them.
+const PRODUCT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
+
+/// A rules file and how it is to be read.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    source: Source,
+    /// Its name in messages.
+    pub(crate) name: String,
+    invalid_items: InvalidItems,
+    strict: bool,
+    router: RouterMode,
+    /// Compiles each version of it.
+    pub(crate) compiler: Compiler,
+}
+
+#[derive(Debug)]
+enum Source {
+    Stdin,
+    File(PathBuf),
+}
+
+/// One version of the rules, ready to serve.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) document: Document,
+    pub(crate) snapshot: Arc<Snapshot>,
+    /// Warnings, and the errors of items that were left out.
+    pub(crate) findings: Vec<Diagnostic>,
+    /// How many items were left out.
+    pub(crate) left_out: usize,
+}
+
+impl Rules {
+    /// The rules that the command line names.
+    pub(crate) fn new(args: &RulesArgs, settings: &Settings) -> Result<Self, Failure> {
+        if args.strict && args.invalid_items == InvalidItemsArg::Skip {
+            let message = "--strict takes warnings for errors, --invalid-items skip takes errors for warnings";
+            return Err(Failure::Usage(message.to_owned()));
+        }
+        let stdin = args.is_stdin();
+        Ok(Self {
+            source: if stdin { Source::Stdin } else { Source::File(args.file.clone()) },
+            name: if stdin { "standard input".to_owned() } else { args.file.display().to_string() },
+            invalid_items: args.invalid_items(),
+            strict: args.strict,
+            router: settings.router,
+            compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT),
+        })
+    }
+
+    /// The bytes of the file, one more at most than are accepted: the loader tells that it is too large.
+    pub(crate) fn read(&self) -> anyhow::Result<Vec<u8>> {
+        let limit = MAX_TEXT_BYTES as u64 + 1;
+        let mut text = Vec::new();
+        match &self.source {
+            Source::Stdin => io::stdin().lock().take(limit).read_to_end(&mut text),
+            Source::File(path) => File::open(path).and_then(|file| file.take(limit).read_to_end(&mut text)),
+        }
+        .with_context(|| format!("cannot read {}", self.name))?;
+        Ok(text)
+    }
+
+    /// Checks and compiles a text. An `Err` holds everything that was found, at least one error among it.
+    pub(crate) fn compile(&self, text: &[u8], revision: u64) -> Result<Ready, Vec<Diagnostic>> {
+        let plugins = Catalog(weir_plugins::registry::definitions());
+        let loaded = load(
+            &self.name,
+            text,
+            &LoadOptions {
+                invalid_items: self.invalid_items,
+                strict: self.strict,
+                variables: &|name| std::env::var(name).ok(),
+                plugins: &plugins,
+                router: self.router,
+            },
+        );
+        let mut findings = loaded.diagnostics;
+        let Some(document) = loaded.document else { return Err(self.judged(findings)) };
+        let compiled = match self.compiler.compile(&document, self.invalid_items, revision) {
+            Ok(compiled) => compiled,
+            Err(errors) => {
+                findings.extend(errors.into_iter().map(|error| self.named(error)));
+                return Err(self.judged(findings));
+            }
+        };
+        let left_out = loaded.dropped.len() + compiled.warnings.iter().filter(|found| found.is_error()).count();
+        findings.extend(compiled.warnings.into_iter().map(|warning| self.named(warning)));
+        if self.strict && !findings.is_empty() {
+            return Err(self.judged(findings));
+        }
+        Ok(Ready { document, snapshot: compiled.snapshot, findings, left_out })
+    }
+
+    /// In strict mode every finding is an error.
+    fn judged(&self, mut findings: Vec<Diagnostic>) -> Vec<Diagnostic> {
+        if self.strict {
+            for found in &mut findings {
+                found.severity = Severity::Error;
+            }
+        }
+        findings
+    }
+
+    fn named(&self, found: Diagnostic) -> Diagnostic {
+        if found.file.is_empty() { found.in_file(&self.name) } else { found }
+    }
+}
+
+/// Tells texts apart, so that a file that was only touched is not compiled again.
+pub(crate) fn fingerprint(text: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(text);
+    hasher.finish()
+}

@@ -1,0 +1,102 @@
+//! `weir run`: everything that comes before the first request.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use weir_config::Settings;
+use weir_config::settings::{AccessLogFormat, AccessLogPath};
+use weir_telemetry::access_log::{AccessLog, AccessLogOptions, Format, Target};
+use weir_telemetry::metrics::{Metrics, MetricsOptions};
+
+use crate::changes::Digest;
+use crate::cli::RunArgs;
+use crate::control::{self, Gateway};
+use crate::descriptors;
+use crate::error_log::ErrorLog;
+use crate::failure::Failure;
+use crate::reload::log_findings;
+use crate::rules::{Rules, fingerprint};
+use crate::settings;
+use crate::watch::Watch;
+
+/// How long the end of the process waits for logs and for work on other threads that cannot be stopped.
+const LAST_WRITES: Duration = Duration::from_secs(5);
+
+/// Serves until a signal ends it. Nothing listens unless the whole configuration is good.
+pub(crate) fn run(args: RunArgs) -> Result<(), Failure> {
+    if args.rules.is_stdin() {
+        let message = "`run` needs a file that it can read again, not standard input";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    let (settings, doubts) = settings::load(&args.settings, args.listen.assignments())?;
+    let descriptors = descriptors::raise();
+    let rules = Rules::new(&args.rules, &settings)?;
+    let watch = Watch::new(&args.rules.file, &settings.config);
+    let text = rules.read()?;
+    let first = rules.compile(&text, 1).map_err(Failure::Refused)?;
+
+    let error_log = ErrorLog::start(&settings.error_log)
+        .with_context(|| format!("cannot open the error log {}", settings.error_log.path))?;
+    log_findings(&doubts);
+    log_findings(&first.findings);
+    match descriptors {
+        Ok(Some(limit)) => {
+            if let Some(shortage) = descriptors::shortage(limit, settings.limits.connections) {
+                tracing::warn!("{shortage}");
+            }
+        }
+        Ok(None) => {}
+        Err(error) => tracing::warn!("{error}"),
+    }
+
+    let access_log = open_access_log(&settings)?;
+    let metrics = Metrics::new(MetricsOptions {
+        max_series: settings.limits.metric_series as usize,
+        hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..MetricsOptions::default()
+    });
+    if let Some(log) = &access_log {
+        metrics.watch_access_log(log);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_name("weir-control")
+        .build()
+        .context("cannot start the control thread")?;
+    let gateway = Gateway {
+        digest: Digest::of(&first.document),
+        snapshot: first.snapshot,
+        fingerprint: fingerprint(&text),
+        rules: Arc::new(rules),
+        settings,
+        metrics,
+        access_log: access_log.clone(),
+        error_log: Arc::new(error_log),
+        watch,
+    };
+    let ended = runtime.block_on(control::serve(gateway));
+    runtime.shutdown_timeout(LAST_WRITES);
+    if access_log.is_some_and(|log| !log.close(LAST_WRITES)) {
+        tracing::error!("the access log could not be written to its end");
+    }
+    ended.map_err(Failure::Other)
+}
+
+fn open_access_log(settings: &Settings) -> anyhow::Result<Option<Arc<AccessLog>>> {
+    let options = &settings.access_log;
+    let target = match &options.path {
+        AccessLogPath::Off => return Ok(None),
+        AccessLogPath::Stdout => Target::Stdout,
+        AccessLogPath::File(path) => Target::File(path.clone()),
+    };
+    let format = match &options.format {
+        AccessLogFormat::Json => Format::parse("json"),
+        AccessLogFormat::Template(template) => Format::parse(template),
+    };
+    let format = format.context("access_log.format")?;
+    let log = AccessLog::open(AccessLogOptions { target, format, ring_bytes: options.buffer.as_usize() })
+        .with_context(|| format!("cannot open the access log {}", options.path))?;
+    Ok(Some(log))
+}

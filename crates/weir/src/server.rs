@@ -1,0 +1,208 @@
+//! The servers beside the data plane, for metrics and status: small pages over HTTP/1.1, for a few known peers.
+//!
+//! Bounds, so that a stuck or hostile peer costs little: [`CONNECTIONS`] at one time (more wait in the system's
+//! queue), [`HEAD_TIMEOUT`] for a request head and between requests, [`HEAD_BYTES`] of it, and [`LIFETIME`] of a
+//! connection, after which the answer under way gets [`GRACE`].
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+const CONNECTIONS: usize = 64;
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+const HEAD_BYTES: usize = 16 * 1024;
+const LIFETIME: Duration = Duration::from_secs(300);
+const GRACE: Duration = Duration::from_secs(30);
+
+/// What a page is made of.
+pub(crate) enum Page {
+    /// All of it.
+    Whole(Option<Bytes>),
+    /// A piece each call, until there is none; called as fast as the peer reads.
+    Pieces(Box<dyn FnMut() -> Option<Bytes> + Send>),
+}
+
+/// Binds a server's address; `setting` is where it comes from, for the error.
+pub(crate) async fn bind(setting: &str, addr: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(addr).await.with_context(|| format!("{setting}: cannot listen on {addr}"))
+}
+
+/// Answers GET and HEAD requests with what `page` makes of their path, for ever. `None` is answered 404.
+pub(crate) async fn serve<P, F>(listener: TcpListener, page: P)
+where
+    P: Fn(String) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Option<Response<Page>>> + Send + 'static,
+{
+    const PAUSE: Duration = Duration::from_millis(100);
+    let free = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of descriptors most likely: trying at once again would only burn the processor.
+                tracing::debug!(%error, "cannot accept a connection to the metrics or status server");
+                sleep(PAUSE).await;
+                continue;
+            }
+        };
+        let page = page.clone();
+        tokio::spawn(async move {
+            connection(stream, page).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn connection<P, F>(stream: TcpStream, page: P)
+where
+    P: Fn(String) -> F + Clone,
+    F: Future<Output = Option<Response<Page>>>,
+{
+    let answer = |request: Request<Incoming>| {
+        let page = page.clone();
+        async move { Ok::<_, Infallible>(answer(&request, page).await) }
+    };
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), service_fn(answer));
+    let mut connection = pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = sleep(LIFETIME) => {
+            connection.as_mut().graceful_shutdown();
+            match timeout(GRACE, connection).await {
+                Ok(ended) => ended,
+                Err(_) => return,
+            }
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection to the metrics or status server failed");
+    }
+}
+
+async fn answer<P, F>(request: &Request<Incoming>, page: P) -> Response<Page>
+where
+    P: Fn(String) -> F,
+    F: Future<Output = Option<Response<Page>>>,
+{
+    if request.method() != Method::GET && request.method() != Method::HEAD {
+        let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "405 Method Not Allowed\n");
+        refusal.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return refusal;
+    }
+    let found = page(request.uri().path().to_owned()).await;
+    found.unwrap_or_else(|| text(StatusCode::NOT_FOUND, "404 Not Found\n"))
+}
+
+/// A page of plain text.
+pub(crate) fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Page> {
+    with_type(status, "text/plain", Page::Whole(Some(body.into())))
+}
+
+/// A page of the given media type.
+pub(crate) fn with_type(status: StatusCode, media_type: &'static str, page: Page) -> Response<Page> {
+    let mut response = Response::new(page);
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    response
+}
+
+impl Body for Page {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let piece = match self.get_mut() {
+            Self::Whole(body) => body.take(),
+            Self::Pieces(next) => next(),
+        };
+        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Whole(None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(body) => SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64)),
+            Self::Pieces(_) => SizeHint::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Page, StatusCode, bind, serve, text, with_type};
+    use bytes::Bytes;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    async fn exchange(addr: std::net::SocketAddr, request: &str) -> String {
+        let mut stream = TcpStream::connect(addr).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn pages_are_served_and_the_rest_refused() {
+        let listener = bind("tests", "127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        tokio::spawn(serve(listener, |path| async move {
+            match path.as_str() {
+                "/text" => Some(text(StatusCode::OK, "whole")),
+                "/pieces" => {
+                    let mut left = 3;
+                    let next = move || {
+                        left -= 1;
+                        (left >= 0).then(|| Bytes::from_static(b"piece"))
+                    };
+                    Some(with_type(StatusCode::OK, "text/css", Page::Pieces(Box::new(next))))
+                }
+                _ => None,
+            }
+        }));
+        let cases: &[(&str, &[&str], &str)] = &[
+            ("GET /text?a=b", &["HTTP/1.1 200 OK\r\n", "content-length: 5\r\n", "content-type: text/plain\r\n"], "whole"),
+            ("HEAD /text", &["HTTP/1.1 200 OK\r\n", "content-length: 5\r\n"], ""),
+            ("GET /pieces", &["HTTP/1.1 200 OK\r\n", "transfer-encoding: chunked\r\n", "text/css\r\n"], "5\r\npiece\r\n5\r\npiece\r\n5\r\npiece\r\n0\r\n\r\n"),
+            ("HEAD /pieces", &["HTTP/1.1 200 OK\r\n"], ""),
+            ("GET /other", &["HTTP/1.1 404 Not Found\r\n"], "404 Not Found\n"),
+            ("POST /text", &["HTTP/1.1 405 Method Not Allowed\r\n", "allow: GET, HEAD\r\n"], "405 Method Not Allowed\n"),
+        ];
+        for (line, head, body) in cases {
+            let request = format!("{line} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+            let answer = exchange(addr, &request).await;
+            let (found_head, found_body) = answer.split_once("\r\n\r\n").unwrap();
+            let found_head = format!("{found_head}\r\n");
+            for part in *head {
+                assert!(found_head.contains(part), "{line}: {found_head}");
+            }
+            assert_eq!(found_body, *body, "{line}");
+        }
+        let long = format!("GET /text HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(40_000));
+        assert!(exchange(addr, &long).await.starts_with("HTTP/1.1 431"));
+    }
+}

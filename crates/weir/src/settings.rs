@@ -1,0 +1,91 @@
+//! The gateway's own settings, from all places they may stand in.
+
+use std::ffi::OsString;
+use std::fs;
+
+use anyhow::Context;
+use weir_config::settings::{SettingsSource, leaves};
+use weir_config::{Diagnostic, Settings};
+
+use crate::cli::SettingsArgs;
+use crate::failure::Failure;
+
+/// Names the settings file; not a setting itself.
+const FILE_VARIABLE: &str = "WEIR_SETTINGS";
+
+/// Reads the settings: defaults, under the file, under the environment, under the flags. Comes with warnings.
+pub(crate) fn load(args: &SettingsArgs, flags: Vec<(String, String)>) -> Result<(Settings, Vec<Diagnostic>), Failure> {
+    let file = match &args.settings {
+        Some(path) => {
+            let name = path.display().to_string();
+            let text = fs::read_to_string(path).with_context(|| format!("cannot read the settings file {name}"))?;
+            Some((name, text))
+        }
+        None => None,
+    };
+    let variables = variables(std::env::vars_os());
+    let flags: Vec<_> = args.assignments.iter().cloned().chain(flags).collect();
+    Settings::load(SettingsSource {
+        file: file.as_ref().map(|(name, text)| (name.as_str(), text.as_str())),
+        variables: &variables,
+        flags: &flags,
+    })
+    .map_err(|found| {
+        let from_flag = |one: &Diagnostic| one.is_error() && one.file == "command line";
+        if found.iter().any(from_flag) { Failure::Flags(found) } else { Failure::Refused(found) }
+    })
+}
+
+/// The environment without what only looks like settings. A variable that is not UTF-8 is none that settings know.
+fn variables(all: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
+    all.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, value)| name != FILE_VARIABLE && !is_service_link(name, value))
+        .collect()
+}
+
+/// Whether Kubernetes (and Docker's links before it) set a variable, because a service is called `weir` or `weir-…`:
+/// WEIR_SERVICE_HOST, WEIR_SERVICE_PORT_HTTP, WEIR_PORT=tcp://…, WEIR_PORT_9080_TCP_ADDR.
+fn is_service_link(name: &str, value: &str) -> bool {
+    if leaves().iter().any(|leaf| leaf.variable == name) {
+        return false;
+    }
+    let numbered_port = || {
+        name.split("_PORT_").skip(1).any(|rest| {
+            let digits = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+            digits.len() < rest.len() && ["_TCP", "_UDP", "_SCTP"].iter().any(|p| digits.starts_with(p))
+        })
+    };
+    name.ends_with("_SERVICE_HOST")
+        || name.ends_with("_SERVICE_PORT")
+        || name.contains("_SERVICE_PORT_")
+        || (name.ends_with("_PORT") && value.contains("://"))
+        || numbered_port()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::variables;
+
+    #[test]
+    fn what_kubernetes_adds_is_no_setting() {
+        let cases = [
+            ("WEIR_SETTINGS", "weir.yaml", false),
+            ("WEIR_SERVICE_HOST", "10.0.0.1", false),
+            ("WEIR_SERVICE_PORT", "9080", false),
+            ("WEIR_SERVICE_PORT_HTTP", "9080", false),
+            ("WEIR_PORT", "tcp://10.0.0.1:9080", false),
+            ("WEIR_PORT_9080_TCP", "tcp://10.0.0.1:9080", false),
+            ("WEIR_PORT_9080_TCP_ADDR", "10.0.0.1", false),
+            ("WEIR_METRICS_PORT_9091_TCP_PROTO", "tcp", false),
+            ("WEIR_PORT", "9080", true),
+            ("WEIR_WORKERS", "2", true),
+            ("WEIR_METRICS_PATH", "/metrics", true),
+            ("WEIR_WORKRES", "2", true),
+            ("HOME", "/root", true),
+        ];
+        for (name, value, kept) in cases {
+            let left = variables([(name.into(), value.into())].into_iter());
+            assert_eq!(!left.is_empty(), kept, "{name}={value}");
+        }
+    }
+}

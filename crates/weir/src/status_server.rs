@@ -1,0 +1,42 @@
+//! `/status` and `/status/ready`, for whoever decides whether this gateway gets traffic. APISIX's paths and bodies.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hyper::{Response, StatusCode};
+use tokio::net::TcpListener;
+use tokio::sync::RwLock;
+use weir_proxy::DataPlane;
+
+use crate::server::{Page, serve, text};
+
+/// Whether the gateway is finishing what it has and takes nothing more.
+pub(crate) type Draining = Arc<AtomicBool>;
+
+/// Serves the two pages. `/status` is answered 200 as long as the process works; `/status/ready` only while every
+/// worker has a configuration and none is draining.
+pub(crate) async fn run(listener: TcpListener, data_plane: Arc<RwLock<DataPlane>>, draining: Draining) {
+    let page = move |path: String| {
+        let (data_plane, draining) = (Arc::clone(&data_plane), Arc::clone(&draining));
+        async move {
+            match path.as_str() {
+                "/status" => Some(ok()),
+                "/status/ready" if draining.load(Ordering::Relaxed) => Some(not_ready("draining")),
+                "/status/ready" => Some(match data_plane.read().await.ready() {
+                    Ok(()) => ok(),
+                    Err(worker) => not_ready(&format!("worker id: {worker} has not received configuration")),
+                }),
+                _ => None,
+            }
+        }
+    };
+    serve(listener, page).await;
+}
+
+fn ok() -> Response<Page> {
+    text(StatusCode::OK, r#"{"status":"ok"}"#)
+}
+
+fn not_ready(reason: &str) -> Response<Page> {
+    text(StatusCode::SERVICE_UNAVAILABLE, format!(r#"{{"status":"error","error":"{reason}"}}"#))
+}

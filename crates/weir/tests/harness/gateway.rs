@@ -1,0 +1,288 @@
+//! The real binary, on free ports, with a folder of its own.
+
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use super::client::RawClient;
+use super::message::Response;
+use super::process::Process;
+use super::{LIMIT, wait_until};
+
+/// A running gateway. Its standard error is printed when the test fails.
+pub(crate) struct Gateway {
+    pub(crate) process: Process,
+    pub(crate) addr: SocketAddr,
+    pub(crate) metrics: SocketAddr,
+    pub(crate) status: SocketAddr,
+    folder: TempDir,
+    lines: Receiver<String>,
+}
+
+/// How a gateway is started.
+pub(crate) struct Start {
+    config: String,
+    settings: String,
+    workers: usize,
+    open_files: Option<usize>,
+    wrapper: Vec<String>,
+}
+
+/// What came of a change of the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reload {
+    /// It serves.
+    Applied,
+    /// The one before still serves.
+    Rejected,
+}
+
+/// Lines of standard output that may wait to be looked at; nobody writes more before `ready`.
+const LINES: usize = 4096;
+
+impl Start {
+    /// A gateway with this configuration, one worker and no settings.
+    pub(crate) fn new(config: impl Display) -> Self {
+        let text = format!("{config}\n#END\n");
+        Self { config: text, settings: String::new(), workers: 1, open_files: None, wrapper: Vec::new() }
+    }
+
+    /// The gateway's own settings, as the text of a `weir.yaml`. `FOLDER` stands for the gateway's own folder.
+    pub(crate) fn settings(mut self, settings: impl Display) -> Self {
+        self.settings = settings.to_string();
+        self
+    }
+
+    pub(crate) fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers;
+        self
+    }
+
+    /// How many files the gateway may have open at most.
+    pub(crate) fn open_files(mut self, most: usize) -> Self {
+        self.open_files = Some(most);
+        self
+    }
+
+    /// A program that starts the gateway, with its arguments.
+    pub(crate) fn under(mut self, program: &[&str]) -> Self {
+        self.wrapper = program.iter().map(ToString::to_string).collect();
+        self
+    }
+
+    pub(crate) fn start(self) -> Gateway {
+        let folder = tempfile::tempdir().expect("create a folder");
+        let config = folder.path().join("apisix.yaml");
+        let settings = folder.path().join("weir.yaml");
+        fs::write(&config, &self.config).expect("write the configuration");
+        let text = self.settings.replace("FOLDER", &folder.path().display().to_string());
+        fs::write(&settings, text).expect("write the settings");
+
+        let stderr = File::create(folder.path().join("stderr")).expect("create a file");
+        let mut command = self.command();
+        command.args(["run".as_ref(), config.as_os_str(), "--settings".as_ref(), settings.as_os_str()]);
+        command.args(["--listen-http", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--status", "127.0.0.1:0"]);
+        command.args(["--workers", &self.workers.to_string()]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+        let mut process = Process::spawn(&mut command);
+
+        let stdout = process.child().stdout.take().expect("standard output is a pipe");
+        let (sender, lines) = sync_channel(LINES);
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                // Nobody looks after the test's end; the pipe has to be emptied all the same.
+                let _ = sender.try_send(line);
+            }
+        });
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut gateway = Gateway { process, addr: nowhere, metrics: nowhere, status: nowhere, folder, lines };
+        gateway.await_ready();
+        gateway
+    }
+
+    fn command(&self) -> Command {
+        let weir = env!("CARGO_BIN_EXE_weir");
+        let mut words: Vec<String> = self.wrapper.clone();
+        if let Some(most) = self.open_files {
+            words.extend(["sh", "-c", r#"ulimit -n "$0" && exec "$@""#].map(str::to_owned));
+            words.push(most.to_string());
+        }
+        words.push(weir.to_owned());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        // The variables of whoever runs the tests are not the gateway's settings.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")) {
+            command.env_remove(name);
+        }
+        command
+    }
+}
+
+impl Gateway {
+    /// Starts a gateway with this configuration and no settings.
+    pub(crate) fn start(config: impl Display) -> Self {
+        Start::new(config).start()
+    }
+
+    /// Starts a gateway with this configuration and these settings.
+    pub(crate) fn with(config: impl Display, settings: impl Display) -> Self {
+        Start::new(config).settings(settings).start()
+    }
+
+    fn await_ready(&mut self) {
+        loop {
+            let Ok(line) = self.lines.recv_timeout(LIMIT) else {
+                panic!("the gateway did not become ready; it has ended with {:?}", self.process.exited());
+            };
+            let address = |rest: &str| {
+                let authority = rest.trim_start_matches("http://").split('/').next().unwrap_or_default();
+                authority.parse().unwrap_or_else(|_| panic!("no address in {line:?}"))
+            };
+            if let Some(rest) = line.strip_prefix("listening on ") {
+                self.addr = address(rest);
+            } else if let Some(rest) = line.strip_prefix("metrics on ") {
+                self.metrics = address(rest);
+            } else if let Some(rest) = line.strip_prefix("status on ") {
+                self.status = address(rest);
+            } else if line == "ready" {
+                return;
+            }
+        }
+    }
+
+    /// A new connection.
+    pub(crate) fn client(&self) -> RawClient {
+        RawClient::connect(self.addr)
+    }
+
+    /// `GET path` on a connection of its own.
+    pub(crate) fn get(&self, path: &str) -> Response {
+        self.client().get(path)
+    }
+
+    /// The next line on standard output.
+    pub(crate) fn line(&self) -> String {
+        self.lines.recv_timeout(LIMIT).expect("a line on standard output")
+    }
+
+    /// What was written to standard error so far.
+    pub(crate) fn stderr(&self) -> String {
+        fs::read_to_string(self.file("stderr")).unwrap_or_default()
+    }
+
+    /// A file in the gateway's own folder.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The configuration file.
+    pub(crate) fn config(&self) -> PathBuf {
+        self.file("apisix.yaml")
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    /// Waits for the gateway's end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.process.wait()
+    }
+
+    /// Replaces the configuration in one go and waits until it serves or is refused.
+    pub(crate) fn reload(&self, config: impl Display) -> Reload {
+        let before = self.decisions();
+        replace(&self.config(), &format!("{config}\n#END\n"));
+        let after = wait_until("the configuration to be taken or refused", LIMIT, || {
+            let now = self.decisions();
+            (now != before).then_some(now)
+        });
+        if after.1 > before.1 { Reload::Rejected } else { Reload::Applied }
+    }
+
+    /// Revision of the configuration and how many were refused.
+    fn decisions(&self) -> (u64, u64) {
+        let page = self.metrics_page();
+        let value = |name| page.value(name, &[]).unwrap_or_else(|| panic!("no metric {name}")) as u64;
+        (value("weir_config_revision"), value("weir_config_rejected_total"))
+    }
+
+    /// The metrics now.
+    pub(crate) fn metrics_page(&self) -> Page {
+        let mut client = RawClient::connect(self.metrics);
+        let response = client.request("GET /apisix/prometheus/metrics HTTP/1.1\r\nHost: m\r\nConnection: close\r\n\r\n");
+        assert_eq!(response.status, 200, "{response:?}");
+        Page(response.text())
+    }
+
+    /// A metric whose labels include these; the sum of all such series.
+    pub(crate) fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        self.metrics_page().value(name, labels).unwrap_or(0.0)
+    }
+
+    /// Waits until a metric has a value.
+    pub(crate) fn await_metric(&self, name: &str, labels: &[(&str, &str)], wanted: f64) {
+        let mut last = f64::NAN;
+        wait_until(&format!("{name}{labels:?} to become {wanted}"), LIMIT, || {
+            last = self.metric(name, labels);
+            ((last - wanted).abs() < 1e-9).then_some(())
+        });
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("--- standard error of the gateway at {} ---\n{}---", self.addr, self.stderr());
+        }
+    }
+}
+
+/// A page of metrics.
+pub(crate) struct Page(pub(crate) String);
+
+impl Page {
+    /// The sum of all series of this name whose labels include `labels`; `None` when there is none.
+    pub(crate) fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+        let series = self.0.lines().filter_map(|line| {
+            let rest = line.strip_prefix(name)?;
+            let (labelled, value) = rest.rsplit_once(' ')?;
+            let inside = match labelled {
+                "" => "",
+                _ => labelled.strip_prefix('{')?.strip_suffix('}')?,
+            };
+            let has = |(label, value): &(&str, &str)| {
+                let wanted = format!("{label}=\"{value}\"");
+                inside.starts_with(&wanted) || inside.contains(&format!(",{wanted}"))
+            };
+            labels.iter().all(has).then(|| value.parse::<f64>().unwrap_or_else(|_| panic!("no number in {line:?}")))
+        });
+        series.fold(None, |sum, value| Some(sum.unwrap_or(0.0) + value))
+    }
+}
+
+/// Replaces a file in one go, as editors do.
+pub(crate) fn replace(file: &Path, text: &str) {
+    let beside = file.with_extension("new");
+    fs::write(&beside, text).expect("write a file");
+    fs::rename(&beside, file).expect("rename a file");
+}
+
+/// Runs the binary to its end.
+pub(crate) fn weir(arguments: &[&str]) -> (i32, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_weir")).args(arguments).output().expect("run weir");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
+}
+
+/// A second, for settings that are given in seconds.
+pub(crate) const SECOND: Duration = Duration::from_secs(1);

@@ -1,0 +1,96 @@
+//! A real nginx as origin.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::thread;
+
+use tempfile::TempDir;
+
+use super::process::{Process, program};
+use super::{LIMIT, wait_until};
+
+/// A running nginx.
+pub(crate) struct Nginx {
+    addr: SocketAddr,
+    process: Process,
+    folder: TempDir,
+}
+
+/// How often another free port is tried when somebody else took the one that was free a moment ago.
+const ATTEMPTS: usize = 20;
+
+impl Nginx {
+    /// Starts nginx with these directives in its `server` block. `FOLDER` stands for a folder of its own.
+    pub(crate) fn start(server: &str) -> Self {
+        for _ in 0..ATTEMPTS {
+            if let Some(nginx) = Self::try_start(server) {
+                return nginx;
+            }
+        }
+        panic!("nginx did not start on any of {ATTEMPTS} free ports");
+    }
+
+    fn try_start(server: &str) -> Option<Self> {
+        let folder = tempfile::tempdir().expect("create a folder");
+        let path = folder.path().display().to_string();
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        let server = server.replace("FOLDER", &path);
+        let config = format!(
+            "daemon off; worker_processes 1; pid {path}/pid; error_log {path}/error.log;\n\
+             events {{ worker_connections 4096; }}\n\
+             http {{\n\
+               access_log off; default_type text/plain; keepalive_requests 1000000; client_max_body_size 0;\n\
+               client_body_temp_path {path}/body; proxy_temp_path {path}/proxy; fastcgi_temp_path {path}/fastcgi;\n\
+               uwsgi_temp_path {path}/uwsgi; scgi_temp_path {path}/scgi;\n\
+               server {{ listen {addr}; root {path};\n{server}\n}}\n}}\n"
+        );
+        let file = folder.path().join("nginx.conf");
+        fs::write(&file, config).expect("write nginx's configuration");
+        let mut command = Command::new(program("nginx"));
+        command.args(["-p", &path, "-c"]).arg(&file).args(["-e", &format!("{path}/error.log")]);
+        let process = Process::spawn(command.stdout(Stdio::null()).stderr(Stdio::null()));
+        let mut nginx = Self { addr, process, folder };
+        let listens = wait_until("nginx to listen", LIMIT, || {
+            let ended = nginx.process.exited().is_some();
+            (ended || TcpStream::connect(addr).is_ok()).then_some(!ended)
+        });
+        // A port that somebody else took is the one reason to try again; anything else is told.
+        let log = nginx.log();
+        assert!(listens || log.contains("Address already in use"), "nginx ended: {log}");
+        listens.then_some(nginx)
+    }
+
+    /// `host:port`, as nodes are named in a configuration.
+    pub(crate) fn node(&self) -> String {
+        self.addr.to_string()
+    }
+
+    /// A file that it serves.
+    pub(crate) fn write(&self, name: &str, content: &[u8]) {
+        fs::write(self.folder.path().join(name), content).expect("write a file for nginx");
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("error.log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        // The workers end when the master ends in order; killed, it would leave them behind.
+        if self.process.exited().is_none() {
+            self.process.signal(rustix::process::Signal::TERM);
+            self.process.wait();
+        }
+        if thread::panicking() {
+            eprintln!("--- nginx at {} ---\n{}---", self.addr, self.log());
+        }
+    }
+}
+
+/// A port that was free a moment ago, for programs that cannot take any free one themselves.
+pub(crate) fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind a port");
+    listener.local_addr().expect("an address of one's own").port()
+}

@@ -1,0 +1,307 @@
+//! An origin that does on its raw connections what the test's script says, and remembers what reached it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use super::message::{Fault, Framing, Head, Request, Wire};
+
+/// An origin. Requests that are not strictly HTTP/1.1, and panics of its script, fail the test when it is dropped.
+pub(crate) struct Origin {
+    addr: SocketAddr,
+    shared: Arc<Shared>,
+    accepting: Option<JoinHandle<()>>,
+}
+
+/// A connection in the hands of the script.
+pub(crate) struct Connection {
+    wire: Wire,
+    /// Serial number at this origin, from 1.
+    pub(crate) number: usize,
+    resets: bool,
+    shared: Arc<Shared>,
+}
+
+/// What an origin answers with.
+pub(crate) struct Answer {
+    bytes: Vec<u8>,
+    close: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    connections: AtomicUsize,
+    open: AtomicUsize,
+    stopping: AtomicBool,
+    requests: Mutex<Vec<Request>>,
+    streams: Mutex<Vec<TcpStream>>,
+    faults: Mutex<Vec<String>>,
+}
+
+impl Origin {
+    /// Runs `script` for every connection, on a thread of its own; the connection is closed when it returns.
+    pub(crate) fn scripted(script: impl Fn(&mut Connection) + Send + Sync + 'static) -> Self {
+        Self::scripted_on(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), script).expect("bind an origin")
+    }
+
+    /// As [`Origin::scripted`], at an address of one's choice.
+    pub(crate) fn scripted_on(
+        addr: SocketAddr,
+        script: impl Fn(&mut Connection) + Send + Sync + 'static,
+    ) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(addr)?;
+        let addr = listener.local_addr()?;
+        let shared = Arc::<Shared>::default();
+        let script = Arc::new(script);
+        let of_thread = Arc::clone(&shared);
+        let accepting = thread::spawn(move || {
+            for stream in listener.incoming() {
+                if of_thread.stopping.load(SeqCst) {
+                    break;
+                }
+                let Ok(stream) = stream else { continue };
+                let (shared, script) = (Arc::clone(&of_thread), Arc::clone(&script));
+                let number = shared.connections.fetch_add(1, SeqCst) + 1;
+                shared.open.fetch_add(1, SeqCst);
+                shared.streams.lock().expect("streams").push(stream.try_clone().expect("clone a stream"));
+                thread::spawn(move || {
+                    let mut connection = Connection { wire: Wire::new(stream), number, resets: false, shared };
+                    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| script(&mut connection))) {
+                        connection.note(format!("the origin's script panicked: {}", super::message_of(&*panic)));
+                    }
+                    if !connection.resets {
+                        connection.wire.shutdown(Shutdown::Both);
+                    }
+                    connection.shared.open.fetch_sub(1, SeqCst);
+                });
+            }
+        });
+        Ok(Self { addr, shared, accepting: Some(accepting) })
+    }
+
+    /// Answers request after request.
+    pub(crate) fn answering(answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Self {
+        Self::scripted(move |connection| connection.answer_all(&answer))
+    }
+
+    /// Answers everything with 200 and `hello`.
+    pub(crate) fn hello() -> Self {
+        Self::answering(|_| Answer::ok("hello"))
+    }
+
+    /// Answers with the body it received, and the target in the field `X-Target`.
+    pub(crate) fn echo() -> Self {
+        Self::answering(|request| {
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nX-Target: {}\r\nX-Method: {}\r\nContent-Length: {}\r\n\r\n",
+                request.target,
+                request.method,
+                request.body.len()
+            );
+            Answer::keep([head.as_bytes(), &request.body].concat())
+        })
+    }
+
+    /// Answers at each of these addresses with its position in the list.
+    pub(crate) fn numbered(count: usize) -> Vec<Self> {
+        (0..count).map(|number| Self::answering(move |_| Answer::ok(&number.to_string()))).collect()
+    }
+
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// `host:port`, as nodes are named in a configuration.
+    pub(crate) fn node(&self) -> String {
+        self.addr.to_string()
+    }
+
+    /// The requests that have come, in the order of their heads' ends.
+    pub(crate) fn requests(&self) -> Vec<Request> {
+        self.shared.requests.lock().expect("requests").clone()
+    }
+
+    /// The requests that have come with all of their bodies.
+    pub(crate) fn complete(&self) -> Vec<Request> {
+        self.requests().into_iter().filter(|request| request.complete).collect()
+    }
+
+    /// The last request that has come.
+    pub(crate) fn last(&self) -> Request {
+        self.requests().pop().expect("no request has reached the origin")
+    }
+
+    /// How many connections there have been.
+    pub(crate) fn connections(&self) -> usize {
+        self.shared.connections.load(SeqCst)
+    }
+
+    /// How many connections there are.
+    pub(crate) fn open(&self) -> usize {
+        self.shared.open.load(SeqCst)
+    }
+}
+
+impl Drop for Origin {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, SeqCst);
+        // The accepting thread waits in `accept`: one more connection wakes it.
+        let _ = TcpStream::connect(match self.addr.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::from((Ipv4Addr::LOCALHOST, self.addr.port())),
+            _ => self.addr,
+        });
+        if let Some(accepting) = self.accepting.take() {
+            accepting.join().expect("the origin's accepting thread");
+        }
+        for stream in self.shared.streams.lock().expect("streams").drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        let faults = std::mem::take(&mut *self.shared.faults.lock().expect("faults"));
+        if !thread::panicking() {
+            assert!(faults.is_empty(), "at the origin: {faults:?}");
+        }
+    }
+}
+
+impl Connection {
+    /// Reads a request, with its body. `None` when the connection ends before, or inside it.
+    pub(crate) fn request(&mut self) -> Option<Request> {
+        let head = self.head()?;
+        self.body_of(head)
+    }
+
+    /// Reads a request head; its body, as far as [`Request::framing`] announces one, is still to come.
+    pub(crate) fn head(&mut self) -> Option<Request> {
+        let head = match self.wire.head() {
+            Ok(head) => head?,
+            Err(fault) => return self.fault(&fault),
+        };
+        match self.record(&head) {
+            Ok(request) => Some(request),
+            Err(fault) => self.fault(&fault),
+        }
+    }
+
+    /// Reads the body of a request.
+    pub(crate) fn body_of(&mut self, mut request: Request) -> Option<Request> {
+        match self.wire.body(request.framing) {
+            Ok((body, trailers)) => {
+                request.body = body;
+                request.trailers = trailers;
+                request.complete = true;
+            }
+            Err(fault) => return self.fault(&fault),
+        }
+        let mut requests = self.shared.requests.lock().expect("requests");
+        let recorded = requests.iter_mut().rev().find(|r| r.connection == self.number).expect("its head was recorded");
+        recorded.clone_from(&request);
+        Some(request)
+    }
+
+    fn record(&mut self, head: &Head) -> Result<Request, Fault> {
+        let (method, target, minor, framing) = head.request()?;
+        let request = Request {
+            connection: self.number,
+            method: method.to_owned(),
+            target: target.to_owned(),
+            minor,
+            fields: head.fields.clone(),
+            framing,
+            body: Vec::new(),
+            trailers: super::message::Fields::default(),
+            complete: false,
+        };
+        self.shared.requests.lock().expect("requests").push(request.clone());
+        Ok(request)
+    }
+
+    fn fault(&self, fault: &Fault) -> Option<Request> {
+        if let Fault::Malformed(what) = fault {
+            self.note(format!("the gateway sent what is not HTTP/1.1: {what}"));
+        }
+        None
+    }
+
+    fn note(&self, fault: String) {
+        self.shared.faults.lock().expect("faults").push(fault);
+    }
+
+    /// Answers request after request, until the connection or an answer ends it.
+    pub(crate) fn answer_all(&mut self, answer: &impl Fn(&Request) -> Answer) {
+        while let Some(request) = self.request() {
+            let Answer { bytes, close } = answer(&request);
+            if !self.send(bytes) || close {
+                return;
+            }
+        }
+    }
+
+    /// Sends all bytes; whether the gateway took them.
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
+        self.wire.send(bytes.as_ref()).is_ok()
+    }
+
+    /// Reads exactly so many raw bytes.
+    pub(crate) fn exactly(&mut self, count: usize) -> Result<Vec<u8>, Fault> {
+        self.wire.exactly(count)
+    }
+
+    /// Reads raw bytes; empty at the connection's end.
+    pub(crate) fn some(&mut self) -> Result<Vec<u8>, Fault> {
+        self.wire.some()
+    }
+
+    /// Reads one chunk of a body.
+    pub(crate) fn chunk(&mut self) -> Result<Option<Vec<u8>>, Fault> {
+        self.wire.chunk()
+    }
+
+    /// Waits until the gateway closes the connection, or time is up.
+    pub(crate) fn await_close(&mut self) {
+        while self.wire.some().is_ok_and(|bytes| !bytes.is_empty()) {}
+    }
+
+    /// When the script returns the connection is closed in a way that the gateway sees a reset, not an orderly end.
+    pub(crate) fn reset(&mut self) {
+        self.resets = true;
+        rustix::net::sockopt::set_socket_linger(self.wire.stream(), Some(std::time::Duration::ZERO))
+            .expect("set SO_LINGER");
+        // The reset is sent when the last handle is gone; the copy for the origin's end is one of them.
+        let local = self.wire.stream().peer_addr().ok();
+        self.shared.streams.lock().expect("streams").retain(|stream| stream.peer_addr().ok() != local);
+    }
+
+    /// Says no more, but still reads.
+    pub(crate) fn finish_sending(&mut self) {
+        self.wire.shutdown(Shutdown::Write);
+    }
+}
+
+impl Answer {
+    /// 200 with a body of known length; the connection is kept.
+    pub(crate) fn ok(body: &str) -> Self {
+        Self::status(200, body)
+    }
+
+    /// A status with a body of known length; the connection is kept.
+    pub(crate) fn status(status: u16, body: &str) -> Self {
+        Self::keep(format!("HTTP/1.1 {status} Status\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
+    }
+
+    /// These bytes; the connection is kept.
+    pub(crate) fn keep(bytes: impl Into<Vec<u8>>) -> Self {
+        Self { bytes: bytes.into(), close: false }
+    }
+
+    /// These bytes; then the connection is closed.
+    pub(crate) fn close(bytes: impl Into<Vec<u8>>) -> Self {
+        Self { bytes: bytes.into(), close: true }
+    }
+}
+
+/// Whether a request announces a body.
+pub(crate) fn has_body(request: &Request) -> bool {
+    !matches!(request.framing, Framing::None | Framing::Length(0))
+}

@@ -1,0 +1,103 @@
+//! Other programs: started, watched through `/proc`, and always ended.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{LIMIT, wait_until};
+
+/// A child process that does not outlive this value.
+pub(crate) struct Process {
+    child: Child,
+}
+
+impl Process {
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        let child = command.spawn().unwrap_or_else(|error| panic!("start {command:?}: {error}"));
+        Self { child }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.id().cast_signed()).expect("a process id");
+        kill_process(pid, signal).expect("send a signal");
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn exited(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("wait for a child")
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        wait_until("the process to end", LIMIT, || self.exited())
+    }
+
+    /// Memory that it holds, in bytes.
+    pub(crate) fn resident(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.id())).expect("read smaps_rollup");
+        let line = text.lines().find_map(|line| line.strip_prefix("Rss:")).expect("an Rss line");
+        let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().expect("a number of kB");
+        kib * 1024
+    }
+
+    /// User and system time used so far.
+    pub(crate) fn cpu(&self) -> Duration {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).expect("read stat");
+        // The second field is the name in parentheses; utime and stime are the 14th and 15th of all.
+        let (_, rest) = text.rsplit_once(')').expect("a name in parentheses");
+        let ticks: u64 = rest.split_whitespace().skip(11).take(2).map(|t| t.parse::<u64>().expect("ticks")).sum();
+        Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
+    }
+
+    /// How many files it has open.
+    pub(crate) fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.id())).expect("read fd").count()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How long a piece of work takes.
+pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let start = Instant::now();
+    let result = work();
+    (result, start.elapsed())
+}
+
+/// A program from Debian's packages, which may stand outside of an ordinary user's PATH.
+pub(crate) fn program(name: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .map(|folder: PathBuf| folder.join(name))
+        .find(|file| file.is_file())
+        .unwrap_or_else(|| panic!("{name} is missing: run tools/install-test-deps"))
+}
+
+/// A helper program of this workspace, which is built beside the gateway.
+pub(crate) fn companion(name: &str) -> PathBuf {
+    let file = Path::new(env!("CARGO_BIN_EXE_weir")).with_file_name(name);
+    assert!(file.is_file(), "{} is missing: build it with `cargo build --release -p weir-bench`", file.display());
+    file
+}
+
+/// The root of the repository.
+pub(crate) fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}

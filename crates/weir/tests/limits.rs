@@ -1,0 +1,295 @@
+//! Every limit of the settings: what is too much or too slow is refused or cut, what is just within is served.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Fault, Gateway, LIMIT, Origin, chunked, each, get, post, route_to, route_with, timed, wait_until};
+
+fn limited(origin: &Origin, settings: &Value) -> Gateway {
+    Gateway::with(route_to(&[origin.node()]), settings)
+}
+
+/// A request whose head has exactly so many bytes, in fields of at most `most` bytes.
+fn head_of(size: usize, most: usize) -> String {
+    let mut head = "GET / HTTP/1.1\r\nHost: a.test\r\n".to_owned();
+    let end = 2;
+    while head.len() + end < size {
+        let left = size - end - head.len();
+        // A last line too short for a field goes to the one before it.
+        let line = if left > most + 16 { most } else { left };
+        head += &format!("X-A: {}\r\n", "a".repeat(line - "X-A: \r\n".len()));
+    }
+    head += "\r\n";
+    assert_eq!(head.len(), size);
+    head
+}
+
+#[test]
+fn heads_are_bounded() {
+    let origin = Origin::hello();
+    let settings = json!({ "limits": { "head_size": 2048, "header_count": 10, "target_length": 500 } });
+    let gateway = limited(&origin, &settings);
+    let fields = |count: usize| {
+        let lines: String = (1..count).map(|i| format!("X-{i}: v\r\n")).collect();
+        format!("GET / HTTP/1.1\r\nHost: a.test\r\n{lines}\r\n")
+    };
+    let target = |length: usize| get(&format!("/{}", "a".repeat(length - 1)));
+    let cases = [
+        ("a head of 2048", head_of(2048, 400), 200),
+        ("a head of 2049", head_of(2049, 400), 431),
+        ("one huge field", head_of(100_000, 99_000), 431),
+        ("10 fields", fields(10), 200),
+        ("11 fields", fields(11), 431),
+        ("500 fields", fields(500), 431),
+        ("a target of 500", target(500), 200),
+        ("a target of 501", target(501), 414),
+        ("a target of 100,000", target(100_000), 414),
+    ];
+    each(&cases, |(name, ..)| name.to_string(), |(_, bytes, status)| {
+        let mut client = gateway.client();
+        // The gateway may answer and close before it has everything.
+        client.offer(bytes);
+        let response = client.response();
+        assert_eq!(response.status, *status, "{response:?}");
+        if *status != 200 {
+            assert!(!response.keeps_connection());
+            client.expect_close();
+        }
+    });
+    // An endless line is cut off without an end in sight.
+    let mut client = gateway.client();
+    client.offer(format!("GET / HTTP/1.1\r\nHost: a.test\r\nX-A: {}", "a".repeat(4096)));
+    assert_eq!(client.response().status, 431);
+    let errors = |reason| gateway.metric("weir_client_errors_total", &[("reason", reason)]);
+    assert!(errors("head_too_large") >= 3.0 && errors("too_many_headers") >= 1.0 && errors("target_too_long") >= 2.0);
+}
+
+#[test]
+fn request_bodies_are_bounded() {
+    let origin = Origin::hello();
+    let gateway = limited(&origin, &json!({ "limits": { "body_size": 1000 } }));
+    let length = |count: usize| post("/", &"a".repeat(count)).into_bytes();
+    let chunks = |count: usize, size: usize| {
+        let head = "POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n";
+        [head.as_bytes(), &chunked(&b"a".repeat(count), size)].concat()
+    };
+    let cases = [
+        ("1000 bytes", length(1000), 200),
+        ("1001 bytes", length(1001), 413),
+        ("1001 bytes that do not come", length(1001)[..120].to_vec(), 413),
+        ("1000 bytes in chunks", chunks(1000, 100), 200),
+        ("1000 bytes in tiny chunks", chunks(1000, 1), 200),
+        ("1001 bytes in chunks", chunks(1001, 100), 413),
+        ("1001 bytes in one chunk", chunks(1001, 1001), 413),
+        ("a million bytes in chunks", chunks(1_000_000, 10_000), 413),
+    ];
+    each(&cases, |(name, ..)| name.to_string(), |(_, bytes, status)| {
+        let mut client = gateway.client();
+        client.offer(bytes);
+        let response = client.response();
+        assert_eq!(response.status, *status, "{response:?}");
+        if *status != 200 {
+            client.expect_close();
+        }
+    });
+    assert!(origin.complete().iter().all(|request| request.body.len() <= 1000), "too long a body came through whole");
+}
+
+#[test]
+fn a_head_has_to_come_in_time() {
+    let origin = Origin::hello();
+    let gateway = limited(&origin, &json!({ "timeouts": { "head": "300ms", "idle": "10s" } }));
+    let check = |bytes: &str, drip: bool| {
+        let mut client = gateway.client();
+        let ((), took) = timed(|| {
+            client.offer(bytes);
+            // Bytes that keep coming do not help: the head has to end.
+            while drip && client.offer("X") && client.try_response_within(Duration::from_millis(20)).is_none() {}
+            if !drip {
+                assert_eq!(client.response().status, 408, "{bytes:?}");
+                client.expect_close();
+            }
+        });
+        assert!(took >= Duration::from_millis(250) && took < LIMIT / 2, "{bytes:?}: after {took:?}");
+    };
+    each(
+        &[("GET / HTTP/1.1\r\nHo", false), ("G", false), ("GET / HTTP/1.1\r\nHost: a.test\r\nX-A: ", true)],
+        |case| format!("{case:?}"),
+        |(bytes, drip)| check(bytes, *drip),
+    );
+    // The first head after accepting, of which not even the first byte comes: closed, with or without a word.
+    let mut client = gateway.client();
+    match client.try_response() {
+        Ok(response) => assert_eq!(response.status, 408),
+        Err(fault) => assert_eq!(fault, Fault::Closed),
+    }
+    // The second head on a connection.
+    let mut client = gateway.client();
+    assert_eq!(client.get("/").status, 200);
+    client.send("GET /");
+    assert_eq!(client.response().status, 408);
+    client.expect_close();
+    assert!(origin.requests().iter().all(|request| request.complete));
+}
+
+#[test]
+fn an_idle_connection_is_closed_without_a_word() {
+    let origin = Origin::hello();
+    let gateway = limited(&origin, &json!({ "timeouts": { "head": "10s", "idle": "300ms" } }));
+    let mut client = gateway.client();
+    assert_eq!(client.get("/").status, 200);
+    let ((), took) = timed(|| client.expect_close());
+    assert!(took >= Duration::from_millis(250) && took < LIMIT / 2, "after {took:?}");
+}
+
+#[test]
+fn a_request_body_has_to_go_on() {
+    let origin = Origin::hello();
+    let gateway = limited(&origin, &json!({ "timeouts": { "body": "300ms", "idle": "10s" } }));
+    let heads = ["Content-Length: 1000", "Transfer-Encoding: chunked"];
+    each(&heads, |head| head.to_string(), |framing| {
+        let mut client = gateway.client();
+        client.send(format!("POST / HTTP/1.1\r\nHost: a.test\r\n{framing}\r\n\r\n3\r\nabc\r\n"));
+        let (response, took) = timed(|| client.response());
+        assert_eq!(response.status, 408);
+        assert!(took >= Duration::from_millis(250) && took < LIMIT / 2, "after {took:?}");
+        client.expect_close();
+    });
+    assert!(origin.complete().is_empty());
+    // The time between two reads counts, not that of the whole body.
+    let mut client = gateway.client();
+    client.send("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 6\r\n\r\n");
+    for _ in 0..6 {
+        client.expect_quiet(Duration::from_millis(100));
+        client.send("x");
+    }
+    assert_eq!(client.response().status, 200);
+}
+
+#[test]
+fn a_client_that_drips_its_body_is_cut() {
+    let origin = Origin::hello();
+    let settings = json!({ "limits": { "body_rate": 10_000, "body_rate_grace": "1s" }, "timeouts": { "body": "10s" } });
+    let gateway = limited(&origin, &settings);
+    let mut client = gateway.client();
+    client.send("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 100000\r\n\r\n");
+    let (response, took) = timed(|| {
+        loop {
+            let sent = client.offer("x");
+            if let Some(answer) = client.try_response_within(Duration::from_millis(50)) {
+                return answer;
+            }
+            assert!(sent, "cut without an answer");
+        }
+    });
+    assert_eq!(response.map(|r| r.status), Ok(408));
+    assert!(took >= Duration::from_millis(900) && took < LIMIT / 2, "after {took:?}");
+    // A fast one is not.
+    assert_eq!(gateway.client().request(post("/", &"x".repeat(100_000))).status, 200);
+}
+
+#[test]
+fn a_client_that_does_not_read_is_cut() {
+    let origin = Origin::scripted(|connection| {
+        if connection.request().is_some() {
+            connection.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+            let chunk = [b"10000\r\n", &[b'x'; 65536][..], b"\r\n"].concat();
+            while connection.send(&chunk) {}
+        }
+    });
+    let gateway = limited(&origin, &json!({ "timeouts": { "send": "300ms" } }));
+    let mut client = gateway.client();
+    client.send(get("/"));
+    client.head();
+    wait_until("the upstream connection to be closed", LIMIT, || (origin.open() == 0).then_some(()));
+    gateway.await_metric("weir_client_errors_total", &[("reason", "write_timeout")], 1.0);
+    gateway.await_metric("apisix_nginx_http_current_connections", &[("state", "active")], 0.0);
+    // What was sent before is there, and it is not a whole answer.
+    while client.some().is_ok_and(|bytes| !bytes.is_empty()) {}
+}
+
+#[test]
+fn connections_are_bounded() {
+    let origin = Origin::hello();
+    let gateway = limited(&origin, &json!({ "limits": { "connections": 3 }, "timeouts": { "idle": "60s" } }));
+    let mut clients: Vec<_> = (0..3)
+        .map(|_| {
+            let mut client = gateway.client();
+            assert_eq!(client.get("/").status, 200);
+            client
+        })
+        .collect();
+    // One more waits in the listen queue until there is room.
+    let mut waiting = gateway.client();
+    waiting.send(get("/"));
+    waiting.expect_quiet(Duration::from_millis(200));
+    for client in &mut clients {
+        assert_eq!(client.get("/").status, 200);
+    }
+    clients.pop();
+    assert_eq!(waiting.response().status, 200);
+}
+
+#[test]
+fn requests_on_a_connection_are_bounded() {
+    let origin = Origin::hello();
+    let gateway = limited(&origin, &json!({ "limits": { "requests_per_connection": 3 } }));
+    let mut client = gateway.client();
+    for number in 1..=3 {
+        let response = client.get("/");
+        assert_eq!((response.status, response.keeps_connection()), (200, number < 3), "{number}");
+    }
+    client.expect_close();
+    // Pipelined ones behind the last are not served.
+    let mut client = gateway.client();
+    client.send(get("/").repeat(5));
+    for _ in 0..3 {
+        assert_eq!(client.response().status, 200);
+    }
+    client.expect_close();
+}
+
+#[test]
+fn response_heads_are_bounded() {
+    let origin = Origin::answering(|request| {
+        let count: usize = request.target.rsplit('/').next().and_then(|n| n.parse().ok()).expect("a number");
+        let lines = match request.target.split('/').nth(1) {
+            Some("bytes") => format!("X-A: {}\r\n", "a".repeat(count)),
+            _ => (0..count).map(|i| format!("X-{i}: v\r\n")).collect(),
+        };
+        crate::harness::Answer::keep(format!("HTTP/1.1 200 OK\r\n{lines}Content-Length: 0\r\n\r\n"))
+    });
+    let settings = json!({ "limits": { "response_head_size": 2048, "header_count": 20 } });
+    let gateway = limited(&origin, &settings);
+    for (path, status) in
+        [("/bytes/1900", 200), ("/bytes/2100", 502), ("/bytes/200000", 502), ("/fields/15", 200), ("/fields/30", 502)]
+    {
+        assert_eq!(gateway.get(path).status, status, "{path}");
+    }
+}
+
+#[test]
+fn buffered_bodies_are_bounded() {
+    // A plugin that needs the whole body lets a larger one pass unchanged.
+    let origin = Origin::answering(|request| {
+        let count = request.target.trim_start_matches('/').parse().expect("a number");
+        crate::harness::Answer::ok(&"a".repeat(count))
+    });
+    let plugins = json!({ "plugins": { "response-rewrite": { "filters": [{ "regex": "a", "scope": "global", "replace": "b" }] } } });
+    let config = route_with(plugins, json!({ "nodes": { (origin.node()): 1 } }));
+    let gateway = Gateway::with(config, json!({ "limits": { "buffered_body": 10_000 } }));
+    for (count, byte) in [(0, ""), (100, "b"), (10_000, "b"), (10_001, "a"), (1_000_000, "a")] {
+        let response = gateway.get(&format!("/{count}"));
+        assert_eq!(response.status, 200);
+        assert!(response.text() == byte.repeat(count), "{count}: {:.20}", response.text());
+    }
+}
+
+#[test]
+fn bodies_have_no_bound_by_default() {
+    let origin = Origin::answering(|request| crate::harness::Answer::ok(&request.body.len().to_string()));
+    let gateway = Gateway::start(route_to(&[origin.node()]));
+    let size = 3 << 20;
+    assert_eq!(gateway.client().request(post("/", &"x".repeat(size))).text(), size.to_string());
+}

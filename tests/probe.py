@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Runs an HTTP/1.1 framing probe against the gateway, as its set-up asks: one catch-all route to the probe's own recording
+backend, header, body and idle timeouts of 5 s, upstream connect 3 s and read 5 s, upgrades allowed.
+
+    tests/probe.py --weir target/release/weir --probe PATH/h1_probe.py [further options of the probe]
+
+The exit status is the probe's: 0 only without FAIL and CRIT.
+"""
+import argparse
+import json
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+
+def free_ports(count):
+    """Free ports of the loopback address, held together while they are chosen so that they differ."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--weir", required=True)
+    parser.add_argument("--probe", required=True)
+    options, further = parser.parse_known_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    port, backend = free_ports(2)
+    with tempfile.TemporaryDirectory() as folder:
+        config, settings = pathlib.Path(folder, "apisix.yaml"), pathlib.Path(folder, "weir.yaml")
+        config.write_text(json.dumps({"routes": [{
+            "id": "all", "uri": "/*", "enable_websocket": True,
+            "upstream": {"nodes": {f"127.0.0.1:{backend}": 1}, "timeout": {"connect": 3, "send": 5, "read": 5}},
+        }]}) + "\n#END\n")
+        settings.write_text(json.dumps({"timeouts": {"head": 5, "idle": 5, "body": 5, "send": 5}}) + "\n")
+        gateway = subprocess.Popen([
+            options.weir, "run", config, "--settings", settings, "--listen-http", f"127.0.0.1:{port}",
+            "--metrics", "off", "--status", "off", "--workers", "1"])
+        try:
+            await_port(port, gateway)
+            status = subprocess.run([
+                sys.executable, options.probe, "--target", f"127.0.0.1:{port}", "--backend-port", str(backend),
+                "--pid", str(gateway.pid), "--label", "weir", *further]).returncode
+            if gateway.poll() is not None:
+                print(f"probe: the gateway ended with status {gateway.returncode}")
+                return 1
+            return status
+        finally:
+            gateway.terminate()
+            try:
+                gateway.wait(10)
+            except subprocess.TimeoutExpired:
+                gateway.kill()
+                gateway.wait()
+
+
+def await_port(port, process):
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            if process.poll() is not None:
+                sys.exit(f"probe: the gateway ended with status {process.returncode}")
+            time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
