@@ -112,11 +112,10 @@ impl std::error::Error for Diagnostic {}
 /// The known name nearest to `name`, when it is near enough to be what was meant.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // Spelling variants that edit distance alone would miss: rate_limit, RateLimit, rate-limit.
-    let plain = |text: &str| -> String {
-        text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
-    };
+    let plain =
+        |text: &str| -> String { text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect() };
     let wanted = plain(name);
-    let allowed = (wanted.chars().count() / 3).clamp(1, 4);
+    let allowed = (wanted.chars().count() / 3).min(4);
     known
         .into_iter()
         .map(|candidate| (strsim::damerau_levenshtein(&wanted, &plain(candidate)), candidate))

@@ -40,8 +40,7 @@ const UNSET_END: char = '\u{F8FB}';
 
 /// Replaces the placeholders of a text.
 pub fn substitute<'a>(text: &'a str, variables: Variables<'_>) -> Substituted<'a> {
-    let mut done =
-        Substituted { text: Cow::Borrowed(text), pieces: Vec::new(), unset: Vec::new(), odd: Vec::new() };
+    let mut done = Substituted { text: Cow::Borrowed(text), pieces: Vec::new(), unset: Vec::new(), odd: Vec::new() };
     if !text.contains("${{") {
         return done;
     }

@@ -1,10 +1,10 @@
 //! The configuration model: what a gateway is told to do, read from the files people already have.
 //!
-//! [`load`] turns a rules file (APISIX's resource model, YAML or JSON) into a [`Document`] of typed, defaulted and
+//! [`load()`] turns a rules file (APISIX's resource model, YAML or JSON) into a [`Document`] of typed, defaulted and
 //! checked resources, or says everything that is wrong with it, each fault with its position. [`Settings`] is the
 //! gateway's own configuration: listeners, limits, timeouts, logs.
 //!
-//! The way of a file: bytes → environment substitution ([`env`]) → positioned tree ([`node`]) → what other tool it may
+//! The way of a file: bytes → environment substitution ([`mod@env`]) → positioned tree ([`node`]) → what other tool it may
 //! belong to → sections and items → features that are not supported yet ([`unsupported`]) → schema check
 //! ([`schema`]) → typed resources ([`resource`]) → cross-field rules, plugins and references.
 //!

@@ -125,7 +125,7 @@ impl<'a> Loader<'a> {
             invalid_ids: HashMap::new(),
             text_errors: HashMap::new(),
             refused: false,
-            comparisons: 1_000_000,
+            comparisons: 200_000,
         }
     }
 

@@ -7,9 +7,7 @@ use std::fmt::Write;
 use schemars::{JsonSchema, Schema};
 use serde_json::Value;
 
-use crate::resource::{
-    Consumer, ConsumerGroup, Credential, GlobalRule, Meta, PluginConfig, Route, Service, Upstream,
-};
+use crate::resource::{Consumer, ConsumerGroup, Credential, GlobalRule, Meta, PluginConfig, Route, Service, Upstream};
 use crate::schema::{Checker, json_schema};
 use crate::settings::{Settings, leaves};
 use crate::unsupported::{Place, UNSUPPORTED, When};

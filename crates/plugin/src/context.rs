@@ -44,7 +44,7 @@ impl RequestCx<'_> {
         self.0.variable(variable)
     }
 
-    /// Milliseconds since the process started, on a clock that never goes back.
+    /// Milliseconds on a clock that never goes back, of no fixed origin.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         self.0.times.now / 1000
@@ -254,6 +254,13 @@ impl ResponseCx<'_> {
         self.0.response.filtered = true;
         self.0.response.collected |= whole;
     }
+
+    /// Leaves a mark that the plugin finds again with [`BodyCx::is_marked`]. As soon as one plugin asks for the body all
+    /// that have a body phase are called, so one that asks on some conditions alone has to remember. The mark is a number
+    /// that no other instance has.
+    pub fn mark(&mut self, mark: u64) {
+        self.0.response.marks.push(mark);
+    }
 }
 
 /// A response body on its way.
@@ -261,6 +268,12 @@ impl ResponseCx<'_> {
 pub struct BodyCx<'a>(pub &'a mut Exchange);
 
 impl BodyCx<'_> {
+    /// Whether [`ResponseCx::mark`] was called with this mark for this response.
+    #[must_use]
+    pub fn is_marked(&self, mark: u64) -> bool {
+        self.0.response.marks.contains(&mark)
+    }
+
     /// Where variables are read from.
     #[must_use]
     pub fn source(&self) -> &dyn Source {

@@ -44,6 +44,8 @@ pub struct Exchange {
     pub upstream: UpstreamInfo,
     /// When things happened.
     pub times: Times,
+    /// Whether somebody looks at the times; else the clock is read once a request.
+    pub timed: bool,
     /// Bytes received from the client for this request so far.
     pub received: u64,
     /// Bytes sent to the client for this response so far.
@@ -58,11 +60,41 @@ pub struct Exchange {
     pub(crate) moment: OnceCell<Moment>,
 }
 
+/// The text of an address, made once a connection.
+#[derive(Debug, Clone, Copy)]
+pub struct AddrText {
+    /// The longest one is an IPv6 address with an embedded IPv4 one.
+    bytes: [u8; 46],
+    len: u8,
+}
+
+impl AddrText {
+    /// The text of this address.
+    #[must_use]
+    pub fn new(addr: IpAddr) -> Self {
+        use std::io::Write;
+        let mut bytes = [0; 46];
+        let mut room = &mut bytes[..];
+        // An address always fits.
+        let _ = write!(room, "{addr}");
+        let len = 46 - room.len() as u8;
+        Self { bytes, len }
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
+    }
+}
+
 /// The client and its connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Client {
     /// Its address, after trusted proxies were taken into account.
     pub addr: IpAddr,
+    /// The same as text.
+    pub addr_text: AddrText,
     /// Its port.
     pub port: u16,
     /// The address of the peer itself.
@@ -82,6 +114,7 @@ impl Default for Client {
         let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         Self {
             addr: nowhere,
+            addr_text: AddrText::new(nowhere),
             port: 0,
             peer: nowhere,
             local: SocketAddr::new(nowhere, 0),
@@ -92,7 +125,7 @@ impl Default for Client {
     }
 }
 
-/// Points in time, in microseconds of the worker's clock, which counts from the start of the process.
+/// Points in time, in microseconds of the worker's clock, which never goes back.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Times {
     /// The first byte of the request.
@@ -152,6 +185,7 @@ impl Default for Exchange {
             consumer: None,
             upstream: UpstreamInfo::default(),
             times: Times::default(),
+            timed: false,
             received: 0,
             sent: 0,
             sent_head: 0,

@@ -22,7 +22,7 @@ mod variables;
 pub use consumer::{Consumer, ConsumerMatch, Consumers};
 pub use context::{BodyCx, LogCx, RequestCx, ResponseCx, UpstreamCx};
 pub use definition::{AuthEntry, BuildCx, Credentials, Define, Definition, Invalid};
-pub use exchange::{Client, Exchange, Times, Try, UpstreamInfo};
+pub use exchange::{AddrText, Client, Exchange, Times, Try, UpstreamInfo};
 pub use request::{Request, UpstreamTarget};
 pub use response::{BodySource, Origin, Response};
 pub use state::{Shared, StateRegistry};
@@ -70,7 +70,7 @@ pub trait Plugin: Send + Sync + 'static {
     }
 
     /// A piece of the response body, to be changed in place. With `last` the body ends; then the piece may be empty.
-    /// Called only after the plugin asked for it in [`Plugin::response`] with [`ResponseCx::filter_body`].
+    /// Called only after a plugin asked for it in [`Plugin::response`] with [`ResponseCx::filter_body`].
     fn body(&self, _cx: &mut BodyCx<'_>, _chunk: &mut Vec<u8>, _last: bool) -> Flow {
         Flow::Continue
     }

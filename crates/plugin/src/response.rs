@@ -22,6 +22,8 @@ pub struct Response {
     pub filtered: bool,
     /// Whether the body is collected whole before plugins see it.
     pub collected: bool,
+    /// What plugins left in the response phase for their body phase.
+    pub(crate) marks: Vec<u64>,
 }
 
 /// Who gave a response.
@@ -58,6 +60,7 @@ impl Response {
             body: Vec::new(),
             filtered: false,
             collected: false,
+            marks: Vec::new(),
         }
     }
 
@@ -74,6 +77,7 @@ impl Response {
         self.body.clear();
         self.filtered = false;
         self.collected = false;
+        self.marks.clear();
     }
 
     /// Begins an answer made here: no fields, no body.

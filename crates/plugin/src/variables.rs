@@ -96,7 +96,7 @@ impl Source for Exchange {
                 .fields
                 .received(self.response.buffer.bytes(), name.as_bytes())
                 .map(Value::Bytes),
-            Variable::RemoteAddr => Some(Value::Ip(self.client.addr)),
+            Variable::RemoteAddr => Some(Value::Bytes(self.client.addr_text.as_bytes())),
             Variable::RemotePort => Some(Value::Number(u64::from(self.client.port))),
             Variable::ServerAddr => Some(Value::Ip(self.client.local.ip())),
             Variable::ServerPort => Some(Value::Number(u64::from(self.client.local.port()))),

@@ -16,10 +16,10 @@ mod fields;
 mod general;
 mod observe;
 mod query;
-//pub mod reference;
+pub mod reference;
 pub mod registry;
 mod traffic;
-//mod transform;
+mod transform;
 
 pub use registry::definitions;
 pub use traffic::limit_keys;

@@ -7,9 +7,11 @@ use crate::auth::key_auth::KeyAuth;
 use crate::general::mocking::Mocking;
 use crate::observe::prometheus::Prometheus;
 use crate::traffic::limit_count::LimitCount;
+use crate::transform::proxy_rewrite::ProxyRewrite;
+use crate::transform::response_rewrite::ResponseRewrite;
 
 /// Every plugin, in the order of names.
 #[must_use]
 pub fn definitions() -> &'static [&'static dyn Definition] {
-    &[&BasicAuth, &KeyAuth, &LimitCount, &Mocking, &Prometheus]
+    &[&BasicAuth, &KeyAuth, &LimitCount, &Mocking, &Prometheus, &ProxyRewrite, &ResponseRewrite]
 }

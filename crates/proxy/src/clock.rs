@@ -1,10 +1,10 @@
-//! The worker's clock: microseconds since the process started, read from the kernel only when asked to.
+//! The worker's clock: microseconds, read from the kernel only when asked to.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// Microseconds since the first call in this process; never 0, never going back.
+/// Microseconds on a clock that never goes back and never shows 0.
 #[must_use]
 #[allow(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
 pub fn now_us() -> u64 {

@@ -15,6 +15,8 @@ mod phases;
 mod real_ip;
 mod relay;
 mod snapshot;
+#[allow(unsafe_code, reason = "the one place: registering descriptors with the reactor")]
+mod sys;
 mod timer;
 mod upstream;
 mod worker;

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use weir_plugin::{Client, Exchange};
+use weir_plugin::{AddrText, Client, Exchange};
 use weir_telemetry::access_log::LogWriter;
 use weir_telemetry::metrics::{ConnectionState, Recorder};
 use weir_wire::date::DateLine;
 
 use crate::clock::Clock;
 use crate::conn;
+use crate::sys::{Listener, Socket};
 use crate::options::Options;
 use crate::snapshot::{Local, Snapshot};
 use crate::timer::{TICK_MS, Timers};
@@ -99,7 +99,7 @@ async fn serve(start: Start) -> std::io::Result<()> {
     worker.take_snapshot(first, &start.revision);
     let mut accepting = Vec::new();
     for listener in start.listeners {
-        let listener = TcpListener::from_std(listener)?;
+        let listener = Listener::new(listener)?;
         accepting.push(tokio::task::spawn_local(accept(listener, Rc::clone(&worker))));
     }
 
@@ -146,7 +146,7 @@ async fn tick(worker: Rc<Worker>) {
 }
 
 /// Accepts connections until it is aborted.
-async fn accept(listener: TcpListener, worker: Rc<Worker>) {
+async fn accept(listener: Listener, worker: Rc<Worker>) {
     let Ok(local) = listener.local_addr() else { return };
     let mut warned = false;
     loop {
@@ -161,6 +161,7 @@ async fn accept(listener: TcpListener, worker: Rc<Worker>) {
                 let number = worker.shared.accepted.fetch_add(1, Ordering::Relaxed) + 1;
                 let client = Client {
                     addr: peer.ip().to_canonical(),
+                    addr_text: AddrText::new(peer.ip().to_canonical()),
                     port: peer.port(),
                     peer: peer.ip().to_canonical(),
                     // The listener may be bound to all addresses; which one this came in at is asked when needed.
@@ -169,8 +170,6 @@ async fn accept(listener: TcpListener, worker: Rc<Worker>) {
                     connection: number,
                     requests: 0,
                 };
-                // Without it small responses may wait for an acknowledgement; a failure costs only that.
-                let _ = stream.set_nodelay(true);
                 open(stream, client, &worker);
             }
             Err(error) if is_of_one_connection(&error) => {}
@@ -205,7 +204,7 @@ impl Drop for Open {
     }
 }
 
-fn open(stream: TcpStream, client: Client, worker: &Rc<Worker>) {
+fn open(stream: Socket, client: Client, worker: &Rc<Worker>) {
     worker.shared.connections.fetch_add(1, Ordering::Relaxed);
     worker.recorder.connection_accepted();
     worker.recorder.connection_opened(ConnectionState::Waiting);

@@ -14,7 +14,7 @@ use weir_config::InvalidItems;
 ///
 /// `weir run apisix.yaml` serves the routes in that file on all cores and takes over every change of it.
 #[derive(Debug, Parser)]
-#[command(name = "weir", version, disable_help_subcommand = true, after_long_help = EXAMPLES)]
+#[command(name = "weir", version, disable_help_subcommand = true, max_term_width = 120, after_long_help = EXAMPLES)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -73,7 +73,8 @@ pub(crate) struct CheckArgs {
 pub(crate) struct ExplainArgs {
     #[command(flatten)]
     pub(crate) rules: RulesArgs,
-    /// The request: a method and a URL, or a URL alone for GET. The URL may be a path, with the host in -H.
+    /// The request: a method and a URL, or a URL alone for GET. The URL may be a path, with the host in -H
+    /// (without one: localhost).
     #[arg(long, value_name = "METHOD URL")]
     pub(crate) request: String,
     /// A field of the request. May be repeated.
@@ -109,9 +110,10 @@ pub(crate) enum InvalidItemsArg {
 
 /// Where the gateway's own settings come from.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Settings")]
 pub(crate) struct SettingsArgs {
     /// The gateway's own settings (listeners, limits, timeouts, logs) in YAML. Without it no settings file is read.
-    #[arg(long, value_name = "FILE", env = "WEIR_SETTINGS", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", env = "WEIR_SETTINGS", hide_env_values = true, value_hint = ValueHint::FilePath)]
     pub(crate) settings: Option<PathBuf>,
     /// Set any setting: `--set limits.head_size=32KiB`. A list is parted by commas. May be repeated; the last one of a
     /// path holds. docs/configuration.md lists the settings.
@@ -121,6 +123,7 @@ pub(crate) struct SettingsArgs {
 
 /// Flags for the settings that are given most.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Settings")]
 pub(crate) struct ListenArgs {
     /// Listen for traffic here; setting `listen.http`. May be repeated. Port 0 takes a free one. [default: 0.0.0.0:9080]
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -145,10 +148,10 @@ Examples:
 Exit codes: 0 done, 1 failed (with the reason on standard error), 2 wrong usage.";
 
 const RUN_EXAMPLES: &str = "\
-Settings come from the flags, the environment (WEIR_LIMITS_HEAD_SIZE for limits.head_size), the settings file and the
-defaults; the first that has one wins.
+Each setting comes from the first of these that has it: flags, the environment (WEIR_LIMITS_HEAD_SIZE is \
+limits.head_size), the settings file, defaults.
 
-Signals: SIGTERM and SIGINT finish what is in flight and stop, a second one stops at once; SIGHUP reads the rules file
+Signals: SIGTERM and SIGINT finish what is in flight and stop, a second one stops at once; SIGHUP reads the rules file \
 again; SIGUSR1 opens the log files again.
 
 Examples:

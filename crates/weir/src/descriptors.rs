@@ -11,8 +11,9 @@ pub(crate) fn raise() -> Result<Option<u64>, String> {
     if current == maximum {
         return Ok(current);
     }
-    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
-        .map_err(|error| format!("cannot raise the limit of file descriptors from {current:?} to {maximum:?}: {error}"))?;
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).map_err(|error| {
+        format!("cannot raise the limit of file descriptors from {current:?} to {maximum:?}: {error}")
+    })?;
     Ok(maximum)
 }
 
@@ -24,9 +25,7 @@ pub(crate) fn shortage(limit: u64, connections: u32) -> Option<String> {
             "only {limit} file descriptors are allowed (ulimit -n): each connection takes one and its upstream another"
         ))
     } else if limit < connections {
-        Some(format!(
-            "limits.connections is {connections}, but only {limit} file descriptors are allowed (ulimit -n)"
-        ))
+        Some(format!("limits.connections is {connections}, but only {limit} file descriptors are allowed (ulimit -n)"))
     } else {
         None
     }

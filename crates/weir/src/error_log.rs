@@ -42,7 +42,10 @@ struct Queue {
 enum Entry {
     Line(Box<[u8]>),
     /// Everything before this is written; then the path is opened again if asked for, and the outcome sent back.
-    Barrier { reopen: bool, done: SyncSender<io::Result<()>> },
+    Barrier {
+        reopen: bool,
+        done: SyncSender<io::Result<()>>,
+    },
 }
 
 impl ErrorLog {

@@ -21,7 +21,9 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<(), Failure> {
     tell_all(&ready.findings);
     match ready.snapshot.explain(&request, &settings) {
         Ok(found) => print(&report(&request, &found, &settings)),
-        Err(reject) => print(&format!("answered {} before any route is looked for: {}\n", reject.status, reject.reason)),
+        Err(reject) => {
+            print(&format!("answered {} before any route is looked for: {}\n", reject.status, reject.reason))
+        }
     }
 }
 
@@ -49,11 +51,14 @@ fn request(args: &ExplainArgs) -> Result<ExplainRequest, String> {
     Ok(ExplainRequest { method: method.to_owned(), host, target, headers, remote: args.remote })
 }
 
-/// Host and target of a URL or of a path, whose host is then empty.
+/// The host of a request that names none.
+const NO_HOST: &str = "localhost";
+
+/// Host and target of a URL or of a path.
 fn split_url(url: &str) -> Result<(String, String), &'static str> {
     let url = url.split('#').next().unwrap_or_default();
     if url.starts_with('/') {
-        return Ok((String::new(), url.to_owned()));
+        return Ok((NO_HOST.to_owned(), url.to_owned()));
     }
     let rest = match url.split_once("://") {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
@@ -74,8 +79,8 @@ fn split_url(url: &str) -> Result<(String, String), &'static str> {
 
 fn report(request: &ExplainRequest, found: &Explanation, settings: &Settings) -> String {
     let mut out = String::new();
-    let host = if request.host.is_empty() { "no host".to_owned() } else { format!("host {}", request.host) };
-    line(&mut out, "request", &format!("{} {} ({host}), from {}", request.method, request.target, request.remote));
+    let ExplainRequest { method, host, target, remote, .. } = request;
+    line(&mut out, "request", &format!("{method} {target} (host {host}), from {remote}"));
     line(&mut out, "matched as", &found.path);
     match found.candidates.iter().find(|candidate| candidate.chosen) {
         Some(chosen) => line(&mut out, "route", &format!("{}, by {}", named(chosen), chosen.pattern)),
@@ -154,7 +159,7 @@ mod tests {
     #[test]
     fn urls_are_split() {
         let cases = [
-            ("/a?b=c", Ok(("", "/a?b=c"))),
+            ("/a?b=c", Ok(("localhost", "/a?b=c"))),
             ("http://a.test", Ok(("a.test", "/"))),
             ("http://a.test:8080/a/b?c#d", Ok(("a.test:8080", "/a/b?c"))),
             ("HTTP://[::1]:80?x=1", Ok(("[::1]:80", "/?x=1"))),

@@ -43,7 +43,7 @@ use cli::{Cli, Command};
 fn main() -> ExitCode {
     // Usage errors end the process here, with exit code 2.
     let done = match Cli::parse().command {
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => run::run(&args),
         Command::Check(args) => check::check(&args),
         Command::Explain(args) => explain::explain(&args),
         Command::Version => version(),

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::signal::unix::Signal;
 use tokio::sync::RwLock;
+use tokio::time::sleep;
 use weir_config::Diagnostic;
 use weir_proxy::DataPlane;
 use weir_telemetry::metrics::Metrics;
@@ -16,6 +17,10 @@ use crate::watch::{Change, Watch};
 
 /// How long a change may wait for the names of its upstream nodes to be resolved before it is live without them.
 const NAMES_LIMIT: Duration = Duration::from_millis(100);
+
+/// How long it is waited for all workers to serve with a change, and how often it is looked.
+const TAKEN_LIMIT: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Findings that are logged of one refused file; `weir check` tells the rest.
 const LOGGED: usize = 200;
@@ -37,7 +42,7 @@ pub(crate) struct Reloader {
 /// What came of reading the file.
 enum Outcome {
     Same,
-    Ready { ready: Box<Ready>, digest: Digest, fingerprint: u64 },
+    Ready { ready: Box<Ready>, digest: Box<Digest>, fingerprint: u64 },
     Refused { findings: Vec<Diagnostic>, fingerprint: u64 },
     Unreadable(anyhow::Error),
 }
@@ -73,14 +78,19 @@ impl Reloader {
             Ok(Outcome::Same) => tracing::debug!(file, "the rules file was written, with the same content"),
             Ok(Outcome::Ready { ready, digest, fingerprint }) => {
                 self.fingerprint = fingerprint;
-                self.take(*ready, digest, began).await;
+                self.take(*ready, *digest, began).await;
             }
             Ok(Outcome::Refused { findings, fingerprint }) => {
                 self.fingerprint = fingerprint;
                 self.metrics.config_rejected();
                 let errors = findings.iter().filter(|found| found.is_error()).count();
                 log_findings(&findings);
-                tracing::error!(file, errors, live = self.revision, "the rules file is refused; what is live stays live");
+                tracing::error!(
+                    file,
+                    errors,
+                    live = self.revision,
+                    "the rules file is refused; what is live stays live"
+                );
             }
             Ok(Outcome::Unreadable(error)) => {
                 self.metrics.config_rejected();
@@ -98,6 +108,15 @@ impl Reloader {
         self.names.look_up(NAMES_LIMIT).await;
         self.revision = ready.snapshot.revision();
         self.data_plane.write().await.apply(Arc::clone(&ready.snapshot));
+        // A worker takes it between two requests, so this is a matter of microseconds.
+        let until = Instant::now() + TAKEN_LIMIT;
+        while !self.data_plane.read().await.serves(self.revision) {
+            if Instant::now() > until {
+                tracing::error!(revision = self.revision, "a worker does not take the change; it may hang");
+                break;
+            }
+            sleep(LOOK).await;
+        }
         self.metrics.config_applied(self.revision, SystemTime::now());
         log_findings(&ready.findings);
         let changes = self.digest.changes_to(&digest);
@@ -124,7 +143,10 @@ fn read(rules: &Rules, known: Option<u64>, revision: u64) -> Outcome {
         return Outcome::Same;
     }
     match rules.compile(&text, revision) {
-        Ok(ready) => Outcome::Ready { digest: Digest::of(&ready.document), ready: Box::new(ready), fingerprint },
+        Ok(ready) => {
+            let digest = Box::new(Digest::of(&ready.document));
+            Outcome::Ready { ready: Box::new(ready), digest, fingerprint }
+        }
         Err(findings) => Outcome::Refused { findings, fingerprint },
     }
 }

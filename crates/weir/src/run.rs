@@ -24,7 +24,7 @@ use crate::watch::Watch;
 const LAST_WRITES: Duration = Duration::from_secs(5);
 
 /// Serves until a signal ends it. Nothing listens unless the whole configuration is good.
-pub(crate) fn run(args: RunArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     if args.rules.is_stdin() {
         let message = "`run` needs a file that it can read again, not standard input";
         return Err(Failure::Usage(message.to_owned()));

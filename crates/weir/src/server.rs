@@ -185,12 +185,24 @@ mod tests {
             }
         }));
         let cases: &[(&str, &[&str], &str)] = &[
-            ("GET /text?a=b", &["HTTP/1.1 200 OK\r\n", "content-length: 5\r\n", "content-type: text/plain\r\n"], "whole"),
+            (
+                "GET /text?a=b",
+                &["HTTP/1.1 200 OK\r\n", "content-length: 5\r\n", "content-type: text/plain\r\n"],
+                "whole",
+            ),
             ("HEAD /text", &["HTTP/1.1 200 OK\r\n", "content-length: 5\r\n"], ""),
-            ("GET /pieces", &["HTTP/1.1 200 OK\r\n", "transfer-encoding: chunked\r\n", "text/css\r\n"], "5\r\npiece\r\n5\r\npiece\r\n5\r\npiece\r\n0\r\n\r\n"),
+            (
+                "GET /pieces",
+                &["HTTP/1.1 200 OK\r\n", "transfer-encoding: chunked\r\n", "text/css\r\n"],
+                "5\r\npiece\r\n5\r\npiece\r\n5\r\npiece\r\n0\r\n\r\n",
+            ),
             ("HEAD /pieces", &["HTTP/1.1 200 OK\r\n"], ""),
             ("GET /other", &["HTTP/1.1 404 Not Found\r\n"], "404 Not Found\n"),
-            ("POST /text", &["HTTP/1.1 405 Method Not Allowed\r\n", "allow: GET, HEAD\r\n"], "405 Method Not Allowed\n"),
+            (
+                "POST /text",
+                &["HTTP/1.1 405 Method Not Allowed\r\n", "allow: GET, HEAD\r\n"],
+                "405 Method Not Allowed\n",
+            ),
         ];
         for (line, head, body) in cases {
             let request = format!("{line} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");

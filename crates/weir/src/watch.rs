@@ -6,16 +6,16 @@
 //! [`poll_interval`](weir_config::settings::ConfigWatch) finds the change.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs;
-use std::future::pending;
-use std::os::fd::OwnedFd;
+use std::future::{pending, poll_fn};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use futures_core::Stream;
+use inotify::{EventStream, Inotify, WatchMask};
 use tokio::time::sleep;
 use weir_config::settings::ConfigWatch;
 
@@ -79,19 +79,15 @@ impl Watch {
     pub(crate) async fn changed(&mut self) -> Change {
         let Some(poll) = self.poll else { return pending().await };
         loop {
-            if self.notices.is_none() {
-                self.notices = Some((self.subscribe)(&self.path));
-                // Between the last look and this moment nobody watched.
-                if self.look().await != self.seen {
-                    break;
-                }
+            // A look comes first: between the last one and a new subscription nobody watched.
+            let subscribe = self.subscribe;
+            let notices = self.notices.get_or_insert_with(|| subscribe(&self.path));
+            if look_aside(&self.path).await != self.seen {
+                break;
             }
             tokio::select! {
-                () = notice(self.notices.as_ref()) => {}
+                () = notices.next() => {}
                 () = sleep(poll) => {}
-            }
-            if self.look().await != self.seen {
-                break;
             }
         }
         // The path may lead through other directories now.
@@ -104,10 +100,10 @@ impl Watch {
     }
 
     async fn come_to_rest(&self) -> Seen {
-        let mut seen = self.look().await;
+        let mut seen = look_aside(&self.path).await;
         for _ in 0..LOOKS {
             sleep(REST).await;
-            let now = self.look().await;
+            let now = look_aside(&self.path).await;
             if now == seen {
                 break;
             }
@@ -115,12 +111,12 @@ impl Watch {
         }
         seen
     }
+}
 
-    /// On another thread: a file system that hangs must not hold up signals and status.
-    async fn look(&self) -> Seen {
-        let path = self.path.clone();
-        tokio::task::spawn_blocking(move || look(&path)).await.unwrap_or(Seen::Nothing)
-    }
+/// Looks on another thread: a file system that hangs must not hold up signals and status.
+async fn look_aside(path: &Path) -> Seen {
+    let path = path.to_owned();
+    tokio::task::spawn_blocking(move || look(&path)).await.unwrap_or(Seen::Nothing)
 }
 
 fn look(path: &Path) -> Seen {
@@ -146,42 +142,46 @@ impl Identity {
     }
 }
 
-/// The system's notices about some directories.
-#[derive(Debug)]
-struct Notices(Option<AsyncFd<OwnedFd>>);
+/// The system's notices about some directories. Without any (there is a bound on how many a user may have) looking now
+/// and then has to do.
+struct Notices(Option<EventStream<[u8; 1024]>>);
 
 impl Notices {
-    /// Without notices (there is a bound on how many a user may have) looking now and then has to do.
     fn watch(path: &Path) -> Self {
-        let watched = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(std::io::Error::from);
-        let watched = watched.and_then(|queue| {
+        let watched = Inotify::init().and_then(|queue| {
             // Not for each write: a log in the same directory would wake the gateway all the time.
-            let events = WatchFlags::CLOSE_WRITE
-                | WatchFlags::CREATE
-                | WatchFlags::DELETE
-                | WatchFlags::MOVED_FROM
-                | WatchFlags::MOVED_TO
-                | WatchFlags::ONLYDIR;
+            let events = WatchMask::CLOSE_WRITE
+                | WatchMask::CREATE
+                | WatchMask::DELETE
+                | WatchMask::MOVED_FROM
+                | WatchMask::MOVED_TO
+                | WatchMask::ONLYDIR;
             for directory in directories(path) {
                 // A directory that is gone again is looked for by the next poll.
-                let _ = inotify::add_watch(&queue, directory, events);
+                let _ = queue.watches().add(directory, events);
             }
-            AsyncFd::with_interest(queue, Interest::READABLE)
+            queue.into_event_stream([0; 1024])
         });
         if let Err(error) = &watched {
             tracing::warn!(%error, "changes of the rules file are not notified; it is looked at now and then");
         }
         Self(watched.ok())
     }
+
+    /// Waits for a notice.
+    async fn next(&mut self) {
+        let Some(stream) = &mut self.0 else { return pending().await };
+        match poll_fn(|cx| Pin::new(&mut *stream).poll_next(cx)).await {
+            Some(Ok(_)) => {}
+            Some(Err(_)) | None => self.0 = None,
+        }
+    }
 }
 
-/// Waits for a notice and takes all there are.
-async fn notice(notices: Option<&Notices>) {
-    let Some(Notices(Some(queue))) = notices else { return pending().await };
-    let Ok(mut ready) = queue.readable().await else { return pending().await };
-    let mut events = [0u8; 4096];
-    while rustix::io::read(queue.get_ref(), &mut events).is_ok_and(|read| read > 0) {}
-    ready.clear_ready();
+impl fmt::Debug for Notices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Notices").field(&self.0.is_some()).finish()
+    }
 }
 
 /// The directories in which a change can make the path lead to another file: that of the file, and those of all

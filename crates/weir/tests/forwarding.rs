@@ -22,11 +22,23 @@ fn hop_by_hop_fields_of_requests_do_not_cross() {
         ("X-Hop: 1\r\nConnection: keep-alive\r\nConnection: X-Hop", &["Connection", "X-Hop"], &[]),
         ("Keep-Alive: timeout=5\r\nProxy-Connection: keep-alive", &["Keep-Alive", "Proxy-Connection"], &[]),
         ("TE: trailers, gzip;q=0.5\r\nConnection: TE", &["TE", "Connection"], &[]),
-        ("Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABk", &["Upgrade", "HTTP2-Settings", "Connection"], &[]),
+        (
+            "Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABk",
+            &["Upgrade", "HTTP2-Settings", "Connection"],
+            &[],
+        ),
         // A client cannot take away what the gateway sets or what frames the message.
-        ("Connection: Host, X-Forwarded-For, X-Real-IP, X-Forwarded-Proto", &["Connection"], &["Host", "X-Forwarded-For", "X-Real-IP", "X-Forwarded-Proto"]),
+        (
+            "Connection: Host, X-Forwarded-For, X-Real-IP, X-Forwarded-Proto",
+            &["Connection"],
+            &["Host", "X-Forwarded-For", "X-Real-IP", "X-Forwarded-Proto"],
+        ),
         ("Connection: , ,\r\nX-End: 1", &["Connection"], &["X-End"]),
-        ("Authorization: Basic eA==\r\nCookie: a=1\r\nCookie: b=2\r\nX_Under: 1", &[], &["Authorization", "Cookie", "X_Under"]),
+        (
+            "Authorization: Basic eA==\r\nCookie: a=1\r\nCookie: b=2\r\nX_Under: 1",
+            &[],
+            &["Authorization", "Cookie", "X_Under"],
+        ),
     ] {
         let request = forwarded(&gateway, &origin, &format!("Host: a.test\r\n{fields}"));
         for name in gone {
@@ -99,59 +111,89 @@ fn forwarding_fields_tell_who_asks() {
     const SPOOFED: &str = "Host: A.test:81\r\nX-Forwarded-For: 6.6.6.6, 7.7.7.7\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: evil.test\r\n\
                            X-Forwarded-Port: 443\r\nX-Real-IP: 6.6.6.6\r\nForwarded: for=6.6.6.6";
     let trusted = |peers: &[&str]| json!({ "trusted_proxies": peers });
-    let real_ip = |header: &str, recursive: bool, trusted: &[&str]| {
-        json!({ "real_ip": { "header": header, "recursive": recursive, "trusted": trusted } })
-    };
+    let real_ip = |header: &str, recursive: bool, trusted: &[&str]| json!({ "real_ip": { "header": header, "recursive": recursive, "trusted": trusted } });
     let cases: &[Case] = &[
         // APISIX: appended, overwritten, dropped.
-        (json!({}), "Host: a.test", &[
-            ("X-Forwarded-For", Some("127.0.0.1")),
-            ("X-Forwarded-Proto", Some("http")),
-            ("X-Forwarded-Host", Some("a.test")),
-            ("X-Real-IP", Some("127.0.0.1")),
-        ]),
-        (json!({}), SPOOFED, &[
-            ("X-Forwarded-For", Some("6.6.6.6, 7.7.7.7, 127.0.0.1")),
-            ("X-Forwarded-Proto", Some("http")),
-            ("X-Forwarded-Host", Some("A.test:81")),
-            ("X-Forwarded-Port", Some("81")),
-            ("X-Real-IP", Some("127.0.0.1")),
-            ("Forwarded", None),
-        ]),
+        (
+            json!({}),
+            "Host: a.test",
+            &[
+                ("X-Forwarded-For", Some("127.0.0.1")),
+                ("X-Forwarded-Proto", Some("http")),
+                ("X-Forwarded-Host", Some("a.test")),
+                ("X-Real-IP", Some("127.0.0.1")),
+            ],
+        ),
+        (
+            json!({}),
+            SPOOFED,
+            &[
+                ("X-Forwarded-For", Some("6.6.6.6, 7.7.7.7, 127.0.0.1")),
+                ("X-Forwarded-Proto", Some("http")),
+                ("X-Forwarded-Host", Some("A.test:81")),
+                ("X-Forwarded-Port", Some("81")),
+                ("X-Real-IP", Some("127.0.0.1")),
+                ("Forwarded", None),
+            ],
+        ),
         // A trusted peer's are kept.
-        (trusted(&["127.0.0.0/8"]), SPOOFED, &[
-            ("X-Forwarded-For", Some("6.6.6.6, 7.7.7.7, 127.0.0.1")),
-            ("X-Forwarded-Proto", Some("https")),
-            ("X-Forwarded-Host", Some("evil.test")),
-            ("X-Forwarded-Port", Some("443")),
-            ("X-Real-IP", Some("127.0.0.1")),
-        ]),
+        (
+            trusted(&["127.0.0.0/8"]),
+            SPOOFED,
+            &[
+                ("X-Forwarded-For", Some("6.6.6.6, 7.7.7.7, 127.0.0.1")),
+                ("X-Forwarded-Proto", Some("https")),
+                ("X-Forwarded-Host", Some("evil.test")),
+                ("X-Forwarded-Port", Some("443")),
+                ("X-Real-IP", Some("127.0.0.1")),
+            ],
+        ),
         // Where some are trusted, the others lose theirs altogether.
-        (trusted(&["10.0.0.1"]), SPOOFED, &[
-            ("X-Forwarded-For", Some("127.0.0.1")),
-            ("X-Forwarded-Proto", Some("http")),
-            ("X-Forwarded-Host", Some("A.test:81")),
-            ("X-Forwarded-Port", Some("81")),
-        ]),
+        (
+            trusted(&["10.0.0.1"]),
+            SPOOFED,
+            &[
+                ("X-Forwarded-For", Some("127.0.0.1")),
+                ("X-Forwarded-Proto", Some("http")),
+                ("X-Forwarded-Host", Some("A.test:81")),
+                ("X-Forwarded-Port", Some("81")),
+            ],
+        ),
         // The client's address out of a field.
         (real_ip("X-Real-IP", false, &["127.0.0.1"]), SPOOFED, &[("X-Real-IP", Some("6.6.6.6"))]),
         (real_ip("X-Real-IP", false, &["10.0.0.0/8"]), SPOOFED, &[("X-Real-IP", Some("127.0.0.1"))]),
-        (real_ip("X-Real-IP", false, &["127.0.0.1"]), "Host: a\r\nX-Real-IP: nonsense", &[("X-Real-IP", Some("127.0.0.1"))]),
+        (
+            real_ip("X-Real-IP", false, &["127.0.0.1"]),
+            "Host: a\r\nX-Real-IP: nonsense",
+            &[("X-Real-IP", Some("127.0.0.1"))],
+        ),
         (real_ip("X-Forwarded-For", false, &["127.0.0.1"]), SPOOFED, &[("X-Real-IP", Some("7.7.7.7"))]),
         (real_ip("X-Forwarded-For", true, &["127.0.0.1", "7.7.7.0/24"]), SPOOFED, &[("X-Real-IP", Some("6.6.6.6"))]),
         (real_ip("X-Forwarded-For", true, &["127.0.0.1"]), SPOOFED, &[("X-Real-IP", Some("7.7.7.7"))]),
-        (real_ip("X-Forwarded-For", true, &["127.0.0.1"]), "Host: a\r\nX-Forwarded-For: 2001:db8::7", &[("X-Real-IP", Some("2001:db8::7"))]),
-        (real_ip("X-Forwarded-For", true, &["0.0.0.0/0"]), "Host: a\r\nX-Forwarded-For: 1.1.1.1, 2.2.2.2", &[("X-Real-IP", Some("1.1.1.1"))]),
+        (
+            real_ip("X-Forwarded-For", true, &["127.0.0.1"]),
+            "Host: a\r\nX-Forwarded-For: 2001:db8::7",
+            &[("X-Real-IP", Some("2001:db8::7"))],
+        ),
+        (
+            real_ip("X-Forwarded-For", true, &["0.0.0.0/0"]),
+            "Host: a\r\nX-Forwarded-For: 1.1.1.1, 2.2.2.2",
+            &[("X-Real-IP", Some("1.1.1.1"))],
+        ),
     ];
-    each(cases, |(settings, fields, _)| format!("{settings} {fields:?}"), |(settings, fields, expected)| {
-        let origin = Origin::hello();
-        let gateway = Gateway::with(route_to(&[origin.node()]), settings);
-        let request = forwarded(&gateway, &origin, fields);
-        for (name, value) in *expected {
-            let all = request.fields.all(name);
-            assert_eq!(all, value.iter().copied().collect::<Vec<_>>(), "{name} in {request:?}");
-        }
-    });
+    each(
+        cases,
+        |(settings, fields, _)| format!("{settings} {fields:?}"),
+        |(settings, fields, expected)| {
+            let origin = Origin::hello();
+            let gateway = Gateway::with(route_to(&[origin.node()]), settings);
+            let request = forwarded(&gateway, &origin, fields);
+            for (name, value) in *expected {
+                let all = request.fields.all(name);
+                assert_eq!(all, value.iter().copied().collect::<Vec<_>>(), "{name} in {request:?}");
+            }
+        },
+    );
 }
 
 #[test]
@@ -159,7 +201,8 @@ fn the_port_is_that_of_host_or_of_the_listener() {
     let origin = Origin::hello();
     let gateway = Gateway::start(route_to(&[origin.node()]));
     let own = gateway.addr.port().to_string();
-    for (host, port) in [("a.test:8080", "8080"), ("a.test", own.as_str()), ("[::1]:81", "81"), ("[::1]", own.as_str())] {
+    for (host, port) in [("a.test:8080", "8080"), ("a.test", own.as_str()), ("[::1]:81", "81"), ("[::1]", own.as_str())]
+    {
         let request = forwarded(&gateway, &origin, &format!("Host: {host}"));
         assert_eq!(request.fields.all("x-forwarded-port"), [port], "{host}");
     }

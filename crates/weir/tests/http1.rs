@@ -2,9 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::{
-    Answer, Fault, Framing, Gateway, Nginx, Origin, chunked, each, get, post, route_to, route_with,
-};
+use crate::harness::{Answer, Fault, Framing, Gateway, Nginx, Origin, chunked, each, get, post, route_to, route_with};
 
 /// Deterministic bytes in which a shift or a repetition shows.
 fn pattern(count: usize) -> Vec<u8> {
@@ -73,14 +71,18 @@ fn a_message_may_come_in_pieces_of_any_size() {
         b"X-Sum: 7\r\n\r\n".to_vec(),
     ]
     .concat();
-    each(&[1, 2, 3, 7, 64], |step| format!("pieces of {step}"), |step| {
-        let mut client = gateway.client();
-        for piece in message.chunks(*step) {
-            client.send(piece);
-        }
-        let response = client.response();
-        assert_eq!((response.status, &response.body), (200, &body));
-    });
+    each(
+        &[1, 2, 3, 7, 64],
+        |step| format!("pieces of {step}"),
+        |step| {
+            let mut client = gateway.client();
+            for piece in message.chunks(*step) {
+                client.send(piece);
+            }
+            let response = client.response();
+            assert_eq!((response.status, &response.body), (200, &body));
+        },
+    );
 }
 
 #[test]
@@ -130,6 +132,7 @@ fn answers_without_a_body_end_with_their_head() {
     ] {
         let response = client.request(format!("{method} {path} HTTP/1.1\r\nHost: a.test\r\n\r\n"));
         assert_eq!((response.status, response.field("content-length")), (status, length), "{method} {path}");
+        assert!(!response.reason.is_empty(), "{method} {path}");
     }
     assert_eq!(origin.connections(), 1, "each answer left a connection that could be used again");
 }
@@ -144,7 +147,8 @@ fn interim_responses_reach_the_client() {
                     connection.send("HTTP/1.1 100 Continue\r\n\r\n");
                 }
                 "/hints" => {
-                    connection.send("HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\nConnection: x-hop\r\nX-Hop: 1\r\n\r\n");
+                    connection
+                        .send("HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\nConnection: x-hop\r\nX-Hop: 1\r\n\r\n");
                     connection.send("HTTP/1.1 103 Early Hints\r\nLink: </b.css>\r\n\r\n");
                 }
                 _ => {}
@@ -265,22 +269,28 @@ fn pipelined_requests_are_answered_in_order() {
             0 => bytes.extend(get(&path).bytes()),
             1 => bytes.extend(post(&path, &body).bytes()),
             _ => {
-                bytes.extend(format!("PUT {path} HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n").bytes());
+                bytes.extend(
+                    format!("PUT {path} HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n").bytes(),
+                );
                 bytes.extend(chunked(body.as_bytes(), 3));
             }
         }
         expected.push((path, if number % 3 == 0 { String::new() } else { body }));
     }
-    each(&[usize::MAX, 1, 17, 1000], |step| format!("in pieces of {step}"), |step| {
-        let mut client = gateway.client();
-        for piece in bytes.chunks((*step).min(bytes.len())) {
-            client.send(piece);
-        }
-        for (path, body) in &expected {
-            let response = client.response();
-            assert_eq!((response.field("x-target"), &response.text()), (Some(path.as_str()), body));
-        }
-    });
+    each(
+        &[usize::MAX, 1, 17, 1000],
+        |step| format!("in pieces of {step}"),
+        |step| {
+            let mut client = gateway.client();
+            for piece in bytes.chunks((*step).min(bytes.len())) {
+                client.send(piece);
+            }
+            for (path, body) in &expected {
+                let response = client.response();
+                assert_eq!((response.field("x-target"), &response.text()), (Some(path.as_str()), body));
+            }
+        },
+    );
 }
 
 #[test]
@@ -359,14 +369,18 @@ fn a_body_that_is_cut_off_upstream_does_not_look_whole() {
         }
     });
     let gateway = Gateway::start(route_to(&[origin.node()]));
-    each(&["/length", "/chunked", "/chunked-reset", "/chunk", "/bad-chunk"], |path| path.to_string(), |path| {
-        let mut client = gateway.client();
-        client.send(get(path));
-        let answer = client.try_response();
-        // A failure that was seen before the head went out may also be told as one.
-        let told = answer.as_ref().is_ok_and(|r| r.status == 502);
-        assert!(told || matches!(answer, Err(Fault::Closed | Fault::Reset)), "{answer:?}");
-    });
+    each(
+        &["/length", "/chunked", "/chunked-reset", "/chunk", "/bad-chunk"],
+        |path| path.to_string(),
+        |path| {
+            let mut client = gateway.client();
+            client.send(get(path));
+            let answer = client.try_response();
+            // A failure that was seen before the head went out may also be told as one.
+            let told = answer.as_ref().is_ok_and(|r| r.status == 502);
+            assert!(told || matches!(answer, Err(Fault::Closed | Fault::Reset)), "{answer:?}");
+        },
+    );
 }
 
 #[test]
@@ -396,7 +410,8 @@ fn an_nginx_origin_is_served_through() {
     assert_eq!((response.status, response.field("content-length")), (200, Some("300000")));
     // nginx answers this one before it has read the body, which may cost the connection.
     let response = gateway.client().request(
-        [b"PUT /upload HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec(), chunked(&file, 5000)].concat(),
+        [b"PUT /upload HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec(), chunked(&file, 5000)]
+            .concat(),
     );
     assert_eq!(response.status, 200);
     assert_eq!(client.get("/gone").text(), "nothing here");

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Fault, Gateway, LIMIT, Origin, chunked, each, get, post, route_to, route_with, timed, wait_until};
+use crate::harness::{
+    Fault, Gateway, LIMIT, Origin, chunked, each, get, post, route_to, route_with, timed, wait_until,
+};
 
 fn limited(origin: &Origin, settings: &Value) -> Gateway {
     Gateway::with(route_to(&[origin.node()]), settings)
@@ -46,17 +48,21 @@ fn heads_are_bounded() {
         ("a target of 501", target(501), 414),
         ("a target of 100,000", target(100_000), 414),
     ];
-    each(&cases, |(name, ..)| name.to_string(), |(_, bytes, status)| {
-        let mut client = gateway.client();
-        // The gateway may answer and close before it has everything.
-        client.offer(bytes);
-        let response = client.response();
-        assert_eq!(response.status, *status, "{response:?}");
-        if *status != 200 {
-            assert!(!response.keeps_connection());
-            client.expect_close();
-        }
-    });
+    each(
+        &cases,
+        |(name, ..)| name.to_string(),
+        |(_, bytes, status)| {
+            let mut client = gateway.client();
+            // The gateway may answer and close before it has everything.
+            client.offer(bytes);
+            let response = client.response();
+            assert_eq!(response.status, *status, "{response:?}");
+            if *status != 200 {
+                assert!(!response.keeps_connection());
+                client.expect_close();
+            }
+        },
+    );
     // An endless line is cut off without an end in sight.
     let mut client = gateway.client();
     client.offer(format!("GET / HTTP/1.1\r\nHost: a.test\r\nX-A: {}", "a".repeat(4096)));
@@ -84,15 +90,19 @@ fn request_bodies_are_bounded() {
         ("1001 bytes in one chunk", chunks(1001, 1001), 413),
         ("a million bytes in chunks", chunks(1_000_000, 10_000), 413),
     ];
-    each(&cases, |(name, ..)| name.to_string(), |(_, bytes, status)| {
-        let mut client = gateway.client();
-        client.offer(bytes);
-        let response = client.response();
-        assert_eq!(response.status, *status, "{response:?}");
-        if *status != 200 {
-            client.expect_close();
-        }
-    });
+    each(
+        &cases,
+        |(name, ..)| name.to_string(),
+        |(_, bytes, status)| {
+            let mut client = gateway.client();
+            client.offer(bytes);
+            let response = client.response();
+            assert_eq!(response.status, *status, "{response:?}");
+            if *status != 200 {
+                client.expect_close();
+            }
+        },
+    );
     assert!(origin.complete().iter().all(|request| request.body.len() <= 1000), "too long a body came through whole");
 }
 
@@ -148,14 +158,18 @@ fn a_request_body_has_to_go_on() {
     let origin = Origin::hello();
     let gateway = limited(&origin, &json!({ "timeouts": { "body": "300ms", "idle": "10s" } }));
     let heads = ["Content-Length: 1000", "Transfer-Encoding: chunked"];
-    each(&heads, |head| head.to_string(), |framing| {
-        let mut client = gateway.client();
-        client.send(format!("POST / HTTP/1.1\r\nHost: a.test\r\n{framing}\r\n\r\n3\r\nabc\r\n"));
-        let (response, took) = timed(|| client.response());
-        assert_eq!(response.status, 408);
-        assert!(took >= Duration::from_millis(250) && took < LIMIT / 2, "after {took:?}");
-        client.expect_close();
-    });
+    each(
+        &heads,
+        |head| head.to_string(),
+        |framing| {
+            let mut client = gateway.client();
+            client.send(format!("POST / HTTP/1.1\r\nHost: a.test\r\n{framing}\r\n\r\n3\r\nabc\r\n"));
+            let (response, took) = timed(|| client.response());
+            assert_eq!(response.status, 408);
+            assert!(took >= Duration::from_millis(250) && took < LIMIT / 2, "after {took:?}");
+            client.expect_close();
+        },
+    );
     assert!(origin.complete().is_empty());
     // The time between two reads counts, not that of the whole body.
     let mut client = gateway.client();

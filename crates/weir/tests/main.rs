@@ -7,3 +7,21 @@
 #![allow(clippy::disallowed_types, reason = "origins are ordinary threads that share what they have seen")]
 
 mod harness;
+
+mod budget;
+mod cli;
+mod control;
+mod descriptors;
+mod dns;
+mod forwarding;
+mod http1;
+mod limits;
+mod observe;
+mod paths;
+mod quickstart;
+mod reload;
+mod retries;
+mod streaming;
+mod strict;
+mod upstreams;
+mod workers;

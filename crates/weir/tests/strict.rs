@@ -94,16 +94,20 @@ fn malformed_requests_are_refused_and_the_connection_closed() {
     let origin = Origin::hello();
     let gateway = Gateway::start(route_to(&[origin.node()]));
     let cases = refused_heads();
-    each(&cases, |(name, bytes, _)| format!("{name}: {bytes:?}"), |(_, bytes, statuses)| {
-        let bytes: Vec<u8> = bytes.chars().map(|c| u8::try_from(u32::from(c)).expect("ISO 8859-1")).collect();
-        let mut client = gateway.client();
-        // A request behind it must not be taken for one.
-        client.send([&bytes, get("/smuggled").as_bytes()].concat());
-        let response = client.response();
-        assert!(statuses.contains(&response.status), "{response:?}");
-        assert!(!response.keeps_connection(), "{response:?}");
-        client.expect_close();
-    });
+    each(
+        &cases,
+        |(name, bytes, _)| format!("{name}: {bytes:?}"),
+        |(_, bytes, statuses)| {
+            let bytes: Vec<u8> = bytes.chars().map(|c| u8::try_from(u32::from(c)).expect("ISO 8859-1")).collect();
+            let mut client = gateway.client();
+            // A request behind it must not be taken for one.
+            client.send([&bytes, get("/smuggled").as_bytes()].concat());
+            let response = client.response();
+            assert!(statuses.contains(&response.status), "{response:?}");
+            assert!(!response.keeps_connection(), "{response:?}");
+            client.expect_close();
+        },
+    );
     assert_eq!(origin.connections(), 0, "something reached the origin: {:?}", origin.requests());
 }
 
@@ -134,22 +138,26 @@ fn malformed_bodies_are_refused_and_never_look_whole() {
         "10000000000000005\r\nhello\r\n0\r\n\r\n",
         "ffffffffffffffff\r\nhello\r\n0\r\n\r\n",
     ];
-    each(&cases, |body| format!("{body:?}"), |body| {
-        // At once with the head, and after it, when the head may have gone on already.
-        for apart in [false, true] {
-            let mut client = gateway.client();
-            let head = "POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n";
-            if apart {
-                client.send(head);
-                client.send(format!("{body}{}", get("/smuggled")));
-            } else {
-                client.send(format!("{head}{body}{}", get("/smuggled")));
+    each(
+        &cases,
+        |body| format!("{body:?}"),
+        |body| {
+            // At once with the head, and after it, when the head may have gone on already.
+            for apart in [false, true] {
+                let mut client = gateway.client();
+                let head = "POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n";
+                if apart {
+                    client.send(head);
+                    client.send(format!("{body}{}", get("/smuggled")));
+                } else {
+                    client.send(format!("{head}{body}{}", get("/smuggled")));
+                }
+                let response = client.response();
+                assert_eq!(response.status, 400, "apart: {apart}: {response:?}");
+                client.expect_close();
             }
-            let response = client.response();
-            assert_eq!(response.status, 400, "apart: {apart}: {response:?}");
-            client.expect_close();
-        }
-    });
+        },
+    );
     assert!(origin.complete().is_empty(), "the origin took a malformed request for one: {:?}", origin.complete());
 }
 
@@ -173,15 +181,19 @@ fn unusual_requests_that_are_correct_are_served() {
         ("a tab in a value", post("X-A: a\tb\r\nContent-Length: 0", ""), ""),
         ("empty list elements", post("Connection: ,, keep-alive ,\r\nContent-Length: 2", "hi"), "hi"),
     ];
-    each(&cases, |(name, ..)| name.to_string(), |(_, bytes, body)| {
-        let mut client = gateway.client();
-        for _ in 0..2 {
-            let response = client.request(bytes.trim_start_matches("\r\n"));
-            assert_eq!((response.status, response.text().as_str()), (200, *body), "{response:?}");
-        }
-        client.send(bytes);
-        assert_eq!(client.response().status, 200);
-    });
+    each(
+        &cases,
+        |(name, ..)| name.to_string(),
+        |(_, bytes, body)| {
+            let mut client = gateway.client();
+            for _ in 0..2 {
+                let response = client.request(bytes.trim_start_matches("\r\n"));
+                assert_eq!((response.status, response.text().as_str()), (200, *body), "{response:?}");
+            }
+            client.send(bytes);
+            assert_eq!(client.response().status, 200);
+        },
+    );
 }
 
 #[test]
@@ -215,27 +227,31 @@ fn malformed_responses_are_a_502_and_their_connection_is_not_used_again() {
         ("half a status line", "HTTP/1.1 2".to_owned()),
         ("an empty line first", format!("\r\n{}", ok("Content-Length: 5"))),
     ];
-    each(&cases, |(name, _)| name.to_string(), |(_, bytes)| {
-        let answer = bytes.clone();
-        let origin = Origin::scripted(move |connection| {
-            if connection.request().is_some() {
-                connection.send(&answer);
-                connection.finish_sending();
-                connection.await_close();
+    each(
+        &cases,
+        |(name, _)| name.to_string(),
+        |(_, bytes)| {
+            let answer = bytes.clone();
+            let origin = Origin::scripted(move |connection| {
+                if connection.request().is_some() {
+                    connection.send(&answer);
+                    connection.finish_sending();
+                    connection.await_close();
+                }
+            });
+            let gateway = Gateway::start(route_to(&[origin.node()]));
+            let mut client = gateway.client();
+            for number in 1..=2 {
+                // POST: what was sent once is not sent again.
+                let response = client.request("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 0\r\n\r\n");
+                assert_eq!(response.status, 502, "{response:?}");
+                assert_eq!(response.json(), serde_json::json!({ "error_msg": "502 Bad Gateway" }), "{response:?}");
+                assert!(response.field("x-weir-error").is_some_and(|e| e.starts_with("upstream")), "{response:?}");
+                assert!(response.keeps_connection(), "the client has done nothing wrong: {response:?}");
+                assert_eq!(origin.connections(), number, "the connection was used again");
             }
-        });
-        let gateway = Gateway::start(route_to(&[origin.node()]));
-        let mut client = gateway.client();
-        for number in 1..=2 {
-            // POST: what was sent once is not sent again.
-            let response = client.request("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 0\r\n\r\n");
-            assert_eq!(response.status, 502, "{response:?}");
-            assert_eq!(response.json(), serde_json::json!({ "error_msg": "502 Bad Gateway" }), "{response:?}");
-            assert!(response.field("x-weir-error").is_some_and(|e| e.starts_with("upstream")), "{response:?}");
-            assert!(response.keeps_connection(), "the client has done nothing wrong: {response:?}");
-            assert_eq!(origin.connections(), number, "the connection was used again");
-        }
-    });
+        },
+    );
 }
 
 #[test]
@@ -246,25 +262,32 @@ fn bytes_behind_a_response_are_never_anybodys_answer() {
         ("another response", format!("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello{stray}")),
         ("after 204", format!("HTTP/1.1 204 No Content\r\n\r\n{stray}")),
         ("after 304", format!("HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n{stray}")),
-        ("after chunks", format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n{stray}")),
+        (
+            "after chunks",
+            format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n{stray}"),
+        ),
         ("garbage", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello\r\n\r\n".to_owned()),
     ];
-    each(&cases, |(name, _)| name.to_string(), |(_, bytes)| {
-        let first = bytes.clone();
-        let origin = Origin::scripted(move |connection| {
-            while let Some(request) = connection.request() {
-                connection.send(match request.target.as_str() {
-                    "/first" => first.as_str(),
-                    _ => "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\ngood!",
-                });
+    each(
+        &cases,
+        |(name, _)| name.to_string(),
+        |(_, bytes)| {
+            let first = bytes.clone();
+            let origin = Origin::scripted(move |connection| {
+                while let Some(request) = connection.request() {
+                    connection.send(match request.target.as_str() {
+                        "/first" => first.as_str(),
+                        _ => "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\ngood!",
+                    });
+                }
+            });
+            let gateway = Gateway::start(route_to(&[origin.node()]));
+            let mut client = gateway.client();
+            for _ in 0..3 {
+                assert!(client.get("/first").status < 400);
+                let response = client.get("/second");
+                assert_eq!((response.status, response.text().as_str()), (200, "good!"));
             }
-        });
-        let gateway = Gateway::start(route_to(&[origin.node()]));
-        let mut client = gateway.client();
-        for _ in 0..3 {
-            assert!(client.get("/first").status < 400);
-            let response = client.get("/second");
-            assert_eq!((response.status, response.text().as_str()), (200, "good!"));
-        }
-    });
+        },
+    );
 }

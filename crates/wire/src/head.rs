@@ -99,7 +99,8 @@ struct Facts {
     close: bool,
     keep_alive: bool,
     upgrade: bool,
-    connection: bool,
+    /// Whether `Connection` names fields.
+    names_fields: bool,
 }
 
 #[derive(Default, PartialEq, Eq, Clone, Copy)]
@@ -320,7 +321,10 @@ impl Facts {
             }
             Known::Connection => {
                 field.state = State::Hop;
-                self.connection = true;
+                if value == b"keep-alive" {
+                    self.keep_alive = true;
+                    return Ok(());
+                }
                 for option in list(value) {
                     if option.eq_ignore_ascii_case(b"close") {
                         self.close = true;
@@ -328,6 +332,8 @@ impl Facts {
                         self.keep_alive = true;
                     } else if option.eq_ignore_ascii_case(b"upgrade") {
                         self.upgrade = true;
+                    } else {
+                        self.names_fields = true;
                     }
                 }
             }
@@ -340,7 +346,7 @@ impl Facts {
     /// Holds back the fields that `Connection` names (RFC 9110 section 7.6.1), except those that frame or route the
     /// message: a client must not be able to take these away from the upstream.
     fn hold_back_listed(&self, fields: &mut Fields, buf: &[u8]) -> Result<(), Reject> {
-        if !self.connection {
+        if !self.names_fields {
             return Ok(());
         }
         let mut count = 0;

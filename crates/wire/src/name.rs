@@ -42,26 +42,63 @@ impl Known {
     /// The id of a field name, whatever its case.
     #[must_use]
     pub fn classify(name: &[u8]) -> Self {
-        // By length first: at most three comparisons a name.
-        let candidates: &[(&[u8], Self)] = match name.len() {
-            2 => &[(b"te", Self::Te)],
-            4 => &[(b"host", Self::Host), (b"date", Self::Date)],
-            6 => &[(b"accept", Self::Accept), (b"cookie", Self::Cookie), (b"apikey", Self::Apikey), (b"expect", Self::Expect),
-                (b"server", Self::Server)],
-            7 => &[(b"upgrade", Self::Upgrade), (b"trailer", Self::Trailer)],
-            9 => &[(b"x-real-ip", Self::XRealIp), (b"forwarded", Self::Forwarded)],
-            10 => &[(b"user-agent", Self::UserAgent), (b"connection", Self::Connection), (b"keep-alive", Self::KeepAlive)],
-            12 => &[(b"content-type", Self::ContentType), (b"max-forwards", Self::MaxForwards)],
-            13 => &[(b"authorization", Self::Authorization)],
-            14 => &[(b"content-length", Self::ContentLength), (b"http2-settings", Self::Http2Settings)],
-            15 => &[(b"accept-encoding", Self::AcceptEncoding), (b"x-forwarded-for", Self::XForwardedFor)],
-            16 => &[(b"content-encoding", Self::ContentEncoding), (b"x-forwarded-host", Self::XForwardedHost),
-                (b"x-forwarded-port", Self::XForwardedPort), (b"proxy-connection", Self::ProxyConnection)],
-            17 => &[(b"transfer-encoding", Self::TransferEncoding), (b"x-forwarded-proto", Self::XForwardedProto)],
-            _ => &[],
+        // By length and first letter: hardly ever more than one comparison, and none for most names.
+        let Some(first) = name.first() else { return Self::Other };
+        let candidate: (&[u8], Self) = match (name.len(), first | 0x20) {
+            (2, b't') => (b"te", Self::Te),
+            (4, b'h') => (b"host", Self::Host),
+            (4, b'd') => (b"date", Self::Date),
+            (6, b'a') => match name.get(1).map(|b| b | 0x20) {
+                Some(b'c') => (b"accept", Self::Accept),
+                Some(b'p') => (b"apikey", Self::Apikey),
+                _ => return Self::Other,
+            },
+            (6, b'c') => (b"cookie", Self::Cookie),
+            (6, b'e') => (b"expect", Self::Expect),
+            (6, b's') => (b"server", Self::Server),
+            (7, b'u') => (b"upgrade", Self::Upgrade),
+            (7, b't') => (b"trailer", Self::Trailer),
+            (9, b'x') => (b"x-real-ip", Self::XRealIp),
+            (9, b'f') => (b"forwarded", Self::Forwarded),
+            (10, b'u') => (b"user-agent", Self::UserAgent),
+            (10, b'c') => (b"connection", Self::Connection),
+            (10, b'k') => (b"keep-alive", Self::KeepAlive),
+            (12, b'c') => (b"content-type", Self::ContentType),
+            (12, b'm') => (b"max-forwards", Self::MaxForwards),
+            (13, b'a') => (b"authorization", Self::Authorization),
+            (14, b'c') => (b"content-length", Self::ContentLength),
+            (14, b'h') => (b"http2-settings", Self::Http2Settings),
+            (15, b'a') => (b"accept-encoding", Self::AcceptEncoding),
+            (15, b'x') => (b"x-forwarded-for", Self::XForwardedFor),
+            (16, b'c') => (b"content-encoding", Self::ContentEncoding),
+            (16, b'x') => match name.get(12).map(|b| b | 0x20) {
+                Some(b'h') => (b"x-forwarded-host", Self::XForwardedHost),
+                Some(b'p') => (b"x-forwarded-port", Self::XForwardedPort),
+                _ => return Self::Other,
+            },
+            (16, b'p') => (b"proxy-connection", Self::ProxyConnection),
+            (17, b't') => (b"transfer-encoding", Self::TransferEncoding),
+            (17, b'x') => (b"x-forwarded-proto", Self::XForwardedProto),
+            _ => return Self::Other,
         };
-        candidates.iter().find(|(text, _)| name.eq_ignore_ascii_case(text)).map_or(Self::Other, |(_, id)| *id)
+        if eq_token(name, candidate.0) { candidate.1 } else { Self::Other }
     }
+}
+
+/// Whether a token is `lower` in any case, eight bytes at a time. Setting bit 5 makes letters lower-case and leaves `-`
+/// and digits as they are; no other byte of a token becomes one of these.
+fn eq_token(token: &[u8], lower: &[u8]) -> bool {
+    fn word(bytes: &[u8]) -> u64 {
+        bytes.iter().rev().fold(0, |word, b| word << 8 | u64::from(*b))
+    }
+    if token.len() != lower.len() {
+        return false;
+    }
+    let (token_words, token_rest) = token.as_chunks::<8>();
+    let (lower_words, lower_rest) = lower.as_chunks::<8>();
+    const BIT: u64 = 0x2020_2020_2020_2020;
+    token_words.iter().zip(lower_words).all(|(t, l)| u64::from_le_bytes(*t) | BIT == u64::from_le_bytes(*l))
+        && word(token_rest) | BIT == word(lower_rest) | BIT
 }
 
 /// A field name compiled once from configuration: its text and its id.

@@ -1,13 +1,11 @@
 //! From a tree to sections and items.
 
+use super::Loader;
 use super::foreign::SECTIONS;
 use super::item::Item;
-use super::Loader;
 use crate::diagnostic::{Diagnostic, nearest};
 use crate::node::{Key, Kind, Node};
-use crate::resource::{
-    Consumer, ConsumerGroup, Document, GlobalRule, PluginConfig, Route, Service, Upstream,
-};
+use crate::resource::{Consumer, ConsumerGroup, Document, GlobalRule, PluginConfig, Route, Service, Upstream};
 use crate::unsupported::{Place, take_out};
 
 impl Loader<'_> {
@@ -49,7 +47,8 @@ impl Loader<'_> {
             let name = &*key.text;
             let empty = value.is_null() || value.as_seq().is_some_and(<[Node]>::is_empty);
             if name == "plugins" && !empty {
-                let warning = Diagnostic::warning(key.mark, name, "has no effect: every plugin of the gateway is available");
+                let warning =
+                    Diagnostic::warning(key.mark, name, "has no effect: every plugin of the gateway is available");
                 self.found.push(warning);
             } else if !SECTIONS.contains(&name) {
                 let warning = Diagnostic::warning(key.mark, name, "unknown section, left aside");

@@ -324,11 +324,11 @@ impl Item for Consumer {
     }
 
     fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
-        if let (Some(id), Some(username)) = (node.get("id"), node.get("username")) {
-            if readable_id(id) != readable_id(username) {
-                let message = "the id of a consumer is its username; this one differs";
-                loader.found.push(Diagnostic::error(id.mark, field(path, "id"), message));
-            }
+        if let (Some(id), Some(username)) = (node.get("id"), node.get("username"))
+            && readable_id(id) != readable_id(username)
+        {
+            let message = "the id of a consumer is its username; this one differs";
+            loader.found.push(Diagnostic::error(id.mark, field(path, "id"), message));
         }
         // The username may be longer than other ids.
         node.remove("id");

@@ -77,7 +77,9 @@ impl Loader<'_> {
         let near = self.nearest_id(id.as_str(), known);
         self.found.push(match near {
             Some(near) => error.with_hint(format!("did you mean {near}?")),
-            None if known.is_empty() && !self.invalid_ids.contains_key(section) => error.with_hint(format!("the file has no {section}")),
+            None if known.is_empty() && !self.invalid_ids.contains_key(section) => {
+                error.with_hint(format!("the file has no {section}"))
+            }
             None => error,
         });
         false

@@ -103,11 +103,11 @@ pub(crate) fn prepare_upstream(node: &mut Node, path: &str, found: &mut Vec<Diag
     }
     mend_type(node, path, found);
     for name in ["key", "hash_on"] {
-        if let Some((key, _)) = node.remove(name) {
-            if !taken.contains(&"type") {
-                let message = "has no effect with the type roundrobin";
-                found.push(Diagnostic::warning(key.mark, field(path, name), message));
-            }
+        if let Some((key, _)) = node.remove(name)
+            && !taken.contains(&"type")
+        {
+            let message = "has no effect with the type roundrobin";
+            found.push(Diagnostic::warning(key.mark, field(path, name), message));
         }
     }
     let pass_host = node.get("pass_host").and_then(Node::as_str).unwrap_or("pass");

@@ -130,9 +130,7 @@ impl Reader<'_> {
                 Ok(kind)
             }
             _ => {
-                for (word, kind) in
-                    [("true", Kind::Bool(true)), ("false", Kind::Bool(false)), ("null", Kind::Null)]
-                {
+                for (word, kind) in [("true", Kind::Bool(true)), ("false", Kind::Bool(false)), ("null", Kind::Null)] {
                     if self.text[self.at..].starts_with(word) {
                         self.at += word.len();
                         return Ok(kind);

@@ -181,9 +181,8 @@ impl Reader<'_> {
         // The parser often stands behind the alias it does not know.
         let list_item = line.split([' ', '[', ',']).any(|word| word.starts_with('*'));
         if error.message.contains("anchor") || error.message.contains("alias") || (list_item && line.contains('*')) {
-            return error.with_hint(
-                "a value that begins with '*' is a YAML alias; write it in quotes: \"*.example.com\"",
-            );
+            return error
+                .with_hint("a value that begins with '*' is a YAML alias; write it in quotes: \"*.example.com\"");
         }
         if value.starts_with("|$") || value.starts_with(">$") {
             return error.with_hint("a block text begins on the line after '|' or '>'");
@@ -191,10 +190,10 @@ impl Reader<'_> {
         if line.trim_start_matches(' ').starts_with('\t') {
             return error.with_hint("YAML is indented with spaces, not with tabs");
         }
-        if let Some(at) = line.find("{{") {
-            if !line[..at].ends_with('$') {
-                return error.with_hint("a text that begins with '{' must stand in quotes");
-            }
+        if let Some(at) = line.find("{{")
+            && !line[..at].ends_with('$')
+        {
+            return error.with_hint("a text that begins with '{' must stand in quotes");
         }
         error
     }

@@ -147,7 +147,8 @@ impl JsonSchema for Endpoint {
     }
 }
 
-const DNS_EXPECTED: &str = "the address of a name server, with or without a port: 10.0.0.2, 10.0.0.2:5353, [fd00::2]:53";
+const DNS_EXPECTED: &str =
+    "the address of a name server, with or without a port: 10.0.0.2, 10.0.0.2:5353, [fd00::2]:53";
 
 impl Serialize for DnsServer {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

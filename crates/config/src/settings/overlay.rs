@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::Settings;
 use crate::diagnostic::{Diagnostic, nearest};
 use crate::env::substitute;
-use crate::node::{Key, Kind, Mark, Node, plain_scalar, quoted};
+use crate::node::{Key, Kind, Mark, Node, plain_scalar};
 use crate::schema;
 
 /// A single setting.
@@ -67,7 +67,7 @@ impl Settings {
     /// Reads the settings: defaults, file, environment and flags, each over the one before it. `Ok` comes with
     /// warnings, `Err` holds everything that is wrong.
     pub fn load(source: SettingsSource<'_>) -> Result<(Self, Vec<Diagnostic>), Vec<Diagnostic>> {
-        let mut overlay = Overlay { root: Node::empty_map(), found: Vec::new(), given: Vec::new() };
+        let mut overlay = Overlay { root: Node::empty_map(), found: Vec::new(), given: Vec::new(), unreadable: false };
         if let Some((name, text)) = source.file {
             overlay.file(name, text, source.variables);
         }
@@ -89,6 +89,8 @@ struct Overlay {
     found: Vec<Diagnostic>,
     /// Settings that did not come from the file, with where they came from.
     given: Vec<(String, String)>,
+    /// Whether the file is so wrong that its settings are not worth looking at.
+    unreadable: bool,
 }
 
 impl Overlay {
@@ -101,10 +103,13 @@ impl Overlay {
             Err(mut error) => {
                 error.mark = substituted.original(error.mark);
                 self.found.push(error.in_file(name));
+                self.unreadable = true;
                 return;
             }
         };
         let mut found = substituted.settle(&mut parsed);
+        // What follows would only repeat that the values are wrong.
+        self.unreadable = found.iter().any(Diagnostic::is_error);
         for repeated in &parsed.repeated {
             let message = format!("the same key stands at {} already", repeated.first);
             found.push(Diagnostic::error(repeated.second, repeated.path.clone(), message));
@@ -121,6 +126,7 @@ impl Overlay {
         if let Some((key, _)) = rules.iter().find_map(|name| parsed.root.entry(name)) {
             let message = "not a settings file: this is a rules file";
             found.push(Diagnostic::error(key.mark, &*key.text, message));
+            self.unreadable = true;
         }
         self.found.extend(found.into_iter().map(|found| found.in_file(name)));
         self.root = parsed.root;
@@ -153,26 +159,21 @@ impl Overlay {
             let text = text.trim();
             Node::new(if leaf.text { Kind::Str(text.to_owned()) } else { plain_scalar(text.to_owned()) })
         };
-        let node = if leaf.list && value.trim_start().starts_with('[') {
-            match Node::parse(value) {
-                Ok(parsed) => parsed.root,
-                Err(error) => {
-                    let message = format!("{} is not a list: {}", quoted(value), error.message);
-                    self.found.push(Diagnostic::error(Mark::NONE, leaf.path.as_str(), message).in_file(from));
-                    return;
-                }
+        let node = match bracketed(value) {
+            Some(list) if leaf.list => list,
+            _ if leaf.list => {
+                Node::new(Kind::Seq(value.split(',').filter(|part| !part.trim().is_empty()).map(scalar).collect()))
             }
-        } else if leaf.list {
-            Node::new(Kind::Seq(value.split(',').filter(|part| !part.trim().is_empty()).map(scalar).collect()))
-        } else {
-            scalar(value)
+            _ => scalar(value),
         };
         let mut node = without_marks(node);
         // A flag that is repeated adds to its list.
-        if leaf.list && from == COMMAND_LINE && self.given.iter().any(|(path, by)| *path == leaf.path && by == from) {
-            if let (Some(earlier), Kind::Seq(items)) = (at(&self.root, &leaf.path), &mut node.kind) {
-                items.splice(0..0, earlier.as_seq().unwrap_or_default().iter().cloned());
-            }
+        if leaf.list
+            && from == COMMAND_LINE
+            && self.given.iter().any(|(path, by)| *path == leaf.path && by == from)
+            && let (Some(earlier), Kind::Seq(items)) = (at(&self.root, &leaf.path), &mut node.kind)
+        {
+            items.splice(0..0, earlier.as_seq().unwrap_or_default().iter().cloned());
         }
         put(&mut self.root, &leaf.path, node);
         self.given.retain(|(path, _)| *path != leaf.path);
@@ -180,6 +181,9 @@ impl Overlay {
     }
 
     fn finish(mut self, file: &str) -> Result<(Settings, Vec<Diagnostic>), Vec<Diagnostic>> {
+        if self.unreadable {
+            return Err(self.found);
+        }
         let settings = match schema::read::<Settings>(&self.root) {
             Ok(settings) => Some(settings),
             Err(found) => {
@@ -231,6 +235,14 @@ fn drop_empty_groups(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
 
 fn is_at_or_under(path: &str, parent: &str) -> bool {
     path.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+/// A list in brackets. `[::1]:80,[::1]:81` is none, though it begins and may end like one.
+fn bracketed(value: &str) -> Option<Node> {
+    let value = value.trim();
+    let list = value.starts_with('[') && value.ends_with(']');
+    let root = list.then(|| Node::parse(value).ok()).flatten()?.root;
+    root.as_seq().is_some().then_some(root)
 }
 
 fn at<'a>(node: &'a Node, path: &str) -> Option<&'a Node> {

@@ -10,7 +10,6 @@ use std::io;
 use std::pin::pin;
 use std::task::Poll;
 
-use tokio::net::TcpStream;
 use weir_plugin::{Exchange, Failure, Side, Try};
 use weir_telemetry::metrics::{ClientError, UpstreamState};
 use weir_wire::Reject;
@@ -18,6 +17,7 @@ use weir_wire::head::Framing;
 use weir_wire::method::Method;
 
 use super::h1::{ClientStream, Connection, Next};
+use crate::sys::Socket;
 use crate::phases;
 use crate::relay::{self, Encode, Pump};
 use crate::snapshot::{Local, Route};
@@ -138,7 +138,7 @@ impl<S: ClientStream> Connection<S> {
         };
         self.timer.set(timeout);
         let timer = &self.timer;
-        let mut connecting = pin!(TcpStream::connect(addr));
+        let mut connecting = pin!(Socket::connect(addr));
         let stream = poll_fn(|cx| match connecting.as_mut().poll(cx) {
             Poll::Ready(done) => Poll::Ready(Some(done)),
             Poll::Pending => timer.poll_expired(cx).map(|()| None),
@@ -148,8 +148,6 @@ impl<S: ClientStream> Connection<S> {
             Some(Err(error)) => return Err(connect_failure(&error)),
             None => return Err(Failure::upstream(504, "connect timed out")),
         };
-        // A failure costs latency only.
-        let _ = stream.set_nodelay(true);
         let recorder = &self.worker.recorder;
         recorder.upstream_opened(UpstreamState::Active);
         let node = recorder.labels().intern(&addr.ip().to_string());
@@ -337,7 +335,7 @@ impl Upload {
 
     /// Gives the memory of the stage back, when nothing in it is needed any more.
     fn give_back(&mut self, x: &mut Exchange) {
-        if !self.running {
+        if !self.running && self.stage.capacity() > 0 {
             self.stage.clear();
             x.scratch = std::mem::take(&mut self.stage);
         }
@@ -348,7 +346,7 @@ impl Upload {
         &mut self,
         cx: &mut std::task::Context<'_>,
         client: &mut C,
-        node: &mut TcpStream,
+        node: &mut Socket,
         buffer: &mut weir_wire::buffer::Buffer,
         timer: &Timer,
     ) -> Poll<Result<(), Reject>> {
@@ -401,7 +399,9 @@ impl Upload {
 
 /// Closes the books on the last try.
 fn end_try(x: &mut Exchange, worker: &Worker, status: u16) {
-    x.times.now = worker.clock.refresh();
+    if x.timed {
+        x.times.now = worker.clock.refresh();
+    }
     if let Some(attempt) = x.upstream.tries.last_mut() {
         attempt.status = status;
         attempt.end = x.times.now - attempt.begin;

@@ -5,14 +5,14 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
-use weir_plugin::{Client, Exchange, Failure, RequestCx, Side};
+use weir_plugin::{AddrText, Client, Exchange, Failure, RequestCx, Side};
 use weir_telemetry::metrics::{ClientError, ConnectionState};
 use weir_wire::Reject;
 use weir_wire::method::Method;
 use weir_wire::name::Known;
 use weir_wire::target::Form;
 
+use crate::sys::Socket;
 use crate::phases::{self, Requests, Verdict};
 use crate::relay;
 use crate::snapshot::Local;
@@ -31,9 +31,9 @@ pub(crate) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
-impl ClientStream for TcpStream {
+impl ClientStream for Socket {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.poll_read_ready(cx).map(drop)
+        Socket::poll_readable(self, cx)
     }
 }
 
@@ -207,6 +207,7 @@ impl<S: ClientStream> Connection<S> {
             let base = x.request.buffer.bytes();
             if let Some(addr) = real_ip.client(self.client.peer, fields.all(base, &real_ip.field)) {
                 x.client.addr = addr;
+                x.client.addr_text = AddrText::new(addr);
             }
         }
         Ok(())
@@ -236,6 +237,7 @@ impl<S: ClientStream> Connection<S> {
         let snapshot = &*local.snapshot;
         x.tables = Some(Rc::clone(&local.tables));
         phases::find_route(x, snapshot);
+        x.timed = self.worker.access_log.is_some() || phases::has_log(x, snapshot);
         let mut requests = Requests::default();
         let mut verdict = requests.run(x, snapshot);
         while let Verdict::Suspended(step) = verdict {

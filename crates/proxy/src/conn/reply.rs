@@ -175,7 +175,7 @@ impl<S: ClientStream> Connection<S> {
     /// Tells whoever observes that an exchange is over.
     pub(crate) fn log(&self, x: &mut Exchange, local: &Local) {
         let snapshot = &*local.snapshot;
-        if self.worker.access_log.is_none() && !phases::has_log(x, snapshot) {
+        if !x.timed && self.worker.access_log.is_none() && !phases::has_log(x, snapshot) {
             return;
         }
         x.times.now = self.worker.clock.refresh();

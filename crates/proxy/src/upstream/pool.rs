@@ -3,17 +3,16 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Waker};
 
-use tokio::net::TcpStream;
 use weir_telemetry::metrics::{Label, Recorder, UpstreamState};
 
 use super::endpoint::Endpoint;
+use crate::sys::Socket;
 
 /// A connection to a node.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Socket,
     /// The node's address.
     pub(crate) addr: std::net::SocketAddr,
     /// Requests sent on it so far.
@@ -71,7 +70,7 @@ impl Pools {
         }
         while let Some(idle) = pool.idle.pop() {
             self.idle.set(self.idle.get() - 1);
-            if idle.until > now && is_quiet(&idle.connection.stream) {
+            if idle.until > now && idle.connection.stream.is_quiet() {
                 recorder.upstream_moved(UpstreamState::Idle, UpstreamState::Active);
                 return Some(idle.connection);
             }
@@ -115,7 +114,7 @@ impl Pools {
         for pool in self.pools.borrow_mut().iter_mut() {
             let before = pool.idle.len();
             let gone = pool.owner.strong_count() == 0;
-            pool.idle.retain(|idle| !gone && idle.until > now && is_quiet(&idle.connection.stream));
+            pool.idle.retain(|idle| !gone && idle.until > now && idle.connection.stream.is_quiet());
             self.forget(before - pool.idle.len(), recorder);
         }
     }
@@ -133,21 +132,5 @@ impl Pools {
         for _ in 0..n {
             recorder.upstream_closed(UpstreamState::Idle);
         }
-    }
-}
-
-/// Whether nothing has arrived on an idle connection: neither its end nor bytes that nobody asked for.
-///
-/// Usually this costs no system call: the reactor would have seen anything.
-pub(crate) fn is_quiet(stream: &TcpStream) -> bool {
-    let mut cx = Context::from_waker(Waker::noop());
-    match stream.poll_read_ready(&mut cx) {
-        Poll::Pending => true,
-        // Readiness may be left over from a read that filled its buffer.
-        Poll::Ready(Ok(())) => {
-            let nothing_yet = |e: std::io::Error| e.kind() == std::io::ErrorKind::WouldBlock;
-            stream.try_read(&mut [0]).is_err_and(nothing_yet)
-        }
-        Poll::Ready(Err(_)) => false,
     }
 }

@@ -24,7 +24,7 @@ fn the_reference_is_up_to_date() {
 }
 
 fn reference() -> String {
-    let mut command = Cli::command();
+    let mut command = Cli::command().term_width(110);
     // Names in usage lines are those of the whole command line.
     command.build();
     let mut out = String::from(

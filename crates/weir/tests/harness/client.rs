@@ -16,11 +16,6 @@ impl RawClient {
         Self { wire: Wire::new(stream) }
     }
 
-    /// The client's own address.
-    pub(crate) fn local_addr(&self) -> SocketAddr {
-        self.wire.stream().local_addr().expect("an address of one's own")
-    }
-
     /// Sends all bytes.
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.wire.send(bytes.as_ref()).expect("send to the gateway");
@@ -115,7 +110,9 @@ impl RawClient {
         match self.wire.some() {
             Ok(bytes) if bytes.is_empty() => {}
             Err(Fault::Reset) => {}
-            other => panic!("the connection was not closed: {:?}", other.map(|b| String::from_utf8_lossy(&b).into_owned())),
+            other => {
+                panic!("the connection was not closed: {:?}", other.map(|b| String::from_utf8_lossy(&b).into_owned()))
+            }
         }
     }
 

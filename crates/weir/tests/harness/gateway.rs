@@ -6,9 +6,9 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
-use std::time::Duration;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -25,7 +25,7 @@ pub(crate) struct Gateway {
     pub(crate) metrics: SocketAddr,
     pub(crate) status: SocketAddr,
     folder: TempDir,
-    lines: Receiver<String>,
+    lines: Mutex<Receiver<String>>,
 }
 
 /// How a gateway is started.
@@ -34,7 +34,7 @@ pub(crate) struct Start {
     settings: String,
     workers: usize,
     open_files: Option<usize>,
-    wrapper: Vec<String>,
+    variables: Vec<(String, String)>,
 }
 
 /// What came of a change of the configuration.
@@ -53,7 +53,7 @@ impl Start {
     /// A gateway with this configuration, one worker and no settings.
     pub(crate) fn new(config: impl Display) -> Self {
         let text = format!("{config}\n#END\n");
-        Self { config: text, settings: String::new(), workers: 1, open_files: None, wrapper: Vec::new() }
+        Self { config: text, settings: String::new(), workers: 1, open_files: None, variables: Vec::new() }
     }
 
     /// The gateway's own settings, as the text of a `weir.yaml`. `FOLDER` stands for the gateway's own folder.
@@ -73,9 +73,9 @@ impl Start {
         self
     }
 
-    /// A program that starts the gateway, with its arguments.
-    pub(crate) fn under(mut self, program: &[&str]) -> Self {
-        self.wrapper = program.iter().map(ToString::to_string).collect();
+    /// An environment variable.
+    pub(crate) fn variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -104,14 +104,15 @@ impl Start {
             }
         });
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
-        let mut gateway = Gateway { process, addr: nowhere, metrics: nowhere, status: nowhere, folder, lines };
+        let mut gateway =
+            Gateway { process, addr: nowhere, metrics: nowhere, status: nowhere, folder, lines: lines.into() };
         gateway.await_ready();
         gateway
     }
 
     fn command(&self) -> Command {
         let weir = env!("CARGO_BIN_EXE_weir");
-        let mut words: Vec<String> = self.wrapper.clone();
+        let mut words: Vec<String> = Vec::new();
         if let Some(most) = self.open_files {
             words.extend(["sh", "-c", r#"ulimit -n "$0" && exec "$@""#].map(str::to_owned));
             words.push(most.to_string());
@@ -123,6 +124,7 @@ impl Start {
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")) {
             command.env_remove(name);
         }
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
     }
 }
@@ -140,7 +142,7 @@ impl Gateway {
 
     fn await_ready(&mut self) {
         loop {
-            let Ok(line) = self.lines.recv_timeout(LIMIT) else {
+            let Ok(line) = self.lines.get_mut().expect("lines").recv_timeout(LIMIT) else {
                 panic!("the gateway did not become ready; it has ended with {:?}", self.process.exited());
             };
             let address = |rest: &str| {
@@ -171,7 +173,7 @@ impl Gateway {
 
     /// The next line on standard output.
     pub(crate) fn line(&self) -> String {
-        self.lines.recv_timeout(LIMIT).expect("a line on standard output")
+        self.lines.lock().expect("lines").recv_timeout(LIMIT).expect("a line on standard output")
     }
 
     /// What was written to standard error so far.
@@ -219,7 +221,8 @@ impl Gateway {
     /// The metrics now.
     pub(crate) fn metrics_page(&self) -> Page {
         let mut client = RawClient::connect(self.metrics);
-        let response = client.request("GET /apisix/prometheus/metrics HTTP/1.1\r\nHost: m\r\nConnection: close\r\n\r\n");
+        let response =
+            client.request("GET /apisix/prometheus/metrics HTTP/1.1\r\nHost: m\r\nConnection: close\r\n\r\n");
         assert_eq!(response.status, 200, "{response:?}");
         Page(response.text())
     }
@@ -283,6 +286,3 @@ pub(crate) fn weir(arguments: &[&str]) -> (i32, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
 }
-
-/// A second, for settings that are given in seconds.
-pub(crate) const SECOND: Duration = Duration::from_secs(1);

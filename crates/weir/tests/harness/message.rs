@@ -129,13 +129,12 @@ impl Wire {
 
     /// Whether something comes within this time: bytes, the connection's end, or a reset.
     pub(crate) fn arrives_within(&mut self, time: Duration) -> bool {
-        let arrived = !self.buffer.is_empty() || {
+        !self.buffer.is_empty() || {
             self.stream.set_read_timeout(Some(time)).expect("set the read timeout");
             let outcome = self.stream.peek(&mut [0]);
             self.stream.set_read_timeout(Some(READ_LIMIT)).expect("set the read timeout");
             !outcome.is_err_and(|error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
-        };
-        arrived
+        }
     }
 
     /// Exactly so many bytes.
@@ -149,7 +148,7 @@ impl Wire {
     }
 
     /// Everything up to the connection's orderly end.
-    pub(crate) fn to_end(&mut self) -> Result<Vec<u8>, Fault> {
+    pub(crate) fn until_end(&mut self) -> Result<Vec<u8>, Fault> {
         while self.fill()? != 0 {}
         Ok(std::mem::take(&mut self.buffer))
     }
@@ -168,7 +167,7 @@ impl Wire {
         match framing {
             Framing::None => Ok((Vec::new(), Fields::default())),
             Framing::Length(count) => Ok((self.exactly(count)?, Fields::default())),
-            Framing::UntilClose => Ok((self.to_end()?, Fields::default())),
+            Framing::UntilClose => Ok((self.until_end()?, Fields::default())),
             Framing::Chunked => {
                 let mut body = Vec::new();
                 while let Some(chunk) = self.chunk()? {
@@ -207,9 +206,7 @@ impl Wire {
             }
             let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
             let good = |(name, value): &(&str, &str)| {
-                !name.is_empty()
-                    && name.bytes().all(token)
-                    && value.chars().all(|c| c == '\t' || !c.is_ascii_control())
+                !name.is_empty() && name.bytes().all(token) && value.chars().all(|c| c == '\t' || !c.is_ascii_control())
             };
             let Some((name, value)) = line.split_once(':').filter(good) else {
                 return Err(Fault::Malformed(format!("field line {line:?}")));

@@ -8,8 +8,8 @@ mod origin;
 mod process;
 
 pub(crate) use client::{RawClient, chunked, get, post};
-pub(crate) use gateway::{Gateway, Page, Reload, Start, replace, weir};
-pub(crate) use message::{Fault, Fields, Framing, Request, Response};
+pub(crate) use gateway::{Gateway, Reload, Start, replace, weir};
+pub(crate) use message::{Fault, Framing, Request, Response};
 pub(crate) use nginx::{Nginx, free_port};
 pub(crate) use origin::{Answer, Connection, Origin};
 pub(crate) use process::{Process, companion, program, repository, timed};
@@ -39,7 +39,8 @@ pub(crate) fn route_to<'a>(nodes: impl IntoIterator<Item = &'a String>) -> serde
 
 /// A configuration with one route for everything, with further fields, to this upstream.
 pub(crate) fn route_with(fields: serde_json::Value, upstream: serde_json::Value) -> serde_json::Value {
-    let mut route = serde_json::json!({ "id": "all", "uri": "/*", "upstream": upstream });
+    let mut route = serde_json::json!({ "id": "all", "uri": "/*" });
+    route["upstream"] = upstream;
     let serde_json::Value::Object(fields) = fields else { panic!("fields are an object") };
     route.as_object_mut().expect("a route is an object").extend(fields);
     serde_json::json!({ "routes": [route] })

@@ -1,12 +1,12 @@
 //! An origin that does on its raw connections what the test's script says, and remembers what reached it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use super::message::{Fault, Framing, Head, Request, Wire};
+use super::message::{Fault, Fields, Head, Request, Wire};
 
 /// An origin. Requests that are not strictly HTTP/1.1, and panics of its script, fail the test when it is dropped.
 pub(crate) struct Origin {
@@ -210,7 +210,7 @@ impl Connection {
             fields: head.fields.clone(),
             framing,
             body: Vec::new(),
-            trailers: super::message::Fields::default(),
+            trailers: Fields::default(),
             complete: false,
         };
         self.shared.requests.lock().expect("requests").push(request.clone());
@@ -299,9 +299,4 @@ impl Answer {
     pub(crate) fn close(bytes: impl Into<Vec<u8>>) -> Self {
         Self { bytes: bytes.into(), close: true }
     }
-}
-
-/// Whether a request announces a body.
-pub(crate) fn has_body(request: &Request) -> bool {
-    !matches!(request.framing, Framing::None | Framing::Length(0))
 }

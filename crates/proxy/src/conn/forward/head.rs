@@ -129,7 +129,7 @@ fn push_forwarded(x: &Exchange, rules: Forwarded, out: &mut Vec<u8>) {
 }
 
 fn push_addr(x: &Exchange, out: &mut Vec<u8>) {
-    weir_expr::Value::Ip(x.client.addr).write_to(out);
+    out.extend_from_slice(x.client.addr_text.as_bytes());
     out.extend_from_slice(b"\r\n");
 }
 

@@ -275,7 +275,9 @@ impl<S: ClientStream> Connection<S> {
             }
         }
         x.received += upload.received;
-        x.times.now = self.worker.clock.refresh();
+        if x.timed {
+            x.times.now = self.worker.clock.refresh();
+        }
         x.times.upstream_end = x.times.now;
         if let Some(attempt) = x.upstream.tries.last_mut() {
             attempt.end = x.times.now - attempt.begin;

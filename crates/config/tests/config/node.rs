@@ -16,7 +16,10 @@ fn texts_become_values() {
         ("[true, True, false, yes, on]", json!([true, true, false, "yes", "on"])),
         ("[1, -1, +2, 007, 0x1F, 0o17, 9223372036854775807]", json!([1, -1, 2, 7, 31, 15, i64::MAX])),
         ("[1.5, 1e3, .5, -0.25, 1.]", json!([1.5, 1000.0, 0.5, -0.25, 1.0])),
-        ("[127.0.0.1, 1.2.3, 10:20, 1_000, '-', 1-2, e3, .]", json!(["127.0.0.1", "1.2.3", "10:20", "1_000", "-", "1-2", "e3", "."])),
+        (
+            "[127.0.0.1, 1.2.3, 10:20, 1_000, '-', 1-2, e3, .]",
+            json!(["127.0.0.1", "1.2.3", "10:20", "1_000", "-", "1-2", "e3", "."]),
+        ),
         ("a: 12345678901234567890", json!({"a": 12345678901234567890.0_f64})),
         ("[\"1\", '2', \"\\u00e9\\n\"]", json!(["1", "2", "é\n"])),
         ("a: |\n  one\n  two\nb: >-\n  one\n  two\n", json!({"a": "one\ntwo\n", "b": "one two"})),
@@ -27,10 +30,16 @@ fn texts_become_values() {
         ("a: &x {k: 1}\nb: *x\nc: [*x]", json!({"a": {"k": 1}, "b": {"k": 1}, "c": [{"k": 1}]})),
         ("a: &x k\n*x : 1", json!({"a": "k", "k": 1})),
         ("a: &x {k: 1, l: 2}\nb:\n  k: 3\n  <<: *x\n", json!({"a": {"k": 1, "l": 2}, "b": {"k": 3, "l": 2}})),
-        ("a: &x {k: 1}\nb: &y {k: 2, m: 3}\nc: {<<: [*x, *y], n: 4}", json!({"a": {"k": 1}, "b": {"k": 2, "m": 3}, "c": {"n": 4, "k": 1, "m": 3}})),
+        (
+            "a: &x {k: 1}\nb: &y {k: 2, m: 3}\nc: {<<: [*x, *y], n: 4}",
+            json!({"a": {"k": 1}, "b": {"k": 2, "m": 3}, "c": {"n": 4, "k": 1, "m": 3}}),
+        ),
         ("'<<': 1", json!({"<<": 1})),
         ("a: ü\r\nb: 2\r\n", json!({"a": "ü", "b": 2})),
-        (" {\"a\": [1, -2.5e1, \"x\\u0041\\ud83d\\ude00\", null, true], \"b\": {}, \"c\": []} ", json!({"a": [1, -25.0, "xA😀", null, true], "b": {}, "c": []})),
+        (
+            " {\"a\": [1, -2.5e1, \"x\\u0041\\ud83d\\ude00\", null, true], \"b\": {}, \"c\": []} ",
+            json!({"a": [1, -25.0, "xA😀", null, true], "b": {}, "c": []}),
+        ),
         ("[]", json!([])),
         ("{a: 1, b: [x, y,],}", json!({"a": 1, "b": ["x", "y"]})),
     ];
@@ -46,12 +55,30 @@ fn faults_have_their_place() {
     let cases = [
         ("a: [1, 2", "2:1: a[2]: not YAML: "),
         ("a: b: c", "1:5: not YAML: mapping values are not allowed"),
-        ("a:\n\tb: 1", "2:2: a: not YAML: tabs disallowed within this context (block indentation); YAML is indented with spaces"),
-        ("h: *.example.com", "1:4: h: not YAML: while parsing node, found unknown anchor; a value that begins with '*' is a YAML alias; write it in quotes"),
-        ("k: ***REMOVED***", "1:4: k: not YAML: while parsing node, found unknown anchor; a value that begins with '*'"),
-        ("h:\n  - *", "2:5: h[0]: not YAML: while scanning an anchor or alias, did not find expected alphabetic or numeric character; a value that begins with '*'"),
-        ("key: |${VAR}\n", "1:6: key: not YAML: while scanning a block scalar, did not find expected comment or line break; a block text begins on the line after"),
-        ("a: 1\n<<<<<<< HEAD\nb: 1\n=======\nb: 2\n>>>>>>> x\n", "2:1: not YAML: an unresolved merge conflict begins here"),
+        (
+            "a:\n\tb: 1",
+            "2:2: a: not YAML: tabs disallowed within this context (block indentation); YAML is indented with spaces",
+        ),
+        (
+            "h: *.example.com",
+            "1:4: h: not YAML: while parsing node, found unknown anchor; a value that begins with '*' is a YAML alias; write it in quotes",
+        ),
+        (
+            "k: ***REMOVED***",
+            "1:4: k: not YAML: while parsing node, found unknown anchor; a value that begins with '*'",
+        ),
+        (
+            "h:\n  - *",
+            "2:5: h[0]: not YAML: while scanning an anchor or alias, did not find expected alphabetic or numeric character; a value that begins with '*'",
+        ),
+        (
+            "key: |${VAR}\n",
+            "1:6: key: not YAML: while scanning a block scalar, did not find expected comment or line break; a block text begins on the line after",
+        ),
+        (
+            "a: 1\n<<<<<<< HEAD\nb: 1\n=======\nb: 2\n>>>>>>> x\n",
+            "2:1: not YAML: an unresolved merge conflict begins here",
+        ),
         ("a: {{x}}", "1:5: a: a key must be a text, found a mapping; a text that holds '{'"),
         ("? [a]\n: 1", "1:3: a key must be a text, found a list"),
         ("a: &x [*x]", "1:8: a[0]: the alias is inside the value it stands for"),
@@ -131,7 +158,8 @@ fn small_texts_cannot_cause_large_work() {
         assert!(error.message.contains("levels deep"), "{open}: {error}");
         assert!(Node::parse(&nested(100_000)).is_err(), "{open} 100,000 deep");
     }
-    let deep_alias = format!("a: &a {}1{}\nb: {}*a{}", "[".repeat(100), "]".repeat(100), "[".repeat(50), "]".repeat(50));
+    let deep_alias =
+        format!("a: &a {}1{}\nb: {}*a{}", "[".repeat(100), "]".repeat(100), "[".repeat(50), "]".repeat(50));
     assert!(Node::parse(&deep_alias).expect_err("an alias deep inside").message.contains("levels deep"));
 }
 
@@ -204,14 +232,23 @@ fn reading_a_type_tells_path_position_and_the_nearest_name() {
         ("count: 1\nmode: fixde", "2:7: mode: expected one of fixed, sliding, found \"fixde\"; did you mean fixed?"),
         ("count: 1\nmode: [fixed]", "2:7: mode: expected the name of a choice, found a list"),
         ("count: 1\nmode: {sliding: {window: x}}", "2:26: mode.sliding.window: expected a number, found \"x\""),
-        ("count: 1\nrules:\n- {name: a, on: true}\n- {name: 5, on: true}", "4:10: rules[1].name: expected a text, found 5; put it in quotes"),
-        ("count: 1\nrules: [{name: a, on: yes}]", "2:23: rules[0].on: expected true or false, found \"yes\"; YAML 1.2 knows only true and false"),
+        (
+            "count: 1\nrules:\n- {name: a, on: true}\n- {name: 5, on: true}",
+            "4:10: rules[1].name: expected a text, found 5; put it in quotes",
+        ),
+        (
+            "count: 1\nrules: [{name: a, on: yes}]",
+            "2:23: rules[0].on: expected true or false, found \"yes\"; YAML 1.2 knows only true and false",
+        ),
         ("count: 1\nrules: {}", "2:8: rules: expected a list, found a mapping"),
         ("[]", "1:1: the field count is missing"),
     ];
     for (text, expected) in cases {
         match read(text) {
-            Err(error) => assert!(text == "count: 1\ncuont: 2" || text == "[]" || error.to_string() == expected, "{text:?}:\n  {error}\n  {expected}"),
+            Err(error) => assert!(
+                text == "count: 1\ncuont: 2" || text == "[]" || error.to_string() == expected,
+                "{text:?}:\n  {error}\n  {expected}"
+            ),
             Ok(conf) => panic!("{text:?} is read as {conf:?}"),
         }
     }

@@ -1,0 +1,11 @@
+//! Black-box tests of the configuration model.
+
+mod environment;
+mod limits;
+mod node;
+mod oddities;
+mod reference;
+mod references;
+mod scale;
+mod settings;
+mod support;

@@ -1,0 +1,386 @@
+//! `proxy-rewrite`: what the upstream receives instead of the client's own request.
+
+mod replacement;
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use crossbeam_queue::ArrayQueue;
+use regex::bytes::{CaptureLocations, Regex};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+use weir_wire::method::Method;
+use weir_wire::name::Known;
+use weir_wire::target::Form;
+
+use super::edits::{Edit, Edits, removed};
+use super::pattern::{Options, compile};
+use crate::fields::FieldsConf;
+use replacement::Replacement;
+
+/// The definition.
+#[derive(Debug)]
+pub(crate) struct ProxyRewrite;
+
+/// On a route, a service or a global rule.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Conf {
+    /// The path that the upstream receives, with a query if it holds `?`; variables are replaced. The client's query
+    /// follows, after `&` where there is one already.
+    #[schemars(length(min = 1, max = 4096), regex(pattern = "^/"))]
+    uri: Option<String>,
+    /// Pairs of a regular expression and a replacement, for the normalised path; the first expression that matches counts.
+    /// What it matched is replaced, the rest of the path stays. In the replacement `$1` to `$9` and `${10}` are what the
+    /// groups matched, and variables are replaced. Look-around and back-references are not supported: matching takes
+    /// linear time. Without effect beside `uri`.
+    #[schemars(length(min = 2))]
+    regex_uri: Option<Vec<String>>,
+    /// The method that the upstream receives.
+    method: Option<MethodName>,
+    /// The Host that the upstream receives, where its `pass_host` is `pass`: a name or an IPv4 address, with a port if
+    /// need be.
+    #[schemars(regex(pattern = "^[0-9a-zA-Z-.]+(:[0-9]{1,5})?$"))]
+    host: Option<String>,
+    /// The scheme spoken to the upstream, in old files. Only `http` is supported yet, and changes nothing.
+    scheme: Option<Scheme>,
+    /// Changes to the fields: a mapping with `add`, `set` and `remove`, or a mapping from names to values, which are set.
+    headers: Option<HeadersConf>,
+    /// Starts from the request target as the client sent it, with its query, instead of the normalised path, and sends
+    /// the result without making it safe. UNSAFE: the upstream may see another path than the one that routes and other
+    /// plugins decided on.
+    use_real_request_uri_unsafe: bool,
+}
+
+/// Methods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+#[allow(missing_docs, reason = "the names are the registered methods")]
+pub(crate) enum MethodName {
+    Get,
+    Post,
+    Put,
+    Head,
+    Delete,
+    Options,
+    Mkcol,
+    Copy,
+    Move,
+    Propfind,
+    Lock,
+    Unlock,
+    Patch,
+    Trace,
+}
+
+/// Schemes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs, reason = "the names are the schemes")]
+pub(crate) enum Scheme {
+    Http,
+    Https,
+}
+
+/// Changes to the fields.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum HeadersConf {
+    /// By what is done.
+    Edits(EditsConf),
+    /// Fields to set.
+    Set(FieldsConf),
+}
+
+/// Changes to the fields, made in the order of `add`, `set` and `remove`. In values variables are replaced, and `$1` to
+/// `$9` by what the groups of `regex_uri` matched.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct EditsConf {
+    /// Fields to add, from name to value.
+    add: FieldsConf,
+    /// Fields to set, from name to value; an empty value removes the field.
+    set: FieldsConf,
+    /// Names of fields to remove.
+    remove: Vec<String>,
+}
+
+impl Define for ProxyRewrite {
+    const NAME: &'static str = "proxy-rewrite";
+    const PRIORITY: i32 = 1008;
+    const PHASES: Phases = Phases::REWRITE;
+    const DOC: &'static str = "\
+Changes the request on its way to the upstream: path and query, method, Host, header fields. Changed fields are seen by \
+the plugins that follow; the path, the method and the Host are not: routes and plugins go by what the client asked for.
+
+A path is decoded before a regular expression sees it, and encoded again afterwards, so that text from a variable or a \
+group never becomes a `?` or ends the path. A result with a dot segment (`/../`) is refused with 400: it would be another \
+path for the upstream than it looks.
+
+Fields that frame a message or belong to one connection, such as `Content-Length` and `Connection`, are the gateway's \
+own and cannot be changed here.";
+    const EXAMPLE: &'static str = "\
+regex_uri: [\"^/api/v1/(.*)\", \"/$1\"]
+host: backend.example
+headers:
+  set:
+    X-Api-Version: v1
+    X-Client: $remote_addr
+  remove: [X-Debug]
+";
+
+    type Conf = Conf;
+    type ConsumerConf = ();
+
+    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
+        let mut faults = Vec::new();
+        faults.extend(conf.check_scheme().err());
+        faults.extend(conf.method().err());
+        faults.extend(conf.target().err());
+        faults.extend(conf.edits().err());
+        if conf.uri.is_some() && conf.regex_uri.is_some() {
+            faults.push(Invalid::warning("regex_uri", "uri goes before regex_uri, which has no effect"));
+        }
+        let changes = conf.uri.is_some()
+            || conf.regex_uri.is_some()
+            || conf.method.is_some()
+            || conf.host.is_some()
+            || conf.scheme.is_some()
+            || conf.headers.is_some()
+            || conf.use_real_request_uri_unsafe;
+        if !changes {
+            faults.push(Invalid::new("", "nothing is changed: expected uri, regex_uri, method, host or headers"));
+        }
+        if faults.is_empty() { Ok(()) } else { Err(faults) }
+    }
+
+    fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
+        conf.check_scheme()?;
+        Ok(Arc::new(Rewriting {
+            target: conf.target()?,
+            raw: conf.use_real_request_uri_unsafe,
+            host: conf.host.as_ref().map(|host| host.as_bytes().into()),
+            method: conf.method()?,
+            edits: conf.edits()?,
+        }))
+    }
+}
+
+impl Conf {
+    fn check_scheme(&self) -> Result<(), Invalid> {
+        match self.scheme {
+            Some(Scheme::Https) => Err(Invalid::new("scheme", "scheme https is not supported yet")),
+            Some(Scheme::Http) | None => Ok(()),
+        }
+    }
+
+    fn method(&self) -> Result<Option<Method>, Invalid> {
+        use MethodName as Name;
+        Ok(Some(match self.method {
+            None => return Ok(None),
+            Some(Name::Get) => Method::Get,
+            Some(Name::Post) => Method::Post,
+            Some(Name::Put) => Method::Put,
+            Some(Name::Head) => Method::Head,
+            Some(Name::Delete) => Method::Delete,
+            Some(Name::Options) => Method::Options,
+            Some(Name::Patch) => Method::Patch,
+            Some(Name::Trace) => Method::Trace,
+            Some(Name::Mkcol | Name::Copy | Name::Move | Name::Propfind | Name::Lock | Name::Unlock) => {
+                return Err(Invalid::new("method", "the methods of WebDAV are not supported yet"));
+            }
+        }))
+    }
+
+    fn target(&self) -> Result<TargetRule, Invalid> {
+        if let Some(uri) = &self.uri {
+            return Replacement::parse(uri, false).map(TargetRule::Uri).map_err(|error| Invalid::new("uri", error));
+        }
+        let Some(texts) = &self.regex_uri else { return Ok(TargetRule::Same) };
+        if texts.len() % 2 != 0 {
+            return Err(Invalid::new("regex_uri", "expected pairs of a regular expression and a replacement"));
+        }
+        let pattern = |(at, pair): (usize, &[String])| {
+            let fault = |place: usize| move |message: String| Invalid::new(format!("regex_uri[{place}]"), message);
+            let [expression, replacement] = pair else { return Err(fault(2 * at)("expected a pair".into())) };
+            let regex = compile(expression, Options::default()).map_err(fault(2 * at))?;
+            if regex.captures_len() > MOST_GROUPS {
+                return Err(fault(2 * at)(format!("expected at most {} groups", MOST_GROUPS - 1)));
+            }
+            let replacement = Replacement::parse(replacement, true).map_err(fault(2 * at + 1))?;
+            Ok(Pattern { regex, replacement, spare: ArrayQueue::new(SPARE) })
+        };
+        texts.chunks(2).enumerate().map(pattern).collect::<Result<_, _>>().map(TargetRule::Regex)
+    }
+
+    fn edits(&self) -> Result<Edits, Invalid> {
+        let edits = match &self.headers {
+            None => Edits::default(),
+            Some(HeadersConf::Set(fields)) => Edits::only_set("headers", fields, true)?,
+            Some(HeadersConf::Edits(conf)) => Edits::new(
+                conf.add.compile("headers.add", true)?,
+                conf.set.compile("headers.set", true)?,
+                removed("headers.remove", &conf.remove)?,
+            ),
+        };
+        if edits.names().any(|name| name.id() == Known::Host) {
+            return Err(Invalid::new("headers", "Host is not changed here: use the field host"));
+        }
+        Ok(edits)
+    }
+}
+
+/// Most groups of an expression, with the whole match: they stand on the stack.
+const MOST_GROUPS: usize = 32;
+/// How many places for groups are kept for the next requests: one for each worker that matches at the same time.
+const SPARE: usize = 64;
+
+/// An instance.
+#[derive(Debug)]
+struct Rewriting {
+    target: TargetRule,
+    raw: bool,
+    host: Option<Box<[u8]>>,
+    method: Option<Method>,
+    edits: Edits,
+}
+
+#[derive(Debug)]
+enum TargetRule {
+    Same,
+    Uri(Replacement),
+    Regex(Box<[Pattern]>),
+}
+
+#[derive(Debug)]
+struct Pattern {
+    regex: Regex,
+    replacement: Replacement,
+    spare: ArrayQueue<CaptureLocations>,
+}
+
+thread_local! {
+    /// Room to build a path in, beside the exchange's scratch memory, which holds what the groups matched.
+    static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Largest room that is kept.
+const KEPT_ROOM: usize = 64 << 10;
+
+impl Plugin for Rewriting {
+    fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
+        if let Some(host) = &self.host {
+            let upstream = &mut cx.request_mut().upstream.host;
+            upstream.clear();
+            upstream.extend_from_slice(host);
+        }
+        let mut room = ROOM.take();
+        let done = match &self.target {
+            TargetRule::Same => {
+                if self.raw {
+                    self.replace(cx, None, &[], [b"", b""], &mut room)
+                } else {
+                    Ok(())
+                }
+                .map(|()| self.edit(cx, &[], &mut room))
+            }
+            TargetRule::Uri(uri) => {
+                self.replace(cx, Some(uri), &[], [b"", b""], &mut room).map(|()| self.edit(cx, &[], &mut room))
+            }
+            TargetRule::Regex(patterns) => self.rewrite_by(patterns, cx, &mut room),
+        };
+        room.clear();
+        room.shrink_to(KEPT_ROOM);
+        ROOM.set(room);
+        if let Err(reason) = done {
+            return cx.fail(400, reason);
+        }
+        if self.method.is_some() {
+            cx.request_mut().upstream.method = self.method;
+        }
+        Flow::Continue
+    }
+}
+
+impl Rewriting {
+    fn rewrite_by(&self, patterns: &[Pattern], cx: &mut RequestCx<'_>, room: &mut Vec<u8>) -> Result<(), &'static str> {
+        let mut text = cx.take_scratch();
+        text.extend_from_slice(if self.raw { received(cx) } else { cx.request().path() });
+        let mut done = None;
+        for pattern in patterns {
+            let mut places = pattern.spare.pop().unwrap_or_else(|| pattern.regex.capture_locations());
+            if let Some(found) = pattern.regex.captures_read(&mut places, &text) {
+                let mut groups = [&[][..]; MOST_GROUPS];
+                for (n, group) in groups.iter_mut().enumerate().take(places.len()) {
+                    let place = places.get(n).and_then(|(start, end)| text.get(start..end));
+                    *group = place.unwrap_or_default();
+                }
+                let around = [text.get(..found.start()), text.get(found.end()..)].map(Option::unwrap_or_default);
+                let replaced = self.replace(cx, Some(&pattern.replacement), &groups, around, room);
+                done = Some(replaced.map(|()| self.edit(cx, &groups, room)));
+            }
+            // Full: more workers matched at once than places are kept for.
+            let _ = pattern.spare.push(places);
+            if done.is_some() {
+                break;
+            }
+        }
+        cx.put_scratch(text);
+        done.unwrap_or_else(|| {
+            if self.raw {
+                self.replace(cx, None, &[], [b"", b""], room)?;
+            }
+            self.edit(cx, &[], room);
+            Ok(())
+        })
+    }
+
+    /// Sets the upstream's target. Without a replacement it is the received one.
+    fn replace(
+        &self,
+        cx: &mut RequestCx<'_>,
+        replacement: Option<&Replacement>,
+        groups: &[&[u8]],
+        around: [&[u8]; 2],
+        room: &mut Vec<u8>,
+    ) -> Result<(), &'static str> {
+        let mut target = std::mem::take(&mut cx.request_mut().upstream.target);
+        target.clear();
+        let done = match replacement {
+            Some(replacement) if self.raw => {
+                replacement.write_raw(cx.source(), groups, around, room, &mut target);
+                Ok(())
+            }
+            Some(replacement) => {
+                replacement.write(cx.source(), groups, around, cx.request().query(), room, &mut target)
+            }
+            None => {
+                weir_wire::target::encode_query(received(cx), &mut target);
+                Ok(())
+            }
+        };
+        cx.request_mut().upstream.target = target;
+        done
+    }
+
+    fn edit(&self, cx: &mut RequestCx<'_>, groups: &[&[u8]], room: &mut Vec<u8>) {
+        self.edits.apply(cx, groups, room, |cx| cx.source(), |cx, name, edit| match edit {
+            Edit::Add(value) => cx.request_mut().add_field(name, value),
+            Edit::Set(value) => cx.request_mut().set_field(name, value),
+            Edit::Remove => cx.request_mut().remove_field(name),
+        });
+    }
+}
+
+/// Path and query as received: nginx's `$request_uri`, which lacks scheme and authority.
+fn received<'a>(cx: &'a RequestCx<'_>) -> &'a [u8] {
+    let target = cx.request().received_target();
+    if cx.request().form() != Form::Absolute {
+        return target;
+    }
+    let authority = target.iter().position(|b| *b == b':').map_or(0, |colon| colon + 3);
+    let rest = target.get(authority..).unwrap_or_default();
+    let path = rest.iter().position(|b| matches!(b, b'/' | b'?'));
+    path.and_then(|path| rest.get(path..)).unwrap_or(b"/")
+}

@@ -1,0 +1,83 @@
+//! Hooks allocate nothing once they have run. Alone in its file, because the count is of the whole process.
+
+mod bench;
+
+use std::alloc::System;
+
+use bench::{Bench, runs_in};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use weir_plugin::{Flow, LogCx, Phases, Plugin};
+use weir_telemetry::metrics::{Metrics, MetricsOptions, Recorder};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const GET: &str = "GET /a/b?x=1&apikey=j%26l+l&y=2 HTTP/1.1\r\nHost: a.test\r\nUser-Agent: test\r\n";
+
+#[test]
+fn nothing_is_allocated() {
+    let cases = [
+        ("key-auth", "", "apikey: jacks\r\n", true),
+        ("key-auth", "{hide_credentials: true}", "apikey: jacks\r\n", true),
+        ("key-auth", "{hide_credentials: true}", "", true),
+        ("key-auth", "", "apikey: nobodys\r\n", false),
+        ("key-auth", "{anonymous_consumer: anonymous}", "apikey: nobodys\r\n", true),
+        ("basic-auth", "", "Authorization: Basic amFjazpwYXNzOndvcmQ=\r\n", true),
+        ("basic-auth", "{hide_credentials: true}", "Authorization: Basic amFjazpwYXNzOndvcmQ=\r\n", true),
+        ("basic-auth", "", "Authorization: Basic amFjazp3cm9uZw==\r\n", false),
+        ("basic-auth", "", "", false),
+        ("limit-count", "{count: 1000000, time_window: 60}", "", true),
+        ("limit-count", "{count: 1000000, time_window: 60, window_type: sliding}", "", true),
+        ("limit-count", "{count: 1000000, time_window: 60, key: a, key_type: constant}", "", true),
+        ("limit-count", "{count: 1000000, time_window: 60, key: $uri $http_user_agent, key_type: var_combination}", "", true),
+        ("limit-count", "{count: $http_x_count, time_window: 60, key: arg_x}", "X-Count: 1000000\r\n", true),
+        ("limit-count", "{count: 1, time_window: 600, rejected_code: 429}", "", false),
+        ("limit-count", "{rules: [{count: 1000000, time_window: 60, key: $arg_x}, {count: 9, time_window: 1, key: $arg_z}]}", "", true),
+        ("mocking", "{response_example: hello}", "", false),
+        ("mocking", "{response_example: 'hello $remote_addr $arg_x', response_headers: {X-A: b, X-Uri: $uri}}", "", false),
+        ("mocking", "{response_schema: {properties: {a: {type: string}, b: {type: number}}}}", "", false),
+        ("prometheus", "", "", true),
+        ("prometheus", "{prefer_name: true}", "", true),
+        ("proxy-rewrite", "{uri: /new, method: POST, host: b.test}", "", true),
+        ("proxy-rewrite", "{regex_uri: ['^/a/(.*)', '/$1']}", "", true),
+        ("proxy-rewrite", "{headers: {add: {X-A: $remote_addr}, set: {X-B: b}, remove: [User-Agent]}}", "", true),
+        ("response-rewrite", "{status_code: 201, body: hello, headers: {set: {X-A: $remote_addr}, add: ['X-B: b']}}", "", true),
+        ("response-rewrite", "{status_code: 201, vars: [[status, ==, 200]]}", "", true),
+    ];
+    let metrics = Metrics::new(MetricsOptions::default());
+    let recorder = metrics.recorder();
+    for (name, conf, fields, passes) in cases {
+        let mut bench = Bench::new();
+        let plugin = bench.build(name, conf).unwrap_or_else(|error| panic!("{name} {conf}: {error}"));
+        let head = format!("{GET}{fields}\r\n");
+        // The first request grows what is kept; of a limit of one it is the only one that passes.
+        for _ in 0..3 {
+            round(&mut bench, name, &*plugin, &head, &recorder);
+        }
+        let region = Region::new(ALLOCATOR);
+        for _ in 0..100 {
+            let passed = round(&mut bench, name, &*plugin, &head, &recorder);
+            assert_eq!(passed, passes, "{name} {conf}");
+        }
+        let change = region.change();
+        assert_eq!((change.allocations, change.reallocations), (0, 0), "{name} {conf}");
+    }
+}
+
+/// One exchange; tells whether the request passed.
+fn round(bench: &mut Bench, name: &str, plugin: &dyn Plugin, head: &str, recorder: &Recorder) -> bool {
+    bench.request(head);
+    match bench.run(plugin) {
+        Flow::Continue => {}
+        Flow::Respond(_) => return false,
+        other => panic!("{name}: {other:?}"),
+    }
+    if runs_in(plugin, name, Phases::RESPONSE) {
+        assert_eq!(bench.respond(plugin, 200), Flow::Continue);
+    }
+    if runs_in(plugin, name, Phases::LOG) {
+        bench.exchange.prepare_log();
+        plugin.log(&LogCx { exchange: &bench.exchange, recorder });
+    }
+    true
+}

@@ -1,0 +1,363 @@
+//! The commands that come to an end: check, explain, version, completions; and starts that fail.
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::harness::weir;
+
+const GOOD: &str = r#"
+routes:
+  - {id: exact, uri: /orders, methods: [GET], host: api.test, upstream_id: u, plugins: {key-auth: {}, prometheus: {}}}
+  - {id: wide, name: everything, uri: /*, upstream_id: u, priority: 3}
+upstreams:
+  - {id: u, nodes: {"127.0.0.1:1980": 1}, retries: 2, timeout: {connect: 1.5, send: 2, read: 3}, pass_host: rewrite, upstream_host: in.test}
+global_rules:
+  - {id: g, plugins: {limit-count: {count: 10, time_window: 60}}}
+consumers:
+  - {username: alice, plugins: {key-auth: {key: k}}}
+#END
+"#;
+
+const BAD: &str = "\
+routes:
+  - uri: /a
+    plugins:
+      limit-count:
+        count: many
+        time_window: 60
+  - uri: /b
+    upstream_id: u
+    plugins: {keyauth: {}}
+upstreams:
+  - {id: u, nodes: {127.0.0.1:1: 1}}
+";
+
+/// Runs the binary in a folder with these files, `input` on standard input and these variables.
+fn run(files: &[(&str, &str)], variables: &[(&str, &str)], input: &str, arguments: &[&str]) -> (i32, String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    let mut command = in_folder(folder.path(), variables);
+    let mut child = command
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("start weir");
+    // It may end without reading.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    let output = child.wait_with_output().expect("wait for weir");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
+}
+
+fn in_folder(folder: &Path, variables: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")) {
+        command.env_remove(name);
+    }
+    command.current_dir(folder).envs(variables.iter().copied());
+    command
+}
+
+struct Case<'a> {
+    arguments: &'a str,
+    files: &'a [(&'a str, &'a str)],
+    variables: &'a [(&'a str, &'a str)],
+    code: i32,
+    stdout: &'a [&'a str],
+    stderr: &'a [&'a str],
+}
+
+const CASE: Case<'_> = Case {
+    arguments: "",
+    files: &[("good.yaml", GOOD), ("bad.yaml", BAD)],
+    variables: &[],
+    code: 0,
+    stdout: &[],
+    stderr: &[],
+};
+
+impl Case<'_> {
+    fn test(&self) {
+        let arguments: Vec<_> = self.arguments.split_whitespace().collect();
+        let (code, stdout, stderr) = run(self.files, self.variables, GOOD, &arguments);
+        let seen = format!("weir {}\nstdout:\n{stdout}stderr:\n{stderr}", self.arguments);
+        assert_eq!(code, self.code, "{seen}");
+        for (text, parts) in [(&stdout, self.stdout), (&stderr, self.stderr)] {
+            assert!(parts.iter().all(|part| text.contains(part)), "{parts:?} in: {seen}");
+            assert!(!parts.is_empty() || text.is_empty(), "nothing expected: {seen}");
+        }
+    }
+}
+
+#[test]
+fn check_tells_all_that_is_wrong() {
+    let warned = GOOD.replace("#END\n", "");
+    let cases = [
+        Case {
+            arguments: "check good.yaml",
+            stdout: &["good.yaml: 2 routes, 1 upstream, 1 consumer, 1 global rule\n"],
+            ..CASE
+        },
+        Case { arguments: "check -", stdout: &["standard input: 2 routes"], ..CASE },
+        Case {
+            arguments: "check bad.yaml",
+            code: 1,
+            stdout: &["bad.yaml: refused; 2 errors, 1 warning\n"],
+            stderr: &[
+                "bad.yaml:5:16: routes[0].plugins.limit-count.count: ",
+                "bad.yaml:9:15: routes[1].plugins.keyauth: ",
+                "did you mean key-auth?\n",
+                "bad.yaml:12:1: warning: ",
+            ],
+            ..CASE
+        },
+        Case {
+            arguments: "check bad.yaml --invalid-items skip",
+            stdout: &["bad.yaml: 0 routes, 1 upstream; 2 errors, ", "; 2 items left out\n"],
+            stderr: &["routes[0].plugins.limit-count.count: ", "routes[1].plugins.keyauth: "],
+            ..CASE
+        },
+        Case {
+            arguments: "check warned.yaml",
+            files: &[("warned.yaml", &warned)],
+            stdout: &["warned.yaml: 2 routes", "; 0 errors, 1 warning\n"],
+            stderr: &["warned.yaml:", "warning: ", "#END"],
+            ..CASE
+        },
+        Case {
+            arguments: "check warned.yaml --strict",
+            files: &[("warned.yaml", &warned)],
+            code: 1,
+            stdout: &["warned.yaml: refused; 1 error, 0 warnings\n"],
+            stderr: &["#END"],
+            ..CASE
+        },
+        Case { arguments: "check none.yaml", code: 1, stderr: &["error: cannot read none.yaml: No such file"], ..CASE },
+        // Compiled, not only read: two consumers with one key.
+        Case {
+            arguments: "check twice.yaml",
+            files: &[(
+                "twice.yaml",
+                "consumers:\n  - {username: a, plugins: {key-auth: {key: k}}}\n  - {username: b, plugins: {key-auth: {key: k}}}\n#END\n",
+            )],
+            code: 1,
+            stdout: &["twice.yaml: refused; 1 error"],
+            stderr: &["twice.yaml:3:", "consumers[1].plugins.key-auth"],
+            ..CASE
+        },
+    ];
+    cases.iter().for_each(Case::test);
+}
+
+#[test]
+fn settings_come_from_flags_environment_and_file() {
+    const FILE: &[(&str, &str)] = &[
+        ("good.yaml", GOOD),
+        ("s.yaml", "workers: none\n"),
+        ("ok.yaml", "workers: 2\n"),
+        ("weir.yaml", "workers: none\n"),
+    ];
+    let cases = [
+        Case { arguments: "check good.yaml --settings ok.yaml", stdout: &["2 routes"], ..CASE },
+        // Not picked up by its name.
+        Case { arguments: "check good.yaml", stdout: &["2 routes"], ..CASE },
+        Case { arguments: "check good.yaml --settings s.yaml", code: 1, stderr: &["s.yaml:1:10: workers: "], ..CASE },
+        Case {
+            arguments: "check good.yaml",
+            variables: &[("WEIR_SETTINGS", "s.yaml")],
+            code: 1,
+            stderr: &["s.yaml:1:10: workers: "],
+            ..CASE
+        },
+        // What lies under is not looked at.
+        Case {
+            arguments: "check good.yaml --settings s.yaml",
+            variables: &[("WEIR_WORKERS", "1")],
+            stdout: &["2 routes"],
+            ..CASE
+        },
+        Case {
+            arguments: "check good.yaml --settings s.yaml --workers 3",
+            variables: &[("WEIR_WORKERS", "x")],
+            stdout: &["2 routes"],
+            ..CASE
+        },
+        Case {
+            arguments: "check good.yaml",
+            variables: &[("WEIR_WORKERS", "x")],
+            code: 1,
+            stderr: &["WEIR_WORKERS: workers: "],
+            ..CASE
+        },
+        Case {
+            arguments: "check good.yaml",
+            variables: &[("WEIR_WORKRES", "1")],
+            code: 1,
+            stderr: &["WEIR_WORKRES: ", "did you mean WEIR_WORKERS?"],
+            ..CASE
+        },
+        Case { arguments: "check good.yaml --workers 0", code: 2, stderr: &["command line: workers: "], ..CASE },
+        Case {
+            arguments: "check good.yaml --listen-http here",
+            code: 2,
+            stderr: &["command line: listen.http"],
+            ..CASE
+        },
+        Case {
+            arguments: "check good.yaml --metrics here",
+            code: 2,
+            stderr: &["command line: listen.metrics: "],
+            ..CASE
+        },
+        Case {
+            arguments: "check good.yaml --status here",
+            code: 2,
+            stderr: &["command line: listen.status: "],
+            ..CASE
+        },
+        Case {
+            arguments: "check good.yaml --set limits.haed_size=1KiB",
+            code: 2,
+            stderr: &["command line: limits.haed_size: ", "did you mean limits.head_size?"],
+            ..CASE
+        },
+        Case { arguments: "check good.yaml --set limits.head_size=1KiB --metrics off", stdout: &["2 routes"], ..CASE },
+        Case {
+            arguments: "check good.yaml --settings none.yaml",
+            code: 1,
+            stderr: &["cannot read the settings file none.yaml"],
+            ..CASE
+        },
+    ];
+    for case in cases {
+        Case { files: FILE, ..case }.test();
+    }
+}
+
+#[test]
+fn wrong_usage_is_exit_code_2() {
+    let cases = [
+        ("", "Usage: weir <COMMAND>"),
+        ("serve", "unrecognized subcommand 'serve'"),
+        ("run", "<FILE>"),
+        ("run -", "`run` needs a file"),
+        ("run good.yaml --wrokers 1", "a similar argument exists: '--workers'"),
+        ("check good.yaml --set workers", "expected PATH=VALUE"),
+        ("check good.yaml --invalid-items some", "invalid value 'some'"),
+        ("check good.yaml --strict --invalid-items skip", "--strict takes warnings for errors"),
+        ("explain good.yaml", "--request"),
+        ("explain good.yaml --request ftp://a/", "expected an http URL"),
+        ("explain good.yaml --request /a -H apikey", "expected 'NAME: VALUE'"),
+        ("explain good.yaml --request /a --remote here", "invalid value 'here'"),
+        ("completions tcsh", "invalid value 'tcsh'"),
+    ];
+    for (arguments, told) in cases {
+        Case { arguments, code: 2, stderr: &[told], ..CASE }.test();
+    }
+}
+
+#[test]
+fn version_help_and_completions() {
+    let (code, stdout, _) = weir(&["version"]);
+    assert_eq!((code, stdout), (0, format!("weir {}\n", env!("CARGO_PKG_VERSION"))));
+    for command in [&["--help"][..], &["run", "--help"], &["check", "--help"], &["explain", "--help"]] {
+        let (code, stdout, _) = weir(command);
+        assert!(code == 0 && stdout.contains("Usage: weir") && stdout.contains("Examples:"), "{command:?}: {stdout}");
+    }
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let (code, stdout, stderr) = weir(&["completions", shell]);
+        assert!(code == 0 && stderr.is_empty(), "{shell}: {stderr}");
+        assert!(stdout.contains("weir") && stdout.contains("invalid-items"), "{shell}: {stdout}");
+    }
+}
+
+#[test]
+fn explain_tells_what_would_be_done() {
+    let cases: &[(&[&str], &[&str], &[&str])] = &[
+        (
+            &["--request", "GET http://api.test/orders?page=2"],
+            &[
+                "request:    GET /orders?page=2 (host api.test), from 127.0.0.1\n",
+                "matched as: /orders\n",
+                "route:      exact, by /orders\n",
+                "not taken:\n  wide \"everything\", /*: not tried",
+                "  limit-count  priority 1002: ",
+                ", by a global rule\n  key-auth     priority 2500: rewrite\n  prometheus   priority 500: log\n",
+                "upstream:   127.0.0.1:1980\n",
+                "  target    /orders?page=2",
+                "  Host      in.test\n",
+                "  retries   2\n",
+                "  timeouts  connect 1.5 s, send 2 s, read 3 s\n",
+            ],
+            &[],
+        ),
+        (
+            &["--request", "POST /orders", "-H", "Host: api.test", "--remote", "10.0.0.7"],
+            &[
+                "POST /orders (host api.test), from 10.0.0.7\n",
+                "route:      wide \"everything\", by /*\n",
+                "not taken:\n  exact, /orders: method",
+            ],
+            &["key-auth"],
+        ),
+        (
+            &["--request", "http://other.test/x/../orders"],
+            &["GET /x/../orders (host other.test)", "matched as: /orders\n", "route:      wide"],
+            &[],
+        ),
+        (&["--request", "GET http://a.test/%zz"], &["answered 400 before any route is looked for: "], &["route:"]),
+    ];
+    for (arguments, parts, absent) in cases {
+        let arguments = [&["explain", "good.yaml"], *arguments].concat();
+        let (code, stdout, stderr) = run(&[("good.yaml", GOOD)], &[], "", &arguments);
+        assert!(code == 0 && stderr.is_empty(), "{arguments:?}: {stderr}");
+        for part in *parts {
+            assert!(stdout.contains(part), "{arguments:?}: {part:?} in\n{stdout}");
+        }
+        for part in *absent {
+            assert!(!stdout.contains(part), "{arguments:?}: no {part:?} in\n{stdout}");
+        }
+    }
+    let none = GOOD.replace("uri: /*,", "uri: /other,");
+    let (code, stdout, _) = run(&[("a.yaml", &none)], &[], "", &["explain", "a.yaml", "--request", "/nowhere"]);
+    assert!(code == 0 && stdout.contains("route:      none: answered 404\n"), "{stdout}");
+    let (code, stdout, stderr) = run(&[("bad.yaml", BAD)], &[], "", &["explain", "bad.yaml", "--request", "/a"]);
+    assert!(code == 1 && stdout.is_empty() && stderr.contains("limit-count.count"), "{stderr}");
+}
+
+#[test]
+fn a_start_that_fails_says_why_and_listens_nowhere() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap().to_string();
+    let free = [
+        ("WEIR_LISTEN_HTTP", "127.0.0.1:0"),
+        ("WEIR_LISTEN_METRICS", "127.0.0.1:0"),
+        ("WEIR_LISTEN_STATUS", "127.0.0.1:0"),
+    ];
+    let cases: &[(&[&str], &str)] = &[
+        (&["bad.yaml"], "bad.yaml:5:16: routes[0].plugins.limit-count.count: "),
+        (&["none.yaml"], "error: cannot read none.yaml"),
+        (&["good.yaml", "--listen-http", &taken], "error: listen.http: cannot listen on {taken}"),
+        (&["good.yaml", "--metrics", &taken], "error: listen.metrics: cannot listen on {taken}"),
+        (&["good.yaml", "--status", &taken], "error: listen.status: cannot listen on {taken}"),
+        (&["good.yaml", "--set", "error_log.path=/none/error.log"], "error: cannot open the error log /none/error.log"),
+        (&["good.yaml", "--set", "access_log.path=/none/a.log"], "error: cannot open the access log /none/a.log"),
+        (
+            &["good.yaml", "--set", "access_log.path=a.log", "--set", "access_log.format=${x"],
+            "error: access_log.format: ",
+        ),
+    ];
+    for (arguments, told) in cases {
+        let arguments = [&["run"], *arguments].concat();
+        let (code, stdout, stderr) = run(&[("good.yaml", GOOD), ("bad.yaml", BAD)], &free, "", &arguments);
+        assert!(stderr.contains(&told.replace("{taken}", &taken)), "{arguments:?}: {told:?} in\n{stderr}");
+        assert_eq!((code, stdout.as_str()), (1, ""), "{arguments:?}");
+    }
+}

@@ -1,0 +1,62 @@
+//! What a newcomer tries first works: the examples, and the lines that `make run` prints.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use crate::harness::{Process, Start, companion, program, repository, weir};
+
+#[test]
+fn every_example_is_valid() {
+    let mut checked = 0;
+    for folder in ["examples", "examples/plugins"] {
+        for entry in fs::read_dir(repository().join(folder)).expect("read the examples") {
+            let file = entry.expect("an entry").path();
+            if !file.extension().is_some_and(|e| e == "yaml" || e == "json") {
+                continue;
+            }
+            let (status, stdout, stderr) = weir(&["check", "--strict", &file.display().to_string()]);
+            assert_eq!(status, 0, "{}\n{stdout}{stderr}", file.display());
+            checked += 1;
+        }
+    }
+    assert!(checked >= 8, "only {checked} examples");
+}
+
+/// The lines that the quickstart tells to try, as a shell runs them, and something that each has to print.
+#[test]
+fn the_lines_of_the_quickstart_do_what_they_say() {
+    const EXPECTED: &[&str] = &[
+        "HTTP/1.1 200 ",
+        "HTTP/1.1 401 ",
+        "\"alice\"",
+        "200\n200\n200\n200\n200\n429\n",
+        "hello",
+        "apisix_http_status{code=\"200\"",
+    ];
+    let mut origin = Process::spawn(
+        Command::new(companion("origin"))
+            .args(["--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null()),
+    );
+    let mut line = String::new();
+    let stdout = origin.child().stdout.take().expect("standard output is a pipe");
+    BufReader::new(stdout).read_line(&mut line).expect("read a line");
+    let node = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("no address in {line:?}"));
+
+    let example = fs::read_to_string(repository().join("examples/quickstart.yaml")).expect("read the example");
+    let gateway = Start::new(example).variable("DEMO_ORIGIN", node).start();
+    let script = fs::read_to_string(repository().join("tools/quickstart")).expect("read the script");
+    let lines: Vec<_> =
+        script.lines().filter(|line| line.starts_with("  curl ") || line.starts_with("  for ")).collect();
+    assert_eq!(lines.len(), EXPECTED.len(), "lines to try and what they print: {lines:?}");
+    program("curl");
+    for (line, expected) in lines.iter().zip(EXPECTED) {
+        let line = line.replace("$base", &format!("http://{}", gateway.addr));
+        let line = line.replace("127.0.0.1:$metrics", &gateway.metrics.to_string()).replace("| head", "");
+        let output = Command::new("sh").args(["-c", &line]).output().expect("run a shell");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains(expected), "{line}\nprinted\n{said}{}", String::from_utf8_lossy(&output.stderr));
+    }
+}

@@ -1,0 +1,310 @@
+//! What happens when a node does not answer: retries where they are safe, timeouts, and the answers for failures.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketType};
+use serde_json::{Value, json};
+
+use crate::harness::{
+    Answer, Connection, Gateway, LIMIT, Origin, Response, each, free_port, get, post, route_with, timed, wait_until,
+};
+
+/// The address of a port on which nobody listens.
+fn refusing() -> String {
+    format!("127.0.0.1:{}", free_port())
+}
+
+/// An upstream with these nodes in this order, and further fields.
+fn upstream(nodes: &[String], fields: &Value) -> Value {
+    let mut list = Vec::new();
+    for node in nodes {
+        let (host, port) = node.rsplit_once(':').expect("host:port");
+        list.push(json!({ "host": host, "port": port.parse::<u16>().expect("a port"), "weight": 1 }));
+    }
+    let mut upstream = json!({ "nodes": list });
+    upstream.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+    upstream
+}
+
+fn serving(nodes: &[String], fields: &Value) -> Gateway {
+    Gateway::start(route_with(json!({}), upstream(nodes, fields)))
+}
+
+/// The answer for a failed upstream: a status, its phrase in JSON, and which side it was.
+#[track_caller]
+fn assert_failure(response: &Response, status: u16, phrase: &str) {
+    assert_eq!(response.status, status, "{response:?}");
+    assert_eq!(response.json(), json!({ "error_msg": format!("{status} {phrase}") }), "{response:?}");
+    assert_eq!(response.field("content-type"), Some("application/json"), "{response:?}");
+    assert!(response.field("x-weir-error").is_some_and(|e| e.starts_with("upstream")), "{response:?}");
+    assert!(response.keeps_connection(), "the client has done nothing wrong: {response:?}");
+}
+
+const TIMEOUT: &str = "Gateway Timeout";
+const BAD: &str = "Bad Gateway";
+
+#[test]
+fn refused_connections_are_tried_at_the_next_node() {
+    let origin = Origin::hello();
+    let (dead, live) = (refusing(), origin.node());
+    for (nodes, fields, status, told) in [
+        (vec![dead.clone(), live.clone()], json!({}), 200, None),
+        (vec![dead.clone(), refusing(), live.clone()], json!({}), 200, None),
+        (vec![dead.clone(), refusing(), live.clone()], json!({ "retries": 2 }), 200, None),
+        (vec![dead.clone(), refusing(), live.clone()], json!({ "retries": 1 }), 502, Some("502, 502")),
+        (vec![dead.clone(), live], json!({ "retries": 0 }), 502, Some("502")),
+        (vec![dead.clone(), refusing()], json!({}), 502, Some("502, 502")),
+        (vec![dead], json!({ "retries": 5 }), 502, Some("502")),
+    ] {
+        for request in [get("/"), post("/", "body")] {
+            let before = origin.requests().len();
+            // One gateway, one request: the next would begin at the next node.
+            let gateway = serving(&nodes, &fields);
+            let response = gateway.client().request(&request);
+            assert_eq!(response.status, status, "{nodes:?} {fields}");
+            assert_eq!(response.field("x-apisix-upstream-status"), told, "{nodes:?} {fields}");
+            assert_eq!(origin.requests().len() - before, usize::from(status == 200));
+            if status == 502 {
+                assert_failure(&response, 502, BAD);
+            }
+        }
+    }
+}
+
+/// How an origin treats the first request that reaches it.
+fn failing(how: &'static str) -> Origin {
+    let script = move |connection: &mut Connection| {
+        let Some(_) = connection.request() else { return };
+        match how {
+            "closes" => {}
+            "resets" => connection.reset(),
+            "is silent" => connection.await_close(),
+            "says half" => {
+                connection.send("HTTP/1.1 200 OK\r\nContent-Le");
+            }
+            "fails" => {
+                connection.send("HTTP/1.1 500 Oops\r\nContent-Length: 4\r\n\r\noops");
+                connection.await_close();
+            }
+            other => panic!("no script for {other}"),
+        }
+    };
+    Origin::scripted(script)
+}
+
+#[test]
+fn only_what_is_safe_is_sent_again() {
+    let cases = [
+        // Before any byte of an answer an idempotent request may be sent again (RFC 9110 section 9.2.2).
+        ("closes", "GET", 200, 1),
+        ("resets", "GET", 200, 1),
+        ("is silent", "GET", 200, 1),
+        ("resets", "HEAD", 200, 1),
+        ("resets", "PUT", 200, 1),
+        ("resets", "DELETE", 200, 1),
+        ("resets", "OPTIONS", 200, 1),
+        ("closes", "POST", 502, 0),
+        ("resets", "POST", 502, 0),
+        ("resets", "PATCH", 502, 0),
+        ("resets", "FROB", 502, 0),
+        ("is silent", "POST", 504, 0),
+        // After it nothing is, and an answer is an answer.
+        ("says half", "GET", 502, 0),
+        ("fails", "GET", 500, 0),
+    ];
+    each(
+        &cases,
+        |case| format!("{case:?}"),
+        |(how, method, status, resent)| {
+            let (first, second) = (failing(how), Origin::hello());
+            let fields = json!({ "timeout": { "connect": 5, "send": 5, "read": 0.3 } });
+            let gateway = serving(&[first.node(), second.node()], &fields);
+            let response =
+                gateway.client().request(format!("{method} / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 2\r\n\r\nhi"));
+            assert_eq!(response.status, *status, "{response:?}");
+            assert_eq!((first.requests().len(), second.requests().len()), (1, *resent));
+            if *resent == 1 {
+                assert_eq!(second.last().body, b"hi", "the body is sent again whole");
+            }
+        },
+    );
+}
+
+#[test]
+fn a_body_that_is_gone_is_not_sent_again() {
+    // More than any buffer holds has reached the first node when it fails.
+    let first = Origin::scripted(|connection| {
+        if connection.head().is_some() && connection.exactly(20 << 20).is_ok() {
+            connection.reset();
+        }
+    });
+    let second = Origin::hello();
+    let gateway = serving(&[first.node(), second.node()], &json!({}));
+    let mut client = gateway.client();
+    client.send(format!("PUT / HTTP/1.1\r\nHost: a.test\r\nContent-Length: {}\r\n\r\n", 20 << 20));
+    client.send(vec![b'x'; 20 << 20]);
+    assert_eq!(client.response().status, 502);
+    assert_eq!(second.connections(), 0);
+}
+
+#[test]
+fn a_kept_connection_that_was_closed_is_not_noticed() {
+    // It answers once and closes: in an orderly way or not, told or not.
+    for reset in [false, true] {
+        let origin = Origin::scripted(move |connection| {
+            if connection.request().is_some() {
+                connection.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+                if reset {
+                    connection.reset();
+                }
+            }
+        });
+        let gateway = serving(&[origin.node()], &json!({ "retries": 0 }));
+        let mut client = gateway.client();
+        for (number, request) in [get("/"), get("/"), post("/", "x"), post("/", "y"), get("/")].iter().enumerate() {
+            assert_eq!(client.request(request).status, 200, "request {number}");
+            wait_until("the origin to close", LIMIT, || (origin.open() == 0).then_some(()));
+        }
+    }
+}
+
+#[test]
+fn a_kept_connection_that_closes_on_a_request_is_replaced_where_that_is_safe() {
+    // The race that cannot be won: the origin closes just when the request is under way.
+    for (request, status) in [(get("/second"), 200), (post("/second", "x"), 502)] {
+        let origin = Origin::scripted(|connection| {
+            while let Some(request) = connection.request() {
+                if connection.number == 1 && request.target == "/second" {
+                    return;
+                }
+                connection.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+            }
+        });
+        let gateway = serving(&[origin.node()], &json!({ "retries": 0 }));
+        let mut client = gateway.client();
+        assert_eq!(client.get("/first").status, 200);
+        let response = client.request(&request);
+        assert_eq!(response.status, status, "{request:?}");
+        let posts = origin.requests().iter().filter(|r| r.method == "POST").count();
+        assert!(posts <= 1, "a POST was sent {posts} times");
+        assert_eq!(client.get("/third").status, 200);
+    }
+}
+
+#[test]
+fn retry_timeout_ends_the_tries() {
+    let silent: Vec<_> = (0..5).map(|_| failing("is silent")).collect();
+    let nodes: Vec<_> = silent.iter().map(Origin::node).collect();
+    let fields = json!({ "retry_timeout": 0.5, "timeout": { "connect": 5, "send": 5, "read": 0.3 } });
+    let gateway = serving(&nodes, &fields);
+    let (response, took) = timed(|| gateway.get("/"));
+    assert!(matches!(response.status, 502 | 504), "{response:?}");
+    let tries = silent.iter().filter(|origin| !origin.requests().is_empty()).count();
+    assert_eq!(tries, 2, "a third would begin after half a second; took {took:?}");
+}
+
+/// A listener whose queue is full: a connection to it never stands, and is not refused either.
+struct Full {
+    addr: SocketAddr,
+    _listener: OwnedFd,
+    _queued: Vec<TcpStream>,
+}
+
+fn full() -> Full {
+    let listener = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    rustix::net::bind(&listener, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("bind");
+    rustix::net::listen(&listener, 0).expect("listen");
+    let addr = rustix::net::getsockname(&listener).expect("an address").try_into().expect("an IP address");
+    let mut queued = Vec::new();
+    while let Ok(stream) = TcpStream::connect_timeout(&addr, Duration::from_millis(200)) {
+        queued.push(stream);
+    }
+    Full { addr, _listener: listener, _queued: queued }
+}
+
+#[test]
+fn every_timeout_of_an_upstream_ends_a_try() {
+    let limit =
+        |connect: f64, send: f64, read: f64| json!({ "timeout": { "connect": connect, "send": send, "read": read } });
+    let close = |took: Duration| assert!(took >= Duration::from_millis(250) && took < LIMIT / 2, "after {took:?}");
+
+    let queue = full();
+    let gateway = serving(&[queue.addr.to_string()], &limit(0.3, 60.0, 60.0));
+    let (response, took) = timed(|| gateway.get("/"));
+    assert_failure(&response, 504, TIMEOUT);
+    close(took);
+
+    let silent = failing("is silent");
+    let gateway = serving(&[silent.node()], &limit(60.0, 60.0, 0.3));
+    let (response, took) = timed(|| gateway.get("/"));
+    assert_failure(&response, 504, TIMEOUT);
+    assert_eq!(response.field("x-apisix-upstream-status"), Some("504"));
+    close(took);
+
+    // A node that does not read: its buffers fill up, and then nothing goes any more.
+    let deaf = Origin::scripted(|connection| {
+        connection.head();
+        std::thread::park_timeout(LIMIT);
+    });
+    let gateway = serving(&[deaf.node()], &limit(60.0, 0.3, 60.0));
+    let mut client = gateway.client();
+    client.send(format!("PUT / HTTP/1.1\r\nHost: a.test\r\nContent-Length: {}\r\n\r\n", 64 << 20));
+    let (response, took) = timed(|| {
+        client.offer(vec![b'x'; 64 << 20]);
+        client.response()
+    });
+    assert_eq!((response.status, response.json()), (504, json!({ "error_msg": "504 Gateway Timeout" })));
+    close(took);
+}
+
+#[test]
+fn the_read_timeout_counts_between_two_reads() {
+    let origin = Origin::scripted(|connection| {
+        let Some(request) = connection.request() else { return };
+        connection.send("HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n");
+        for _ in 0..8 {
+            std::thread::park_timeout(Duration::from_millis(100));
+            connection.send("x");
+        }
+        if request.target == "/stops" {
+            connection.await_close();
+        }
+    });
+    let fields = json!({ "timeout": { "connect": 5, "send": 5, "read": 0.4 } });
+    let gateway = serving(&[origin.node()], &fields);
+    assert_eq!(gateway.get("/slow").text(), "xxxxxxxx");
+
+    // A body that stops half way is cut: its head has gone out already.
+    let stops = Origin::scripted(|connection| {
+        if connection.request().is_some() {
+            connection.send("HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nxxxx");
+            connection.await_close();
+        }
+    });
+    let gateway = serving(&[stops.node()], &fields);
+    let mut client = gateway.client();
+    client.send(get("/"));
+    let (answer, took) = timed(|| client.try_response());
+    assert!(answer.is_err(), "{answer:?}");
+    assert!(took >= Duration::from_millis(350) && took < LIMIT / 2, "after {took:?}");
+}
+
+#[test]
+fn the_routes_timeout_goes_before_the_upstreams() {
+    let silent = failing("is silent");
+    let fields = json!({ "timeout": { "connect": 5, "send": 5, "read": 60 } });
+    let route = json!({ "timeout": { "connect": 5, "send": 5, "read": 0.3 } });
+    let gateway = Gateway::start(route_with(route, upstream(&[silent.node()], &fields)));
+    assert_eq!(gateway.get("/").status, 504);
+}
+
+#[test]
+fn an_answer_of_the_upstream_is_not_a_failure_of_the_gateway() {
+    let origin = Origin::answering(|_| Answer::status(502, "its own"));
+    let gateway = serving(&[origin.node(), refusing()], &json!({}));
+    let response = gateway.get("/");
+    assert_eq!((response.status, response.text().as_str()), (502, "its own"));
+    assert_eq!((response.field("x-weir-error"), response.field("x-apisix-upstream-status")), (None, Some("502")));
+}

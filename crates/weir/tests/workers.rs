@@ -1,0 +1,139 @@
+//! Several workers count together and stop together.
+
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::harness::{Gateway, LIMIT, Origin, Start, each, get, route_with, timed, wait_until};
+
+#[test]
+fn a_limit_is_exact_across_workers() {
+    let origin = Origin::hello();
+    each(
+        &["fixed", "sliding"],
+        |window| window.to_string(),
+        |window| {
+            let limit = json!({ "count": 100, "time_window": 600, "window_type": window, "rejected_code": 429, "key_type": "constant", "key": "all" });
+            let by_address = json!({ "count": 100, "time_window": 600, "window_type": window, "rejected_code": 429 });
+            for limit in [limit, by_address] {
+                let fields = json!({ "plugins": { "limit-count": limit } });
+                let gateway =
+                    Start::new(route_with(fields, json!({ "nodes": { (origin.node()): 1 } }))).workers(4).start();
+                let (passed, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
+                let begin = Barrier::new(8);
+                thread::scope(|scope| {
+                    for _ in 0..8 {
+                        scope.spawn(|| {
+                            begin.wait();
+                            for _ in 0..50 {
+                                // A new connection each time: any worker may get it.
+                                match gateway.get("/").status {
+                                    200 => passed.fetch_add(1, SeqCst),
+                                    429 => refused.fetch_add(1, SeqCst),
+                                    other => panic!("status {other}"),
+                                };
+                            }
+                        });
+                    }
+                });
+                assert_eq!((passed.load(SeqCst), refused.load(SeqCst)), (100, 300), "{limit}");
+            }
+        },
+    );
+    assert_eq!(origin.requests().len(), 400);
+}
+
+/// An origin that answers when it is told to.
+fn held() -> (Origin, Arc<Barrier>) {
+    let gate = Arc::new(Barrier::new(2));
+    let of_origin = Arc::clone(&gate);
+    let origin = Origin::answering(move |request| {
+        if request.target == "/held" {
+            of_origin.wait();
+        }
+        crate::harness::Answer::ok("done")
+    });
+    (origin, gate)
+}
+
+fn start(origin: &Origin, drain: &str) -> Gateway {
+    let config = route_with(json!({}), json!({ "nodes": { (origin.node()): 1 } }));
+    Start::new(config).workers(4).settings(json!({ "timeouts": { "drain": drain } })).start()
+}
+
+#[test]
+fn a_signal_drains() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let (origin, gate) = held();
+        let mut gateway = start(&origin, "30s");
+        let mut idle: Vec<_> = (0..20).map(|_| gateway.client()).collect();
+        for client in idle.iter_mut().take(10) {
+            assert_eq!(client.get("/").status, 200);
+        }
+        let mut busy = gateway.client();
+        busy.send(get("/held"));
+        wait_until("the request to reach the origin", LIMIT, || {
+            origin.requests().iter().any(|r| r.target == "/held").then_some(())
+        });
+        gateway.signal(signal);
+        for client in &mut idle {
+            client.expect_close();
+        }
+        wait_until("the listeners to close", LIMIT, || TcpStream::connect(gateway.addr).is_err().then_some(()));
+        assert!(gateway.process.exited().is_none(), "it waits for the request in flight");
+        gate.wait();
+        let response = busy.response();
+        assert_eq!((response.status, response.text().as_str()), (200, "done"));
+        assert!(!response.keeps_connection(), "{response:?}");
+        busy.expect_close();
+        let status = gateway.wait();
+        assert!(status.success(), "{status}");
+    }
+}
+
+#[test]
+fn a_drain_has_a_limit() {
+    let (origin, gate) = held();
+    let mut gateway = start(&origin, "500ms");
+    let mut busy = gateway.client();
+    busy.send(get("/held"));
+    wait_until("the request to reach the origin", LIMIT, || (!origin.requests().is_empty()).then_some(()));
+    gateway.signal(Signal::TERM);
+    let (status, took) = timed(|| gateway.wait());
+    assert!(status.success(), "{status}");
+    assert!(took >= Duration::from_millis(400) && took < LIMIT / 2, "after {took:?}");
+    assert!(busy.try_response().is_err());
+    gate.wait();
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let (origin, gate) = held();
+    let mut gateway = start(&origin, "60s");
+    let mut busy = gateway.client();
+    busy.send(get("/held"));
+    wait_until("the request to reach the origin", LIMIT, || (!origin.requests().is_empty()).then_some(()));
+    gateway.signal(Signal::TERM);
+    wait_until("the listeners to close", LIMIT, || TcpStream::connect(gateway.addr).is_err().then_some(()));
+    gateway.signal(Signal::TERM);
+    let (_, took) = timed(|| gateway.wait());
+    assert!(took < LIMIT / 2, "after {took:?}");
+    gate.wait();
+}
+
+#[test]
+fn every_worker_takes_connections() {
+    let (origin, _gate) = held();
+    let gateway = start(&origin, "1s");
+    for _ in 0..100 {
+        assert_eq!(gateway.get("/").status, 200);
+    }
+    // Each worker has upstream connections of its own.
+    assert!(origin.connections() > 1, "one worker did all the work");
+    assert!(origin.connections() <= 4, "{} connections by 4 workers, one request at a time", origin.connections());
+}
