@@ -168,6 +168,10 @@ impl Decoder {
     fn trailer(&mut self, input: &[u8], pos: &mut usize) -> Result<Event, Reject> {
         let rest = input.get(*pos..).unwrap_or_default();
         let Some(lf) = memchr::memchr(b'\n', rest) else {
+            // The end of the body that is none is refused before a line end that may never come.
+            if matches!(rest, [b'\r', b, ..] if *b != b'\n') {
+                return Err(Reject::bad("malformed end of a chunked body"));
+            }
             return if rest.len() as u64 + u64::from(self.trailers) > u64::from(MAX_TRAILER_BYTES) {
                 Err(Reject::new(431, "trailer section too large"))
             } else {
@@ -284,7 +288,7 @@ mod tests {
             "ffffffffffffffff\r\n", "8000000000000000\r\n", "0000000000000005\r\n", "5,5\r\n", "\"5\"\r\n", "5\0\r\n",
             "5\r\nhello\n", "5\r\nhello0\r\n", "5\r\nhello\rX", "5;\r\n", "5;=b\r\n", "5;a=\r\n", "5;a=\"b\r\n", "5;a=\"\u{1}\"\r\n",
             "5;a\n", "5;a\rb", "5;a=\"b\"c\r\n", "5 a\r\n", "5;a \r\n", "0\r\n\n", "0\r\nX\r\n\r\n", "0\r\nX : 1\r\n\r\n", "0\r\n: 1\r\n\r\n",
-            "0\r\nX: a\0\r\n\r\n", "0\r\nX: a\rb\r\n\r\n", "0\r\nX: a\r\n b\r\n\r\n", "0\r\nX: 1\n\r\n", "-0\r\n", "5\r\nhello\r\n\r\n0\r\n\r\n",
+            "0\r\nX: a\0\r\n\r\n", "0\r\nX: a\rb\r\n\r\n", "0\r\nX: a\r\n b\r\n\r\n", "0\r\nX: 1\n\r\n", "-0\r\n", "5\r\nhello\r\n\r\n0\r\n\r\n", "0\r\n\rX",
             &long_extension, &long_trailer,
         ];
         for input in cases {

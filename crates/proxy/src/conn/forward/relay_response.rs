@@ -193,7 +193,8 @@ impl<S: ClientStream> Connection<S> {
             _ if x.request.head.minor == 0 => Encode::Plain,
             _ => Encode::Chunked,
         };
-        let mut keep = self.may_keep(x) && !upload.is_running();
+        // An answer may come before the request has ended; then the rest of the request follows, if the node takes it.
+        let mut keep = self.may_keep(x) && (!upload.is_running() || x.response.head.keep_alive);
         // Without a length, an HTTP/1.0 client can only see the end by the connection's.
         keep &= bodyless || encode == Encode::Chunked || (matches!(framing, Framing::Length(_) | Framing::None) && !filtered);
         self.encode_head(x, keep, encode == Encode::Chunked && !bodyless, filtered);
@@ -274,6 +275,13 @@ impl<S: ClientStream> Connection<S> {
                 Got::Late => broke = Some(Broke::Node("read timed out")),
             }
         }
+        if let Some(node) = &mut node
+            && broke.is_none()
+            && keep
+            && upload.is_running()
+        {
+            keep = self.finish_upload(x, &mut upload, node).await;
+        }
         x.received += upload.received;
         if x.timed {
             x.times.now = self.worker.clock.refresh();
@@ -305,6 +313,23 @@ impl<S: ClientStream> Connection<S> {
                 Next::Close
             }
         }
+    }
+
+    /// Sends the rest of a request whose answer is complete; whether all of it went.
+    async fn finish_upload(
+        &mut self,
+        x: &mut Exchange,
+        upload: &mut super::Upload,
+        node: &mut crate::upstream::pool::Connection,
+    ) -> bool {
+        let (client, timer) = (&mut self.stream, &self.timer);
+        timer.set(self.worker.options.body_ms);
+        let done = poll_fn(|cx| match upload.poll(cx, client, &mut node.stream, &mut x.request.buffer, timer) {
+            Poll::Ready(done) => Poll::Ready(done.is_ok()),
+            Poll::Pending => timer.poll_expired(cx).map(|()| false),
+        })
+        .await;
+        done && upload.pump.is_complete()
     }
 
     /// Takes what the buffer holds of the body, through the plugins when they want it.
