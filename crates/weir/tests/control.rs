@@ -186,7 +186,7 @@ fn what_changed_is_logged_in_numbers() {
     rules["routes"]
         .as_array_mut()
         .expect("a list")
-        .push(json!({ "id": "s", "uri": "/s", "plugins": { "mocking": {} } }));
+        .push(json!({ "id": "s", "uri": "/s", "plugins": { "mocking": { "response_example": "s" } } }));
     rules["upstreams"] = json!([{ "id": "u", "nodes": { "127.0.0.1:1": 1 } }]);
     assert_eq!(gateway.reload(&rules), Reload::Applied);
     await_log(&gateway, "routes=2 changes=routes +1 ~0 -0, upstreams +1 ~0 -0");
@@ -206,9 +206,9 @@ fn a_bad_change_is_refused_with_every_reason() {
     }
     let file = gateway.config().display().to_string();
     for reason in [
-        format!("ERROR weir::reload: {file}:2:31: routes[0].plugins.mockign: "),
+        format!("ERROR weir::reload: {file}:2:32: routes[0].plugins.mockign: "),
         "did you mean mocking?".to_owned(),
-        format!("ERROR weir::reload: {file}:3:36: routes[1].upstream_id: "),
+        format!("ERROR weir::reload: {file}:3:35: routes[1].upstream_id: "),
         "the rules file is refused; what is live stays live".to_owned(),
     ] {
         await_log(&gateway, &reason);
@@ -319,25 +319,31 @@ fn the_drain_has_a_limit_and_a_second_signal_ends_it() {
 
 #[test]
 fn sigusr1_opens_both_logs_again() {
-    let settings = "access_log: {path: FOLDER/access.log, format: '$request_uri'}\nerror_log: {path: FOLDER/error.log}";
-    let gateway = Start::new(answering("a")).settings(settings).start();
+    let settings =
+        "access_log: {path: FOLDER/access.log, format: 'status $status'}\nerror_log: {path: FOLDER/error.log}";
+    let route = |status| {
+        let plugins = json!({ "mocking": { "response_status": status, "response_example": "" } });
+        json!({ "uri": format!("/{status}"), "plugins": plugins })
+    };
+    let gateway = Start::new(json!({ "routes": [route(201), route(202), route(203)] })).settings(settings).start();
     let text = |name: &str| fs::read_to_string(gateway.file(name)).unwrap_or_default();
     let await_line = |name: &str, line: &str| {
         wait_until(&format!("{line:?} in {name}"), LIMIT, || text(name).contains(line).then_some(()));
     };
     await_line("error.log", "the gateway is up");
-    assert_eq!(gateway.get("/one").status, 200);
-    await_line("access.log", "/one\n");
+    assert_eq!(gateway.get("/201").status, 201);
+    await_line("access.log", "status 201\n");
     for name in ["access.log", "error.log"] {
         fs::rename(gateway.file(name), gateway.file(&format!("{name}.1"))).expect("rename");
     }
-    assert_eq!(gateway.get("/two").status, 200);
-    await_line("access.log.1", "/two\n");
+    assert_eq!(gateway.get("/202").status, 202);
+    await_line("access.log.1", "status 202\n");
     gateway.signal(Signal::USR1);
     await_line("error.log", "log files were opened again");
-    assert_eq!(gateway.get("/three").status, 200);
-    await_line("access.log", "/three\n");
-    assert_eq!(text("access.log.1"), "/one\n/two\n");
+    assert_eq!(gateway.get("/203").status, 203);
+    await_line("access.log", "status 203\n");
+    assert_eq!(text("access.log.1"), "status 201\nstatus 202\n");
+    assert!(text("error.log.1").contains("the gateway is up"));
     assert!(gateway.stderr().is_empty(), "{}", gateway.stderr());
 }
 

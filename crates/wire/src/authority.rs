@@ -38,22 +38,28 @@ pub fn parse(value: &[u8]) -> Result<Authority<'_>, Reject> {
     Ok(Authority { host, port })
 }
 
-/// A registered name or IPv4 address: unreserved, sub-delims and percent-encoded bytes.
+/// Bytes of a registered name that stand for themselves: unreserved and sub-delims (RFC 3986 section 3.2.2).
+const PLAIN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut b = 0;
+    while b < 256 {
+        table[b] = matches!(b as u8, b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~'
+            | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=');
+        b += 1;
+    }
+    table
+};
+
+/// A registered name or IPv4 address; bytes may be percent-encoded.
 fn check_name(host: &[u8]) -> Result<(), Reject> {
     if host.is_empty() {
         return Err(Reject::bad("empty Host"));
     }
-    let mut bytes = host.iter();
-    while let Some(&b) = bytes.next() {
-        let hex = |b: Option<&u8>| b.is_some_and(u8::is_ascii_hexdigit);
-        let ok = match b {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => true,
-            b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=' => true,
-            b'%' => hex(bytes.next()) && hex(bytes.next()),
-            _ => false,
-        };
-        if !ok {
-            return Err(Reject::bad("invalid Host"));
+    let mut rest = host;
+    while let Some(at) = rest.iter().position(|b| !PLAIN[usize::from(*b)]) {
+        match rest.get(at..) {
+            Some([b'%', high, low, after @ ..]) if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => rest = after,
+            _ => return Err(Reject::bad("invalid Host")),
         }
     }
     Ok(())

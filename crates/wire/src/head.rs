@@ -1,14 +1,12 @@
 //! Message heads: split, checked, and their framing decided in one pass (RFC 9112 sections 2 to 7).
 
-use std::mem::MaybeUninit;
+mod split;
 
 use crate::fields::{Field, Fields, State};
 use crate::method::Method;
 use crate::name::Known;
-use crate::{Reject, Span, authority, is_field_byte, is_tchar, list, status};
+use crate::{Reject, Span, authority, is_tchar, list, status};
 
-/// Most fields any head may have, whatever the setting says: the table stands on the stack.
-pub const MAX_FIELDS: usize = 512;
 /// Most connection options (RFC 9110 section 7.6.1) in one head; each costs a walk over the fields.
 const MAX_CONNECTION_OPTIONS: usize = 64;
 /// Most empty lines skipped before a request line (RFC 9112 section 2.2 asks for at least one).
@@ -19,7 +17,7 @@ const MAX_EMPTY_LINES: usize = 16;
 pub struct Limits {
     /// Bytes of a whole head, 431 above.
     pub head: usize,
-    /// Fields, 431 above; at most [`MAX_FIELDS`].
+    /// Fields, 431 above.
     pub fields: usize,
     /// Bytes of a request target, 414 above.
     pub target: usize,
@@ -119,41 +117,27 @@ impl RequestHead {
     /// 400 for what is malformed or ambiguous, 414, 417, 431, 501 for an unknown transfer coding, 505.
     pub fn parse(&mut self, buf: &[u8], limits: &Limits) -> Result<bool, Reject> {
         let skip = skip_empty_lines(buf)?;
-        let bytes = buf.get(skip..).unwrap_or_default();
-        let mut table = [const { MaybeUninit::uninit() }; MAX_FIELDS];
-        let table = table.get_mut(..limits.fields.min(MAX_FIELDS)).unwrap_or_default();
-        let mut request = httparse::Request::new(&mut []);
-        let config = httparse::ParserConfig::default();
-        let len = match config.parse_request_with_uninit_headers(&mut request, bytes, table) {
-            Ok(httparse::Status::Complete(len)) => skip + len,
-            Ok(httparse::Status::Partial) => return check_partial(bytes, limits).map(|()| false),
-            Err(error) => return Err(request_error(error, bytes)),
-        };
-        let (Some(method), Some(target), Some(minor)) = (request.method, request.path, request.version) else {
-            return Err(Reject::bad("malformed request line"));
-        };
-        if target.len() > limits.target {
+        let partial = |what: &Self| check_partial(buf.get(skip..).unwrap_or_default(), what.len, limits).map(|()| false);
+        // Until the request line has ended, `len` tells that none has.
+        self.len = 0;
+        let Some(line) = split::request_line(buf, skip)? else { return partial(self) };
+        if line.target.len() > limits.target {
             return Err(Reject::new(414, "request target too long"));
         }
-        if len - skip > limits.head {
-            return Err(Reject::new(431, "head too large"));
-        }
-        self.method = Method::parse(method.as_bytes());
-        self.method_span = Span::within(buf, method.as_bytes());
-        self.target = Span::within(buf, target.as_bytes());
-        self.minor = minor;
-        self.len = len;
-        self.fields.clear();
+        self.len = line.end;
+        self.method = Method::parse(line.method.of(buf));
+        self.method_span = line.method;
+        self.target = line.target;
+        self.minor = line.minor;
         self.host = None;
         self.expect_continue = false;
         self.websocket = false;
-
-        // ` HTTP/1.x` is nine bytes; the line has to end in CRLF right after it.
-        let line_end = self.target.end as usize + 9;
-        let first = collect(buf, request.headers, len, &mut self.fields)?;
-        if first != line_end + 2 || buf.get(line_end..first) != Some(b"\r\n") {
-            return Err(Reject::bad("bare LF in request line"));
+        self.fields.clear();
+        let Some(len) = split::fields(buf, line.end, limits.fields, &mut self.fields)? else { return partial(self) };
+        if len - skip > limits.head {
+            return Err(Reject::new(431, "head too large"));
         }
+        self.len = len;
         self.decide(buf)?;
         Ok(true)
     }
@@ -226,41 +210,21 @@ impl ResponseHead {
     }
 
     fn parse_inner(&mut self, buf: &[u8], limits: &Limits, to: Method) -> Result<bool, Reject> {
-        let mut table = [const { MaybeUninit::uninit() }; MAX_FIELDS];
-        let table = table.get_mut(..limits.fields.min(MAX_FIELDS)).unwrap_or_default();
-        let mut response = httparse::Response::new(&mut []);
-        let config = httparse::ParserConfig::default();
-        if matches!(buf.first(), Some(b'\r' | b'\n')) {
-            return Err(Reject::bad("empty line before the status line"));
-        }
-        let len = match config.parse_response_with_uninit_headers(&mut response, buf, table) {
-            Ok(httparse::Status::Complete(len)) => len,
-            Ok(httparse::Status::Partial) if buf.len() >= limits.head => {
-                return Err(Reject::bad("response head too large"));
-            }
-            Ok(httparse::Status::Partial) => return Ok(false),
-            Err(httparse::Error::TooManyHeaders) => return Err(Reject::bad("too many fields in the response")),
-            Err(_) => return Err(Reject::bad("malformed response head")),
-        };
-        let (Some(minor), Some(code)) = (response.version, response.code) else {
-            return Err(Reject::bad("malformed status line"));
-        };
-        if !(100..=999).contains(&code) {
+        let partial = || if buf.len() >= limits.head { Err(Reject::bad("response head too large")) } else { Ok(false) };
+        let Some(line) = split::status_line(buf)? else { return partial() };
+        if line.status < 100 {
             return Err(Reject::bad("status code out of range"));
         }
+        self.fields.clear();
+        let Some(len) = split::fields(buf, line.end, limits.fields, &mut self.fields)? else { return partial() };
         if len > limits.head {
             return Err(Reject::bad("response head too large"));
         }
-        self.fields.clear();
+        let (code, minor) = (line.status, line.minor);
         self.status = code;
         self.minor = minor;
+        self.reason = line.reason;
         self.len = len;
-        let first = collect(buf, response.headers, len, &mut self.fields)?;
-        // `HTTP/1.1 200` is twelve bytes.
-        self.reason = Span::new(13.min(first.saturating_sub(2)), first.saturating_sub(2));
-        if !self.reason.of(buf).iter().all(|b| is_field_byte(*b)) {
-            return Err(Reject::bad("control byte in the reason phrase"));
-        }
         let mut facts = Facts::default();
         for field in &mut self.fields.list {
             match field.id {
@@ -367,35 +331,6 @@ impl Facts {
     }
 }
 
-/// Copies the split fields as spans, and checks that every line ends in CRLF; gives where the first line begins.
-fn collect(buf: &[u8], headers: &[httparse::Header<'_>], len: usize, fields: &mut Fields) -> Result<usize, Reject> {
-    let blank = len.saturating_sub(2);
-    if buf.get(blank..len) != Some(b"\r\n") {
-        return Err(Reject::bad("bare LF after the fields"));
-    }
-    let mut first = blank;
-    for (i, header) in headers.iter().enumerate() {
-        let name = Span::within(buf, header.name.as_bytes());
-        let end = match headers.get(i + 1) {
-            Some(next) => Span::within(buf, next.name.as_bytes()).start as usize,
-            None => blank,
-        };
-        if i == 0 {
-            first = name.start as usize;
-        }
-        if end < 2 || buf.get(end - 2..end) != Some(b"\r\n") {
-            return Err(Reject::bad("bare LF in a field"));
-        }
-        let value = if header.value.is_empty() { Span::new(end - 2, end - 2) } else { Span::within(buf, header.value) };
-        let id = Known::classify(header.name.as_bytes());
-        fields.push(Field { name, value, end: end as u32, id, state: State::Kept });
-    }
-    if first < 2 || buf.get(first - 2..first) != Some(b"\r\n") {
-        return Err(Reject::bad("bare LF in the first line"));
-    }
-    Ok(first)
-}
-
 /// How many bytes of empty lines stand before the request line.
 fn skip_empty_lines(buf: &[u8]) -> Result<usize, Reject> {
     let mut skip = 0;
@@ -411,39 +346,16 @@ fn skip_empty_lines(buf: &[u8]) -> Result<usize, Reject> {
     }
 }
 
-/// Refuses an unfinished head that is already too large.
-fn check_partial(bytes: &[u8], limits: &Limits) -> Result<(), Reject> {
+/// Refuses an unfinished head that is already too large; `line` is 0 until its first line has ended.
+fn check_partial(bytes: &[u8], line: usize, limits: &Limits) -> Result<(), Reject> {
     // A method of any length, two blanks and the version stand beside the target.
-    let line_open = memchr::memchr(b'\n', bytes).is_none();
-    if line_open && bytes.len() > limits.target + 64 {
+    if line == 0 && bytes.len() > limits.target + 64 {
         return Err(Reject::new(414, "request line too long"));
     }
     if bytes.len() >= limits.head {
         return Err(Reject::new(431, "head too large"));
     }
     Ok(())
-}
-
-fn request_error(error: httparse::Error, bytes: &[u8]) -> Reject {
-    match error {
-        httparse::Error::TooManyHeaders => Reject::new(431, "too many fields"),
-        httparse::Error::Version => {
-            // `HTTP/2.0` and the like are a version that is not supported; anything else is no version at all.
-            let line = bytes.split(|b| *b == b'\r' || *b == b'\n').next().unwrap_or_default();
-            match line.rsplit(|b| *b == b' ').next() {
-                Some([b'H', b'T', b'T', b'P', b'/', major, b'.', minor])
-                    if major.is_ascii_digit() && minor.is_ascii_digit() =>
-                {
-                    Reject::new(505, "HTTP version not supported")
-                }
-                _ => Reject::bad("malformed HTTP version"),
-            }
-        }
-        httparse::Error::HeaderName => Reject::bad("malformed field name"),
-        httparse::Error::HeaderValue => Reject::bad("control byte in a field value"),
-        httparse::Error::NewLine => Reject::bad("malformed line end"),
-        _ => Reject::bad("malformed request line"),
-    }
 }
 
 /// Digits only, at most 2^63 - 1 (RFC 9110 section 8.6).

@@ -78,13 +78,6 @@ impl Span {
     pub fn of(self, base: &[u8]) -> &[u8] {
         base.get(self.start as usize..self.end as usize).unwrap_or_default()
     }
-
-    /// The span of `part`, which must be a slice of `base`.
-    fn within(base: &[u8], part: &[u8]) -> Self {
-        let start = (part.as_ptr() as usize).wrapping_sub(base.as_ptr() as usize);
-        debug_assert!(start <= base.len() && start + part.len() <= base.len());
-        Self::new(start, start + part.len())
-    }
 }
 
 /// Whether a byte may stand in a token (RFC 9110 section 5.6.2).

@@ -1,0 +1,211 @@
+//! Splitting a head into lines, names and values: one pass over the bytes, eight at a time where they are only checked.
+
+use crate::fields::{Field, Fields, State};
+use crate::name::Known;
+use crate::{Reject, Span, is_tchar};
+
+/// A request line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RequestLine {
+    pub(super) method: Span,
+    pub(super) target: Span,
+    pub(super) minor: u8,
+    /// Where the fields begin.
+    pub(super) end: usize,
+}
+
+/// A status line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct StatusLine {
+    pub(super) minor: u8,
+    pub(super) status: u16,
+    pub(super) reason: Span,
+    /// Where the fields begin.
+    pub(super) end: usize,
+}
+
+const BAD_LINE: Reject = Reject::bad("malformed request line");
+const BAD_STATUS: Reject = Reject::bad("malformed status line");
+
+const TCHAR: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut b = 0;
+    while b < 256 {
+        table[b] = is_tchar(b as u8);
+        b += 1;
+    }
+    table
+};
+
+/// Where the token that begins at `at` ends.
+fn token_end(buf: &[u8], at: usize) -> usize {
+    let rest = buf.get(at..).unwrap_or_default();
+    at + rest.iter().position(|b| !TCHAR[usize::from(*b)]).unwrap_or(rest.len())
+}
+
+/// The first byte from `at` on that is below `least` or DEL; the end when there is none. `least` is at most 128.
+fn first_below(buf: &[u8], mut at: usize, least: u8) -> usize {
+    const ONES: u64 = u64::MAX / 255;
+    const HIGH: u64 = ONES * 128;
+    while let Some(word) = buf.get(at..at + 8).and_then(|b| <[u8; 8]>::try_from(b).ok()) {
+        let word = u64::from_le_bytes(word);
+        // The lowest marked byte is a true one; those above it may be marked by a borrow.
+        let below = word.wrapping_sub(ONES * u64::from(least)) & !word;
+        let del = word ^ (ONES * 0x7f);
+        let marked = (below | (del.wrapping_sub(ONES) & !del)) & HIGH;
+        if marked != 0 {
+            return at + (marked.trailing_zeros() / 8) as usize;
+        }
+        at += 8;
+    }
+    let rest = buf.get(at..).unwrap_or_default();
+    at + rest.iter().position(|b| *b < least || *b == 0x7f).unwrap_or(rest.len())
+}
+
+/// Reads a request line that begins at `at`; `None` when it has not ended yet.
+pub(super) fn request_line(buf: &[u8], at: usize) -> Result<Option<RequestLine>, Reject> {
+    let method_end = token_end(buf, at);
+    match buf.get(method_end) {
+        None => return Ok(None),
+        Some(b' ') if method_end > at => {}
+        Some(_) => return Err(BAD_LINE),
+    }
+    let target = method_end + 1;
+    let target_end = first_below(buf, target, 0x21);
+    match buf.get(target_end) {
+        None => return Ok(None),
+        Some(b' ') if target_end > target => {}
+        Some(_) => return Err(BAD_LINE),
+    }
+    let version = target_end + 1;
+    let Some(minor) = version_at(buf, version)? else { return Ok(None) };
+    let Some(end) = line_end(buf, version + 8, BAD_LINE)? else { return Ok(None) };
+    Ok(Some(RequestLine { method: Span::new(at, method_end), target: Span::new(target, target_end), minor, end }))
+}
+
+/// `HTTP/1.0` or `HTTP/1.1`: the minor version.
+fn version_at(buf: &[u8], at: usize) -> Result<Option<u8>, Reject> {
+    match buf.get(at..at + 8) {
+        Some(b"HTTP/1.1") => Ok(Some(1)),
+        Some(b"HTTP/1.0") => Ok(Some(0)),
+        Some([b'H', b'T', b'T', b'P', b'/', major, b'.', minor])
+            if major.is_ascii_digit() && minor.is_ascii_digit() && !buf.get(at + 8).is_some_and(|b| *b != b'\r') =>
+        {
+            Err(Reject::new(505, "HTTP version not supported"))
+        }
+        Some(_) => Err(Reject::bad("malformed HTTP version")),
+        None => {
+            let begun = buf.get(at..).unwrap_or_default();
+            // What cannot become a version any more need not be waited for.
+            let fits = begun.iter().zip(b"HTTP/d.d").all(|(b, want)| b == want || (*want == b'd' && b.is_ascii_digit()));
+            if fits { Ok(None) } else { Err(Reject::bad("malformed HTTP version")) }
+        }
+    }
+}
+
+/// CRLF at `at`: where the next line begins; `None` when it is not all there.
+fn line_end(buf: &[u8], at: usize, error: Reject) -> Result<Option<usize>, Reject> {
+    match (buf.get(at), buf.get(at + 1)) {
+        (Some(b'\r'), Some(b'\n')) => Ok(Some(at + 2)),
+        (None, _) | (Some(b'\r'), None) => Ok(None),
+        _ => Err(error),
+    }
+}
+
+/// Reads a status line at the front; `None` when it has not ended yet.
+pub(super) fn status_line(buf: &[u8]) -> Result<Option<StatusLine>, Reject> {
+    let Some(minor) = version_at(buf, 0)? else { return Ok(None) };
+    let Some(after) = buf.get(8..13) else {
+        // ` 200` and the byte after it.
+        let begun = buf.get(8..).unwrap_or_default();
+        let fits = begun.iter().zip(b" ddd").all(|(b, want)| b == want || (*want == b'd' && b.is_ascii_digit()));
+        return if fits { Ok(None) } else { Err(BAD_STATUS) };
+    };
+    let [b' ', a @ b'0'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9', end @ (b' ' | b'\r')] = after else {
+        return Err(BAD_STATUS);
+    };
+    let digit = |d: &u8| u16::from(d - b'0');
+    let status = digit(a) * 100 + digit(b) * 10 + digit(c);
+    let reason = if *end == b' ' { 13 } else { 12 };
+    let reason_end = value_end(buf, reason);
+    let Some(end) = line_end(buf, reason_end, BAD_STATUS)? else { return Ok(None) };
+    Ok(Some(StatusLine { minor, status, reason: Span::new(reason, reason_end), end }))
+}
+
+/// Where a value that begins at `at` ends: at the first control byte other than a tab.
+fn value_end(buf: &[u8], at: usize) -> usize {
+    let mut end = first_below(buf, at, 0x20);
+    while buf.get(end) == Some(&b'\t') {
+        end = first_below(buf, end + 1, 0x20);
+    }
+    end
+}
+
+/// Reads field lines from `at` up to the empty line; gives where the body begins, or `None` when more bytes are needed.
+/// `most` bounds the number of fields.
+pub(super) fn fields(buf: &[u8], mut at: usize, most: usize, fields: &mut Fields) -> Result<Option<usize>, Reject> {
+    loop {
+        let name_end = token_end(buf, at);
+        match buf.get(name_end) {
+            None => return Ok(None),
+            Some(b':') if name_end > at => {}
+            Some(b'\r') if name_end == at => return line_end(buf, at, Reject::bad("malformed line end")),
+            Some(b' ' | b'\t') if name_end == at => return Err(Reject::bad("line folding")),
+            Some(b' ' | b'\t') => return Err(Reject::bad("white space before the colon")),
+            Some(_) => return Err(Reject::bad("malformed field name")),
+        }
+        let mut value = name_end + 1;
+        while matches!(buf.get(value), Some(b' ' | b'\t')) {
+            value += 1;
+        }
+        let line = value_end(buf, value);
+        let end = match (buf.get(line), buf.get(line + 1)) {
+            (Some(b'\r'), Some(b'\n')) => line + 2,
+            (None, _) | (Some(b'\r'), None) => return Ok(None),
+            (Some(b'\r'), _) => return Err(Reject::bad("bare CR in a field")),
+            (Some(b'\n'), _) => return Err(Reject::bad("bare LF in a field")),
+            _ => return Err(Reject::bad("control byte in a field value")),
+        };
+        let mut value_last = line;
+        while value_last > value && matches!(buf.get(value_last - 1), Some(b' ' | b'\t')) {
+            value_last -= 1;
+        }
+        if fields.list.len() >= most {
+            return Err(Reject::new(431, "too many fields"));
+        }
+        fields.push(Field {
+            name: Span::new(at, name_end),
+            value: Span::new(value, value_last),
+            end: end as u32,
+            id: Known::classify(buf.get(at..name_end).unwrap_or_default()),
+            state: State::Kept,
+        });
+        at = end;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::first_below;
+
+    #[test]
+    fn control_bytes_are_found_wherever_they_stand() {
+        for least in [0x20u8, 0x21] {
+            for len in 0..40 {
+                let clean: Vec<u8> = (0..len).map(|i| [b'a', 0x80, 0xff, b'!', 0x7e][i % 5]).collect();
+                assert_eq!(first_below(&clean, 0, least), len);
+                for at in 0..len {
+                    for b in [0, 0x09, 0x0d, 0x1f, 0x7f] {
+                        let mut bytes = clean.clone();
+                        bytes[at] = b;
+                        // Bytes after it that a borrow could mark do not matter.
+                        if let Some(next) = bytes.get_mut(at + 1) {
+                            *next = least;
+                        }
+                        assert_eq!(first_below(&bytes, 0, least), at, "{b} at {at} of {len}");
+                    }
+                }
+            }
+        }
+    }
+}
