@@ -104,7 +104,7 @@ pub struct Limits {
     /// Bytes of a response head from an upstream. More is answered 502.
     pub response_head_size: Size<{ KIB }, { MIB }>,
     /// Bytes of a body that is held whole, because a plugin needs all of it. More is answered 413 (a request) or
-    /// passed on unchanged by that plugin (a response).
+    /// 502 (a response): a plugin must not let pass what it has not seen.
     pub buffered_body: Size<0, { GIB }>,
     /// Client connections of the whole gateway at one time. More wait in the listen queue of the system.
     #[schemars(range(min = 1, max = 16_000_000))]

@@ -1,12 +1,15 @@
 //! Hooks allocate nothing once they have run. Alone in its file, because the count is of the whole process.
 
 mod bench;
+#[path = "bench/visit.rs"]
+mod visit;
 
 use std::alloc::System;
 
-use bench::{Bench, runs_in};
+use bench::{Bench, definition};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
-use weir_plugin::{Flow, LogCx, Phases, Plugin};
+use visit::Visit;
+use weir_plugin::{Flow, Phases, Plugin};
 use weir_telemetry::metrics::{Metrics, MetricsOptions, Recorder};
 
 #[global_allocator]
@@ -47,16 +50,17 @@ fn nothing_is_allocated() {
     let metrics = Metrics::new(MetricsOptions::default());
     let recorder = metrics.recorder();
     for (name, conf, fields, passes) in cases {
-        let mut bench = Bench::new();
+        let bench = Bench::new();
+        let mut visit = Visit::new(&bench.tables);
         let plugin = bench.build(name, conf).unwrap_or_else(|error| panic!("{name} {conf}: {error}"));
         let head = format!("{GET}{fields}\r\n");
         // The first request grows what is kept; of a limit of one it is the only one that passes.
         for _ in 0..3 {
-            round(&mut bench, name, &*plugin, &head, &recorder);
+            round(&mut visit, name, &*plugin, &head, &recorder);
         }
         let region = Region::new(ALLOCATOR);
         for _ in 0..100 {
-            let passed = round(&mut bench, name, &*plugin, &head, &recorder);
+            let passed = round(&mut visit, name, &*plugin, &head, &recorder);
             assert_eq!(passed, passes, "{name} {conf}");
         }
         let change = region.change();
@@ -65,19 +69,19 @@ fn nothing_is_allocated() {
 }
 
 /// One exchange; tells whether the request passed.
-fn round(bench: &mut Bench, name: &str, plugin: &dyn Plugin, head: &str, recorder: &Recorder) -> bool {
-    bench.request(head);
-    match bench.run(plugin) {
+fn round(visit: &mut Visit, name: &str, plugin: &dyn Plugin, head: &str, recorder: &Recorder) -> bool {
+    let phases = plugin.phases(definition(name).phases());
+    visit.request(head);
+    match visit.run(plugin) {
         Flow::Continue => {}
         Flow::Respond(_) => return false,
         other => panic!("{name}: {other:?}"),
     }
-    if runs_in(plugin, name, Phases::RESPONSE) {
-        assert_eq!(bench.respond(plugin, 200), Flow::Continue);
+    if phases.contains(Phases::RESPONSE) {
+        assert_eq!(visit.respond(plugin, 200), Flow::Continue);
     }
-    if runs_in(plugin, name, Phases::LOG) {
-        bench.exchange.prepare_log();
-        plugin.log(&LogCx { exchange: &bench.exchange, recorder });
+    if phases.contains(Phases::LOG) {
+        visit.log(plugin, recorder);
     }
     true
 }

@@ -43,6 +43,17 @@ impl Digest {
         }
     }
 
+    /// The sizes of the sections: `2 routes, 1 upstream`.
+    pub(crate) fn inventory(&self) -> String {
+        let sizes =
+            self.sections.iter().map(|(name, items)| (name.trim_end_matches('s').replace('_', " "), items.len()));
+        let parts: Vec<_> = sizes
+            .filter(|(noun, count)| *count > 0 || noun == "route")
+            .map(|(noun, count)| counted(count, &noun))
+            .collect();
+        parts.join(", ")
+    }
+
     /// What is different in `next`.
     pub(crate) fn changes_to(&self, next: &Self) -> Changes {
         let pairs = self.sections.iter().zip(&next.sections);
@@ -73,26 +84,6 @@ impl fmt::Display for Changes {
         }
         Ok(())
     }
-}
-
-/// The sizes of a document's sections: `2 routes, 1 upstream`.
-pub(crate) fn inventory(document: &Document) -> String {
-    let sizes = [
-        ("route", document.routes.len()),
-        ("service", document.services.len()),
-        ("upstream", document.upstreams.len()),
-        ("consumer", document.consumers.len()),
-        ("consumer group", document.consumer_groups.len()),
-        ("plugin config", document.plugin_configs.len()),
-        ("global rule", document.global_rules.len()),
-        ("plugin metadata", document.plugin_metadata.len()),
-    ];
-    let parts: Vec<_> = sizes
-        .into_iter()
-        .filter(|(name, count)| *count > 0 || *name == "route")
-        .map(|(name, count)| counted(count, name))
-        .collect();
-    parts.join(", ")
 }
 
 /// `1 route`, `2 routes`.
@@ -133,7 +124,7 @@ mod tests {
     use weir_config::catalog::NoPlugins;
     use weir_config::{Document, InvalidItems, LoadOptions, RouterMode, load};
 
-    use super::{Digest, inventory};
+    use super::Digest;
 
     fn document(routes: &str) -> Document {
         let text = format!("routes: [{routes}]\nupstreams: [{{id: u, nodes: {{127.0.0.1:1: 1}}}}]\n#END\n");
@@ -168,7 +159,7 @@ mod tests {
 
     #[test]
     fn an_inventory_names_what_is_there() {
-        assert_eq!(inventory(&Document::default()), "0 routes");
-        assert_eq!(inventory(&document("{id: a, uri: /a, upstream_id: u}")), "1 route, 1 upstream");
+        assert_eq!(Digest::of(&Document::default()).inventory(), "0 routes");
+        assert_eq!(Digest::of(&document("{id: a, uri: /a, upstream_id: u}")).inventory(), "1 route, 1 upstream");
     }
 }

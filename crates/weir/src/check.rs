@@ -2,7 +2,7 @@
 
 use weir_config::Diagnostic;
 
-use crate::changes::{counted, inventory};
+use crate::changes::counted;
 use crate::cli::CheckArgs;
 use crate::failure::{Failure, print, tell_all};
 use crate::rules::Rules;
@@ -17,7 +17,7 @@ pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
     match rules.compile(&text, 1) {
         Ok(ready) => {
             tell_all(&ready.findings);
-            let mut summary = format!("{}: {}", rules.name, inventory(&ready.document));
+            let mut summary = format!("{}: {}", rules.name, ready.digest.inventory());
             if !ready.findings.is_empty() {
                 summary.push_str(&format!("; {}", totals(&ready.findings)));
             }

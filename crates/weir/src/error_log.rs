@@ -253,7 +253,7 @@ mod tests {
         let pipe = dir.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
         let reader = fs::OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
-        let log = ErrorLog::open(&ErrorLogPath::File(pipe.clone())).unwrap();
+        let log = ErrorLog::open(&ErrorLogPath::File(pipe)).unwrap();
         let mut queue = log.queue.clone();
         // More than the pipe and the queue hold together; a writer that waited would never get to the end.
         let line = [b"x".repeat(1023), b"\n".to_vec()].concat();

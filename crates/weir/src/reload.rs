@@ -42,7 +42,7 @@ pub(crate) struct Reloader {
 /// What came of reading the file.
 enum Outcome {
     Same,
-    Ready { ready: Box<Ready>, digest: Box<Digest>, fingerprint: u64 },
+    Ready { ready: Box<Ready>, fingerprint: u64 },
     Refused { findings: Vec<Diagnostic>, fingerprint: u64 },
     Unreadable(anyhow::Error),
 }
@@ -76,9 +76,9 @@ impl Reloader {
         let file = self.rules.name.as_str();
         match work.await {
             Ok(Outcome::Same) => tracing::debug!(file, "the rules file was written, with the same content"),
-            Ok(Outcome::Ready { ready, digest, fingerprint }) => {
+            Ok(Outcome::Ready { ready, fingerprint }) => {
                 self.fingerprint = fingerprint;
-                self.take(*ready, *digest, began).await;
+                self.take(*ready, began).await;
             }
             Ok(Outcome::Refused { findings, fingerprint }) => {
                 self.fingerprint = fingerprint;
@@ -103,7 +103,7 @@ impl Reloader {
         }
     }
 
-    async fn take(&mut self, ready: Ready, digest: Digest, began: Instant) {
+    async fn take(&mut self, ready: Ready, began: Instant) {
         // Requests for a new name fail until it has an address, so it gets a moment before it is live.
         self.names.look_up(NAMES_LIMIT).await;
         self.revision = ready.snapshot.revision();
@@ -119,8 +119,8 @@ impl Reloader {
         }
         self.metrics.config_applied(self.revision, SystemTime::now());
         log_findings(&ready.findings);
-        let changes = self.digest.changes_to(&digest);
-        self.digest = digest;
+        let changes = self.digest.changes_to(&ready.digest);
+        self.digest = ready.digest;
         tracing::info!(
             revision = self.revision,
             routes = ready.snapshot.route_count(),
@@ -143,11 +143,12 @@ fn read(rules: &Rules, known: Option<u64>, revision: u64) -> Outcome {
         return Outcome::Same;
     }
     match rules.compile(&text, revision) {
-        Ok(ready) => {
-            let digest = Box::new(Digest::of(&ready.document));
-            Outcome::Ready { ready: Box::new(ready), digest, fingerprint }
+        Ok(ready) => Outcome::Ready { ready: Box::new(ready), fingerprint },
+        Err(findings) => {
+            // What was built until the error was found is gone, but for its keys.
+            rules.compiler.sweep();
+            Outcome::Refused { findings, fingerprint }
         }
-        Err(findings) => Outcome::Refused { findings, fingerprint },
     }
 }
 

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use weir_config::node::MAX_TEXT_BYTES;
-use weir_config::{Diagnostic, Document, InvalidItems, LoadOptions, RouterMode, Settings, Severity, load};
+use weir_config::{Diagnostic, InvalidItems, LoadOptions, RouterMode, Settings, Severity, load};
 use weir_proxy::{Catalog, Compiler, Snapshot};
 
+use crate::changes::Digest;
 use crate::cli::{InvalidItemsArg, RulesArgs};
 use crate::failure::Failure;
 
@@ -39,7 +40,8 @@ enum Source {
 /// One version of the rules, ready to serve.
 #[derive(Debug)]
 pub(crate) struct Ready {
-    pub(crate) document: Document,
+    /// Of the document, which is not kept: it takes more memory than all that is made of it.
+    pub(crate) digest: Digest,
     pub(crate) snapshot: Arc<Snapshot>,
     /// Warnings, and the errors of items that were left out.
     pub(crate) findings: Vec<Diagnostic>,
@@ -105,7 +107,7 @@ impl Rules {
         if self.strict && !findings.is_empty() {
             return Err(self.judged(findings));
         }
-        Ok(Ready { document, snapshot: compiled.snapshot, findings, left_out })
+        Ok(Ready { digest: Digest::of(&document), snapshot: compiled.snapshot, findings, left_out })
     }
 
     /// In strict mode every finding is an error.

@@ -9,7 +9,6 @@ use weir_config::settings::{AccessLogFormat, AccessLogPath};
 use weir_telemetry::access_log::{AccessLog, AccessLogOptions, Format, Target};
 use weir_telemetry::metrics::{Metrics, MetricsOptions};
 
-use crate::changes::Digest;
 use crate::cli::RunArgs;
 use crate::control::{self, Gateway};
 use crate::descriptors;
@@ -35,9 +34,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let watch = Watch::new(&args.rules.file, &settings.config);
     let text = rules.read()?;
     let first = rules.compile(&text, 1).map_err(Failure::Refused)?;
+    let fingerprint = fingerprint(&text);
+    drop(text);
 
     let error_log = ErrorLog::start(&settings.error_log)
         .with_context(|| format!("cannot open the error log {}", settings.error_log.path))?;
+    // Dropped last: what the end has to say is still written.
+    let error_log = Arc::new(error_log);
     log_findings(&doubts);
     log_findings(&first.findings);
     match descriptors {
@@ -66,14 +69,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         .build()
         .context("cannot start the control thread")?;
     let gateway = Gateway {
-        digest: Digest::of(&first.document),
+        digest: first.digest,
         snapshot: first.snapshot,
-        fingerprint: fingerprint(&text),
+        fingerprint,
         rules: Arc::new(rules),
         settings,
         metrics,
         access_log: access_log.clone(),
-        error_log: Arc::new(error_log),
+        error_log: Arc::clone(&error_log),
         watch,
     };
     let ended = runtime.block_on(control::serve(gateway));

@@ -94,7 +94,8 @@ fn servers_can_be_switched_off_and_settings_have_their_order() {
         "listen: {http: ['127.0.0.1:0'], metrics: '127.0.0.1:0', status: off}\nmetrics: {path: /file}\n",
     )
     .expect("write settings");
-    let cases: &[(&[(&str, &str)], &[&str], &[&str])] = &[
+    type Case<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], &'a [&'a str]);
+    let cases: &[Case<'_>] = &[
         (&[], &[], &["listening on http://127.0.0.1:", "metrics on http://127.0.0.1:*/file", "ready"]),
         (
             &[("WEIR_METRICS_PATH", "/env")],
@@ -120,6 +121,9 @@ fn servers_can_be_switched_off_and_settings_have_their_order() {
     for (variables, flags, expected) in cases {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command.arg("run").arg(&rules).arg("--settings").arg(&settings).args(*flags);
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")) {
+            command.env_remove(name);
+        }
         command.envs(variables.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = crate::harness::Process::spawn(&mut command);
         let mut out = process.child().stdout.take().expect("a pipe");

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Gateway, LIMIT, Origin, Start, free_port, get, post, program, route_to, wait_until};
+use crate::harness::{Answer, Gateway, LIMIT, Origin, Refusing, Start, get, post, program, route_to, wait_until};
 
 /// The lines of a log, once there are so many.
 fn lines(file: &Path, count: usize) -> Vec<String> {
@@ -29,10 +29,10 @@ fn parse(line: &str) -> Value {
 }
 
 /// Routes that bring about every source of an answer, all of them counted.
-fn traffic(origin: &Origin) -> Value {
+fn traffic(origin: &Origin, refusing: &Refusing) -> Value {
     let counted = json!({ "prometheus": {} });
     let upstream = json!({ "nodes": { (origin.node()): 1 } });
-    let dead = json!({ "nodes": { (format!("127.0.0.1:{}", free_port())): 1 } });
+    let dead = json!({ "nodes": { (refusing.node()): 1 } });
     json!({
         "services": [{ "id": "svc", "name": "service", "upstream": upstream }],
         "routes": [
@@ -55,7 +55,8 @@ fn the_json_log_tells_everything_about_a_request() {
         }
         Answer::status(201, "hello")
     });
-    let gateway = Gateway::with(traffic(&origin), json!({ "access_log": { "path": "FOLDER/access.log" } }));
+    let refusing = Refusing::bind();
+    let gateway = Gateway::with(traffic(&origin, &refusing), json!({ "access_log": { "path": "FOLDER/access.log" } }));
     let mut client = gateway.client();
     let request =
         "POST /plain/slow?a=1 HTTP/1.1\r\nHost: a.test\r\nUser-Agent: t\"est\\\r\nContent-Length: 4\r\n\r\nbody";
@@ -184,7 +185,8 @@ fn a_reopened_log_loses_no_line() {
 #[test]
 fn metrics_count_known_traffic() {
     let origin = Origin::hello();
-    let gateway = Gateway::start(traffic(&origin));
+    let refusing = Refusing::bind();
+    let gateway = Gateway::start(traffic(&origin, &refusing));
     let mut client = gateway.client();
     for _ in 0..3 {
         assert_eq!(client.get("/plain/x").status, 200);
@@ -256,7 +258,8 @@ fn latency_is_split_between_gateway_and_upstream() {
         thread::sleep(Duration::from_millis(250));
         Answer::ok("slow")
     });
-    let gateway = Gateway::start(traffic(&origin));
+    let refusing = Refusing::bind();
+    let gateway = Gateway::start(traffic(&origin, &refusing));
     assert_eq!(gateway.get("/plain/x").status, 200);
     gateway.await_metric("apisix_http_latency_count", &[("type", "request"), ("route", "plain")], 1.0);
     let sum = |kind| gateway.metric("apisix_http_latency_sum", &[("type", kind), ("route", "plain")]);
@@ -274,7 +277,8 @@ fn latency_is_split_between_gateway_and_upstream() {
 #[test]
 fn names_take_the_place_of_ids_where_that_is_preferred() {
     let origin = Origin::hello();
-    let mut config = traffic(&origin);
+    let refusing = Refusing::bind();
+    let mut config = traffic(&origin, &refusing);
     config["routes"][0]["plugins"]["prometheus"] = json!({ "prefer_name": true });
     let gateway = Gateway::start(config);
     assert_eq!(gateway.get("/plain/x").status, 200);
@@ -284,7 +288,8 @@ fn names_take_the_place_of_ids_where_that_is_preferred() {
 #[test]
 fn promtool_finds_nothing_wrong_with_a_live_page() {
     let origin = Origin::hello();
-    let gateway = Gateway::start(traffic(&origin));
+    let refusing = Refusing::bind();
+    let gateway = Gateway::start(traffic(&origin, &refusing));
     for path in ["/plain/x", "/keyed", "/dead", "/nodes", "/mock", "/none"] {
         gateway.get(path);
     }

@@ -108,7 +108,7 @@ fn a_guarded_path_is_guarded_in_every_spelling() {
             ("/../admin", Refused),
             ("/public/%00/../../admin", Refused),
             ("/admin%00", Refused),
-            ("/%admin", Refused),
+            ("/%xdmin", Refused),
             ("/public/%", Refused),
             ("/public/%2", Refused),
             ("/public/%zz", Refused),

@@ -29,7 +29,7 @@ fn the_lines_of_the_quickstart_do_what_they_say() {
     const EXPECTED: &[&str] = &[
         "HTTP/1.1 200 ",
         "HTTP/1.1 401 ",
-        "\"alice\"",
+        "x-consumer-username: alice",
         "200\n200\n200\n200\n200\n429\n",
         "hello",
         "apisix_http_status{code=\"200\"",

@@ -8,13 +8,8 @@ use rustix::net::{AddressFamily, SocketType};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Answer, Connection, Gateway, LIMIT, Origin, Response, each, free_port, get, post, route_with, timed, wait_until,
+    Answer, Connection, Gateway, LIMIT, Origin, Refusing, Response, each, get, post, route_with, timed, wait_until,
 };
-
-/// The address of a port on which nobody listens.
-fn refusing() -> String {
-    format!("127.0.0.1:{}", free_port())
-}
 
 /// An upstream with these nodes in this order, and further fields.
 fn upstream(nodes: &[String], fields: &Value) -> Value {
@@ -48,14 +43,15 @@ const BAD: &str = "Bad Gateway";
 #[test]
 fn refused_connections_are_tried_at_the_next_node() {
     let origin = Origin::hello();
-    let (dead, live) = (refusing(), origin.node());
+    let (refusing, another) = (Refusing::bind(), Refusing::bind());
+    let (dead, other, live) = (refusing.node(), another.node(), origin.node());
     for (nodes, fields, status, told) in [
         (vec![dead.clone(), live.clone()], json!({}), 200, None),
-        (vec![dead.clone(), refusing(), live.clone()], json!({}), 200, None),
-        (vec![dead.clone(), refusing(), live.clone()], json!({ "retries": 2 }), 200, None),
-        (vec![dead.clone(), refusing(), live.clone()], json!({ "retries": 1 }), 502, Some("502, 502")),
+        (vec![dead.clone(), other.clone(), live.clone()], json!({}), 200, None),
+        (vec![dead.clone(), other.clone(), live.clone()], json!({ "retries": 2 }), 200, None),
+        (vec![dead.clone(), other.clone(), live.clone()], json!({ "retries": 1 }), 502, Some("502, 502")),
         (vec![dead.clone(), live], json!({ "retries": 0 }), 502, Some("502")),
-        (vec![dead.clone(), refusing()], json!({}), 502, Some("502, 502")),
+        (vec![dead.clone(), other.clone()], json!({}), 502, Some("502, 502")),
         (vec![dead], json!({ "retries": 5 }), 502, Some("502")),
     ] {
         for request in [get("/"), post("/", "body")] {
@@ -303,7 +299,7 @@ fn the_routes_timeout_goes_before_the_upstreams() {
 #[test]
 fn an_answer_of_the_upstream_is_not_a_failure_of_the_gateway() {
     let origin = Origin::answering(|_| Answer::status(502, "its own"));
-    let gateway = serving(&[origin.node(), refusing()], &json!({}));
+    let gateway = serving(&[origin.node(), Refusing::bind().node()], &json!({}));
     let response = gateway.get("/");
     assert_eq!((response.status, response.text().as_str()), (502, "its own"));
     assert_eq!((response.field("x-weir-error"), response.field("x-apisix-upstream-status")), (None, Some("502")));

@@ -158,6 +158,7 @@ fn malformed_bodies_are_refused_and_never_look_whole() {
             }
         },
     );
+    gateway.await_metric("weir_upstream_connections", &[("state", "active")], 0.0);
     assert!(origin.complete().is_empty(), "the origin took a malformed request for one: {:?}", origin.complete());
 }
 

@@ -64,22 +64,6 @@ fn an_upstream_without_a_node_to_pick_is_a_503() {
 }
 
 #[test]
-fn nodes_of_lower_priority_wait_for_those_of_higher_to_fail() {
-    let origins = Origin::numbered(2);
-    let node = |origin: &Origin, priority: i32| json!({ "host": "127.0.0.1", "port": origin.addr().port(), "weight": 1, "priority": priority });
-    let refused = json!({ "host": "127.0.0.1", "port": crate::harness::free_port(), "weight": 1, "priority": 2 });
-    let upstream = |nodes: Value| route_with(json!({}), json!({ "nodes": nodes }));
-    let gateway = Gateway::start(upstream(json!([node(&origins[0], 1), node(&origins[1], 0)])));
-    for _ in 0..10 {
-        assert_eq!(gateway.get("/").text(), "0");
-    }
-    let gateway = Gateway::start(upstream(json!([refused, node(&origins[1], 0)])));
-    for _ in 0..10 {
-        assert_eq!(gateway.get("/").text(), "1");
-    }
-}
-
-#[test]
 fn upstreams_of_routes_services_and_references_are_used() {
     let origins = Origin::numbered(3);
     let upstream = |index: usize| json!({ "nodes": weighted(&[origins[index].node()]) });

@@ -12,6 +12,9 @@ const MAX_CONNECTION_OPTIONS: usize = 64;
 /// Most empty lines skipped before a request line (RFC 9112 section 2.2 asks for at least one).
 const MAX_EMPTY_LINES: usize = 16;
 
+/// A head has more fields than [`Limits::fields`] allows.
+pub const TOO_MANY_FIELDS: Reject = Reject::new(431, "too many fields");
+
 /// Bounds of a head.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {

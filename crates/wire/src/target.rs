@@ -3,7 +3,8 @@
 //! A path is normalised once, and that one form is what routes match, plugins see and the upstream receives: percent
 //! encoding decoded, `//` merged, dot segments resolved. A path that cannot be normalised without doubt is refused:
 //! broken percent encoding, an encoded NUL, `..` above the root, a dot segment that carries `;parameters` (which some
-//! servers strip before they resolve it), bytes that may not stand in a target at all.
+//! servers strip before they resolve it) or stands beside a `%2F` that is kept (which some servers decode first), bytes
+//! that may not stand in a target at all.
 
 use crate::authority;
 use crate::{Reject, Span};
@@ -208,6 +209,9 @@ fn end_segment(
         let cut = encoded.get(seg_encoded..).and_then(|s| memchr::memchr(b';', s)).unwrap_or_default();
         encoded.truncate(seg_encoded + cut);
     }
+    if rules.keep_encoded_slash && hides_dot_segment(encoded.get(seg_encoded..).unwrap_or_default()) {
+        return Err(Reject::bad("dot segment beside an encoded slash"));
+    }
     match decoded.get(seg..).unwrap_or_default() {
         [] => Ok(false),
         b"." => {
@@ -224,6 +228,24 @@ fn end_segment(
         [b'.', b';', ..] | [b'.', b'.', b';', ..] => Err(Reject::bad("dot segment with parameters")),
         _ => Ok(true),
     }
+}
+
+/// Whether a segment would hold a dot segment if its encoded slashes were decoded.
+fn hides_dot_segment(mut segment: &[u8]) -> bool {
+    let mut hides = false;
+    let mut divided = false;
+    while let Some(at) = memchr::memmem::find(segment, b"%2F") {
+        let (part, rest) = segment.split_at(at);
+        hides |= is_dot_segment(part);
+        divided = true;
+        segment = rest.get(3..).unwrap_or_default();
+    }
+    divided && (hides || is_dot_segment(segment))
+}
+
+/// `.` or `..`, also with parameters.
+fn is_dot_segment(part: &[u8]) -> bool {
+    matches!(part, b"." | b".." | [b'.', b';', ..] | [b'.', b'.', b';', ..])
 }
 
 /// Cuts the segment that begins at `seg` and the one before it.
@@ -343,8 +365,12 @@ mod tests {
             (servlet, "/a/..;/admin", "/admin", "/admin"),
             (slash, "/a%2fb/../c", "/c", "/c"),
             (slash, "/a%2Fb", "/a%2Fb", "/a%2Fb"),
+            (slash, "/a%2F.b%2F...", "/a%2F.b%2F...", "/a%2F.b%2F..."),
         ] {
             assert_eq!(norm(path, rules), Ok((decoded.into(), encoded.into())), "{path}");
+        }
+        for path in ["/a/..%2fb", "/a%2f..", "/a%2f%2e%2e%2fb", "/.%2fa", "/a%2f..;x%2fb"] {
+            assert!(norm(path, slash).is_err(), "{path}");
         }
     }
 

@@ -1,24 +1,18 @@
-//! Plugins without a data plane: configurations in YAML, exchanges made by hand.
+//! Plugins without a data plane, built from configurations in YAML.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 use weir_config::{Diagnostic, Node};
 use weir_plugin::{
-    BuildCx, Consumer, ConsumerMatch, Consumers, Credentials, Definition, Exchange, Flow, Named, Origin, Phases, Plugin,
-    RequestCx, ResponseCx, RouteInfo, StateRegistry, Tables,
+    BuildCx, Consumer, ConsumerMatch, Consumers, Credentials, Definition, Named, Plugin, RouteInfo, StateRegistry, Tables,
 };
-use weir_router::{Mode, Query, Route, Router};
-use weir_wire::head::Limits;
-use weir_wire::target::PathRules;
+use weir_router::{Mode, Route, Router};
 
-/// What plugins are built with, and the exchange they see.
+/// What plugins are built with: one route and three consumers.
 pub(crate) struct Bench {
-    pub(crate) states: StateRegistry,
-    pub(crate) exchange: Exchange,
-    pub(crate) limit_keys: usize,
-    pub(crate) metadata: Option<Node>,
-    tables: Rc<Arc<Tables>>,
+    states: StateRegistry,
+    pub(crate) tables: Rc<Arc<Tables>>,
 }
 
 /// Consumers by name, each with what `key-auth` and `basic-auth` know of them.
@@ -27,12 +21,6 @@ const CONSUMERS: [(&str, &str, &str); 3] = [
     ("jill", "{key: 'j&l l'}", "{username: jill, password: secret}"),
     ("anonymous", "{key: unused}", "{username: anonymous, password: unused}"),
 ];
-
-impl Default for Bench {
-    fn default() -> Self {
-        Self::new()
-    }
-}
 
 impl Bench {
     pub(crate) fn new() -> Self {
@@ -55,70 +43,29 @@ impl Bench {
             }],
             consumers,
         };
-        Self {
-            states: StateRegistry::default(),
-            exchange: Exchange::default(),
-            limit_keys: 100,
-            metadata: None,
-            tables: Rc::new(Arc::new(tables)),
-        }
+        Self { states: StateRegistry::default(), tables: Rc::new(Arc::new(tables)) }
     }
 
     /// Builds a plugin from its configuration in YAML.
     pub(crate) fn build(&self, name: &str, conf: &str) -> Result<Arc<dyn Plugin>, Diagnostic> {
+        self.build_node(name, &node(conf))
+    }
+
+    /// The same from a value.
+    pub(crate) fn build_node(&self, name: &str, conf: &Node) -> Result<Arc<dyn Plugin>, Diagnostic> {
         let definition = definition(name);
-        let conf = node(conf);
         let credentials = credentials(definition);
-        definition.build(&conf, &BuildCx {
+        definition.build(conf, &BuildCx {
             plugin: name,
             place: "route/r1",
             states: &self.states,
             consumers: &self.tables.consumers,
             credentials: credentials.as_ref(),
-            conf: &conf,
-            limit_keys: self.limit_keys,
-            metadata: self.metadata.as_ref(),
+            conf,
+            limit_keys: 100,
+            metadata: None,
             product: "weir/1.2.3",
         })
-    }
-
-    /// Takes in a request, as the data plane does, and finds its route.
-    pub(crate) fn request(&mut self, head: &str) {
-        let x = &mut self.exchange;
-        x.reset();
-        x.request.buffer.clear();
-        x.request.buffer.extend(head.as_bytes());
-        let whole = x.request.head.parse(x.request.buffer.bytes(), &Limits::default()).unwrap();
-        assert!(whole, "the head ends: {head:?}");
-        x.request.accept_head(PathRules::default()).unwrap();
-        x.tables = Some(Rc::clone(&self.tables));
-        let mut params = std::mem::take(&mut x.params);
-        let query = Query {
-            method: x.request.method_bytes(),
-            host: x.request.host(),
-            host_port: x.request.host_port(),
-            path: x.request.path(),
-            remote: x.client.addr,
-            source: &*x,
-        };
-        let matched = self.tables.router.as_ref().and_then(|router| router.find(&query, &mut params));
-        x.matched = matched;
-        x.params = params;
-    }
-
-    /// Runs the request hooks that the plugin has.
-    pub(crate) fn run(&mut self, plugin: &dyn Plugin) -> Flow {
-        let mut cx = RequestCx(&mut self.exchange);
-        match plugin.rewrite(&mut cx) {
-            Flow::Continue => plugin.access(&mut cx),
-            flow => flow,
-        }
-    }
-
-    /// Begins an upstream's response and runs the response hook.
-    pub(crate) fn respond(&mut self, plugin: &dyn Plugin, status: u16) -> Flow {
-        self.exchange.response.begin(status, Origin::Upstream);
-        plugin.response(&mut ResponseCx(&mut self.exchange))
     }
 }
 
@@ -147,9 +94,4 @@ fn credentials(definition: &dyn Definition) -> Option<Credentials> {
         })
         .collect();
     Some(definition.credentials(&entries).unwrap_or_else(|(_, error)| panic!("{error}")))
-}
-
-/// Whether the plugin has hooks in this phase.
-pub(crate) fn runs_in(plugin: &dyn Plugin, name: &str, phase: Phases) -> bool {
-    plugin.phases(definition(name).phases()).contains(phase)
 }

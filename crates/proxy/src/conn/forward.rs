@@ -7,6 +7,7 @@ pub(super) use head::push_status;
 
 use std::future::{Future, poll_fn};
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::task::Poll;
 
@@ -131,11 +132,22 @@ impl<S: ClientStream> Connection<S> {
         }
     }
 
-    /// Opens a connection to a node.
+    /// Opens a connection to a node; of a name's addresses, to one that does not refuse at once.
     async fn connect(&mut self, config: &NodeConfig, timeout: u64) -> Result<Node, Failure> {
-        let Some(addr) = config.endpoint.addr() else {
-            return Err(Failure::upstream(502, "node name has no address"));
-        };
+        let endpoint = &config.endpoint;
+        let mut failure = Failure::upstream(502, "node name has no address");
+        let (turn, mut tried) = (endpoint.turn(), 0);
+        while let Some(addr) = endpoint.addr(turn, tried) {
+            match self.connect_to(addr, timeout).await {
+                Err(refused) if refused.status == 502 => failure = refused,
+                done => return done,
+            }
+            tried += 1;
+        }
+        Err(failure)
+    }
+
+    async fn connect_to(&mut self, addr: SocketAddr, timeout: u64) -> Result<Node, Failure> {
         self.timer.set(timeout);
         let timer = &self.timer;
         let mut connecting = pin!(Socket::connect(addr));
@@ -159,8 +171,12 @@ impl<S: ClientStream> Connection<S> {
         node.requests += 1;
         let to = x.request.upstream.method.unwrap_or(x.request.method());
         let mut upload = Upload::new(x, timeouts.send, &self.worker);
-        let first = upload.pump.append(&x.request.buffer, &mut x.out);
-        first.map_err(|reject| Ended::final_(refused_body(reject)))?;
+        let first = upload.pump.append(&x.request.buffer, &mut x.out).and_then(|()| upload.check_size());
+        x.received = x.received.max(upload.pump.position() as u64);
+        if let Err(reject) = first {
+            self.worker.recorder.upstream_closed(UpstreamState::Active);
+            return Err(Ended::final_(refused_body(reject)));
+        }
         std::mem::swap(&mut upload.stage, &mut x.out);
         x.response.reset();
         let mut interim = 0;
@@ -329,6 +345,10 @@ impl Upload {
         self.running
     }
 
+    fn check_size(&self) -> Result<(), Reject> {
+        if self.pump.taken > self.body_size { Err(Reject::new(413, "request body too large")) } else { Ok(()) }
+    }
+
     fn waits_for_client(&self) -> bool {
         self.waits == Waits::Client
     }
@@ -379,9 +399,7 @@ impl Upload {
             }
             self.waits = Waits::Nobody;
             self.pump.refill(buffer, &mut self.stage)?;
-            if self.pump.taken > self.body_size {
-                return Poll::Ready(Err(Reject::new(413, "request body too large")));
-            }
+            self.check_size()?;
             let now = timer.now();
             if self.rate > 0 && now > self.rate_from && self.received * 1000 < (now - self.began) * self.rate {
                 return Poll::Ready(Err(Reject::new(408, "request body too slow")));

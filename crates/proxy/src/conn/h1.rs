@@ -8,6 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use weir_plugin::{AddrText, Client, Exchange, Failure, RequestCx, Side};
 use weir_telemetry::metrics::{ClientError, ConnectionState};
 use weir_wire::Reject;
+use weir_wire::head::TOO_MANY_FIELDS;
 use weir_wire::method::Method;
 use weir_wire::name::Known;
 use weir_wire::target::Form;
@@ -50,8 +51,8 @@ pub(crate) struct Connection<S> {
 /// What follows an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// The next request.
-    Keep,
+    /// The next request, which begins so many bytes into the buffer.
+    Keep(usize),
     /// The connection is closed.
     Close,
 }
@@ -138,6 +139,10 @@ impl<S: ClientStream> Connection<S> {
             self.run(x, &local).await
         };
         self.log(x, &local);
+        // Only now: the log phase reads from the buffer.
+        if let Next::Keep(len) = next {
+            x.request.buffer.consume(len);
+        }
         next
     }
 
@@ -292,24 +297,26 @@ impl<S: ClientStream> Connection<S> {
         Next::Close
     }
 
-    /// Throws the rest of the request body away, so that the next request can be read; false when that is too much.
-    pub(crate) async fn discard_body(&mut self, x: &mut Exchange) -> bool {
+    /// Throws the rest of the request body away, so that the next request can be read, and gives where that begins;
+    /// `None` when that is too much.
+    pub(crate) async fn discard_body(&mut self, x: &mut Exchange) -> Option<usize> {
         let head = &x.request.head;
         let mut pump = relay::Pump::new(head.framing, relay::Encode::Plain, head.len);
         let expected = head.expect_continue;
         self.timer.set(self.worker.options.body_ms);
         loop {
             x.scratch.clear();
+            let from = pump.position();
             if pump.decode(&x.request.buffer, &mut x.scratch).is_err() {
-                return false;
+                return None;
             }
+            x.received += (pump.position() - from) as u64;
             if pump.is_complete() {
-                x.request.buffer.consume(pump.position());
-                return true;
+                return Some(pump.position());
             }
             // A client that waits for 100 (Continue) will not send its body after a final answer, or may.
             if expected || pump.taken > MAX_DISCARD {
-                return false;
+                return None;
             }
             pump.make_room(&mut x.request.buffer);
             let (stream, timer, buffer) = (&mut self.stream, &self.timer, &mut x.request.buffer);
@@ -318,7 +325,7 @@ impl<S: ClientStream> Connection<S> {
                 Poll::Pending => timer.poll_expired(cx).map(|()| 0),
             });
             if read.await == 0 {
-                return false;
+                return None;
             }
         }
     }
@@ -358,10 +365,15 @@ impl<S: ClientStream> Connection<S> {
 
 fn client_error(reject: Reject) -> ClientError {
     match reject.status {
+        405 => ClientError::MethodNotAllowed,
         408 => ClientError::HeadTimeout,
         413 => ClientError::BodyTooLarge,
         414 => ClientError::TargetTooLong,
+        417 => ClientError::ExpectationFailed,
+        431 if reject == TOO_MANY_FIELDS => ClientError::TooManyHeaders,
         431 => ClientError::HeadTooLarge,
+        501 => ClientError::UnknownCoding,
+        505 => ClientError::UnsupportedVersion,
         _ => ClientError::BadRequest,
     }
 }

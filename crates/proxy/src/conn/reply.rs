@@ -81,15 +81,14 @@ impl<S: ClientStream> Connection<S> {
             return Next::Close;
         }
         if !has_body {
-            let len = x.request.head.len;
-            x.request.buffer.consume(len);
-            return Next::Keep;
+            return Next::Keep(x.request.head.len);
         }
-        if self.discard_body(x).await {
-            Next::Keep
-        } else {
-            self.set_linger();
-            Next::Close
+        match self.discard_body(x).await {
+            Some(end) => Next::Keep(end),
+            None => {
+                self.set_linger();
+                Next::Close
+            }
         }
     }
 

@@ -9,6 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use arc_swap::ArcSwapOption;
 use weir_config::{NodeAddr, NodeHost};
 
+/// Most addresses of one name that are connected to in one try of its node.
+const MAX_TRIED: usize = 4;
+
 /// A node's host and port, and what its name resolves to.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
@@ -25,15 +28,23 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// An address to connect to; several are used in turn. `None` while the name has none.
-    pub(crate) fn addr(&self) -> Option<SocketAddr> {
+    /// Whose turn it is among several addresses, for [`Endpoint::addr`].
+    pub(crate) fn turn(&self) -> usize {
+        self.next.fetch_add(1, Ordering::Relaxed) as usize
+    }
+
+    /// The address to connect to when `tried` others, from the one whose turn it is, have failed; `None` when there is
+    /// none, or enough have been tried.
+    pub(crate) fn addr(&self, turn: usize, tried: usize) -> Option<SocketAddr> {
         if let NodeHost::Ip(ip) = self.host {
-            return Some(SocketAddr::new(ip, self.port));
+            return (tried == 0).then(|| SocketAddr::new(ip, self.port));
         }
         let addrs = self.addrs.load();
         let addrs = addrs.as_ref()?;
-        let turn = self.next.fetch_add(1, Ordering::Relaxed) as usize;
-        addrs.get(turn % addrs.len().max(1)).copied()
+        if tried >= addrs.len().min(MAX_TRIED) {
+            return None;
+        }
+        addrs.get(turn.wrapping_add(tried) % addrs.len()).copied()
     }
 
     /// Takes over what a name has been resolved to.

@@ -1,10 +1,13 @@
 //! An origin that does on its raw connections what the test's script says, and remembers what reached it.
 
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
+
+use rustix::net::{AddressFamily, SocketType};
 
 use super::message::{Fault, Fields, Head, Request, Wire};
 
@@ -22,6 +25,12 @@ pub(crate) struct Connection {
     pub(crate) number: usize,
     resets: bool,
     shared: Arc<Shared>,
+}
+
+/// A port that refuses connections, and goes to nobody else meanwhile.
+pub(crate) struct Refusing {
+    addr: SocketAddr,
+    _bound: OwnedFd,
 }
 
 /// What an origin answers with.
@@ -162,6 +171,21 @@ impl Drop for Origin {
         if !thread::panicking() {
             assert!(faults.is_empty(), "at the origin: {faults:?}");
         }
+    }
+}
+
+impl Refusing {
+    pub(crate) fn bind() -> Self {
+        // Bound but not listening.
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("bind");
+        let addr = rustix::net::getsockname(&socket).expect("an address").try_into().expect("an IP address");
+        Self { addr, _bound: socket }
+    }
+
+    /// `host:port`, as nodes are named in a configuration.
+    pub(crate) fn node(&self) -> String {
+        self.addr.to_string()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Splitting a head into lines, names and values: one pass over the bytes, eight at a time where they are only checked.
 
+use super::TOO_MANY_FIELDS;
 use crate::fields::{Field, Fields, State};
 use crate::name::Known;
 use crate::{Reject, Span, is_tchar};
@@ -171,7 +172,7 @@ pub(super) fn fields(buf: &[u8], mut at: usize, most: usize, fields: &mut Fields
             value_last -= 1;
         }
         if fields.list.len() >= most {
-            return Err(Reject::new(431, "too many fields"));
+            return Err(TOO_MANY_FIELDS);
         }
         fields.push(Field {
             name: Span::new(at, name_end),

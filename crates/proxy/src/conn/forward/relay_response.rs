@@ -152,7 +152,7 @@ impl<S: ClientStream> Connection<S> {
         if !self.write_reply(x, keep).await {
             return Next::Close;
         }
-        self.after(x, keep, end)
+        self.after(keep, end)
     }
 
     fn keep_node(&self, config: &NodeConfig, upstream: &Upstream, node: crate::upstream::pool::Connection) {
@@ -160,10 +160,9 @@ impl<S: ClientStream> Connection<S> {
         pools.put(&config.endpoint, node, upstream.keepalive, self.timer.now(), recorder);
     }
 
-    fn after(&mut self, x: &mut Exchange, keep: bool, end: usize) -> Next {
+    fn after(&mut self, keep: bool, end: usize) -> Next {
         if keep {
-            x.request.buffer.consume(end);
-            Next::Keep
+            Next::Keep(end)
         } else {
             self.set_linger();
             Next::Close
@@ -301,7 +300,7 @@ impl<S: ClientStream> Connection<S> {
         let end = upload.pump.position();
         upload.give_back(x);
         match broke {
-            None => self.after(x, keep, end),
+            None => self.after(keep, end),
             Some(Broke::Client(reason)) => {
                 self.worker.recorder.client_error(reason);
                 Next::Close

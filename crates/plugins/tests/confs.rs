@@ -1,0 +1,139 @@
+//! Configurations that are refused or warned about: the list `bad` of every file in `cases/`, and the examples.
+//!
+//! An entry has a configuration (`conf` on a route, `consumer` or `consumers` on consumers c0, c1, …, `metadata` in
+//! `plugin_metadata`) and what an error `says` or a warning `warns`.
+
+mod bench;
+
+use std::path::{Path, PathBuf};
+
+use bench::{Bench, definition};
+use weir_config::{Diagnostic, InvalidItems, LoadOptions, Node, PluginCatalog, RouterMode, Scope, load};
+use weir_plugin::{ConsumerMatch, Definition};
+
+#[test]
+fn bad_configurations_are_told_why() {
+    for definition in weir_plugins::definitions() {
+        let name = definition.name();
+        let file = folder("cases").join(format!("{name}.yaml"));
+        let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let cases = bench::node(&text);
+        assert_eq!(cases.get("plugin").and_then(Node::as_str), Some(name));
+        let bad = cases.get("bad").and_then(Node::as_seq).unwrap_or_default();
+        assert!(!bad.is_empty(), "{name} has bad configurations");
+        for entry in bad {
+            check_entry(*definition, entry);
+        }
+    }
+}
+
+fn check_entry(definition: &dyn Definition, entry: &Node) {
+    let at = format!("{}.yaml:{}", definition.name(), entry.mark);
+    let found = findings(definition, entry, &at);
+    let (wanted, error) = match (entry.get("says"), entry.get("warns")) {
+        (Some(says), None) => (says, true),
+        (None, Some(warns)) => (warns, false),
+        _ => panic!("{at}: expected either says or warns"),
+    };
+    let wanted = wanted.as_str().unwrap_or_else(|| panic!("{at}: expected a text"));
+    let told = |found: &&Diagnostic| {
+        let plain = Diagnostic { mark: weir_config::Mark::NONE, ..(*found).clone() }.to_string();
+        plain.trim_start_matches("warning: ").contains(wanted)
+    };
+    let matching = found.iter().find(told).unwrap_or_else(|| panic!("{at}: wanted {wanted:?}, found {found:#?}"));
+    assert_eq!(matching.is_error(), error, "{at}: {matching}");
+    assert!(error || !found.iter().any(Diagnostic::is_error), "{at}: only warnings, found {found:#?}");
+}
+
+/// What is said of an entry's configuration, and while it is built when it was not refused before.
+fn findings(definition: &dyn Definition, entry: &Node, at: &str) -> Vec<Diagnostic> {
+    if let Some(conf) = entry.get("metadata") {
+        return definition.check(Scope::Metadata, conf).err().unwrap_or_default();
+    }
+    if let Some(conf) = entry.get("conf") {
+        let mut found = definition.check(Scope::Route, conf).err().unwrap_or_default();
+        let built = Bench::new().build_node(definition.name(), conf);
+        if !found.iter().any(Diagnostic::is_error) {
+            found.extend(built.err());
+        } else {
+            assert!(built.is_err(), "{at}: was refused, yet can be built");
+        }
+        return found;
+    }
+    let confs: Vec<&Node> = match (entry.get("consumer"), entry.get("consumers").and_then(Node::as_seq)) {
+        (Some(one), _) => vec![one],
+        (_, Some(several)) => several.iter().collect(),
+        _ => panic!("{at}: nothing to check"),
+    };
+    let checked = confs.iter().filter_map(|conf| definition.check(Scope::Consumer, conf).err());
+    let mut found: Vec<Diagnostic> = checked.flatten().collect();
+    let names: Vec<String> = (0..confs.len()).map(|n| format!("c{n}")).collect();
+    let entries: Vec<(ConsumerMatch, &str, &Node)> = confs
+        .iter()
+        .enumerate()
+        .map(|(n, conf)| (ConsumerMatch { consumer: n as u32, credential: None }, names[n].as_str(), *conf))
+        .collect();
+    match definition.credentials(&entries) {
+        Ok(_) => assert!(!found.iter().any(Diagnostic::is_error), "{at}: was refused, yet can be built"),
+        Err((_, error)) => found.push(error),
+    }
+    found
+}
+
+struct Plugins;
+
+impl PluginCatalog for Plugins {
+    fn names(&self) -> Vec<&str> {
+        weir_plugins::definitions().iter().map(|definition| definition.name()).collect()
+    }
+
+    fn check(&self, name: &str, scope: Scope, conf: &Node) -> Result<(), Vec<Diagnostic>> {
+        definition(name).check(scope, conf)
+    }
+}
+
+#[test]
+fn examples_are_whole_files_without_a_fault() {
+    for definition in weir_plugins::definitions() {
+        let name = definition.name();
+        Bench::new().build(name, definition.example()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let file = folder("../../examples/plugins").join(format!("{name}.yaml"));
+        let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let plain: Vec<&str> = text.lines().map(str::trim).collect();
+        let example: Vec<&str> = definition.example().lines().map(str::trim).collect();
+        assert!(plain.windows(example.len()).any(|lines| lines == example), "{name}.yaml holds the example");
+        assert_loads(&format!("examples/plugins/{name}.yaml"), &text);
+    }
+}
+
+#[test]
+fn cases_are_whole_files_without_a_fault() {
+    for definition in weir_plugins::definitions() {
+        let name = definition.name();
+        let text = std::fs::read_to_string(folder("cases").join(format!("{name}.yaml"))).expect("cases can be read");
+        let cases = bench::node(&text);
+        let config = cases.get("config").and_then(Node::as_str).expect("a configuration");
+        let findings = assert_loads(name, &config.replace("${ORIGIN}", "127.0.0.1:1980"));
+        let meant = ["nothing is changed", "response_example goes before"];
+        let unexpected: Vec<_> =
+            findings.iter().filter(|f| !meant.iter().any(|text| f.message.contains(text))).collect();
+        assert!(unexpected.is_empty(), "{name}: {unexpected:#?}");
+    }
+}
+
+fn assert_loads(name: &str, text: &str) -> Vec<Diagnostic> {
+    let options = LoadOptions {
+        invalid_items: InvalidItems::Refuse,
+        strict: true,
+        variables: &|_| None,
+        plugins: &Plugins,
+        router: RouterMode::RadixtreeHostUri,
+    };
+    let loaded = load(name, text.as_bytes(), &options);
+    assert!(loaded.document.is_some(), "{name}: {:#?}", loaded.diagnostics);
+    loaded.diagnostics
+}
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
