@@ -87,7 +87,7 @@ impl RequestCx<'_> {
     /// Sets a field of the response, whoever will give it; it replaces one of the same name.
     pub fn set_response_field(&mut self, name: &FieldName, write: impl FnOnce(&mut Vec<u8>)) {
         self.0.early_fields.remove(b"", name);
-        self.0.early_fields.add_with(name.text(), write);
+        self.0.early_fields.add_named(name, write);
     }
 
     /// Scratch memory, cleared, to build a value in; give it back with [`RequestCx::put_scratch`].

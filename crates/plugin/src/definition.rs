@@ -210,7 +210,7 @@ impl<T: Define> Definition for T {
     }
 
     fn consumer_schema(&self) -> Option<Schema> {
-        T::AUTH.then(|| json_schema::<T::ConsumerConf>())
+        T::AUTH.then(json_schema::<T::ConsumerConf>)
     }
 
     fn check(&self, scope: Scope, conf: &Node) -> Result<(), Vec<Diagnostic>> {

@@ -72,15 +72,19 @@ impl Request {
         self.upstream.host.clear();
         let host = match self.target.authority {
             // RFC 9112 section 3.2.2: the target's host goes before the Host field.
-            Some(authority) => authority.of(text),
-            None => self.head.host.unwrap_or_default().of(base),
+            Some(authority) => {
+                let host = authority.of(text);
+                self.host_len = weir_wire::authority::parse(host)?.host.len();
+                host
+            }
+            None => {
+                self.host_len = self.head.host.map_or(0, |_| self.head.host_len);
+                self.head.host.unwrap_or_default().of(base)
+            }
         };
         self.host.clear();
-        self.host.extend(host.iter().map(u8::to_ascii_lowercase));
-        self.host_len = match memchr_port(&self.host) {
-            Some(colon) => colon,
-            None => self.host.len(),
-        };
+        self.host.extend_from_slice(host);
+        self.host.make_ascii_lowercase();
         // Rules that may change a path in normal form take the slow way as well.
         let path = self.target.path.unwrap_or_default().of(text);
         let tail = rules.delete_tail_slash && path.len() > 1 && path.last() == Some(&b'/');
@@ -262,10 +266,4 @@ impl Request {
     pub fn host_line_is_good(&self) -> bool {
         self.target.authority.is_none() && self.head.host.is_some()
     }
-}
-
-/// Where the port's colon stands; an IPv6 literal has colons of its own.
-fn memchr_port(host: &[u8]) -> Option<usize> {
-    let after = host.iter().rposition(|b| *b == b']').map_or(0, |p| p + 1);
-    host.get(after..)?.iter().position(|b| *b == b':').map(|p| p + after)
 }

@@ -1,5 +1,7 @@
 //! State that outlives a configuration: counters, buckets, and whatever else a change must not reset.
 
+#![allow(clippy::disallowed_types, reason = "no worker takes this lock: only compiling does")]
+
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -90,12 +90,9 @@ impl Source for Exchange {
                 .get_str(self.response.buffer.bytes(), name.as_bytes())
                 .or_else(|| self.early_fields.get_str(b"", name.as_bytes()))
                 .map(Value::Bytes),
-            Variable::UpstreamHeader(name) => self
-                .response
-                .head
-                .fields
-                .received(self.response.buffer.bytes(), name.as_bytes())
-                .map(Value::Bytes),
+            Variable::UpstreamHeader(name) => {
+                self.response.head.fields.received(self.response.buffer.bytes(), name.as_bytes()).map(Value::Bytes)
+            }
             Variable::RemoteAddr => Some(Value::Bytes(self.client.addr_text.as_bytes())),
             Variable::RemotePort => Some(Value::Number(u64::from(self.client.port))),
             Variable::ServerAddr => Some(Value::Ip(self.client.local.ip())),
@@ -108,7 +105,9 @@ impl Source for Exchange {
             Variable::Uri => Some(Value::Bytes(request.path())),
             Variable::RequestUri => Some(Value::Bytes(request.received_target())),
             Variable::Args => request.query().map(Value::Bytes),
-            Variable::IsArgs => Some(Value::Bytes(if request.query().is_some_and(|q| !q.is_empty()) { b"?" } else { b"" })),
+            Variable::IsArgs => {
+                Some(Value::Bytes(if request.query().is_some_and(|q| !q.is_empty()) { b"?" } else { b"" }))
+            }
             Variable::RequestMethod => Some(Value::Bytes(request.method_bytes())),
             Variable::Scheme => text(if self.client.https { "https" } else { "http" }),
             Variable::ServerProtocol => text(if request.head.minor == 0 { "HTTP/1.0" } else { "HTTP/1.1" }),
@@ -124,7 +123,9 @@ impl Source for Exchange {
             Variable::MatchedHost => text(&self.route()?.hosts.get(usize::from(self.matched?.host?))?.text),
             Variable::BalancerIp => last_try()?.addr.map(|a| Value::Ip(a.ip())),
             Variable::BalancerPort => last_try()?.addr.map(|a| Value::Number(u64::from(a.port()))),
-            Variable::UpstreamAddr => Some(Value::Bytes(&self.upstream.addr_text)).filter(|_| !self.upstream.tries.is_empty()),
+            Variable::UpstreamAddr => {
+                Some(Value::Bytes(&self.upstream.addr_text)).filter(|_| !self.upstream.tries.is_empty())
+            }
             Variable::UpstreamStatus => {
                 Some(Value::Bytes(&self.upstream.status_text)).filter(|_| !self.upstream.tries.is_empty())
             }
@@ -142,7 +143,9 @@ impl Source for Exchange {
             Variable::RequestLength => Some(Value::Number(self.received)),
             Variable::BytesSent => Some(Value::Number(self.sent)),
             Variable::BodyBytesSent => Some(Value::Number(self.sent.saturating_sub(self.sent_head))),
-            Variable::Status => Some(Value::Number(u64::from(self.response.status()))).filter(|_| self.response.status() != 0),
+            Variable::Status => {
+                Some(Value::Number(u64::from(self.response.status()))).filter(|_| self.response.status() != 0)
+            }
             Variable::TimeIso8601 => {
                 let moment = self.moment.get_or_init(|| Moment::at(self.times.unix_ms / 1000));
                 Some(Value::Bytes(&moment.iso8601))

@@ -88,17 +88,21 @@ fn main() {
 /// One exchange by hand: the plugin built from `conf`, and what it makes of a request.
 fn exchange(conf: &str) -> Result<weir_plugin::Exchange, weir_config::Diagnostic> {
     let conf = weir_config::Node::parse(conf)?.root;
-    let plugin = weir_plugin::Definition::build(&Maintenance, &conf, &BuildCx {
-        plugin: Maintenance::NAME,
-        place: "route/example",
-        states: &weir_plugin::StateRegistry::default(),
-        consumers: &weir_plugin::Consumers::default(),
-        credentials: None,
-        conf: &conf,
-        limit_keys: 1000,
-        metadata: None,
-        product: "example",
-    })?;
+    let plugin = weir_plugin::Definition::build(
+        &Maintenance,
+        &conf,
+        &BuildCx {
+            plugin: Maintenance::NAME,
+            place: "route/example",
+            states: &weir_plugin::StateRegistry::default(),
+            consumers: &weir_plugin::Consumers::default(),
+            credentials: None,
+            conf: &conf,
+            limit_keys: 1000,
+            metadata: None,
+            product: "example",
+        },
+    )?;
     let mut exchange = weir_plugin::Exchange::default();
     let request = &mut exchange.request;
     request.buffer.extend(b"GET /a HTTP/1.1\r\nHost: a.test\r\n\r\n");
@@ -118,7 +122,9 @@ mod tests {
         let found = exchange("message: no $host today").expect("a good configuration");
         assert_eq!((found.response.status(), &found.response.body[..]), (503, &b"no a.test today"[..]));
         assert_eq!(found.response.field_str("Retry-After"), Some(&b"300"[..]));
-        for (conf, says) in [("retry_after: 0", "retry_after"), ("message: $nosuch", "message"), ("message: ''", "message")] {
+        for (conf, says) in
+            [("retry_after: 0", "retry_after"), ("message: $nosuch", "message"), ("message: ''", "message")]
+        {
             let error = exchange(conf).expect_err(conf).to_string();
             assert!(error.contains(says), "{conf}: {error}");
         }

@@ -11,10 +11,24 @@ fn anonymous(name: Option<&str>, cx: &BuildCx<'_>) -> Result<Option<u32>, Invali
     name.map(|name| cx.consumer("anonymous_consumer", name)).transpose()
 }
 
+/// Checks a user name, password or key: an empty one, or the name of one kept elsewhere, would be a credential that
+/// anybody can guess.
+fn check_credential(value: &str) -> Result<(), &'static str> {
+    match value {
+        "" => Err("expected a text of 1 or more characters"),
+        _ if credentials::is_reference(value) => Err("references to secrets are not supported yet"),
+        _ => Ok(()),
+    }
+}
+
 /// A realm goes into a quoted string (RFC 9110 section 5.6.4) as it stands.
 fn check_realm(realm: &str) -> Result<(), Invalid> {
     let fits = realm.bytes().all(|b| weir_wire::is_field_byte(b) && !matches!(b, b'"' | b'\\'));
-    if fits { Ok(()) } else { Err(Invalid::new("realm", "expected a text without quotes, backslashes and control characters")) }
+    if fits {
+        Ok(())
+    } else {
+        Err(Invalid::new("realm", "expected a text without quotes, backslashes and control characters"))
+    }
 }
 
 /// What happens to a request that does not say who calls: it goes on as the anonymous consumer, or is refused.

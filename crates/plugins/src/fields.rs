@@ -64,7 +64,10 @@ pub(crate) fn editable(path: &str, name: &str) -> Result<FieldName, Invalid> {
         | Known::TransferEncoding
         | Known::Upgrade => {
             let text = String::from_utf8_lossy(name.text());
-            Err(Invalid::new(path, format!("{text} is decided by the gateway: it frames the message or its connection")))
+            Err(Invalid::new(
+                path,
+                format!("{text} is decided by the gateway: it frames the message or its connection"),
+            ))
         }
         _ => Ok(name),
     }

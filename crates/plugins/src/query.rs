@@ -82,7 +82,9 @@ mod tests {
 
     #[test]
     fn values_are_decoded() {
-        for (text, decoded) in [("a+b", "a b"), ("%41%2B", "A+"), ("%4", "%4"), ("%zz", "%zz"), ("%%41", "%A"), ("", "")] {
+        for (text, decoded) in
+            [("a+b", "a b"), ("%41%2B", "A+"), ("%4", "%4"), ("%zz", "%zz"), ("%%41", "%A"), ("", "")]
+        {
             let mut out = Vec::new();
             decode(text.as_bytes(), &mut out);
             assert_eq!(out, decoded.as_bytes(), "{text}");

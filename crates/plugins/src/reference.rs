@@ -32,7 +32,8 @@ fn list(definitions: &[&dyn Definition]) -> String {
     for definition in sorted {
         let (name, priority) = (definition.name(), definition.priority());
         let doc = definition.doc();
-        let summary = [". ", ".\n"].iter().filter_map(|end| doc.find(end)).min().and_then(|end| doc.get(..=end)).unwrap_or(doc);
+        let summary =
+            [". ", ".\n"].iter().filter_map(|end| doc.find(end)).min().and_then(|end| doc.get(..=end)).unwrap_or(doc);
         let _ = writeln!(page, "| [{name}]({name}.md) | {priority} | {} | {summary} |", phases(definition));
     }
     page
@@ -103,7 +104,8 @@ fn row(page: &mut String, cells: [&str; 4]) {
 /// What a value has to be, in the words of an error.
 fn expectation(schema: &Value) -> String {
     // Every branch that is a mapping is one in the same words.
-    if list_of(schema, "anyOf").count() > 1 && list_of(schema, "anyOf").all(|b| b.get("type").is_some_and(|t| t == "object"))
+    if list_of(schema, "anyOf").count() > 1
+        && list_of(schema, "anyOf").all(|b| b.get("type").is_some_and(|t| t == "object"))
     {
         return "a mapping".into();
     }

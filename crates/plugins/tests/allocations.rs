@@ -9,7 +9,7 @@ use std::alloc::System;
 use bench::{Bench, definition};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use visit::Visit;
-use weir_plugin::{Flow, Phases, Plugin};
+use weir_plugin::{Flow, Origin, Phases, Plugin, ResponseCx};
 use weir_telemetry::metrics::{Metrics, MetricsOptions, Recorder};
 
 #[global_allocator]
@@ -32,19 +32,39 @@ fn nothing_is_allocated() {
         ("limit-count", "{count: 1000000, time_window: 60}", "", true),
         ("limit-count", "{count: 1000000, time_window: 60, window_type: sliding}", "", true),
         ("limit-count", "{count: 1000000, time_window: 60, key: a, key_type: constant}", "", true),
-        ("limit-count", "{count: 1000000, time_window: 60, key: $uri $http_user_agent, key_type: var_combination}", "", true),
+        (
+            "limit-count",
+            "{count: 1000000, time_window: 60, key: $uri $http_user_agent, key_type: var_combination}",
+            "",
+            true,
+        ),
         ("limit-count", "{count: $http_x_count, time_window: 60, key: arg_x}", "X-Count: 1000000\r\n", true),
         ("limit-count", "{count: 1, time_window: 600, rejected_code: 429}", "", false),
-        ("limit-count", "{rules: [{count: 1000000, time_window: 60, key: $arg_x}, {count: 9, time_window: 1, key: $arg_z}]}", "", true),
+        (
+            "limit-count",
+            "{rules: [{count: 1000000, time_window: 60, key: $arg_x}, {count: 9, time_window: 1, key: $arg_z}]}",
+            "",
+            true,
+        ),
         ("mocking", "{response_example: hello}", "", false),
-        ("mocking", "{response_example: 'hello $remote_addr $arg_x', response_headers: {X-A: b, X-Uri: $uri}}", "", false),
+        (
+            "mocking",
+            "{response_example: 'hello $remote_addr $arg_x', response_headers: {X-A: b, X-Uri: $uri}}",
+            "",
+            false,
+        ),
         ("mocking", "{response_schema: {properties: {a: {type: string}, b: {type: number}}}}", "", false),
         ("prometheus", "", "", true),
         ("prometheus", "{prefer_name: true}", "", true),
         ("proxy-rewrite", "{uri: /new, method: POST, host: b.test}", "", true),
         ("proxy-rewrite", "{regex_uri: ['^/a/(.*)', '/$1']}", "", true),
         ("proxy-rewrite", "{headers: {add: {X-A: $remote_addr}, set: {X-B: b}, remove: [User-Agent]}}", "", true),
-        ("response-rewrite", "{status_code: 201, body: hello, headers: {set: {X-A: $remote_addr}, add: ['X-B: b']}}", "", true),
+        (
+            "response-rewrite",
+            "{status_code: 201, body: hello, headers: {set: {X-A: $remote_addr}, add: ['X-B: b']}}",
+            "",
+            true,
+        ),
         ("response-rewrite", "{status_code: 201, vars: [[status, ==, 200]]}", "", true),
     ];
     let metrics = Metrics::new(MetricsOptions::default());
@@ -78,7 +98,8 @@ fn round(visit: &mut Visit, name: &str, plugin: &dyn Plugin, head: &str, recorde
         other => panic!("{name}: {other:?}"),
     }
     if phases.contains(Phases::RESPONSE) {
-        assert_eq!(visit.respond(plugin, 200), Flow::Continue);
+        visit.exchange.response.begin(200, Origin::Upstream);
+        assert_eq!(plugin.response(&mut ResponseCx(&mut visit.exchange)), Flow::Continue);
     }
     if phases.contains(Phases::LOG) {
         visit.log(plugin, recorder);

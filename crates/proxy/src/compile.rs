@@ -12,7 +12,7 @@ use weir_config::{Diagnostic, Document, Id, InvalidItems, Node, PluginCatalog, R
 use weir_plugin::{Definition, RouteInfo, StateRegistry, Tables};
 use weir_router::{MethodSet, Mode, Router};
 
-use crate::chain::Chain;
+use crate::chain::{Chain, Phase};
 use crate::snapshot::{Route, Snapshot};
 use crate::upstream::endpoint::Endpoints;
 use crate::upstream::resolve::Resolver;
@@ -133,7 +133,7 @@ impl Compiler {
         let global = self.global(document, &builder, &mut faults);
         let mut upstreams = Upstreams::new(&self.endpoints, document);
         let mut routes = Routes::default();
-        self.routes(document, &builder, &mut upstreams, &mut routes, &mut faults);
+        self.routes(document, &builder, &mut upstreams, &mut routes, &global, &mut faults);
         if !faults.errors.is_empty() {
             return Err(faults.errors);
         }
@@ -188,6 +188,7 @@ impl Compiler {
         builder: &Builder<'_>,
         upstreams: &mut Upstreams<'d>,
         routes: &mut Routes<'d>,
+        global: &Chain,
         faults: &mut Faults,
     ) {
         let mut services: HashMap<&Id, Result<Layer, Diagnostic>> = HashMap::new();
@@ -220,7 +221,7 @@ impl Compiler {
                 continue;
             }
             let upstream = upstreams.of_route(route, service);
-            routes.push(route, service, layer.chain(), upstream);
+            routes.push(route, service, layer.chain(), upstream, global);
         }
     }
 }
@@ -241,7 +242,9 @@ impl<'d> Routes<'d> {
         service: Option<&weir_config::Service>,
         chain: Chain,
         upstream: Option<u32>,
+        global: &Chain,
     ) {
+        let logs = chain.has(Phase::Log) || global.has(Phase::Log);
         let own: Vec<String> = route.host_patterns().map(|h| h.as_str().to_owned()).collect();
         let hosts = match service {
             Some(service) if own.is_empty() => service.hosts.iter().map(|h| h.as_str().to_owned()).collect(),
@@ -270,6 +273,7 @@ impl<'d> Routes<'d> {
             upstream,
             timeouts: route.timeout.as_ref().map(upstreams::timeouts),
             websocket: route.enable_websocket.or(service_websocket).unwrap_or(false),
+            logs,
         });
         self.origins.push(&route.origin);
     }

@@ -80,6 +80,7 @@ impl Requests {
     pub(crate) fn run<'s>(&mut self, x: &mut Exchange, snapshot: &'s Snapshot) -> Verdict<'s> {
         let (base, mut over) = chains(x, snapshot);
         loop {
+
             let step = match self.stage {
                 Stage::GlobalRewrite => self.walk.next(Phase::Rewrite, &snapshot.global, None),
                 Stage::Rewrite => self.walk.next(Phase::Rewrite, base, None),
@@ -90,7 +91,9 @@ impl Requests {
             };
             let Some(step) = step else {
                 self.next_stage();
-                over = chains(x, snapshot).1;
+                if x.consumer.is_some() {
+                    over = chains(x, snapshot).1;
+                }
                 continue;
             };
             if !step.applies(x) {
@@ -167,6 +170,9 @@ fn each(
 ) -> Result<(), Failure> {
     let (base, over) = chains(x, snapshot);
     for (base, over) in [(&snapshot.global, None), (base, over)] {
+        if over.is_none() && !base.has(phase) {
+            continue;
+        }
         let mut walk = Walk::default();
         while let Some(step) = walk.next(phase, base, over) {
             if step.applies(x)
@@ -200,8 +206,8 @@ pub(crate) fn on_body(x: &mut Exchange, snapshot: &Snapshot, chunk: &mut Vec<u8>
 
 /// Whether anything looks at an exchange after its end.
 pub(crate) fn has_log(x: &Exchange, snapshot: &Snapshot) -> bool {
-    let (base, over) = chains(x, snapshot);
-    snapshot.global.has(Phase::Log) || base.has(Phase::Log) || over.is_some_and(|c| c.has(Phase::Log))
+    let logs = route(x, snapshot).map_or_else(|| snapshot.global.has(Phase::Log), |r| r.logs);
+    logs || (x.consumer.is_some() && chains(x, snapshot).1.is_some_and(|c| c.has(Phase::Log)))
 }
 
 /// After the end of an exchange.

@@ -244,6 +244,10 @@ impl Pump {
             self.pos = self.base;
             self.ready = self.base;
         }
+        // The head may fill the buffer to its end, and a trailer line is only taken whole.
+        if buffer.spare().len() < LEAST_ROOM {
+            buffer.grow(buffer.len() + 4 * LEAST_ROOM);
+        }
         // A long body is worth a larger buffer; it is cut back when the exchange ends.
         if self.taken > LONG_BODY {
             buffer.grow(LONG_BUFFER);
@@ -251,6 +255,8 @@ impl Pump {
     }
 }
 
+/// Room that there is always for the next piece of a body.
+const LEAST_ROOM: usize = 1 << 10;
 /// From here on a body is long.
 const LONG_BODY: u64 = 32 << 10;
 /// What a long body is moved in.

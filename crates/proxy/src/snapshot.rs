@@ -36,6 +36,8 @@ pub(crate) struct Route {
     /// Its own time limits, which go before the upstream's.
     pub(crate) timeouts: Option<Timeouts>,
     pub(crate) websocket: bool,
+    /// Whether one of its plugins, or of the global rules, looks at an exchange after its end.
+    pub(crate) logs: bool,
 }
 
 impl Snapshot {

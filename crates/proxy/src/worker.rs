@@ -246,7 +246,8 @@ impl Worker {
     pub(crate) fn put_exchange(&self, mut exchange: Box<Exchange>) {
         let mut kept = self.exchanges.borrow_mut();
         if kept.len() < KEPT_EXCHANGES {
-            exchange.reset();
+            // A pooled exchange must not keep an old configuration alive.
+            exchange.tables = None;
             exchange.shrink();
             kept.push(exchange);
         }

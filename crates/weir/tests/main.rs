@@ -19,6 +19,7 @@ mod http1;
 mod limits;
 mod observe;
 mod paths;
+mod plugins;
 mod quickstart;
 mod reload;
 mod retries;

@@ -193,13 +193,22 @@ impl Fields {
 
     /// Adds a field whose value `write` appends.
     pub fn add_with(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
+        self.add_line(Known::classify(name), name, write);
+    }
+
+    /// Adds a field whose name was compiled before.
+    pub fn add_named(&mut self, name: &FieldName, write: impl FnOnce(&mut Vec<u8>)) {
+        self.add_line(name.id(), name.text(), write);
+    }
+
+    fn add_line(&mut self, id: Known, name: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.overlay.len();
         self.overlay.extend_from_slice(name);
         let name_end = self.overlay.len();
         self.overlay.extend_from_slice(b": ");
         let from = self.overlay.len();
         write(&mut self.overlay);
-        if self.overlay.get(from..).is_some_and(|v| !v.iter().all(|b| is_field_byte(*b))) {
+        if crate::first_below(&self.overlay, from, 0x20) < self.overlay.len() {
             let mut keep = from;
             for i in from..self.overlay.len() {
                 let b = self.overlay.get(i).copied().unwrap_or_default();
@@ -218,7 +227,7 @@ impl Fields {
             name: Span::new(start, name_end),
             value: Span::new(from, to),
             end: self.overlay.len() as u32,
-            id: Known::classify(name),
+            id,
             state: State::Added,
         });
     }
@@ -226,7 +235,7 @@ impl Fields {
     /// Replaces every field with this name by one.
     pub fn set(&mut self, base: &[u8], name: &FieldName, value: &[u8]) {
         self.remove(base, name);
-        self.add(name.text(), value);
+        self.add_named(name, |out| out.extend_from_slice(value));
     }
 
     /// Replaces every field with this name, given as text, by one.

@@ -69,6 +69,8 @@ pub struct RequestHead {
     pub websocket: bool,
     /// The checked `Host`, when there was one.
     pub host: Option<Span>,
+    /// Bytes of it without the port.
+    pub host_len: usize,
     /// Bytes of the head, with what stood before it.
     pub len: usize,
 }
@@ -157,7 +159,7 @@ impl RequestHead {
                     if self.host.is_some() {
                         return Err(Reject::bad("repeated Host"));
                     }
-                    authority::parse(value)?;
+                    self.host_len = authority::parse(value)?.host.len();
                     self.host = Some(field.value);
                 }
                 Known::Expect => {

@@ -114,3 +114,48 @@ pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 pub fn push_number(out: &mut Vec<u8>, n: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
 }
+
+/// The first byte from `at` on that is below `least` or DEL; the end when there is none. `least` is at most 128.
+pub(crate) fn first_below(buf: &[u8], mut at: usize, least: u8) -> usize {
+    const ONES: u64 = u64::MAX / 255;
+    const HIGH: u64 = ONES * 128;
+    while let Some(word) = buf.get(at..at + 8).and_then(|b| <[u8; 8]>::try_from(b).ok()) {
+        let word = u64::from_le_bytes(word);
+        // The lowest marked byte is a true one; those above it may be marked by a borrow.
+        let below = word.wrapping_sub(ONES * u64::from(least)) & !word;
+        let del = word ^ (ONES * 0x7f);
+        let marked = (below | (del.wrapping_sub(ONES) & !del)) & HIGH;
+        if marked != 0 {
+            return at + (marked.trailing_zeros() / 8) as usize;
+        }
+        at += 8;
+    }
+    let rest = buf.get(at..).unwrap_or_default();
+    at + rest.iter().position(|b| *b < least || *b == 0x7f).unwrap_or(rest.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::first_below;
+
+    #[test]
+    fn control_bytes_are_found_wherever_they_stand() {
+        for least in [0x20u8, 0x21] {
+            for len in 0..40 {
+                let clean: Vec<u8> = (0..len).map(|i| [b'a', 0x80, 0xff, b'!', 0x7e][i % 5]).collect();
+                assert_eq!(first_below(&clean, 0, least), len);
+                for at in 0..len {
+                    for b in [0, 0x09, 0x0d, 0x1f, 0x7f] {
+                        let mut bytes = clean.clone();
+                        bytes[at] = b;
+                        // Bytes after it that a borrow could mark do not matter.
+                        if let Some(next) = bytes.get_mut(at + 1) {
+                            *next = least;
+                        }
+                        assert_eq!(first_below(&bytes, 0, least), at, "{b} at {at} of {len}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -85,20 +85,22 @@ impl Known {
     }
 }
 
-/// Whether a token is `lower` in any case, eight bytes at a time. Setting bit 5 makes letters lower-case and leaves `-`
+/// Whether a token is `lower` in any case, some bytes at a time. Setting bit 5 makes letters lower-case and leaves `-`
 /// and digits as they are; no other byte of a token becomes one of these.
 fn eq_token(token: &[u8], lower: &[u8]) -> bool {
-    fn word(bytes: &[u8]) -> u64 {
-        bytes.iter().rev().fold(0, |word, b| word << 8 | u64::from(*b))
-    }
-    if token.len() != lower.len() {
-        return false;
-    }
-    let (token_words, token_rest) = token.as_chunks::<8>();
-    let (lower_words, lower_rest) = lower.as_chunks::<8>();
     const BIT: u64 = 0x2020_2020_2020_2020;
-    token_words.iter().zip(lower_words).all(|(t, l)| u64::from_le_bytes(*t) | BIT == u64::from_le_bytes(*l))
-        && word(token_rest) | BIT == word(lower_rest) | BIT
+    let eight = |at: usize| match (token.get(at..at + 8), lower.get(at..at + 8)) {
+        (Some(&[a, b, c, d, e, f, g, h]), Some(&[i, j, k, l, m, n, o, p])) => {
+            u64::from_le_bytes([a, b, c, d, e, f, g, h]) | BIT == u64::from_le_bytes([i, j, k, l, m, n, o, p])
+        }
+        _ => false,
+    };
+    match (token.len() == lower.len(), token.len()) {
+        (false, _) => false,
+        // The last eight bytes may overlap those before them.
+        (true, 8..=16) => eight(0) && eight(token.len() - 8),
+        (true, _) => token.iter().zip(lower).all(|(t, l)| t | 0x20 == *l),
+    }
 }
 
 /// A field name compiled once from configuration: its text and its id.

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use base64::Engine;
-use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{AuthEntry, BuildCx, ConsumerMatch, Credentials, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 use weir_wire::name::Known;
 
-use super::credentials::{CredentialTable, Refused, is_reference, same_secret};
+use super::credentials::{CredentialTable, Refused, same_secret};
 
 /// The definition.
 #[derive(Debug)]
@@ -91,9 +91,7 @@ realm: example
         for (at, AuthEntry { who, username, conf }) in entries.iter().enumerate() {
             let fault = |field: &str, message: String| (at, Invalid::new(field, message));
             for (field, value) in [("username", &conf.username), ("password", &conf.password)] {
-                if is_reference(value) {
-                    return Err(fault(field, "references to secrets are not supported yet".into()));
-                }
+                super::check_credential(value).map_err(|message| fault(field, message.into()))?;
             }
             if conf.username.contains(':') {
                 return Err(fault("username", "a user name may not hold a colon (RFC 7617 section 2)".into()));

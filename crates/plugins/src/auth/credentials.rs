@@ -110,9 +110,9 @@ pub(super) fn same_secret(given: &[u8], secret: &[u8]) -> bool {
 
 /// Where a value stands that this gateway cannot read yet, rather than a credential.
 pub(super) fn is_reference(value: &str) -> bool {
-    ["$secret://", "$env://"].iter().any(|scheme| {
-        value.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
-    })
+    ["$secret://", "$env://"]
+        .iter()
+        .any(|scheme| value.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))
 }
 
 #[cfg(test)]
@@ -162,9 +162,13 @@ mod tests {
 
     #[test]
     fn references_are_told_from_credentials() {
-        for (value, reference) in
-            [("$env://KEY", true), ("$ENV://KEY", true), ("$secret://vault/1/k", true), ("$env", false), ("é$env://", false)]
-        {
+        for (value, reference) in [
+            ("$env://KEY", true),
+            ("$ENV://KEY", true),
+            ("$secret://vault/1/k", true),
+            ("$env", false),
+            ("é$env://", false),
+        ] {
             assert_eq!(is_reference(value), reference, "{value}");
         }
     }

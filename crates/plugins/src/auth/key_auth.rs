@@ -4,12 +4,10 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{
-    AuthEntry, BuildCx, ConsumerMatch, Credentials, Define, Flow, Invalid, Phases, Plugin, RequestCx,
-};
+use weir_plugin::{AuthEntry, BuildCx, ConsumerMatch, Credentials, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 use weir_wire::name::FieldName;
 
-use super::credentials::{CredentialTable, Refused, is_reference};
+use super::credentials::{CredentialTable, Refused};
 use crate::query;
 
 /// The definition.
@@ -105,9 +103,7 @@ hide_credentials: true
         let mut table = CredentialTable::with_capacity(entries.len());
         for (at, entry) in entries.iter().enumerate() {
             let fault = |message: String| (at, Invalid::new("key", message));
-            if is_reference(&entry.conf.key) {
-                return Err(fault("references to secrets are not supported yet".into()));
-            }
+            super::check_credential(&entry.conf.key).map_err(|message| fault(message.into()))?;
             table.insert(entry.conf.key.as_bytes(), b"", entry.who).map_err(|refused| match refused {
                 Refused::Duplicate(known) => {
                     let other = entries.get(known).map_or("", |other| &other.username);

@@ -89,7 +89,9 @@ fn source(exchange: &Exchange) -> ResponseSource {
         Origin::Upstream => ResponseSource::Upstream,
         Origin::Gateway => ResponseSource::Apisix,
         // Without a node to ask, APISIX answers before nginx tries to.
-        Origin::Failed(Failure { side: Side::Upstream, .. }) if exchange.upstream.tries.is_empty() => ResponseSource::Apisix,
+        Origin::Failed(Failure { side: Side::Upstream, .. }) if exchange.upstream.tries.is_empty() => {
+            ResponseSource::Apisix
+        }
         Origin::Failed(Failure { side: Side::Gateway, .. }) => ResponseSource::Apisix,
         Origin::Failed(_) | Origin::Nobody => ResponseSource::Nginx,
     }

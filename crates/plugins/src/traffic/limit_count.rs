@@ -190,13 +190,7 @@ rejected_msg: too many requests
 
     fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
         let mut faults = Vec::new();
-        if conf.policy != Policy::Local {
-            let name = serde_json::to_string(&conf.policy).unwrap_or_default();
-            faults.push(Invalid::new("policy", format!("policy {name} is not supported yet: only local is")));
-        }
-        if conf.sync_interval != NO_SYNC {
-            faults.push(Invalid::new("sync_interval", "synchronisation with Redis is not supported yet: only -1 is"));
-        }
+        faults.extend(conf.check_policy().err());
         faults.extend(conf.limits(&Metadata::default(), None).err());
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
@@ -214,9 +208,12 @@ rejected_msg: too many requests
 
     fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
         let metadata = match cx.metadata {
-            Some(node) => node.parse_into::<Metadata>().map_err(|d| Invalid::new("", format!("plugin_metadata: {d}")))?,
+            Some(node) => {
+                node.parse_into::<Metadata>().map_err(|d| Invalid::new("", format!("plugin_metadata: {d}")))?
+            }
             None => Metadata::default(),
         };
+        conf.check_policy()?;
         let group = conf.group.as_deref();
         let limits = conf.limits(&metadata, group)?;
         let state_key = match group {
@@ -239,6 +236,17 @@ rejected_msg: too many requests
 }
 
 impl Conf {
+    fn check_policy(&self) -> Result<(), Invalid> {
+        if self.policy != Policy::Local {
+            let name = serde_json::to_string(&self.policy).unwrap_or_default();
+            return Err(Invalid::new("policy", format!("policy {name} is not supported yet: only local is")));
+        }
+        if self.sync_interval != NO_SYNC {
+            return Err(Invalid::new("sync_interval", "synchronisation with Redis is not supported yet: only -1 is"));
+        }
+        Ok(())
+    }
+
     fn limits(&self, metadata: &Metadata, group: Option<&str>) -> Result<Box<[Limit]>, Invalid> {
         let kind = match self.window_type {
             WindowType::Fixed => WindowKind::Fixed,
@@ -253,7 +261,10 @@ impl Conf {
             (_, None, _) => return Err(Invalid::new("", "the field time_window is missing")),
         };
         let key = match self.key_type {
-            KeyType::Var => KeySource::Variable(variable(&self.key)?),
+            KeyType::Var => match variable(&self.key)? {
+                Variable::RemoteAddr => KeySource::Address,
+                other => KeySource::Variable(other),
+            },
             KeyType::VarCombination => {
                 KeySource::Combination(Template::parse(&self.key).map_err(|e| Invalid::new("key", e.to_string()))?)
             }
@@ -262,7 +273,8 @@ impl Conf {
             KeyType::Constant => KeySource::Everything,
         };
         let [limit, remaining, reset] = metadata.names().map(|(field, name)| {
-            FieldName::new(name).ok_or_else(|| Invalid::new("", format!("plugin_metadata: {field} is not a field name")))
+            FieldName::new(name)
+                .ok_or_else(|| Invalid::new("", format!("plugin_metadata: {field} is not a field name")))
         });
         Ok(Box::new([Limit {
             number: 0,
@@ -288,7 +300,10 @@ fn rules_limits(rules: &[Rule], kind: WindowKind) -> Result<Box<[Limit]>, Invali
         };
         let key = Template::parse(&rule.key).map_err(|error| Invalid::new(field("key"), error.to_string()))?;
         if key.literal().is_some() {
-            return Err(Invalid::new(field("key"), "expected a text with a variable: without one a rule is never used"));
+            return Err(Invalid::new(
+                field("key"),
+                "expected a text with a variable: without one a rule is never used",
+            ));
         }
         Ok(Limit {
             number: at as u32 + 1,
@@ -304,8 +319,8 @@ fn rules_limits(rules: &[Rule], kind: WindowKind) -> Result<Box<[Limit]>, Invali
 
 /// People write `$consumer_name` here too. APISIX then finds no variable of that name, and counts by address.
 fn variable(key: &str) -> Result<Variable, Invalid> {
-    if key.starts_with('$') {
-        let message = format!("a variable is named without $ here: {}; or set key_type: var_combination", &key[1..]);
+    if let Some(name) = key.strip_prefix('$') {
+        let message = format!("a variable is named without $ here: {name}; or set key_type: var_combination");
         return Err(Invalid::new("key", message));
     }
     Variable::parse(key).map_err(|error| Invalid::new("key", error.to_string()))
@@ -370,6 +385,8 @@ struct Limit {
 
 #[derive(Debug)]
 enum KeySource {
+    /// The client's address: the usual key, and what takes the place of an empty one.
+    Address,
     Variable(Variable),
     Combination(Template),
     Constant(Key),
@@ -464,6 +481,7 @@ impl Limit {
 
     fn key(&self, cx: &mut RequestCx<'_>) -> Asked {
         match &self.key {
+            KeySource::Address => Asked::Key(self.address(cx.client().addr)),
             KeySource::Everything => Asked::Everything,
             KeySource::Constant(key) => Asked::Key(*key),
             KeySource::Variable(variable) => Asked::Key(match cx.variable(variable) {
@@ -520,9 +538,15 @@ mod tests {
 
     #[test]
     fn seconds_are_printed_as_lua_prints_them() {
-        for (millis, text) in
-            [(60_000, "60"), (59_980, "59.98"), (59_981, "59.981"), (1, "0.001"), (500, "0.5"), (0, "0"), (1010, "1.01")]
-        {
+        for (millis, text) in [
+            (60_000, "60"),
+            (59_980, "59.98"),
+            (59_981, "59.981"),
+            (1, "0.001"),
+            (500, "0.5"),
+            (0, "0"),
+            (1010, "1.01"),
+        ] {
             let mut out = Vec::new();
             push_seconds(&mut out, millis);
             assert_eq!(out, text.as_bytes(), "{millis}");

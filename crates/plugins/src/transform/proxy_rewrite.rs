@@ -142,20 +142,12 @@ headers:
         if conf.uri.is_some() && conf.regex_uri.is_some() {
             faults.push(Invalid::warning("regex_uri", "uri goes before regex_uri, which has no effect"));
         }
-        let changes = conf.uri.is_some()
-            || conf.regex_uri.is_some()
-            || conf.method.is_some()
-            || conf.host.is_some()
-            || conf.scheme.is_some()
-            || conf.headers.is_some()
-            || conf.use_real_request_uri_unsafe;
-        if !changes {
-            faults.push(Invalid::new("", "nothing is changed: expected uri, regex_uri, method, host or headers"));
-        }
+        faults.extend(conf.check_any().err());
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
     fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
+        conf.check_any()?;
         conf.check_scheme()?;
         Ok(Arc::new(Rewriting {
             target: conf.target()?,
@@ -168,6 +160,20 @@ headers:
 }
 
 impl Conf {
+    fn check_any(&self) -> Result<(), Invalid> {
+        let any = self.uri.is_some()
+            || self.regex_uri.is_some()
+            || self.method.is_some()
+            || self.host.is_some()
+            || self.scheme.is_some()
+            || self.headers.is_some()
+            || self.use_real_request_uri_unsafe;
+        if any {
+            return Ok(());
+        }
+        Err(Invalid::new("", "nothing is changed: expected uri, regex_uri, method, host or headers"))
+    }
+
     fn check_scheme(&self) -> Result<(), Invalid> {
         match self.scheme {
             Some(Scheme::Https) => Err(Invalid::new("scheme", "scheme https is not supported yet")),
@@ -277,14 +283,8 @@ impl Plugin for Rewriting {
         }
         let mut room = ROOM.take();
         let done = match &self.target {
-            TargetRule::Same => {
-                if self.raw {
-                    self.replace(cx, None, &[], [b"", b""], &mut room)
-                } else {
-                    Ok(())
-                }
-                .map(|()| self.edit(cx, &[], &mut room))
-            }
+            TargetRule::Same => if self.raw { self.replace(cx, None, &[], [b"", b""], &mut room) } else { Ok(()) }
+                .map(|()| self.edit(cx, &[], &mut room)),
             TargetRule::Uri(uri) => {
                 self.replace(cx, Some(uri), &[], [b"", b""], &mut room).map(|()| self.edit(cx, &[], &mut room))
             }
@@ -365,11 +365,17 @@ impl Rewriting {
     }
 
     fn edit(&self, cx: &mut RequestCx<'_>, groups: &[&[u8]], room: &mut Vec<u8>) {
-        self.edits.apply(cx, groups, room, |cx| cx.source(), |cx, name, edit| match edit {
-            Edit::Add(value) => cx.request_mut().add_field(name, value),
-            Edit::Set(value) => cx.request_mut().set_field(name, value),
-            Edit::Remove => cx.request_mut().remove_field(name),
-        });
+        self.edits.apply(
+            cx,
+            groups,
+            room,
+            |cx| cx.source(),
+            |cx, name, edit| match edit {
+                Edit::Add(value) => cx.request_mut().add_field(name, value),
+                Edit::Set(value) => cx.request_mut().set_field(name, value),
+                Edit::Remove => cx.request_mut().remove_field(name),
+            },
+        );
     }
 }
 

@@ -172,8 +172,9 @@ impl Conf {
         };
         let added = |(at, line): (usize, &String)| {
             let path = format!("headers.add[{at}]");
-            let (name, value) =
-                line.split_once(':').ok_or_else(|| Invalid::new(path.as_str(), "expected a text such as 'name: value'"))?;
+            let (name, value) = line
+                .split_once(':')
+                .ok_or_else(|| Invalid::new(path.as_str(), "expected a text such as 'name: value'"))?;
             let field = FieldTemplate::new("", name.trim(), value.trim(), false);
             field.map_err(|fault| Invalid::new(path, fault.message))
         };
@@ -242,11 +243,17 @@ impl Plugin for Rewriting {
             self.ask_for_body(cx);
         }
         let mut room = cx.take_scratch();
-        self.edits.apply(cx, &[], &mut room, |cx| cx.source(), |cx, name, edit| match edit {
-            Edit::Add(value) => cx.add_field(name, value),
-            Edit::Set(value) => cx.set_field(name, value),
-            Edit::Remove => drop(cx.remove_field(name)),
-        });
+        self.edits.apply(
+            cx,
+            &[],
+            &mut room,
+            |cx| cx.source(),
+            |cx, name, edit| match edit {
+                Edit::Add(value) => cx.add_field(name, value),
+                Edit::Set(value) => cx.set_field(name, value),
+                Edit::Remove => drop(cx.remove_field(name)),
+            },
+        );
         cx.put_scratch(room);
         Flow::Continue
     }
@@ -255,7 +262,9 @@ impl Plugin for Rewriting {
         if !cx.is_marked(self.mark) {
             return Flow::Continue;
         }
-        if chunk.starts_with(&GZIP) && cx.0.response.head.fields.received(cx.0.response.buffer.bytes(), b"content-encoding").is_some() {
+        if chunk.starts_with(&GZIP)
+            && cx.0.response.head.fields.received(cx.0.response.buffer.bytes(), b"content-encoding").is_some()
+        {
             match gunzip(chunk) {
                 Ok(decoded) => *chunk = decoded,
                 Err(reason) => return Flow::Abort(Failure::upstream(502, reason)),

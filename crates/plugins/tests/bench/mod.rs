@@ -1,18 +1,18 @@
 //! Plugins without a data plane, built from configurations in YAML.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use weir_config::{Diagnostic, Node};
 use weir_plugin::{
-    BuildCx, Consumer, ConsumerMatch, Consumers, Credentials, Definition, Named, Plugin, RouteInfo, StateRegistry, Tables,
+    BuildCx, Consumer, ConsumerMatch, Consumers, Credentials, Definition, Named, Plugin, RouteInfo, StateRegistry,
+    Tables,
 };
 use weir_router::{Mode, Route, Router};
 
 /// What plugins are built with: one route and three consumers.
 pub(crate) struct Bench {
-    states: StateRegistry,
-    pub(crate) tables: Rc<Arc<Tables>>,
+    pub(crate) states: StateRegistry,
+    pub(crate) tables: Arc<Tables>,
 }
 
 /// Consumers by name, each with what `key-auth` and `basic-auth` know of them.
@@ -43,7 +43,7 @@ impl Bench {
             }],
             consumers,
         };
-        Self { states: StateRegistry::default(), tables: Rc::new(Arc::new(tables)) }
+        Self { states: StateRegistry::default(), tables: Arc::new(tables) }
     }
 
     /// Builds a plugin from its configuration in YAML.
@@ -55,17 +55,20 @@ impl Bench {
     pub(crate) fn build_node(&self, name: &str, conf: &Node) -> Result<Arc<dyn Plugin>, Diagnostic> {
         let definition = definition(name);
         let credentials = credentials(definition);
-        definition.build(conf, &BuildCx {
-            plugin: name,
-            place: "route/r1",
-            states: &self.states,
-            consumers: &self.tables.consumers,
-            credentials: credentials.as_ref(),
+        definition.build(
             conf,
-            limit_keys: 100,
-            metadata: None,
-            product: "weir/1.2.3",
-        })
+            &BuildCx {
+                plugin: name,
+                place: "route/r1",
+                states: &self.states,
+                consumers: &self.tables.consumers,
+                credentials: credentials.as_ref(),
+                conf,
+                limit_keys: 100,
+                metadata: None,
+                product: "weir/1.2.3",
+            },
+        )
     }
 }
 

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use weir_plugin::{Exchange, Flow, LogCx, Origin, Plugin, RequestCx, ResponseCx, Tables};
+use weir_plugin::{Exchange, Flow, LogCx, Plugin, RequestCx, Tables};
 use weir_router::Query;
 use weir_telemetry::metrics::Recorder;
 use weir_wire::head::Limits;
@@ -12,24 +12,27 @@ use weir_wire::target::PathRules;
 /// One client's exchanges, one after the other.
 pub(crate) struct Visit {
     pub(crate) exchange: Exchange,
-    tables: Rc<Arc<Tables>>,
+    tables: Arc<Tables>,
 }
 
 impl Visit {
-    pub(crate) fn new(tables: &Rc<Arc<Tables>>) -> Self {
-        Self { exchange: Exchange::default(), tables: Rc::clone(tables) }
+    pub(crate) fn new(tables: &Arc<Tables>) -> Self {
+        let mut exchange = Exchange::default();
+        exchange.tables = Some(Rc::new(Arc::clone(tables)));
+        Self { exchange, tables: Arc::clone(tables) }
     }
 
     /// Takes in a request, as the data plane does, and finds its route.
     pub(crate) fn request(&mut self, head: &str) {
         let x = &mut self.exchange;
+        let tables = x.tables.take();
         x.reset();
+        x.tables = tables;
         x.request.buffer.clear();
         x.request.buffer.extend(head.as_bytes());
         let whole = x.request.head.parse(x.request.buffer.bytes(), &Limits::default()).unwrap();
         assert!(whole, "the head ends: {head:?}");
         x.request.accept_head(PathRules::default()).unwrap();
-        x.tables = Some(Rc::clone(&self.tables));
         let mut params = std::mem::take(&mut x.params);
         let query = Query {
             method: x.request.method_bytes(),
@@ -51,12 +54,6 @@ impl Visit {
             Flow::Continue => plugin.access(&mut cx),
             flow => flow,
         }
-    }
-
-    /// Begins an upstream's response and runs the hook of its phase.
-    pub(crate) fn respond(&mut self, plugin: &dyn Plugin, status: u16) -> Flow {
-        self.exchange.response.begin(status, Origin::Upstream);
-        plugin.response(&mut ResponseCx(&mut self.exchange))
     }
 
     /// Ends the exchange.

@@ -3,7 +3,7 @@
 use super::TOO_MANY_FIELDS;
 use crate::fields::{Field, Fields, State};
 use crate::name::Known;
-use crate::{Reject, Span, is_tchar};
+use crate::{Reject, Span, first_below, is_tchar};
 
 /// A request line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,25 +42,6 @@ const TCHAR: [bool; 256] = {
 fn token_end(buf: &[u8], at: usize) -> usize {
     let rest = buf.get(at..).unwrap_or_default();
     at + rest.iter().position(|b| !TCHAR[usize::from(*b)]).unwrap_or(rest.len())
-}
-
-/// The first byte from `at` on that is below `least` or DEL; the end when there is none. `least` is at most 128.
-fn first_below(buf: &[u8], mut at: usize, least: u8) -> usize {
-    const ONES: u64 = u64::MAX / 255;
-    const HIGH: u64 = ONES * 128;
-    while let Some(word) = buf.get(at..at + 8).and_then(|b| <[u8; 8]>::try_from(b).ok()) {
-        let word = u64::from_le_bytes(word);
-        // The lowest marked byte is a true one; those above it may be marked by a borrow.
-        let below = word.wrapping_sub(ONES * u64::from(least)) & !word;
-        let del = word ^ (ONES * 0x7f);
-        let marked = (below | (del.wrapping_sub(ONES) & !del)) & HIGH;
-        if marked != 0 {
-            return at + (marked.trailing_zeros() / 8) as usize;
-        }
-        at += 8;
-    }
-    let rest = buf.get(at..).unwrap_or_default();
-    at + rest.iter().position(|b| *b < least || *b == 0x7f).unwrap_or(rest.len())
 }
 
 /// Reads a request line that begins at `at`; `None` when it has not ended yet.
@@ -182,31 +163,5 @@ pub(super) fn fields(buf: &[u8], mut at: usize, most: usize, fields: &mut Fields
             state: State::Kept,
         });
         at = end;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::first_below;
-
-    #[test]
-    fn control_bytes_are_found_wherever_they_stand() {
-        for least in [0x20u8, 0x21] {
-            for len in 0..40 {
-                let clean: Vec<u8> = (0..len).map(|i| [b'a', 0x80, 0xff, b'!', 0x7e][i % 5]).collect();
-                assert_eq!(first_below(&clean, 0, least), len);
-                for at in 0..len {
-                    for b in [0, 0x09, 0x0d, 0x1f, 0x7f] {
-                        let mut bytes = clean.clone();
-                        bytes[at] = b;
-                        // Bytes after it that a borrow could mark do not matter.
-                        if let Some(next) = bytes.get_mut(at + 1) {
-                            *next = least;
-                        }
-                        assert_eq!(first_below(&bytes, 0, least), at, "{b} at {at} of {len}");
-                    }
-                }
-            }
-        }
     }
 }

@@ -9,7 +9,10 @@ use weir_plugin::Invalid;
 #[derive(Debug)]
 pub(super) enum Shape {
     /// An example, as JSON and as text for XML.
-    Fixed { json: Box<[u8]>, text: Box<[u8]> },
+    Fixed {
+        json: Box<[u8]>,
+        text: Box<[u8]>,
+    },
     Text,
     Number,
     Integer,

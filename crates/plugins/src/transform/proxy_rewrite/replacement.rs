@@ -131,8 +131,7 @@ mod tests {
             let captures: Vec<&[u8]> = captures.iter().map(|c: &&str| c.as_bytes()).collect();
             let (mut room, mut out) = (Vec::new(), Vec::new());
             let args = args.map(str::as_bytes);
-            let done =
-                replacement.write(&Arg(arg), &captures, around.map(str::as_bytes), args, &mut room, &mut out);
+            let done = replacement.write(&Arg(arg), &captures, around.map(str::as_bytes), args, &mut room, &mut out);
             let got = done.map(|()| String::from_utf8(out).unwrap());
             assert_eq!(got.as_deref(), target.as_ref().map(|t| &**t), "{text} {arg}");
         }

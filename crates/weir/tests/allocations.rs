@@ -1,0 +1,201 @@
+//! A request allocates nothing: the whole data plane under a counting allocator, its own program because of it.
+#![allow(clippy::disallowed_methods, reason = "a test has no worker clock to take its limit from")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use weir_config::{InvalidItems, LoadOptions, RouterMode, Settings, load, settings::SettingsSource};
+use weir_proxy::{Catalog, Compiler, DataPlane};
+use weir_telemetry::metrics::{Metrics, MetricsOptions};
+
+/// Counts what worker threads ask of the allocator.
+struct Counting;
+
+static ALLOCATED: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// 0: not known yet, 1: a worker, 2: another thread.
+    static KIND: Cell<u8> = const { Cell::new(0) };
+}
+
+fn count() {
+    // Asking for a thread's name allocates nothing; a thread that ends has no local storage any more.
+    let _ = KIND.try_with(|kind| {
+        if kind.get() == 0 {
+            kind.set(2);
+            if std::thread::current().name().is_some_and(|n| n.starts_with("weir-worker")) {
+                kind.set(1);
+            }
+        }
+        if kind.get() == 1 {
+            ALLOCATED.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+}
+
+// SAFETY: every call goes on to the system's allocator unchanged.
+#[allow(unsafe_code, reason = "an allocator can be written in no other way")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const RESPONSE: &[u8] =
+    b"HTTP/1.1 200 OK\r\nServer: origin\r\nContent-Type: text/plain\r\nContent-Length: 5\r\nX-A: 1\r\n\r\nhello";
+
+/// An origin that answers every request on every connection.
+fn origin() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || answer(stream));
+        }
+    });
+    addr
+}
+
+fn answer(mut stream: TcpStream) {
+    let mut buf = [0; 8192];
+    let mut held = 0;
+    while let Ok(n) = stream.read(&mut buf[held..]) {
+        if n == 0 {
+            return;
+        }
+        held += n;
+        while let Some(end) = buf[..held].windows(4).position(|w| w == b"\r\n\r\n") {
+            buf.copy_within(end + 4..held, 0);
+            held -= end + 4;
+            if stream.write_all(RESPONSE).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn exchange(client: &mut TcpStream, request: &[u8], status: &str) {
+    client.write_all(request).expect("send");
+    let mut buf = [0; 4096];
+    let mut held = 0;
+    loop {
+        held += client.read(&mut buf[held..]).expect("receive");
+        let text = String::from_utf8_lossy(&buf[..held]);
+        assert!(held > 0 && text.starts_with(status), "{text}");
+        let length = text.split("Content-Length: ").nth(1).and_then(|r| r.split("\r\n").next());
+        let head = text.find("\r\n\r\n");
+        if let (Some(length), Some(head)) = (length.and_then(|l| l.parse::<usize>().ok()), head)
+            && held >= head + 4 + length
+        {
+            return;
+        }
+    }
+}
+
+/// Starts the data plane with this configuration.
+fn start(rules: &str) -> (DataPlane, SocketAddr) {
+    let definitions = weir_plugins::registry::definitions();
+    let flags = [("listen.http".to_owned(), "127.0.0.1:0".to_owned()), ("workers".to_owned(), "1".to_owned())];
+    let source = SettingsSource { file: None, variables: &[], flags: &flags };
+    let (settings, _) = Settings::load(source).expect("settings");
+    let catalog = Catalog(definitions);
+    let options = LoadOptions {
+        invalid_items: InvalidItems::Refuse,
+        strict: false,
+        variables: &|_: &str| None,
+        plugins: &catalog,
+        router: RouterMode::default(),
+    };
+    let loaded = load("rules", rules.as_bytes(), &options);
+    assert_eq!(loaded.errors().map(ToString::to_string).collect::<Vec<_>>(), Vec::<String>::new());
+    let compiler = Compiler::new(definitions, &settings, "weir/test");
+    let compiled = compiler.compile(&loaded.document.expect("document"), InvalidItems::Refuse, 1).expect("compiled");
+    let metrics = Metrics::new(MetricsOptions::default());
+    let mut plane = DataPlane::start(&settings, &metrics, None).expect("start");
+    plane.apply(compiled.snapshot);
+    let limit = Instant::now() + Duration::from_secs(10);
+    while plane.ready().is_err() {
+        assert!(Instant::now() < limit, "no worker became ready");
+        std::thread::yield_now();
+    }
+    let addr = plane.addresses()[0];
+    (plane, addr)
+}
+
+/// One test, because the counter is one for the whole process.
+#[test]
+fn a_request_on_a_kept_connection_allocates_nothing() {
+    let node = origin();
+    let plugins = [
+        ("bare", ""),
+        ("key", "key-auth: {}"),
+        ("limited", "key-auth: {}, limit-count: {count: 1000000, time_window: 600, key: consumer_name}"),
+        (
+            "five",
+            "key-auth: {}, limit-count: {count: 1000000, time_window: 600}, prometheus: {}, \
+            proxy-rewrite: {headers: {set: {X-From: $remote_addr}}}, \
+            response-rewrite: {headers: {set: {X-Id: $consumer_name}}}",
+        ),
+        ("basic", "basic-auth: {}, limit-count: {count: 1000000, time_window: 600}"),
+        ("mocked", "mocking: {response_example: hello}"),
+    ];
+    let routes: String = plugins
+        .iter()
+        .map(|(name, plugins)| {
+            format!(
+                "  - {{id: {name}, uri: /{name}/*, upstream: {{nodes: {{\"{node}\": 1}}, \
+                 keepalive_pool: {{requests: 1000000}}}}, plugins: {{{plugins}}}}}\n"
+            )
+        })
+        .collect();
+    let rules = format!(
+        "routes:\n{routes}consumers:\n  - {{username: jack, plugins: {{key-auth: {{key: secret}}, \
+         basic-auth: {{username: jack, password: pw}}}}}}\n#END\n"
+    );
+    let (_plane, addr) = start(&rules);
+    let mut failures = Vec::new();
+    for (name, _) in plugins {
+        let mut client = TcpStream::connect(addr).expect("connect");
+        client.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
+        let request = format!(
+            "GET /{name}/x?a=1 HTTP/1.1\r\nHost: a.test:80\r\nUser-Agent: test\r\nAccept: */*\r\napikey: secret\r\n\
+             Authorization: Basic amFjazpwdw==\r\n\r\n"
+        );
+        let refused = "GET /nowhere HTTP/1.1\r\nHost: a.test\r\n\r\n";
+        for _ in 0..200 {
+            exchange(&mut client, request.as_bytes(), "HTTP/1.1 200");
+            exchange(&mut client, refused.as_bytes(), "HTTP/1.1 404");
+        }
+        let before = ALLOCATED.load(Ordering::Relaxed);
+        for _ in 0..1000 {
+            exchange(&mut client, request.as_bytes(), "HTTP/1.1 200");
+        }
+        exchange(&mut client, refused.as_bytes(), "HTTP/1.1 404");
+        let allocated = ALLOCATED.load(Ordering::Relaxed) - before;
+        if allocated > 0 {
+            failures.push(format!("{name}: {allocated} allocations in 1000 requests"));
+        }
+    }
+    assert!(ALLOCATED.load(Ordering::Relaxed) > 0, "the counter does not see the workers");
+    assert!(failures.is_empty(), "{failures:?}");
+}

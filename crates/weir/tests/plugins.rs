@@ -1,0 +1,204 @@
+//! The cases of every plugin (`crates/plugins/cases/`), run through the real data plane.
+//!
+//! A file has a configuration in which `${ORIGIN}` stands for an origin that gives back the body it receives, and
+//! cases that are run one after the other. `upstream` in what is expected is what the origin has to see; `none: true`
+//! says that nothing reaches it. The list `bad` holds configurations with what `weir check` says or warns.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use weir_config::Node;
+
+use crate::harness::{Fields, Gateway, Origin, Response, each, repository, weir};
+
+fn files() -> Vec<PathBuf> {
+    let folder = repository().join("crates/plugins/cases");
+    let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "yaml"));
+    files.sort();
+    assert!(!files.is_empty(), "no cases in {}", folder.display());
+    files
+}
+
+fn read(file: &PathBuf) -> Value {
+    let text = fs::read_to_string(file).expect("read a file of cases");
+    Node::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display())).root.to_json()
+}
+
+#[test]
+fn every_case_of_every_plugin_holds() {
+    each(
+        &files(),
+        |file| file.display().to_string(),
+        |file| {
+            let document = read(file);
+            let origin = Origin::echo();
+            let config = document["config"].as_str().expect("a configuration").replace("${ORIGIN}", &origin.node());
+            let gateway = Gateway::start(config);
+            let cases = document["cases"].as_array().expect("a list of cases");
+            assert!(cases.len() >= 5, "only {} cases", cases.len());
+            let mut failed = Vec::new();
+            for case in cases {
+                known(case, &["name", "request", "expect"]);
+                for _ in 0..case["expect"]["repeat"].as_u64().unwrap_or(1) {
+                    if let Err(why) = run(case, &gateway, &origin) {
+                        failed.push(format!("{}: {why}", case["name"]));
+                        break;
+                    }
+                }
+            }
+            assert!(failed.is_empty(), "{} of {} cases:\n{}", failed.len(), cases.len(), failed.join("\n"));
+        },
+    );
+}
+
+/// A misspelt expectation would expect nothing.
+fn known(part: &Value, names: &[&str]) {
+    for name in part.as_object().into_iter().flat_map(|object| object.keys()) {
+        assert!(names.contains(&name.as_str()), "unknown key {name:?} in {part}");
+    }
+}
+
+fn run(case: &Value, gateway: &Gateway, origin: &Origin) -> Result<(), String> {
+    let (request, expect) = (&case["request"], &case["expect"]);
+    known(request, &["method", "path", "headers", "body"]);
+    known(expect, &["status", "headers", "absent", "body", "body_contains", "upstream", "repeat"]);
+    let before = origin.requests().len();
+    let response = gateway.client().request(encode(request));
+
+    let wrong = |what: &str, expected: &dyn std::fmt::Debug, found: &dyn std::fmt::Debug| {
+        Err(format!("{what}: expected {expected:?}, found {found:?} in {}", show(&response)))
+    };
+    if expect["status"] != response.status {
+        return wrong("status", &expect["status"], &response.status);
+    }
+    fields(expect, &response.fields).map_err(|why| format!("{why} in {}", show(&response)))?;
+    if let Some(body) = expect["body"].as_str()
+        && body != response.text()
+    {
+        return wrong("body", &body, &response.text());
+    }
+    if let Some(part) = expect["body_contains"].as_str()
+        && !response.text().contains(part)
+    {
+        return wrong("part of the body", &part, &response.text());
+    }
+
+    let Some(upstream) = expect["upstream"].as_object() else { return Ok(()) };
+    known(&expect["upstream"], &["target", "method", "headers", "absent", "none"]);
+    let seen = origin.requests().split_off(before);
+    if upstream.get("none") == Some(&Value::Bool(true)) {
+        return if seen.is_empty() { Ok(()) } else { wrong("requests at the origin", &0, &seen) };
+    }
+    let [seen] = &seen[..] else { return wrong("requests at the origin", &1, &seen.len()) };
+    for (name, found) in [("target", &seen.target), ("method", &seen.method)] {
+        if let Some(expected) = expect["upstream"][name].as_str()
+            && expected != found
+        {
+            return wrong(&format!("{name} at the origin"), &expected, found);
+        }
+    }
+    fields(&expect["upstream"], &seen.fields).map_err(|why| format!("{why} at the origin: {seen:?}"))
+}
+
+fn encode(request: &Value) -> String {
+    let method = request["method"].as_str().unwrap_or("GET");
+    let path = request["path"].as_str().expect("a path");
+    let body = request["body"].as_str().unwrap_or_default();
+    let mut head = format!("{method} {path} HTTP/1.1\r\n");
+    let given = request["headers"].as_object();
+    let has = |name: &str| given.is_some_and(|fields| fields.keys().any(|key| key.eq_ignore_ascii_case(name)));
+    if !has("host") {
+        head += "Host: localhost\r\n";
+    }
+    for (name, value) in given.into_iter().flatten() {
+        for value in texts(value) {
+            head += &format!("{name}: {value}\r\n");
+        }
+    }
+    if !body.is_empty() {
+        head += &format!("Content-Length: {}\r\n", body.len());
+    }
+    head + "\r\n" + body
+}
+
+/// One text or a list of texts.
+fn texts(value: &Value) -> Vec<String> {
+    match value {
+        Value::Array(values) => values.iter().flat_map(texts).collect(),
+        Value::String(text) => vec![text.clone()],
+        other => panic!("expected a text, found {other}"),
+    }
+}
+
+fn fields(expect: &Value, found: &Fields) -> Result<(), String> {
+    for (name, value) in expect["headers"].as_object().into_iter().flatten() {
+        // Values stand in ISO 8859-1; those of the cases are UTF-8.
+        let expected: Vec<String> = texts(value).iter().map(|text| text.bytes().map(char::from).collect()).collect();
+        if found.all(name) != expected {
+            return Err(format!("{name}: expected {expected:?}, found {:?}", found.all(name)));
+        }
+    }
+    for name in expect["absent"].as_array().into_iter().flatten() {
+        let name = name.as_str().expect("a name");
+        if let Some(value) = found.get(name) {
+            return Err(format!("{name}: {value:?} should not be there"));
+        }
+    }
+    Ok(())
+}
+
+fn show(response: &Response) -> String {
+    format!("{} {:?} {:?}", response.status, response.fields, response.text())
+}
+
+#[test]
+fn bad_configurations_are_told_with_their_place() {
+    let mut cases = Vec::new();
+    for file in files() {
+        let document = read(&file);
+        let plugin = document["plugin"].as_str().expect("a plugin").to_owned();
+        let bad = document["bad"].as_array().expect("a list of bad configurations").clone();
+        cases.extend(bad.into_iter().map(|entry| (plugin.clone(), entry)));
+    }
+    each(
+        &cases,
+        |(plugin, entry)| format!("{plugin}: {entry}"),
+        |(plugin, entry)| {
+            known(entry, &["conf", "consumer", "consumers", "metadata", "says", "warns"]);
+            let folder = tempfile::tempdir().expect("create a folder");
+            let file = folder.path().join("apisix.yaml");
+            fs::write(&file, document(plugin, entry).to_string()).expect("write a file");
+            let (status, _, stderr) = weir(&["check", &file.display().to_string()]);
+            let (text, expected) = match (entry["says"].as_str(), entry["warns"].as_str()) {
+                (Some(says), None) => (says, 1),
+                (None, Some(warns)) => (warns, 0),
+                _ => panic!("either `says` or `warns`"),
+            };
+            assert_eq!(status, expected, "{stderr}");
+            assert!(stderr.contains(text), "{text:?} is not in\n{stderr}");
+            assert!(stderr.contains("apisix.yaml:1:"), "no position in\n{stderr}");
+        },
+    );
+}
+
+/// A whole document around one configuration of a plugin.
+fn document(plugin: &str, entry: &Value) -> Value {
+    let route = |conf: &Value| json!({ "id": "r", "uri": "/*", "upstream": { "nodes": { "127.0.0.1:1": 1 } }, "plugins": { (plugin): conf } });
+    let consumer =
+        |number: usize, conf: &Value| json!({ "username": format!("c{number}"), "plugins": { (plugin): conf } });
+    if let Some(conf) = entry.get("conf") {
+        json!({ "routes": [route(conf)] })
+    } else if let Some(conf) = entry.get("consumer") {
+        json!({ "consumers": [consumer(0, conf)] })
+    } else if let Some(confs) = entry["consumers"].as_array() {
+        let consumers: Vec<_> = confs.iter().enumerate().map(|(number, conf)| consumer(number, conf)).collect();
+        json!({ "consumers": consumers })
+    } else {
+        let mut metadata = entry["metadata"].clone();
+        metadata["id"] = json!(plugin);
+        json!({ "plugin_metadata": [metadata] })
+    }
+}
