@@ -53,8 +53,8 @@ impl Timers {
             now: Cell::new(now_ms),
             inner: RefCell::new(Inner {
                 entries: Slab::new(),
-                buckets: (0..BUCKETS).map(|_| Vec::new()).collect(),
-                due: Vec::new(),
+                buckets: (0..BUCKETS).map(|_| Vec::with_capacity(8)).collect(),
+                due: Vec::with_capacity(64),
                 tick: now_ms / TICK_MS,
             }),
         })
