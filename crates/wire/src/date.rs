@@ -1,5 +1,6 @@
 //! The `Date` field (RFC 9110 section 6.6.1), rendered once a second.
 
+use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A cached `Date: …` line for one worker.
@@ -25,9 +26,9 @@ impl DateLine {
             self.second = unix_seconds;
             // httpdate refuses years past 9999.
             let at = UNIX_EPOCH + Duration::from_secs(unix_seconds.min(253_402_300_799));
-            let text = httpdate::fmt_http_date(at);
-            if let Some(room) = self.line.get_mut(6..6 + text.len()) {
-                room.copy_from_slice(text.as_bytes());
+            if let Some(mut room) = self.line.get_mut(6..LEN - 2) {
+                // It has exactly this length, and writing into memory does not fail otherwise.
+                let _ = write!(room, "{}", httpdate::HttpDate::from(at));
             }
         }
         &self.line
