@@ -216,7 +216,8 @@ mod tests {
         let over = chain(&[(3, 40), (4, 25), (201, 5)]);
         assert_eq!(walk(Phase::Access, &base, Some(&over)), [3, 2, 4, 1, 201]);
         let mut only = Walk::default();
-        let rest: Vec<u8> = std::iter::from_fn(|| only.next_only_over(Phase::Rewrite, &base, &over).map(|s| s.kind)).collect();
+        let rest: Vec<u8> =
+            std::iter::from_fn(|| only.next_only_over(Phase::Rewrite, &base, &over).map(|s| s.kind)).collect();
         assert_eq!(rest, [201]);
     }
 }

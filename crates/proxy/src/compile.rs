@@ -173,7 +173,12 @@ impl Compiler {
     fn global(&self, document: &Document, builder: &Builder<'_>, faults: &mut Faults) -> Chain {
         let mut layer = Layer::default();
         for rule in &document.global_rules {
-            match builder.layer(Some(&rule.plugins), &format!("global_rule/{}", rule.id), &rule.origin.path, Scope::GlobalRule) {
+            match builder.layer(
+                Some(&rule.plugins),
+                &format!("global_rule/{}", rule.id),
+                &rule.origin.path,
+                Scope::GlobalRule,
+            ) {
                 Ok(built) => layer.put_over(&built),
                 // Serving without it would open what it guards, so it refuses the change even where items are skipped.
                 Err(diagnostic) => faults.whole(diagnostic),
@@ -194,7 +199,10 @@ impl Compiler {
         let mut services: HashMap<&Id, Result<Layer, Diagnostic>> = HashMap::new();
         for service in &document.services {
             let place = format!("service/{}", service.id);
-            services.insert(&service.id, builder.layer(service.plugins.as_ref(), &place, &service.origin.path, Scope::Route));
+            services.insert(
+                &service.id,
+                builder.layer(service.plugins.as_ref(), &place, &service.origin.path, Scope::Route),
+            );
         }
         let mut configs: HashMap<&Id, Result<Layer, Diagnostic>> = HashMap::new();
         for config in &document.plugin_configs {

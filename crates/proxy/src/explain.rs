@@ -104,7 +104,12 @@ impl Snapshot {
             return Err(Reject::bad("incomplete request"));
         }
         x.request.accept_head(options.paths)?;
-        x.client = Client { addr: request.remote.to_canonical(), addr_text: AddrText::new(request.remote), peer: request.remote, ..Client::default() };
+        x.client = Client {
+            addr: request.remote.to_canonical(),
+            addr_text: AddrText::new(request.remote),
+            peer: request.remote,
+            ..Client::default()
+        };
         phases::find_route(&mut x, self);
         let mut upstream_target = Vec::new();
         x.request.write_upstream_target(&mut upstream_target);

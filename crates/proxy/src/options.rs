@@ -79,7 +79,11 @@ impl Options {
                 recursive: real_ip.recursive,
             }),
             show_upstream_status: settings.show_upstream_status_in_response_header,
-            server_line: if server.is_empty() { Box::default() } else { format!("Server: {server}\r\n").into_bytes().into() },
+            server_line: if server.is_empty() {
+                Box::default()
+            } else {
+                format!("Server: {server}\r\n").into_bytes().into()
+            },
         }
     }
 }

@@ -80,7 +80,6 @@ impl Requests {
     pub(crate) fn run<'s>(&mut self, x: &mut Exchange, snapshot: &'s Snapshot) -> Verdict<'s> {
         let (base, mut over) = chains(x, snapshot);
         loop {
-
             let step = match self.stage {
                 Stage::GlobalRewrite => self.walk.next(Phase::Rewrite, &snapshot.global, None),
                 Stage::Rewrite => self.walk.next(Phase::Rewrite, base, None),

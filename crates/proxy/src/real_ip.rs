@@ -34,7 +34,10 @@ impl RealIp {
 fn parse(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?;
     let bare = text.strip_prefix('[').and_then(|t| t.split(']').next()).unwrap_or(text);
-    bare.parse().or_else(|_| text.parse::<std::net::SocketAddr>().map(|a| a.ip())).ok().map(|ip: IpAddr| ip.to_canonical())
+    bare.parse()
+        .or_else(|_| text.parse::<std::net::SocketAddr>().map(|a| a.ip()))
+        .ok()
+        .map(|ip: IpAddr| ip.to_canonical())
 }
 
 #[cfg(test)]

@@ -59,6 +59,7 @@ impl Snapshot {
 #[derive(Debug)]
 pub(crate) struct Local {
     pub(crate) snapshot: Arc<Snapshot>,
+    #[allow(clippy::redundant_allocation, reason = "counted once a request on this core's own counter")]
     pub(crate) tables: Rc<Arc<Tables>>,
 }
 

@@ -39,7 +39,8 @@ impl Socket {
 
     /// Connects to an address. Dropping the future gives up.
     pub(crate) async fn connect(addr: SocketAddr) -> io::Result<Self> {
-        let socket = RawSocket::new(Domain::for_address(addr), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+        let socket =
+            RawSocket::new(Domain::for_address(addr), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
         match socket.connect(&addr.into()) {
             Ok(()) => return Self::new(socket),
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}

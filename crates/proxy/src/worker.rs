@@ -15,9 +15,9 @@ use weir_wire::date::DateLine;
 
 use crate::clock::Clock;
 use crate::conn;
-use crate::sys::{Listener, Socket};
 use crate::options::Options;
 use crate::snapshot::{Local, Snapshot};
+use crate::sys::{Listener, Socket};
 use crate::timer::{TICK_MS, Timers};
 use crate::upstream::pool::Pools;
 
@@ -37,6 +37,7 @@ pub(crate) struct Worker {
     pub(crate) access_log: Option<LogWriter>,
     pub(crate) date: RefCell<DateLine>,
     current: RefCell<Option<Rc<Local>>>,
+    #[allow(clippy::vec_box, reason = "an exchange is large and changes hands with every request")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
     draining: Cell<bool>,
     shared: Arc<Shared>,

@@ -111,7 +111,9 @@ fn settings_that_are_named_exist() {
     let groups: BTreeSet<&str> = known.iter().filter_map(|path| path.split_once('.')).map(|(group, _)| group).collect();
     let is_setting = |name: &str| {
         let parts = name.split_once('.').filter(|(group, _)| groups.contains(group));
-        parts.is_some_and(|(_, rest)| !matches!(rest, "rs" | "yaml") && rest.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
+        parts.is_some_and(|(_, rest)| {
+            !matches!(rest, "rs" | "yaml") && rest.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
+        })
     };
     let mut named = 0;
     for (path, text) in documents() {

@@ -127,10 +127,7 @@ impl Fields {
 
     /// Values of all fields with this name, in order.
     pub fn all<'a>(&'a self, base: &'a [u8], name: &'a FieldName) -> impl Iterator<Item = &'a [u8]> {
-        self.list
-            .iter()
-            .filter(move |f| self.is(base, f, name.id(), name.text()))
-            .map(|f| self.bytes(base, f, f.value))
+        self.list.iter().filter(move |f| self.is(base, f, name.id(), name.text())).map(|f| self.bytes(base, f, f.value))
     }
 
     /// Removes every field with this name; tells whether there was one.

@@ -122,7 +122,8 @@ impl RequestHead {
     /// 400 for what is malformed or ambiguous, 414, 417, 431, 501 for an unknown transfer coding, 505.
     pub fn parse(&mut self, buf: &[u8], limits: &Limits) -> Result<bool, Reject> {
         let skip = skip_empty_lines(buf)?;
-        let partial = |what: &Self| check_partial(buf.get(skip..).unwrap_or_default(), what.len, limits).map(|()| false);
+        let partial =
+            |what: &Self| check_partial(buf.get(skip..).unwrap_or_default(), what.len, limits).map(|()| false);
         // Until the request line has ended, `len` tells that none has.
         self.len = 0;
         let Some(line) = split::request_line(buf, skip)? else { return partial(self) };
@@ -320,7 +321,9 @@ impl Facts {
         }
         let mut count = 0;
         for i in 0..fields.list.len() {
-            let Some(value) = fields.list.get(i).filter(|f| f.id == Known::Connection).map(|f| f.value) else { continue };
+            let Some(value) = fields.list.get(i).filter(|f| f.id == Known::Connection).map(|f| f.value) else {
+                continue;
+            };
             for option in list(value.of(buf)) {
                 count += 1;
                 if count > MAX_CONNECTION_OPTIONS {
@@ -370,7 +373,9 @@ fn parse_length(value: &[u8]) -> Option<u64> {
     }
     value
         .iter()
-        .try_fold(0u64, |n, b| b.is_ascii_digit().then(|| n.checked_mul(10)?.checked_add(u64::from(b - b'0'))).flatten())
+        .try_fold(0u64, |n, b| {
+            b.is_ascii_digit().then(|| n.checked_mul(10)?.checked_add(u64::from(b - b'0'))).flatten()
+        })
         .filter(|n| *n <= i64::MAX as u64)
 }
 

@@ -204,7 +204,9 @@ fn end_segment(
     seg: usize,
     seg_encoded: usize,
 ) -> Result<bool, Reject> {
-    if rules.servlet && let Some(cut) = decoded.get(seg..).and_then(|s| memchr::memchr(b';', s)) {
+    if rules.servlet
+        && let Some(cut) = decoded.get(seg..).and_then(|s| memchr::memchr(b';', s))
+    {
         decoded.truncate(seg + cut);
         let cut = encoded.get(seg_encoded..).and_then(|s| memchr::memchr(b';', s)).unwrap_or_default();
         encoded.truncate(seg_encoded + cut);
@@ -257,7 +259,8 @@ fn pop_segment(path: &mut Vec<u8>, seg: usize) -> Result<(), Reject> {
 }
 
 fn unescape(high: Option<&u8>, low: Option<&u8>) -> Result<u8, Reject> {
-    let digit = |b: Option<&u8>| b.and_then(|b| (*b as char).to_digit(16)).ok_or(Reject::bad("broken percent encoding"));
+    let digit =
+        |b: Option<&u8>| b.and_then(|b| (*b as char).to_digit(16)).ok_or(Reject::bad("broken percent encoding"));
     Ok((digit(high)? << 4 | digit(low)?) as u8)
 }
 
@@ -385,10 +388,26 @@ mod tests {
         let t = ok(text);
         assert_eq!((t.form, t.path), (Form::Absolute, None));
         assert_eq!(t.authority.unwrap().of(text.as_bytes()), b"a.test:80");
-        for (target, normal) in [("/a//b", false), ("/a/.b", false), ("/a;b", false), ("/%41", false), ("/a-b_c~d", true)] {
+        for (target, normal) in
+            [("/a//b", false), ("/a/.b", false), ("/a;b", false), ("/%41", false), ("/a-b_c~d", true)]
+        {
             assert_eq!(ok(target), Target { normal, ..ok(target) }, "{target}");
         }
-        for bad in ["", "a", "a.test:80", "ftp://a/", "http://", "http:///x", "http://u@a/", "/a#b", "/a b", "/a\u{1}", "/\u{7f}", "/?a\u{1}", "/?#"] {
+        for bad in [
+            "",
+            "a",
+            "a.test:80",
+            "ftp://a/",
+            "http://",
+            "http:///x",
+            "http://u@a/",
+            "/a#b",
+            "/a b",
+            "/a\u{1}",
+            "/\u{7f}",
+            "/?a\u{1}",
+            "/?#",
+        ] {
             assert!(split(bad.as_bytes()).is_err(), "{bad:?}");
         }
     }

@@ -48,7 +48,8 @@ pub(super) fn credentials(
         let username = consumer.username.as_str();
         let Some(id) = consumers.find(username) else { continue };
         let own = consumer.plugins.iter().map(|plugins| (plugins, None, consumer.origin.path.as_str()));
-        let further = consumer.credentials.iter().zip(number..).map(|(c, n)| (&c.plugins, Some(n), c.origin.path.as_str()));
+        let further =
+            consumer.credentials.iter().zip(number..).map(|(c, n)| (&c.plugins, Some(n), c.origin.path.as_str()));
         for (plugins, credential, path) in own.chain(further) {
             for (name, conf) in plugins {
                 let kind = definitions.iter().position(|d| d.is_auth() && d.name() == name);
@@ -60,9 +61,10 @@ pub(super) fn credentials(
         }
         number += consumer.credentials.len() as u32;
     }
-    let built = definitions.iter().zip(entries).map(|(definition, entries)| {
-        if definition.is_auth() { lookup(*definition, entries, faults) } else { None }
-    });
+    let built = definitions
+        .iter()
+        .zip(entries)
+        .map(|(definition, entries)| if definition.is_auth() { lookup(*definition, entries, faults) } else { None });
     built.collect()
 }
 

@@ -18,10 +18,10 @@ use weir_wire::head::Framing;
 use weir_wire::method::Method;
 
 use super::h1::{ClientStream, Connection, Next};
-use crate::sys::Socket;
 use crate::phases;
 use crate::relay::{self, Encode, Pump};
 use crate::snapshot::{Local, Route};
+use crate::sys::Socket;
 use crate::timer::Timer;
 use crate::upstream::pool::Connection as Node;
 use crate::upstream::{Node as NodeConfig, Timeouts, Upstream};
@@ -54,7 +54,13 @@ impl Ended {
 
 impl<S: ClientStream> Connection<S> {
     /// Sends the request to a node of `upstream` and its response to the client.
-    pub(crate) async fn forward(&mut self, x: &mut Exchange, local: &Local, route: &Route, upstream: &Upstream) -> Next {
+    pub(crate) async fn forward(
+        &mut self,
+        x: &mut Exchange,
+        local: &Local,
+        route: &Route,
+        upstream: &Upstream,
+    ) -> Next {
         let timeouts = route.timeouts.unwrap_or(upstream.timeouts);
         let give_up = self.timer.now().saturating_add(upstream.retry_ms);
         let mut failure = Failure { side: Side::Gateway, ..Failure::upstream(503, "upstream has no node") };
@@ -112,7 +118,11 @@ impl<S: ClientStream> Connection<S> {
             let reused = kept.is_some();
             let node = match kept.take() {
                 Some(node) => node,
-                None => self.connect(config, timeouts.connect).await.map_err(|f| Ended { failure: f, again: true, stale: false })?,
+                None => self.connect(config, timeouts.connect).await.map_err(|f| Ended {
+                    failure: f,
+                    again: true,
+                    stale: false,
+                })?,
             };
             if let Some(attempt) = x.upstream.tries.last_mut() {
                 attempt.addr = Some(node.addr);
@@ -205,7 +215,9 @@ impl<S: ClientStream> Connection<S> {
             .await;
             match got {
                 Got::Bytes => {}
-                Got::Closed(reason) => break Ended { failure: Failure::upstream(502, reason), again: true, stale: true },
+                Got::Closed(reason) => {
+                    break Ended { failure: Failure::upstream(502, reason), again: true, stale: true };
+                }
                 Got::Late if upload.is_running() && upload.waits_for_client() => {
                     break Ended::final_(Reject::new(408, "request body not received in time"));
                 }

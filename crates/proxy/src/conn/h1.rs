@@ -13,10 +13,10 @@ use weir_wire::method::Method;
 use weir_wire::name::Known;
 use weir_wire::target::Form;
 
-use crate::sys::Socket;
 use crate::phases::{self, Requests, Verdict};
 use crate::relay;
 use crate::snapshot::Local;
+use crate::sys::Socket;
 use crate::timer::Timer;
 use crate::worker::Worker;
 

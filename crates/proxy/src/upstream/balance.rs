@@ -93,7 +93,9 @@ mod tests {
 
     #[test]
     fn shares_follow_weights() {
-        for weights in [vec![1, 2, 3], vec![99, 1], vec![7; 50], vec![1_000_000, 1], vec![4_000_000_000, 1_000_000_000, 3]] {
+        for weights in
+            [vec![1, 2, 3], vec![99, 1], vec![7; 50], vec![1_000_000, 1], vec![4_000_000_000, 1_000_000_000, 3]]
+        {
             let total: u64 = weights.iter().map(|w| u64::from(*w)).sum();
             let n = 100_000;
             let mut counts = vec![0u64; weights.len()];

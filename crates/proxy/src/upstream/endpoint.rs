@@ -1,6 +1,8 @@
 //! Endpoints: the nodes of all upstreams, each with one stable number however often it is named, so that pools and
 //! addresses outlive a change of the configuration.
 
+#![allow(clippy::disallowed_types, reason = "compiling and the resolver take the lock, never a worker")]
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -71,7 +71,7 @@ fn version_at(buf: &[u8], at: usize) -> Result<Option<u8>, Reject> {
         Some(b"HTTP/1.1") => Ok(Some(1)),
         Some(b"HTTP/1.0") => Ok(Some(0)),
         Some([b'H', b'T', b'T', b'P', b'/', major, b'.', minor])
-            if major.is_ascii_digit() && minor.is_ascii_digit() && !buf.get(at + 8).is_some_and(|b| *b != b'\r') =>
+            if major.is_ascii_digit() && minor.is_ascii_digit() && buf.get(at + 8).is_none_or(|b| *b == b'\r') =>
         {
             Err(Reject::new(505, "HTTP version not supported"))
         }
@@ -79,7 +79,8 @@ fn version_at(buf: &[u8], at: usize) -> Result<Option<u8>, Reject> {
         None => {
             let begun = buf.get(at..).unwrap_or_default();
             // What cannot become a version any more need not be waited for.
-            let fits = begun.iter().zip(b"HTTP/d.d").all(|(b, want)| b == want || (*want == b'd' && b.is_ascii_digit()));
+            let fits =
+                begun.iter().zip(b"HTTP/d.d").all(|(b, want)| b == want || (*want == b'd' && b.is_ascii_digit()));
             if fits { Ok(None) } else { Err(Reject::bad("malformed HTTP version")) }
         }
     }

@@ -128,7 +128,11 @@ fn limits_have_their_own_statuses() {
     assert_eq!(parse(&format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", &long[..150])), Err(414));
     assert_eq!(parse(&format!("GET /{}", &long[..200])), Err(414), "before its end is there");
     assert_eq!(parse(&format!("GET / HTTP/1.1\r\nHost: a\r\nX: {long}\r\n\r\n")), Err(431));
-    assert_eq!(parse(&format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}", &long[..990])), Err(431), "before its end is there");
+    assert_eq!(
+        parse(&format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}", &long[..990])),
+        Err(431),
+        "before its end is there"
+    );
     assert_eq!(parse(&format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: 1\r\n".repeat(4))), Err(431));
     assert_eq!(parse(&format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: 1\r\n".repeat(3))), Ok(true));
     assert_eq!(parse("GET / HTTP/1.1\r\nHost: a\r\n"), Ok(false));

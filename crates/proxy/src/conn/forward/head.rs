@@ -88,7 +88,8 @@ fn push_forwarded(x: &Exchange, rules: Forwarded, out: &mut Vec<u8>) {
     let fields = &request.head.fields;
     let base = request.buffer.bytes();
     // A field that a plugin has set stands as it is; so does one of a trusted peer.
-    let wanted = |name| !fields.has_added(name) && !(rules.keep && fields.may_have(name));
+    let stands = |name| fields.has_added(name) || (rules.keep && fields.may_have(name));
+    let wanted = |name| !stands(name);
     if !fields.has_added(Known::XRealIp) {
         out.extend_from_slice(b"X-Real-IP: ");
         push_addr(x, out);
@@ -106,8 +107,7 @@ fn push_forwarded(x: &Exchange, rules: Forwarded, out: &mut Vec<u8>) {
         push_addr(x, out);
     }
     if wanted(Known::XForwardedProto) {
-        let line: &[u8] =
-            if x.client.https { b"X-Forwarded-Proto: https\r\n" } else { b"X-Forwarded-Proto: http\r\n" };
+        let line: &[u8] = if x.client.https { b"X-Forwarded-Proto: https\r\n" } else { b"X-Forwarded-Proto: http\r\n" };
         out.extend_from_slice(line);
     }
     if wanted(Known::XForwardedHost) {

@@ -195,7 +195,9 @@ impl<S: ClientStream> Connection<S> {
         // An answer may come before the request has ended; then the rest of the request follows, if the node takes it.
         let mut keep = self.may_keep(x) && (!upload.is_running() || x.response.head.keep_alive);
         // Without a length, an HTTP/1.0 client can only see the end by the connection's.
-        keep &= bodyless || encode == Encode::Chunked || (matches!(framing, Framing::Length(_) | Framing::None) && !filtered);
+        keep &= bodyless
+            || encode == Encode::Chunked
+            || (matches!(framing, Framing::Length(_) | Framing::None) && !filtered);
         self.encode_head(x, keep, encode == Encode::Chunked && !bodyless, filtered);
 
         let mut pump = Pump::new(framing, encode, x.response.head.len);
@@ -204,10 +206,13 @@ impl<S: ClientStream> Connection<S> {
         if broke.is_none() && !discard && pump.is_complete() {
             // The usual case: all of it is here, and the connection is free before the client has read anything.
             let clean = pump.position() == x.response.buffer.len();
-            if clean && x.response.head.keep_alive && !upload.is_running()
-                && let Some(node) = node.take() {
-                    self.keep_node(config, upstream, node);
-                }
+            if clean
+                && x.response.head.keep_alive
+                && !upload.is_running()
+                && let Some(node) = node.take()
+            {
+                self.keep_node(config, upstream, node);
+            }
         }
         let (mut written, mut progress) = (0, Waiting::Nothing);
         while broke.is_none() {
