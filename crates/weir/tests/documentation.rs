@@ -138,6 +138,20 @@ fn the_readme_names_all_plugins_and_all_that_is_missing() {
 }
 
 #[test]
+fn the_readme_tells_to_try_what_the_quickstart_tells() {
+    let (readme, script) = (document("README.md"), document("tools/quickstart"));
+    let lines: Vec<_> =
+        script.lines().filter(|line| line.starts_with("  curl ") || line.starts_with("  for ")).collect();
+    assert!(lines.len() > 4, "{lines:?}");
+    for line in lines {
+        let line = line.trim().replace("$base", "http://127.0.0.1:9080").replace("$metrics", "9091");
+        // Behind a line stands what it shows, in a column of its own.
+        let command = line.split("  #").next().unwrap_or_default().trim();
+        assert!(readme.contains(command), "README.md does not tell: {command}");
+    }
+}
+
+#[test]
 fn the_table_of_paths_is_what_the_code_does() {
     let routing = document("docs/routing.md");
     let mut refused = 0;

@@ -117,7 +117,7 @@ fn no_dependency_is_there_for_nothing() {
         for dependency in &package.dependencies {
             let name = dependency.name.replace('-', "_");
             let used = |end: &&str| source.contains(&format!("{name}{end}"));
-            if !["::", ";", " as "].iter().any(|end| used(end)) {
+            if !["::", ";", " as "].iter().any(used) {
                 unused.push(format!("{}: {}", package.name, dependency.name));
             }
         }

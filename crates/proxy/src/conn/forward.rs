@@ -69,8 +69,8 @@ impl<S: ClientStream> Connection<S> {
             let Some(config) = upstream.nodes.get(usize::from(turn)) else { break };
             x.upstream.tried.push(turn);
             match self.try_node(x, local, route, config, upstream, timeouts).await {
-                Ok(answering) => {
-                    return self.relay_response(x, local, config, upstream, timeouts, answering).await;
+                Ok(mut answering) => {
+                    return self.relay_response(x, local, config, upstream, timeouts, &mut answering).await;
                 }
                 Err(ended) => {
                     failure = ended.failure;
@@ -233,7 +233,7 @@ impl<S: ClientStream> Connection<S> {
             match self.take_head(x, to, &mut interim).await {
                 Ok(true) => {
                     upload.give_back(x);
-                    return Ok(Answering { node, upload });
+                    return Ok(Answering { node: Some(node), upload });
                 }
                 Ok(false) => {}
                 Err(ended) => break ended,

@@ -1,6 +1,7 @@
 //! The counters of one limiter, by key.
 
 use std::hash::{BuildHasher, Hasher};
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
@@ -32,8 +33,9 @@ const SWEPT_WHEN_FULL: usize = 32;
 /// that does not matter, and nobody can look for such keys.
 #[derive(Debug)]
 pub(crate) struct Table {
-    counters: papaya::HashMap<Key, Counter, KeyIsHash>,
-    /// Every key in `counters`, once, about in the order in which they end.
+    /// Made by the first request: an empty map takes some 19 KB, and there may be a limiter on each of 100,000 routes.
+    map: OnceLock<papaya::HashMap<Key, Counter, KeyIsHash>>,
+    /// Every key in the map, once, about in the order in which they end.
     queue: SegQueue<Key>,
     held: AtomicU64,
     max: u64,
@@ -53,7 +55,7 @@ impl Table {
     /// A table for at most `max` keys.
     pub(crate) fn new(max: usize) -> Self {
         Self {
-            counters: papaya::HashMap::with_hasher(KeyIsHash),
+            map: OnceLock::new(),
             queue: SegQueue::new(),
             held: AtomicU64::new(0),
             max: max as u64,
@@ -61,9 +63,13 @@ impl Table {
         }
     }
 
+    fn counters(&self) -> &papaya::HashMap<Key, Counter, KeyIsHash> {
+        self.map.get_or_init(|| papaya::HashMap::with_hasher(KeyIsHash))
+    }
+
     /// Asks for one request on `key`.
     pub(crate) fn take(&self, key: Key, now: u64, quota: &Quota) -> Result<Taken, Full> {
-        let counters = self.counters.pin();
+        let counters = self.counters().pin();
         loop {
             if let Some(counter) = counters.get(&key) {
                 if let Some(taken) = counter.take(now, quota) {
@@ -112,7 +118,7 @@ impl Table {
     /// Looks at the first keys of the queue: those that are over go, the others to its end.
     fn sweep(&self, now: u64, keys: usize) {
         let linger = self.linger.load(Relaxed);
-        let counters = self.counters.pin();
+        let counters = self.counters().pin();
         for _ in 0..keys {
             let Some(key) = self.queue.pop() else { return };
             match counters.get(&key) {
@@ -126,7 +132,7 @@ impl Table {
     }
 
     fn drop_dead(&self, key: &Key) {
-        if let Ok(Some(_)) = self.counters.pin().remove_if(key, |_, counter| counter.is_dead()) {
+        if let Ok(Some(_)) = self.counters().pin().remove_if(key, |_, counter| counter.is_dead()) {
             self.release();
         }
     }

@@ -40,16 +40,14 @@ pub(super) fn encode(x: &mut Exchange, options: &Options, upstream: &Upstream, n
 /// The Host by `pass_host`; the client's own line stays where it is when it is the one to send.
 fn push_host(x: &mut Exchange, upstream: &Upstream, node: &Node, out: &mut Vec<u8>) {
     let request = &mut x.request;
-    let host: &[u8] = if !request.upstream.host.is_empty() {
-        &request.upstream.host
-    } else {
-        match &upstream.host {
-            PassHost::Pass if request.host_line_is_good() => return,
-            // An absolute target's host, else, without any (HTTP/1.0), the node's.
-            PassHost::Pass if !request.host_port().is_empty() => request.host_port(),
-            PassHost::Pass | PassHost::Node => &node.host,
-            PassHost::Rewrite(host) => host,
-        }
+    let host: &[u8] = match &upstream.host {
+        // As in APISIX, a plugin changes the Host only where the upstream does not name one.
+        PassHost::Pass if !request.upstream.host.is_empty() => &request.upstream.host,
+        PassHost::Pass if request.host_line_is_good() => return,
+        // An absolute target's host, else, without any (HTTP/1.0), the node's.
+        PassHost::Pass if !request.host_port().is_empty() => request.host_port(),
+        PassHost::Pass | PassHost::Node => &node.host,
+        PassHost::Rewrite(host) => host,
     };
     out.extend_from_slice(b"Host: ");
     out.extend_from_slice(host);
