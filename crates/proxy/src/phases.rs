@@ -192,9 +192,7 @@ pub(crate) fn before_upstream(x: &mut Exchange, snapshot: &Snapshot) -> Result<(
 /// When the head of the answer is known: fields set before are laid over it, then the plugins see it.
 pub(crate) fn on_response(x: &mut Exchange, snapshot: &Snapshot) -> Result<(), Failure> {
     let Exchange { early_fields, response, .. } = &mut *x;
-    for (name, value) in early_fields.iter(b"") {
-        response.head.fields.set_str(response.buffer.bytes(), name, value);
-    }
+    response.head.fields.take_over(response.buffer.bytes(), early_fields);
     each(Phase::Response, x, snapshot, |step, x| step.plugin.response(&mut ResponseCx(x)))
 }
 

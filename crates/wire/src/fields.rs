@@ -35,21 +35,29 @@ pub struct Fields {
     pub(crate) list: Vec<Field>,
     /// Added lines, each whole: `Name: value\r\n`.
     overlay: Vec<u8>,
-    /// One bit for each [`Known`] name that is or was in the list: most lookups of absent fields end here.
+    /// What names are or were in the list, by [`mark`]: most lookups of absent fields end here.
     seen: u64,
+}
+
+const _: () = assert!((Known::XRealIp as usize) < 32, "known names have the lower half of the marks");
+
+/// A bit for a known name, or for the length of another one.
+fn mark(id: Known, len: usize) -> u64 {
+    1 << if id == Known::Other { 32 + (len & 31) } else { id as usize & 31 }
 }
 
 impl Fields {
     /// Takes in a field of the read buffer.
     pub(crate) fn push(&mut self, field: Field) {
-        self.seen |= 1 << field.id as u64;
+        self.seen |= mark(field.id, field.name.len());
         self.list.push(field);
     }
 
     /// Whether a field with this known name is or was in the list.
     #[must_use]
     pub fn may_have(&self, id: Known) -> bool {
-        self.seen & 1 << id as u64 != 0
+        debug_assert!(id != Known::Other);
+        self.seen & mark(id, 0) != 0
     }
 
     /// Whether a field with this known name was added.
@@ -102,7 +110,7 @@ impl Fields {
     }
 
     fn get_text<'a>(&'a self, base: &'a [u8], id: Known, text: &[u8]) -> Option<&'a [u8]> {
-        if !self.may_have(id) {
+        if self.seen & mark(id, text.len()) == 0 {
             return None;
         }
         self.list.iter().find(|f| self.is(base, f, id, text)).map(|f| self.bytes(base, f, f.value))
@@ -148,7 +156,7 @@ impl Fields {
 
     fn remove_text(&mut self, base: &[u8], id: Known, text: &[u8]) -> bool {
         let mut found = false;
-        if !self.may_have(id) {
+        if self.seen & mark(id, text.len()) == 0 {
             return false;
         }
         for i in 0..self.list.len() {
@@ -239,6 +247,17 @@ impl Fields {
     pub fn set_str(&mut self, base: &[u8], name: &[u8], value: &[u8]) {
         self.remove_str(base, name);
         self.add(name, value);
+    }
+
+    /// Takes over the added fields of another list; each replaces those of the same name.
+    pub fn take_over(&mut self, base: &[u8], other: &Self) {
+        let offset = self.overlay.len() as u32;
+        self.overlay.extend_from_slice(&other.overlay);
+        for field in other.list.iter().filter(|f| f.state == State::Added) {
+            self.remove_text(base, field.id, field.name.of(&other.overlay));
+            let moved = |span: Span| Span { start: span.start + offset, end: span.end + offset };
+            self.push(Field { name: moved(field.name), value: moved(field.value), end: field.end + offset, ..*field });
+        }
     }
 
     /// Appends all fields that are sent on, as lines.

@@ -30,9 +30,11 @@ use crate::worker::Worker;
 /// Most interim (1xx) responses passed on for one request.
 const MAX_INTERIM: u32 = 64;
 
-/// A node that has sent the head of its response.
+/// A node that has sent the head of its response. It is lent and not handed on: each hand it went through would hold a
+/// place for it in the memory of every connection.
 struct Answering {
-    node: Node,
+    /// `None` once it has gone elsewhere.
+    node: Option<Node>,
     /// The rest of the request body, still on its way.
     upload: Upload,
 }

@@ -131,7 +131,10 @@ impl Wire {
     pub(crate) fn arrives_within(&mut self, time: Duration) -> bool {
         !self.buffer.is_empty() || {
             self.stream.set_read_timeout(Some(time)).expect("set the read timeout");
-            let outcome = self.stream.peek(&mut [0]);
+            let mut outcome = self.stream.peek(&mut [0]);
+            while outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Interrupted) {
+                outcome = self.stream.peek(&mut [0]);
+            }
             self.stream.set_read_timeout(Some(READ_LIMIT)).expect("set the read timeout");
             !outcome.is_err_and(|error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
         }

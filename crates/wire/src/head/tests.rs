@@ -196,3 +196,31 @@ fn edits_go_to_the_overlay() {
     assert_eq!(fields.get_str(base, b"X-A"), Some(&b"newInjected: 1"[..]));
     assert_eq!(fields.iter(base).count(), 3);
 }
+
+#[test]
+fn added_fields_can_be_taken_over() {
+    let text = "HTTP/1.1 200 OK\r\nX-A: 1\r\nx-b: 2\r\nX-a: 3\r\n\r\n";
+    let base = text.as_bytes();
+    let mut fields = response(text, Method::Get).unwrap().fields;
+    fields.add(b"X-C", b"0");
+    let mut early = crate::fields::Fields::default();
+    early.add(b"X-A", b"new");
+    early.add(b"X-D", b"gone");
+    early.remove_str(b"", b"x-d");
+    early.add(b"X-C", b"9");
+    fields.take_over(base, &early);
+    let mut out = Vec::new();
+    fields.write(base, &mut out);
+    assert_eq!(String::from_utf8(out).unwrap(), "x-b: 2\r\nX-A: new\r\nX-C: 9\r\n");
+}
+
+#[test]
+fn names_of_every_length_are_found() {
+    for len in 1..80 {
+        let name = "n".repeat(len);
+        let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{name}: 1\r\n\r\n");
+        let head = request(&text).unwrap();
+        assert_eq!(head.fields.get_str(text.as_bytes(), name.to_uppercase().as_bytes()), Some(&b"1"[..]));
+        assert_eq!(head.fields.get_str(text.as_bytes(), "n".repeat(len + 32).as_bytes()), None);
+    }
+}

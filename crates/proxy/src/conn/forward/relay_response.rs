@@ -38,7 +38,7 @@ impl<S: ClientStream> Connection<S> {
         config: &NodeConfig,
         upstream: &Upstream,
         timeouts: Timeouts,
-        mut answering: Answering,
+        answering: &mut Answering,
     ) -> Next {
         let code = x.response.head.status;
         x.response.origin = weir_plugin::Origin::Upstream;
@@ -50,7 +50,8 @@ impl<S: ClientStream> Connection<S> {
         }
         x.times.upstream_end = x.times.now;
         if code == 101 {
-            return self.tunnel(x, local, answering.node, timeouts).await;
+            let Some(node) = answering.node.take() else { return Next::Close };
+            return self.tunnel(x, local, node, timeouts).await;
         }
         let framing = x.response.head.framing;
         if let Err(failure) = self.prepare(x, local, code) {
@@ -60,7 +61,7 @@ impl<S: ClientStream> Connection<S> {
         if x.response.collected
             && x.response.filtered
             && !reply::is_replaced(x)
-            && let Err(failure) = self.collect(x, &mut answering, timeouts.read).await
+            && let Err(failure) = self.collect(x, answering, timeouts.read).await
         {
             self.worker.recorder.upstream_closed(UpstreamState::Active);
             return self.fail(x, local, failure).await;
@@ -94,8 +95,9 @@ impl<S: ClientStream> Connection<S> {
                 break;
             }
             pump.make_room(&mut response.buffer);
-            let (node, timer) = (&mut answering.node.stream, &self.timer);
-            let read = poll_fn(|cx| match relay::poll_read(cx, node, &mut response.buffer) {
+            let Some(node) = &mut answering.node else { return Err(Failure::internal("node given away early")) };
+            let timer = &self.timer;
+            let read = poll_fn(|cx| match relay::poll_read(cx, &mut node.stream, &mut response.buffer) {
                 Poll::Ready(read) => Poll::Ready(read.ok()),
                 Poll::Pending => timer.poll_expired(cx).map(|()| None),
             });
@@ -120,7 +122,7 @@ impl<S: ClientStream> Connection<S> {
         local: &Local,
         config: &NodeConfig,
         upstream: &Upstream,
-        answering: Answering,
+        answering: &mut Answering,
         framing: Framing,
     ) -> Next {
         if x.response.filtered {
@@ -139,10 +141,10 @@ impl<S: ClientStream> Connection<S> {
             && rest.is_complete()
             && rest.position() == x.response.buffer.len();
         let uploaded = !answering.upload.is_running();
-        if whole && uploaded && x.response.head.keep_alive && framing != Framing::UntilClose {
-            self.keep_node(config, upstream, answering.node);
-        } else {
-            self.worker.recorder.upstream_closed(UpstreamState::Active);
+        let usable = whole && uploaded && x.response.head.keep_alive && framing != Framing::UntilClose;
+        match answering.node.take() {
+            Some(node) if usable => self.keep_node(config, upstream, node),
+            _ => self.worker.recorder.upstream_closed(UpstreamState::Active),
         }
         if !uploaded {
             x.request.head.keep_alive = false;
@@ -177,10 +179,9 @@ impl<S: ClientStream> Connection<S> {
         config: &NodeConfig,
         upstream: &Upstream,
         timeouts: Timeouts,
-        answering: Answering,
+        answering: &mut Answering,
     ) -> Next {
-        let Answering { node, mut upload } = answering;
-        let mut node = Some(node);
+        let Answering { node, upload } = answering;
         let bodyless = status::is_bodyless(x.response.head.status) || x.request.method() == Method::Head;
         let framing = x.response.head.framing;
         // A client that asked with HEAD gets no body even when a plugin made it a GET for the node.
@@ -230,7 +231,7 @@ impl<S: ClientStream> Connection<S> {
                         Poll::Ready(Ok(())) if discard || pump.is_complete() => return Poll::Ready(Got::Done),
                         Poll::Ready(Ok(())) => {}
                     }
-                    let Some(node) = &mut node else { return Poll::Ready(Got::Done) };
+                    let Some(node) = node.as_mut() else { return Poll::Ready(Got::Done) };
                     pump.make_room(&mut x.response.buffer);
                     match relay::poll_read(cx, &mut node.stream, &mut x.response.buffer) {
                         Poll::Pending => {
@@ -249,7 +250,7 @@ impl<S: ClientStream> Connection<S> {
                     }
                 }
                 if upload.is_running()
-                    && let Some(node) = &mut node
+                    && let Some(node) = node.as_mut()
                 {
                     // Whatever comes of it, the response goes on.
                     match upload.poll(cx, client, &mut node.stream, &mut x.request.buffer, timer) {
@@ -279,12 +280,12 @@ impl<S: ClientStream> Connection<S> {
                 Got::Late => broke = Some(Broke::Node("read timed out")),
             }
         }
-        if let Some(node) = &mut node
+        if let Some(node) = node.as_mut()
             && broke.is_none()
             && keep
             && upload.is_running()
         {
-            keep = self.finish_upload(x, &mut upload, node).await;
+            keep = self.finish_upload(x, upload, node).await;
         }
         x.received += upload.received;
         if x.timed {
@@ -295,7 +296,7 @@ impl<S: ClientStream> Connection<S> {
             attempt.end = x.times.now - attempt.begin;
         }
         let unfinished = broke.is_some() || discard || pump.position() != x.response.buffer.len();
-        if let Some(node) = node {
+        if let Some(node) = node.take() {
             if unfinished || !x.response.head.keep_alive || upload.is_running() {
                 self.worker.recorder.upstream_closed(UpstreamState::Active);
             } else {
