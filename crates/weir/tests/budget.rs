@@ -130,7 +130,7 @@ fn an_idle_connection_takes_at_most_three_kib() {
 }
 
 #[test]
-fn a_burst_of_connections_gives_its_memory_back() {
+fn bursts_of_connections_do_not_add_up() {
     const AT_ONCE: usize = 1000;
     let origin = Origin::hello();
     let gateway = Gateway::start(everyday(&origin));
@@ -153,7 +153,8 @@ fn a_burst_of_connections_gives_its_memory_back() {
         gateway.await_metric("apisix_nginx_http_current_connections", &[("state", "active")], 0.0);
         gateway.process.resident()
     };
-    let first = burst();
-    let after = (0..3).map(|_| burst()).max().unwrap_or_default();
-    assert!(after < first + (8 << 20), "{first} bytes after one burst, {after} after three more");
+    // What the largest burst needed is kept for the next one, and that is all.
+    let first = (0..3).map(|_| burst()).max().unwrap_or_default();
+    let after = (0..5).map(|_| burst()).max().unwrap_or_default();
+    assert!(after < first + (4 << 20), "{first} bytes after three bursts, {after} after five more");
 }

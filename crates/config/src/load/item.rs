@@ -220,7 +220,11 @@ impl Loader<'_> {
         if let Some(id) = &id {
             self.invalid_ids.entry(section).or_default().insert(id.clone());
         }
-        if self.options.invalid_items == InvalidItems::Skip {
+        if self.options.invalid_items == InvalidItems::Skip && section == GlobalRule::SECTION {
+            // Every route would be served without it, and it may be what authenticates or limits.
+            let message = "an invalid global rule is never left out: that could open what it guards";
+            self.refuse(Diagnostic::error(mark, &path, message));
+        } else if self.options.invalid_items == InvalidItems::Skip {
             self.warn(mark, &path, "this item is left out, because it is invalid");
         }
         self.dropped.push(Dropped { path, id });

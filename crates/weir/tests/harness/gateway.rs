@@ -246,6 +246,9 @@ impl Drop for Gateway {
     fn drop(&mut self) {
         if thread::panicking() {
             eprintln!("--- standard error of the gateway at {} ---\n{}---", self.addr, self.stderr());
+        } else {
+            // Whatever a test looks at: nothing that it sends may make a task panic.
+            assert!(!self.stderr().contains("panicked"), "the gateway panicked:\n{}", self.stderr());
         }
     }
 }
