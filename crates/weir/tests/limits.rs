@@ -256,6 +256,11 @@ fn requests_on_a_connection_are_bounded() {
         assert_eq!((response.status, response.keeps_connection()), (200, number < 3), "{number}");
     }
     client.expect_close();
+    let unbounded = limited(&origin, &json!({ "limits": { "requests_per_connection": 0 } }));
+    let mut client = unbounded.client();
+    for _ in 0..50 {
+        assert!(client.get("/").keeps_connection());
+    }
     // Pipelined ones behind the last are not served.
     let mut client = gateway.client();
     client.send(get("/").repeat(5));

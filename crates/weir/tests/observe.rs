@@ -104,7 +104,7 @@ fn the_json_log_tells_everything_about_a_request() {
     assert!(seconds("bytes_sent") > 5.0, "{}", log[0]);
     told(&log[1], &[("status", json!(201)), ("consumer_name", json!("jack")), ("route_id", json!("keyed"))]);
     told(&log[2], &[("status", json!(401)), ("upstream_addr", Value::Null), ("consumer_name", Value::Null)]);
-    told(&log[3], &[("status", json!(502)), ("route_id", json!("dead"))]);
+    told(&log[3], &[("status", json!(502)), ("route_id", json!("dead")), ("upstream_addr", json!(refusing.node()))]);
     told(&log[4], &[("status", json!(404)), ("route_id", Value::Null)]);
     told(&log[5], &[("status", json!(400))]);
 }
@@ -219,7 +219,7 @@ fn metrics_count_known_traffic() {
     for (count, labels) in [
         (1.0, &[("route", "keyed"), ("code", "200"), ("consumer", "jack"), ("response_source", "upstream")][..]),
         (1.0, &[("route", "keyed"), ("code", "401"), ("consumer", ""), ("node", ""), ("response_source", "apisix")]),
-        (1.0, &[("route", "dead"), ("code", "502"), ("response_source", "nginx")]),
+        (1.0, &[("route", "dead"), ("code", "502"), ("node", "127.0.0.1"), ("response_source", "nginx")]),
         (1.0, &[("route", "nodes"), ("code", "503"), ("node", ""), ("response_source", "apisix")]),
         (1.0, &[("route", "mock"), ("code", "200"), ("node", ""), ("response_source", "apisix")]),
         (0.0, &[("route", "uncounted")]),

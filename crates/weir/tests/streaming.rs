@@ -366,5 +366,21 @@ fn a_client_that_goes_away_takes_its_upstream_connection_with_it() {
     client.head();
     assert_eq!(client.chunk().as_deref(), Some(&b"hello"[..]));
     client.reset();
-    wait_until("the upstream connection to be closed", LIMIT, || (origin.open() == 0).then_some(()));
+    // Long before any timeout of the origin's or the gateway's.
+    wait_until("the upstream connection to be closed", LIMIT / 4, || (origin.open() == 0).then_some(()));
+}
+
+#[test]
+fn a_client_that_goes_away_is_not_waited_for() {
+    let origin = Origin::scripted(|connection| {
+        connection.request();
+        connection.await_close();
+    });
+    let gateway = Gateway::start(route_to(&[origin.node()]));
+    let mut client = gateway.client();
+    client.send(get("/"));
+    wait_until("the request to reach the origin", LIMIT, || (origin.requests().len() == 1).then_some(()));
+    client.reset();
+    wait_until("the upstream connection to be closed", LIMIT / 4, || (origin.open() == 0).then_some(()));
+    gateway.await_metric("weir_client_errors_total", &[("reason", "aborted")], 1.0);
 }

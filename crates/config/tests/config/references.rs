@@ -79,7 +79,8 @@ fn references_lead_somewhere() {
 fn an_invalid_global_rule_is_never_left_out() {
     let skip = LoadOptions { invalid_items: InvalidItems::Skip, ..OPTIONS };
     for plugins in ["{key-auth: {nonsense: [}}", "5", "{no-such-plugin: {}}", "{jwt-auth: {}}"] {
-        let text = format!("routes:\n  - {{uri: /1, plugins: {{}}}}\nglobal_rules:\n  - {{id: g, plugins: {plugins}}}\n#END");
+        let text =
+            format!("routes:\n  - {{uri: /1, plugins: {{}}}}\nglobal_rules:\n  - {{id: g, plugins: {plugins}}}\n#END");
         let loaded = load_with(&text, &skip);
         assert!(loaded.document.is_none(), "{plugins}: {:?}", shown(&loaded));
         assert!(loaded.errors().count() > 0, "{plugins}");

@@ -248,7 +248,7 @@ impl Drop for Gateway {
             eprintln!("--- standard error of the gateway at {} ---\n{}---", self.addr, self.stderr());
         } else {
             // Whatever a test looks at: nothing that it sends may make a task panic.
-            assert!(!self.stderr().contains("panicked"), "the gateway panicked:\n{}", self.stderr());
+            assert!(!self.stderr().contains("panic: "), "the gateway panicked:\n{}", self.stderr());
         }
     }
 }
