@@ -66,6 +66,22 @@ impl Socket {
         self.fd.poll_read_ready(cx).map(drop)
     }
 
+    /// Ready when the peer has reset the connection. That it has ended its own side is not enough: it may still read.
+    ///
+    /// Not to be called while a write is pending; that one will see it.
+    pub(crate) fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()> {
+        // A reset makes the socket readable as well, so that is what is waited for.
+        if ready!(self.fd.poll_read_ready(cx)).is_err() {
+            return Poll::Ready(());
+        }
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        match self.fd.poll_write_ready(&mut cx) {
+            Poll::Ready(Ok(guard)) if !guard.ready().is_write_closed() => Poll::Pending,
+            Poll::Ready(_) => Poll::Ready(()),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
     /// Whether nothing has arrived: neither bytes nor the end. Usually this costs no system call, because the reactor
     /// would have seen anything.
     pub(crate) fn is_quiet(&self) -> bool {

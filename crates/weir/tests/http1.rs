@@ -382,6 +382,30 @@ fn connections_are_kept_on_both_sides() {
 }
 
 #[test]
+fn what_follows_the_last_request_does_not_cost_its_answer() {
+    // Closing a connection with bytes unread resets it, and a reset takes along what is still on its way to the client.
+    let body = pattern(2 << 20);
+    let expected = body.clone();
+    let origin = Origin::answering(move |_| {
+        Answer::keep([format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes(), &body].concat())
+    });
+    let gateway = Gateway::start(route_to(&[origin.node()]));
+    for _ in 0..10 {
+        let mut client = gateway.client();
+        let mut sender = client.sender();
+        let junk = std::thread::spawn(move || {
+            use std::io::Write;
+            // The gateway may be gone before it has taken all of it.
+            let _ = sender.write_all(&vec![b'x'; 4 << 20]);
+        });
+        let response = client.request("GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n");
+        assert!(response.body == expected, "{} bytes, or others", response.body.len());
+        drop(client);
+        junk.join().expect("the sending thread");
+    }
+}
+
+#[test]
 fn a_half_closed_client_gets_its_answers() {
     let origin = Origin::echo();
     let gateway = Gateway::start(route_to(&[origin.node()]));

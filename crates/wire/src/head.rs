@@ -126,6 +126,10 @@ impl RequestHead {
             |what: &Self| check_partial(buf.get(skip..).unwrap_or_default(), what.len, limits).map(|()| false);
         // Until the request line has ended, `len` tells that none has.
         self.len = 0;
+        if buf.get(skip..) == Some(b"\r") {
+            // Half of an empty line.
+            return Ok(false);
+        }
         let Some(line) = split::request_line(buf, skip)? else { return partial(self) };
         if line.target.len() > limits.target {
             return Err(Reject::new(414, "request target too long"));

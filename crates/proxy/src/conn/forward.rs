@@ -12,7 +12,7 @@ use std::pin::pin;
 use std::task::Poll;
 
 use weir_plugin::{Exchange, Failure, Side, Try};
-use weir_telemetry::metrics::{ClientError, UpstreamState};
+use weir_telemetry::metrics::{ClientError, Label, UpstreamState};
 use weir_wire::Reject;
 use weir_wire::head::Framing;
 use weir_wire::method::Method;
@@ -29,6 +29,9 @@ use crate::worker::Worker;
 
 /// Most interim (1xx) responses passed on for one request.
 const MAX_INTERIM: u32 = 64;
+
+/// The client has closed the connection before it had its answer; nginx's status for that.
+const CLIENT_WENT_AWAY: Reject = Reject::new(499, "client went away");
 
 /// A node that has sent the head of its response. It is lent and not handed on: each hand it went through would hold a
 /// place for it in the memory of every connection.
@@ -120,7 +123,7 @@ impl<S: ClientStream> Connection<S> {
             let reused = kept.is_some();
             let node = match kept.take() {
                 Some(node) => node,
-                None => self.connect(config, timeouts.connect).await.map_err(|f| Ended {
+                None => self.connect(x, config, timeouts.connect).await.map_err(|f| Ended {
                     failure: f,
                     again: true,
                     stale: false,
@@ -145,12 +148,18 @@ impl<S: ClientStream> Connection<S> {
     }
 
     /// Opens a connection to a node; of a name's addresses, to one that does not refuse at once.
-    async fn connect(&mut self, config: &NodeConfig, timeout: u64) -> Result<Node, Failure> {
+    async fn connect(&mut self, x: &mut Exchange, config: &NodeConfig, timeout: u64) -> Result<Node, Failure> {
         let endpoint = &config.endpoint;
         let mut failure = Failure::upstream(502, "node name has no address");
         let (turn, mut tried) = (endpoint.turn(), 0);
         while let Some(addr) = endpoint.addr(turn, tried) {
-            match self.connect_to(addr, timeout).await {
+            // Who refuses is told as well as who answers.
+            let node = self.worker.recorder.labels().intern(&addr.ip().to_string());
+            x.upstream.node = Some(node);
+            if let Some(attempt) = x.upstream.tries.last_mut() {
+                attempt.addr = Some(addr);
+            }
+            match self.connect_to(addr, node, timeout).await {
                 Err(refused) if refused.status == 502 => failure = refused,
                 done => return done,
             }
@@ -159,7 +168,7 @@ impl<S: ClientStream> Connection<S> {
         Err(failure)
     }
 
-    async fn connect_to(&mut self, addr: SocketAddr, timeout: u64) -> Result<Node, Failure> {
+    async fn connect_to(&mut self, addr: SocketAddr, node: Label, timeout: u64) -> Result<Node, Failure> {
         self.timer.set(timeout);
         let timer = &self.timer;
         let mut connecting = pin!(Socket::connect(addr));
@@ -172,9 +181,7 @@ impl<S: ClientStream> Connection<S> {
             Some(Err(error)) => return Err(connect_failure(&error)),
             None => return Err(Failure::upstream(504, "connect timed out")),
         };
-        let recorder = &self.worker.recorder;
-        recorder.upstream_opened(UpstreamState::Active);
-        let node = recorder.labels().intern(&addr.ip().to_string());
+        self.worker.recorder.upstream_opened(UpstreamState::Active);
         Ok(Node { stream, addr, requests: 0, node })
     }
 
@@ -211,6 +218,9 @@ impl<S: ClientStream> Connection<S> {
                     Poll::Ready(Ok(_)) => return Poll::Ready(Got::Bytes),
                     Poll::Ready(Err(_)) => return Poll::Ready(Got::Closed("upstream reset the connection")),
                     Poll::Pending => {}
+                }
+                if !upload.is_running() && client.poll_reset(cx).is_ready() {
+                    return Poll::Ready(Got::Broken(CLIENT_WENT_AWAY));
                 }
                 timer.poll_expired(cx).map(|()| Got::Late)
             })
@@ -408,7 +418,7 @@ impl Upload {
                     self.wait_for(Waits::Client, timer);
                     return Poll::Pending;
                 }
-                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(Reject::new(499, "client went away"))),
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(CLIENT_WENT_AWAY)),
                 Poll::Ready(Ok(n)) => self.received += n as u64,
             }
             self.waits = Waits::Nobody;
@@ -441,7 +451,7 @@ fn end_try(x: &mut Exchange, worker: &Worker, status: u16) {
 }
 
 fn client_gone() -> Failure {
-    Failure { status: 499, side: Side::Client, reason: "client went away" }
+    refused_body(CLIENT_WENT_AWAY)
 }
 
 fn refused_body(reject: Reject) -> Failure {

@@ -30,11 +30,18 @@ const LINGER_BYTES: usize = 256 << 10;
 pub(crate) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
     /// Ready when there is something to read, without reading it: an idle connection holds no buffer.
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// Ready when the client has reset the connection, which nobody who waits for an answer does.
+    fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
 impl ClientStream for Socket {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         Socket::poll_readable(self, cx)
+    }
+
+    fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()> {
+        Socket::poll_reset(self, cx)
     }
 }
 

@@ -21,6 +21,11 @@ impl RawClient {
         self.wire.send(bytes.as_ref()).expect("send to the gateway");
     }
 
+    /// Another hand for sending, while this one reads.
+    pub(crate) fn sender(&self) -> TcpStream {
+        self.wire.stream().try_clone().expect("clone a stream")
+    }
+
     /// Sends what the gateway takes; whether it took all of it.
     pub(crate) fn offer(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.wire.send(bytes.as_ref()).is_ok()

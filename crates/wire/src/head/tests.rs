@@ -224,3 +224,25 @@ fn names_of_every_length_are_found() {
         assert_eq!(head.fields.get_str(text.as_bytes(), "n".repeat(len + 32).as_bytes()), None);
     }
 }
+
+/// However a head is cut, its beginning is waited for and never refused.
+#[test]
+fn the_beginning_of_a_head_is_never_refused() {
+    for text in [
+        "\r\n\r\nPOST http://[::1]:80/a?b HTTP/1.1\r\nHost: [::1]:80\r\nX-E:\r\nContent-Length: 5\r\nX: a\tb \r\n\r\n",
+        "GET / HTTP/1.0\r\n\r\n",
+    ] {
+        for cut in 0..text.len() {
+            let parsed = RequestHead::default().parse(&text.as_bytes()[..cut], &Limits::default());
+            assert_eq!(parsed, Ok(false), "{:?}", &text[..cut]);
+        }
+        assert!(request(text).is_ok());
+    }
+    for text in ["HTTP/1.1 200 OK\r\nX: 1\r\n\r\n", "HTTP/1.0 404\r\n\r\n", "HTTP/1.1 200 \r\nA: b\r\n\r\n"] {
+        for cut in 0..text.len() {
+            let parsed = ResponseHead::default().parse(&text.as_bytes()[..cut], &Limits::default(), Method::Get);
+            assert_eq!(parsed, Ok(false), "{:?}", &text[..cut]);
+        }
+        assert!(response(text, Method::Get).is_ok());
+    }
+}

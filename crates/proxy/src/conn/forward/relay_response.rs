@@ -259,6 +259,9 @@ impl<S: ClientStream> Connection<S> {
                         Poll::Ready(Ok(())) | Poll::Pending => {}
                     }
                 }
+                if progress == Waiting::Node && client.poll_reset(cx).is_ready() {
+                    return Poll::Ready(Got::ClientGone);
+                }
                 timer.poll_expired(cx).map(|()| Got::Late)
             })
             .await;
