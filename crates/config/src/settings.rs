@@ -118,8 +118,8 @@ pub struct Limits {
     /// Time series a metric may have; what comes beyond is counted under `other`.
     #[schemars(range(min = 100, max = 10_000_000))]
     pub metric_series: u32,
-    /// Keys (addresses, consumers, …) whose use limiting plugins keep count of; the one unused for longest is
-    /// forgotten first.
+    /// Keys (addresses, consumers, …) of which one limiter keeps count. A key is forgotten when its window is over;
+    /// with no room left, requests on further keys are refused.
     #[schemars(range(min = 1_000, max = 100_000_000))]
     pub limit_keys: u32,
 }

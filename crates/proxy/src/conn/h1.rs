@@ -53,6 +53,8 @@ pub(crate) struct Connection<S> {
     client: Client,
     /// Bytes of the next request may still be in the kernel after a final answer.
     linger: bool,
+    /// What it is counted as while it serves: reading a request, or writing an answer.
+    state: ConnectionState,
 }
 
 /// What follows an exchange.
@@ -74,7 +76,7 @@ enum NoHead {
 /// Serves a connection until it closes.
 pub(crate) async fn serve<S: ClientStream>(stream: S, client: Client, worker: Rc<Worker>) {
     let timer = worker.timers.timer();
-    let mut connection = Connection { stream, timer, client, linger: false, worker };
+    let mut connection = Connection { stream, timer, client, linger: false, state: ConnectionState::Waiting, worker };
     connection.timer.set(connection.worker.options.head_ms);
     while connection.wait_readable().await {
         let mut exchange = connection.worker.take_exchange();
@@ -108,8 +110,9 @@ impl<S: ClientStream> Connection<S> {
         self.timer.set(self.worker.options.head_ms);
         loop {
             self.worker.recorder.connection_moved(ConnectionState::Waiting, ConnectionState::Reading);
+            self.state = ConnectionState::Reading;
             let next = self.exchange(x).await;
-            self.worker.recorder.connection_moved(ConnectionState::Reading, ConnectionState::Waiting);
+            self.worker.recorder.connection_moved(self.state, ConnectionState::Waiting);
             if next == Next::Close || x.request.buffer.is_empty() {
                 return next;
             }
@@ -126,6 +129,8 @@ impl<S: ClientStream> Connection<S> {
             Err(NoHead::Refused(reject)) => return self.refuse(x, reject).await,
         }
         self.worker.recorder.request_started();
+        self.worker.recorder.connection_moved(ConnectionState::Reading, ConnectionState::Writing);
+        self.state = ConnectionState::Writing;
         let now = self.worker.clock.refresh();
         x.times.start = now;
         x.times.now = now;
