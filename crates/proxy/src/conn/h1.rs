@@ -361,9 +361,13 @@ impl<S: ClientStream> Connection<S> {
         let mut left = LINGER_BYTES;
         poll_fn(|cx| {
             loop {
+                // Enough was thrown away, but the answer may still be on its way: what is unread now waits with it.
+                if left == 0 {
+                    return timer.poll_expired(cx);
+                }
                 let mut room = tokio::io::ReadBuf::new(&mut sink);
                 match std::pin::Pin::new(&mut *stream).poll_read(cx, &mut room) {
-                    Poll::Ready(Ok(())) if !room.filled().is_empty() && left > 0 => {
+                    Poll::Ready(Ok(())) if !room.filled().is_empty() => {
                         left = left.saturating_sub(room.filled().len());
                     }
                     Poll::Ready(_) => return Poll::Ready(()),
