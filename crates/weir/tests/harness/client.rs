@@ -64,7 +64,8 @@ impl RawClient {
         self.wire.arrives_within(time).then(|| self.try_response())
     }
 
-    fn try_response_to(&mut self, method: &str) -> Result<Response, Fault> {
+    /// Reads an answer to a request with this method, or says why there is none.
+    pub(crate) fn try_response_to(&mut self, method: &str) -> Result<Response, Fault> {
         let head = self.wire.head()?.ok_or(Fault::Closed)?;
         let framing = head.response_framing(method)?;
         let (body, trailers) = self.wire.body(framing)?;
