@@ -1,11 +1,15 @@
 //! What each hook may see and do.
 
+use std::any::Any;
+use std::net::IpAddr;
+
 use weir_expr::{Source, Value, Variable};
 use weir_telemetry::metrics::Recorder;
 use weir_wire::name::FieldName;
 
 use crate::consumer::ConsumerMatch;
-use crate::exchange::{Client, Exchange};
+use crate::exchange::{AddrText, Client, Exchange};
+use crate::mark::{Mark, Note};
 use crate::request::Request;
 use crate::response::{BodySource, Origin, Response};
 use crate::{Failure, Flow, Reply};
@@ -54,6 +58,27 @@ impl RequestCx<'_> {
     #[must_use]
     pub fn unix_ms(&self) -> u64 {
         self.0.times.unix_ms
+    }
+
+    /// Takes another address for the client's, and another port where one is known: from here on it is what variables,
+    /// limits, logs and the upstream are told. The peer's own stays in [`Client::peer`].
+    pub fn set_client_addr(&mut self, addr: IpAddr, port: Option<u16>) {
+        let client = &mut self.0.client;
+        client.addr = addr;
+        client.addr_text = AddrText::new(addr);
+        client.port = port.unwrap_or(client.port);
+    }
+
+    /// Leaves two numbers for the later phases of this exchange, which find them with `noted`; a later note under the
+    /// same mark takes the place of an earlier one.
+    pub fn note(&mut self, mark: Mark, note: Note) {
+        self.0.notes.set(mark, note);
+    }
+
+    /// What [`RequestCx::note`] left.
+    #[must_use]
+    pub fn noted(&self, mark: Mark) -> Option<Note> {
+        self.0.notes.get(mark)
     }
 
     /// The consumer found so far.
@@ -256,10 +281,21 @@ impl ResponseCx<'_> {
     }
 
     /// Leaves a mark that the plugin finds again with [`BodyCx::is_marked`]. As soon as one plugin asks for the body all
-    /// that have a body phase are called, so one that asks on some conditions alone has to remember. The mark is a number
-    /// that no other instance has.
-    pub fn mark(&mut self, mark: u64) {
+    /// that have a body phase are called, so one that asks on some conditions alone has to remember.
+    pub fn mark(&mut self, mark: Mark) {
         self.0.response.marks.push(mark);
+    }
+
+    /// Leaves state for the body phase, such as a compressor, which finds it with [`BodyCx::state`]. It allocates: for
+    /// plugins whose work is large beside that.
+    pub fn put_state<T: Any>(&mut self, mark: Mark, state: T) {
+        self.0.response.states.put(mark, Box::new(state));
+    }
+
+    /// What [`RequestCx::note`] left.
+    #[must_use]
+    pub fn noted(&self, mark: Mark) -> Option<Note> {
+        self.0.notes.get(mark)
     }
 }
 
@@ -270,8 +306,19 @@ pub struct BodyCx<'a>(pub &'a mut Exchange);
 impl BodyCx<'_> {
     /// Whether [`ResponseCx::mark`] was called with this mark for this response.
     #[must_use]
-    pub fn is_marked(&self, mark: u64) -> bool {
+    pub fn is_marked(&self, mark: Mark) -> bool {
         self.0.response.marks.contains(&mark)
+    }
+
+    /// What [`ResponseCx::put_state`] left for this response.
+    pub fn state<T: Any>(&mut self, mark: Mark) -> Option<&mut T> {
+        self.0.response.states.get(mark)
+    }
+
+    /// What [`RequestCx::note`] left.
+    #[must_use]
+    pub fn noted(&self, mark: Mark) -> Option<Note> {
+        self.0.notes.get(mark)
     }
 
     /// Where variables are read from.
@@ -288,4 +335,12 @@ pub struct LogCx<'a> {
     pub exchange: &'a Exchange,
     /// The worker's metrics.
     pub recorder: &'a Recorder,
+}
+
+impl LogCx<'_> {
+    /// What [`RequestCx::note`] left.
+    #[must_use]
+    pub fn noted(&self, mark: Mark) -> Option<Note> {
+        self.exchange.notes.get(mark)
+    }
 }

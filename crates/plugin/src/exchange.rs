@@ -11,6 +11,7 @@ use weir_telemetry::metrics::Label;
 use weir_wire::fields::Fields;
 
 use crate::consumer::ConsumerMatch;
+use crate::mark::Notes;
 use crate::request::Request;
 use crate::response::Response;
 use crate::tables::{RouteInfo, Tables};
@@ -56,6 +57,7 @@ pub struct Exchange {
     pub out: Vec<u8>,
     /// Room for a plugin to build a value in.
     pub scratch: Vec<u8>,
+    pub(crate) notes: Notes,
     pub(crate) request_id: OnceCell<[u8; 32]>,
     pub(crate) moment: OnceCell<Moment>,
 }
@@ -191,6 +193,7 @@ impl Default for Exchange {
             sent_head: 0,
             out: Vec::with_capacity(2 << 10),
             scratch: Vec::with_capacity(256),
+            notes: Notes::default(),
             request_id: OnceCell::new(),
             moment: OnceCell::new(),
         }
@@ -213,6 +216,7 @@ impl Exchange {
         self.sent = 0;
         self.sent_head = 0;
         self.out.clear();
+        self.notes.clear();
         self.request_id.take();
         self.moment.take();
     }

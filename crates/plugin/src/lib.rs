@@ -13,6 +13,7 @@ mod consumer;
 mod context;
 mod definition;
 mod exchange;
+mod mark;
 mod request;
 mod response;
 mod state;
@@ -23,6 +24,7 @@ pub use consumer::{Consumer, ConsumerMatch, Consumers};
 pub use context::{BodyCx, LogCx, RequestCx, ResponseCx, UpstreamCx};
 pub use definition::{AuthEntry, BuildCx, Credentials, Define, Definition, Invalid};
 pub use exchange::{AddrText, Client, Exchange, Times, Try, UpstreamInfo};
+pub use mark::{Mark, Note};
 pub use request::{Request, UpstreamTarget};
 pub use response::{BodySource, Origin, Response};
 pub use state::{Shared, StateRegistry};
@@ -89,6 +91,9 @@ pub enum Flow {
     Respond(Reply),
     /// The plugin has to wait: [`Plugin::request_io`] is called.
     Suspend,
+    /// The plugin needs the whole request body: it is collected, up to `limits.buffered_body` (413 above), and the same
+    /// hook is called again; [`RequestCx::body`] then has it. For the hooks of the request phases.
+    AwaitBody,
     /// The plugin cannot decide; the request is refused.
     Abort(Failure),
 }

@@ -4,6 +4,7 @@ use weir_wire::buffer::Buffer;
 use weir_wire::head::ResponseHead;
 
 use crate::Failure;
+use crate::mark::{Mark, States};
 
 /// A response on its way to the client.
 #[derive(Debug)]
@@ -23,7 +24,8 @@ pub struct Response {
     /// Whether the body is collected whole before plugins see it.
     pub collected: bool,
     /// What plugins left in the response phase for their body phase.
-    pub(crate) marks: Vec<u64>,
+    pub(crate) marks: Vec<Mark>,
+    pub(crate) states: States,
 }
 
 /// Who gave a response.
@@ -61,6 +63,7 @@ impl Response {
             filtered: false,
             collected: false,
             marks: Vec::new(),
+            states: States::default(),
         }
     }
 
@@ -78,6 +81,7 @@ impl Response {
         self.filtered = false;
         self.collected = false;
         self.marks.clear();
+        self.states.0.clear();
     }
 
     /// Begins an answer made here: no fields, no body.

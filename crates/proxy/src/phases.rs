@@ -140,6 +140,7 @@ impl Requests {
                 Some(Verdict::Answered)
             }
             Flow::Suspend => Some(Verdict::Suspended(step)),
+            Flow::AwaitBody => Some(Verdict::Failed(Failure::internal("no body can be collected"))),
             Flow::Abort(failure) => Some(Verdict::Failed(failure)),
         }
     }

@@ -226,7 +226,8 @@ fn answer_to(client: &mut RawClient, plan: &Plan) -> bool {
             "{plan:?}"
         );
     }
-    let response = client.try_response_to(plan.method).unwrap_or_else(|fault| panic!("no answer to {plan:?}: {fault:?}"));
+    let response =
+        client.try_response_to(plan.method).unwrap_or_else(|fault| panic!("no answer to {plan:?}: {fault:?}"));
     let expected = if plan.answer == Kind::NoContent { 204 } else { 200 };
     assert_eq!(response.status, expected, "{plan:?}: {:?} {}", response.fields, response.text());
     assert_eq!(response.field("x-id"), Some(own.as_str()), "another one's answer to {plan:?}");

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_config::Vars;
 use weir_expr::{Expr, Source, Template};
-use weir_plugin::{BodyCx, BuildCx, Define, Failure, Flow, Invalid, Phases, Plugin, ResponseCx};
+use weir_plugin::{BodyCx, BuildCx, Define, Failure, Flow, Invalid, Mark, Phases, Plugin, ResponseCx};
 use weir_wire::name::Known;
 
 use super::edits::{Edit, Edits, removed};
@@ -138,14 +138,13 @@ vars:
     }
 
     fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        static MARKS: AtomicU64 = AtomicU64::new(0);
         Ok(Arc::new(Rewriting {
             status: conf.status_code,
             edits: conf.edits()?,
             body: conf.body()?,
             filters: conf.filters()?,
             vars: conf.vars.map(|vars| vars.expr().clone()),
-            mark: MARKS.fetch_add(1, Relaxed),
+            mark: Mark::unique(),
             warned: AtomicBool::new(false),
         }))
     }
@@ -208,7 +207,7 @@ struct Rewriting {
     filters: Box<[Filter]>,
     vars: Option<Expr>,
     /// Tells this instance from others.
-    mark: u64,
+    mark: Mark,
     /// Whether the log was told of a body that could not be read.
     warned: AtomicBool,
 }
