@@ -4,34 +4,37 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 
 use socket2::{Domain, Protocol, Socket, Type};
-use weir_config::settings::ListenAddr;
+
+use crate::Bound;
 
 /// Connections the kernel holds until they are accepted.
 const BACKLOG: i32 = 4096;
 
-/// Bound listeners.
-pub(crate) struct Bound {
-    /// As bound: port 0 has become a real one.
-    pub(crate) addresses: Vec<SocketAddr>,
-    /// For each worker, one for each address.
-    pub(crate) by_worker: Vec<Vec<TcpListener>>,
+/// A listening socket of a worker.
+pub(crate) struct Listening {
+    pub(crate) socket: TcpListener,
+    /// Whether it speaks TLS.
+    pub(crate) tls: bool,
 }
 
-/// Binds every address once for each worker.
-pub(crate) fn bind_all(addresses: &[ListenAddr], workers: usize) -> io::Result<Bound> {
-    let mut bound = Bound { addresses: Vec::new(), by_worker: (0..workers).map(|_| Vec::new()).collect() };
-    for wanted in addresses {
-        let mut address = wanted.0;
-        for listeners in &mut bound.by_worker {
-            let listener = bind(address)
+/// Binds every address once for each worker: the addresses as bound, and each worker's listeners.
+pub(crate) fn bind_all(
+    wanted: impl Iterator<Item = (SocketAddr, bool)>,
+    workers: usize,
+) -> io::Result<(Vec<Bound>, Vec<Vec<Listening>>)> {
+    let mut addresses = Vec::new();
+    let mut by_worker: Vec<Vec<Listening>> = (0..workers).map(|_| Vec::new()).collect();
+    for (mut address, tls) in wanted {
+        for listeners in &mut by_worker {
+            let socket = bind(address)
                 .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
             // The first one finds the port for the others.
-            address = listener.local_addr()?;
-            listeners.push(listener);
+            address = socket.local_addr()?;
+            listeners.push(Listening { socket, tls });
         }
-        bound.addresses.push(address);
+        addresses.push(Bound { address, tls });
     }
-    Ok(bound)
+    Ok((addresses, by_worker))
 }
 
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
