@@ -266,13 +266,23 @@ impl<S: ClientStream> Connection<S> {
         x.timed = self.worker.access_log.is_some() || phases::has_log(x, snapshot);
         let mut requests = Requests::default();
         let mut verdict = requests.run(x, snapshot);
-        while let Verdict::Suspended(step) = verdict {
-            let flow = step.plugin.request_io(&mut RequestCx(x)).await;
-            x.times.now = self.worker.clock.refresh();
-            verdict = match requests.resumed(flow, step, x) {
-                Some(verdict) => verdict,
-                None => requests.run(x, snapshot),
+        loop {
+            let next = match verdict {
+                Verdict::Suspended(step) => {
+                    let flow = step.plugin.request_io(&mut RequestCx(x)).await;
+                    x.times.now = self.worker.clock.refresh();
+                    requests.resumed(flow, step, x)
+                }
+                Verdict::AwaitsBody(step) => {
+                    if let Err(reject) = self.collect_body(x).await {
+                        return self.fail_body(x, local, reject).await;
+                    }
+                    x.times.now = self.worker.clock.refresh();
+                    requests.collected(step, x)
+                }
+                _ => break,
             };
+            verdict = next.unwrap_or_else(|| requests.run(x, snapshot));
         }
         match verdict {
             Verdict::Forward(route) => match route.upstream.and_then(|u| snapshot.upstreams.get(u as usize)) {
@@ -285,7 +295,7 @@ impl<S: ClientStream> Connection<S> {
             Verdict::Answered => self.send_reply(x, local).await,
             Verdict::Failed(failure) => self.fail(x, local, failure).await,
             // The loop above ends only otherwise.
-            Verdict::Suspended(_) => Next::Close,
+            Verdict::Suspended(_) | Verdict::AwaitsBody(_) => Next::Close,
         }
     }
 
@@ -321,6 +331,9 @@ impl<S: ClientStream> Connection<S> {
     /// Throws the rest of the request body away, so that the next request can be read, and gives where that begins;
     /// `None` when that is too much.
     pub(crate) async fn discard_body(&mut self, x: &mut Exchange) -> Option<usize> {
+        if let Some(end) = x.request.body_end() {
+            return Some(end);
+        }
         let head = &x.request.head;
         let mut pump = relay::Pump::new(head.framing, relay::Encode::Plain, head.len);
         let expected = head.expect_continue;
