@@ -28,7 +28,6 @@ pub use snapshot::Snapshot;
 pub use upstream::resolve::Resolver;
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -36,7 +35,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use weir_config::Settings;
-use weir_config::settings::Workers;
+use weir_config::settings::{ListenAddr, Workers};
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
 
@@ -46,7 +45,7 @@ use worker::{Shared, Start};
 /// The running workers.
 #[derive(Debug)]
 pub struct DataPlane {
-    addresses: Vec<SocketAddr>,
+    addresses: Vec<ListenAddr>,
     workers: Vec<Running>,
     snapshots: watch::Sender<Option<Arc<Snapshot>>>,
     drain: watch::Sender<bool>,
@@ -100,7 +99,7 @@ impl DataPlane {
 
     /// The bound addresses, in the order of the settings.
     #[must_use]
-    pub fn addresses(&self) -> &[SocketAddr] {
+    pub fn addresses(&self) -> &[ListenAddr] {
         &self.addresses
     }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 
 use socket2::{Domain, Protocol, Socket, Type};
-use weir_config::settings::ListenAddr;
+use weir_config::settings::{ListenAddr, Listener};
 
 /// Connections the kernel holds until they are accepted.
 const BACKLOG: i32 = 4096;
@@ -12,16 +12,19 @@ const BACKLOG: i32 = 4096;
 /// Bound listeners.
 pub(crate) struct Bound {
     /// As bound: port 0 has become a real one.
-    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) addresses: Vec<ListenAddr>,
     /// For each worker, one for each address.
     pub(crate) by_worker: Vec<Vec<TcpListener>>,
 }
 
 /// Binds every address once for each worker.
-pub(crate) fn bind_all(addresses: &[ListenAddr], workers: usize) -> io::Result<Bound> {
+pub(crate) fn bind_all(wanted: &[Listener], workers: usize) -> io::Result<Bound> {
     let mut bound = Bound { addresses: Vec::new(), by_worker: (0..workers).map(|_| Vec::new()).collect() };
-    for wanted in addresses {
-        let mut address = wanted.0;
+    for listener in wanted {
+        let ListenAddr::Tcp(mut address) = listener.address else { return Err(not_yet("Unix sockets")) };
+        if listener.proxy_protocol {
+            return Err(not_yet("the PROXY protocol"));
+        }
         for listeners in &mut bound.by_worker {
             let listener = bind(address)
                 .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
@@ -29,9 +32,13 @@ pub(crate) fn bind_all(addresses: &[ListenAddr], workers: usize) -> io::Result<B
             address = listener.local_addr()?;
             listeners.push(listener);
         }
-        bound.addresses.push(address);
+        bound.addresses.push(ListenAddr::Tcp(address));
     }
     Ok(bound)
+}
+
+fn not_yet(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, format!("not supported yet: {what}"))
 }
 
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
