@@ -29,7 +29,6 @@ pub use snapshot::Snapshot;
 pub use upstream::resolve::Resolver;
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -37,7 +36,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use weir_config::Settings;
-use weir_config::settings::Workers;
+use weir_config::settings::{ListenAddr, Workers};
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
 
@@ -45,10 +44,10 @@ use options::Options;
 use worker::{Shared, Start};
 
 /// An address that traffic is accepted at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bound {
     /// The address; port 0 of the settings has become a real one.
-    pub address: SocketAddr,
+    pub address: ListenAddr,
     /// Whether it speaks TLS.
     pub tls: bool,
 }
@@ -84,7 +83,7 @@ impl DataPlane {
         };
         let listen = &settings.listen;
         let wanted =
-            listen.http.iter().map(|addr| (addr.0, false)).chain(listen.https.iter().map(|addr| (addr.0, true)));
+            listen.http.iter().map(|listener| (listener, false)).chain(listen.https.iter().map(|listener| (listener, true)));
         let (addresses, by_worker) = listener::bind_all(wanted, count)?;
         let options = Arc::new(Options::new(settings));
         let (snapshots, _) = watch::channel(None);

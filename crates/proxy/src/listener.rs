@@ -4,6 +4,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 
 use socket2::{Domain, Protocol, Socket, Type};
+use weir_config::settings::{ListenAddr, Listener};
 
 use crate::Bound;
 
@@ -18,13 +19,17 @@ pub(crate) struct Listening {
 }
 
 /// Binds every address once for each worker: the addresses as bound, and each worker's listeners.
-pub(crate) fn bind_all(
-    wanted: impl Iterator<Item = (SocketAddr, bool)>,
+pub(crate) fn bind_all<'a>(
+    wanted: impl Iterator<Item = (&'a Listener, bool)>,
     workers: usize,
 ) -> io::Result<(Vec<Bound>, Vec<Vec<Listening>>)> {
     let mut addresses = Vec::new();
     let mut by_worker: Vec<Vec<Listening>> = (0..workers).map(|_| Vec::new()).collect();
-    for (mut address, tls) in wanted {
+    for (listener, tls) in wanted {
+        let ListenAddr::Tcp(mut address) = listener.address else { return Err(not_yet("Unix sockets")) };
+        if listener.proxy_protocol {
+            return Err(not_yet("the PROXY protocol"));
+        }
         for listeners in &mut by_worker {
             let socket = bind(address)
                 .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
@@ -32,9 +37,13 @@ pub(crate) fn bind_all(
             address = socket.local_addr()?;
             listeners.push(Listening { socket, tls });
         }
-        addresses.push(Bound { address, tls });
+        addresses.push(Bound { address: ListenAddr::Tcp(address), tls });
     }
     Ok((addresses, by_worker))
+}
+
+fn not_yet(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, format!("not supported yet: {what}"))
 }
 
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
