@@ -3,7 +3,7 @@
 //! | group | plugins |
 //! |---|---|
 //! | `auth` | `basic-auth`, `key-auth` |
-//! | `security` | `ip-restriction`, `referer-restriction`, `ua-restriction`, `uri-blocker` |
+//! | `security` | `cors`, `ip-restriction`, `referer-restriction`, `ua-restriction`, `uri-blocker` |
 //! | `traffic` | `limit-count` |
 //! | `transform` | `proxy-rewrite`, `response-rewrite` |
 //! | `general` | `fault-injection`, `mocking`, `request-id` |

@@ -8,6 +8,7 @@ use crate::general::fault_injection::FaultInjection;
 use crate::general::mocking::Mocking;
 use crate::general::request_id::RequestId;
 use crate::observe::prometheus::Prometheus;
+use crate::security::cors::Cors;
 use crate::security::ip_restriction::IpRestriction;
 use crate::security::referer_restriction::RefererRestriction;
 use crate::security::ua_restriction::UaRestriction;
@@ -21,6 +22,7 @@ use crate::transform::response_rewrite::ResponseRewrite;
 pub fn definitions() -> &'static [&'static dyn Definition] {
     &[
         &BasicAuth,
+        &Cors,
         &FaultInjection,
         &IpRestriction,
         &KeyAuth,

@@ -1,6 +1,7 @@
 //! Who and what may come in, and which pages may read the answers.
 
 mod address_set;
+pub(crate) mod cors;
 mod host_set;
 pub(crate) mod ip_restriction;
 pub(crate) mod referer_restriction;

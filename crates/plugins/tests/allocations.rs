@@ -29,6 +29,14 @@ fn main() {
         ("basic-auth", "{hide_credentials: true}", "Authorization: Basic amFjazpwYXNzOndvcmQ=\r\n", true),
         ("basic-auth", "", "Authorization: Basic amFjazp3cm9uZw==\r\n", false),
         ("basic-auth", "", "", false),
+        ("cors", "", "", true),
+        (
+            "cors",
+            "{allow_origins: 'https://a.test,https://b.test', expose_headers: X-A, timing_allow_origins: '**'}",
+            "Origin: https://b.test\r\n",
+            true,
+        ),
+        ("cors", "{allow_origins_by_regex: ['^https://'], allow_headers: '**'}", "Origin: https://b.test\r\n", true),
         ("fault-injection", "{abort: {http_status: 503}}", "", false),
         (
             "fault-injection",
