@@ -6,6 +6,7 @@
 //! | `security` | `cors`, `ip-restriction`, `referer-restriction`, `ua-restriction`, `uri-blocker` |
 //! | `traffic` | `limit-count` |
 //! | `transform` | `proxy-rewrite`, `response-rewrite` |
+//! | `requests` | `request-validation` |
 //! | `general` | `fault-injection`, `mocking`, `request-id` |
 //! | `observe` | `prometheus` |
 //!
@@ -21,6 +22,7 @@ mod query;
 pub mod reference;
 pub mod registry;
 mod rejection;
+mod requests;
 mod security;
 mod traffic;
 mod transform;

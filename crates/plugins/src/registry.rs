@@ -8,6 +8,7 @@ use crate::general::fault_injection::FaultInjection;
 use crate::general::mocking::Mocking;
 use crate::general::request_id::RequestId;
 use crate::observe::prometheus::Prometheus;
+use crate::requests::request_validation::RequestValidation;
 use crate::security::cors::Cors;
 use crate::security::ip_restriction::IpRestriction;
 use crate::security::referer_restriction::RefererRestriction;
@@ -32,6 +33,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &ProxyRewrite,
         &RefererRestriction,
         &RequestId,
+        &RequestValidation,
         &ResponseRewrite,
         &UaRestriction,
         &UriBlocker,

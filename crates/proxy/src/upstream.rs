@@ -1,9 +1,12 @@
 //! Upstreams as the path of a request needs them.
 
+pub(crate) mod addresses;
 pub(crate) mod balance;
 pub(crate) mod endpoint;
+mod lookup;
 pub(crate) mod pool;
 pub(crate) mod resolve;
+pub(crate) mod stream;
 
 use std::sync::Arc;
 
