@@ -5,7 +5,7 @@
 //! | `auth` | `basic-auth`, `key-auth` |
 //! | `traffic` | `limit-count` |
 //! | `transform` | `proxy-rewrite`, `response-rewrite` |
-//! | `requests` | `request-validation` |
+//! | `requests` | `client-control`, `real-ip`, `request-validation` |
 //! | `general` | `mocking` |
 //! | `observe` | `prometheus` |
 //!

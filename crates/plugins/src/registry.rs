@@ -6,6 +6,8 @@ use crate::auth::basic_auth::BasicAuth;
 use crate::auth::key_auth::KeyAuth;
 use crate::general::mocking::Mocking;
 use crate::observe::prometheus::Prometheus;
+use crate::requests::client_control::ClientControl;
+use crate::requests::real_ip::RealIp;
 use crate::requests::request_validation::RequestValidation;
 use crate::traffic::limit_count::LimitCount;
 use crate::transform::proxy_rewrite::ProxyRewrite;
@@ -14,5 +16,16 @@ use crate::transform::response_rewrite::ResponseRewrite;
 /// Every plugin, in the order of names.
 #[must_use]
 pub fn definitions() -> &'static [&'static dyn Definition] {
-    &[&BasicAuth, &KeyAuth, &LimitCount, &Mocking, &Prometheus, &ProxyRewrite, &RequestValidation, &ResponseRewrite]
+    &[
+        &BasicAuth,
+        &ClientControl,
+        &KeyAuth,
+        &LimitCount,
+        &Mocking,
+        &Prometheus,
+        &ProxyRewrite,
+        &RealIp,
+        &RequestValidation,
+        &ResponseRewrite,
+    ]
 }
