@@ -24,7 +24,10 @@ use crate::relay::{self, Encode, Pump};
 use crate::snapshot::{Local, Route};
 use crate::sys::Socket;
 use crate::timer::Timer;
+use crate::tls;
+use crate::tls::stream::TlsStream;
 use crate::upstream::pool::Connection as Node;
+use crate::upstream::stream::{NodeStream, NodeTls};
 use crate::upstream::{Node as NodeConfig, Timeouts, Upstream};
 use crate::worker::Worker;
 
@@ -105,12 +108,13 @@ impl<S: ClientStream> Connection<S> {
         let begin = x.times.now;
         x.upstream.tries.push(Try { addr: None, status: 0, begin, connected: 0, head: 0, end: 0 });
         phases::before_upstream(x, &local.snapshot).map_err(Ended::final_)?;
-        let mut kept = self.worker.pools.take(&config.endpoint, self.timer.now(), &self.worker.recorder);
+        let host = head::host_for(x, upstream, config);
+        let mut kept = self.worker.pools.take(&config.endpoint, host, self.timer.now(), &self.worker.recorder);
         loop {
             let reused = kept.is_some();
             let node = match kept.take() {
                 Some(node) => node,
-                None => self.connect(x, config, timeouts.connect).await.map_err(|f| Ended {
+                None => self.connect(x, upstream, config, timeouts.connect).await.map_err(|f| Ended {
                     failure: f,
                     again: true,
                     stale: false,
@@ -135,7 +139,13 @@ impl<S: ClientStream> Connection<S> {
     }
 
     /// Opens a connection to a node; of a name's addresses, to one that does not refuse at once.
-    async fn connect(&mut self, x: &mut Exchange, config: &NodeConfig, timeout: u64) -> Result<Node, Failure> {
+    async fn connect(
+        &mut self,
+        x: &mut Exchange,
+        upstream: &Upstream,
+        config: &NodeConfig,
+        timeout: u64,
+    ) -> Result<Node, Failure> {
         let endpoint = &config.endpoint;
         let mut failure = Failure::upstream(502, "node name has no address");
         let (turn, mut tried) = (endpoint.turn(), 0);
@@ -148,6 +158,16 @@ impl<S: ClientStream> Connection<S> {
             }
             match self.connect_to(addr, node, timeout).await {
                 Err(refused) if refused.status == 502 => failure = refused,
+                Ok(Node { stream: NodeStream::Plain(socket), .. }) if endpoint.tls.is_some() => {
+                    let shaken = Box::pin(self.shake_hands(x, upstream, config, socket)).await;
+                    return match shaken {
+                        Ok(stream) => Ok(Node { stream, addr, requests: 0, node }),
+                        Err(failure) => {
+                            self.worker.recorder.upstream_closed(UpstreamState::Active);
+                            Err(failure)
+                        }
+                    };
+                }
                 done => return done,
             }
             tried += 1;
@@ -169,7 +189,40 @@ impl<S: ClientStream> Connection<S> {
             None => return Err(Failure::upstream(504, "connect timed out")),
         };
         self.worker.recorder.upstream_opened(UpstreamState::Active);
-        Ok(Node { stream, addr, requests: 0, node })
+        Ok(Node { stream: NodeStream::Plain(stream), addr, requests: 0, node })
+    }
+
+    /// Sets TLS up on a connection, within what is left of the time to connect. The name asked for is the Host the node
+    /// is sent.
+    async fn shake_hands(
+        &mut self,
+        x: &Exchange,
+        upstream: &Upstream,
+        config: &NodeConfig,
+        socket: Socket,
+    ) -> Result<NodeStream, Failure> {
+        let host = head::host_for(x, upstream, config);
+        let Some(setup) = &config.endpoint.tls else { return Ok(NodeStream::Plain(socket)) };
+        let session = setup.session(host).map_err(|reason| Failure::upstream(502, reason))?;
+        let mut stream = TlsStream::new(socket, session, Vec::new());
+        let (timer, turns) = (&self.timer, &self.worker.turns);
+        let done = {
+            let mut shaking = pin!(tls::shake_hands(&mut stream, turns));
+            poll_fn(|cx| match shaking.as_mut().poll(cx) {
+                Poll::Ready(done) => Poll::Ready(Some(done)),
+                Poll::Pending => timer.poll_expired(cx).map(|()| None),
+            })
+            .await
+        };
+        match done {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                tracing::warn!(node = %config.endpoint.host, %error, "TLS handshake with a node failed");
+                return Err(Failure::upstream(502, "TLS handshake failed"));
+            }
+            None => return Err(Failure::upstream(504, "TLS handshake timed out")),
+        }
+        Ok(NodeStream::Tls(Box::new(NodeTls { stream, host: host.into() })))
     }
 
     /// Sends the head in [`Exchange::out`] and the body, until the head of the response is there.
@@ -371,7 +424,7 @@ impl Upload {
         &mut self,
         cx: &mut std::task::Context<'_>,
         client: &mut C,
-        node: &mut Socket,
+        node: &mut NodeStream,
         buffer: &mut weir_wire::buffer::Buffer,
         timer: &Timer,
     ) -> Poll<Result<(), Reject>> {

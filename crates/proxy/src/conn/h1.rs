@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use weir_plugin::{AddrText, Client, Exchange, Failure, RequestCx, Side};
+use weir_plugin::{AddrText, Client, Exchange, Failure, Request, RequestCx, Side};
 use weir_telemetry::metrics::{ClientError, ConnectionState};
 use weir_wire::Reject;
 use weir_wire::head::{Framing, TOO_MANY_FIELDS};
@@ -19,6 +19,7 @@ use crate::relay;
 use crate::snapshot::Local;
 use crate::sys::Socket;
 use crate::timer::Timer;
+use crate::tls::server::Hosts;
 use crate::worker::Worker;
 
 /// Most bytes of an unread request body that are thrown away to keep a connection.
@@ -34,6 +35,11 @@ pub(crate) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
 
     /// Ready when the client has reset the connection, which nobody who waits for an answer does.
     fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// Whether this request may be served on this connection: its host may ask for a client certificate.
+    fn admit(&self, _request: &Request, _hosts: &Hosts) -> Result<(), Reject> {
+        Ok(())
+    }
 }
 
 impl ClientStream for Socket {
@@ -146,6 +152,9 @@ impl<S: ClientStream> Connection<S> {
         let Some(local) = self.worker.current() else {
             return self.refuse(x, Reject::new(503, "no configuration")).await;
         };
+        if let Err(reject) = self.stream.admit(&x.request, &local.snapshot.tls) {
+            return self.refuse(x, reject).await;
+        }
         let next = if self.is_for_the_gateway(x) {
             let _ = RequestCx(x).reply(200).field("Allow", b"GET, HEAD, POST, PUT, DELETE, PATCH, OPTIONS").done();
             self.send_reply(x, &local).await
