@@ -8,6 +8,8 @@ use crate::general::fault_injection::FaultInjection;
 use crate::general::mocking::Mocking;
 use crate::general::request_id::RequestId;
 use crate::observe::prometheus::Prometheus;
+use crate::requests::client_control::ClientControl;
+use crate::requests::real_ip::RealIp;
 use crate::requests::request_validation::RequestValidation;
 use crate::security::cors::Cors;
 use crate::security::ip_restriction::IpRestriction;
@@ -23,6 +25,7 @@ use crate::transform::response_rewrite::ResponseRewrite;
 pub fn definitions() -> &'static [&'static dyn Definition] {
     &[
         &BasicAuth,
+        &ClientControl,
         &Cors,
         &FaultInjection,
         &IpRestriction,
@@ -31,6 +34,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &Mocking,
         &Prometheus,
         &ProxyRewrite,
+        &RealIp,
         &RefererRestriction,
         &RequestId,
         &RequestValidation,
