@@ -62,9 +62,8 @@ fn take(inherited: &mut Vec<ListenSocket>, asked: &ListenAddr) -> Vec<TcpListene
     let words = asked.to_string();
     let same_words = inherited.iter().any(|s| s.asked == words);
     let is_bound_to = |s: &ListenSocket| s.socket.local_addr().is_ok_and(|address| address == asked.0);
-    let (found, rest) = std::mem::take(inherited)
-        .into_iter()
-        .partition(|s| if same_words { s.asked == words } else { is_bound_to(s) });
+    let (found, rest) =
+        std::mem::take(inherited).into_iter().partition(|s| if same_words { s.asked == words } else { is_bound_to(s) });
     *inherited = rest;
     found.into_iter().map(|s: ListenSocket| s.socket).collect()
 }

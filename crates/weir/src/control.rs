@@ -11,6 +11,7 @@
 
 use std::future::pending;
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -67,17 +68,16 @@ pub(crate) struct Gateway {
     pub(crate) error_log: Arc<ErrorLog>,
     pub(crate) watch: Watch,
     pub(crate) inherited: Inherited,
-    pub(crate) keeping: Keeping,
+    /// The pipe to the process that was started first, if that is another one.
+    pub(crate) keeper: Option<OwnedFd>,
 }
 
 /// Serves until SIGTERM or SIGINT, or until a new process has taken over; then drains. `predecessor` is told when this
 /// process serves. Gives the task of a process that stays when it has handed over.
-pub(crate) async fn serve(
-    gateway: Gateway,
-    predecessor: &mut Option<Predecessor>,
-) -> anyhow::Result<Option<Keeper>> {
-    let Gateway { program, settings, rules, snapshot, digest, fingerprint, metrics, access_log, error_log, .. } = gateway;
-    let (watch, mut inherited, keeping) = (gateway.watch, gateway.inherited, gateway.keeping);
+pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor>) -> anyhow::Result<Option<Keeper>> {
+    let Gateway { program, settings, rules, snapshot, digest, fingerprint, metrics, access_log, error_log, .. } =
+        gateway;
+    let (watch, mut inherited, keeping) = (gateway.watch, gateway.inherited, Keeping::new(gateway.keeper)?);
     let mut signals = Signals::catch()?;
     let hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
     let mut tasks = JoinSet::new();
@@ -144,7 +144,8 @@ pub(crate) async fn serve(
     };
     let reloading = tasks.spawn(reloader.run(watch, hangup));
 
-    let mut upgrades = Upgrades { program, limit: settings.timeouts.upgrade.duration(), listening, keeping, under_way: None };
+    let limit = settings.timeouts.upgrade.duration();
+    let mut upgrades = Upgrades { program, limit, listening, keeping: &keeping, under_way: None };
     let mut housekeeping = interval(HOUSEKEEPING);
     housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let end = loop {
@@ -155,6 +156,7 @@ pub(crate) async fn serve(
                 Asked::Upgrade => upgrades.begin(&*data_plane.read().await),
             },
             Some(keeper) = upgrades.handed_over(&error_log) => break End::HandedOver(keeper),
+            () = keeping.lost() => break End::Signal("none, but the process that was started first is gone"),
             _ = housekeeping.tick() => clean_up(&data_plane, &rules, &metrics).await,
             Some(ended) = tasks.join_next() => {
                 let reason = ended.err().map(|error| error.to_string()).unwrap_or_default();
@@ -193,15 +195,15 @@ enum End {
 }
 
 /// The upgrade under way, and what one needs.
-struct Upgrades {
+struct Upgrades<'a> {
     program: Program,
     limit: Duration,
     listening: Listening,
-    keeping: Keeping,
+    keeping: &'a Keeping,
     under_way: Option<(Pin<Box<dyn Future<Output = anyhow::Result<Successor>>>>, Prepared)>,
 }
 
-impl Upgrades {
+impl Upgrades<'_> {
     /// Starts a new process, if none is starting.
     fn begin(&mut self, data_plane: &DataPlane) {
         if self.under_way.is_some() {

@@ -207,12 +207,7 @@ impl Channel {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = loop {
-            let received = recvmsg(
-                &self.0,
-                &mut [IoSliceMut::new(&mut bytes)],
-                &mut control,
-                RecvFlags::CMSG_CLOEXEC,
-            );
+            let received = recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC);
             match received {
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::CONNRESET) => return Ok(None),

@@ -2,7 +2,8 @@
 //!
 //! A shell, a container or a supervisor knows the gateway by its process id, and takes its end for the gateway's. So
 //! the first process stays when others have taken over: it passes signals on to the one that serves, and ends when the
-//! last one has, as that did. Under systemd, which can be told of a new main process, it does not stay.
+//! last one has, as that did; should it be killed, the others stop. Under systemd, which can be told of a new main
+//! process, it does not stay.
 //!
 //! ```text
 //!  first process ◄── pipe: "ID of the process that serves", its end when all have ended ──┐
@@ -10,6 +11,7 @@
 //!     └──────────────────────────────────────────────► second, third, … process, each with the pipe
 //! ```
 
+use std::future::pending;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Child;
 use std::sync::Arc;
@@ -18,8 +20,8 @@ use std::time::Duration;
 use anyhow::Context;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal as Number, WaitOptions, WaitStatus, kill_process, set_child_subreaper, wait};
-use tokio::io::{AsyncBufReadExt, BufReader, Lines};
-use tokio::net::unix::pipe::Receiver;
+use tokio::io::{AsyncBufReadExt, BufReader, Interest, Lines};
+use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -36,7 +38,7 @@ pub(crate) enum Keeping {
     /// This process.
     Here,
     /// The one that reads this pipe.
-    Elsewhere(OwnedFd),
+    Elsewhere(Sender),
 }
 
 /// What is kept ready while a new process starts.
@@ -58,12 +60,22 @@ const LAST_STATUS: Duration = Duration::from_secs(5);
 
 impl Keeping {
     /// `pipe` is what the process before this one has passed on.
-    pub(crate) fn new(pipe: Option<OwnedFd>) -> Self {
+    pub(crate) fn new(pipe: Option<OwnedFd>) -> anyhow::Result<Self> {
         match pipe {
-            Some(pipe) => Self::Elsewhere(pipe),
+            Some(pipe) => Ok(Self::Elsewhere(Sender::from_owned_fd(pipe).context("no pipe to the first process")?)),
             // The end of the first process of a container is the container's, whoever is told of another.
-            None if systemd::listens() && std::process::id() != 1 => Self::Nobody,
-            None => Self::Here,
+            None if systemd::listens() && std::process::id() != 1 => Ok(Self::Nobody),
+            None => Ok(Self::Here),
+        }
+    }
+
+    /// Waits for the end of the process that stays, if that is another one.
+    pub(crate) async fn lost(&self) {
+        let Self::Elsewhere(pipe) = self else { return pending().await };
+        // Nobody reads any more: an error of a pipe that is written to.
+        if let Err(error) = pipe.ready(Interest::ERROR).await {
+            tracing::warn!(%error, "the first process cannot be watched");
+            pending().await
         }
     }
 

@@ -16,7 +16,6 @@ use crate::error_log::ErrorLog;
 use crate::failure::Failure;
 use crate::handover::{Inheritance, Predecessor};
 use crate::inherited::Inherited;
-use crate::keeper::Keeping;
 use crate::reload::log_findings;
 use crate::rules::{Rules, fingerprint};
 use crate::upgrade::Program;
@@ -103,7 +102,7 @@ fn run_with(
         error_log: Arc::clone(&error_log),
         watch,
         inherited,
-        keeping: Keeping::new(keeper),
+        keeper,
     };
     let ended = runtime.block_on(control::serve(gateway, predecessor));
     if access_log.is_some_and(|log| !log.close(LAST_WRITES)) {

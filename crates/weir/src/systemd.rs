@@ -70,7 +70,9 @@ pub(crate) fn activated() -> anyhow::Result<Vec<Passed>> {
             "metrics" => "listen.metrics",
             "status" => "listen.status",
             _ if name.ends_with(".socket") => "listen.http",
-            _ => bail!("systemd passes a socket called `{name}`; FileDescriptorName= has to be http, metrics or status"),
+            _ => {
+                bail!("systemd passes a socket called `{name}`; FileDescriptorName= has to be http, metrics or status")
+            }
         };
         let socket = sockets.take_tcp_listener(number).and_then(check).with_context(|| {
             format!("systemd passes a socket called `{name}` that is none for TCP connections (ListenStream=)")

@@ -67,11 +67,7 @@ fn find(name: &Path, folders: OsString) -> Option<PathBuf> {
 }
 
 /// Starts the program and waits until it serves with what it inherits. Dropping the future gives up.
-pub(crate) async fn start(
-    program: Program,
-    inheritance: Inheritance,
-    limit: Duration,
-) -> anyhow::Result<Successor> {
+pub(crate) async fn start(program: Program, inheritance: Inheritance, limit: Duration) -> anyhow::Result<Successor> {
     let began = Instant::now();
     let (channel, stdin) = handover::channel()?;
     let mut starting = Starting(Some(spawn(&program, stdin)?));
