@@ -32,6 +32,8 @@ pub struct Settings {
     pub router: RouterMode,
     /// What is done to a path before routes are matched.
     pub uri: UriHandling,
+    /// TLS towards clients and upstreams.
+    pub tls: Tls,
     /// What is refused or closed for being too much.
     pub limits: Limits,
     /// What is cut for being too slow.
@@ -65,10 +67,29 @@ pub struct Listen {
     /// Traffic over plain HTTP: a list of `ADDRESS:PORT`. Port 0 takes a free one; a line at start names it.
     #[schemars(length(min = 1, max = 64))]
     pub http: Vec<ListenAddr>,
+    /// Traffic over TLS: a list of `ADDRESS:PORT`, which may be empty. Certificates come from `ssls` of the rules; with
+    /// none there, one made at start shows that the listener works, and clients do not trust it.
+    #[schemars(length(max = 64))]
+    pub https: Vec<ListenAddr>,
     /// Prometheus metrics: `ADDRESS:PORT` or `off`.
     pub metrics: Endpoint,
     /// `/status` and `/status/ready`: `ADDRESS:PORT` or `off`.
     pub status: Endpoint,
+}
+
+/// TLS towards clients and upstreams.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tls {
+    /// The name whose certificate is shown to clients that ask for none, such as those that know the address alone.
+    /// Empty: they are refused.
+    #[schemars(length(max = 253), regex(pattern = r"^[0-9a-zA-Z._-]*$"), extend("x-expected" = "a host name"))]
+    pub fallback_sni: String,
+    /// Whether clients get tickets to resume their session with. Their keys are renewed every six hours.
+    pub session_tickets: bool,
+    /// The authorities that nodes with `tls.verify` are verified by: `system`, or the path of a file in PEM.
+    #[schemars(length(min = 1, max = 4096))]
+    pub trusted_certificate: String,
 }
 
 /// What is done to a path before routes are matched.
@@ -131,6 +152,8 @@ pub struct Timeouts {
     /// From the first byte of a request, or from accepting a connection, to the end of its head. Later is answered
     /// 408.
     pub head: Seconds<100, 3_600_000>,
+    /// From accepting a connection to the end of its TLS handshake. Later it is closed.
+    pub handshake: Seconds<100, 3_600_000>,
     /// How long a kept client connection may be without a request.
     pub idle: Seconds<100, 86_400_000>,
     /// Between two reads of a request body. Later is answered 408.
@@ -232,9 +255,16 @@ impl Default for Listen {
         let addr = |ip: [u8; 4], port| std::net::SocketAddr::new(IpAddr::from(ip), port);
         Self {
             http: vec![ListenAddr(addr([0, 0, 0, 0], 9080))],
+            https: vec![ListenAddr(addr([0, 0, 0, 0], 9443))],
             metrics: Endpoint::On(addr([127, 0, 0, 1], 9091)),
             status: Endpoint::On(addr([127, 0, 0, 1], 7085)),
         }
+    }
+}
+
+impl Default for Tls {
+    fn default() -> Self {
+        Self { fallback_sni: String::new(), session_tickets: true, trusted_certificate: "system".into() }
     }
 }
 
@@ -262,6 +292,7 @@ impl Default for Timeouts {
     fn default() -> Self {
         Self {
             head: Seconds::constant(10_000),
+            handshake: Seconds::constant(10_000),
             idle: Seconds::constant(75_000),
             body: Seconds::constant(60_000),
             send: Seconds::constant(60_000),

@@ -18,6 +18,7 @@ mod snapshot;
 #[allow(unsafe_code, reason = "the one place: registering descriptors with the reactor")]
 mod sys;
 mod timer;
+mod tls;
 mod upstream;
 mod worker;
 
@@ -41,13 +42,23 @@ use weir_config::settings::Workers;
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
 
+use listener::{HTTP, HTTPS, Listeners, Wanted};
 use options::Options;
 use worker::{Drain, Shared, Start};
+
+/// An address that traffic is accepted at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bound {
+    /// The address; port 0 of the settings has become a real one.
+    pub address: SocketAddr,
+    /// Whether it speaks TLS.
+    pub tls: bool,
+}
 
 /// The running workers.
 #[derive(Debug)]
 pub struct DataPlane {
-    addresses: Vec<SocketAddr>,
+    addresses: Vec<Bound>,
     workers: Vec<Running>,
     snapshots: watch::Sender<Option<Arc<Snapshot>>>,
     drain: watch::Sender<Drain>,
@@ -81,13 +92,16 @@ impl DataPlane {
             Workers::Auto => std::thread::available_parallelism().map_or(1, usize::from),
             Workers::Count(n) => usize::from(n.get()),
         };
-        let bound = listener::bind_all(&settings.listen.http, count, inherited)?;
+        let listen = &settings.listen;
+        let plain = listen.http.iter().map(|address| Wanted { setting: HTTP, address: *address, tls: false });
+        let secure = listen.https.iter().map(|address| Wanted { setting: HTTPS, address: *address, tls: true });
+        let Listeners { addresses, by_worker, sockets } = listener::bind_all(plain.chain(secure), count, inherited)?;
         let options = Arc::new(Options::new(settings));
         let (snapshots, _) = watch::channel(None);
         let (drain, _) = watch::channel(Drain::No);
         let shared = Arc::new(Shared::default());
         let mut workers = Vec::with_capacity(count);
-        for (number, listeners) in bound.by_worker.into_iter().enumerate() {
+        for (number, listeners) in by_worker.into_iter().enumerate() {
             let revision = Arc::new(AtomicU64::new(0));
             let start = Start {
                 options: Arc::clone(&options),
@@ -104,13 +118,12 @@ impl DataPlane {
                 .spawn(move || worker::run(start).inspect_err(|error| tracing::error!(%error, "worker ended")))?;
             workers.push(Running { thread, revision });
         }
-        let (addresses, sockets) = (bound.addresses, bound.sockets);
         Ok(Self { addresses, workers, snapshots, drain, shared, sockets, retired: Vec::new() })
     }
 
-    /// The bound addresses, in the order of the settings.
+    /// The bound addresses, in the order of the settings, those with TLS last.
     #[must_use]
-    pub fn addresses(&self) -> &[SocketAddr] {
+    pub fn addresses(&self) -> &[Bound] {
         &self.addresses
     }
 
@@ -154,8 +167,7 @@ impl DataPlane {
     /// # Errors
     /// There are too many open files.
     pub fn sockets(&self) -> io::Result<Vec<ListenSocket>> {
-        let again = |s: &ListenSocket| Ok(ListenSocket { asked: s.asked.clone(), socket: s.socket.try_clone()? });
-        self.sockets.iter().map(again).collect()
+        self.sockets.iter().map(ListenSocket::try_clone).collect()
     }
 
     /// Open client connections.

@@ -10,62 +10,92 @@ use std::net::{SocketAddr, TcpListener};
 use socket2::{Domain, Protocol, Socket, Type};
 use weir_config::settings::ListenAddr;
 
+use crate::Bound;
+
 /// Connections the kernel holds until they are accepted.
 const BACKLOG: i32 = 4096;
 
-/// A listening socket, with the address as the settings asked for it: port 0 is bound to another.
+/// Settings that ask for addresses.
+pub(crate) const HTTP: &str = "listen.http";
+pub(crate) const HTTPS: &str = "listen.https";
+
+/// A listening socket, with what it was opened for: an address of the settings may be bound to another port.
 #[derive(Debug)]
 pub struct ListenSocket {
-    /// The address as the settings give it.
+    /// The setting, such as `listen.http`.
+    pub setting: String,
+    /// The address as the setting gives it.
     pub asked: String,
     /// The bound socket.
     pub socket: TcpListener,
 }
 
-/// Bound listeners.
-pub(crate) struct Bound {
-    /// As bound: port 0 has become a real one.
-    pub(crate) addresses: Vec<SocketAddr>,
+impl ListenSocket {
+    /// Another handle of the socket.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        let socket = self.socket.try_clone()?;
+        Ok(Self { setting: self.setting.clone(), asked: self.asked.clone(), socket })
+    }
+}
+
+/// An address to listen at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) setting: &'static str,
+    pub(crate) address: ListenAddr,
+    pub(crate) tls: bool,
+}
+
+/// A listening socket of a worker.
+pub(crate) struct Listening {
+    pub(crate) socket: TcpListener,
+    /// Whether it speaks TLS.
+    pub(crate) tls: bool,
+}
+
+/// All listening sockets.
+pub(crate) struct Listeners {
+    /// The addresses as bound.
+    pub(crate) addresses: Vec<Bound>,
     /// For each worker, one for each address or more.
-    pub(crate) by_worker: Vec<Vec<TcpListener>>,
+    pub(crate) by_worker: Vec<Vec<Listening>>,
     /// Every socket once more, for a process that takes them over.
     pub(crate) sockets: Vec<ListenSocket>,
 }
 
-/// Listens on every address, once for each worker. What is inherited for an address that nobody asks for is closed.
+/// Listens at every address, once for each worker. What is inherited for an address that nobody asks for is closed.
 pub(crate) fn bind_all(
-    addresses: &[ListenAddr],
+    wanted: impl Iterator<Item = Wanted>,
     workers: usize,
     mut inherited: Vec<ListenSocket>,
-) -> io::Result<Bound> {
+) -> io::Result<Listeners> {
     let by_worker = (0..workers).map(|_| Vec::new()).collect();
-    let mut bound = Bound { addresses: Vec::new(), by_worker, sockets: Vec::new() };
-    for asked in addresses {
-        let open = take(&mut inherited, asked);
-        let open = complete(asked.0, open, workers)
-            .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {asked}: {error}")))?;
-        bound.addresses.push(open.address);
+    let mut all = Listeners { addresses: Vec::new(), by_worker, sockets: Vec::new() };
+    for Wanted { setting, address, tls } in wanted {
+        let open = complete(address.0, take(&mut inherited, setting, &address), workers)
+            .map_err(|error| io::Error::new(error.kind(), format!("{setting}: cannot listen on {address}: {error}")))?;
+        all.addresses.push(Bound { address: open.address, tls });
         for socket in &open.sockets {
-            bound.sockets.push(ListenSocket { asked: asked.to_string(), socket: socket.try_clone()? });
+            let (setting, asked) = (setting.to_owned(), address.to_string());
+            all.sockets.push(ListenSocket { setting, asked, socket: socket.try_clone()? });
         }
         for (number, socket) in open.sockets.into_iter().chain(open.shared).enumerate() {
-            if let Some(listeners) = bound.by_worker.get_mut(number % workers) {
-                listeners.push(socket);
+            if let Some(listeners) = all.by_worker.get_mut(number % workers) {
+                listeners.push(Listening { socket, tls });
             }
         }
     }
-    Ok(bound)
+    Ok(all)
 }
 
 /// The inherited sockets for an address: those that were opened for the same words, or else those that are bound to it.
-fn take(inherited: &mut Vec<ListenSocket>, asked: &ListenAddr) -> Vec<TcpListener> {
-    let words = asked.to_string();
-    let same_words = inherited.iter().any(|s| s.asked == words);
-    let is_bound_to = |s: &ListenSocket| s.socket.local_addr().is_ok_and(|address| address == asked.0);
-    let (found, rest) =
-        std::mem::take(inherited).into_iter().partition(|s| if same_words { s.asked == words } else { is_bound_to(s) });
-    *inherited = rest;
-    found.into_iter().map(|s: ListenSocket| s.socket).collect()
+fn take(inherited: &mut Vec<ListenSocket>, setting: &str, address: &ListenAddr) -> Vec<TcpListener> {
+    let words = address.to_string();
+    let is_same = |s: &ListenSocket| s.setting == setting && s.asked == words;
+    let is_bound = |s: &ListenSocket| s.socket.local_addr().is_ok_and(|bound| bound == address.0);
+    let by_words = inherited.iter().any(is_same);
+    let found = inherited.extract_if(.., |s| if by_words { is_same(s) } else { is_bound(s) });
+    found.map(|s| s.socket).collect()
 }
 
 /// The sockets of one address.
@@ -118,14 +148,14 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ListenAddr, ListenSocket, TcpListener, bind, bind_all};
+    use super::{HTTP, HTTPS, ListenAddr, ListenSocket, TcpListener, Wanted, bind, bind_all};
 
-    fn asked(text: &str) -> ListenAddr {
-        ListenAddr(text.parse().unwrap())
+    fn wanted(setting: &'static str, address: &str) -> Wanted {
+        Wanted { setting, address: ListenAddr(address.parse().unwrap()), tls: setting == HTTPS }
     }
 
-    fn inherited(text: &str, socket: TcpListener) -> ListenSocket {
-        ListenSocket { asked: text.to_owned(), socket }
+    fn inherited(setting: &str, asked: &str, socket: TcpListener) -> ListenSocket {
+        ListenSocket { setting: setting.to_owned(), asked: asked.to_owned(), socket }
     }
 
     #[test]
@@ -139,14 +169,14 @@ mod tests {
             let mut sockets = vec![first];
             sockets.extend((1..open).map(|_| bind(address).unwrap()));
             sockets.truncate(open);
-            let sockets = sockets.into_iter().map(|s| inherited("127.0.0.1:0", s)).collect();
-            let bound = bind_all(&[asked("127.0.0.1:0")], workers, sockets).unwrap();
-            let counts: Vec<_> = bound.by_worker.iter().map(Vec::len).collect();
+            let sockets = sockets.into_iter().map(|s| inherited(HTTP, "127.0.0.1:0", s)).collect();
+            let all = bind_all([wanted(HTTP, "127.0.0.1:0")].into_iter(), workers, sockets).unwrap();
+            let counts: Vec<_> = all.by_worker.iter().map(Vec::len).collect();
             assert_eq!(counts, expected, "{open} sockets, {workers} workers");
-            assert_eq!(bound.sockets.len(), open.max(workers));
-            for socket in bound.by_worker.iter().flatten() {
-                assert_eq!(socket.local_addr().unwrap(), bound.addresses[0]);
-                assert!(open == 0 || bound.addresses[0] == address);
+            assert_eq!(all.sockets.len(), open.max(workers));
+            for listening in all.by_worker.iter().flatten() {
+                assert_eq!(listening.socket.local_addr().unwrap(), all.addresses[0].address);
+                assert!(open == 0 || all.addresses[0].address == address);
             }
         }
     }
@@ -155,22 +185,32 @@ mod tests {
     fn a_socket_without_reuse_port_is_shared() {
         let single = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = single.local_addr().unwrap();
-        let bound = bind_all(&[ListenAddr(address)], 4, vec![inherited("127.0.0.1:0", single)]).unwrap();
-        assert_eq!(bound.addresses, [address]);
-        assert!(bound.by_worker.iter().all(|listeners| listeners.len() == 1));
-        assert_eq!(bound.sockets.len(), 1, "what is passed on is the socket, not its handles");
+        let wanted = wanted(HTTP, &address.to_string());
+        let all = bind_all([wanted].into_iter(), 4, vec![inherited(HTTP, "127.0.0.1:0", single)]).unwrap();
+        assert_eq!(all.addresses[0].address, address);
+        assert!(all.by_worker.iter().all(|listeners| listeners.len() == 1));
+        assert_eq!(all.sockets.len(), 1, "what is passed on is the socket, not its handles");
     }
 
     #[test]
     fn sockets_are_matched_by_what_was_asked_for() {
-        let (a, b) = (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
-        let (at_a, at_b) = (a.local_addr().unwrap(), b.local_addr().unwrap());
-        // The words of `b` have changed, and nobody asks for `c`.
-        let c = TcpListener::bind("127.0.0.1:0").unwrap();
-        let at_c = c.local_addr().unwrap();
-        let sockets = vec![inherited("127.0.0.1:0", a), inherited("127.0.0.2:0", b), inherited("127.0.0.3:0", c)];
-        let bound = bind_all(&[ListenAddr(at_b), asked("127.0.0.1:0")], 1, sockets).unwrap();
-        assert_eq!(bound.addresses, [at_b, at_a]);
-        assert!(std::net::TcpStream::connect(at_c).is_err(), "nobody listens there any more");
+        let open = || {
+            let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = socket.local_addr().unwrap();
+            (socket, address)
+        };
+        let ((a, at_a), (b, at_b), (c, at_c), (d, at_d)) = (open(), open(), open(), open());
+        let sockets = vec![
+            inherited(HTTP, "127.0.0.1:0", a),
+            inherited(HTTPS, "127.0.0.1:0", b),
+            // The words of this one have changed, and its setting; nobody asks for the next.
+            inherited(HTTP, "127.0.0.2:0", c),
+            inherited(HTTP, "127.0.0.3:0", d),
+        ];
+        let addresses = [wanted(HTTP, "127.0.0.1:0"), wanted(HTTPS, &at_c.to_string()), wanted(HTTPS, "127.0.0.1:0")];
+        let all = bind_all(addresses.into_iter(), 1, sockets).unwrap();
+        let found: Vec<_> = all.addresses.iter().map(|bound| (bound.address, bound.tls)).collect();
+        assert_eq!(found, [(at_a, false), (at_c, true), (at_b, true)]);
+        assert!(std::net::TcpStream::connect(at_d).is_err(), "nobody listens there any more");
     }
 }

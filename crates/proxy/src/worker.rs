@@ -1,7 +1,7 @@
 //! A worker: one thread, one runtime, its own listeners, and everything its connections share.
 
 use std::cell::{Cell, RefCell};
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,15 +11,17 @@ use std::time::Duration;
 use tokio::sync::watch;
 use weir_plugin::{AddrText, Client, Exchange};
 use weir_telemetry::access_log::LogWriter;
-use weir_telemetry::metrics::{ConnectionState, Recorder};
+use weir_telemetry::metrics::{ClientError, ConnectionState, Recorder};
 use weir_wire::date::DateLine;
 
 use crate::clock::Clock;
 use crate::conn;
+use crate::listener::Listening;
 use crate::options::Options;
 use crate::snapshot::{Local, Snapshot};
 use crate::sys::{Listener, Socket};
 use crate::timer::{TICK_MS, Timers};
+use crate::tls::{self, Turns};
 use crate::upstream::pool::Pools;
 
 /// Exchanges kept for reuse; each has some 35 KiB of buffers.
@@ -35,6 +37,8 @@ pub(crate) struct Worker {
     pub(crate) options: Arc<Options>,
     pub(crate) clock: Clock,
     pub(crate) timers: Rc<Timers>,
+    /// Whose handshake is next.
+    pub(crate) turns: Turns,
     pub(crate) pools: Pools,
     pub(crate) recorder: Recorder,
     pub(crate) access_log: Option<LogWriter>,
@@ -70,7 +74,7 @@ pub(crate) enum Drain {
 /// What a worker is started with.
 pub(crate) struct Start {
     pub(crate) options: Arc<Options>,
-    pub(crate) listeners: Vec<StdListener>,
+    pub(crate) listeners: Vec<Listening>,
     pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
     pub(crate) drain: watch::Receiver<Drain>,
     /// Set to the revision that the worker serves with.
@@ -94,6 +98,7 @@ async fn serve(start: Start) -> std::io::Result<()> {
     clock.adjust();
     let worker = Rc::new(Worker {
         timers: Timers::new(clock.now() / 1000),
+        turns: Turns::default(),
         pools: Pools::new(start.options.upstream_idle),
         options: start.options,
         clock,
@@ -113,8 +118,9 @@ async fn serve(start: Start) -> std::io::Result<()> {
     worker.take_snapshot(first, &start.revision);
     let mut accepting = Vec::new();
     for listener in start.listeners {
-        let listener = Listener::new(listener)?;
-        accepting.push(tokio::task::spawn_local(accept(listener, Rc::clone(&worker), start.drain.clone())));
+        let tls = listener.tls;
+        let listener = Listener::new(listener.socket)?;
+        accepting.push(tokio::task::spawn_local(accept(listener, tls, Rc::clone(&worker), start.drain.clone())));
     }
 
     let mut drain = start.drain;
@@ -168,7 +174,7 @@ async fn tick(worker: Rc<Worker>) {
 
 /// Accepts connections until the drain begins, and then those that are in the queue: closing the listener would reset
 /// them.
-async fn accept(listener: Listener, worker: Rc<Worker>, mut drain: watch::Receiver<Drain>) {
+async fn accept(listener: Listener, tls: bool, worker: Rc<Worker>, mut drain: watch::Receiver<Drain>) {
     let Ok(local) = listener.local_addr() else { return };
     let mut warned = false;
     let mut drained = pin!(drain.wait_for(|drain| *drain != Drain::No));
@@ -187,7 +193,8 @@ async fn accept(listener: Listener, worker: Rc<Worker>, mut drain: watch::Receiv
         match accepted {
             Ok((stream, peer)) => {
                 warned = false;
-                open(stream, peer, local, &worker);
+                let client = client(&stream, peer, local, tls, &worker);
+                open(stream, client, &worker);
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
@@ -202,7 +209,10 @@ async fn accept(listener: Listener, worker: Rc<Worker>, mut drain: watch::Receiv
     }
     for _ in 0..LAST_ACCEPTS {
         match listener.accept_now() {
-            Ok((stream, peer)) if !worker.is_full() => open(stream, peer, local, &worker),
+            Ok((stream, peer)) if !worker.is_full() => {
+                let client = client(&stream, peer, local, tls, &worker);
+                open(stream, client, &worker);
+            }
             Err(error) if is_of_one_connection(&error) => {}
             _ => break,
         }
@@ -228,27 +238,47 @@ impl Drop for Open {
     }
 }
 
-fn open(stream: Socket, peer: SocketAddr, listener: SocketAddr, worker: &Rc<Worker>) {
-    let client = Client {
-        addr: peer.ip().to_canonical(),
-        addr_text: AddrText::new(peer.ip().to_canonical()),
+/// Who has connected, and where.
+fn client(stream: &Socket, peer: SocketAddr, listener: SocketAddr, https: bool, worker: &Worker) -> Client {
+    let ip = peer.ip().to_canonical();
+    Client {
+        addr: ip,
+        addr_text: AddrText::new(ip),
         port: peer.port(),
-        peer: peer.ip().to_canonical(),
+        peer: ip,
         // The listener may be bound to all addresses; which one this came in at is asked when needed.
         local: if listener.ip().is_unspecified() { stream.local_addr().unwrap_or(listener) } else { listener },
-        https: false,
+        https,
         connection: worker.shared.accepted.fetch_add(1, Ordering::Relaxed) + 1,
         requests: 0,
-    };
+    }
+}
+
+fn open(stream: Socket, client: Client, worker: &Rc<Worker>) {
     worker.shared.connections.fetch_add(1, Ordering::Relaxed);
     worker.recorder.connection_accepted();
     worker.recorder.connection_opened(ConnectionState::Waiting);
     let guard = Open(Rc::clone(worker));
     let worker = Rc::clone(worker);
-    tokio::task::spawn_local(async move {
-        let _open = guard;
-        conn::h1::serve(stream, client, worker).await;
-    });
+    // Two kinds of tasks, so that an idle connection without TLS has no room for a handshake.
+    if client.https {
+        tokio::task::spawn_local(async move {
+            let _open = guard;
+            // In a box that is gone once the connection stands: a handshake needs more room than an idle connection.
+            match Box::pin(tls::accept(stream, &worker)).await {
+                Ok(stream) => conn::h1::serve(stream, client, worker).await,
+                Err(error) => {
+                    worker.recorder.client_error(ClientError::TlsHandshake);
+                    tracing::info!(client = %client.peer, %error, "TLS handshake failed");
+                }
+            }
+        });
+    } else {
+        tokio::task::spawn_local(async move {
+            let _open = guard;
+            conn::h1::serve(stream, client, worker).await;
+        });
+    }
 }
 
 impl Worker {

@@ -86,8 +86,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     let listen = &settings.listen;
     let metrics_listener = server::open("listen.metrics", listen.metrics, &mut inherited, &mut listening)?;
     let status_listener = server::open("listen.status", listen.status, &mut inherited, &mut listening)?;
-    let data_plane = DataPlane::start(&settings, inherited.traffic(), &metrics, access_log.as_ref());
-    let data_plane = data_plane.context("listen.http")?;
+    let data_plane = DataPlane::start(&settings, inherited.traffic(), &metrics, access_log.as_ref())?;
     drop(inherited);
     let workers = data_plane.workers();
     let draining = Draining::default();
@@ -95,7 +94,12 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
 
     let mut addresses = String::new();
     for addr in data_plane.addresses() {
-        addresses.push_str(&format!("listening on http://{addr}\n"));
+        let (scheme, remark) = match addr.tls {
+            true if snapshot.is_self_signed() => ("https", " (self-signed: there are no ssls)"),
+            true => ("https", ""),
+            false => ("http", ""),
+        };
+        addresses.push_str(&format!("listening on {scheme}://{}{remark}\n", addr.address));
     }
     // Only `apply` and freeing write; nothing does once the drain has begun.
     let data_plane = Arc::new(RwLock::new(data_plane));

@@ -10,8 +10,8 @@ use weir_proxy::{DataPlane, ListenSocket};
 use crate::handover::{Inheritance, Passed};
 use crate::systemd;
 
-/// The setting of the sockets of the data plane.
-const TRAFFIC: &str = "listen.http";
+/// The settings of the sockets of the data plane.
+const TRAFFIC: [&str; 2] = ["listen.http", "listen.https"];
 
 /// Sockets for listeners to come.
 #[derive(Debug, Default)]
@@ -42,8 +42,9 @@ impl Inherited {
 
     /// The sockets of the data plane.
     pub(crate) fn traffic(&mut self) -> Vec<ListenSocket> {
-        let traffic = self.sockets.extract_if(.., |passed| passed.setting == TRAFFIC);
-        traffic.map(|passed| ListenSocket { asked: passed.asked, socket: passed.socket.into() }).collect()
+        let traffic = self.sockets.extract_if(.., |passed| TRAFFIC.contains(&passed.setting.as_str()));
+        let socket = |Passed { setting, asked, socket, .. }| ListenSocket { setting, asked, socket: socket.into() };
+        traffic.map(socket).collect()
     }
 
     /// The socket of another server: one that was opened for the same words, or else one that is bound to the address.
@@ -70,9 +71,9 @@ impl Listening {
     /// All sockets, for a process that takes them over.
     pub(crate) fn pass_on(&self, data_plane: &DataPlane) -> io::Result<Inheritance> {
         let mut sockets = Vec::new();
-        let activated = self.is_activated(TRAFFIC);
-        for ListenSocket { asked, socket } in data_plane.sockets()? {
-            sockets.push(Passed { setting: TRAFFIC.to_owned(), asked, activated, socket: socket.into() });
+        for ListenSocket { setting, asked, socket } in data_plane.sockets()? {
+            let activated = self.is_activated(&setting);
+            sockets.push(Passed { setting, asked, activated, socket: socket.into() });
         }
         for passed in &self.servers {
             let socket = passed.socket.as_fd().try_clone_to_owned()?;

@@ -57,7 +57,7 @@ pub(crate) async fn watchdog(data_plane: Arc<RwLock<DataPlane>>, draining: Drain
 }
 
 /// The sockets that systemd has opened (`LISTEN_FDS`). `FileDescriptorName=` of the socket unit says what for: `http`,
-/// `metrics` or `status`; without it a socket is for traffic.
+/// `https`, `metrics` or `status`; without it a socket is for traffic.
 pub(crate) fn activated() -> anyhow::Result<Vec<Passed>> {
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':');
@@ -67,6 +67,7 @@ pub(crate) fn activated() -> anyhow::Result<Vec<Passed>> {
         let name = names.next().unwrap_or_default();
         let setting = match name {
             "http" | "" | "unknown" => "listen.http",
+            "https" => "listen.https",
             "metrics" => "listen.metrics",
             "status" => "listen.status",
             _ if name.ends_with(".socket") => "listen.http",
@@ -100,9 +101,11 @@ pub(crate) fn replace(listen: &mut Listen, sockets: &[Passed]) -> anyhow::Result
         let unique: BTreeSet<_> = own.map(|passed| passed.asked.parse()).collect::<Result<_, _>>()?;
         Ok(unique.into_iter().collect())
     };
-    let traffic = addresses("listen.http")?;
-    if !traffic.is_empty() {
-        listen.http = traffic.into_iter().map(ListenAddr).collect();
+    for (setting, list) in [("listen.http", &mut listen.http), ("listen.https", &mut listen.https)] {
+        let found = addresses(setting)?;
+        if !found.is_empty() {
+            *list = found.into_iter().map(ListenAddr).collect();
+        }
     }
     for (setting, endpoint) in [("listen.metrics", &mut listen.metrics), ("listen.status", &mut listen.status)] {
         match addresses(setting)?.as_slice() {

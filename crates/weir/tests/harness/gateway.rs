@@ -22,6 +22,8 @@ use super::{LIMIT, wait_until};
 pub(crate) struct Gateway {
     pub(crate) process: Process,
     pub(crate) addr: SocketAddr,
+    /// Where it speaks TLS, with [`Start::https`].
+    pub(crate) https: Option<SocketAddr>,
     pub(crate) metrics: SocketAddr,
     pub(crate) status: SocketAddr,
     folder: TempDir,
@@ -37,6 +39,7 @@ pub(crate) struct Start {
     variables: Vec<(String, String)>,
     arguments: Vec<String>,
     linked: bool,
+    https: bool,
 }
 
 /// What came of a change of the configuration.
@@ -63,6 +66,7 @@ impl Start {
             variables: Vec::new(),
             arguments: Vec::new(),
             linked: false,
+            https: false,
         }
     }
 
@@ -74,6 +78,12 @@ impl Start {
 
     pub(crate) fn workers(mut self, workers: usize) -> Self {
         self.workers = workers;
+        self
+    }
+
+    /// Listens for TLS as well.
+    pub(crate) fn https(mut self) -> Self {
+        self.https = true;
         self
     }
 
@@ -118,7 +128,9 @@ impl Start {
         }
         let mut command = self.command(&program);
         command.args(["run".as_ref(), config.as_os_str(), "--settings".as_ref(), settings.as_os_str()]);
-        command.args(["--listen-http", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--status", "127.0.0.1:0"]);
+        command.args(["--listen-http", "127.0.0.1:0", "--listen-https"]);
+        command.arg(if self.https { "127.0.0.1:0" } else { "off" });
+        command.args(["--metrics", "127.0.0.1:0", "--status", "127.0.0.1:0"]);
         command.args(["--workers", &self.workers.to_string()]).args(&self.arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
         let mut process = Process::spawn(&mut command);
@@ -132,8 +144,15 @@ impl Start {
             }
         });
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
-        let mut gateway =
-            Gateway { process, addr: nowhere, metrics: nowhere, status: nowhere, folder, lines: lines.into() };
+        let mut gateway = Gateway {
+            process,
+            addr: nowhere,
+            https: None,
+            metrics: nowhere,
+            status: nowhere,
+            folder,
+            lines: lines.into(),
+        };
         gateway.await_ready();
         gateway
     }
@@ -173,10 +192,13 @@ impl Gateway {
                 panic!("the gateway did not become ready; it has ended with {:?}", self.process.exited());
             };
             let address = |rest: &str| {
+                let rest = rest.split(' ').next().unwrap_or_default();
                 let authority = rest.trim_start_matches("http://").split('/').next().unwrap_or_default();
                 authority.parse().unwrap_or_else(|_| panic!("no address in {line:?}"))
             };
-            if let Some(rest) = line.strip_prefix("listening on ") {
+            if let Some(rest) = line.strip_prefix("listening on https://") {
+                self.https = Some(address(rest));
+            } else if let Some(rest) = line.strip_prefix("listening on ") {
                 self.addr = address(rest);
             } else if let Some(rest) = line.strip_prefix("metrics on ") {
                 self.metrics = address(rest);
