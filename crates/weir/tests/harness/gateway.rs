@@ -34,10 +34,9 @@ pub(crate) struct Gateway {
 pub(crate) struct Start {
     config: String,
     settings: String,
-    workers: usize,
+    workers: Option<usize>,
     open_files: Option<usize>,
     variables: Vec<(String, String)>,
-    arguments: Vec<String>,
     linked: bool,
     https: bool,
 }
@@ -61,10 +60,9 @@ impl Start {
         Self {
             config: text,
             settings: String::new(),
-            workers: 1,
+            workers: Some(1),
             open_files: None,
             variables: Vec::new(),
-            arguments: Vec::new(),
             linked: false,
             https: false,
         }
@@ -77,7 +75,7 @@ impl Start {
     }
 
     pub(crate) fn workers(mut self, workers: usize) -> Self {
-        self.workers = workers;
+        self.workers = Some(workers);
         self
     }
 
@@ -99,9 +97,9 @@ impl Start {
         self
     }
 
-    /// Further arguments.
-    pub(crate) fn arguments(mut self, arguments: &[&str]) -> Self {
-        self.arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+    /// The settings say how many workers there are.
+    pub(crate) fn workers_by_settings(mut self) -> Self {
+        self.workers = None;
         self
     }
 
@@ -131,7 +129,9 @@ impl Start {
         command.args(["--listen-http", "127.0.0.1:0", "--listen-https"]);
         command.arg(if self.https { "127.0.0.1:0" } else { "off" });
         command.args(["--metrics", "127.0.0.1:0", "--status", "127.0.0.1:0"]);
-        command.args(["--workers", &self.workers.to_string()]).args(&self.arguments);
+        if let Some(workers) = self.workers {
+            command.args(["--workers", &workers.to_string()]);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
         let mut process = Process::spawn(&mut command);
 
