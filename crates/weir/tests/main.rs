@@ -30,6 +30,7 @@ mod routing;
 mod streaming;
 mod strict;
 mod tls;
+mod upgrade;
 mod upstreams;
 mod workers;
 mod workspace;
