@@ -2,7 +2,7 @@
 //!
 //! | group | plugins |
 //! |---|---|
-//! | `auth` | `basic-auth`, `key-auth` |
+//! | `auth` | `basic-auth`, `jwt-auth`, `key-auth` |
 //! | `traffic` | `limit-count` |
 //! | `transform` | `proxy-rewrite`, `response-rewrite` |
 //! | `general` | `mocking` |
@@ -12,6 +12,7 @@
 //! configuration alone is worked out then. Its hooks run on the path of requests and do not allocate in steady state.
 
 mod auth;
+mod cookies;
 mod fields;
 mod general;
 mod observe;

@@ -3,6 +3,7 @@
 use weir_plugin::Definition;
 
 use crate::auth::basic_auth::BasicAuth;
+use crate::auth::jwt_auth::JwtAuth;
 use crate::auth::key_auth::KeyAuth;
 use crate::general::mocking::Mocking;
 use crate::observe::prometheus::Prometheus;
@@ -13,5 +14,5 @@ use crate::transform::response_rewrite::ResponseRewrite;
 /// Every plugin, in the order of names.
 #[must_use]
 pub fn definitions() -> &'static [&'static dyn Definition] {
-    &[&BasicAuth, &KeyAuth, &LimitCount, &Mocking, &Prometheus, &ProxyRewrite, &ResponseRewrite]
+    &[&BasicAuth, &JwtAuth, &KeyAuth, &LimitCount, &Mocking, &Prometheus, &ProxyRewrite, &ResponseRewrite]
 }

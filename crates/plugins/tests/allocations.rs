@@ -18,6 +18,17 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const GET: &str = "GET /a/b?x=1&apikey=j%26l+l&y=2 HTTP/1.1\r\nHost: a.test\r\nUser-Agent: test\r\n";
 
+/// Tokens of `cases/jwt-auth.yaml`: by a secret, by a public key, and one that is not signed by its consumer.
+const HS256: &str = "Authorization: Bearer eyJ0eXAiOiJKV1QiLCJhbGciOiJIUzI1NiJ9\
+     .eyJrZXkiOiJqYWNrcyIsImV4cCI6NDEwMjQ0NDgwMH0\
+     .wTgQAs9sEUnPYABxV0VQ6CPQQAjn22-N1oGg7aD1bkM\r\n";
+const ES256: &str = "Authorization: Bearer eyJ0eXAiOiJKV1QiLCJhbGciOiJFUzI1NiJ9\
+     .eyJrZXkiOiJlcyIsImV4cCI6NDEwMjQ0NDgwMCwicm9sZXMiOnsicmVhbG0iOlsiYSIsImJcbiJdfX0\
+     .EG_8IeVXpsyIo6j176wa7MLkgZCHFmFr9wD38IziqRfHOzH3ehQfqigNlmYWtVAHSjpUyd1Pw_aR7OtYeZhQlQ\r\n";
+const FORGED: &str = "Authorization: Bearer eyJ0eXAiOiJKV1QiLCJhbGciOiJIUzI1NiJ9\
+     .eyJrZXkiOiJqYWNrcyIsImV4cCI6NDEwMjQ0NDgwMH0\
+     .3oeoXRsHlz8WUDRfPh58bWt2vrsIpj5LvYYqZiqRhIQ\r\n";
+
 fn main() {
     let cases = [
         ("key-auth", "", "apikey: jacks\r\n", true),
@@ -29,6 +40,11 @@ fn main() {
         ("basic-auth", "{hide_credentials: true}", "Authorization: Basic amFjazpwYXNzOndvcmQ=\r\n", true),
         ("basic-auth", "", "Authorization: Basic amFjazp3cm9uZw==\r\n", false),
         ("basic-auth", "", "", false),
+        ("jwt-auth", "", HS256, true),
+        ("jwt-auth", "{hide_credentials: true, claims_to_verify: [exp]}", ES256, true),
+        ("jwt-auth", "{cookie: session, hide_credentials: true}", "Cookie: a=1; session=x\r\n", false),
+        ("jwt-auth", "", FORGED, false),
+        ("jwt-auth", "{anonymous_consumer: anonymous}", FORGED, true),
         ("limit-count", "{count: 1000000, time_window: 60}", "", true),
         ("limit-count", "{count: 1000000, time_window: 60, window_type: sliding}", "", true),
         ("limit-count", "{count: 1000000, time_window: 60, key: a, key_type: constant}", "", true),

@@ -28,6 +28,7 @@ mod retries;
 mod routing;
 mod streaming;
 mod strict;
+mod tokens;
 mod upstreams;
 mod workers;
 mod workspace;
