@@ -5,6 +5,7 @@
 //! | `auth` | `basic-auth`, `jwt-auth`, `key-auth` |
 //! | `traffic` | `limit-count` |
 //! | `transform` | `proxy-rewrite`, `response-rewrite` |
+//! | `requests` | `request-validation` |
 //! | `general` | `mocking` |
 //! | `observe` | `prometheus` |
 //!
@@ -19,6 +20,7 @@ mod observe;
 mod query;
 pub mod reference;
 pub mod registry;
+mod requests;
 mod traffic;
 mod transform;
 
