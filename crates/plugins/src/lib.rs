@@ -2,7 +2,7 @@
 //!
 //! | group | plugins |
 //! |---|---|
-//! | `auth` | `basic-auth`, `jwt-auth`, `key-auth` |
+//! | `auth` | `basic-auth`, `hmac-auth`, `jwt-auth`, `key-auth` |
 //! | `traffic` | `limit-count` |
 //! | `transform` | `proxy-rewrite`, `response-rewrite` |
 //! | `requests` | `request-validation` |

@@ -3,6 +3,7 @@
 use weir_plugin::Definition;
 
 use crate::auth::basic_auth::BasicAuth;
+use crate::auth::hmac_auth::HmacAuth;
 use crate::auth::jwt_auth::JwtAuth;
 use crate::auth::key_auth::KeyAuth;
 use crate::general::mocking::Mocking;
@@ -17,6 +18,7 @@ use crate::transform::response_rewrite::ResponseRewrite;
 pub fn definitions() -> &'static [&'static dyn Definition] {
     &[
         &BasicAuth,
+        &HmacAuth,
         &JwtAuth,
         &KeyAuth,
         &LimitCount,

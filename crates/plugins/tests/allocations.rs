@@ -29,6 +29,11 @@ const FORGED: &str = "Authorization: Bearer eyJ0eXAiOiJKV1QiLCJhbGciOiJIUzI1NiJ9
      .eyJrZXkiOiJqYWNrcyIsImV4cCI6NDEwMjQ0NDgwMH0\
      .3oeoXRsHlz8WUDRfPh58bWt2vrsIpj5LvYYqZiqRhIQ\r\n";
 
+/// Requests signed as in `cases/hmac-auth.yaml`, by their consumer and by somebody else.
+const SIGNED: &str = "Date: Fri, 06 Sep 2024 06:41:29 GMT\r\nAuthorization: Signature keyId=\"jacks-id\",algorithm=\"hmac-sha256\",headers=\"@request-target date user-agent\",signature=\"JMsCKhU192GaAOz5E1XmgMd5aDsf0LS4UOt8zft5B7k=\"\r\n";
+const WITH_DIGEST: &str = "Date: Fri, 06 Sep 2024 06:41:29 GMT\r\nAuthorization: Signature keyId=\"jacks-id\",algorithm=\"hmac-sha256\",headers=\"@request-target date user-agent\",signature=\"JMsCKhU192GaAOz5E1XmgMd5aDsf0LS4UOt8zft5B7k=\"\r\nDigest: SHA-256=47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=\r\n";
+const MISSIGNED: &str = "Date: Fri, 06 Sep 2024 06:41:29 GMT\r\nAuthorization: Signature keyId=\"jacks-id\",algorithm=\"hmac-sha256\",headers=\"@request-target date\",signature=\"Jr+pmOZxELNiBbLnyi4H9kwsEgrn8CGaipl673cIXlw=\"\r\n";
+
 fn main() {
     let cases = [
         ("key-auth", "", "apikey: jacks\r\n", true),
@@ -40,6 +45,15 @@ fn main() {
         ("basic-auth", "{hide_credentials: true}", "Authorization: Basic amFjazpwYXNzOndvcmQ=\r\n", true),
         ("basic-auth", "", "Authorization: Basic amFjazp3cm9uZw==\r\n", false),
         ("basic-auth", "", "", false),
+        ("hmac-auth", "{clock_skew: 4000000000}", SIGNED, true),
+        (
+            "hmac-auth",
+            "{clock_skew: 4000000000, signed_headers: [user-agent, date], hide_credentials: true, validate_request_body: true}",
+            WITH_DIGEST,
+            true,
+        ),
+        ("hmac-auth", "{clock_skew: 4000000000}", MISSIGNED, false),
+        ("hmac-auth", "", "", false),
         ("jwt-auth", "", HS256, true),
         ("jwt-auth", "{hide_credentials: true, claims_to_verify: [exp]}", ES256, true),
         ("jwt-auth", "{cookie: session, hide_credentials: true}", "Cookie: a=1; session=x\r\n", false),

@@ -11,7 +11,8 @@ use tempfile::TempDir;
 
 use crate::harness::{Gateway, LIMIT, Origin, Reload, Start, each, wait_until};
 
-fn openssl(arguments: &[&str], input: &[u8]) -> Vec<u8> {
+/// What openssl writes for this input.
+pub(crate) fn openssl(arguments: &[&str], input: &[u8]) -> Vec<u8> {
     let mut child = Command::new("openssl")
         .args(arguments)
         .stdin(Stdio::piped())

@@ -25,6 +25,11 @@ fn confs_of(plugin: &str) -> Option<[&'static str; 3]> {
             "{username: jill, password: secret}",
             "{username: anonymous, password: unused}",
         ],
+        "hmac-auth" => [
+            "{key_id: jacks-id, secret_key: jacks-secret}",
+            "{key_id: jills-id, secret_key: jills-secret}",
+            "{key_id: unused, secret_key: unused}",
+        ],
         "jwt-auth" => ["{key: jacks, secret: my-secret-key}", JILLS_TOKENS, "{key: unused, secret: unused}"],
         "key-auth" => ["{key: jacks}", "{key: 'j&l l'}", "{key: unused}"],
         _ => return None,
