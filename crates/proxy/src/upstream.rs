@@ -2,14 +2,18 @@
 
 pub(crate) mod balance;
 pub(crate) mod endpoint;
+pub(crate) mod health;
 pub(crate) mod pool;
 pub(crate) mod resolve;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use balance::RoundRobin;
 use endpoint::Endpoint;
+use health::{Health, Seen};
 use pool::Keepalive;
+use weir_config::Checks;
 
 /// A compiled upstream.
 #[derive(Debug)]
@@ -23,6 +27,17 @@ pub(crate) struct Upstream {
     pub(crate) timeouts: Timeouts,
     pub(crate) keepalive: Keepalive,
     pub(crate) host: PassHost,
+    /// Whether its nodes are checked, and how; each node has its [`Health`] then.
+    pub(crate) checked: Option<Checked>,
+}
+
+/// An upstream with health checks: where it is written, and what it says.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    /// `upstreams`, `routes` or `services`.
+    pub(crate) kind: &'static str,
+    pub(crate) id: Arc<str>,
+    pub(crate) checks: Arc<Checks>,
 }
 
 /// A node of an upstream.
@@ -31,6 +46,37 @@ pub(crate) struct Node {
     pub(crate) endpoint: Arc<Endpoint>,
     /// Its name for `pass_host: node`, with the port where that is not the scheme's.
     pub(crate) host: Box<[u8]>,
+    /// Where its upstream has health checks.
+    pub(crate) health: Option<Arc<Health>>,
+}
+
+impl Upstream {
+    /// The node for the next try: one that is available and not among `tried`. Where none at all is available, that is
+    /// ignored.
+    pub(crate) fn pick(&self, tried: &[u16]) -> Option<u16> {
+        let none = !self.nodes.iter().any(Node::is_available);
+        let available = |node: u16| none || self.nodes.get(usize::from(node)).is_some_and(Node::is_available);
+        self.balancer.pick(tried, available)
+    }
+}
+
+impl Node {
+    /// Whether a balancer may choose it.
+    pub(crate) fn is_available(&self) -> bool {
+        self.health.as_ref().is_none_or(|health| health.is_up())
+    }
+
+    /// Whether a connection to this one of its addresses may be used.
+    pub(crate) fn takes(&self, addr: SocketAddr) -> bool {
+        self.health.as_ref().is_none_or(|health| health.takes(addr))
+    }
+
+    /// Takes note of what a request has shown of it.
+    pub(crate) fn observe(&self, addr: SocketAddr, seen: Seen) {
+        if let Some(health) = &self.health {
+            health.observe(addr, seen);
+        }
+    }
 }
 
 /// Which Host a node sees.

@@ -20,7 +20,7 @@ use tokio::sync::RwLock;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use weir_config::Settings;
-use weir_proxy::{DataPlane, Snapshot};
+use weir_proxy::{DataPlane, HealthChecks, Snapshot};
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
 
@@ -76,6 +76,8 @@ pub(crate) async fn serve(gateway: Gateway) -> anyhow::Result<()> {
     let data_plane = DataPlane::start(&settings, &metrics, access_log.as_ref()).context("listen.http")?;
     let workers = data_plane.workers();
     let draining = Draining::default();
+    let checks = Arc::<HealthChecks>::default();
+    tasks.spawn(Arc::clone(&checks).run(data_plane.snapshots(), Arc::clone(&metrics)));
 
     let mut addresses = String::new();
     for addr in data_plane.addresses() {
@@ -90,7 +92,7 @@ pub(crate) async fn serve(gateway: Gateway) -> anyhow::Result<()> {
     }
     if let Some(listener) = status_listener {
         addresses.push_str(&format!("status on http://{}/status\n", listener.local_addr()?));
-        tasks.spawn(status_server::run(listener, Arc::clone(&data_plane), Arc::clone(&draining)));
+        tasks.spawn(status_server::run(listener, Arc::clone(&data_plane), Arc::clone(&draining), checks));
     }
     announce(&addresses);
 

@@ -1,18 +1,21 @@
 //! Upstreams: each compiled once, however many routes use it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use weir_config::{Document, Id, NodeAddr, NodeHost, PassHost, Service, Timeout};
+use weir_config::{Checks, Document, Id, NodeAddr, NodeHost, PassHost, Service, Timeout};
 
 use crate::upstream::balance::RoundRobin;
 use crate::upstream::endpoint::Endpoints;
+use crate::upstream::health::HealthTable;
 use crate::upstream::pool::Keepalive;
-use crate::upstream::{Node, PassHost as CompiledHost, Timeouts, Upstream};
+use crate::upstream::{Checked, Node, PassHost as CompiledHost, Timeouts, Upstream};
 
 /// The upstreams of a configuration.
 pub(super) struct Upstreams<'d> {
     endpoints: &'d Endpoints,
+    health: &'d HealthTable,
     by_id: HashMap<&'d Id, &'d weir_config::Upstream>,
     /// Where those with an id, and those of services, have been put.
     placed: HashMap<Place<'d>, u32>,
@@ -26,15 +29,15 @@ enum Place<'d> {
 }
 
 impl<'d> Upstreams<'d> {
-    pub(super) fn new(endpoints: &'d Endpoints, document: &'d Document) -> Self {
+    pub(super) fn new(endpoints: &'d Endpoints, health: &'d HealthTable, document: &'d Document) -> Self {
         let by_id = document.upstreams.iter().map(|u| (&u.id, u)).collect();
-        Self { endpoints, by_id, placed: HashMap::new(), compiled: Vec::new() }
+        Self { endpoints, health, by_id, placed: HashMap::new(), compiled: Vec::new() }
     }
 
     /// Where a route's upstream is: its own, else its service's.
     pub(super) fn of_route(&mut self, route: &'d weir_config::Route, service: Option<&'d Service>) -> Option<u32> {
         if let Some(inline) = &route.upstream {
-            return Some(self.put(inline));
+            return Some(self.put(inline, "routes", &route.id));
         }
         if let Some(id) = &route.upstream_id {
             return self.by_id(id);
@@ -44,7 +47,7 @@ impl<'d> Upstreams<'d> {
             if let Some(found) = self.placed.get(&Place::Service(&service.id)) {
                 return Some(*found);
             }
-            let position = self.put(inline);
+            let position = self.put(inline, "services", &service.id);
             self.placed.insert(Place::Service(&service.id), position);
             return Some(position);
         }
@@ -56,17 +59,27 @@ impl<'d> Upstreams<'d> {
             return Some(*found);
         }
         let upstream = *self.by_id.get(id)?;
-        let position = self.put(upstream);
+        let position = self.put(upstream, "upstreams", id);
         self.placed.insert(Place::Upstream(id), position);
         Some(position)
     }
 
-    fn put(&mut self, upstream: &weir_config::Upstream) -> u32 {
+    /// Compiles an upstream; `kind` and `id` are those of the item it is written in.
+    fn put(&mut self, upstream: &weir_config::Upstream, kind: &'static str, id: &Id) -> u32 {
+        let checked =
+            upstream.checks.clone().map(|checks| Checked { kind, id: id.as_str().into(), checks: Arc::new(checks) });
         let nodes: Box<[Node]> = upstream
             .nodes
             .0
             .iter()
-            .map(|addr| Node { endpoint: self.endpoints.get(addr), host: host_of(addr).into_bytes().into() })
+            .map(|addr| {
+                let endpoint = self.endpoints.get(addr);
+                let host = host_of(addr);
+                let health = checked
+                    .as_ref()
+                    .map(|c| self.health.get(&endpoint, &c.checks, host_of_checks(upstream, &c.checks, &host)));
+                Node { endpoint, host: host.into_bytes().into(), health }
+            })
             .collect();
         let weights: Vec<u32> = upstream.nodes.0.iter().map(|n| n.weight).collect();
         let pool = &upstream.keepalive_pool;
@@ -84,6 +97,7 @@ impl<'d> Upstreams<'d> {
                 idle_ms: if pool.idle_timeout.is_zero() { u64::MAX } else { millis(pool.idle_timeout) },
                 requests: pool.requests,
             },
+            checked,
             host: match upstream.pass_host {
                 PassHost::Pass => CompiledHost::Pass,
                 PassHost::Node => CompiledHost::Node,
@@ -104,6 +118,12 @@ pub(super) fn timeouts(timeout: &Timeout) -> Timeouts {
 /// Milliseconds, never 0: a time limit always leaves some time.
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+/// The Host of active checks: their own, else what requests bring that have none from a client.
+fn host_of_checks<'a>(upstream: &'a weir_config::Upstream, checks: &'a Checks, node: &'a str) -> &'a str {
+    let rewritten = upstream.upstream_host.as_ref().filter(|_| upstream.pass_host == PassHost::Rewrite);
+    checks.active.host.as_ref().or(rewritten).map_or(node, |host| host.as_str())
 }
 
 /// The Host of `pass_host: node`: without the port where that is http's.

@@ -23,12 +23,16 @@ use crate::relay::{self, Encode, Pump};
 use crate::snapshot::{Local, Route};
 use crate::sys::Socket;
 use crate::timer::Timer;
+use crate::upstream::health::Seen;
 use crate::upstream::pool::Connection as Node;
 use crate::upstream::{Node as NodeConfig, Timeouts, Upstream};
 use crate::worker::Worker;
 
 /// Most interim (1xx) responses passed on for one request.
 const MAX_INTERIM: u32 = 64;
+
+/// Most addresses of a name that are passed over because they are unhealthy.
+const MAX_PASSED: usize = 64;
 
 /// The client has closed the connection before it had its answer; nginx's status for that.
 const CLIENT_WENT_AWAY: Reject = Reject::new(499, "client went away");
@@ -70,7 +74,7 @@ impl<S: ClientStream> Connection<S> {
         let give_up = self.timer.now().saturating_add(upstream.retry_ms);
         let mut failure = Failure { side: Side::Gateway, ..Failure::upstream(503, "upstream has no node") };
         x.times.upstream_start = x.times.now;
-        while let Some(turn) = upstream.balancer.pick(&x.upstream.tried) {
+        while let Some(turn) = upstream.pick(&x.upstream.tried) {
             let Some(config) = upstream.nodes.get(usize::from(turn)) else { break };
             x.upstream.tried.push(turn);
             match self.try_node(x, local, route, config, upstream, timeouts).await {
@@ -118,7 +122,7 @@ impl<S: ClientStream> Connection<S> {
         let begin = x.times.now;
         x.upstream.tries.push(Try { addr: None, status: 0, begin, connected: 0, head: 0, end: 0 });
         phases::before_upstream(x, &local.snapshot).map_err(Ended::final_)?;
-        let mut kept = self.worker.pools.take(&config.endpoint, self.timer.now(), &self.worker.recorder);
+        let mut kept = self.take_kept(config);
         loop {
             let reused = kept.is_some();
             let node = match kept.take() {
@@ -129,8 +133,9 @@ impl<S: ClientStream> Connection<S> {
                     stale: false,
                 })?,
             };
+            let addr = node.addr;
             if let Some(attempt) = x.upstream.tries.last_mut() {
-                attempt.addr = Some(node.addr);
+                attempt.addr = Some(addr);
             }
             x.upstream.node = Some(node.node);
             if !reused {
@@ -142,8 +147,24 @@ impl<S: ClientStream> Connection<S> {
             head::encode(x, &self.worker.options, upstream, config, route.websocket);
             match self.send(x, node, timeouts).await {
                 Err(ended) if reused && ended.stale => {}
+                Err(ended) => {
+                    observe_failure(config, addr, &ended.failure);
+                    return Err(ended);
+                }
                 done => return done,
             }
+        }
+    }
+
+    /// An idle connection to a node, to an address that may be used.
+    fn take_kept(&self, config: &NodeConfig) -> Option<Node> {
+        let worker = &self.worker;
+        loop {
+            let node = worker.pools.take(&config.endpoint, self.timer.now(), &worker.recorder)?;
+            if config.takes(node.addr) {
+                return Some(node);
+            }
+            worker.recorder.upstream_closed(UpstreamState::Active);
         }
     }
 
@@ -151,8 +172,13 @@ impl<S: ClientStream> Connection<S> {
     async fn connect(&mut self, x: &mut Exchange, config: &NodeConfig, timeout: u64) -> Result<Node, Failure> {
         let endpoint = &config.endpoint;
         let mut failure = Failure::upstream(502, "node name has no address");
-        let (turn, mut tried) = (endpoint.turn(), 0);
+        let mut passed = 0;
+        let (mut turn, mut tried) = (endpoint.turn(), 0);
         while let Some(addr) = endpoint.addr(turn, tried) {
+            if !config.takes(addr) && passed < MAX_PASSED {
+                (turn, passed) = (turn.wrapping_add(1), passed + 1);
+                continue;
+            }
             // Who refuses is told as well as who answers.
             let node = self.worker.recorder.labels().intern(&addr.ip().to_string());
             x.upstream.node = Some(node);
@@ -160,8 +186,14 @@ impl<S: ClientStream> Connection<S> {
                 attempt.addr = Some(addr);
             }
             match self.connect_to(addr, node, timeout).await {
-                Err(refused) if refused.status == 502 => failure = refused,
-                done => return done,
+                Ok(node) => return Ok(node),
+                Err(refused) => {
+                    observe_failure(config, addr, &refused);
+                    failure = refused;
+                    if failure.status != 502 {
+                        break;
+                    }
+                }
             }
             tried += 1;
         }
@@ -436,6 +468,13 @@ impl Upload {
             self.waits = whom;
             timer.set(if whom == Waits::Client { self.body_ms } else { self.send_ms });
         }
+    }
+}
+
+/// Lets the health of a node know of a failure that is its own.
+fn observe_failure(config: &NodeConfig, addr: SocketAddr, failure: &Failure) {
+    if failure.side == Side::Upstream {
+        config.observe(addr, if failure.status == 504 { Seen::TimedOut } else { Seen::Failed });
     }
 }
 

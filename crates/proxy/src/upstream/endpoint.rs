@@ -49,6 +49,14 @@ impl Endpoint {
         addrs.get(turn.wrapping_add(tried) % addrs.len()).copied()
     }
 
+    /// All addresses there are now, in the order in which they were resolved.
+    pub(crate) fn all_addrs(&self) -> Vec<SocketAddr> {
+        match self.host {
+            NodeHost::Ip(ip) => vec![SocketAddr::new(ip, self.port)],
+            NodeHost::Name(_) => self.addrs.load().as_deref().cloned().unwrap_or_default(),
+        }
+    }
+
     /// Takes over what a name has been resolved to.
     pub(crate) fn set_addrs(&self, addrs: Vec<SocketAddr>) {
         self.addrs.store(Some(Arc::new(addrs)));
