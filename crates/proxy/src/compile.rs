@@ -1,5 +1,6 @@
 //! From a configuration to a [`Snapshot`]: a pure step, all or nothing, away from the path of a request.
 
+mod certificates;
 mod consumers;
 mod plugins;
 mod upstreams;
@@ -17,6 +18,7 @@ use crate::snapshot::{Route, Snapshot};
 use crate::upstream::endpoint::Endpoints;
 use crate::upstream::health::HealthTable;
 use crate::upstream::resolve::Resolver;
+use certificates::Certificates;
 use plugins::{Builder, Layer};
 use upstreams::Upstreams;
 
@@ -33,6 +35,7 @@ pub struct Compiler {
     states: StateRegistry,
     endpoints: Arc<Endpoints>,
     health: HealthTable,
+    certificates: Certificates,
 }
 
 /// A compiled configuration.
@@ -107,6 +110,7 @@ impl Compiler {
             states: StateRegistry::default(),
             endpoints: Arc::default(),
             health: HealthTable::default(),
+            certificates: Certificates::new(settings),
         }
     }
 
@@ -134,7 +138,8 @@ impl Compiler {
         };
         let consumer_chains = consumers::chains(document, &consumers, &builder, &mut faults);
         let global = self.global(document, &builder, &mut faults);
-        let mut upstreams = Upstreams::new(&self.endpoints, &self.health, document);
+        let tls = self.certificates.hosts(document, &mut faults);
+        let mut upstreams = Upstreams::new(&self.endpoints, &self.health, &self.certificates, document);
         let mut routes = Routes::default();
         self.routes(document, &builder, &mut upstreams, &mut routes, &global, &mut faults);
         if !faults.errors.is_empty() {
@@ -152,6 +157,7 @@ impl Compiler {
             tables,
             routes: routes.compiled,
             upstreams: upstreams.compiled,
+            tls,
             global,
             consumers: consumer_chains,
             definitions: self.definitions,
@@ -164,6 +170,7 @@ impl Compiler {
         self.states.sweep();
         self.health.sweep();
         self.endpoints.sweep();
+        self.certificates.sweep();
     }
 
     /// What keeps the addresses of named nodes fresh.
@@ -232,7 +239,13 @@ impl Compiler {
                 faults.item(diagnostic);
                 continue;
             }
-            let upstream = upstreams.of_route(route, service);
+            let upstream = match upstreams.of_route(route, service) {
+                Ok(upstream) => upstream,
+                Err(diagnostic) => {
+                    faults.item(diagnostic);
+                    continue;
+                }
+            };
             routes.push(route, service, layer.chain(), upstream, global);
         }
     }

@@ -1,19 +1,23 @@
 //! Upstreams as the path of a request needs them.
 
+pub(crate) mod addresses;
 pub(crate) mod balance;
 pub(crate) mod endpoint;
 pub(crate) mod health;
+mod lookup;
 pub(crate) mod pool;
 pub(crate) mod resolve;
+pub(crate) mod stream;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use balance::RoundRobin;
-use endpoint::Endpoint;
+use endpoint::{Choice, Endpoint};
 use health::{Health, Seen};
 use pool::Keepalive;
 use weir_config::Checks;
+use weir_plugin::{Failure, Side};
 
 /// A compiled upstream.
 #[derive(Debug)]
@@ -66,9 +70,21 @@ impl Node {
         self.health.as_ref().is_none_or(|health| health.is_up())
     }
 
-    /// Whether a connection to this one of its addresses may be used.
+    /// The address whose turn it is; `None` when its name has none yet.
+    pub(crate) fn choose(&self, now_ms: u64) -> Option<Choice> {
+        self.endpoint.choose(now_ms, |addr| self.takes(addr))
+    }
+
+    /// Whether a connection to this one of its addresses is worth a try.
     pub(crate) fn takes(&self, addr: SocketAddr) -> bool {
         self.health.as_ref().is_none_or(|health| health.takes(addr))
+    }
+
+    /// Takes note of a failure, if it is its own.
+    pub(crate) fn observe_failure(&self, addr: SocketAddr, failure: &Failure) {
+        if failure.side == Side::Upstream {
+            self.observe(addr, if failure.status == 504 { Seen::TimedOut } else { Seen::Failed });
+        }
     }
 
     /// Takes note of what a request has shown of it.

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_config::{Checks, Document, Id, NodeAddr, NodeHost, PassHost, Service, Timeout};
+use weir_config::{Checks, Diagnostic, Document, Id, NodeAddr, NodeHost, Origin, PassHost, Scheme, Service, Timeout};
 
+use super::certificates::Certificates;
 use crate::upstream::balance::RoundRobin;
 use crate::upstream::endpoint::Endpoints;
 use crate::upstream::health::HealthTable;
@@ -16,6 +17,8 @@ use crate::upstream::{Checked, Node, PassHost as CompiledHost, Timeouts, Upstrea
 pub(super) struct Upstreams<'d> {
     endpoints: &'d Endpoints,
     health: &'d HealthTable,
+    certificates: &'d Certificates,
+    document: &'d Document,
     by_id: HashMap<&'d Id, &'d weir_config::Upstream>,
     /// Where those with an id, and those of services, have been put.
     placed: HashMap<Place<'d>, u32>,
@@ -29,43 +32,61 @@ enum Place<'d> {
 }
 
 impl<'d> Upstreams<'d> {
-    pub(super) fn new(endpoints: &'d Endpoints, health: &'d HealthTable, document: &'d Document) -> Self {
+    pub(super) fn new(
+        endpoints: &'d Endpoints,
+        health: &'d HealthTable,
+        certificates: &'d Certificates,
+        document: &'d Document,
+    ) -> Self {
         let by_id = document.upstreams.iter().map(|u| (&u.id, u)).collect();
-        Self { endpoints, health, by_id, placed: HashMap::new(), compiled: Vec::new() }
+        Self { endpoints, health, certificates, document, by_id, placed: HashMap::new(), compiled: Vec::new() }
     }
 
     /// Where a route's upstream is: its own, else its service's.
-    pub(super) fn of_route(&mut self, route: &'d weir_config::Route, service: Option<&'d Service>) -> Option<u32> {
-        if let Some(inline) = &route.upstream {
-            return Some(self.put(inline, "routes", &route.id));
+    ///
+    /// # Errors
+    /// It cannot be built.
+    pub(super) fn of_route(
+        &mut self,
+        route: &'d weir_config::Route,
+        service: Option<&'d Service>,
+    ) -> Result<Option<u32>, Diagnostic> {
+        let inline = |origin: &Origin, fault: Diagnostic| Diagnostic {
+            mark: origin.mark,
+            ..fault.under(&format!("{}.upstream", origin.path))
+        };
+        if let Some(upstream) = &route.upstream {
+            return self.put(upstream, "routes", &route.id).map(Some).map_err(|fault| inline(&route.origin, fault));
         }
         if let Some(id) = &route.upstream_id {
             return self.by_id(id);
         }
-        let service = service?;
-        if let Some(inline) = &service.upstream {
+        let Some(service) = service else { return Ok(None) };
+        if let Some(upstream) = &service.upstream {
             if let Some(found) = self.placed.get(&Place::Service(&service.id)) {
-                return Some(*found);
+                return Ok(Some(*found));
             }
-            let position = self.put(inline, "services", &service.id);
+            let position =
+                self.put(upstream, "services", &service.id).map_err(|fault| inline(&service.origin, fault))?;
             self.placed.insert(Place::Service(&service.id), position);
-            return Some(position);
+            return Ok(Some(position));
         }
-        self.by_id(service.upstream_id.as_ref()?)
+        service.upstream_id.as_ref().map_or(Ok(None), |id| self.by_id(id))
     }
 
-    fn by_id(&mut self, id: &'d Id) -> Option<u32> {
+    fn by_id(&mut self, id: &'d Id) -> Result<Option<u32>, Diagnostic> {
         if let Some(found) = self.placed.get(&Place::Upstream(id)) {
-            return Some(*found);
+            return Ok(Some(*found));
         }
-        let upstream = *self.by_id.get(id)?;
-        let position = self.put(upstream, "upstreams", id);
+        let Some(upstream) = self.by_id.get(id).copied() else { return Ok(None) };
+        let position = self.put(upstream, "upstreams", id).map_err(|fault| fault.under(&upstream.origin.path))?;
         self.placed.insert(Place::Upstream(id), position);
-        Some(position)
+        Ok(Some(position))
     }
 
     /// Compiles an upstream; `kind` and `id` are those of the item it is written in.
-    fn put(&mut self, upstream: &weir_config::Upstream, kind: &'static str, id: &Id) -> u32 {
+    fn put(&mut self, upstream: &weir_config::Upstream, kind: &'static str, id: &Id) -> Result<u32, Diagnostic> {
+        let tls = self.certificates.setup(upstream, self.document)?;
         let checked =
             upstream.checks.clone().map(|checks| Checked { kind, id: id.as_str().into(), checks: Arc::new(checks) });
         let nodes: Box<[Node]> = upstream
@@ -73,8 +94,8 @@ impl<'d> Upstreams<'d> {
             .0
             .iter()
             .map(|addr| {
-                let endpoint = self.endpoints.get(addr);
-                let host = host_of(addr);
+                let endpoint = self.endpoints.get(addr, tls.as_ref());
+                let host = host_of(addr, upstream.scheme);
                 let health = checked
                     .as_ref()
                     .map(|c| self.health.get(&endpoint, &c.checks, host_of_checks(upstream, &c.checks, &host)));
@@ -107,7 +128,7 @@ impl<'d> Upstreams<'d> {
                 }
             },
         });
-        self.compiled.len() as u32 - 1
+        Ok(self.compiled.len() as u32 - 1)
     }
 }
 
@@ -126,12 +147,16 @@ fn host_of_checks<'a>(upstream: &'a weir_config::Upstream, checks: &'a Checks, n
     checks.active.host.as_ref().or(rewritten).map_or(node, |host| host.as_str())
 }
 
-/// The Host of `pass_host: node`: without the port where that is http's.
-fn host_of(node: &NodeAddr) -> String {
+/// The Host of `pass_host: node`: without the port where that is the scheme's.
+fn host_of(node: &NodeAddr, scheme: Scheme) -> String {
     let host = match &node.host {
         NodeHost::Ip(std::net::IpAddr::V6(ip)) => format!("[{ip}]"),
         NodeHost::Ip(ip) => ip.to_string(),
-        NodeHost::Name(name) => name.clone(),
+        NodeHost::Name(name) => match NodeHost::domain_of_service(name) {
+            // The service is that of its domain, whichever host and port it has today.
+            Some(domain) => return domain.to_owned(),
+            None => name.clone(),
+        },
     };
-    if node.port == 80 { host } else { format!("{host}:{}", node.port) }
+    if node.port == scheme.default_port() { host } else { format!("{host}:{}", node.port) }
 }

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
-use weir_config::{CheckType, Checks, NodeHost};
+use weir_config::{CheckType, Checks};
 use weir_telemetry::metrics::NodeHealth;
 
 use super::endpoint::Endpoint;
@@ -230,8 +230,8 @@ pub(crate) struct HealthTable {
 /// What the health of a node depends on.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Key {
-    node: NodeHost,
-    port: u16,
+    /// An endpoint's number is nobody else's while it lives, and the health of its node keeps it alive.
+    endpoint: u32,
     checks: Arc<Checks>,
     host: Box<str>,
 }
@@ -240,8 +240,7 @@ impl HealthTable {
     /// The health of a node under these checks; `host` is the Host of active ones.
     pub(crate) fn get(&self, endpoint: &Arc<Endpoint>, checks: &Arc<Checks>, host: &str) -> Arc<Health> {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        let key =
-            Key { node: endpoint.host.clone(), port: endpoint.port, checks: Arc::clone(checks), host: host.into() };
+        let key = Key { endpoint: endpoint.id, checks: Arc::clone(checks), host: host.into() };
         if let Some(found) = nodes.get(&key).and_then(Weak::upgrade) {
             return found;
         }
