@@ -1,6 +1,7 @@
 //! Regular expressions of configurations.
 
-use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
+use crossbeam_queue::ArrayQueue;
+use regex::bytes::{CaptureLocations, Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 use weir_plugin::Invalid;
 
 /// The most memory that a compiled expression, and its cache in each thread, may take.
@@ -70,6 +71,56 @@ fn compile_as(pattern: &str, options: Options) -> Result<(Regex, bool), String> 
         let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
         format!("invalid regular expression '{pattern}': {reason}")
     })
+}
+
+/// Most groups of an expression, with the whole match: they stand on the stack.
+pub(crate) const MOST_GROUPS: usize = 32;
+/// How many places for groups are kept for the next requests: one for each worker that matches at the same time.
+const SPARE: usize = 64;
+
+/// An expression whose groups are asked for.
+#[derive(Debug)]
+pub(crate) struct Grouped {
+    regex: Regex,
+    spare: ArrayQueue<CaptureLocations>,
+}
+
+/// What a [`Grouped`] expression found in a text.
+#[derive(Debug)]
+pub(crate) struct Found<'t> {
+    /// What the groups matched, the whole match first; those that matched nothing are empty.
+    pub(crate) groups: [&'t [u8]; MOST_GROUPS],
+    /// What stands before the match.
+    pub(crate) before: &'t [u8],
+    /// What stands behind it.
+    pub(crate) after: &'t [u8],
+}
+
+impl Grouped {
+    pub(crate) fn compile(pattern: &str, options: Options) -> Result<Self, String> {
+        let regex = compile(pattern, options)?;
+        if regex.captures_len() > MOST_GROUPS {
+            return Err(format!("expected at most {} groups", MOST_GROUPS - 1));
+        }
+        Ok(Self { regex, spare: ArrayQueue::new(SPARE) })
+    }
+
+    /// The first match. It allocates only when more workers than ever before match at the same time.
+    pub(crate) fn find<'t>(&self, text: &'t [u8]) -> Option<Found<'t>> {
+        let mut places = self.spare.pop().unwrap_or_else(|| self.regex.capture_locations());
+        let found = self.regex.captures_read(&mut places, text).map(|whole| {
+            let mut groups = [&[][..]; MOST_GROUPS];
+            for (n, group) in groups.iter_mut().enumerate().take(places.len()) {
+                let place = places.get(n).and_then(|(start, end)| text.get(start..end));
+                *group = place.unwrap_or_default();
+            }
+            let [before, after] = [text.get(..whole.start()), text.get(whole.end()..)].map(Option::unwrap_or_default);
+            Found { groups, before, after }
+        });
+        // Full: more workers matched at once than places are kept for.
+        let _ = self.spare.push(places);
+        found
+    }
 }
 
 /// A list of expressions, all of which are tried in one pass over a text.

@@ -6,6 +6,7 @@ use crate::auth::basic_auth::BasicAuth;
 use crate::auth::key_auth::KeyAuth;
 use crate::general::fault_injection::FaultInjection;
 use crate::general::mocking::Mocking;
+use crate::general::redirect::Redirect;
 use crate::general::request_id::RequestId;
 use crate::observe::prometheus::Prometheus;
 use crate::requests::request_validation::RequestValidation;
@@ -31,6 +32,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &Mocking,
         &Prometheus,
         &ProxyRewrite,
+        &Redirect,
         &RefererRestriction,
         &RequestId,
         &RequestValidation,
