@@ -6,7 +6,7 @@
 //! | `security` | `cors`, `ip-restriction`, `referer-restriction`, `ua-restriction`, `uri-blocker` |
 //! | `traffic` | `limit-count` |
 //! | `transform` | `proxy-rewrite`, `response-rewrite` |
-//! | `requests` | `request-validation` |
+//! | `requests` | `client-control`, `real-ip`, `request-validation` |
 //! | `general` | `fault-injection`, `mocking`, `redirect`, `request-id` |
 //! | `observe` | `prometheus` |
 //!

@@ -9,6 +9,8 @@ use crate::general::mocking::Mocking;
 use crate::general::redirect::Redirect;
 use crate::general::request_id::RequestId;
 use crate::observe::prometheus::Prometheus;
+use crate::requests::client_control::ClientControl;
+use crate::requests::real_ip::RealIp;
 use crate::requests::request_validation::RequestValidation;
 use crate::security::cors::Cors;
 use crate::security::ip_restriction::IpRestriction;
@@ -24,6 +26,7 @@ use crate::transform::response_rewrite::ResponseRewrite;
 pub fn definitions() -> &'static [&'static dyn Definition] {
     &[
         &BasicAuth,
+        &ClientControl,
         &Cors,
         &FaultInjection,
         &IpRestriction,
@@ -32,6 +35,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &Mocking,
         &Prometheus,
         &ProxyRewrite,
+        &RealIp,
         &Redirect,
         &RefererRestriction,
         &RequestId,

@@ -100,6 +100,14 @@ fn main() {
             true,
         ),
         ("response-rewrite", "{status_code: 201, vars: [[status, ==, 200]]}", "", true),
+        ("client-control", "{max_body_size: 1000}", "Content-Length: 1000\r\n", true),
+        ("real-ip", "{source: http_x_real_ip, trusted_addresses: [0.0.0.0]}", "X-Real-IP: 1.2.3.4:80\r\n", true),
+        (
+            "real-ip",
+            "{source: http_x_forwarded_for, trusted_addresses: [0.0.0.0, '10.0.0.0/8'], recursive: true}",
+            "X-Forwarded-For: 1.2.3.4, 10.0.0.2\r\nX-Forwarded-For: 10.0.0.1\r\n",
+            true,
+        ),
     ];
     let metrics = Metrics::new(MetricsOptions::default());
     let recorder = metrics.recorder();

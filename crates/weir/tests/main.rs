@@ -30,6 +30,8 @@ mod retries;
 mod routing;
 mod streaming;
 mod strict;
+mod tls;
+mod upgrade;
 mod upstreams;
 mod workers;
 mod workspace;
