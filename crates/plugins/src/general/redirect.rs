@@ -197,15 +197,8 @@ impl Redirecting {
             to.push(b':');
             weir_wire::push_number(to, port.into());
         }
-        if request.form() == Form::Origin {
-            encode_query(request.received_target(), to);
-        } else {
-            to.extend_from_slice(request.encoded_path());
-            if let Some(query) = request.query() {
-                to.push(b'?');
-                encode_query(query, to);
-            }
-        }
+        let uri = if request.form() == Form::Asterisk { &b"/"[..] } else { request.request_uri() };
+        encode_query(uri, to);
         Some(Ok(if matches!(request.method(), Method::Get | Method::Head) { 301 } else { 308 }))
     }
 

@@ -98,7 +98,7 @@ impl Plugin for Blocking {
             normal.push(b'?');
             normal.extend_from_slice(query);
         }
-        let received = request.received_target();
+        let received = request.request_uri();
         let blocked = self.rules.is_match(received) || (normal != received && self.rules.is_match(&normal));
         cx.put_scratch(normal);
         if !blocked {

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 use weir_wire::method::Method;
 use weir_wire::name::Known;
-use weir_wire::target::Form;
 
 use super::edits::{Edit, Edits, removed};
 use crate::fields::FieldsConf;
@@ -295,7 +294,7 @@ impl Plugin for Rewriting {
 impl Rewriting {
     fn rewrite_by(&self, patterns: &[Pattern], cx: &mut RequestCx<'_>, room: &mut Vec<u8>) -> Result<(), &'static str> {
         let mut text = cx.take_scratch();
-        text.extend_from_slice(if self.raw { received(cx) } else { cx.request().path() });
+        text.extend_from_slice(if self.raw { cx.request().request_uri() } else { cx.request().path() });
         let mut done = None;
         for pattern in patterns {
             if let Some(found) = pattern.expression.find(&text) {
@@ -335,7 +334,7 @@ impl Rewriting {
                 replacement.write(cx.source(), groups, around, cx.request().query(), room, &mut target)
             }
             None => {
-                weir_wire::target::encode_query(received(cx), &mut target);
+                weir_wire::target::encode_query(cx.request().request_uri(), &mut target);
                 Ok(())
             }
         };
@@ -356,16 +355,4 @@ impl Rewriting {
             },
         );
     }
-}
-
-/// Path and query as received: nginx's `$request_uri`, which lacks scheme and authority.
-fn received<'a>(cx: &'a RequestCx<'_>) -> &'a [u8] {
-    let target = cx.request().received_target();
-    if cx.request().form() != Form::Absolute {
-        return target;
-    }
-    let authority = target.iter().position(|b| *b == b':').map_or(0, |colon| colon + 3);
-    let rest = target.get(authority..).unwrap_or_default();
-    let path = rest.iter().position(|b| matches!(b, b'/' | b'?'));
-    path.and_then(|path| rest.get(path..)).unwrap_or(b"/")
 }

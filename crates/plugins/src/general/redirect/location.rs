@@ -197,17 +197,14 @@ impl Writer<'_> {
 
     /// Text that is in the form of a URI already, unless `encode` says that it is not.
     fn push_text(&mut self, text: &[u8]) {
-        let end = if self.in_query { Some(0) } else { text.iter().position(|b| *b == b'?') };
-        let (path, query) = text.split_at(end.unwrap_or(text.len()));
-        for &byte in path {
+        for &byte in text {
+            self.in_query |= byte == b'?';
             match byte {
-                b'%' if self.encode => self.out.extend_from_slice(b"%25"),
+                b'%' if self.encode && !self.in_query => self.out.extend_from_slice(b"%25"),
                 b'\\' => self.out.extend_from_slice(b"%5C"),
                 _ => encode_query(&[byte], self.out),
             }
         }
-        self.in_query |= !query.is_empty();
-        encode_query(query, self.out);
     }
 }
 
@@ -363,6 +360,52 @@ mod tests {
             ("$arg_x://b.test/", "", Err(SCHEME)),
         ] {
             assert_eq!(render(text, arg, false, None).as_deref(), place.as_deref(), "{text} {arg}");
+        }
+    }
+
+    #[test]
+    fn whatever_a_request_fills_in_the_host_stays() {
+        const PARTS: [&str; 18] = [
+            "/",
+            "\\",
+            "@",
+            ":",
+            ".",
+            "?",
+            "#",
+            "%",
+            "\t",
+            "\r\n",
+            " ",
+            "evil.test",
+            "80",
+            "//",
+            "%2f",
+            "[",
+            "-",
+            "\0",
+        ];
+        let mut random = fastrand::Rng::with_seed(3);
+        for _ in 0..20_000 {
+            let filled: String = (0..random.usize(..6)).map(|_| PARTS[random.usize(..PARTS.len())]).collect();
+            for (text, host) in [
+                ("/$arg_x", None),
+                ("$arg_x", None),
+                ("$arg_x/x", None),
+                ("https://b.test$arg_x", Some("https://b.test")),
+                ("https://b.test/$arg_x", Some("https://b.test")),
+                ("https://b.test$arg_x$arg_x?a=$arg_x", Some("https://b.test")),
+                ("//b.test$arg_x/y", Some("//b.test")),
+            ] {
+                let Ok(place) = render(text, &filled, random.bool(), None) else { continue };
+                assert!(place.bytes().all(|b| b.is_ascii_graphic() && b != b'\\'), "{filled:?} {place:?}");
+                let path = match host {
+                    Some(host) => place.strip_prefix(host).unwrap_or_else(|| panic!("{text} {filled:?} {place:?}")),
+                    None => place.strip_prefix('/').filter(|rest| !rest.starts_with('/')).map_or("", |_| &place),
+                };
+                let whole = host.is_some() && path.is_empty();
+                assert!(whole || path.starts_with(['/', '?']), "{text} {filled:?} {place:?}");
+            }
         }
     }
 
