@@ -50,7 +50,8 @@ impl Define for Redirect {
     const PHASES: Phases = Phases::REWRITE;
     const DOC: &'static str = "\
 Answers with another place to go to. Whether a request came over HTTPS is told by `X-Forwarded-Proto` where it comes from one \
-of `trusted_proxies`, otherwise by its connection.
+of `trusted_proxies`, otherwise by its connection. A proxy in front that ends TLS has to be named there: with \
+`http_to_https` its clients would be redirected for ever.
 
 What comes from a request never chooses another host than the configuration does: a result such as `//evil.example`, or \
 `https://good.example.evil.example` where the configuration has `https://good.example$1`, is not sent. A path that would \
