@@ -1,5 +1,9 @@
 //! How much may be asked.
 
+mod amount;
+mod key;
 pub(crate) mod limit_count;
+mod policy;
+mod table;
 
-pub use limit_count::limit_keys;
+pub use table::limit_keys;

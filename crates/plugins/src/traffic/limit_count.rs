@@ -1,23 +1,21 @@
 //! `limit-count`: so many requests in so much time.
 
-mod amount;
-mod counter;
-mod table;
+pub(crate) mod counter;
 
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_config::{Diagnostic, Node};
-use weir_expr::{Template, Value, Variable};
 use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 use weir_wire::name::FieldName;
 
 use crate::rejection;
-use amount::{Amount, AmountConf, Resolved};
-use counter::{Counter, MAX_COUNT, MAX_WINDOW, Quota, Taken, WindowKind};
-pub use table::limit_keys;
-use table::{Full, Key, Table};
+use crate::traffic::amount::{Amount, AmountConf, Resolved};
+use crate::traffic::key::{KeySource, KeyType};
+use crate::traffic::policy::Policy;
+use crate::traffic::table::Table;
+use counter::{Counter, MAX_COUNT, MAX_WINDOW, Quota, WindowKind};
 
 /// The definition.
 #[derive(Debug)]
@@ -73,29 +71,6 @@ pub(crate) struct Conf {
 pub(crate) enum WindowType {
     Fixed,
     Sliding,
-}
-
-/// How `key` is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum KeyType {
-    /// The name of a variable.
-    Var,
-    /// A text with variables, such as `$remote_addr $http_x_tenant`.
-    VarCombination,
-    /// All requests count together.
-    Constant,
-}
-
-/// Where the counts are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-#[allow(missing_docs, reason = "explained at the field")]
-pub(crate) enum Policy {
-    Local,
-    Redis,
-    RedisCluster,
-    RedisSentinel,
 }
 
 /// One limit among several.
@@ -227,7 +202,7 @@ rejected_msg: too many requests
         };
         Ok(Arc::new(Limiting {
             limits,
-            state: cx.states.get_or_create(&state_key, || State::new(cx.limit_keys)),
+            counters: cx.states.get_or_create(&state_key, || Table::new(cx.limit_keys)),
             code: conf.rejected_code,
             body: rejection::error_msg(conf.rejected_code, conf.rejected_msg.as_deref()),
             degrade: conf.allow_degradation,
@@ -238,10 +213,7 @@ rejected_msg: too many requests
 
 impl Conf {
     fn check_policy(&self) -> Result<(), Invalid> {
-        if self.policy != Policy::Local {
-            let name = serde_json::to_string(&self.policy).unwrap_or_default();
-            return Err(Invalid::new("policy", format!("policy {name} is not supported yet: only local is")));
-        }
+        self.policy.check()?;
         if self.sync_interval != NO_SYNC {
             return Err(Invalid::new("sync_interval", "synchronisation with Redis is not supported yet: only -1 is"));
         }
@@ -261,18 +233,8 @@ impl Conf {
             (None, _, _) => return Err(Invalid::new("", "the field count is missing")),
             (_, None, _) => return Err(Invalid::new("", "the field time_window is missing")),
         };
-        let key = match self.key_type {
-            KeyType::Var => match variable(&self.key)? {
-                Variable::RemoteAddr => KeySource::Address,
-                other => KeySource::Variable(other),
-            },
-            KeyType::VarCombination => {
-                KeySource::Combination(Template::parse(&self.key).map_err(|e| Invalid::new("key", e.to_string()))?)
-            }
-            // Whatever else stands in the group may have another key.
-            KeyType::Constant if group.is_some() => KeySource::Constant(Key::new(0, self.key.as_bytes())),
-            KeyType::Constant => KeySource::Everything,
-        };
+        // Whatever else stands in the group may have another key.
+        let key = KeySource::compile(&self.key, self.key_type, group.is_some())?;
         let [limit, remaining, reset] = metadata.names().map(|(field, name)| {
             FieldName::new(name)
                 .ok_or_else(|| Invalid::new("", format!("plugin_metadata: {field} is not a field name")))
@@ -299,32 +261,16 @@ fn rules_limits(rules: &[Rule], kind: WindowKind) -> Result<Box<[Limit]>, Invali
             FieldName::new(&format!("X-{prefix}-RateLimit-{what}"))
                 .ok_or_else(|| Invalid::new(field("header_prefix"), "expected a part of a field's name"))
         };
-        let key = Template::parse(&rule.key).map_err(|error| Invalid::new(field("key"), error.to_string()))?;
-        if key.literal().is_some() {
-            return Err(Invalid::new(
-                field("key"),
-                "expected a text with a variable: without one a rule is never used",
-            ));
-        }
         Ok(Limit {
             number: at as u32 + 1,
             count: rule.count.compile(&field("count"), MAX_COUNT)?,
             window: rule.time_window.compile(&field("time_window"), MAX_WINDOW)?,
             kind,
-            key: KeySource::Combination(key),
+            key: KeySource::compile_rule(&rule.key, field("key"))?,
             names: Names { limit: name("Limit")?, remaining: name("Remaining")?, reset: name("Reset")? },
         })
     };
     rules.iter().enumerate().map(limit).collect()
-}
-
-/// People write `$consumer_name` here too. APISIX then finds no variable of that name, and counts by address.
-fn variable(key: &str) -> Result<Variable, Invalid> {
-    if let Some(name) = key.strip_prefix('$') {
-        let message = format!("a variable is named without $ here: {name}; or set key_type: var_combination");
-        return Err(Invalid::new("key", message));
-    }
-    Variable::parse(key).map_err(|error| Invalid::new("key", error.to_string()))
 }
 
 impl Metadata {
@@ -341,25 +287,12 @@ impl Metadata {
 #[derive(Debug)]
 struct Limiting {
     limits: Box<[Limit]>,
-    state: Arc<State>,
+    /// It outlives a change of the configuration.
+    counters: Arc<Table<Counter>>,
     code: u16,
     body: Vec<u8>,
     degrade: bool,
     show: bool,
-}
-
-/// What outlives a change of the configuration.
-#[derive(Debug)]
-struct State {
-    table: Table,
-    /// The counter of a limiter that has only one.
-    everything: Counter,
-}
-
-impl State {
-    fn new(keys: usize) -> Self {
-        Self { table: Table::new(keys), everything: Counter::unused() }
-    }
 }
 
 /// One limit.
@@ -372,17 +305,6 @@ struct Limit {
     kind: WindowKind,
     key: KeySource,
     names: Names,
-}
-
-#[derive(Debug)]
-enum KeySource {
-    /// The client's address: the usual key, and what takes the place of an empty one.
-    Address,
-    Variable(Variable),
-    Combination(Template),
-    Constant(Key),
-    /// There is one counter.
-    Everything,
 }
 
 #[derive(Debug)]
@@ -433,11 +355,8 @@ impl Limiting {
         };
         let quota = Quota { count, window: window * 1000, kind: limit.kind };
         let now = cx.now_ms();
-        let taken = match limit.key(cx) {
-            Asked::Everything => self.everything(now, &quota),
-            Asked::Key(key) => self.state.table.take(key, now, &quota),
-            Asked::Nothing => return Verdict::Skipped,
-        };
+        let Some(which) = limit.key.which(limit.number, cx) else { return Verdict::Skipped };
+        let taken = self.counters.ask(which, now, quota.linger(), |counter| counter.take(now, &quota));
         let Ok(taken) = taken else { return Verdict::Failed("limit-count: no room for another key") };
         if self.show {
             cx.set_response_field(&limit.names.limit, |out| weir_wire::push_number(out, count));
@@ -446,65 +365,12 @@ impl Limiting {
         }
         if taken.passed { Verdict::Passed } else { Verdict::Rejected }
     }
-
-    /// A counter without a table is never retired, so there is an answer.
-    fn everything(&self, now: u64, quota: &Quota) -> Result<Taken, Full> {
-        self.state.everything.take(now, quota).ok_or(Full)
-    }
 }
-
-/// Which counter a request asks.
-enum Asked {
-    Key(Key),
-    Everything,
-    /// A rule none of whose variables the request has.
-    Nothing,
-}
-
-/// Keeps addresses apart from texts and numbers with the same bytes.
-const ADDRESS: u32 = 1 << 31;
-const NUMBER: u32 = 1 << 30;
 
 impl Limit {
     fn is_rule(&self) -> bool {
         self.number > 0
     }
-
-    fn key(&self, cx: &mut RequestCx<'_>) -> Asked {
-        match &self.key {
-            KeySource::Address => Asked::Key(self.address(cx.client().addr)),
-            KeySource::Everything => Asked::Everything,
-            KeySource::Constant(key) => Asked::Key(*key),
-            KeySource::Variable(variable) => Asked::Key(match cx.variable(variable) {
-                Some(Value::Bytes(text)) if !text.is_empty() => Key::new(self.number, text),
-                Some(Value::Number(n) | Value::Millis(n)) => Key::new(self.number | NUMBER, &n.to_le_bytes()),
-                Some(Value::Ip(address)) => self.address(address),
-                Some(Value::Bytes(_)) | None => self.address(cx.client().addr),
-            }),
-            KeySource::Combination(template) => {
-                let has_any = template.variables().any(|variable| is_set(cx.variable(variable)));
-                if !has_any {
-                    return if self.is_rule() { Asked::Nothing } else { Asked::Key(self.address(cx.client().addr)) };
-                }
-                let mut text = cx.take_scratch();
-                template.render(cx.source(), &mut text);
-                let key = Key::new(self.number, &text);
-                cx.put_scratch(text);
-                Asked::Key(key)
-            }
-        }
-    }
-
-    fn address(&self, address: std::net::IpAddr) -> Key {
-        match address {
-            std::net::IpAddr::V4(v4) => Key::new(self.number | ADDRESS, &v4.octets()),
-            std::net::IpAddr::V6(v6) => Key::new(self.number | ADDRESS, &v6.octets()),
-        }
-    }
-}
-
-fn is_set(value: Option<Value<'_>>) -> bool {
-    value.is_some_and(|value| !matches!(value, Value::Bytes(b"")))
 }
 
 /// Appends seconds as Lua prints them: `60`, `59.98`, `0.001`.

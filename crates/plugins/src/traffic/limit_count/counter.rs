@@ -3,6 +3,8 @@
 use portable_atomic::AtomicU128;
 use portable_atomic::Ordering::{AcqRel, Acquire};
 
+use crate::traffic::table::Entry;
+
 /// Most requests a window may allow.
 pub(crate) const MAX_COUNT: u64 = (1 << COUNT_BITS) - 1;
 /// Longest window in seconds: 136 years.
@@ -19,6 +21,16 @@ pub(crate) struct Quota {
     /// Milliseconds; 1 to 1000 × [`MAX_WINDOW`].
     pub(crate) window: u64,
     pub(crate) kind: WindowKind,
+}
+
+impl Quota {
+    /// Milliseconds for which a counter is needed after its window's end.
+    pub(crate) fn linger(&self) -> u64 {
+        match self.kind {
+            WindowKind::Fixed => 0,
+            WindowKind::Sliding => self.window,
+        }
+    }
 }
 
 /// How the window moves.
@@ -96,16 +108,6 @@ impl Window {
 const DEAD: u128 = u128::MAX;
 
 impl Counter {
-    /// A counter that has let one request pass, at `now`.
-    pub(crate) fn begun(now: u64, quota: &Quota) -> Self {
-        Self(AtomicU128::new(Window { end: now + quota.window, count: 1, before: 0 }.pack()))
-    }
-
-    /// A counter that has not let any request pass.
-    pub(crate) fn unused() -> Self {
-        Self(AtomicU128::new(0))
-    }
-
     /// Asks for one request; `None` when the counter is dead.
     ///
     /// Exact: whatever threads ask at once, no more than the quota pass in a window.
@@ -128,27 +130,38 @@ impl Counter {
             }
         }
     }
+}
 
-    /// Marks the counter dead if it has been over for `linger` milliseconds; tells whether this call did it.
-    pub(crate) fn retire(&self, now: u64, linger: u64) -> bool {
+impl Entry for Counter {
+    fn unused() -> Self {
+        Self(AtomicU128::new(0))
+    }
+
+    fn retire(&self, now: u64, linger: u64) -> bool {
         let word = self.0.load(Acquire);
         word != DEAD
             && now >= Window::unpack(word).end.saturating_add(linger)
             && self.0.compare_exchange(word, DEAD, AcqRel, Acquire).is_ok()
     }
 
-    /// Whether the counter is dead.
-    pub(crate) fn is_dead(&self) -> bool {
+    fn is_dead(&self) -> bool {
         self.0.load(Acquire) == DEAD
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Counter, MAX_COUNT, MAX_WINDOW, Quota, Taken, Window, WindowKind};
+    use super::{Counter, Entry, MAX_COUNT, MAX_WINDOW, Quota, Taken, Window, WindowKind};
 
     const FIXED: Quota = Quota { count: 2, window: 1000, kind: WindowKind::Fixed };
     const SLIDING: Quota = Quota { count: 10, window: 1000, kind: WindowKind::Sliding };
+
+    /// A counter that has let one request pass, at 0.
+    fn begun(quota: &Quota) -> Counter {
+        let counter = Counter::unused();
+        assert!(counter.take(0, quota).is_some_and(|taken| taken.passed));
+        counter
+    }
 
     fn passed(remaining: u64, reset: u64) -> Option<Taken> {
         Some(Taken { passed: true, remaining, reset })
@@ -188,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_sliding_window_remembers_the_one_before() {
-        let counter = Counter::begun(0, &SLIDING);
+        let counter = begun(&SLIDING);
         for n in 1..10 {
             assert_eq!(counter.take(n, &SLIDING), passed(9 - n, 1000 - n));
         }
@@ -228,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_counter_is_retired_once_and_only_when_it_is_over() {
-        let counter = Counter::begun(0, &FIXED);
+        let counter = begun(&FIXED);
         assert!(!counter.retire(999, 0));
         assert!(!counter.retire(1500, 1000));
         assert!(!counter.is_dead());
@@ -241,7 +254,7 @@ mod tests {
     #[test]
     fn the_largest_quota_counts() {
         let quota = Quota { count: MAX_COUNT, window: MAX_WINDOW * 1000, kind: WindowKind::Sliding };
-        let counter = Counter::begun(0, &quota);
+        let counter = begun(&quota);
         assert_eq!(counter.take(1, &quota), passed(MAX_COUNT - 2, MAX_WINDOW * 1000 - 1));
     }
 }

@@ -1,4 +1,4 @@
-//! The counters of one limiter, by key.
+//! What one limiter counts, by key.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::OnceLock;
@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use crossbeam_queue::SegQueue;
 
-use super::counter::{Counter, Quota, Taken, WindowKind};
+use super::key::{Key, Which};
 
 /// How many keys all limiters of the process hold.
 static ALL_KEYS: AtomicU64 = AtomicU64::new(0);
@@ -23,39 +23,48 @@ const SWEPT_PER_INSERT: usize = 2;
 /// The same when there is no room.
 const SWEPT_WHEN_FULL: usize = 32;
 
-/// Counters by key, up to a bound.
+/// What is counted for one key: a few numbers that change as a whole.
+pub(crate) trait Entry: Sized {
+    /// One in which nothing is counted yet.
+    fn unused() -> Self;
+
+    /// Marks it dead if it has been over for `linger` milliseconds; tells whether this call did it. Nobody counts in a
+    /// dead one any more.
+    fn retire(&self, now: u64, linger: u64) -> bool;
+
+    /// Whether it is dead.
+    fn is_dead(&self) -> bool;
+}
+
+/// Entries by key, up to a bound.
 ///
 /// A request on a known key takes no lock, allocates nothing and writes one word. A new key allocates its entry and
-/// looks at the oldest ones, of which those whose window is over are dropped: the work is spread evenly, and a table
-/// that fills up never stops a worker to be cleaned.
-///
-/// A key is a hash of 128 bits, keyed by a random seed of the process: two keys share a counter with a probability
-/// that does not matter, and nobody can look for such keys.
+/// looks at the oldest ones, of which those that are over are dropped: the work is spread evenly, and a table that
+/// fills up never stops a worker to be cleaned.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct Table<E> {
     /// Made by the first request: an empty map takes some 19 KB, and there may be a limiter on each of 100,000 routes.
-    map: OnceLock<papaya::HashMap<Key, Counter, KeyIsHash>>,
+    map: OnceLock<papaya::HashMap<Key, E, KeyIsHash>>,
+    /// The entry of a limiter that has only one; it is never retired.
+    everything: E,
     /// Every key in the map, once, about in the order in which they end.
     queue: SegQueue<Key>,
     held: AtomicU64,
     max: u64,
-    /// Milliseconds for which a counter is needed after its window's end: the longest sliding window so far.
+    /// Milliseconds for which an entry is needed after it is over: the longest time asked for so far.
     linger: AtomicU64,
 }
-
-/// The hash of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Key(u128);
 
 /// There is no room for a new key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
 
-impl Table {
+impl<E: Entry> Table<E> {
     /// A table for at most `max` keys.
     pub(crate) fn new(max: usize) -> Self {
         Self {
             map: OnceLock::new(),
+            everything: E::unused(),
             queue: SegQueue::new(),
             held: AtomicU64::new(0),
             max: max as u64,
@@ -63,31 +72,40 @@ impl Table {
         }
     }
 
-    fn counters(&self) -> &papaya::HashMap<Key, Counter, KeyIsHash> {
+    fn entries(&self) -> &papaya::HashMap<Key, E, KeyIsHash> {
         self.map.get_or_init(|| papaya::HashMap::with_hasher(KeyIsHash))
     }
 
-    /// Asks for one request on `key`.
-    pub(crate) fn take(&self, key: Key, now: u64, quota: &Quota) -> Result<Taken, Full> {
-        let counters = self.counters().pin();
+    /// Asks an entry, which is made if there is none and stays for `linger` milliseconds after it is over. `ask` gives
+    /// `None` only when the entry is dead.
+    pub(crate) fn ask<T>(&self, which: Which, now: u64, linger: u64, ask: impl Fn(&E) -> Option<T>) -> Result<T, Full> {
+        let key = match which {
+            Which::Everything => return ask(&self.everything).ok_or(Full),
+            Which::Key(key) => key,
+        };
+        let entries = self.entries().pin();
         loop {
-            if let Some(counter) = counters.get(&key) {
-                if let Some(taken) = counter.take(now, quota) {
-                    return Ok(taken);
+            if let Some(entry) = entries.get(&key) {
+                if let Some(answer) = ask(entry) {
+                    return Ok(answer);
                 }
                 // Somebody is about to drop it, and whoever is first does.
                 self.drop_dead(&key);
                 continue;
             }
-            if quota.kind == WindowKind::Sliding {
-                self.linger.fetch_max(quota.window, Relaxed);
-            }
+            self.linger.fetch_max(linger, Relaxed);
             self.reserve(now)?;
-            if counters.try_insert(key, Counter::begun(now, quota)).is_ok() {
-                self.queue.push(key);
-                return Ok(Taken { passed: true, remaining: quota.count.saturating_sub(1), reset: quota.window });
+            match entries.try_insert(key, E::unused()) {
+                Ok(entry) => {
+                    // Nobody retires it before its key is in the queue.
+                    let answer = ask(entry);
+                    self.queue.push(key);
+                    if let Some(answer) = answer {
+                        return Ok(answer);
+                    }
+                }
+                Err(_) => self.release(),
             }
-            self.release();
         }
     }
 
@@ -118,13 +136,13 @@ impl Table {
     /// Looks at the first keys of the queue: those that are over go, the others to its end.
     fn sweep(&self, now: u64, keys: usize) {
         let linger = self.linger.load(Relaxed);
-        let counters = self.counters().pin();
+        let entries = self.entries().pin();
         for _ in 0..keys {
             let Some(key) = self.queue.pop() else { return };
-            match counters.get(&key) {
-                Some(counter) if counter.retire(now, linger) => self.drop_dead(&key),
+            match entries.get(&key) {
+                Some(entry) if entry.retire(now, linger) => self.drop_dead(&key),
                 // A dead one is dropped by whoever marked it or met it; its key is in the queue again if it came back.
-                Some(counter) if counter.is_dead() => {}
+                Some(entry) if entry.is_dead() => {}
                 Some(_) => self.queue.push(key),
                 None => {}
             }
@@ -132,7 +150,7 @@ impl Table {
     }
 
     fn drop_dead(&self, key: &Key) {
-        if let Ok(Some(_)) = self.counters().pin().remove_if(key, |_, counter| counter.is_dead()) {
+        if let Ok(Some(_)) = self.entries().pin().remove_if(key, |_, entry| entry.is_dead()) {
             self.release();
         }
     }
@@ -144,35 +162,9 @@ impl Table {
     }
 }
 
-impl Drop for Table {
+impl<E> Drop for Table<E> {
     fn drop(&mut self) {
         ALL_KEYS.fetch_sub(self.held.load(Relaxed), Relaxed);
-    }
-}
-
-impl Key {
-    /// The key made of `parts` under `domain`, which keeps keys of different kinds apart.
-    pub(crate) fn new(domain: u32, part: &[u8]) -> Self {
-        let (first, second) = seeds();
-        let half = |seed: &foldhash::quality::RandomState| {
-            let mut hasher = seed.build_hasher();
-            hasher.write_u32(domain);
-            hasher.write(part);
-            hasher.finish()
-        };
-        Self(u128::from(half(first)) << 64 | u128::from(half(second)))
-    }
-}
-
-fn seeds() -> &'static (foldhash::quality::RandomState, foldhash::quality::RandomState) {
-    static SEEDS: std::sync::LazyLock<(foldhash::quality::RandomState, foldhash::quality::RandomState)> =
-        std::sync::LazyLock::new(Default::default);
-    &SEEDS
-}
-
-impl std::hash::Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.0 as u64);
     }
 }
 
@@ -210,15 +202,23 @@ impl Hasher for SameNumber {
 
 #[cfg(test)]
 mod tests {
-    use super::{Full, Key, Table};
-    use crate::traffic::limit_count::counter::{Quota, WindowKind};
+    use super::{Full, Key, Which};
+    use crate::traffic::limit_count::counter::{Counter, Quota, Taken, WindowKind};
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
     const QUOTA: Quota = Quota { count: 3, window: 1000, kind: WindowKind::Fixed };
 
-    fn key(n: u64) -> Key {
-        Key::new(0, &n.to_le_bytes())
+    fn key(n: u64) -> Which {
+        Which::Key(Key::new(0, &n.to_le_bytes()))
+    }
+
+    type Table = super::Table<Counter>;
+
+    impl Table {
+        fn take(&self, key: Which, now: u64, quota: &Quota) -> Result<Taken, Full> {
+            self.ask(key, now, quota.linger(), |counter| counter.take(now, quota))
+        }
     }
 
     #[test]
@@ -229,7 +229,6 @@ mod tests {
             assert_eq!(passed, 3, "key {n}");
         }
         assert_eq!(table.held(), 5);
-        assert_ne!(Key::new(0, b"a"), Key::new(1, b"a"));
     }
 
     #[test]

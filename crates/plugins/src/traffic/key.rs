@@ -1,0 +1,164 @@
+//! What limiters count apart.
+
+use std::hash::{BuildHasher, Hasher};
+use std::net::IpAddr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use weir_expr::{Template, Value, Variable};
+use weir_plugin::{Invalid, RequestCx};
+
+/// How `key` is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum KeyType {
+    /// The name of a variable.
+    Var,
+    /// A text with variables, such as `$remote_addr $http_x_tenant`.
+    VarCombination,
+    /// All requests count together.
+    Constant,
+}
+
+/// Where a request's key comes from.
+#[derive(Debug)]
+pub(crate) enum KeySource {
+    /// The client's address: the usual key, and what takes the place of an empty one.
+    Address,
+    Variable(Variable),
+    Combination(Template),
+    Constant(Key),
+    /// There is one counter.
+    Everything,
+}
+
+/// Which counter a request asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    Key(Key),
+    Everything,
+}
+
+/// The hash of a key.
+///
+/// It has 128 bits and is keyed by a random seed of the process: two keys share a counter with a probability that does
+/// not matter, and nobody can look for such keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Key(u128);
+
+/// Keeps addresses apart from texts and numbers with the same bytes.
+const ADDRESS: u32 = 1 << 31;
+const NUMBER: u32 = 1 << 30;
+
+impl KeySource {
+    /// `key` and `key_type`. With `shared`, whatever else counts in the same table may have another key.
+    pub(crate) fn compile(key: &str, key_type: KeyType, shared: bool) -> Result<Self, Invalid> {
+        Ok(match key_type {
+            KeyType::Var => match variable(key)? {
+                Variable::RemoteAddr => Self::Address,
+                other => Self::Variable(other),
+            },
+            KeyType::VarCombination => {
+                Self::Combination(Template::parse(key).map_err(|e| Invalid::new("key", e.to_string()))?)
+            }
+            KeyType::Constant if shared => Self::Constant(Key::new(0, key.as_bytes())),
+            KeyType::Constant => Self::Everything,
+        })
+    }
+
+    /// The `key` of one rule among several, at `field`.
+    pub(crate) fn compile_rule(key: &str, field: String) -> Result<Self, Invalid> {
+        let template = Template::parse(key).map_err(|error| Invalid::new(field.as_str(), error.to_string()))?;
+        if template.literal().is_some() {
+            let message = "expected a text with a variable: without one a rule is never used";
+            return Err(Invalid::new(field, message));
+        }
+        Ok(Self::Combination(template))
+    }
+
+    /// Which counter a request asks, of those of the limit with this number: 0, or a rule's place from 1. `None`: of a
+    /// rule, when the request has none of its variables.
+    pub(crate) fn which(&self, number: u32, cx: &mut RequestCx<'_>) -> Option<Which> {
+        let address = |address| Key::of_address(number, address);
+        Some(Which::Key(match self {
+            Self::Address => address(cx.client().addr),
+            Self::Everything => return Some(Which::Everything),
+            Self::Constant(key) => *key,
+            Self::Variable(variable) => match cx.variable(variable) {
+                Some(Value::Bytes(text)) if !text.is_empty() => Key::new(number, text),
+                Some(Value::Number(n) | Value::Millis(n)) => Key::new(number | NUMBER, &n.to_le_bytes()),
+                Some(Value::Ip(ip)) => address(ip),
+                Some(Value::Bytes(_)) | None => address(cx.client().addr),
+            },
+            Self::Combination(template) => {
+                let has_any = template.variables().any(|variable| is_set(cx.variable(variable)));
+                if !has_any {
+                    return (number == 0).then(|| Which::Key(address(cx.client().addr)));
+                }
+                let mut text = cx.take_scratch();
+                template.render(cx.source(), &mut text);
+                let key = Key::new(number, &text);
+                cx.put_scratch(text);
+                key
+            }
+        }))
+    }
+}
+
+/// People write `$consumer_name` here too. APISIX then finds no variable of that name, and counts by address.
+fn variable(key: &str) -> Result<Variable, Invalid> {
+    if let Some(name) = key.strip_prefix('$') {
+        let message = format!("a variable is named without $ here: {name}; or set key_type: var_combination");
+        return Err(Invalid::new("key", message));
+    }
+    Variable::parse(key).map_err(|error| Invalid::new("key", error.to_string()))
+}
+
+fn is_set(value: Option<Value<'_>>) -> bool {
+    value.is_some_and(|value| !matches!(value, Value::Bytes(b"")))
+}
+
+impl Key {
+    /// The key made of `part` under `domain`, which keeps keys of different kinds apart.
+    pub(crate) fn new(domain: u32, part: &[u8]) -> Self {
+        let (first, second) = seeds();
+        let half = |seed: &foldhash::quality::RandomState| {
+            let mut hasher = seed.build_hasher();
+            hasher.write_u32(domain);
+            hasher.write(part);
+            hasher.finish()
+        };
+        Self(u128::from(half(first)) << 64 | u128::from(half(second)))
+    }
+
+    fn of_address(number: u32, address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(v4) => Self::new(number | ADDRESS, &v4.octets()),
+            IpAddr::V6(v6) => Self::new(number | ADDRESS, &v6.octets()),
+        }
+    }
+}
+
+fn seeds() -> &'static (foldhash::quality::RandomState, foldhash::quality::RandomState) {
+    static SEEDS: std::sync::LazyLock<(foldhash::quality::RandomState, foldhash::quality::RandomState)> =
+        std::sync::LazyLock::new(Default::default);
+    &SEEDS
+}
+
+impl std::hash::Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.0 as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Key;
+
+    #[test]
+    fn kinds_of_keys_are_apart() {
+        assert_eq!(Key::new(0, b"a"), Key::new(0, b"a"));
+        assert_ne!(Key::new(0, b"a"), Key::new(1, b"a"));
+        assert_ne!(Key::new(0, b"a"), Key::new(0, b"b"));
+    }
+}
