@@ -20,6 +20,7 @@ use crate::security::referer_restriction::RefererRestriction;
 use crate::security::ua_restriction::UaRestriction;
 use crate::security::uri_blocker::UriBlocker;
 use crate::traffic::limit_count::LimitCount;
+use crate::traffic::limit_req::LimitReq;
 use crate::transform::proxy_rewrite::ProxyRewrite;
 use crate::transform::response_rewrite::ResponseRewrite;
 
@@ -36,6 +37,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &JwtAuth,
         &KeyAuth,
         &LimitCount,
+        &LimitReq,
         &Mocking,
         &Prometheus,
         &ProxyRewrite,

@@ -3,6 +3,7 @@
 mod amount;
 mod key;
 pub(crate) mod limit_count;
+pub(crate) mod limit_req;
 mod policy;
 mod table;
 

@@ -110,6 +110,9 @@ fn main() {
             "",
             true,
         ),
+        ("limit-req", "{rate: 1000000, burst: 1000, key: remote_addr}", "", true),
+        ("limit-req", "{rate: 1, burst: 1000, nodelay: true, key: a, key_type: constant}", "", true),
+        ("limit-req", "{rate: 0.001, burst: 0, key: $uri $arg_x, key_type: var_combination}", "", false),
         ("mocking", "{response_example: hello}", "", false),
         (
             "mocking",

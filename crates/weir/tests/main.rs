@@ -19,6 +19,7 @@ mod documentation;
 mod forwarding;
 mod health;
 mod http1;
+mod limiters;
 mod limits;
 mod merging;
 mod mixture;

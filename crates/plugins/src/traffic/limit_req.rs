@@ -1,0 +1,179 @@
+//! `limit-req`: so many requests a second, evenly.
+
+mod bucket;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{BuildCx, Define, Flow, Invalid, LocalFuture, Mark, Phases, Plugin, RequestCx};
+
+use crate::rejection;
+use crate::traffic::key::{KeySource, KeyType};
+use crate::traffic::policy::Policy;
+use crate::traffic::table::{Full, Table};
+use bucket::{Bucket, Rate};
+
+/// The definition.
+#[derive(Debug)]
+pub(crate) struct LimitReq;
+
+/// On a route, a service, a consumer or a global rule.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Conf {
+    /// How many requests pass in a second; also less than one, such as 0.1.
+    #[schemars(range(max = 1_000_000_000), extend("exclusiveMinimum" = 0))]
+    rate: f64,
+    /// How many requests above `rate` are let through, late or with `nodelay` at once, before others are rejected.
+    #[schemars(range(min = 0, max = 1_000_000_000))]
+    burst: f64,
+    /// What is counted apart: by `key_type` the name of a variable, without `$`, a text with variables, or a constant.
+    /// A request for which it is empty is counted by its address.
+    #[schemars(length(min = 1))]
+    key: String,
+    /// How `key` is read.
+    #[serde(default = "var")]
+    key_type: KeyType,
+    /// Lets requests within `burst` through at once.
+    #[serde(default)]
+    nodelay: bool,
+    /// Status of the answer to a request that is over the limit.
+    #[serde(default = "service_unavailable")]
+    #[schemars(range(min = 200, max = 599))]
+    rejected_code: u16,
+    /// The answer's body is `{"error_msg":"…"}` with this text; without it, with status and reason phrase.
+    #[schemars(length(min = 1))]
+    rejected_msg: Option<String>,
+    /// Where the counts are kept. Only `local`, in this process and shared by all its workers, is supported yet.
+    #[serde(default = "local")]
+    policy: Policy,
+    /// Lets requests through when there is no room for another key (`limits.limit_keys`). Otherwise they are answered
+    /// with 500.
+    #[serde(default)]
+    allow_degradation: bool,
+}
+
+fn var() -> KeyType {
+    KeyType::Var
+}
+
+fn local() -> Policy {
+    Policy::Local
+}
+
+fn service_unavailable() -> u16 {
+    503
+}
+
+impl Define for LimitReq {
+    const NAME: &'static str = "limit-req";
+    const PRIORITY: i32 = 1001;
+    const PHASES: Phases = Phases::ACCESS;
+    const DOC: &'static str = "\
+Lets `rate` requests a second pass for each `key`, evenly: a leaky bucket. A request that comes too early, and finds no \
+more than `burst` ahead of it, waits for its turn; others are answered with `rejected_code`. Exact over all workers, \
+however many requests come at once.
+
+The bucket holds thousandths of a request. Each request adds 1000, and `rate` times 1000 leak in a second. A request \
+waits until what it finds has leaked, if that takes a millisecond or more; the first one finds an empty bucket. With \
+`rate: 10` and `burst: 20`, 21 requests that come together pass in two seconds, and a 22nd is rejected. Waiting holds \
+no worker up.
+
+Buckets are kept in this process. They survive a change of the configuration that leaves this plugin's own configuration \
+as it is, and are lost with the process. A limiter holds at most `limits.limit_keys` keys; empty buckets make room, and \
+when there is none, requests with new keys are answered with 500 unless `allow_degradation` is set.";
+    const EXAMPLE: &'static str = "\
+rate: 10
+burst: 20
+key_type: var
+key: remote_addr
+rejected_code: 429
+rejected_msg: too many requests
+";
+
+    type Conf = Conf;
+    type ConsumerConf = ();
+
+    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
+        let mut faults = Vec::new();
+        faults.extend(conf.policy.check().err());
+        faults.extend(conf.rate().err());
+        faults.extend(KeySource::compile(&conf.key, conf.key_type, false).err());
+        if faults.is_empty() { Ok(()) } else { Err(faults) }
+    }
+
+    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
+        conf.policy.check()?;
+        let state_key = format!("limit-req {} {} {}", cx.place, cx.conf.to_json(), cx.limit_keys);
+        Ok(Arc::new(Limiting {
+            rate: conf.rate()?,
+            key: KeySource::compile(&conf.key, conf.key_type, false)?,
+            buckets: cx.states.get_or_create(&state_key, || Table::new(cx.limit_keys)),
+            delays: !conf.nodelay,
+            wait: Mark::unique(),
+            code: conf.rejected_code,
+            body: rejection::error_msg(conf.rejected_code, conf.rejected_msg.as_deref()),
+            degrade: conf.allow_degradation,
+        }))
+    }
+}
+
+impl Conf {
+    fn rate(&self) -> Result<Rate, Invalid> {
+        // YAML has a number for what is none.
+        if self.rate.is_nan() || self.rate <= 0.0 {
+            return Err(Invalid::new("rate", format!("expected a number above 0, found {}", self.rate)));
+        }
+        if self.burst.is_nan() {
+            return Err(Invalid::new("burst", format!("expected a number, found {}", self.burst)));
+        }
+        Ok(Rate::new(self.rate, self.burst))
+    }
+}
+
+/// An instance.
+#[derive(Debug)]
+struct Limiting {
+    rate: Rate,
+    key: KeySource,
+    /// They outlive a change of the configuration.
+    buckets: Arc<Table<Bucket>>,
+    delays: bool,
+    /// Under which a request's wait is noted, in milliseconds.
+    wait: Mark,
+    code: u16,
+    body: Vec<u8>,
+    degrade: bool,
+}
+
+impl Plugin for Limiting {
+    fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
+        let now = cx.now_ms();
+        // Not a rule among several, so there always is a key.
+        let Some(which) = self.key.which(0, cx) else { return Flow::Continue };
+        match self.buckets.ask(which, now, self.rate.drain_ms(), |bucket| bucket.pour(now, &self.rate)) {
+            Ok(Some(wait)) if wait >= 1 && self.delays => {
+                cx.note(self.wait, [wait, 0]);
+                Flow::Suspend
+            }
+            Ok(Some(_)) => Flow::Continue,
+            Ok(None) => {
+                let answer = cx.reply(self.code).field("Content-Type", b"text/plain; charset=utf-8");
+                answer.body(&self.body).done()
+            }
+            Err(Full) if self.degrade => Flow::Continue,
+            Err(Full) => cx.fail(500, "limit-req: no room for another key"),
+        }
+    }
+
+    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>) -> LocalFuture<'a, Flow> {
+        Box::pin(async move {
+            if let Some([wait, _]) = cx.noted(self.wait) {
+                tokio::time::sleep(Duration::from_millis(wait)).await;
+            }
+            Flow::Continue
+        })
+    }
+}
