@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use weir_expr::{Source, Value, Variable};
 use weir_telemetry::metrics::Recorder;
@@ -10,7 +11,7 @@ use weir_wire::name::FieldName;
 
 use crate::consumer::ConsumerMatch;
 use crate::exchange::{AddrText, Client, Exchange};
-use crate::mark::{Mark, Note};
+use crate::mark::{Hold, Mark, Note};
 use crate::request::Request;
 use crate::response::{BodySource, Origin, Response};
 use crate::{Failure, Flow, Reply};
@@ -97,6 +98,12 @@ impl RequestCx<'_> {
     #[must_use]
     pub fn noted(&self, mark: Mark) -> Option<Note> {
         self.0.notes.get(mark)
+    }
+
+    /// Holds a part of `what` until this exchange is over, however it ends; then [`Hold::release`] is called with `note`.
+    /// For what has to be given back: the log phase may be left out, by a panic or by a filter that no longer holds.
+    pub fn hold(&mut self, what: Arc<dyn Hold>, note: Note) {
+        self.0.holds.add(what, note);
     }
 
     /// Gives the request an id of its own, which is `$request_id` from here on.

@@ -11,7 +11,7 @@ use weir_telemetry::metrics::Label;
 use weir_wire::fields::Fields;
 
 use crate::consumer::ConsumerMatch;
-use crate::mark::Notes;
+use crate::mark::{Holds, Notes};
 use crate::request::Request;
 use crate::response::Response;
 use crate::tables::{RouteInfo, Tables};
@@ -60,6 +60,7 @@ pub struct Exchange {
     /// Room for a plugin to build a value in.
     pub scratch: Vec<u8>,
     pub(crate) notes: Notes,
+    pub(crate) holds: Holds,
     /// The id that a plugin gave the request; empty: `request_id`.
     pub(crate) own_id: Vec<u8>,
     pub(crate) request_id: OnceCell<[u8; 32]>,
@@ -199,6 +200,7 @@ impl Default for Exchange {
             out: Vec::with_capacity(2 << 10),
             scratch: Vec::with_capacity(256),
             notes: Notes::default(),
+            holds: Holds::default(),
             own_id: Vec::new(),
             request_id: OnceCell::new(),
             moment: OnceCell::new(),
@@ -223,9 +225,15 @@ impl Exchange {
         self.sent_head = 0;
         self.out.clear();
         self.notes.clear();
+        self.holds.release();
         self.own_id.clear();
         self.request_id.take();
         self.moment.take();
+    }
+
+    /// Gives back what plugins hold for it. An exchange that is dropped instead does the same.
+    pub fn end(&mut self) {
+        self.holds.release();
     }
 
     /// Makes room for a message of ordinary size; called when it is taken for a connection.

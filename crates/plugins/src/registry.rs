@@ -19,6 +19,7 @@ use crate::security::ip_restriction::IpRestriction;
 use crate::security::referer_restriction::RefererRestriction;
 use crate::security::ua_restriction::UaRestriction;
 use crate::security::uri_blocker::UriBlocker;
+use crate::traffic::limit_conn::LimitConn;
 use crate::traffic::limit_count::LimitCount;
 use crate::traffic::limit_req::LimitReq;
 use crate::transform::proxy_rewrite::ProxyRewrite;
@@ -36,6 +37,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &IpRestriction,
         &JwtAuth,
         &KeyAuth,
+        &LimitConn,
         &LimitCount,
         &LimitReq,
         &Mocking,

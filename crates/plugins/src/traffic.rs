@@ -2,6 +2,7 @@
 
 mod amount;
 mod key;
+pub(crate) mod limit_conn;
 pub(crate) mod limit_count;
 pub(crate) mod limit_req;
 mod policy;

@@ -110,6 +110,13 @@ fn main() {
             "",
             true,
         ),
+        ("limit-conn", "{conn: 1, burst: 0, default_conn_delay: 0.1, key: remote_addr}", "", true),
+        (
+            "limit-conn",
+            "{default_conn_delay: 0.1, rules: [{conn: 1, burst: 1, key: $arg_x}, {conn: $http_x_conn, burst: 0, key: $uri}]}",
+            "X-Conn: 1\r\n",
+            true,
+        ),
         ("limit-req", "{rate: 1000000, burst: 1000, key: remote_addr}", "", true),
         ("limit-req", "{rate: 1, burst: 1000, nodelay: true, key: a, key_type: constant}", "", true),
         ("limit-req", "{rate: 0.001, burst: 0, key: $uri $arg_x, key_type: var_combination}", "", false),

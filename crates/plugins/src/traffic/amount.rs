@@ -9,9 +9,9 @@ use serde::{Deserialize, Deserializer};
 use weir_expr::{Template, Value};
 use weir_plugin::{Invalid, RequestCx};
 
-/// `count` or `time_window` as written.
+/// An amount of at least `MIN`, as written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum AmountConf {
+pub(crate) enum AmountConf<const MIN: u64 = 1> {
     /// A number.
     Number(u64),
     /// A number in quotes, or a text with variables.
@@ -20,7 +20,7 @@ pub(crate) enum AmountConf {
 
 /// The same, ready for requests.
 #[derive(Debug)]
-pub(crate) enum Amount {
+pub(crate) enum Amount<const MIN: u64 = 1> {
     Number(u64),
     Template(Template),
 }
@@ -35,12 +35,12 @@ pub(crate) enum Resolved {
     Wrong,
 }
 
-impl AmountConf {
-    /// Compiles the amount of `field`, which is 1 to `max`.
-    pub(crate) fn compile(&self, field: &str, max: u64) -> Result<Amount, Invalid> {
+impl<const MIN: u64> AmountConf<MIN> {
+    /// Compiles the amount of `field`, which is `MIN` to `max`.
+    pub(crate) fn compile(&self, field: &str, max: u64) -> Result<Amount<MIN>, Invalid> {
         let bounded = |n: u64| match n {
-            n if (1..=max).contains(&n) => Ok(Amount::Number(n)),
-            _ => Err(Invalid::new(field, format!("expected an integer from 1 to {max}, found {n}"))),
+            n if (MIN..=max).contains(&n) => Ok(Amount::Number(n)),
+            _ => Err(Invalid::new(field, format!("expected an integer from {MIN} to {max}, found {n}"))),
         };
         let text = match self {
             Self::Number(n) => return bounded(*n),
@@ -51,14 +51,14 @@ impl AmountConf {
         }
         let template = Template::parse(text).map_err(|error| Invalid::new(field, error.to_string()))?;
         if template.literal().is_some() {
-            let message = format!("expected an integer from 1 to {max} or a text with a variable, found {text:?}");
+            let message = format!("expected an integer from {MIN} to {max} or a text with a variable, found {text:?}");
             return Err(Invalid::new(field, message));
         }
         Ok(Amount::Template(template))
     }
 }
 
-impl Amount {
+impl<const MIN: u64> Amount<MIN> {
     pub(crate) fn resolve(&self, cx: &mut RequestCx<'_>, max: u64) -> Resolved {
         let template = match self {
             Self::Number(n) => return Resolved::Number(*n),
@@ -69,31 +69,32 @@ impl Amount {
         }
         let mut text = cx.take_scratch();
         template.render(cx.source(), &mut text);
-        let number = Value::Bytes(&text).as_number().filter(|n| n.fract() == 0.0 && *n >= 1.0 && *n <= max as f64);
+        let number =
+            Value::Bytes(&text).as_number().filter(|n| n.fract() == 0.0 && *n >= MIN as f64 && *n <= max as f64);
         cx.put_scratch(text);
         number.map_or(Resolved::Wrong, |n| Resolved::Number(n as u64))
     }
 }
 
-impl<'de> Deserialize<'de> for AmountConf {
+impl<'de, const MIN: u64> Deserialize<'de> for AmountConf<MIN> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct AmountVisitor;
-        impl Visitor<'_> for AmountVisitor {
-            type Value = AmountConf;
+        struct AmountVisitor<const MIN: u64>;
+        impl<const MIN: u64> Visitor<'_> for AmountVisitor<MIN> {
+            type Value = AmountConf<MIN>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an integer of at least 1, or a text with a variable")
+                write!(f, "an integer of at least {MIN}, or a text with a variable")
             }
 
-            fn visit_u64<E: Error>(self, n: u64) -> Result<AmountConf, E> {
+            fn visit_u64<E: Error>(self, n: u64) -> Result<AmountConf<MIN>, E> {
                 Ok(AmountConf::Number(n))
             }
 
-            fn visit_i64<E: Error>(self, n: i64) -> Result<AmountConf, E> {
+            fn visit_i64<E: Error>(self, n: i64) -> Result<AmountConf<MIN>, E> {
                 u64::try_from(n).map(AmountConf::Number).map_err(|_| E::invalid_value(Unexpected::Signed(n), &self))
             }
 
-            fn visit_f64<E: Error>(self, n: f64) -> Result<AmountConf, E> {
+            fn visit_f64<E: Error>(self, n: f64) -> Result<AmountConf<MIN>, E> {
                 // JSON writers make 1e6 of 1000000. Beyond 2^53 a float is no exact integer.
                 if n.fract() == 0.0 && (0.0..9e15).contains(&n) {
                     return Ok(AmountConf::Number(n as u64));
@@ -101,24 +102,24 @@ impl<'de> Deserialize<'de> for AmountConf {
                 Err(E::invalid_value(Unexpected::Float(n), &self))
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<AmountConf, E> {
+            fn visit_str<E: Error>(self, text: &str) -> Result<AmountConf<MIN>, E> {
                 Ok(AmountConf::Text(text.to_owned()))
             }
         }
-        deserializer.deserialize_any(AmountVisitor)
+        deserializer.deserialize_any(AmountVisitor::<MIN>)
     }
 }
 
-impl JsonSchema for AmountConf {
+impl<const MIN: u64> JsonSchema for AmountConf<MIN> {
     fn inline_schema() -> bool {
         true
     }
 
     fn schema_name() -> Cow<'static, str> {
-        "Amount".into()
+        format!("AmountFrom{MIN}").into()
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": ["integer", "string"], "minimum": 1 })
+        json_schema!({ "type": ["integer", "string"], "minimum": MIN })
     }
 }

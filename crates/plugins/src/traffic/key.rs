@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_expr::{Template, Value, Variable};
-use weir_plugin::{Invalid, RequestCx};
+use weir_plugin::{Invalid, Note, RequestCx};
 
 /// How `key` is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -49,6 +49,9 @@ pub(crate) struct Key(u128);
 /// Keeps addresses apart from texts and numbers with the same bytes.
 const ADDRESS: u32 = 1 << 31;
 const NUMBER: u32 = 1 << 30;
+
+/// Stands for the one counter; that a key has this hash is as likely as that two have the same.
+const EVERYTHING: Note = [0, 0];
 
 impl KeySource {
     /// `key` and `key_type`. With `shared`, whatever else counts in the same table may have another key.
@@ -105,6 +108,24 @@ impl KeySource {
     }
 }
 
+impl Which {
+    /// As two numbers, to be noted on an exchange.
+    pub(crate) fn to_note(self) -> Note {
+        match self {
+            Self::Everything => EVERYTHING,
+            Self::Key(Key(key)) => [(key >> 64) as u64, key as u64],
+        }
+    }
+
+    /// What [`Which::to_note`] made numbers of.
+    pub(crate) fn from_note(note: Note) -> Self {
+        match note {
+            EVERYTHING => Self::Everything,
+            [high, low] => Self::Key(Key(u128::from(high) << 64 | u128::from(low))),
+        }
+    }
+}
+
 /// People write `$consumer_name` here too. APISIX then finds no variable of that name, and counts by address.
 fn variable(key: &str) -> Result<Variable, Invalid> {
     if let Some(name) = key.strip_prefix('$') {
@@ -153,7 +174,14 @@ impl std::hash::Hash for Key {
 
 #[cfg(test)]
 mod tests {
-    use super::Key;
+    use super::{Key, Which};
+
+    #[test]
+    fn a_note_tells_which() {
+        for which in [Which::Everything, Which::Key(Key::new(0, b"a")), Which::Key(Key(1)), Which::Key(Key(1 << 64))] {
+            assert_eq!(Which::from_note(which.to_note()), which);
+        }
+    }
 
     #[test]
     fn kinds_of_keys_are_apart() {

@@ -109,6 +109,14 @@ impl<E: Entry> Table<E> {
         }
     }
 
+    /// Looks at an entry, if there is one.
+    pub(crate) fn look<T>(&self, which: Which, look: impl FnOnce(&E) -> T) -> Option<T> {
+        match which {
+            Which::Everything => Some(look(&self.everything)),
+            Which::Key(key) => self.map.get()?.pin().get(&key).map(look),
+        }
+    }
+
     /// Makes sure of room for one key.
     fn reserve(&self, now: u64) -> Result<(), Full> {
         self.sweep(now, SWEPT_PER_INSERT);

@@ -171,8 +171,9 @@ impl<S: ClientStream> Connection<S> {
         done.is_ok()
     }
 
-    /// Tells whoever observes that an exchange is over.
+    /// Ends an exchange: gives back what it holds, and tells whoever observes.
     pub(crate) fn log(&self, x: &mut Exchange, local: &Local) {
+        x.end();
         let snapshot = &*local.snapshot;
         if !x.timed && self.worker.access_log.is_none() && !phases::has_log(x, snapshot) {
             return;
