@@ -54,6 +54,12 @@ pub(crate) struct AnswerFields(Box<[FieldTemplate]>);
 /// Ends a value in scratch memory.
 const END: u8 = b'\n';
 
+impl FromIterator<FieldTemplate> for AnswerFields {
+    fn from_iter<I: IntoIterator<Item = FieldTemplate>>(fields: I) -> Self {
+        Self(fields.into_iter().collect())
+    }
+}
+
 impl AnswerFields {
     pub(crate) fn compile(conf: Option<&FieldsConf>, path: &str) -> Result<Self, Invalid> {
         conf.map_or(Ok(Vec::new()), |fields| fields.compile(path, false)).map(|fields| Self(fields.into()))

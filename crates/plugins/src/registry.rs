@@ -19,6 +19,7 @@ use crate::security::ip_restriction::IpRestriction;
 use crate::security::referer_restriction::RefererRestriction;
 use crate::security::ua_restriction::UaRestriction;
 use crate::security::uri_blocker::UriBlocker;
+use crate::traffic::api_breaker::ApiBreaker;
 use crate::traffic::limit_conn::LimitConn;
 use crate::traffic::limit_count::LimitCount;
 use crate::traffic::limit_req::LimitReq;
@@ -29,6 +30,7 @@ use crate::transform::response_rewrite::ResponseRewrite;
 #[must_use]
 pub fn definitions() -> &'static [&'static dyn Definition] {
     &[
+        &ApiBreaker,
         &BasicAuth,
         &ClientControl,
         &Cors,

@@ -1,6 +1,7 @@
 //! How much may be asked.
 
 mod amount;
+pub(crate) mod api_breaker;
 mod key;
 pub(crate) mod limit_conn;
 pub(crate) mod limit_count;

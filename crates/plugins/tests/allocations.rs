@@ -110,6 +110,7 @@ fn main() {
             "",
             true,
         ),
+        ("api-breaker", "{break_response_code: 503}", "", true),
         ("limit-conn", "{conn: 1, burst: 0, default_conn_delay: 0.1, key: remote_addr}", "", true),
         (
             "limit-conn",

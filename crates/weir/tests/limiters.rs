@@ -301,3 +301,54 @@ fn a_request_keeps_all_rules() {
     gate.store(true, SeqCst);
     assert_eq!([first.response().status, second.response().status], [200, 200]);
 }
+
+#[test]
+fn an_upstream_that_fails_is_left_alone_by_all_workers() {
+    let together = Barrier::new(CLIENTS);
+    let origin = Origin::answering(move |request| {
+        if request.target != "/" {
+            return Answer::ok("done");
+        }
+        // All have passed when the first one fails.
+        together.wait();
+        Answer::status(500, "failed")
+    });
+    let breaker = json!({
+        "break_response_code": 599,
+        "break_response_body": "resting",
+        "break_response_headers": [{ "key": "X-Client", "value": "$remote_addr" }],
+        "max_breaker_sec": 3600,
+        // Four times as many happen: it is open for 16 seconds.
+        "unhealthy": { "failures": CLIENTS / 4 }
+    });
+    let gateway = start(&origin, json!({ "api-breaker": breaker, "prometheus": {} }));
+    assert_eq!(count(&gateway, 1, 500), CLIENTS);
+    gateway.await_metric("apisix_http_status", &[("code", "500")], CLIENTS as f64);
+    assert_eq!(count(&gateway, 5, 599), 5 * CLIENTS);
+    let broken = gateway.get("/");
+    assert_eq!((broken.status, broken.text().as_str(), broken.field("x-client")), (599, "resting", Some("127.0.0.1")));
+    assert_eq!(origin.requests().len(), CLIENTS);
+    assert_eq!(gateway.get("/other").status, 200, "another path has a circuit of its own");
+}
+
+#[test]
+fn an_upstream_that_works_again_is_asked_again() {
+    let healthy = Arc::new(AtomicBool::new(false));
+    let of_origin = Arc::clone(&healthy);
+    let origin = Origin::answering(move |_| match of_origin.load(SeqCst) {
+        true => Answer::ok("works"),
+        false => Answer::status(500, "fails"),
+    });
+    let breaker = json!({ "api-breaker": { "break_response_code": 503, "unhealthy": { "failures": 1 }, "healthy": { "successes": 2 } } });
+    let gateway = start(&origin, breaker);
+    let (_, took) = timed(|| {
+        assert_eq!(gateway.get("/").status, 500);
+        let broken =
+            wait_until("the failure to be counted", LIMIT, || Some(gateway.get("/")).filter(|r| r.status == 503));
+        assert_eq!(broken.text(), "{\"error_msg\":\"503 Service Unavailable\"}\n");
+        healthy.store(true, SeqCst);
+        wait_until("the pause to end", LIMIT, || (gateway.get("/").status == 200).then_some(()));
+    });
+    assert!(took >= Duration::from_millis(1990), "after {took:?}");
+    assert_eq!([gateway.get("/").status, gateway.get("/").status], [200, 200]);
+}
