@@ -14,11 +14,11 @@ use crate::harness::{
 const WORKERS: usize = 4;
 const CLIENTS: usize = 16;
 
-fn config(origin: &Origin, plugins: Value) -> Value {
+fn config(origin: &Origin, plugins: &Value) -> Value {
     route_with(json!({ "plugins": plugins }), json!({ "nodes": { (origin.node()): 1 } }))
 }
 
-fn start(origin: &Origin, plugins: Value) -> Gateway {
+fn start(origin: &Origin, plugins: &Value) -> Gateway {
     Start::new(config(origin, plugins)).workers(WORKERS).start()
 }
 
@@ -47,7 +47,7 @@ fn a_rate_is_exact_across_workers() {
     for key in [json!({ "key": "all", "key_type": "constant" }), json!({ "key": "remote_addr" })] {
         let mut limit = json!({ "rate": 0.001, "burst": 100, "nodelay": true, "rejected_code": 429 });
         limit.as_object_mut().expect("a map").extend(key.as_object().expect("a map").clone());
-        let gateway = start(&origin, json!({ "limit-req": limit }));
+        let gateway = start(&origin, &json!({ "limit-req": limit }));
         assert_eq!(count(&gateway, 20, 200), 101, "the first and the burst: {limit}");
         assert_eq!(count(&gateway, 1, 429), CLIENTS);
     }
@@ -57,7 +57,7 @@ fn a_rate_is_exact_across_workers() {
 #[test]
 fn what_is_early_waits_for_its_turn() {
     let origin = Origin::hello();
-    let gateway = start(&origin, json!({ "limit-req": { "rate": 20, "burst": 15, "key": "remote_addr" } }));
+    let gateway = start(&origin, &json!({ "limit-req": { "rate": 20, "burst": 15, "key": "remote_addr" } }));
     let (passed, took) = timed(|| count(&gateway, 1, 200));
     assert_eq!(passed, CLIENTS);
     // Fifteen wait, the last of them for fifteen twentieths of a second after the first.
@@ -73,14 +73,14 @@ fn a_bucket_survives_what_does_not_concern_it() {
             "response-rewrite": { "headers": { "set": { "X-Mark": mark } } }
         })
     };
-    let gateway = Gateway::start(config(&origin, plugins(2, "first")));
+    let gateway = Gateway::start(config(&origin, &plugins(2, "first")));
     assert_eq!([gateway.get("/").status, gateway.get("/").status], [200, 200]);
-    assert_eq!(gateway.reload(config(&origin, plugins(2, "second"))), Reload::Applied);
+    assert_eq!(gateway.reload(config(&origin, &plugins(2, "second"))), Reload::Applied);
     let response = gateway.get("/");
     assert_eq!((response.status, response.field("x-mark")), (200, Some("second")));
     assert_eq!(gateway.get("/").status, 503);
     // A rate that was changed counts anew.
-    assert_eq!(gateway.reload(config(&origin, plugins(1, "third"))), Reload::Applied);
+    assert_eq!(gateway.reload(config(&origin, &plugins(1, "third"))), Reload::Applied);
     assert_eq!([200, 200, 503], [(); 3].map(|()| gateway.get("/").status));
 }
 
@@ -112,7 +112,7 @@ fn hold(gateway: &Gateway, origin: &Origin, fields: &str) -> RawClient {
     })
 }
 
-fn one_at_once(more: Value) -> Value {
+fn one_at_once(more: &Value) -> Value {
     let mut limit = json!({ "conn": 1, "burst": 0, "default_conn_delay": 0.1, "key": "remote_addr" });
     limit.as_object_mut().expect("a map").extend(more.as_object().expect("a map").clone());
     json!({ "limit-conn": limit })
@@ -136,7 +136,7 @@ fn a_number_under_way_is_exact_across_workers() {
         });
         let mut limit = json!({ "conn": 3, "burst": MAY - 3, "default_conn_delay": 0.001, "rejected_code": 429 });
         limit.as_object_mut().expect("a map").extend(key.as_object().expect("a map").clone());
-        let gateway = start(&origin, json!({ "limit-conn": limit }));
+        let gateway = start(&origin, &json!({ "limit-conn": limit }));
         // Whoever has its answer may still be under way for a moment: then fewer pass in the next round, never more.
         let full_round = || {
             arrived.store(0, SeqCst);
@@ -191,7 +191,7 @@ fn a_place_is_given_back_however_an_exchange_ends() {
         |(name, ..)| name.to_string(),
         |(_, more, after, end)| {
             let (origin, gate) = held();
-            let mut plugins = one_at_once(json!({}));
+            let mut plugins = one_at_once(&json!({}));
             for (name, conf) in more.as_object().expect("a map") {
                 let plugin = &mut plugins[name];
                 match plugin.as_object_mut() {
@@ -199,7 +199,7 @@ fn a_place_is_given_back_however_an_exchange_ends() {
                     None => *plugin = conf.clone(),
                 }
             }
-            let gateway = start(&origin, plugins);
+            let gateway = start(&origin, &plugins);
             for _ in 0..3 {
                 end(&gateway, &origin, &gate);
                 if *after != 200 {
@@ -221,7 +221,7 @@ fn a_place_is_given_back_by_failures_of_the_upstream() {
     let refusing = Refusing::bind();
     let upstream = json!({ "nodes": { (refusing.node()): 1 } });
     let gateway =
-        Start::new(route_with(json!({ "plugins": one_at_once(json!({})) }), upstream)).workers(WORKERS).start();
+        Start::new(route_with(json!({ "plugins": one_at_once(&json!({})) }), upstream)).workers(WORKERS).start();
     for _ in 0..5 {
         wait_until("the place to be free", LIMIT, || (gateway.get("/").status == 502).then_some(()));
     }
@@ -239,7 +239,7 @@ fn a_websocket_has_a_place_until_it_is_closed() {
             connection.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
         }
     });
-    let fields = json!({ "plugins": one_at_once(json!({})), "enable_websocket": true });
+    let fields = json!({ "plugins": one_at_once(&json!({})), "enable_websocket": true });
     let gateway = Start::new(route_with(fields, json!({ "nodes": { (origin.node()): 1 } }))).workers(WORKERS).start();
     let mut client = gateway.client();
     client.send("GET / HTTP/1.1\r\nHost: a.test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n");
@@ -256,7 +256,7 @@ fn who_is_beyond_the_number_waits_or_is_refused() {
         "burst": 1, "default_conn_delay": 0.5, "only_use_default_delay": true, "key": "http_x_tenant",
         "rejected_code": 429, "rejected_msg": "too many"
     });
-    let gateway = start(&origin, one_at_once(more.clone()));
+    let gateway = start(&origin, &one_at_once(&more));
     let mut first = hold(&gateway, &origin, "X-Tenant: a\r\n");
     let ask =
         |tenant: &str| gateway.client().request(format!("GET / HTTP/1.1\r\nHost: a\r\nX-Tenant: {tenant}\r\n\r\n"));
@@ -265,9 +265,9 @@ fn who_is_beyond_the_number_waits_or_is_refused() {
     assert_eq!(response.status, 200);
     assert!(took >= Duration::from_millis(490), "after {took:?}");
     // What counts survives a change that does not concern it.
-    let mut plugins = one_at_once(more);
+    let mut plugins = one_at_once(&more);
     plugins["response-rewrite"] = json!({ "headers": { "set": { "X-Mark": "new" } } });
-    assert_eq!(gateway.reload(config(&origin, plugins)), Reload::Applied);
+    assert_eq!(gateway.reload(config(&origin, &plugins)), Reload::Applied);
     let mut second = hold(&gateway, &origin, "X-Tenant: a\r\n");
     let refused = ask("a");
     assert_eq!((refused.status, refused.text().as_str()), (429, "{\"error_msg\":\"too many\"}\n"));
@@ -287,7 +287,7 @@ fn a_request_keeps_all_rules() {
             { "conn": "$http_x_conn", "burst": 0, "key": "$http_x_tenant" },
         ]
     });
-    let gateway = start(&origin, json!({ "limit-conn": rules }));
+    let gateway = start(&origin, &json!({ "limit-conn": rules }));
     let mut first = hold(&gateway, &origin, "X-Tenant: a\r\nX-Conn: 1\r\n");
     let ask = |fields: &str| gateway.client().request(format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n")).status;
     // A rule that refuses gives back what the rules before it have counted.
@@ -321,7 +321,7 @@ fn an_upstream_that_fails_is_left_alone_by_all_workers() {
         // Four times as many happen: it is open for 16 seconds.
         "unhealthy": { "failures": CLIENTS / 4 }
     });
-    let gateway = start(&origin, json!({ "api-breaker": breaker, "prometheus": {} }));
+    let gateway = start(&origin, &json!({ "api-breaker": breaker, "prometheus": {} }));
     assert_eq!(count(&gateway, 1, 500), CLIENTS);
     gateway.await_metric("apisix_http_status", &[("code", "500")], CLIENTS as f64);
     assert_eq!(count(&gateway, 5, 599), 5 * CLIENTS);
@@ -340,7 +340,7 @@ fn an_upstream_that_works_again_is_asked_again() {
         false => Answer::status(500, "fails"),
     });
     let breaker = json!({ "api-breaker": { "break_response_code": 503, "unhealthy": { "failures": 1 }, "healthy": { "successes": 2 } } });
-    let gateway = start(&origin, breaker);
+    let gateway = start(&origin, &breaker);
     let (_, took) = timed(|| {
         assert_eq!(gateway.get("/").status, 500);
         let broken =
