@@ -87,6 +87,12 @@ impl RequestCx<'_> {
         client.port = port.unwrap_or(client.port);
     }
 
+    /// Sends the request to this upstream, of [`BuildCx::upstream`](crate::BuildCx::upstream) or
+    /// [`BuildCx::inline_upstream`](crate::BuildCx::inline_upstream), instead of the route's own; `None`: to the route's.
+    pub fn choose_upstream(&mut self, number: Option<u32>) {
+        self.0.upstream.chosen = number;
+    }
+
     /// Leaves two numbers for the later phases of this exchange, which find them with `noted`; a later note under the
     /// same mark takes the place of an earlier one.
     pub fn note(&mut self, mark: Mark, note: Note) {

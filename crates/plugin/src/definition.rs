@@ -10,6 +10,7 @@ use weir_config::{Diagnostic, Node, Scope, Severity};
 
 use crate::consumer::{ConsumerMatch, Consumers};
 use crate::state::StateRegistry;
+use crate::upstreams::UpstreamSet;
 use crate::{Phases, Plugin};
 
 /// What is wrong with a configuration that has the right shape.
@@ -62,6 +63,12 @@ pub trait Define: Sync + 'static {
     /// Everything that is wrong, and warnings.
     fn check(_conf: &Self::Conf) -> Result<(), Vec<Invalid>> {
         Ok(())
+    }
+
+    /// Checks what stands in the configuration and has rules of its own, such as an upstream: all findings, with paths
+    /// from the configuration on.
+    fn check_tree(_conf: &Node) -> Vec<Diagnostic> {
+        Vec::new()
     }
 
     /// Checks the plugin's `plugin_metadata`. Most plugins have none.
@@ -126,6 +133,8 @@ pub struct BuildCx<'a> {
     pub metadata: Option<&'a Node>,
     /// Name and version, as told in fields such as `x-mock-by`.
     pub product: &'a str,
+    /// The upstreams.
+    pub upstreams: &'a dyn UpstreamSet,
 }
 
 impl BuildCx<'_> {
@@ -135,6 +144,34 @@ impl BuildCx<'_> {
     /// There is no such consumer.
     pub fn consumer(&self, field: &str, name: &str) -> Result<u32, Invalid> {
         self.consumers.find(name).ok_or_else(|| Invalid::new(field, format!("there is no consumer '{name}'")))
+    }
+
+    /// The number of the upstream that `field` of the configuration names.
+    ///
+    /// # Errors
+    /// There is no such upstream, or it cannot be built.
+    pub fn upstream(&self, field: &str, id: &str) -> Result<u32, Invalid> {
+        match self.upstreams.find(id) {
+            Ok(Some(number)) => Ok(number),
+            Ok(None) => Err(Invalid::new(field, format!("there is no upstream '{id}'"))),
+            Err(fault) => Err(Invalid::new(field, format!("the upstream '{id}' cannot be built: {}", fault.message))),
+        }
+    }
+
+    /// The number of an upstream that is written in `field` of the configuration; [`Define::check_tree`] tells its
+    /// faults before it is built.
+    ///
+    /// # Errors
+    /// It cannot be built.
+    pub fn inline_upstream(&self, field: &str, node: &Node) -> Result<u32, Invalid> {
+        let fault = |found: Diagnostic| {
+            let found = found.under(field);
+            Invalid::new(found.path, found.message)
+        };
+        match weir_config::Upstream::from_node(node) {
+            (Some(upstream), _) => self.upstreams.add(&upstream).map_err(fault),
+            (None, found) => Err(fault(first_error(node, found))),
+        }
     }
 
     /// The credentials in the type that the plugin built.
@@ -224,6 +261,9 @@ impl<T: Define> Definition for T {
         let (typed, mut found) = read::<T::Conf>(conf);
         if let Some(Err(faults)) = typed.as_ref().map(T::check) {
             found.extend(faults.into_iter().map(|fault| locate(conf, fault)));
+        }
+        if typed.is_some() {
+            found.extend(T::check_tree(conf));
         }
         if found.is_empty() { Ok(()) } else { Err(found) }
     }

@@ -147,6 +147,8 @@ pub struct Times {
 /// What was tried upstream.
 #[derive(Debug, Default)]
 pub struct UpstreamInfo {
+    /// The number of the upstream that a plugin has chosen; `None`: the route's own.
+    pub chosen: Option<u32>,
     /// Every try, in order.
     pub tries: Vec<Try>,
     /// Positions of the nodes that were tried.
@@ -211,6 +213,7 @@ impl Exchange {
         self.tables = None;
         self.matched = None;
         self.consumer = None;
+        self.upstream.chosen = None;
         self.upstream.tries.clear();
         self.upstream.tried.clear();
         self.upstream.node = None;

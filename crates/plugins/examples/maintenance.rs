@@ -101,6 +101,7 @@ fn exchange(conf: &str) -> Result<weir_plugin::Exchange, weir_config::Diagnostic
             limit_keys: 1000,
             metadata: None,
             product: "example",
+            upstreams: &weir_plugin::NoUpstreams,
         },
     )?;
     let mut exchange = weir_plugin::Exchange::default();

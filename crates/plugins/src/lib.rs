@@ -3,7 +3,7 @@
 //! | group | plugins |
 //! |---|---|
 //! | `auth` | `basic-auth`, `key-auth` |
-//! | `traffic` | `limit-count` |
+//! | `traffic` | `limit-count`, `traffic-split` |
 //! | `transform` | `proxy-rewrite`, `response-rewrite` |
 //! | `requests` | `client-control`, `real-ip`, `request-validation` |
 //! | `general` | `mocking` |

@@ -10,6 +10,7 @@ use crate::requests::client_control::ClientControl;
 use crate::requests::real_ip::RealIp;
 use crate::requests::request_validation::RequestValidation;
 use crate::traffic::limit_count::LimitCount;
+use crate::traffic::traffic_split::TrafficSplit;
 use crate::transform::proxy_rewrite::ProxyRewrite;
 use crate::transform::response_rewrite::ResponseRewrite;
 
@@ -27,5 +28,6 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &RealIp,
         &RequestValidation,
         &ResponseRewrite,
+        &TrafficSplit,
     ]
 }

@@ -66,6 +66,12 @@ fn main() {
             true,
         ),
         ("response-rewrite", "{status_code: 201, vars: [[status, ==, 200]]}", "", true),
+        (
+            "traffic-split",
+            "{rules: [{match: [{vars: [[arg_x, ==, '2']]}]}, {weighted_upstreams: [{upstream_id: next}, {weight: 2}]}]}",
+            "",
+            true,
+        ),
         ("client-control", "{max_body_size: 1000}", "Content-Length: 1000\r\n", true),
         ("real-ip", "{source: http_x_real_ip, trusted_addresses: [0.0.0.0]}", "X-Real-IP: 1.2.3.4:80\r\n", true),
         (

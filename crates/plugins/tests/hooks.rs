@@ -38,6 +38,7 @@ impl Place<'_> {
             limit_keys: self.keys,
             metadata: (!self.metadata.is_empty()).then_some(&metadata),
             product: "weir/1.2.3",
+            upstreams: &weir_plugin::NoUpstreams,
         };
         definition("limit-count").build(&conf, &cx).unwrap_or_else(|error| panic!("{error}"))
     }

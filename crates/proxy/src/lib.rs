@@ -24,7 +24,7 @@ mod worker;
 
 pub use clock::now_us;
 pub use compile::{Catalog, Compiled, Compiler, Definitions};
-pub use explain::{Candidate, ExplainRequest, Explanation, PlannedPlugin, PlannedUpstream};
+pub use explain::{Candidate, ExplainRequest, Explanation, PlannedChoice, PlannedPlugin, PlannedUpstream};
 pub use snapshot::Snapshot;
 pub use upstream::resolve::Resolver;
 
@@ -82,8 +82,11 @@ impl DataPlane {
             Workers::Count(n) => usize::from(n.get()),
         };
         let listen = &settings.listen;
-        let wanted =
-            listen.http.iter().map(|listener| (listener, false)).chain(listen.https.iter().map(|listener| (listener, true)));
+        let wanted = listen
+            .http
+            .iter()
+            .map(|listener| (listener, false))
+            .chain(listen.https.iter().map(|listener| (listener, true)));
         let (addresses, by_worker) = listener::bind_all(wanted, count)?;
         let options = Arc::new(Options::new(settings));
         let (snapshots, _) = watch::channel(None);

@@ -27,6 +27,7 @@ mod quickstart;
 mod reload;
 mod retries;
 mod routing;
+mod splitting;
 mod streaming;
 mod strict;
 mod upstreams;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_config::{Diagnostic, ErrorResponse, Meta, Node, Plugins, Scope};
-use weir_plugin::{BuildCx, Consumers, Credentials, StateRegistry};
+use weir_plugin::{BuildCx, Consumers, Credentials, StateRegistry, UpstreamSet};
 
 use super::Definitions;
 use crate::chain::{Chain, Step, StepMeta};
@@ -19,6 +19,7 @@ pub(super) struct Builder<'a> {
     pub(super) metadata: HashMap<&'a str, &'a Node>,
     pub(super) limit_keys: usize,
     pub(super) product: &'a str,
+    pub(super) upstreams: &'a dyn UpstreamSet,
 }
 
 /// The plugins of one place; one that is switched off there still takes the place of what lies below.
@@ -81,6 +82,7 @@ impl Builder<'_> {
                 limit_keys: self.limit_keys,
                 metadata: self.metadata.get(name.as_str()).copied(),
                 product: self.product,
+                upstreams: self.upstreams,
             };
             let plugin = definition.build(&conf.conf, &cx).map_err(under)?;
             let phases = plugin.phases(definition.phases());

@@ -1,9 +1,12 @@
 //! Upstreams: each compiled once, however many routes use it.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use weir_config::{Diagnostic, Document, Id, NodeAddr, NodeHost, Origin, PassHost, Scheme, Service, Timeout};
+use weir_plugin::{Turns, UpstreamSet};
 
 use super::certificates::Certificates;
 use crate::upstream::balance::RoundRobin;
@@ -11,18 +14,43 @@ use crate::upstream::endpoint::Endpoints;
 use crate::upstream::pool::Keepalive;
 use crate::upstream::{Node, PassHost as CompiledHost, Timeouts, Upstream};
 
-/// The upstreams of a configuration.
+/// The upstreams of a configuration. Plugins and routes add to them in turn.
+#[derive(Debug)]
+pub(super) struct SharedUpstreams<'d>(pub(super) RefCell<Upstreams<'d>>);
+
+impl UpstreamSet for SharedUpstreams<'_> {
+    fn find(&self, id: &str) -> Result<Option<u32>, Diagnostic> {
+        self.0.borrow_mut().find(id)
+    }
+
+    fn add(&self, upstream: &weir_config::Upstream) -> Result<u32, Diagnostic> {
+        self.0.borrow_mut().put(upstream)
+    }
+
+    fn turns(&self, weights: &[u32]) -> Arc<dyn Turns> {
+        Arc::new(RoundRobin::new(weights))
+    }
+}
+
+impl Turns for RoundRobin {
+    fn next(&self) -> Option<usize> {
+        self.pick(&[]).map(usize::from)
+    }
+}
+
+/// What is compiled of them.
+#[derive(Debug)]
 pub(super) struct Upstreams<'d> {
     endpoints: &'d Endpoints,
     certificates: &'d Certificates,
     document: &'d Document,
-    by_id: HashMap<&'d Id, &'d weir_config::Upstream>,
+    by_id: HashMap<&'d str, &'d weir_config::Upstream>,
     /// Where those with an id, and those of services, have been put.
     placed: HashMap<Place<'d>, u32>,
     pub(super) compiled: Vec<Upstream>,
 }
 
-#[derive(PartialEq, Eq, Hash)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 enum Place<'d> {
     Upstream(&'d Id),
     Service(&'d Id),
@@ -30,7 +58,7 @@ enum Place<'d> {
 
 impl<'d> Upstreams<'d> {
     pub(super) fn new(endpoints: &'d Endpoints, certificates: &'d Certificates, document: &'d Document) -> Self {
-        let by_id = document.upstreams.iter().map(|u| (&u.id, u)).collect();
+        let by_id = document.upstreams.iter().map(|u| (u.id.as_str(), u)).collect();
         Self { endpoints, certificates, document, by_id, placed: HashMap::new(), compiled: Vec::new() }
     }
 
@@ -51,7 +79,7 @@ impl<'d> Upstreams<'d> {
             return self.put(upstream).map(Some).map_err(|fault| inline(&route.origin, fault));
         }
         if let Some(id) = &route.upstream_id {
-            return self.by_id(id);
+            return self.find(id.as_str());
         }
         let Some(service) = service else { return Ok(None) };
         if let Some(upstream) = &service.upstream {
@@ -62,16 +90,16 @@ impl<'d> Upstreams<'d> {
             self.placed.insert(Place::Service(&service.id), position);
             return Ok(Some(position));
         }
-        service.upstream_id.as_ref().map_or(Ok(None), |id| self.by_id(id))
+        service.upstream_id.as_ref().map_or(Ok(None), |id| self.find(id.as_str()))
     }
 
-    fn by_id(&mut self, id: &'d Id) -> Result<Option<u32>, Diagnostic> {
-        if let Some(found) = self.placed.get(&Place::Upstream(id)) {
+    fn find(&mut self, id: &str) -> Result<Option<u32>, Diagnostic> {
+        let Some(upstream) = self.by_id.get(id).copied() else { return Ok(None) };
+        if let Some(found) = self.placed.get(&Place::Upstream(&upstream.id)) {
             return Ok(Some(*found));
         }
-        let Some(upstream) = self.by_id.get(id).copied() else { return Ok(None) };
         let position = self.put(upstream).map_err(|fault| fault.under(&upstream.origin.path))?;
-        self.placed.insert(Place::Upstream(id), position);
+        self.placed.insert(Place::Upstream(&upstream.id), position);
         Ok(Some(position))
     }
 

@@ -283,13 +283,16 @@ impl<S: ClientStream> Connection<S> {
         }
         match verdict {
             Verdict::Forward(_) if is_too_long(x) => self.fail_body(x, local, BODY_TOO_LARGE).await,
-            Verdict::Forward(route) => match route.upstream.and_then(|u| snapshot.upstreams.get(u as usize)) {
-                Some(upstream) => self.forward(x, local, route, upstream).await,
-                None => {
-                    let failure = Failure { side: Side::Gateway, ..Failure::upstream(503, "route has no upstream") };
-                    self.fail(x, local, failure).await
+            Verdict::Forward(route) => {
+                match x.upstream.chosen.or(route.upstream).and_then(|u| snapshot.upstreams.get(u as usize)) {
+                    Some(upstream) => self.forward(x, local, route, upstream).await,
+                    None => {
+                        let failure =
+                            Failure { side: Side::Gateway, ..Failure::upstream(503, "route has no upstream") };
+                        self.fail(x, local, failure).await
+                    }
                 }
-            },
+            }
             Verdict::Answered => self.send_reply(x, local).await,
             Verdict::Failed(Failure::BODY_TOO_LARGE) => self.fail_body(x, local, BODY_TOO_LARGE).await,
             Verdict::Failed(failure) => self.fail(x, local, failure).await,
