@@ -30,6 +30,7 @@ mod routing;
 mod splitting;
 mod streaming;
 mod strict;
+mod tls;
 mod upstreams;
 mod workers;
 mod workspace;
