@@ -223,6 +223,15 @@ impl UpstreamCx<'_> {
         &mut self.0.request
     }
 
+    /// Sends a copy of the request to an upstream beside, with the target that `write` makes of the request. It is sent
+    /// once the whole request is here, at most one for a request, and its answer is dropped.
+    pub fn mirror(&mut self, number: u32, write: impl FnOnce(&Request, &mut Vec<u8>)) {
+        let Exchange { request, upstream, .. } = &mut *self.0;
+        upstream.mirror = Some(number);
+        upstream.mirror_target.clear();
+        write(request, &mut upstream.mirror_target);
+    }
+
     /// Which try this is, from 0.
     #[must_use]
     pub fn attempt(&self) -> usize {

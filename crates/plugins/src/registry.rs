@@ -17,6 +17,7 @@ use crate::security::referer_restriction::RefererRestriction;
 use crate::security::ua_restriction::UaRestriction;
 use crate::security::uri_blocker::UriBlocker;
 use crate::traffic::limit_count::LimitCount;
+use crate::traffic::proxy_mirror::ProxyMirror;
 use crate::traffic::traffic_split::TrafficSplit;
 use crate::transform::proxy_rewrite::ProxyRewrite;
 use crate::transform::response_rewrite::ResponseRewrite;
@@ -34,6 +35,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &LimitCount,
         &Mocking,
         &Prometheus,
+        &ProxyMirror,
         &ProxyRewrite,
         &RealIp,
         &RefererRestriction,

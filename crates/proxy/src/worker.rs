@@ -39,6 +39,10 @@ pub(crate) struct Worker {
     pub(crate) recorder: Recorder,
     pub(crate) access_log: Option<LogWriter>,
     pub(crate) date: RefCell<DateLine>,
+    /// A configuration without plugins, for copies of requests.
+    pub(crate) bare: Rc<Local>,
+    /// Copies of requests under way.
+    pub(crate) copies: Cell<u32>,
     current: RefCell<Option<Rc<Local>>>,
     #[allow(clippy::vec_box, reason = "an exchange is large and changes hands with every request")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
@@ -91,6 +95,8 @@ async fn serve(start: Start) -> std::io::Result<()> {
         recorder: start.recorder,
         access_log: start.access_log,
         date: RefCell::default(),
+        bare: Local::new(Arc::default()),
+        copies: Cell::new(0),
         current: RefCell::default(),
         exchanges: RefCell::default(),
         draining: Cell::new(false),
@@ -127,7 +133,8 @@ async fn serve(start: Start) -> std::io::Result<()> {
         task.abort();
     }
     worker.timers.wake_all();
-    while worker.shared.connections.load(Ordering::Relaxed) > 0 && !worker.shared.stop.load(Ordering::Relaxed) {
+    let busy = || worker.shared.connections.load(Ordering::Relaxed) > 0 || worker.copies.get() > 0;
+    while busy() && !worker.shared.stop.load(Ordering::Relaxed) {
         tokio::time::sleep(PAUSE).await;
     }
     worker.pools.clear(&worker.recorder);

@@ -19,6 +19,7 @@ mod forwarding;
 mod http1;
 mod limits;
 mod merging;
+mod mirror;
 mod mixture;
 mod observe;
 mod paths;
