@@ -133,8 +133,8 @@ async fn serve(start: Start) -> std::io::Result<()> {
         task.abort();
     }
     worker.timers.wake_all();
-    let busy = || worker.shared.connections.load(Ordering::Relaxed) > 0 || worker.copies.get() > 0;
-    while busy() && !worker.shared.stop.load(Ordering::Relaxed) {
+    // Copies for mirrors are not waited for: a mirror that hangs must not hold up the end.
+    while worker.shared.connections.load(Ordering::Relaxed) > 0 && !worker.shared.stop.load(Ordering::Relaxed) {
         tokio::time::sleep(PAUSE).await;
     }
     worker.pools.clear(&worker.recorder);

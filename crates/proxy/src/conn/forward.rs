@@ -353,7 +353,9 @@ impl Upload {
 
     /// Gives the copy what has come of the body.
     fn tee(&mut self, buffer: &Buffer) {
-        self.copy = self.copy.take().and_then(|copy| copy.take(buffer));
+        if let Some(copy) = self.copy.take() {
+            self.copy = copy.take(buffer);
+        }
     }
 
     fn is_running(&self) -> bool {
