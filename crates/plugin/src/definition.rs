@@ -65,6 +65,14 @@ pub trait Define: Sync + 'static {
         Ok(())
     }
 
+    /// Checks what the type alone does not of the configuration on a consumer or credential.
+    ///
+    /// # Errors
+    /// Everything that is wrong, and warnings.
+    fn check_consumer(_conf: &Self::ConsumerConf) -> Result<(), Vec<Invalid>> {
+        Ok(())
+    }
+
     /// Checks what stands in the configuration and has rules of its own, such as an upstream: all findings, with paths
     /// from the configuration on.
     fn check_tree(_conf: &Node) -> Vec<Diagnostic> {
@@ -158,20 +166,16 @@ impl BuildCx<'_> {
         }
     }
 
-    /// The number of an upstream that is written in `field` of the configuration; [`Define::check_tree`] tells its
-    /// faults before it is built.
+    /// The number of an upstream that is written in `field` of the configuration, or follows from it.
     ///
     /// # Errors
     /// It cannot be built.
-    pub fn inline_upstream(&self, field: &str, node: &Node) -> Result<u32, Invalid> {
-        let fault = |found: Diagnostic| {
-            let found = found.under(field);
-            Invalid::new(found.path, found.message)
-        };
-        match weir_config::Upstream::from_node(node) {
-            (Some(upstream), _) => self.upstreams.add(&upstream).map_err(fault),
-            (None, found) => Err(fault(first_error(node, found))),
-        }
+    pub fn inline_upstream(&self, field: &str, upstream: &weir_config::Upstream) -> Result<u32, Invalid> {
+        let place = format!("{}/{}/{field}", self.place, self.plugin);
+        self.upstreams.add(upstream, &place).map_err(|fault| {
+            let fault = fault.under(field);
+            Invalid::new(fault.path, fault.message)
+        })
     }
 
     /// The credentials in the type that the plugin built.
@@ -255,7 +259,10 @@ impl<T: Define> Definition for T {
             return T::check_metadata(conf);
         }
         if scope == Scope::Consumer && T::AUTH {
-            let (_, found) = read::<T::ConsumerConf>(conf);
+            let (typed, mut found) = read::<T::ConsumerConf>(conf);
+            if let Some(Err(faults)) = typed.as_ref().map(T::check_consumer) {
+                found.extend(faults.into_iter().map(|fault| locate(conf, fault)));
+            }
             return if found.is_empty() { Ok(()) } else { Err(found) };
         }
         let (typed, mut found) = read::<T::Conf>(conf);

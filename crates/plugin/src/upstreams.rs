@@ -13,11 +13,11 @@ pub trait UpstreamSet: Debug {
     /// It cannot be built.
     fn find(&self, id: &str) -> Result<Option<u32>, Diagnostic>;
 
-    /// Builds one that is written in a plugin's configuration.
+    /// Builds one that is written in a plugin's configuration, at this place.
     ///
     /// # Errors
     /// It cannot be built; the path is relative to the upstream.
-    fn add(&self, upstream: &Upstream) -> Result<u32, Diagnostic>;
+    fn add(&self, upstream: &Upstream, place: &str) -> Result<u32, Diagnostic>;
 
     /// Turns by weight: what upstreams distribute requests over their nodes with.
     fn turns(&self, weights: &[u32]) -> Arc<dyn Turns>;
@@ -39,7 +39,7 @@ impl UpstreamSet for NoUpstreams {
         Ok(None)
     }
 
-    fn add(&self, upstream: &Upstream) -> Result<u32, Diagnostic> {
+    fn add(&self, upstream: &Upstream, _: &str) -> Result<u32, Diagnostic> {
         Err(Diagnostic::error(upstream.origin.mark, "", "there are no upstreams here"))
     }
 

@@ -17,6 +17,7 @@ use weir_router::{MethodSet, Mode, Router};
 use crate::chain::{Chain, Phase};
 use crate::snapshot::{Route, Snapshot};
 use crate::upstream::endpoint::Endpoints;
+use crate::upstream::health::HealthTable;
 use crate::upstream::resolve::Resolver;
 use certificates::Certificates;
 use plugins::{Builder, Layer};
@@ -34,6 +35,7 @@ pub struct Compiler {
     product: String,
     states: StateRegistry,
     endpoints: Arc<Endpoints>,
+    health: HealthTable,
     certificates: Certificates,
 }
 
@@ -108,6 +110,7 @@ impl Compiler {
             product: product.to_owned(),
             states: StateRegistry::default(),
             endpoints: Arc::default(),
+            health: HealthTable::default(),
             certificates: Certificates::new(settings),
         }
     }
@@ -125,7 +128,7 @@ impl Compiler {
         let mut faults = Faults { invalid, errors: Vec::new(), warnings: Vec::new() };
         let consumers = consumers::list(document);
         let credentials = consumers::credentials(self, document, &consumers, &mut faults);
-        let upstreams = Upstreams::new(&self.endpoints, &self.certificates, document);
+        let upstreams = Upstreams::new(&self.endpoints, &self.health, &self.certificates, document);
         let upstreams = SharedUpstreams(RefCell::new(upstreams));
         let builder = Builder {
             definitions: self.definitions.0,
@@ -165,9 +168,10 @@ impl Compiler {
         Ok(Compiled { snapshot: Arc::new(snapshot), warnings: faults.warnings })
     }
 
-    /// Forgets state and endpoints that no snapshot uses; to be called after snapshots were freed.
+    /// Forgets state, health and endpoints that no snapshot uses; to be called after snapshots were freed.
     pub fn sweep(&self) {
         self.states.sweep();
+        self.health.sweep();
         self.endpoints.sweep();
         self.certificates.sweep();
     }

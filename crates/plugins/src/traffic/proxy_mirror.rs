@@ -77,8 +77,7 @@ sample_ratio: 0.1
 
     fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
         check_path(&conf)?;
-        let number = cx.upstreams.add(&mirror(&conf.host)?);
-        let number = number.map_err(|fault| Invalid::new("host", fault.message))?;
+        let number = cx.inline_upstream("host", &mirror(&conf.host)?)?;
         let path = conf.path.map(String::into_bytes);
         Ok(Arc::new(Mirroring { number, path, mode: conf.path_concat_mode, ratio: conf.sample_ratio }))
     }

@@ -125,6 +125,17 @@ fn place(rule: usize, number: usize) -> String {
     format!("rules[{rule}].weighted_upstreams[{number}]")
 }
 
+/// The number of an upstream that is written in place.
+fn inline(field: &str, node: &Node, cx: &BuildCx<'_>) -> Result<u32, Invalid> {
+    match Upstream::from_node(node) {
+        (Some(upstream), _) => cx.inline_upstream(field, &upstream),
+        (None, found) => {
+            let fault = found.into_iter().find(Diagnostic::is_error).map(|fault| fault.under(field));
+            Err(fault.map_or_else(|| Invalid::new(field, "cannot be read"), |f| Invalid::new(f.path, f.message)))
+        }
+    }
+}
+
 impl Rule {
     fn faults(&self, at: usize) -> Vec<Invalid> {
         let twice = self.weighted_upstreams.iter().enumerate().filter(|(_, weighted)| {
@@ -168,7 +179,7 @@ impl Split {
             let place = place(at, number);
             let upstream = match (&weighted.upstream_id, written.get(number).and_then(|node| node.get("upstream"))) {
                 (Some(id), _) => Some(cx.upstream(&format!("{place}.upstream_id"), id.as_str())?),
-                (None, Some(node)) => Some(cx.inline_upstream(&format!("{place}.upstream"), node)?),
+                (None, Some(node)) => Some(inline(&format!("{place}.upstream"), node, cx)?),
                 (None, None) => None,
             };
             shares.push(Share { upstream, weight: weighted.weight });

@@ -78,7 +78,7 @@ impl<S: ClientStream> Connection<S> {
         let give_up = self.timer.now().saturating_add(upstream.retry_ms);
         let mut failure = Failure { side: Side::Gateway, ..Failure::upstream(503, "upstream has no node") };
         x.times.upstream_start = x.times.now;
-        while let Some(turn) = upstream.balancer.pick(&x.upstream.tried) {
+        while let Some(turn) = upstream.pick(&x.upstream.tried) {
             let Some(config) = upstream.nodes.get(usize::from(turn)) else { break };
             x.upstream.tried.push(turn);
             match self.try_node(x, local, route, config, upstream, timeouts).await {
@@ -134,7 +134,7 @@ impl<S: ClientStream> Connection<S> {
         outgoing: Outgoing,
     ) -> Result<Answering, Ended> {
         let now = self.timer.now();
-        let choice = config.endpoint.choose(now);
+        let choice = config.choose(now);
         let (pools, host) = (&self.worker.pools, head::host_for(x, upstream, config));
         let mut kept = choice.and_then(|c| pools.take(&config.endpoint, c.addr, host, now, &self.worker.recorder));
         loop {
@@ -147,8 +147,9 @@ impl<S: ClientStream> Connection<S> {
                     stale: false,
                 })?,
             };
+            let addr = node.addr;
             if let Some(attempt) = x.upstream.tries.last_mut() {
-                attempt.addr = Some(node.addr);
+                attempt.addr = Some(addr);
             }
             x.upstream.node = Some(node.node);
             if !reused {
@@ -163,6 +164,10 @@ impl<S: ClientStream> Connection<S> {
             }
             match self.send(x, node, timeouts).await {
                 Err(ended) if reused && ended.stale => {}
+                Err(ended) => {
+                    config.observe_failure(addr, &ended.failure);
+                    return Err(ended);
+                }
                 done => return done,
             }
         }

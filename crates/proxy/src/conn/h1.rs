@@ -108,13 +108,13 @@ impl<S: ClientStream> Connection<S> {
         Self { stream, timer, worker, copy: None, client, linger: false, state: ConnectionState::Waiting }
     }
 
-    /// Waits for the first byte of a request; false when none came in time, or the gateway drains.
+    /// Waits for the first byte of a request; false when none came in time, or the drain closes what is idle.
     async fn wait_readable(&self) -> bool {
         poll_fn(|cx| {
             if self.stream.poll_readable(cx).is_ready() {
                 return Poll::Ready(true);
             }
-            if self.timer.poll_expired(cx).is_ready() || self.worker.is_draining() {
+            if self.timer.poll_expired(cx).is_ready() || self.worker.closes_idle() {
                 return Poll::Ready(false);
             }
             Poll::Pending
