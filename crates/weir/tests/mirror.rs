@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Connection, Framing, Gateway, LIMIT, Origin, Refusing, chunked, get, post, timed, wait_until};
+use crate::harness::{
+    Connection, Framing, Gateway, LIMIT, Origin, Refusing, Start, chunked, get, post, route_to, timed, wait_until,
+};
 
 /// A route for everything whose requests are copied.
 fn mirrored(node: &str, plugins: &Value, settings: Value) -> Gateway {
@@ -58,6 +60,27 @@ fn a_mirror_receives_what_the_upstream_does() {
     }
     assert_eq!(mirror.requests().len(), requests.len());
     assert!(mirror.connections() < requests.len(), "connections to a mirror are kept");
+}
+
+#[test]
+fn a_mirror_may_speak_tls() {
+    let (origin, mirror) = (Origin::echo(), Origin::echo());
+    // What speaks TLS to the mirror's clients is another gateway.
+    let front = Start::new(route_to(&[mirror.node()])).https().start();
+    let addr = front.https.expect("a gateway with TLS");
+    let plugins = json!({ "proxy-mirror": { "host": format!("https://{addr}") } });
+    let gateway = mirrored(&origin.node(), &plugins, json!({}));
+    let mut client = gateway.client();
+    for number in 1..=3 {
+        assert_eq!(client.request(post("/tls", "hello")).text(), "hello");
+        copies(&gateway, "answered", number);
+    }
+    let copy = mirror.last();
+    assert_eq!(
+        (copy.target.as_str(), copy.body.as_slice(), copy.field("host")),
+        ("/tls", &b"hello"[..], Some("a.test"))
+    );
+    assert_eq!(copy.field("x-forwarded-proto"), Some("https"), "by the gateway in front of it");
 }
 
 #[test]
