@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `auth` | `basic-auth`, `hmac-auth`, `jwt-auth`, `key-auth` |
 //! | `security` | `cors`, `ip-restriction`, `referer-restriction`, `ua-restriction`, `uri-blocker` |
-//! | `traffic` | `limit-count` |
+//! | `traffic` | `limit-count`, `proxy-mirror`, `traffic-split` |
 //! | `transform` | `proxy-rewrite`, `response-rewrite` |
 //! | `requests` | `client-control`, `real-ip`, `request-validation` |
 //! | `general` | `fault-injection`, `mocking`, `redirect`, `request-id` |

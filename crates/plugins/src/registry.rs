@@ -20,6 +20,8 @@ use crate::security::referer_restriction::RefererRestriction;
 use crate::security::ua_restriction::UaRestriction;
 use crate::security::uri_blocker::UriBlocker;
 use crate::traffic::limit_count::LimitCount;
+use crate::traffic::proxy_mirror::ProxyMirror;
+use crate::traffic::traffic_split::TrafficSplit;
 use crate::transform::proxy_rewrite::ProxyRewrite;
 use crate::transform::response_rewrite::ResponseRewrite;
 
@@ -38,6 +40,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &LimitCount,
         &Mocking,
         &Prometheus,
+        &ProxyMirror,
         &ProxyRewrite,
         &RealIp,
         &Redirect,
@@ -45,6 +48,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &RequestId,
         &RequestValidation,
         &ResponseRewrite,
+        &TrafficSplit,
         &UaRestriction,
         &UriBlocker,
     ]
