@@ -26,7 +26,7 @@ pub use upstream::{
     Balancer, KeepalivePool, NodeAddr, NodeHost, Nodes, PassHost, Scheme, Timeout, Upstream, UpstreamHost, UpstreamTls,
 };
 
-pub(crate) use upstream::node_from_key;
+pub(crate) use upstream::{SERVICE_PORT, node_from_key};
 
 /// Labels: names to values of 1 to 256 characters without white space.
 pub type Labels = std::collections::BTreeMap<String, String>;

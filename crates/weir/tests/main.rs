@@ -30,6 +30,7 @@ mod routing;
 mod signatures;
 mod streaming;
 mod strict;
+mod tls;
 mod tokens;
 mod upstreams;
 mod workers;

@@ -5,7 +5,7 @@
 
 use crate::diagnostic::Diagnostic;
 use crate::node::{Kind, Node, push_index, push_name, quoted};
-use crate::resource::{NodeHost, node_from_key};
+use crate::resource::{NodeHost, SERVICE_PORT, node_from_key};
 use crate::settings::RouterMode;
 use crate::unsupported::{Place, take_out};
 
@@ -238,11 +238,19 @@ fn prepare_nodes(nodes: &mut Node, path: &str, scheme_is_written: bool, found: &
                 index += 1;
                 drop_nulls(item, &path, found);
                 take_out(Place::Node, item, &path, found);
-                if item.as_map().is_some() && item.get("port").is_none() {
-                    no_port(item.mark, &path, found);
+                let host = item.get("host");
+                let parsed = host.and_then(Node::as_str).map(NodeHost::new);
+                let is_service = matches!(&parsed, Some(Ok(host)) if host.is_service());
+                match item.get("port") {
+                    None if item.as_map().is_some() && !is_service => no_port(item.mark, &path, found),
+                    Some(port) if is_service => {
+                        found.push(Diagnostic::error(port.mark, field(&path, "port"), SERVICE_PORT));
+                        return false;
+                    }
+                    _ => {}
                 }
-                let Some(host) = item.get("host") else { return true };
-                match host.as_str().map(NodeHost::new) {
+                let Some(host) = host else { return true };
+                match parsed {
                     Some(Err(reason)) => {
                         let message = format!("{}: {reason}", host.describe());
                         found.push(Diagnostic::error(host.mark, field(&path, "host"), message));
