@@ -59,6 +59,9 @@ fn main() {
         ("jwt-auth", "{cookie: session, hide_credentials: true}", "Cookie: a=1; session=x\r\n", false),
         ("jwt-auth", "", FORGED, false),
         ("jwt-auth", "{anonymous_consumer: anonymous}", FORGED, true),
+        ("consumer-restriction", "{type: route_id, whitelist: [r1], blacklist: [r2]}", "", true),
+        ("consumer-restriction", "{type: service_id, allowed_by_methods: [{user: s1, methods: [PUT]}]}", "", false),
+        ("consumer-restriction", "{whitelist: [jack]}", "", false),
         ("cors", "", "", true),
         (
             "cors",
@@ -67,6 +70,7 @@ fn main() {
             true,
         ),
         ("cors", "{allow_origins_by_regex: ['^https://'], allow_headers: '**'}", "Origin: https://b.test\r\n", true),
+        ("csrf", "{key: secret}", "", true),
         ("fault-injection", "{abort: {http_status: 503}}", "", false),
         (
             "fault-injection",
