@@ -57,6 +57,7 @@ fn main() {
         ("jwt-auth", "", HS256, true),
         ("jwt-auth", "{hide_credentials: true, claims_to_verify: [exp]}", ES256, true),
         ("jwt-auth", "{cookie: session, hide_credentials: true}", "Cookie: a=1; session=x\r\n", false),
+        ("jwt-auth", "{hide_credentials: true}", &HS256.replace("Authorization: Bearer ", "Cookie: a=1; jwt="), true),
         ("jwt-auth", "", FORGED, false),
         ("jwt-auth", "{anonymous_consumer: anonymous}", FORGED, true),
         ("consumer-restriction", "{type: route_id, whitelist: [r1], blacklist: [r2]}", "", true),
