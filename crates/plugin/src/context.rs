@@ -250,6 +250,12 @@ impl UpstreamCx<'_> {
 pub struct ResponseCx<'a>(pub &'a mut Exchange);
 
 impl ResponseCx<'_> {
+    /// Milliseconds since 1970 at the start of the request.
+    #[must_use]
+    pub fn unix_ms(&self) -> u64 {
+        self.0.times.unix_ms
+    }
+
     /// The status code.
     #[must_use]
     pub fn status(&self) -> u16 {

@@ -3,7 +3,7 @@
 //! | group | plugins |
 //! |---|---|
 //! | `auth` | `basic-auth`, `hmac-auth`, `jwt-auth`, `key-auth` |
-//! | `security` | `cors`, `ip-restriction`, `referer-restriction`, `ua-restriction`, `uri-blocker` |
+//! | `security` | `consumer-restriction`, `cors`, `csrf`, `ip-restriction`, `referer-restriction`, `ua-restriction`, `uri-blocker` |
 //! | `traffic` | `limit-count`, `proxy-mirror`, `traffic-split` |
 //! | `transform` | `proxy-rewrite`, `response-rewrite` |
 //! | `requests` | `client-control`, `real-ip`, `request-validation` |

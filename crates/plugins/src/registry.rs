@@ -14,7 +14,9 @@ use crate::observe::prometheus::Prometheus;
 use crate::requests::client_control::ClientControl;
 use crate::requests::real_ip::RealIp;
 use crate::requests::request_validation::RequestValidation;
+use crate::security::consumer_restriction::ConsumerRestriction;
 use crate::security::cors::Cors;
+use crate::security::csrf::Csrf;
 use crate::security::ip_restriction::IpRestriction;
 use crate::security::referer_restriction::RefererRestriction;
 use crate::security::ua_restriction::UaRestriction;
@@ -31,7 +33,9 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
     &[
         &BasicAuth,
         &ClientControl,
+        &ConsumerRestriction,
         &Cors,
+        &Csrf,
         &FaultInjection,
         &HmacAuth,
         &IpRestriction,
