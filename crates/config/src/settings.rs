@@ -15,6 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use address::{Endpoint, ListenAddr};
+pub(crate) use address::{UNIX, unix_path};
 pub use choice::{AccessLogFormat, AccessLogPath, ErrorLogPath, LogLevel, RouterMode, Workers};
 pub use listener::{Listener, SocketMode};
 pub use overlay::{Leaf, SettingsSource, leaves};

@@ -190,5 +190,6 @@ fn node_name(host: &NodeHost, port: u16) -> String {
     match host {
         NodeHost::Ip(ip) => std::net::SocketAddr::new(*ip, port).to_string(),
         NodeHost::Name(name) => format!("{name}:{port}"),
+        NodeHost::Unix(_) => host.to_string(),
     }
 }

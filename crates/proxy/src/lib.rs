@@ -39,13 +39,15 @@ use weir_config::settings::{ListenAddr, Workers};
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
 
+use listener::{Entrance, SocketFile};
 use options::Options;
 use worker::{Shared, Start};
 
 /// The running workers.
 #[derive(Debug)]
 pub struct DataPlane {
-    addresses: Vec<ListenAddr>,
+    entrances: Arc<[Entrance]>,
+    files: Vec<SocketFile>,
     workers: Vec<Running>,
     snapshots: watch::Sender<Option<Arc<Snapshot>>>,
     drain: watch::Sender<bool>,
@@ -72,6 +74,7 @@ impl DataPlane {
             Workers::Count(n) => usize::from(n.get()),
         };
         let bound = listener::bind_all(&settings.listen.http, count)?;
+        let entrances: Arc<[Entrance]> = bound.entrances.into();
         let options = Arc::new(Options::new(settings));
         let (snapshots, _) = watch::channel(None);
         let (drain, _) = watch::channel(false);
@@ -82,6 +85,7 @@ impl DataPlane {
             let start = Start {
                 options: Arc::clone(&options),
                 listeners,
+                entrances: Arc::clone(&entrances),
                 snapshots: snapshots.subscribe(),
                 drain: drain.subscribe(),
                 revision: Arc::clone(&revision),
@@ -94,13 +98,12 @@ impl DataPlane {
                 .spawn(move || worker::run(start).inspect_err(|error| tracing::error!(%error, "worker ended")))?;
             workers.push(Running { thread, revision });
         }
-        Ok(Self { addresses: bound.addresses, workers, snapshots, drain, shared, retired: Vec::new() })
+        Ok(Self { entrances, files: bound.files, workers, snapshots, drain, shared, retired: Vec::new() })
     }
 
     /// The bound addresses, in the order of the settings.
-    #[must_use]
-    pub fn addresses(&self) -> &[ListenAddr] {
-        &self.addresses
+    pub fn addresses(&self) -> impl Iterator<Item = &ListenAddr> {
+        self.entrances.iter().map(|entrance| &entrance.address)
     }
 
     /// Number of workers.
@@ -141,6 +144,8 @@ impl DataPlane {
     /// Stops accepting and waits until the requests in flight are done, at most for `limit`; gives the number of
     /// connections that were cut.
     pub async fn drain(&self, limit: Duration) -> usize {
+        // Who comes now learns that nobody listens, rather than waiting in a queue that nobody looks at.
+        self.files.iter().for_each(SocketFile::remove);
         self.drain.send_replace(true);
         let open = || self.shared.connections.load(Ordering::Relaxed);
         let deadline = now_us().saturating_add(limit.as_micros() as u64);

@@ -1,52 +1,198 @@
-//! Listening sockets: one a worker for each address, so that the kernel spreads connections without a lock.
+//! Listening sockets: for an IP address one a worker, so that the kernel spreads connections without a lock; for a
+//! path one Unix socket that all workers accept from.
 
-use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::fs::{self, Permissions};
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
-use socket2::{Domain, Protocol, Socket, Type};
-use weir_config::settings::{ListenAddr, Listener};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use weir_config::settings::{ListenAddr, Listener, SocketMode};
 
 /// Connections the kernel holds until they are accepted.
 const BACKLOG: i32 = 4096;
 
 /// Bound listeners.
 pub(crate) struct Bound {
-    /// As bound: port 0 has become a real one.
-    pub(crate) addresses: Vec<ListenAddr>,
-    /// For each worker, one for each address.
-    pub(crate) by_worker: Vec<Vec<TcpListener>>,
+    /// What is said of the connections of each, by its number.
+    pub(crate) entrances: Vec<Entrance>,
+    /// For each worker, one socket for each entrance. They do not block.
+    pub(crate) by_worker: Vec<Vec<OwnedFd>>,
+    /// Files of Unix sockets.
+    pub(crate) files: Vec<SocketFile>,
 }
 
-/// Binds every address once for each worker.
+/// What holds for all connections that come in at one listener.
+#[derive(Debug, Clone)]
+pub(crate) struct Entrance {
+    /// As bound: port 0 has become a real one.
+    pub(crate) address: ListenAddr,
+}
+
+/// The file of a Unix socket that this process has made.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    made: Identity,
+}
+
+/// Which file it is: device, inode, and the time it was made at, since an inode is soon used again. Other permissions
+/// and owners leave all of them as they are.
+type Identity = (u64, u64, i64, i64);
+
+/// Binds every listener for all workers.
 pub(crate) fn bind_all(wanted: &[Listener], workers: usize) -> io::Result<Bound> {
-    let mut bound = Bound { addresses: Vec::new(), by_worker: (0..workers).map(|_| Vec::new()).collect() };
+    let by_worker = (0..workers).map(|_| Vec::with_capacity(wanted.len())).collect();
+    let mut bound = Bound { entrances: Vec::new(), by_worker, files: Vec::new() };
     for listener in wanted {
-        let ListenAddr::Tcp(mut address) = listener.address else { return Err(not_yet("Unix sockets")) };
-        if listener.proxy_protocol {
-            return Err(not_yet("the PROXY protocol"));
+        if let Err(error) = bound.add(listener) {
+            bound.files.iter().for_each(SocketFile::remove);
+            let message = format!("cannot listen on {}: {error}", listener.address);
+            return Err(io::Error::new(error.kind(), message));
         }
-        for listeners in &mut bound.by_worker {
-            let listener = bind(address)
-                .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
-            // The first one finds the port for the others.
-            address = listener.local_addr()?;
-            listeners.push(listener);
-        }
-        bound.addresses.push(ListenAddr::Tcp(address));
     }
     Ok(bound)
 }
 
-fn not_yet(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, format!("not supported yet: {what}"))
+impl Bound {
+    fn add(&mut self, wanted: &Listener) -> io::Result<()> {
+        if wanted.proxy_protocol {
+            return Err(io::Error::new(ErrorKind::Unsupported, "not supported yet: the PROXY protocol"));
+        }
+        let address = match &wanted.address {
+            ListenAddr::Tcp(address) => {
+                let mut address = *address;
+                for sockets in &mut self.by_worker {
+                    let socket = bind_tcp(address)?;
+                    // The first one finds the port for the others.
+                    address = socket.local_addr()?.as_socket().unwrap_or(address);
+                    sockets.push(socket.into());
+                }
+                ListenAddr::Tcp(address)
+            }
+            ListenAddr::Unix(path) => {
+                let (socket, file) = bind_unix(path, wanted.mode)?;
+                self.files.push(file);
+                for sockets in &mut self.by_worker {
+                    sockets.push(socket.try_clone()?.into());
+                }
+                ListenAddr::Unix(path.clone())
+            }
+        };
+        self.entrances.push(Entrance { address });
+        Ok(())
+    }
 }
 
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+fn bind_tcp(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
-    socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
-    Ok(socket.into())
+    Ok(socket)
+}
+
+fn bind_unix(path: &Path, mode: SocketMode) -> io::Result<(Socket, SocketFile)> {
+    remove_stale(path)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    let file = SocketFile::of(path)?;
+    // Nobody can connect before it listens, so nobody does with permissions that are not meant.
+    let ready =
+        fs::set_permissions(path, Permissions::from_mode(mode.bits().into())).and_then(|()| socket.listen(BACKLOG));
+    match ready {
+        Ok(()) => Ok((socket, file)),
+        Err(error) => {
+            file.remove();
+            Err(error)
+        }
+    }
+}
+
+/// Removes a socket file on which nobody listens any more: a process that was killed has left it behind.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(io::Error::new(ErrorKind::AlreadyExists, "the file is there already and is no socket"));
+        }
+        Ok(_) => {}
+    }
+    let probe = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    match probe.connect(&SockAddr::unix(path)?) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path),
+        // A full queue has a listener too.
+        Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
+        _ => Err(io::Error::new(ErrorKind::AddrInUse, "another process listens on it")),
+    }
+}
+
+impl SocketFile {
+    fn of(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), made: Self::identity(path)? })
+    }
+
+    fn identity(path: &Path) -> io::Result<Identity> {
+        let found = fs::symlink_metadata(path)?;
+        Ok((found.dev(), found.ino(), found.mtime(), found.mtime_nsec()))
+    }
+
+    /// Removes the file, unless another one has taken its place.
+    pub(crate) fn remove(&self) {
+        if Self::identity(&self.path).is_ok_and(|found| found == self.made)
+            && let Err(error) = fs::remove_file(&self.path)
+        {
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the file of a Unix socket");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    #[test]
+    fn only_a_socket_without_a_listener_is_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("s");
+        let bind = || bind_unix(&path, SocketMode::default()).map_err(|error| error.kind());
+
+        let (first, file) = bind().expect("a new socket");
+        assert_eq!(fs::metadata(&path).expect("the socket").mode() & 0o777, 0o666);
+        assert_eq!(bind().err(), Some(ErrorKind::AddrInUse));
+        UnixStream::connect(&path).expect("it is the first one that listens");
+        drop(first);
+        let (_second, newer) = bind().expect("in the place of one that is dead");
+        file.remove();
+        UnixStream::connect(&path).expect("the file of another is not removed");
+        newer.remove();
+        assert!(!path.exists());
+
+        fs::write(&path, "precious").expect("a file");
+        assert_eq!(bind().err(), Some(ErrorKind::AlreadyExists));
+        assert_eq!(fs::read_to_string(&path).expect("the file"), "precious");
+
+        let full = folder.path().join("full");
+        let _listening = UnixListener::bind(&full).expect("a listener");
+        assert_eq!(remove_stale(&full).err().map(|e| e.kind()), Some(ErrorKind::AddrInUse));
+    }
+
+    #[test]
+    fn a_listener_that_fails_leaves_no_file_behind() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("s");
+        let unix = Listener::from(ListenAddr::Unix(path.clone()));
+        let error = bind_all(&[unix.clone(), unix], 2).err().expect("one path twice");
+        assert_eq!(
+            error.to_string(),
+            format!("cannot listen on unix:{}: another process listens on it", path.display())
+        );
+        assert!(!path.exists());
+    }
 }

@@ -1,7 +1,7 @@
 //! A worker: one thread, one runtime, its own listeners, and everything its connections share.
 
 use std::cell::{Cell, RefCell};
-use std::net::TcpListener as StdListener;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -15,9 +15,10 @@ use weir_wire::date::DateLine;
 
 use crate::clock::Clock;
 use crate::conn;
+use crate::listener::Entrance;
 use crate::options::Options;
 use crate::snapshot::{Local, Snapshot};
-use crate::sys::{Listener, Socket};
+use crate::sys::{Accepted, Listener, Socket};
 use crate::timer::{TICK_MS, Timers};
 use crate::upstream::pool::Pools;
 
@@ -40,6 +41,7 @@ pub(crate) struct Worker {
     #[allow(clippy::vec_box, reason = "an exchange is large and changes hands with every request")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
     draining: Cell<bool>,
+    entrances: Arc<[Entrance]>,
     shared: Arc<Shared>,
 }
 
@@ -56,7 +58,9 @@ pub(crate) struct Shared {
 /// What a worker is started with.
 pub(crate) struct Start {
     pub(crate) options: Arc<Options>,
-    pub(crate) listeners: Vec<StdListener>,
+    /// A listening socket for each entrance.
+    pub(crate) listeners: Vec<OwnedFd>,
+    pub(crate) entrances: Arc<[Entrance]>,
     pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
     /// Becomes true when the drain begins.
     pub(crate) drain: watch::Receiver<bool>,
@@ -90,6 +94,7 @@ async fn serve(start: Start) -> std::io::Result<()> {
         current: RefCell::default(),
         exchanges: RefCell::default(),
         draining: Cell::new(false),
+        entrances: start.entrances,
         shared: start.shared,
     });
     tokio::task::spawn_local(tick(Rc::clone(&worker)));
@@ -99,9 +104,9 @@ async fn serve(start: Start) -> std::io::Result<()> {
     let first = snapshots.wait_for(Option::is_some).await.map_err(std::io::Error::other)?.clone();
     worker.take_snapshot(first, &start.revision);
     let mut accepting = Vec::new();
-    for listener in start.listeners {
+    for (entrance, listener) in start.listeners.into_iter().enumerate() {
         let listener = Listener::new(listener)?;
-        accepting.push(tokio::task::spawn_local(accept(listener, Rc::clone(&worker))));
+        accepting.push(tokio::task::spawn_local(accept(listener, entrance, Rc::clone(&worker))));
     }
 
     let mut drain = start.drain;
@@ -147,8 +152,8 @@ async fn tick(worker: Rc<Worker>) {
 }
 
 /// Accepts connections until it is aborted.
-async fn accept(listener: Listener, worker: Rc<Worker>) {
-    let Ok(local) = listener.local_addr() else { return };
+async fn accept(listener: Listener, entrance: usize, worker: Rc<Worker>) {
+    let Some(entrance) = worker.entrances.get(entrance) else { return };
     let mut warned = false;
     loop {
         if worker.shared.connections.load(Ordering::Relaxed) >= worker.options.connections {
@@ -156,23 +161,12 @@ async fn accept(listener: Listener, worker: Rc<Worker>) {
             tokio::time::sleep(PAUSE).await;
             continue;
         }
-        match listener.accept().await {
-            Ok((stream, peer)) => {
-                warned = false;
-                let number = worker.shared.accepted.fetch_add(1, Ordering::Relaxed) + 1;
-                let client = Client {
-                    addr: peer.ip().to_canonical(),
-                    addr_text: AddrText::new(peer.ip().to_canonical()),
-                    port: peer.port(),
-                    peer: peer.ip().to_canonical(),
-                    // The listener may be bound to all addresses; which one this came in at is asked when needed.
-                    local: if local.ip().is_unspecified() { stream.local_addr().unwrap_or(local) } else { local },
-                    https: false,
-                    connection: number,
-                    requests: 0,
-                };
-                open(stream, client, &worker);
-            }
+        let opened = match listener.accept().await {
+            Ok(accepted) => open(accepted, entrance, &worker),
+            Err(error) => Err(error),
+        };
+        match opened {
+            Ok(()) => warned = false,
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
                 // Out of descriptors or memory: waiting for a connection to close, without spinning.
@@ -183,6 +177,23 @@ async fn accept(listener: Listener, worker: Rc<Worker>) {
                 tokio::time::sleep(PAUSE).await;
             }
         }
+    }
+}
+
+/// The client of a connection that was accepted.
+fn client(accepted: &Accepted, entrance: &Entrance, number: u64) -> Client {
+    let (Some(peer), Some(local)) = (accepted.peer, entrance.address.tcp()) else { return Client::unix(number) };
+    let addr = peer.ip().to_canonical();
+    Client {
+        addr,
+        addr_text: AddrText::new(addr),
+        port: peer.port(),
+        peer: addr,
+        // The listener may be bound to all addresses; which one this came in at is asked when needed.
+        local: if local.ip().is_unspecified() { accepted.local_addr().unwrap_or(local) } else { local },
+        https: false,
+        connection: number,
+        requests: 0,
     }
 }
 
@@ -205,7 +216,10 @@ impl Drop for Open {
     }
 }
 
-fn open(stream: Socket, client: Client, worker: &Rc<Worker>) {
+fn open(accepted: Accepted, entrance: &Entrance, worker: &Rc<Worker>) -> std::io::Result<()> {
+    let number = worker.shared.accepted.fetch_add(1, Ordering::Relaxed) + 1;
+    let client = client(&accepted, entrance, number);
+    let stream = Socket::accepted(accepted)?;
     worker.shared.connections.fetch_add(1, Ordering::Relaxed);
     worker.recorder.connection_accepted();
     worker.recorder.connection_opened(ConnectionState::Waiting);
@@ -215,6 +229,7 @@ fn open(stream: Socket, client: Client, worker: &Rc<Worker>) {
         let _open = guard;
         conn::h1::serve(stream, client, worker).await;
     });
+    Ok(())
 }
 
 impl Worker {

@@ -17,6 +17,7 @@ mod documentation;
 mod forwarding;
 mod http1;
 mod limits;
+mod listeners;
 mod merging;
 mod mixture;
 mod observe;

@@ -2,6 +2,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -10,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Id, Labels, Origin};
 use crate::node::Node;
+use crate::settings::{UNIX, unix_path};
 
 /// Where requests go: nodes and how to speak to them.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -149,7 +151,7 @@ pub struct Nodes(pub Vec<NodeAddr>);
 pub struct NodeAddr {
     /// Its address or name.
     pub host: NodeHost,
-    /// Its port; the scheme's where none was written.
+    /// Its port; the scheme's where none was written, 0 for a Unix socket.
     pub port: u16,
     /// Its share of the requests; 0: none.
     pub weight: u32,
@@ -164,6 +166,8 @@ pub enum NodeHost {
     Ip(IpAddr),
     /// A name to be resolved, as it was written.
     Name(String),
+    /// The absolute path of a Unix socket.
+    Unix(Arc<str>),
 }
 
 impl Upstream {
@@ -264,6 +268,7 @@ impl fmt::Display for NodeHost {
             Self::Ip(IpAddr::V4(address)) => address.fmt(f),
             Self::Ip(IpAddr::V6(address)) => write!(f, "[{address}]"),
             Self::Name(name) => f.write_str(name),
+            Self::Unix(path) => write!(f, "{UNIX}{path}"),
         }
     }
 }
@@ -271,13 +276,16 @@ impl fmt::Display for NodeHost {
 impl NodeAddr {
     /// Whether no port was written and none has been put in yet.
     pub(crate) fn has_no_port(&self) -> bool {
-        self.port == PORT_UNSET
+        self.port == PORT_UNSET && !matches!(self.host, NodeHost::Unix(_))
     }
 }
 
 impl fmt::Display for NodeAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.host, self.port)
+        match self.host {
+            NodeHost::Unix(_) => self.host.fmt(f),
+            _ => write!(f, "{}:{}", self.host, self.port),
+        }
     }
 }
 
@@ -294,8 +302,14 @@ impl Serialize for Nodes {
 }
 
 impl NodeHost {
-    /// Takes an IPv4 address, an IPv6 address in brackets or a name.
+    /// Takes an IPv4 address, an IPv6 address in brackets, a name, or `unix:/PATH`.
     pub fn new(text: &str) -> Result<Self, &'static str> {
+        if let Some(path) = text.strip_prefix(UNIX) {
+            return unix_path(path).map(|path| Self::Unix(path.into()));
+        }
+        if text.starts_with('/') || text.starts_with("unix@") {
+            return Err("a Unix socket is written unix:/run/app.sock");
+        }
         if let Some(inner) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             return inner.parse::<Ipv6Addr>().map(|a| Self::Ip(a.into())).map_err(|_| "not an IPv6 address");
         }
@@ -319,6 +333,9 @@ impl NodeHost {
 const PORT_UNSET: u16 = 0;
 
 pub(crate) fn node_from_key(key: &str, weight: u32) -> Result<NodeAddr, String> {
+    if key.starts_with(UNIX) {
+        return Ok(NodeAddr { host: NodeHost::new(key)?, port: PORT_UNSET, weight, priority: 0 });
+    }
     let (host, port) = match key.rsplit_once(':') {
         // The colon belongs to an address: [::1] alone, or ::1 without brackets.
         Some((host, _)) if key.ends_with(']') || (host.contains(':') && !host.ends_with(']')) => (key, None),
@@ -340,7 +357,7 @@ pub(crate) fn node_from_key(key: &str, weight: u32) -> Result<NodeAddr, String> 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListedNode {
-    /// Address or name; an IPv6 address in brackets.
+    /// Address or name, an IPv6 address in brackets; or `unix:/PATH`.
     host: String,
     /// Port; the scheme's when there is none.
     #[serde(default)]
@@ -383,6 +400,9 @@ impl<'de> Deserialize<'de> for Nodes {
                     let host = NodeHost::new(&listed.host).map_err(|reason| {
                         A::Error::custom(format_args!("host {}: {reason}", crate::node::quoted(&listed.host)))
                     })?;
+                    if matches!((&host, listed.port), (NodeHost::Unix(_), Some(_))) {
+                        return Err(A::Error::custom("port: a Unix socket has none"));
+                    }
                     let port = listed.port.unwrap_or(PORT_UNSET);
                     nodes.push(NodeAddr { host, port, weight: listed.weight, priority: listed.priority });
                 }

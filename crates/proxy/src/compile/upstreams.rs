@@ -106,12 +106,14 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
-/// The Host of `pass_host: node`: without the port where that is http's.
+/// The Host of `pass_host: node`: without the port where that is http's. A Unix socket is on this host, and nginx says
+/// so too.
 fn host_of(node: &NodeAddr) -> String {
     let host = match &node.host {
         NodeHost::Ip(std::net::IpAddr::V6(ip)) => format!("[{ip}]"),
         NodeHost::Ip(ip) => ip.to_string(),
         NodeHost::Name(name) => name.clone(),
+        NodeHost::Unix(_) => return "localhost".to_owned(),
     };
     if node.port == 80 { host } else { format!("{host}:{}", node.port) }
 }

@@ -9,9 +9,11 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 
-use weir_plugin::{Exchange, Failure, Side, Try};
+use weir_config::NodeHost;
+use weir_plugin::{Exchange, Failure, NodeAddress, Side, Try};
 use weir_telemetry::metrics::{ClientError, Label, UpstreamState};
 use weir_wire::Reject;
 use weir_wire::head::Framing;
@@ -130,7 +132,7 @@ impl<S: ClientStream> Connection<S> {
                 })?,
             };
             if let Some(attempt) = x.upstream.tries.last_mut() {
-                attempt.addr = Some(node.addr);
+                attempt.addr = Some(node.addr.clone());
             }
             x.upstream.node = Some(node.node);
             if !reused {
@@ -150,6 +152,9 @@ impl<S: ClientStream> Connection<S> {
     /// Opens a connection to a node; of a name's addresses, to one that does not refuse at once.
     async fn connect(&mut self, x: &mut Exchange, config: &NodeConfig, timeout: u64) -> Result<Node, Failure> {
         let endpoint = &config.endpoint;
+        if let NodeHost::Unix(path) = &endpoint.host {
+            return self.connect_unix(x, path);
+        }
         let mut failure = Failure::upstream(502, "node name has no address");
         let (turn, mut tried) = (endpoint.turn(), 0);
         while let Some(addr) = endpoint.addr(turn, tried) {
@@ -157,7 +162,7 @@ impl<S: ClientStream> Connection<S> {
             let node = self.worker.recorder.labels().intern(&addr.ip().to_string());
             x.upstream.node = Some(node);
             if let Some(attempt) = x.upstream.tries.last_mut() {
-                attempt.addr = Some(addr);
+                attempt.addr = Some(NodeAddress::Tcp(addr));
             }
             match self.connect_to(addr, node, timeout).await {
                 Err(refused) if refused.status == 502 => failure = refused,
@@ -166,6 +171,19 @@ impl<S: ClientStream> Connection<S> {
             tried += 1;
         }
         Err(failure)
+    }
+
+    /// A Unix socket takes a connection at once or not at all.
+    fn connect_unix(&mut self, x: &mut Exchange, path: &Arc<str>) -> Result<Node, Failure> {
+        let addr = NodeAddress::Unix(Arc::clone(path));
+        let node = self.worker.recorder.labels().intern(&addr.to_string());
+        x.upstream.node = Some(node);
+        if let Some(attempt) = x.upstream.tries.last_mut() {
+            attempt.addr = Some(addr.clone());
+        }
+        let stream = Socket::connect_unix(path).map_err(|error| connect_failure(&error))?;
+        self.worker.recorder.upstream_opened(UpstreamState::Active);
+        Ok(Node { stream, addr, requests: 0, node })
     }
 
     async fn connect_to(&mut self, addr: SocketAddr, node: Label, timeout: u64) -> Result<Node, Failure> {
@@ -182,7 +200,7 @@ impl<S: ClientStream> Connection<S> {
             None => return Err(Failure::upstream(504, "connect timed out")),
         };
         self.worker.recorder.upstream_opened(UpstreamState::Active);
-        Ok(Node { stream, addr, requests: 0, node })
+        Ok(Node { stream, addr: NodeAddress::Tcp(addr), requests: 0, node })
     }
 
     /// Sends the head in [`Exchange::out`] and the body, until the head of the response is there.
@@ -464,6 +482,10 @@ fn connect_failure(error: &io::Error) -> Failure {
         io::ErrorKind::ConnectionReset => "connection reset",
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => "node unreachable",
         io::ErrorKind::TimedOut => "connect timed out",
+        // Of a Unix socket.
+        io::ErrorKind::NotFound => "socket of the node is not there",
+        io::ErrorKind::PermissionDenied => "no permission for the socket of the node",
+        io::ErrorKind::WouldBlock => "listen queue of the node is full",
         // EMFILE, ENFILE, ENOBUFS, EADDRNOTAVAIL: this side has run out of something.
         _ => return Failure { side: Side::Gateway, ..Failure::upstream(502, "cannot open a connection") },
     };

@@ -297,7 +297,7 @@ impl<S: ClientStream> Connection<S> {
         }
         x.times.now = x.times.start;
         x.request.head.keep_alive = false;
-        tracing::info!(client = %self.client.peer, status = reject.status, reason = reject.reason, "request refused");
+        tracing::info!(client = %self.client.addr_text, status = reject.status, reason = reject.reason, "request refused");
         self.linger = true;
         self.begin_failure(x, reject.into());
         self.write_reply(x, false).await;

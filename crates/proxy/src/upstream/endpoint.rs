@@ -56,7 +56,7 @@ impl Endpoint {
 
     /// Whether a name has addresses.
     pub(crate) fn is_resolved(&self) -> bool {
-        matches!(self.host, NodeHost::Ip(_)) || self.addrs.load().is_some()
+        !matches!(self.host, NodeHost::Name(_)) || self.addrs.load().is_some()
     }
 }
 

@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
 
+use weir_plugin::NodeAddress;
 use weir_telemetry::metrics::{Label, Recorder, UpstreamState};
 
 use super::endpoint::Endpoint;
@@ -14,7 +15,7 @@ use crate::sys::Socket;
 pub(crate) struct Connection {
     pub(crate) stream: Socket,
     /// The node's address.
-    pub(crate) addr: std::net::SocketAddr,
+    pub(crate) addr: NodeAddress,
     /// Requests sent on it so far.
     pub(crate) requests: u32,
     /// Metric label of the node's address.

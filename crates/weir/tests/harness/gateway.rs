@@ -22,6 +22,8 @@ use super::{LIMIT, wait_until};
 pub(crate) struct Gateway {
     pub(crate) process: Process,
     pub(crate) addr: SocketAddr,
+    /// All addresses with a port, in the order of the settings; `addr` is the first.
+    pub(crate) addrs: Vec<SocketAddr>,
     pub(crate) metrics: SocketAddr,
     pub(crate) status: SocketAddr,
     folder: TempDir,
@@ -33,6 +35,7 @@ pub(crate) struct Start {
     config: String,
     settings: String,
     workers: usize,
+    own_listeners: bool,
     open_files: Option<usize>,
     variables: Vec<(String, String)>,
 }
@@ -53,7 +56,14 @@ impl Start {
     /// A gateway with this configuration, one worker and no settings.
     pub(crate) fn new(config: impl Display) -> Self {
         let text = format!("{config}\n#END\n");
-        Self { config: text, settings: String::new(), workers: 1, open_files: None, variables: Vec::new() }
+        Self {
+            config: text,
+            settings: String::new(),
+            workers: 1,
+            own_listeners: false,
+            open_files: None,
+            variables: Vec::new(),
+        }
     }
 
     /// The gateway's own settings, as the text of a `weir.yaml`. `FOLDER` stands for the gateway's own folder.
@@ -64,6 +74,12 @@ impl Start {
 
     pub(crate) fn workers(mut self, workers: usize) -> Self {
         self.workers = workers;
+        self
+    }
+
+    /// Listens where the settings say and nowhere else.
+    pub(crate) fn own_listeners(mut self) -> Self {
+        self.own_listeners = true;
         self
     }
 
@@ -90,7 +106,10 @@ impl Start {
         let stderr = File::create(folder.path().join("stderr")).expect("create a file");
         let mut command = self.command();
         command.args(["run".as_ref(), config.as_os_str(), "--settings".as_ref(), settings.as_os_str()]);
-        command.args(["--listen-http", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--status", "127.0.0.1:0"]);
+        command.args(["--metrics", "127.0.0.1:0", "--status", "127.0.0.1:0"]);
+        if !self.own_listeners {
+            command.args(["--listen-http", "127.0.0.1:0"]);
+        }
         command.args(["--workers", &self.workers.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
         let mut process = Process::spawn(&mut command);
@@ -104,8 +123,15 @@ impl Start {
             }
         });
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
-        let mut gateway =
-            Gateway { process, addr: nowhere, metrics: nowhere, status: nowhere, folder, lines: lines.into() };
+        let mut gateway = Gateway {
+            process,
+            addr: nowhere,
+            addrs: Vec::new(),
+            metrics: nowhere,
+            status: nowhere,
+            folder,
+            lines: lines.into(),
+        };
         gateway.await_ready();
         gateway
     }
@@ -149,8 +175,11 @@ impl Gateway {
                 let authority = rest.trim_start_matches("http://").split('/').next().unwrap_or_default();
                 authority.parse().unwrap_or_else(|_| panic!("no address in {line:?}"))
             };
-            if let Some(rest) = line.strip_prefix("listening on ") {
-                self.addr = address(rest);
+            if line.starts_with("listening on http://unix:") {
+                // The test knows the path.
+            } else if let Some(rest) = line.strip_prefix("listening on ") {
+                self.addrs.push(address(rest));
+                self.addr = self.addrs[0];
             } else if let Some(rest) = line.strip_prefix("metrics on ") {
                 self.metrics = address(rest);
             } else if let Some(rest) = line.strip_prefix("status on ") {
