@@ -37,6 +37,8 @@ pub struct Settings {
     pub proxy_protocol: ProxyProtocol,
     /// What is done to a path before routes are matched.
     pub uri: UriHandling,
+    /// TLS towards clients and upstreams.
+    pub tls: Tls,
     /// What is refused or closed for being too much.
     pub limits: Limits,
     /// What is cut for being too slow.
@@ -72,10 +74,29 @@ pub struct Listen {
     /// free one; a line at start names it. See [listeners](listeners.md).
     #[schemars(length(min = 1, max = 64))]
     pub http: Vec<Listener>,
+    /// Traffic over TLS: a list like that of `listen.http`, which may be empty. Certificates come from `ssls` of the rules; with
+    /// none there, one made at start shows that the listener works, and clients do not trust it.
+    #[schemars(length(max = 64))]
+    pub https: Vec<Listener>,
     /// Prometheus metrics: `ADDRESS:PORT` or `off`.
     pub metrics: Endpoint,
     /// `/status` and `/status/ready`: `ADDRESS:PORT` or `off`.
     pub status: Endpoint,
+}
+
+/// TLS towards clients and upstreams.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tls {
+    /// The name whose certificate is shown to clients that ask for none, such as those that know the address alone.
+    /// Empty: they are refused.
+    #[schemars(length(max = 253), regex(pattern = r"^[0-9a-zA-Z._-]*$"), extend("x-expected" = "a host name"))]
+    pub fallback_sni: String,
+    /// Whether clients get tickets to resume their session with. Their keys are renewed every six hours.
+    pub session_tickets: bool,
+    /// The authorities that nodes with `tls.verify` are verified by: `system`, or the path of a file in PEM.
+    #[schemars(length(min = 1, max = 4096))]
+    pub trusted_certificate: String,
 }
 
 /// Listeners that speak the PROXY protocol, which tells the client's address ahead of its bytes.
@@ -147,6 +168,8 @@ pub struct Timeouts {
     /// From the first byte of a request, or from accepting a connection, to the end of its head. Later is answered
     /// 408.
     pub head: Seconds<100, 3_600_000>,
+    /// From accepting a connection to the end of its TLS handshake. Later it is closed.
+    pub handshake: Seconds<100, 3_600_000>,
     /// How long a kept client connection may be without a request.
     pub idle: Seconds<100, 86_400_000>,
     /// Between two reads of a request body. Later is answered 408.
@@ -243,9 +266,16 @@ impl Default for Listen {
         let addr = |ip: [u8; 4], port| std::net::SocketAddr::new(IpAddr::from(ip), port);
         Self {
             http: vec![ListenAddr::Tcp(addr([0, 0, 0, 0], 9080)).into()],
+            https: vec![ListenAddr::Tcp(addr([0, 0, 0, 0], 9443)).into()],
             metrics: Endpoint::On(addr([127, 0, 0, 1], 9091)),
             status: Endpoint::On(addr([127, 0, 0, 1], 7085)),
         }
+    }
+}
+
+impl Default for Tls {
+    fn default() -> Self {
+        Self { fallback_sni: String::new(), session_tickets: true, trusted_certificate: "system".into() }
     }
 }
 
@@ -273,6 +303,7 @@ impl Default for Timeouts {
     fn default() -> Self {
         Self {
             head: Seconds::constant(10_000),
+            handshake: Seconds::constant(10_000),
             idle: Seconds::constant(75_000),
             body: Seconds::constant(60_000),
             send: Seconds::constant(60_000),

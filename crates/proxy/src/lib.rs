@@ -18,6 +18,7 @@ mod snapshot;
 #[allow(unsafe_code, reason = "the one place: registering descriptors with the reactor")]
 mod sys;
 mod timer;
+mod tls;
 mod upstream;
 mod worker;
 
@@ -39,14 +40,23 @@ use weir_config::settings::{ListenAddr, Workers};
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
 
-use listener::{Entrance, SocketFile};
+use listener::{Listeners, SocketFile};
 use options::Options;
 use worker::{Shared, Start};
+
+/// An address that traffic is accepted at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bound {
+    /// The address; port 0 of the settings has become a real one.
+    pub address: ListenAddr,
+    /// Whether it speaks TLS.
+    pub tls: bool,
+}
 
 /// The running workers.
 #[derive(Debug)]
 pub struct DataPlane {
-    entrances: Arc<[Entrance]>,
+    addresses: Arc<[Bound]>,
     files: Vec<SocketFile>,
     workers: Vec<Running>,
     snapshots: watch::Sender<Option<Arc<Snapshot>>>,
@@ -73,19 +83,25 @@ impl DataPlane {
             Workers::Auto => std::thread::available_parallelism().map_or(1, usize::from),
             Workers::Count(n) => usize::from(n.get()),
         };
-        let bound = listener::bind_all(&settings.listen.http, count)?;
-        let entrances: Arc<[Entrance]> = bound.entrances.into();
+        let listen = &settings.listen;
+        let wanted = listen
+            .http
+            .iter()
+            .map(|listener| (listener, false))
+            .chain(listen.https.iter().map(|listener| (listener, true)));
+        let Listeners { bound, by_worker, files } = Listeners::bind(wanted, count)?;
+        let addresses: Arc<[Bound]> = bound.into();
         let options = Arc::new(Options::new(settings));
         let (snapshots, _) = watch::channel(None);
         let (drain, _) = watch::channel(false);
         let shared = Arc::new(Shared::default());
         let mut workers = Vec::with_capacity(count);
-        for (number, listeners) in bound.by_worker.into_iter().enumerate() {
+        for (number, listeners) in by_worker.into_iter().enumerate() {
             let revision = Arc::new(AtomicU64::new(0));
             let start = Start {
                 options: Arc::clone(&options),
                 listeners,
-                entrances: Arc::clone(&entrances),
+                entrances: Arc::clone(&addresses),
                 snapshots: snapshots.subscribe(),
                 drain: drain.subscribe(),
                 revision: Arc::clone(&revision),
@@ -98,12 +114,13 @@ impl DataPlane {
                 .spawn(move || worker::run(start).inspect_err(|error| tracing::error!(%error, "worker ended")))?;
             workers.push(Running { thread, revision });
         }
-        Ok(Self { entrances, files: bound.files, workers, snapshots, drain, shared, retired: Vec::new() })
+        Ok(Self { addresses, files, workers, snapshots, drain, shared, retired: Vec::new() })
     }
 
-    /// The bound addresses, in the order of the settings.
-    pub fn addresses(&self) -> impl Iterator<Item = &ListenAddr> {
-        self.entrances.iter().map(|entrance| &entrance.address)
+    /// The bound addresses, in the order of the settings, those with TLS last.
+    #[must_use]
+    pub fn addresses(&self) -> &[Bound] {
+        &self.addresses
     }
 
     /// Number of workers.

@@ -11,24 +11,18 @@ use std::path::{Path, PathBuf};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use weir_config::settings::{ListenAddr, Listener, SocketMode};
 
+use crate::Bound;
+
 /// Connections the kernel holds until they are accepted.
 const BACKLOG: i32 = 4096;
 
-/// Bound listeners.
-pub(crate) struct Bound {
-    /// What is said of the connections of each, by its number.
-    pub(crate) entrances: Vec<Entrance>,
-    /// For each worker, one socket for each entrance. They do not block.
+/// Everything that listens for traffic.
+pub(crate) struct Listeners {
+    pub(crate) bound: Vec<Bound>,
+    /// For each worker, one socket for each of `bound`. They do not block.
     pub(crate) by_worker: Vec<Vec<OwnedFd>>,
     /// Files of Unix sockets.
     pub(crate) files: Vec<SocketFile>,
-}
-
-/// What holds for all connections that come in at one listener.
-#[derive(Debug, Clone)]
-pub(crate) struct Entrance {
-    /// As bound: port 0 has become a real one.
-    pub(crate) address: ListenAddr,
 }
 
 /// The file of a Unix socket that this process has made.
@@ -42,22 +36,22 @@ pub(crate) struct SocketFile {
 /// and owners leave all of them as they are.
 type Identity = (u64, u64, i64, i64);
 
-/// Binds every listener for all workers.
-pub(crate) fn bind_all(wanted: &[Listener], workers: usize) -> io::Result<Bound> {
-    let by_worker = (0..workers).map(|_| Vec::with_capacity(wanted.len())).collect();
-    let mut bound = Bound { entrances: Vec::new(), by_worker, files: Vec::new() };
-    for listener in wanted {
-        if let Err(error) = bound.add(listener) {
-            bound.files.iter().for_each(SocketFile::remove);
-            let message = format!("cannot listen on {}: {error}", listener.address);
-            return Err(io::Error::new(error.kind(), message));
+impl Listeners {
+    /// Binds every listener for all workers. With each comes whether it speaks TLS.
+    pub(crate) fn bind<'a>(wanted: impl Iterator<Item = (&'a Listener, bool)>, workers: usize) -> io::Result<Self> {
+        let by_worker = (0..workers).map(|_| Vec::new()).collect();
+        let mut listeners = Self { bound: Vec::new(), by_worker, files: Vec::new() };
+        for (listener, tls) in wanted {
+            if let Err(error) = listeners.add(listener, tls) {
+                listeners.files.iter().for_each(SocketFile::remove);
+                let message = format!("cannot listen on {}: {error}", listener.address);
+                return Err(io::Error::new(error.kind(), message));
+            }
         }
+        Ok(listeners)
     }
-    Ok(bound)
-}
 
-impl Bound {
-    fn add(&mut self, wanted: &Listener) -> io::Result<()> {
+    fn add(&mut self, wanted: &Listener, tls: bool) -> io::Result<()> {
         if wanted.proxy_protocol {
             return Err(io::Error::new(ErrorKind::Unsupported, "not supported yet: the PROXY protocol"));
         }
@@ -81,7 +75,7 @@ impl Bound {
                 ListenAddr::Unix(path.clone())
             }
         };
-        self.entrances.push(Entrance { address });
+        self.bound.push(Bound { address, tls });
         Ok(())
     }
 }
@@ -188,7 +182,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("s");
         let unix = Listener::from(ListenAddr::Unix(path.clone()));
-        let error = bind_all(&[unix.clone(), unix], 2).err().expect("one path twice");
+        let error = Listeners::bind([(&unix, false), (&unix, true)].into_iter(), 2).err().expect("one path twice");
         assert_eq!(
             error.to_string(),
             format!("cannot listen on unix:{}: another process listens on it", path.display())

@@ -4,6 +4,7 @@ pub(crate) mod balance;
 pub(crate) mod endpoint;
 pub(crate) mod pool;
 pub(crate) mod resolve;
+pub(crate) mod stream;
 
 use std::sync::Arc;
 

@@ -10,16 +10,17 @@ use std::time::Duration;
 use tokio::sync::watch;
 use weir_plugin::{AddrText, Client, Exchange};
 use weir_telemetry::access_log::LogWriter;
-use weir_telemetry::metrics::{ConnectionState, Recorder};
+use weir_telemetry::metrics::{ClientError, ConnectionState, Recorder};
 use weir_wire::date::DateLine;
 
+use crate::Bound;
 use crate::clock::Clock;
 use crate::conn;
-use crate::listener::Entrance;
 use crate::options::Options;
 use crate::snapshot::{Local, Snapshot};
 use crate::sys::{Accepted, Listener, Socket};
 use crate::timer::{TICK_MS, Timers};
+use crate::tls::{self, Turns};
 use crate::upstream::pool::Pools;
 
 /// Exchanges kept for reuse; each has some 35 KiB of buffers.
@@ -33,6 +34,8 @@ pub(crate) struct Worker {
     pub(crate) options: Arc<Options>,
     pub(crate) clock: Clock,
     pub(crate) timers: Rc<Timers>,
+    /// Whose handshake is next.
+    pub(crate) turns: Turns,
     pub(crate) pools: Pools,
     pub(crate) recorder: Recorder,
     pub(crate) access_log: Option<LogWriter>,
@@ -41,7 +44,7 @@ pub(crate) struct Worker {
     #[allow(clippy::vec_box, reason = "an exchange is large and changes hands with every request")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
     draining: Cell<bool>,
-    entrances: Arc<[Entrance]>,
+    entrances: Arc<[Bound]>,
     shared: Arc<Shared>,
 }
 
@@ -60,7 +63,7 @@ pub(crate) struct Start {
     pub(crate) options: Arc<Options>,
     /// A listening socket for each entrance.
     pub(crate) listeners: Vec<OwnedFd>,
-    pub(crate) entrances: Arc<[Entrance]>,
+    pub(crate) entrances: Arc<[Bound]>,
     pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
     /// Becomes true when the drain begins.
     pub(crate) drain: watch::Receiver<bool>,
@@ -85,6 +88,7 @@ async fn serve(start: Start) -> std::io::Result<()> {
     clock.adjust();
     let worker = Rc::new(Worker {
         timers: Timers::new(clock.now() / 1000),
+        turns: Turns::default(),
         pools: Pools::new(start.options.upstream_idle),
         options: start.options,
         clock,
@@ -181,8 +185,10 @@ async fn accept(listener: Listener, entrance: usize, worker: Rc<Worker>) {
 }
 
 /// The client of a connection that was accepted.
-fn client(accepted: &Accepted, entrance: &Entrance, number: u64) -> Client {
-    let (Some(peer), Some(local)) = (accepted.peer, entrance.address.tcp()) else { return Client::unix(number) };
+fn client(accepted: &Accepted, entrance: &Bound, number: u64) -> Client {
+    let (Some(peer), Some(local)) = (accepted.peer, entrance.address.tcp()) else {
+        return Client { https: entrance.tls, ..Client::unix(number) };
+    };
     let addr = peer.ip().to_canonical();
     Client {
         addr,
@@ -191,7 +197,7 @@ fn client(accepted: &Accepted, entrance: &Entrance, number: u64) -> Client {
         peer: addr,
         // The listener may be bound to all addresses; which one this came in at is asked when needed.
         local: if local.ip().is_unspecified() { accepted.local_addr().unwrap_or(local) } else { local },
-        https: false,
+        https: entrance.tls,
         connection: number,
         requests: 0,
     }
@@ -216,7 +222,7 @@ impl Drop for Open {
     }
 }
 
-fn open(accepted: Accepted, entrance: &Entrance, worker: &Rc<Worker>) -> std::io::Result<()> {
+fn open(accepted: Accepted, entrance: &Bound, worker: &Rc<Worker>) -> std::io::Result<()> {
     let number = worker.shared.accepted.fetch_add(1, Ordering::Relaxed) + 1;
     let client = client(&accepted, entrance, number);
     let stream = Socket::accepted(accepted)?;
@@ -225,10 +231,25 @@ fn open(accepted: Accepted, entrance: &Entrance, worker: &Rc<Worker>) -> std::io
     worker.recorder.connection_opened(ConnectionState::Waiting);
     let guard = Open(Rc::clone(worker));
     let worker = Rc::clone(worker);
-    tokio::task::spawn_local(async move {
-        let _open = guard;
-        conn::h1::serve(stream, client, worker).await;
-    });
+    // Two kinds of tasks, so that an idle connection without TLS has no room for a handshake.
+    if client.https {
+        tokio::task::spawn_local(async move {
+            let _open = guard;
+            // In a box that is gone once the connection stands: a handshake needs more room than an idle connection.
+            match Box::pin(tls::accept(stream, &worker)).await {
+                Ok(stream) => conn::h1::serve(stream, client, worker).await,
+                Err(error) => {
+                    worker.recorder.client_error(ClientError::TlsHandshake);
+                    tracing::info!(client = %client.addr_text, %error, "TLS handshake failed");
+                }
+            }
+        });
+    } else {
+        tokio::task::spawn_local(async move {
+            let _open = guard;
+            conn::h1::serve(stream, client, worker).await;
+        });
+    }
     Ok(())
 }
 

@@ -19,7 +19,7 @@ fn telling() -> Value {
 }
 
 fn on_unix(config: &Value, settings: Value) -> Gateway {
-    let mut all = json!({ "listen": { "http": ["unix:FOLDER/weir.sock"] } });
+    let mut all = json!({ "listen": { "http": ["unix:FOLDER/weir.sock"], "https": [] } });
     all.as_object_mut().expect("settings").extend(settings.as_object().expect("settings").clone());
     Start::new(config).settings(all).workers(2).own_listeners().start()
 }
@@ -99,8 +99,7 @@ fn nginx_in_front_speaks_through_a_unix_socket() {
 
 #[test]
 fn a_socket_has_the_mode_that_was_asked_for_and_goes_with_the_gateway() {
-    let settings =
-        json!({ "listen": { "http": ["127.0.0.1:0", { "address": "unix:FOLDER/weir.sock", "mode": "0600" }] } });
+    let settings = json!({ "listen": { "http": ["127.0.0.1:0", { "address": "unix:FOLDER/weir.sock", "mode": "0600" }], "https": [] } });
     let mut gateway = Start::new(telling()).settings(settings).own_listeners().start();
     let socket = gateway.file("weir.sock");
     assert_eq!(fs::metadata(&socket).expect("the socket").permissions().mode() & 0o777, 0o600);
@@ -116,7 +115,9 @@ fn only_a_dead_socket_is_replaced() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("weir.sock");
     let listen = format!("unix:{}", socket.display());
-    let start = || Start::new(telling()).settings(json!({ "listen": { "http": [listen] } })).own_listeners().start();
+    let start = || {
+        Start::new(telling()).settings(json!({ "listen": { "http": [listen], "https": [] } })).own_listeners().start()
+    };
     let mut killed = start();
     killed.signal(Signal::KILL);
     killed.wait();
@@ -126,7 +127,8 @@ fn only_a_dead_socket_is_replaced() {
 
     let rules = gateway.config();
     let rules = rules.to_str().expect("a path in UTF-8");
-    let another = ["run", rules, "--listen-http", &listen, "--metrics", "off", "--status", "off"];
+    let another =
+        ["run", rules, "--listen-http", &listen, "--listen-https", "off", "--metrics", "off", "--status", "off"];
     let (code, _, stderr) = weir(&another);
     assert_eq!(code, 1);
     assert!(
@@ -138,7 +140,8 @@ fn only_a_dead_socket_is_replaced() {
     let file = folder.path().join("file");
     fs::write(&file, "precious").expect("write a file");
     let listen = format!("unix:{}", file.display());
-    let (code, _, stderr) = weir(&["run", rules, "--listen-http", &listen, "--metrics", "off", "--status", "off"]);
+    let (code, _, stderr) =
+        weir(&["run", rules, "--listen-http", &listen, "--listen-https", "off", "--metrics", "off", "--status", "off"]);
     assert!(code == 1 && stderr.contains("is there already and is no socket"), "{stderr}");
     assert_eq!(fs::read_to_string(&file).expect("the file"), "precious");
 }

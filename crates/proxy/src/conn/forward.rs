@@ -14,26 +14,28 @@ use std::task::Poll;
 
 use weir_config::NodeHost;
 use weir_plugin::{Exchange, Failure, NodeAddress, Side, Try};
-use weir_telemetry::metrics::{ClientError, Label, UpstreamState};
+use weir_telemetry::metrics::{Label, UpstreamState};
 use weir_wire::Reject;
 use weir_wire::head::Framing;
 use weir_wire::method::Method;
 
+use super::body::{BODY_LATE, BODY_TOO_LARGE, CLIENT_WENT_AWAY, Pace, refused_body};
 use super::h1::{ClientStream, Connection, Next};
 use crate::phases;
 use crate::relay::{self, Encode, Pump};
 use crate::snapshot::{Local, Route};
 use crate::sys::Socket;
 use crate::timer::Timer;
+use crate::tls;
+use crate::tls::stream::TlsStream;
+use crate::upstream::endpoint::Endpoint;
 use crate::upstream::pool::Connection as Node;
+use crate::upstream::stream::{NodeStream, NodeTls};
 use crate::upstream::{Node as NodeConfig, Timeouts, Upstream};
 use crate::worker::Worker;
 
 /// Most interim (1xx) responses passed on for one request.
 const MAX_INTERIM: u32 = 64;
-
-/// The client has closed the connection before it had its answer; nginx's status for that.
-const CLIENT_WENT_AWAY: Reject = Reject::new(499, "client went away");
 
 /// A node that has sent the head of its response. It is lent and not handed on: each hand it went through would hold a
 /// place for it in the memory of every connection.
@@ -90,21 +92,10 @@ impl<S: ClientStream> Connection<S> {
             }
         }
         x.times.upstream_end = x.times.now;
-        if failure.side == Side::Client {
-            // The request itself was broken; its connection cannot be used any more.
-            x.request.head.keep_alive = false;
-            self.worker.recorder.client_error(match failure.status {
-                408 => ClientError::BodyTimeout,
-                413 => ClientError::BodyTooLarge,
-                499 => ClientError::Aborted,
-                _ => ClientError::BadRequest,
-            });
-            if failure.status == 499 {
-                x.response.begin(499, weir_plugin::Origin::Failed(failure));
-                return Next::Close;
-            }
+        match failure.side {
+            Side::Client => self.fail_body(x, local, Reject::new(failure.status, failure.reason)).await,
+            _ => self.fail(x, local, failure).await,
         }
-        self.fail(x, local, failure).await
     }
 
     /// One node: over a kept connection, and if that turns out to be closed, over a new one.
@@ -120,12 +111,13 @@ impl<S: ClientStream> Connection<S> {
         let begin = x.times.now;
         x.upstream.tries.push(Try { addr: None, status: 0, begin, connected: 0, head: 0, end: 0 });
         phases::before_upstream(x, &local.snapshot).map_err(Ended::final_)?;
-        let mut kept = self.worker.pools.take(&config.endpoint, self.timer.now(), &self.worker.recorder);
+        let host = head::host_for(x, upstream, config);
+        let mut kept = self.worker.pools.take(&config.endpoint, host, self.timer.now(), &self.worker.recorder);
         loop {
             let reused = kept.is_some();
             let node = match kept.take() {
                 Some(node) => node,
-                None => self.connect(x, config, timeouts.connect).await.map_err(|f| Ended {
+                None => self.connect(x, upstream, config, timeouts.connect).await.map_err(|f| Ended {
                     failure: f,
                     again: true,
                     stale: false,
@@ -149,12 +141,49 @@ impl<S: ClientStream> Connection<S> {
         }
     }
 
-    /// Opens a connection to a node; of a name's addresses, to one that does not refuse at once.
-    async fn connect(&mut self, x: &mut Exchange, config: &NodeConfig, timeout: u64) -> Result<Node, Failure> {
+    /// Opens a connection to a node and sets it up.
+    async fn connect(
+        &mut self,
+        x: &mut Exchange,
+        upstream: &Upstream,
+        config: &NodeConfig,
+        timeout: u64,
+    ) -> Result<Node, Failure> {
         let endpoint = &config.endpoint;
-        if let NodeHost::Unix(path) = &endpoint.host {
-            return self.connect_unix(x, path);
+        let node = match &endpoint.host {
+            NodeHost::Unix(path) => self.connect_unix(x, path, timeout)?,
+            NodeHost::Ip(_) | NodeHost::Name(_) => self.connect_tcp(x, endpoint, timeout).await?,
+        };
+        match node {
+            Node { stream: NodeStream::Plain(socket), .. } if endpoint.tls.is_some() => {
+                match Box::pin(self.shake_hands(x, upstream, config, socket)).await {
+                    Ok(stream) => Ok(Node { stream, ..node }),
+                    Err(failure) => {
+                        self.worker.recorder.upstream_closed(UpstreamState::Active);
+                        Err(failure)
+                    }
+                }
+            }
+            node => Ok(node),
         }
+    }
+
+    /// A Unix socket takes a connection at once or not at all.
+    fn connect_unix(&mut self, x: &mut Exchange, path: &Arc<str>, timeout: u64) -> Result<Node, Failure> {
+        let addr = NodeAddress::Unix(Arc::clone(path));
+        let node = self.worker.recorder.labels().intern(&addr.to_string());
+        x.upstream.node = Some(node);
+        if let Some(attempt) = x.upstream.tries.last_mut() {
+            attempt.addr = Some(addr.clone());
+        }
+        self.timer.set(timeout);
+        let stream = Socket::connect_unix(path).map_err(|error| connect_failure(&error))?;
+        self.worker.recorder.upstream_opened(UpstreamState::Active);
+        Ok(Node { stream: NodeStream::Plain(stream), addr, requests: 0, node })
+    }
+
+    /// Of a name's addresses, to one that does not refuse at once.
+    async fn connect_tcp(&mut self, x: &mut Exchange, endpoint: &Endpoint, timeout: u64) -> Result<Node, Failure> {
         let mut failure = Failure::upstream(502, "node name has no address");
         let (turn, mut tried) = (endpoint.turn(), 0);
         while let Some(addr) = endpoint.addr(turn, tried) {
@@ -173,19 +202,6 @@ impl<S: ClientStream> Connection<S> {
         Err(failure)
     }
 
-    /// A Unix socket takes a connection at once or not at all.
-    fn connect_unix(&mut self, x: &mut Exchange, path: &Arc<str>) -> Result<Node, Failure> {
-        let addr = NodeAddress::Unix(Arc::clone(path));
-        let node = self.worker.recorder.labels().intern(&addr.to_string());
-        x.upstream.node = Some(node);
-        if let Some(attempt) = x.upstream.tries.last_mut() {
-            attempt.addr = Some(addr.clone());
-        }
-        let stream = Socket::connect_unix(path).map_err(|error| connect_failure(&error))?;
-        self.worker.recorder.upstream_opened(UpstreamState::Active);
-        Ok(Node { stream, addr, requests: 0, node })
-    }
-
     async fn connect_to(&mut self, addr: SocketAddr, node: Label, timeout: u64) -> Result<Node, Failure> {
         self.timer.set(timeout);
         let timer = &self.timer;
@@ -200,7 +216,40 @@ impl<S: ClientStream> Connection<S> {
             None => return Err(Failure::upstream(504, "connect timed out")),
         };
         self.worker.recorder.upstream_opened(UpstreamState::Active);
-        Ok(Node { stream, addr: NodeAddress::Tcp(addr), requests: 0, node })
+        Ok(Node { stream: NodeStream::Plain(stream), addr: NodeAddress::Tcp(addr), requests: 0, node })
+    }
+
+    /// Sets TLS up on a connection, within what is left of the time to connect. The name asked for is the Host the node
+    /// is sent.
+    async fn shake_hands(
+        &mut self,
+        x: &Exchange,
+        upstream: &Upstream,
+        config: &NodeConfig,
+        socket: Socket,
+    ) -> Result<NodeStream, Failure> {
+        let host = head::host_for(x, upstream, config);
+        let Some(setup) = &config.endpoint.tls else { return Ok(NodeStream::Plain(socket)) };
+        let session = setup.session(host).map_err(|reason| Failure::upstream(502, reason))?;
+        let mut stream = TlsStream::new(socket, session, Vec::new());
+        let (timer, turns) = (&self.timer, &self.worker.turns);
+        let done = {
+            let mut shaking = pin!(tls::shake_hands(&mut stream, turns));
+            poll_fn(|cx| match shaking.as_mut().poll(cx) {
+                Poll::Ready(done) => Poll::Ready(Some(done)),
+                Poll::Pending => timer.poll_expired(cx).map(|()| None),
+            })
+            .await
+        };
+        match done {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                tracing::warn!(node = %config.endpoint.host, %error, "TLS handshake with a node failed");
+                return Err(Failure::upstream(502, "TLS handshake failed"));
+            }
+            None => return Err(Failure::upstream(504, "TLS handshake timed out")),
+        }
+        Ok(NodeStream::Tls(Box::new(NodeTls { stream, host: host.into() })))
     }
 
     /// Sends the head in [`Exchange::out`] and the body, until the head of the response is there.
@@ -249,7 +298,7 @@ impl<S: ClientStream> Connection<S> {
                     break Ended { failure: Failure::upstream(502, reason), again: true, stale: true };
                 }
                 Got::Late if upload.is_running() && upload.waits_for_client() => {
-                    break Ended::final_(Reject::new(408, "request body not received in time"));
+                    break Ended::final_(BODY_LATE);
                 }
                 Got::Late if upload.is_running() => {
                     break Ended { failure: Failure::upstream(504, "send timed out"), again: true, stale: false };
@@ -345,10 +394,7 @@ struct Upload {
     send_ms: u64,
     body_ms: u64,
     body_size: u64,
-    rate: u64,
-    /// When the least rate begins to count, on the timer's clock; and when the body began.
-    rate_from: u64,
-    began: u64,
+    pace: Pace,
 }
 
 /// Whom an upload waits for.
@@ -364,7 +410,6 @@ impl Upload {
         let head = &x.request.head;
         let encode = if head.framing == Framing::Chunked { Encode::Chunked } else { Encode::Plain };
         let options = &worker.options;
-        let began = worker.timers.now();
         x.scratch.clear();
         Self {
             pump: Pump::new(head.framing, encode, head.len),
@@ -377,9 +422,7 @@ impl Upload {
             send_ms,
             body_ms: options.body_ms,
             body_size: options.body_size,
-            rate: options.body_rate,
-            rate_from: began + options.body_rate_grace,
-            began,
+            pace: Pace::new(worker),
         }
     }
 
@@ -388,7 +431,7 @@ impl Upload {
     }
 
     fn check_size(&self) -> Result<(), Reject> {
-        if self.pump.taken > self.body_size { Err(Reject::new(413, "request body too large")) } else { Ok(()) }
+        if self.pump.taken > self.body_size { Err(BODY_TOO_LARGE) } else { Ok(()) }
     }
 
     fn waits_for_client(&self) -> bool {
@@ -408,7 +451,7 @@ impl Upload {
         &mut self,
         cx: &mut std::task::Context<'_>,
         client: &mut C,
-        node: &mut Socket,
+        node: &mut NodeStream,
         buffer: &mut weir_wire::buffer::Buffer,
         timer: &Timer,
     ) -> Poll<Result<(), Reject>> {
@@ -421,7 +464,7 @@ impl Upload {
                 // The node may have answered before it closed: the answer is looked for.
                 Poll::Ready(Err(_)) => {
                     self.running = false;
-                    self.pump.dropped |= self.sent > 0;
+                    self.pump.dropped |= self.sent > 0 && !self.pump.is_complete();
                     return Poll::Ready(Ok(()));
                 }
                 Poll::Ready(Ok(())) if self.pump.is_complete() => {
@@ -442,10 +485,7 @@ impl Upload {
             self.waits = Waits::Nobody;
             self.pump.refill(buffer, &mut self.stage)?;
             self.check_size()?;
-            let now = timer.now();
-            if self.rate > 0 && now > self.rate_from && self.received * 1000 < (now - self.began) * self.rate {
-                return Poll::Ready(Err(Reject::new(408, "request body too slow")));
-            }
+            self.pace.check(self.received, timer.now())?;
         }
     }
 
@@ -470,10 +510,6 @@ fn end_try(x: &mut Exchange, worker: &Worker, status: u16) {
 
 fn client_gone() -> Failure {
     refused_body(CLIENT_WENT_AWAY)
-}
-
-fn refused_body(reject: Reject) -> Failure {
-    Failure { status: reject.status, side: Side::Client, reason: reject.reason }
 }
 
 fn connect_failure(error: &io::Error) -> Failure {

@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use arc_swap::ArcSwapOption;
 use weir_config::{NodeAddr, NodeHost};
 
+use crate::tls::client::{Setup, SetupKey};
+
 /// Most addresses of one name that are connected to in one try of its node.
 const MAX_TRIED: usize = 4;
 
@@ -23,6 +25,8 @@ pub(crate) struct Endpoint {
     pub(crate) host: NodeHost,
     /// Its port.
     pub(crate) port: u16,
+    /// How TLS is set up with it.
+    pub(crate) tls: Option<Arc<Setup>>,
     /// `None` until a name was resolved for the first time.
     addrs: ArcSwapOption<Vec<SocketAddr>>,
     /// Which of several addresses is next.
@@ -60,6 +64,9 @@ impl Endpoint {
     }
 }
 
+/// What endpoints differ in: host, port, and how TLS is set up.
+type Key = (NodeHost, u16, Option<SetupKey>);
+
 /// All endpoints of the running configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Endpoints {
@@ -68,7 +75,7 @@ pub(crate) struct Endpoints {
 
 #[derive(Debug, Default)]
 struct Inner {
-    by_node: HashMap<(NodeHost, u16), Weak<Endpoint>>,
+    by_node: HashMap<Key, Weak<Endpoint>>,
     /// Numbers of endpoints that are gone.
     free: Vec<u32>,
     count: u32,
@@ -76,9 +83,9 @@ struct Inner {
 
 impl Endpoints {
     /// The endpoint of a node.
-    pub(crate) fn get(&self, node: &NodeAddr) -> Arc<Endpoint> {
+    pub(crate) fn get(&self, node: &NodeAddr, tls: Option<&(SetupKey, Arc<Setup>)>) -> Arc<Endpoint> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (node.host.clone(), node.port);
+        let key = (node.host.clone(), node.port, tls.map(|(key, _)| key.clone()));
         if let Some(found) = inner.by_node.get(&key).and_then(Weak::upgrade) {
             return found;
         }
@@ -90,6 +97,7 @@ impl Endpoints {
             id,
             host: node.host.clone(),
             port: node.port,
+            tls: tls.map(|(_, setup)| Arc::clone(setup)),
             addrs: ArcSwapOption::empty(),
             next: AtomicU32::new(0),
         });
@@ -100,7 +108,7 @@ impl Endpoints {
     /// The endpoints with a name to resolve.
     pub(crate) fn named(&self) -> Vec<Arc<Endpoint>> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_name = |(host, _): &&(NodeHost, u16)| matches!(host, NodeHost::Name(_));
+        let is_name = |(host, ..): &&Key| matches!(host, NodeHost::Name(_));
         inner.by_node.iter().filter(|(k, _)| is_name(k)).filter_map(|(_, e)| e.upgrade()).collect()
     }
 

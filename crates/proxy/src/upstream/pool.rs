@@ -8,12 +8,12 @@ use weir_plugin::NodeAddress;
 use weir_telemetry::metrics::{Label, Recorder, UpstreamState};
 
 use super::endpoint::Endpoint;
-use crate::sys::Socket;
+use super::stream::NodeStream;
 
 /// A connection to a node.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) stream: Socket,
+    pub(crate) stream: NodeStream,
     /// The node's address.
     pub(crate) addr: NodeAddress,
     /// Requests sent on it so far.
@@ -63,13 +63,27 @@ impl Pools {
     }
 
     /// Takes an idle connection to a node, if there is one that still stands.
-    pub(crate) fn take(&self, endpoint: &Arc<Endpoint>, now: u64, recorder: &Recorder) -> Option<Connection> {
+    ///
+    /// With TLS it has to be one that asked for the same `host`.
+    pub(crate) fn take(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        host: &[u8],
+        now: u64,
+        recorder: &Recorder,
+    ) -> Option<Connection> {
         let mut pools = self.pools.borrow_mut();
         let pool = pools.get_mut(endpoint.id as usize)?;
         if !std::ptr::eq(pool.owner.as_ptr(), Arc::as_ptr(endpoint)) {
             return None;
         }
-        while let Some(idle) = pool.idle.pop() {
+        loop {
+            let idle = if endpoint.tls.is_none() {
+                pool.idle.pop()?
+            } else {
+                let fits = pool.idle.iter().rposition(|idle| idle.connection.stream.is_for(host))?;
+                pool.idle.remove(fits)
+            };
             self.idle.set(self.idle.get() - 1);
             if idle.until > now && idle.connection.stream.is_quiet() {
                 recorder.upstream_moved(UpstreamState::Idle, UpstreamState::Active);
@@ -77,7 +91,6 @@ impl Pools {
             }
             recorder.upstream_closed(UpstreamState::Idle);
         }
-        None
     }
 
     /// Keeps a connection for the next request, or closes it when there are enough.

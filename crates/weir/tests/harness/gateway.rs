@@ -22,8 +22,10 @@ use super::{LIMIT, wait_until};
 pub(crate) struct Gateway {
     pub(crate) process: Process,
     pub(crate) addr: SocketAddr,
-    /// All addresses with a port, in the order of the settings; `addr` is the first.
+    /// All addresses with a port and without TLS, in the order of the settings; `addr` is the first.
     pub(crate) addrs: Vec<SocketAddr>,
+    /// Where it speaks TLS, with [`Start::https`].
+    pub(crate) https: Option<SocketAddr>,
     pub(crate) metrics: SocketAddr,
     pub(crate) status: SocketAddr,
     folder: TempDir,
@@ -38,6 +40,7 @@ pub(crate) struct Start {
     own_listeners: bool,
     open_files: Option<usize>,
     variables: Vec<(String, String)>,
+    https: bool,
 }
 
 /// What came of a change of the configuration.
@@ -63,6 +66,7 @@ impl Start {
             own_listeners: false,
             open_files: None,
             variables: Vec::new(),
+            https: false,
         }
     }
 
@@ -80,6 +84,12 @@ impl Start {
     /// Listens where the settings say and nowhere else.
     pub(crate) fn own_listeners(mut self) -> Self {
         self.own_listeners = true;
+        self
+    }
+
+    /// Listens for TLS as well.
+    pub(crate) fn https(mut self) -> Self {
+        self.https = true;
         self
     }
 
@@ -106,10 +116,11 @@ impl Start {
         let stderr = File::create(folder.path().join("stderr")).expect("create a file");
         let mut command = self.command();
         command.args(["run".as_ref(), config.as_os_str(), "--settings".as_ref(), settings.as_os_str()]);
-        command.args(["--metrics", "127.0.0.1:0", "--status", "127.0.0.1:0"]);
         if !self.own_listeners {
-            command.args(["--listen-http", "127.0.0.1:0"]);
+            command.args(["--listen-http", "127.0.0.1:0", "--listen-https"]);
+            command.arg(if self.https { "127.0.0.1:0" } else { "off" });
         }
+        command.args(["--metrics", "127.0.0.1:0", "--status", "127.0.0.1:0"]);
         command.args(["--workers", &self.workers.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
         let mut process = Process::spawn(&mut command);
@@ -127,6 +138,7 @@ impl Start {
             process,
             addr: nowhere,
             addrs: Vec::new(),
+            https: None,
             metrics: nowhere,
             status: nowhere,
             folder,
@@ -172,11 +184,14 @@ impl Gateway {
                 panic!("the gateway did not become ready; it has ended with {:?}", self.process.exited());
             };
             let address = |rest: &str| {
+                let rest = rest.split(' ').next().unwrap_or_default();
                 let authority = rest.trim_start_matches("http://").split('/').next().unwrap_or_default();
                 authority.parse().unwrap_or_else(|_| panic!("no address in {line:?}"))
             };
-            if line.starts_with("listening on http://unix:") {
+            if line.starts_with("listening on ") && line.contains("://unix:") {
                 // The test knows the path.
+            } else if let Some(rest) = line.strip_prefix("listening on https://") {
+                self.https = Some(address(rest));
             } else if let Some(rest) = line.strip_prefix("listening on ") {
                 self.addrs.push(address(rest));
                 self.addr = self.addrs[0];
