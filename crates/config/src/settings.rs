@@ -235,8 +235,15 @@ pub struct Dns {
     pub min_ttl: Seconds<0, 86_400_000>,
     /// How long an answer is used at most, whatever its TTL.
     pub max_ttl: Seconds<1_000, 86_400_000>,
-    /// How long an answer is waited for.
+    /// How long an answer is waited for, over all servers and tries.
     pub timeout: Seconds<100, 60_000>,
+    /// The hosts file: names in it are not asked for. A change of it is seen within seconds.
+    #[schemars(length(min = 1, max = 4096))]
+    pub hosts: String,
+    /// The system's configuration of names: search domains, `ndots`, and the servers where `servers` names none. A change
+    /// of it is seen within seconds.
+    #[schemars(length(min = 1, max = 4096))]
+    pub resolv_conf: String,
 }
 
 /// Watching the rules file.
@@ -337,6 +344,8 @@ impl Default for Dns {
             min_ttl: Seconds::constant(1_000),
             max_ttl: Seconds::constant(300_000),
             timeout: Seconds::constant(5_000),
+            hosts: "/etc/hosts".into(),
+            resolv_conf: "/etc/resolv.conf".into(),
         }
     }
 }

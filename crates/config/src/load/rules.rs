@@ -239,13 +239,16 @@ fn prepare_nodes(nodes: &mut Node, path: &str, scheme_is_written: bool, found: &
                 drop_nulls(item, &path, found);
                 take_out(Place::Node, item, &path, found);
                 let host = item.get("host").and_then(Node::as_str).map(NodeHost::new);
-                let unix = matches!(host, Some(Ok(NodeHost::Unix(_))));
-                match item.entry("port") {
-                    Some((port, _)) if unix => {
-                        found.push(Diagnostic::error(port.mark, field(&path, "port"), "a Unix socket has no port"));
+                let no_port_of_its_own = match &host {
+                    Some(Ok(host)) => host.refuses_port(),
+                    _ => None,
+                };
+                match (item.entry("port"), no_port_of_its_own) {
+                    (Some((port, _)), Some(reason)) => {
+                        found.push(Diagnostic::error(port.mark, field(&path, "port"), reason));
                         return false;
                     }
-                    None if item.as_map().is_some() && !unix => no_port(item.mark, &path, found),
+                    (None, None) if item.as_map().is_some() => no_port(item.mark, &path, found),
                     _ => {}
                 }
                 let Some(written) = item.get("host") else { return true };

@@ -40,6 +40,7 @@ pub struct Upstream {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_time: Option<i64>,
     /// The nodes: a mapping from `host:port` to weight, or a list of `{host, port, weight}`. An empty one answers 503.
+    /// A name stands for all its addresses, `_SERVICE._tcp.DOMAIN` for the targets of its SRV records.
     pub nodes: Nodes,
     /// How a node is chosen for a request.
     #[serde(default)]
@@ -176,7 +177,7 @@ pub struct Nodes(pub Vec<NodeAddr>);
 pub struct NodeAddr {
     /// Its address or name.
     pub host: NodeHost,
-    /// Its port; the scheme's where none was written, 0 for a Unix socket.
+    /// Its port; the scheme's where none was written, 0 of a service, whose SRV records have it, and of a Unix socket.
     pub port: u16,
     /// Its share of the requests; 0: none.
     pub weight: u32,
@@ -189,7 +190,7 @@ pub struct NodeAddr {
 pub enum NodeHost {
     /// An address.
     Ip(IpAddr),
-    /// A name to be resolved, as it was written.
+    /// A name to be resolved, as it was written; `_SERVICE._tcp.DOMAIN` is that of a service.
     Name(String),
     /// The absolute path of a Unix socket.
     Unix(Arc<str>),
@@ -300,17 +301,17 @@ impl fmt::Display for NodeHost {
 }
 
 impl NodeAddr {
-    /// Whether no port was written and none has been put in yet.
+    /// Whether no port was written and none has been put in yet, where one is needed.
     pub(crate) fn has_no_port(&self) -> bool {
-        self.port == PORT_UNSET && !matches!(self.host, NodeHost::Unix(_))
+        self.port == PORT_UNSET && self.host.refuses_port().is_none()
     }
 }
 
 impl fmt::Display for NodeAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.host {
-            NodeHost::Unix(_) => self.host.fmt(f),
-            _ => write!(f, "{}:{}", self.host, self.port),
+        match self.host.refuses_port() {
+            Some(_) => self.host.fmt(f),
+            None => write!(f, "{}:{}", self.host, self.port),
         }
     }
 }
@@ -347,13 +348,50 @@ impl NodeHost {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
         match text {
             "" => Err("the host is empty"),
+            _ if Self::looks_like_a_service(text) && !Self::is_service_name(text) => {
+                Err("the name of a service is _SERVICE._tcp.DOMAIN")
+            }
             _ if text.contains("//") => Err("a node is HOST:PORT without a scheme"),
             _ if text.contains('/') => Err("a node is HOST:PORT without a path"),
             _ if text.bytes().all(allowed) => Ok(Self::Name(text.to_owned())),
             _ => Err("not a host name or an address"),
         }
     }
+
+    /// Whether a name is that of a service (RFC 2782), `_SERVICE._tcp.DOMAIN`: then its SRV records tell hosts, ports and
+    /// shares.
+    pub fn is_service_name(name: &str) -> bool {
+        Self::domain_of_service(name).is_some()
+    }
+
+    /// The domain of a service, which is what it is called towards the service itself.
+    pub fn domain_of_service(name: &str) -> Option<&str> {
+        let (service, rest) = name.strip_prefix('_')?.split_once('.')?;
+        let (protocol, domain) = rest.split_once('.')?;
+        let whole = !service.is_empty() && protocol.eq_ignore_ascii_case("_tcp") && !domain.is_empty();
+        whole.then_some(domain)
+    }
+
+    /// Whether the first two labels begin with an underscore, which those of no host do.
+    fn looks_like_a_service(name: &str) -> bool {
+        name.starts_with('_') && name.split_once('.').is_some_and(|(_, rest)| rest.starts_with('_'))
+    }
+
+    /// Whether its port comes from SRV records.
+    pub fn is_service(&self) -> bool {
+        matches!(self, Self::Name(name) if Self::is_service_name(name))
+    }
+
+    /// Why no port may be written with it, for what has none of its own.
+    pub(crate) fn refuses_port(&self) -> Option<&'static str> {
+        match self {
+            Self::Unix(_) => Some("a Unix socket has no port"),
+            host => host.is_service().then_some(SERVICE_PORT),
+        }
+    }
 }
+
+const SERVICE_PORT: &str = "the ports of a service come from its SRV records: expected none here";
 
 /// The port of a node whose port was not written, until the loader puts in the scheme's.
 const PORT_UNSET: u16 = 0;
@@ -376,6 +414,9 @@ pub(crate) fn node_from_key(key: &str, weight: u32) -> Result<NodeAddr, String> 
         },
     };
     let host = NodeHost::new(host).map_err(str::to_owned)?;
+    if host.is_service() && port != PORT_UNSET {
+        return Err(SERVICE_PORT.to_owned());
+    }
     Ok(NodeAddr { host, port, weight, priority: 0 })
 }
 
@@ -383,9 +424,10 @@ pub(crate) fn node_from_key(key: &str, weight: u32) -> Result<NodeAddr, String> 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListedNode {
-    /// Address or name, an IPv6 address in brackets; or `unix:/PATH`.
+    /// Address or name; an IPv6 address in brackets; a service with SRV records as `_SERVICE._tcp.DOMAIN`; a Unix
+    /// socket as `unix:/PATH`.
     host: String,
-    /// Port; the scheme's when there is none.
+    /// Port; the scheme's when there is none, and none for a service.
     #[serde(default)]
     #[schemars(range(min = 1, max = 65535))]
     port: Option<u16>,
@@ -426,10 +468,10 @@ impl<'de> Deserialize<'de> for Nodes {
                     let host = NodeHost::new(&listed.host).map_err(|reason| {
                         A::Error::custom(format_args!("host {}: {reason}", crate::node::quoted(&listed.host)))
                     })?;
-                    if matches!((&host, listed.port), (NodeHost::Unix(_), Some(_))) {
-                        return Err(A::Error::custom("port: a Unix socket has none"));
-                    }
                     let port = listed.port.unwrap_or(PORT_UNSET);
+                    if let (Some(reason), Some(_)) = (host.refuses_port(), listed.port) {
+                        return Err(A::Error::custom(format_args!("host {}: {reason}", listed.host)));
+                    }
                     nodes.push(NodeAddr { host, port, weight: listed.weight, priority: listed.priority });
                 }
                 Ok(Nodes(nodes))
