@@ -30,6 +30,7 @@ mod retries;
 mod routing;
 mod streaming;
 mod strict;
+mod tls;
 mod upstreams;
 mod workers;
 mod workspace;

@@ -126,7 +126,7 @@ fn limits() -> Vec<Limit> {
             json!(["", "a*", "*a.test", "a b", "http://a", 5]),
         ),
         limit("ssls", "cert", json!([pem(128), pem(65536)]), json!([pem(127), pem(65537), "/etc/ssl/a.pem", 5])),
-        limit("ssls", "key", json!([pem(128)]), json!([pem(127), "key.pem", 5])),
+        limit("ssls", "key", json!([pem(64)]), json!([pem(63), "key.pem", 5])),
         limit("ssls", "certs", json!([[]]), json!([[pem(128)], [5], 5])),
         limit("ssls", "type", json!(["server", "client"]), json!(["both", 1])),
         limit("ssls", "status", json!([0, 1]), json!([2, true])),
