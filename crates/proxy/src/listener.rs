@@ -52,9 +52,6 @@ impl Listeners {
     }
 
     fn add(&mut self, wanted: &Listener, tls: bool) -> io::Result<()> {
-        if wanted.proxy_protocol {
-            return Err(io::Error::new(ErrorKind::Unsupported, "not supported yet: the PROXY protocol"));
-        }
         let address = match &wanted.address {
             ListenAddr::Tcp(address) => {
                 let mut address = *address;
@@ -75,7 +72,7 @@ impl Listeners {
                 ListenAddr::Unix(path.clone())
             }
         };
-        self.bound.push(Bound { address, tls });
+        self.bound.push(Bound { address, tls, proxy_protocol: wanted.proxy_protocol });
         Ok(())
     }
 }

@@ -11,6 +11,7 @@ pub mod fields;
 pub mod head;
 pub mod method;
 pub mod name;
+pub mod proxy_protocol;
 pub mod status;
 pub mod target;
 
