@@ -223,20 +223,28 @@ impl Listener {
         poll_fn(|cx| {
             loop {
                 let mut guard = ready!(self.fd.poll_read_ready(cx))?;
-                let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
-                match rustix::net::acceptfrom_with(&self.fd, flags) {
-                    Ok((fd, peer)) => {
-                        // A Unix client has a path, a name or nothing: none of it says who it is.
-                        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-                        return Poll::Ready(Ok(Accepted { fd, peer }));
-                    }
-                    Err(rustix::io::Errno::INTR) => {}
-                    Err(rustix::io::Errno::WOULDBLOCK) => guard.clear_ready(),
-                    Err(error) => return Poll::Ready(Err(error.into())),
+                match self.accept_now() {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                    accepted => return Poll::Ready(accepted),
                 }
             }
         })
         .await
+    }
+
+    /// A connection that waits in the queue; [`io::ErrorKind::WouldBlock`] when none does.
+    pub(crate) fn accept_now(&self) -> io::Result<Accepted> {
+        loop {
+            let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
+            match rustix::net::acceptfrom_with(&self.fd, flags) {
+                Ok((fd, peer)) => {
+                    // A Unix client has a path, a name or nothing: none of it says who it is.
+                    return Ok(Accepted { fd, peer: peer.and_then(|peer| SocketAddr::try_from(peer).ok()) });
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 }
 

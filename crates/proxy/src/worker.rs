@@ -1,7 +1,7 @@
 //! A worker: one thread, one runtime, its own listeners, and everything its connections share.
 
 use std::cell::{Cell, RefCell};
-use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -17,6 +17,7 @@ use crate::Bound;
 use crate::clock::Clock;
 use crate::conn;
 use crate::conn::proxy_protocol::{self, Refused};
+use crate::listener::Listening;
 use crate::options::Options;
 use crate::snapshot::{Local, Snapshot};
 use crate::sys::{Accepted, Listener, Socket};
@@ -28,6 +29,8 @@ use crate::upstream::pool::Pools;
 const KEPT_EXCHANGES: usize = 256;
 /// How long accepting pauses when there is no room for another connection.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Most connections that a worker accepts from the queue of a listener it is about to close.
+const LAST_ACCEPTS: usize = 4096;
 
 /// What the connections of one worker share.
 #[derive(Debug)]
@@ -44,7 +47,7 @@ pub(crate) struct Worker {
     current: RefCell<Option<Rc<Local>>>,
     #[allow(clippy::vec_box, reason = "an exchange is large and changes hands with every request")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
-    draining: Cell<bool>,
+    drain: Cell<Drain>,
     entrances: Arc<[Bound]>,
     shared: Arc<Shared>,
 }
@@ -59,15 +62,25 @@ pub(crate) struct Shared {
     pub(crate) stop: AtomicBool,
 }
 
+/// How far a worker is on its way to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Drain {
+    /// It serves.
+    No,
+    /// Nothing is accepted any more, and each connection gets one more request.
+    KeepIdle,
+    /// Connections that wait for a request are closed.
+    CloseIdle,
+}
+
 /// What a worker is started with.
 pub(crate) struct Start {
     pub(crate) options: Arc<Options>,
-    /// A listening socket for each entrance.
-    pub(crate) listeners: Vec<OwnedFd>,
+    pub(crate) listeners: Vec<Listening>,
+    /// What holds at the listeners, by the numbers that those have.
     pub(crate) entrances: Arc<[Bound]>,
     pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
-    /// Becomes true when the drain begins.
-    pub(crate) drain: watch::Receiver<bool>,
+    pub(crate) drain: watch::Receiver<Drain>,
     /// Set to the revision that the worker serves with.
     pub(crate) revision: Arc<AtomicU64>,
     pub(crate) recorder: Recorder,
@@ -98,7 +111,7 @@ async fn serve(start: Start) -> std::io::Result<()> {
         date: RefCell::default(),
         current: RefCell::default(),
         exchanges: RefCell::default(),
-        draining: Cell::new(false),
+        drain: Cell::new(Drain::No),
         entrances: start.entrances,
         shared: start.shared,
     });
@@ -109,9 +122,9 @@ async fn serve(start: Start) -> std::io::Result<()> {
     let first = snapshots.wait_for(Option::is_some).await.map_err(std::io::Error::other)?.clone();
     worker.take_snapshot(first, &start.revision);
     let mut accepting = Vec::new();
-    for (entrance, listener) in start.listeners.into_iter().enumerate() {
-        let listener = Listener::new(listener)?;
-        accepting.push(tokio::task::spawn_local(accept(listener, entrance, Rc::clone(&worker))));
+    for Listening { socket, entrance } in start.listeners {
+        let listener = Listener::new(socket)?;
+        accepting.push(tokio::task::spawn_local(accept(listener, entrance, Rc::clone(&worker), start.drain.clone())));
     }
 
     let mut drain = start.drain;
@@ -124,15 +137,22 @@ async fn serve(start: Start) -> std::io::Result<()> {
                 }
                 Err(_) => break,
             },
-            _ = drain.wait_for(|begun| *begun) => break,
+            _ = drain.wait_for(|drain| *drain != Drain::No) => break,
         }
     }
-    worker.draining.set(true);
+    worker.drain.set(Drain::KeepIdle);
     for task in accepting {
-        task.abort();
+        // It ends by itself, when what waits in the queue has been accepted.
+        let _ = task.await;
     }
-    worker.timers.wake_all();
+    let mut kept_idle = true;
     while worker.shared.connections.load(Ordering::Relaxed) > 0 && !worker.shared.stop.load(Ordering::Relaxed) {
+        let closes = *drain.borrow() == Drain::CloseIdle || drain.has_changed().is_err();
+        if kept_idle && closes {
+            kept_idle = false;
+            worker.drain.set(Drain::CloseIdle);
+            worker.timers.wake_all();
+        }
         tokio::time::sleep(PAUSE).await;
     }
     worker.pools.clear(&worker.recorder);
@@ -156,21 +176,25 @@ async fn tick(worker: Rc<Worker>) {
     }
 }
 
-/// Accepts connections until it is aborted.
-async fn accept(listener: Listener, entrance: usize, worker: Rc<Worker>) {
+/// Accepts connections until the drain begins, and then those that are in the queue: closing the listener would reset
+/// them.
+async fn accept(listener: Listener, entrance: usize, worker: Rc<Worker>, mut drain: watch::Receiver<Drain>) {
     let Some(entrance) = worker.entrances.get(entrance) else { return };
     let mut warned = false;
-    loop {
-        if worker.shared.connections.load(Ordering::Relaxed) >= worker.options.connections {
+    let mut drained = pin!(drain.wait_for(|drain| *drain != Drain::No));
+    // Under a load of new connections the first branch is always ready.
+    while !worker.is_draining() {
+        if worker.is_full() {
             // What comes meanwhile waits in the listen queue.
             tokio::time::sleep(PAUSE).await;
             continue;
         }
-        let opened = match listener.accept().await {
-            Ok(accepted) => open(accepted, entrance, &worker),
-            Err(error) => Err(error),
+        let accepted = tokio::select! {
+            biased;
+            accepted = listener.accept() => accepted,
+            _ = &mut drained => break,
         };
-        match opened {
+        match accepted.and_then(|accepted| open(accepted, entrance, &worker)) {
             Ok(()) => warned = false,
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
@@ -181,6 +205,16 @@ async fn accept(listener: Listener, entrance: usize, worker: Rc<Worker>) {
                 }
                 tokio::time::sleep(PAUSE).await;
             }
+        }
+    }
+    for _ in 0..LAST_ACCEPTS {
+        if worker.is_full() {
+            break;
+        }
+        match listener.accept_now().and_then(|accepted| open(accepted, entrance, &worker)) {
+            Ok(()) => {}
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(_) => break,
         }
     }
 }
@@ -287,9 +321,19 @@ impl Worker {
         self.current.borrow().clone()
     }
 
-    /// Whether connections are to be closed at the next occasion.
+    /// Whether connections are to be closed after the request that they serve, or that comes next.
     pub(crate) fn is_draining(&self) -> bool {
-        self.draining.get()
+        self.drain.get() != Drain::No
+    }
+
+    /// Whether connections that wait for a request are to be closed.
+    pub(crate) fn closes_idle(&self) -> bool {
+        self.drain.get() == Drain::CloseIdle
+    }
+
+    /// Whether there is no room for another connection.
+    fn is_full(&self) -> bool {
+        self.shared.connections.load(Ordering::Relaxed) >= self.options.connections
     }
 
     /// An exchange to work with; [`Worker::put_exchange`] takes it back.
