@@ -184,6 +184,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             tracing::info!(signal = name, "stopping: what is in flight is finished, nothing new is accepted");
             systemd::notify(&[NotifyState::Stopping, NotifyState::Status("finishing what is in flight")]);
             draining.store(true, Ordering::Relaxed);
+            data_plane.read().await.remove_socket_files();
             drain(&data_plane, limit, STOP_IDLE, &mut signals, 1, logs).await;
             Ok(None)
         }
