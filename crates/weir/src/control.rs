@@ -241,8 +241,13 @@ impl Upgrades<'_> {
                 return None;
             }
         };
-        let (process, version) = (successor.process.id(), &successor.version);
-        tracing::info!(process, version, "a new process serves; this one finishes what is in flight");
+        let (process, took_ms) = (successor.process.id(), successor.took.as_millis() as u64);
+        tracing::info!(
+            process,
+            version = successor.version,
+            took_ms,
+            "a new process serves; this one finishes what is in flight"
+        );
         // It serves, whatever happens here.
         let keeper = prepared.hand_over(&successor.process, error_log);
         Some(keeper.unwrap_or_else(|error| {

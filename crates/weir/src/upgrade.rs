@@ -29,6 +29,8 @@ pub(crate) struct Program {
 pub(crate) struct Successor {
     pub(crate) process: Child,
     pub(crate) version: String,
+    /// From its start until it served.
+    pub(crate) took: Duration,
 }
 
 /// A new process that is killed unless it comes to serve.
@@ -79,8 +81,7 @@ pub(crate) async fn start(program: Program, inheritance: Inheritance, limit: Dur
     match talked.context("the handover failed")? {
         Ok(Outcome::Ready { version }) => {
             let process = starting.0.take().context("it is gone")?;
-            tracing::info!(process = process.id(), version, took_ms = began.elapsed().as_millis() as u64, "it serves");
-            Ok(Successor { process, version })
+            Ok(Successor { process, version, took: began.elapsed() })
         }
         Ok(Outcome::Failed { reason }) => Err(anyhow!("{reason}")),
         Ok(Outcome::Gone) => Err(starting.end().await),

@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::harness::{
     Answer, Fault, Gateway, LIMIT, Origin, Page, Process, RawClient, Start, each, free_port, get, program, replace,
-    route_to, wait_until,
+    repository, route_to, wait_until,
 };
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -496,4 +496,21 @@ fn systemd_opens_the_sockets() {
     assert_eq!(page(&mut RawClient::connect(status), "/status/ready").0, r#"{"status":"ok"}"#);
     process.signal(Signal::TERM);
     assert!(process.wait().success(), "{}", log());
+}
+
+#[test]
+fn the_units_are_what_systemd_takes() {
+    let folder = tempfile::tempdir().expect("create a folder");
+    let mut command = Command::new(program("systemd-analyze"));
+    command.args(["verify", "--man=no"]);
+    for name in ["weir.service", "weir.socket", "weir-https.socket"] {
+        let text = fs::read_to_string(repository().join("packaging/systemd").join(name)).expect("read a unit");
+        let file = folder.path().join(name);
+        // What it starts has to be there.
+        fs::write(&file, text.replace("/usr/bin/weir ", concat!(env!("CARGO_BIN_EXE_weir"), " "))).expect("write it");
+        command.arg(file);
+    }
+    let output = command.output().expect("run systemd-analyze");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.is_empty(), "{told}");
 }
