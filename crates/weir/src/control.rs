@@ -9,10 +9,8 @@
 //! ready
 //! ```
 
-use std::future::pending;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
@@ -30,14 +28,14 @@ use weir_telemetry::metrics::Metrics;
 use crate::changes::Digest;
 use crate::error_log::ErrorLog;
 use crate::handover::Predecessor;
-use crate::inherited::{Inherited, Listening};
-use crate::keeper::{Keeper, Keeping, Prepared};
+use crate::inherited::Inherited;
+use crate::keeper::{Keeper, Keeping};
 use crate::names::{self, Names};
 use crate::reload::Reloader;
 use crate::rules::Rules;
 use crate::status_server::Draining;
 use crate::systemd::{self, NotifyState};
-use crate::upgrade::{self, Program, Successor};
+use crate::upgrade::{Program, Upgrades};
 use crate::watch::Watch;
 use crate::{metrics_server, server, status_server};
 
@@ -148,8 +146,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     };
     let reloading = tasks.spawn(reloader.run(watch, hangup));
 
-    let limit = settings.timeouts.upgrade.duration();
-    let mut upgrades = Upgrades { program, limit, listening, keeping: &keeping, under_way: None };
+    let mut upgrades = Upgrades::new(program, settings.timeouts.upgrade.duration(), listening, &keeping);
     let mut housekeeping = interval(HOUSEKEEPING);
     housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let end = loop {
@@ -196,70 +193,6 @@ enum End {
     Signal(&'static str),
     /// Another process serves.
     HandedOver(Option<Keeper>),
-}
-
-/// The upgrade under way, and what one needs.
-struct Upgrades<'a> {
-    program: Program,
-    limit: Duration,
-    listening: Listening,
-    keeping: &'a Keeping,
-    under_way: Option<(Pin<Box<dyn Future<Output = anyhow::Result<Successor>>>>, Prepared)>,
-}
-
-impl Upgrades<'_> {
-    /// Starts a new process, if none is starting.
-    fn begin(&mut self, data_plane: &DataPlane) {
-        if self.under_way.is_some() {
-            tracing::warn!("SIGUSR2: an upgrade is under way already; this one is refused");
-            return;
-        }
-        let prepared = self.listening.pass_on(data_plane).map_err(anyhow::Error::from).and_then(|mut inheritance| {
-            let prepared = self.keeping.prepare(&mut inheritance)?;
-            Ok((inheritance, prepared))
-        });
-        match prepared {
-            Ok((inheritance, prepared)) => {
-                tracing::info!(program = %self.program, "SIGUSR2: a new process is started to take over");
-                systemd::notify(&[NotifyState::Status("starting a new process to take over")]);
-                let starting = upgrade::start(self.program.clone(), inheritance, self.limit);
-                self.under_way = Some((Box::pin(starting), prepared));
-            }
-            Err(error) => refused(&error),
-        }
-    }
-
-    /// Waits for a new process that serves; `None` when one has failed.
-    async fn handed_over(&mut self, error_log: &Arc<ErrorLog>) -> Option<Option<Keeper>> {
-        let Some((starting, _)) = &mut self.under_way else { return pending().await };
-        let outcome = starting.await;
-        let (_, prepared) = self.under_way.take()?;
-        let successor = match outcome {
-            Ok(successor) => successor,
-            Err(error) => {
-                refused(&error);
-                return None;
-            }
-        };
-        let (process, took_ms) = (successor.process.id(), successor.took.as_millis() as u64);
-        tracing::info!(
-            process,
-            version = successor.version,
-            took_ms,
-            "a new process serves; this one finishes what is in flight"
-        );
-        // It serves, whatever happens here.
-        let keeper = prepared.hand_over(&successor.process, error_log);
-        Some(keeper.unwrap_or_else(|error| {
-            tracing::error!("whoever started the gateway cannot be told of its new process: {error:#}");
-            None
-        }))
-    }
-}
-
-fn refused(error: &anyhow::Error) {
-    tracing::error!("the upgrade has failed, and this process serves on: {error:#}");
-    systemd::notify(&[NotifyState::Status("serving on after an upgrade that failed; the log tells why")]);
 }
 
 /// Signals to the control thread; the one to reload is not among them.

@@ -4,17 +4,99 @@
 //! listening sockets, so no connection is refused while there are two, and says when it serves. Until then this process
 //! serves as if nothing were; should the new one fail, or take too long, it is killed and the reason is logged.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::future::pending;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use tokio::time::{sleep, timeout};
+use weir_proxy::DataPlane;
 
+use crate::error_log::ErrorLog;
 use crate::handover::{self, Channel, Inheritance, Outcome};
-use crate::systemd;
+use crate::inherited::Listening;
+use crate::keeper::{Keeper, Keeping, Prepared};
+use crate::systemd::{self, NotifyState};
+
+/// The upgrade under way, and what one needs.
+pub(crate) struct Upgrades<'a> {
+    program: Program,
+    limit: Duration,
+    listening: Listening,
+    keeping: &'a Keeping,
+    under_way: Option<UnderWay>,
+}
+
+/// A new process that is starting, and what is done when it serves.
+struct UnderWay {
+    starting: Pin<Box<dyn Future<Output = anyhow::Result<Successor>>>>,
+    prepared: Prepared,
+}
+
+impl<'a> Upgrades<'a> {
+    /// `limit` is for a new process to serve.
+    pub(crate) fn new(program: Program, limit: Duration, listening: Listening, keeping: &'a Keeping) -> Self {
+        Self { program, limit, listening, keeping, under_way: None }
+    }
+
+    /// Starts a new process, if none is starting.
+    pub(crate) fn begin(&mut self, data_plane: &DataPlane) {
+        if self.under_way.is_some() {
+            tracing::warn!("SIGUSR2: an upgrade is under way already; this one is refused");
+            return;
+        }
+        let prepared = self.listening.pass_on(data_plane).map_err(anyhow::Error::from).and_then(|mut inheritance| {
+            let prepared = self.keeping.prepare(&mut inheritance)?;
+            Ok((inheritance, prepared))
+        });
+        match prepared {
+            Ok((inheritance, prepared)) => {
+                tracing::info!(program = %self.program, "SIGUSR2: a new process is started to take over");
+                systemd::notify(&[NotifyState::Status("starting a new process to take over")]);
+                let starting = Box::pin(start(self.program.clone(), inheritance, self.limit));
+                self.under_way = Some(UnderWay { starting, prepared });
+            }
+            Err(error) => refused(&error),
+        }
+    }
+
+    /// Waits for a new process that serves; `None` when one has failed.
+    pub(crate) async fn handed_over(&mut self, error_log: &Arc<ErrorLog>) -> Option<Option<Keeper>> {
+        let Some(under_way) = &mut self.under_way else { return pending().await };
+        let outcome = under_way.starting.as_mut().await;
+        let prepared = self.under_way.take()?.prepared;
+        let successor = match outcome {
+            Ok(successor) => successor,
+            Err(error) => {
+                refused(&error);
+                return None;
+            }
+        };
+        let (process, took_ms) = (successor.process.id(), successor.took.as_millis() as u64);
+        tracing::info!(
+            process,
+            version = successor.version,
+            took_ms,
+            "a new process serves; this one finishes what is in flight"
+        );
+        // It serves, whatever happens here.
+        let keeper = prepared.hand_over(&successor.process, error_log);
+        Some(keeper.unwrap_or_else(|error| {
+            tracing::error!("whoever started the gateway cannot be told of its new process: {error:#}");
+            None
+        }))
+    }
+}
+
+fn refused(error: &anyhow::Error) {
+    tracing::error!("the upgrade has failed, and this process serves on: {error:#}");
+    systemd::notify(&[NotifyState::Status("serving on after an upgrade that failed; the log tells why")]);
+}
 
 /// How this process was started.
 #[derive(Clone, Debug)]
@@ -26,11 +108,11 @@ pub(crate) struct Program {
 
 /// A new process that serves.
 #[derive(Debug)]
-pub(crate) struct Successor {
-    pub(crate) process: Child,
-    pub(crate) version: String,
+struct Successor {
+    process: Child,
+    version: String,
     /// From its start until it served.
-    pub(crate) took: Duration,
+    took: Duration,
 }
 
 /// A new process that is killed unless it comes to serve.
@@ -45,7 +127,7 @@ impl Program {
     pub(crate) fn of_this_process() -> anyhow::Result<Self> {
         let mut arguments = std::env::args_os();
         let name = PathBuf::from(arguments.next().unwrap_or_default());
-        let path = match find(&name, std::env::var_os("PATH").unwrap_or_default()) {
+        let path = match find(&name, &std::env::var_os("PATH").unwrap_or_default()) {
             Some(path) => std::path::absolute(path),
             None => std::env::current_exe(),
         };
@@ -61,15 +143,15 @@ impl std::fmt::Display for Program {
 }
 
 /// Where a shell finds a program.
-fn find(name: &Path, folders: OsString) -> Option<PathBuf> {
+fn find(name: &Path, folders: &OsStr) -> Option<PathBuf> {
     if name.components().count() > 1 {
         return name.is_file().then(|| name.to_owned());
     }
-    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|file| file.is_file())
+    std::env::split_paths(folders).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
 /// Starts the program and waits until it serves with what it inherits. Dropping the future gives up.
-pub(crate) async fn start(program: Program, inheritance: Inheritance, limit: Duration) -> anyhow::Result<Successor> {
+async fn start(program: Program, inheritance: Inheritance, limit: Duration) -> anyhow::Result<Successor> {
     let began = Instant::now();
     let (channel, stdin) = handover::channel()?;
     let mut starting = Starting(Some(spawn(&program, stdin)?));
@@ -148,7 +230,7 @@ mod tests {
     fn a_program_is_found_as_a_shell_finds_it() {
         let cases = [("sh", true), ("/bin/sh", true), ("./Cargo.toml", true), ("Cargo.toml", false), ("./none", false)];
         for (name, found) in cases {
-            assert_eq!(find(Path::new(name), "/nowhere:/usr/bin:/bin".into()).is_some(), found, "{name}");
+            assert_eq!(find(Path::new(name), "/nowhere:/usr/bin:/bin".as_ref()).is_some(), found, "{name}");
         }
     }
 }

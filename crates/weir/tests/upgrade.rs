@@ -189,7 +189,8 @@ fn twenty_upgrades_under_load_lose_nothing() {
     assert_eq!(log.lines().count(), requests);
 }
 
-/// A minute as operators have it on a bad day. The default is shorter; `UPGRADE_SECONDS=60` is the whole.
+/// A reload each second and an upgrade each five, for a quarter of a minute, or as long as `UPGRADE_SECONDS` says: a
+/// minute in `make test`.
 #[test]
 fn reloads_and_upgrades_lose_nothing() {
     let seconds = std::env::var("UPGRADE_SECONDS").map_or(15, |text| text.parse().expect("UPGRADE_SECONDS"));
