@@ -87,6 +87,12 @@ impl RequestCx<'_> {
         self.0.notes.get(mark)
     }
 
+    /// Gives the request an id of its own, which is `$request_id` from here on.
+    pub fn set_request_id(&mut self, id: &[u8]) {
+        self.0.own_id.clear();
+        self.0.own_id.extend_from_slice(id);
+    }
+
     /// The consumer found so far.
     #[must_use]
     pub fn consumer(&self) -> Option<ConsumerMatch> {
@@ -233,6 +239,18 @@ impl ResponseCx<'_> {
     #[must_use]
     pub fn response(&self) -> &Response {
         &self.0.response
+    }
+
+    /// The request.
+    #[must_use]
+    pub fn request(&self) -> &Request {
+        &self.0.request
+    }
+
+    /// What [`RequestCx::set_request_id`] set; empty when nothing did.
+    #[must_use]
+    pub fn request_id(&self) -> &[u8] {
+        &self.0.own_id
     }
 
     /// Where variables are read from.

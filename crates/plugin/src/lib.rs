@@ -21,9 +21,9 @@ mod tables;
 mod variables;
 
 pub use consumer::{Consumer, ConsumerMatch, Consumers};
-pub use context::{BodyCx, LogCx, RequestCx, ResponseCx, UpstreamCx};
+pub use context::{Answer, BodyCx, LogCx, RequestCx, ResponseCx, UpstreamCx};
 pub use definition::{AuthEntry, BuildCx, Credentials, Define, Definition, Invalid};
-pub use exchange::{AddrText, Client, Exchange, Times, Try, UpstreamInfo};
+pub use exchange::{AddrText, Client, Exchange, NodeAddress, Times, Try, UpstreamInfo};
 pub use mark::{Mark, Note};
 pub use request::{Request, UpstreamTarget};
 pub use response::{BodySource, Origin, Response};

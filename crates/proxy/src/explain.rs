@@ -192,6 +192,8 @@ impl Snapshot {
 fn node_name(host: &NodeHost, port: u16) -> String {
     match host {
         NodeHost::Ip(ip) => std::net::SocketAddr::new(*ip, port).to_string(),
+        NodeHost::Name(name) if NodeHost::is_service_name(name) => name.clone(),
         NodeHost::Name(name) => format!("{name}:{port}"),
+        NodeHost::Unix(_) => host.to_string(),
     }
 }

@@ -30,7 +30,6 @@ pub use snapshot::Snapshot;
 pub use upstream::resolve::Resolver;
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -38,19 +37,19 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use weir_config::Settings;
-use weir_config::settings::Workers;
+use weir_config::settings::{ListenAddr, Workers};
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
 
-use listener::{HTTP, HTTPS, Listeners, Wanted};
+use listener::{HTTP, HTTPS, Listeners, SocketFile, Wanted};
 use options::Options;
 use worker::{Drain, Shared, Start};
 
 /// An address that traffic is accepted at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bound {
     /// The address; port 0 of the settings has become a real one.
-    pub address: SocketAddr,
+    pub address: ListenAddr,
     /// Whether it speaks TLS.
     pub tls: bool,
 }
@@ -58,7 +57,8 @@ pub struct Bound {
 /// The running workers.
 #[derive(Debug)]
 pub struct DataPlane {
-    addresses: Vec<Bound>,
+    addresses: Arc<[Bound]>,
+    files: Vec<SocketFile>,
     workers: Vec<Running>,
     snapshots: watch::Sender<Option<Arc<Snapshot>>>,
     drain: watch::Sender<Drain>,
@@ -93,9 +93,10 @@ impl DataPlane {
             Workers::Count(n) => usize::from(n.get()),
         };
         let listen = &settings.listen;
-        let plain = listen.http.iter().map(|address| Wanted { setting: HTTP, address: *address, tls: false });
-        let secure = listen.https.iter().map(|address| Wanted { setting: HTTPS, address: *address, tls: true });
-        let Listeners { addresses, by_worker, sockets } = listener::bind_all(plain.chain(secure), count, inherited)?;
+        let plain = listen.http.iter().map(|listener| Wanted { setting: HTTP, listener, tls: false });
+        let secure = listen.https.iter().map(|listener| Wanted { setting: HTTPS, listener, tls: true });
+        let Listeners { bound, by_worker, sockets, files } = Listeners::open(plain.chain(secure), count, inherited)?;
+        let addresses: Arc<[Bound]> = bound.into();
         let options = Arc::new(Options::new(settings));
         let (snapshots, _) = watch::channel(None);
         let (drain, _) = watch::channel(Drain::No);
@@ -106,6 +107,7 @@ impl DataPlane {
             let start = Start {
                 options: Arc::clone(&options),
                 listeners,
+                entrances: Arc::clone(&addresses),
                 snapshots: snapshots.subscribe(),
                 drain: drain.subscribe(),
                 revision: Arc::clone(&revision),
@@ -118,7 +120,7 @@ impl DataPlane {
                 .spawn(move || worker::run(start).inspect_err(|error| tracing::error!(%error, "worker ended")))?;
             workers.push(Running { thread, revision });
         }
-        Ok(Self { addresses, workers, snapshots, drain, shared, sockets, retired: Vec::new() })
+        Ok(Self { addresses, files, workers, snapshots, drain, shared, sockets, retired: Vec::new() })
     }
 
     /// The bound addresses, in the order of the settings, those with TLS last.
@@ -177,7 +179,12 @@ impl DataPlane {
     }
 
     /// Accepts what waits in the queues and nothing after that. Every request from now on is its connection's last.
-    pub fn stop_accepting(&mut self) {
+    /// Files of Unix sockets are removed, unless another process has taken the sockets over.
+    pub fn stop_accepting(&mut self, handed_over: bool) {
+        if !handed_over {
+            // Who comes now learns that nobody listens, rather than waiting in a queue that nobody looks at.
+            self.files.drain(..).for_each(|file| file.remove());
+        }
         self.sockets.clear();
         self.drain.send_replace(Drain::KeepIdle);
     }
@@ -202,6 +209,8 @@ impl DataPlane {
         while !self.has_ended() {
             tokio::time::sleep(LOOK).await;
         }
+        // Those that the other process had no use for.
+        self.files.iter().for_each(SocketFile::remove_if_dead);
         cut
     }
 

@@ -1,4 +1,4 @@
-//! Sockets of the data plane: TCP on tokio's reactor, read and written with the bare system calls.
+//! Sockets of the data plane: TCP and Unix sockets on tokio's reactor, read and written with the bare system calls.
 //!
 //! tokio's own stream goes through libc, whose cancellation points cost a tenth of our user time, and asks the kernel
 //! once more after a short read unless it is used in one certain way. Here a read that does not fill its buffer, or a
@@ -6,58 +6,79 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
-use socket2::{Domain, Protocol, Socket as RawSocket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket as RawSocket, Type};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A connected TCP socket.
+/// A connected socket.
 #[derive(Debug)]
 pub(crate) struct Socket {
     fd: AsyncFd<OwnedFd>,
 }
 
-/// A listening TCP socket.
+/// A listening socket.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    fd: AsyncFd<TcpListener>,
+    fd: AsyncFd<OwnedFd>,
+}
+
+/// A connection that was accepted; no worker's reactor knows of it yet.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    fd: OwnedFd,
+    /// `None` on a Unix socket.
+    pub(crate) peer: Option<SocketAddr>,
 }
 
 impl Socket {
-    fn new(socket: RawSocket) -> io::Result<Self> {
+    fn tcp(fd: OwnedFd) -> io::Result<Self> {
         // Without it a small message may wait for an acknowledgement; failing to set it costs only that.
-        let _ = socket.set_tcp_nodelay(true);
-        let fd = OwnedFd::from(socket);
+        let _ = rustix::net::sockopt::set_tcp_nodelay(&fd, true);
+        Self::register(fd)
+    }
+
+    fn register(fd: OwnedFd) -> io::Result<Self> {
         // SAFETY: an `OwnedFd` names the same open descriptor until it is dropped.
         Ok(Self { fd: unsafe { AsyncFd::register(fd)? } })
     }
 
-    /// Connects to an address. Dropping the future gives up.
-    pub(crate) async fn connect(addr: SocketAddr) -> io::Result<Self> {
+    /// Begins to connect to an address; [`Socket::poll_connected`] tells when it is.
+    ///
+    /// # Errors
+    /// Also those that are known at once, such as that there is no way to the address.
+    pub(crate) fn begin_connect(addr: SocketAddr) -> io::Result<Self> {
         let socket =
             RawSocket::new(Domain::for_address(addr), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
         match socket.connect(&addr.into()) {
-            Ok(()) => return Self::new(socket),
+            Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
             Err(error) => return Err(error),
         }
-        let socket = Self::new(socket)?;
-        let _ready = socket.fd.writable().await?;
-        match rustix::net::sockopt::socket_error(&socket.fd)? {
-            Ok(()) => Ok(socket),
-            Err(error) => Err(error.into()),
-        }
+        Self::tcp(socket.into())
     }
 
-    /// The local address.
-    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        let addr = rustix::net::getsockname(&self.fd)?;
-        SocketAddr::try_from(addr).map_err(io::Error::from)
+    /// Ready when the socket is connected, or cannot be.
+    pub(crate) fn poll_connected(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let _ready = ready!(self.fd.poll_write_ready(cx))?;
+        Poll::Ready(rustix::net::sockopt::socket_error(&self.fd)?.map_err(io::Error::from))
+    }
+
+    /// Connects to a Unix socket, which is done at once or not at all: a listener whose queue is full refuses.
+    pub(crate) fn connect_unix(path: &str) -> io::Result<Self> {
+        let socket = RawSocket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
+        socket.connect(&SockAddr::unix(path)?)?;
+        Self::register(socket.into())
+    }
+
+    /// Takes over what a listener has accepted.
+    pub(crate) fn accepted(accepted: Accepted) -> io::Result<Self> {
+        if accepted.peer.is_some() { Self::tcp(accepted.fd) } else { Self::register(accepted.fd) }
     }
 
     /// Ready when there may be something to read.
@@ -152,18 +173,14 @@ impl AsyncWrite for Socket {
 }
 
 impl Listener {
-    /// Takes over a non-blocking listener.
-    pub(crate) fn new(listener: TcpListener) -> io::Result<Self> {
-        // SAFETY: a `TcpListener` owns one descriptor and names it until it is dropped.
-        Ok(Self { fd: unsafe { AsyncFd::register(listener)? } })
-    }
-
-    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.fd.get_ref().local_addr()
+    /// Takes over a listener that does not block.
+    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
+        // SAFETY: an `OwnedFd` names the same open descriptor until it is dropped.
+        Ok(Self { fd: unsafe { AsyncFd::register(fd)? } })
     }
 
     /// The next connection.
-    pub(crate) async fn accept(&self) -> io::Result<(Socket, SocketAddr)> {
+    pub(crate) async fn accept(&self) -> io::Result<Accepted> {
         poll_fn(|cx| {
             loop {
                 let mut guard = ready!(self.fd.poll_read_ready(cx))?;
@@ -177,17 +194,25 @@ impl Listener {
     }
 
     /// A connection that waits in the queue; [`io::ErrorKind::WouldBlock`] when none does.
-    pub(crate) fn accept_now(&self) -> io::Result<(Socket, SocketAddr)> {
+    pub(crate) fn accept_now(&self) -> io::Result<Accepted> {
         loop {
             let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
-            match rustix::net::acceptfrom_with(self.fd.get_ref(), flags) {
-                Ok((fd, Some(peer))) => {
-                    let peer = SocketAddr::try_from(peer).map_err(io::Error::from)?;
-                    return Socket::new(fd.into()).map(|socket| (socket, peer));
+            match rustix::net::acceptfrom_with(&self.fd, flags) {
+                Ok((fd, peer)) => {
+                    // A Unix client has a path, a name or nothing: none of it says who it is.
+                    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+                    return Ok(Accepted { fd, peer });
                 }
-                Ok((_, None)) | Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+}
+
+impl Accepted {
+    /// The local address; an error for a Unix socket.
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        SocketAddr::try_from(rustix::net::getsockname(&self.fd)?).map_err(io::Error::from)
     }
 }

@@ -1,7 +1,9 @@
 //! Upstreams as the path of a request needs them.
 
+pub(crate) mod addresses;
 pub(crate) mod balance;
 pub(crate) mod endpoint;
+mod lookup;
 pub(crate) mod pool;
 pub(crate) mod resolve;
 pub(crate) mod stream;

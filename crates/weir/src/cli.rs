@@ -125,8 +125,9 @@ pub(crate) struct SettingsArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Settings")]
 pub(crate) struct ListenArgs {
-    /// Listen for traffic here; setting `listen.http`. May be repeated. Port 0 takes a free one. [default: 0.0.0.0:9080]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    /// Listen for traffic here; setting `listen.http`. May be repeated. Port 0 takes a free one; `unix:/PATH` is a Unix
+    /// socket. [default: 0.0.0.0:9080]
+    #[arg(long, value_name = "ADDRESS:PORT|unix:/PATH")]
     pub(crate) listen_http: Vec<String>,
     /// Listen for traffic over TLS here, or `off`; setting `listen.https`. May be repeated. [default: 0.0.0.0:9443]
     #[arg(long, value_name = "ADDRESS:PORT|off")]

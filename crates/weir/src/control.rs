@@ -21,6 +21,7 @@ use tokio::sync::{RwLock, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use weir_config::Settings;
+use weir_config::settings::Timeouts;
 use weir_proxy::{DataPlane, Snapshot};
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
@@ -28,9 +29,9 @@ use weir_telemetry::metrics::Metrics;
 use crate::changes::Digest;
 use crate::error_log::ErrorLog;
 use crate::handover::Predecessor;
-use crate::inherited::Inherited;
+use crate::inherited::{Inherited, Listening};
 use crate::keeper::{Keeper, Keeping};
-use crate::names::{self, Names};
+use crate::names::Names;
 use crate::reload::Reloader;
 use crate::rules::Rules;
 use crate::status_server::Draining;
@@ -41,6 +42,9 @@ use crate::{metrics_server, server, status_server};
 
 /// Workers that do not serve after so long never will.
 const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long names may take before the gateway is up without their addresses.
+const NAMES_LIMIT: Duration = Duration::from_secs(5);
 
 /// How often old configurations are freed.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
@@ -80,7 +84,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     let hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
     let mut tasks = JoinSet::new();
 
-    let mut listening = inherited.listening();
+    let mut listening = Listening::default();
     let listen = &settings.listen;
     let metrics_listener = server::open("listen.metrics", listen.metrics, &mut inherited, &mut listening)?;
     let status_listener = server::open("listen.status", listen.status, &mut inherited, &mut listening)?;
@@ -116,8 +120,8 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     let (names, requests) = Names::channel();
     match rules.compiler.resolver(&settings.dns) {
         Ok(resolver) => {
-            tasks.spawn(names::resolve(resolver, requests));
-            names.look_up(settings.dns.timeout.duration()).await;
+            tasks.spawn(resolver.run(requests));
+            names.look_up(settings.dns.timeout.duration().min(NAMES_LIMIT)).await;
         }
         Err(error) => {
             drop(requests);
@@ -166,7 +170,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         }
     };
     reloading.abort();
-    let (limit, idle) = (settings.timeouts.drain.duration(), settings.timeouts.drain_idle.duration());
+    let timeouts = &settings.timeouts;
     let logs = (access_log.as_ref(), &error_log);
     match end {
         End::Signal(name) => {
@@ -175,14 +179,13 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             tracing::info!(signal = name, "stopping: what is in flight is finished, nothing new is accepted");
             systemd::notify(&[NotifyState::Stopping, NotifyState::Status("finishing what is in flight")]);
             draining.store(true, Ordering::Relaxed);
-            drain(&data_plane, limit, STOP_IDLE, &mut signals, 1, logs).await;
+            drain(&data_plane, timeouts, false, &mut signals, logs).await;
             Ok(None)
         }
         End::HandedOver(keeper) => {
             drop(upgrades);
             leaving.send_replace(true);
-            // Whoever stops the service may send the signal to both processes.
-            drain(&data_plane, limit, idle, &mut signals, 2, logs).await;
+            drain(&data_plane, timeouts, true, &mut signals, logs).await;
             Ok(keeper)
         }
     }
@@ -286,17 +289,20 @@ pub(crate) async fn reopen_logs(access_log: Option<&Arc<AccessLog>>, error_log: 
     }
 }
 
-/// Waits for the end of what is in flight; `patience` counts the signals after which it is not waited for any more.
+/// Waits for the end of what is in flight.
 async fn drain(
     data_plane: &RwLock<DataPlane>,
-    limit: Duration,
-    idle: Duration,
+    timeouts: &Timeouts,
+    handed_over: bool,
     signals: &mut Signals,
-    mut patience: u32,
     (access_log, error_log): (Option<&Arc<AccessLog>>, &Arc<ErrorLog>),
 ) {
+    let idle = if handed_over { timeouts.drain_idle.duration() } else { STOP_IDLE };
+    let limit = timeouts.drain.duration();
+    // Whoever stops the service may send the signal to both processes, so the first one is not for this one.
+    let mut patience = if handed_over { 2 } else { 1 };
     let began = Instant::now();
-    data_plane.write().await.stop_accepting();
+    data_plane.write().await.stop_accepting(handed_over);
     let mut drained = std::pin::pin!(async { data_plane.read().await.drain(limit, idle).await });
     loop {
         tokio::select! {
@@ -311,7 +317,7 @@ async fn drain(
             }
             asked = signals.next() => match asked {
                 Asked::Stop(name) => {
-                    patience = patience.saturating_sub(1);
+                    patience -= 1;
                     if patience == 0 {
                         tracing::warn!(signal = name, "stopped at once by a second signal");
                         return;

@@ -1,8 +1,6 @@
 //! What systemd is told, and the sockets it opens for the gateway. Without systemd nothing here does anything.
 
-use std::collections::BTreeSet;
 use std::io;
-use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,6 +15,7 @@ use weir_config::settings::{Endpoint, Listen, ListenAddr};
 use weir_proxy::DataPlane;
 
 use crate::handover::Passed;
+use crate::inherited::address;
 use crate::status_server::Draining;
 
 /// Variables that are meant for one process and not for its successor.
@@ -75,43 +74,53 @@ pub(crate) fn activated() -> anyhow::Result<Vec<Passed>> {
                 bail!("systemd passes a socket called `{name}`; FileDescriptorName= has to be http, metrics or status")
             }
         };
-        let socket = sockets.take_tcp_listener(number).and_then(check).with_context(|| {
-            format!("systemd passes a socket called `{name}` that is none for TCP connections (ListenStream=)")
+        let socket = take(&mut sockets, number).with_context(|| {
+            format!("systemd passes a socket called `{name}` that takes no connections (ListenStream= is needed, and Accept=no)")
         })?;
-        let Some(socket) = socket else { continue };
-        let asked = socket.local_addr()?.to_string();
-        found.push(Passed { setting: setting.to_owned(), asked, activated: true, socket: OwnedFd::from(socket) });
+        let asked = address(&socket).context("systemd passes a socket without an address")?.to_string();
+        found.push(Passed { setting: setting.to_owned(), asked, activated: true, socket });
     }
     Ok(found)
 }
 
-fn check(socket: Option<TcpListener>) -> io::Result<Option<TcpListener>> {
-    match &socket {
-        Some(open) if !rustix::net::sockopt::socket_acceptconn(open)? => {
-            Err(io::Error::new(io::ErrorKind::InvalidInput, "it does not listen (Accept=no is needed)"))
-        }
-        _ => Ok(socket),
+/// A socket for TCP connections or a Unix socket.
+fn take(sockets: &mut ListenFd, number: usize) -> io::Result<OwnedFd> {
+    let tcp = sockets.take_tcp_listener(number);
+    let socket = match tcp {
+        Ok(socket) => socket.map(OwnedFd::from),
+        Err(_) => sockets.take_unix_listener(number)?.map(OwnedFd::from),
+    };
+    match socket {
+        Some(socket) if rustix::net::sockopt::socket_acceptconn(&socket)? => Ok(socket),
+        _ => Err(io::ErrorKind::InvalidInput.into()),
     }
 }
 
-/// Puts the addresses of sockets that systemd opened into the place of those in the settings.
+/// Puts the addresses of sockets that systemd opened into the place of those in the settings. What else the settings
+/// say about an address stays so.
 pub(crate) fn replace(listen: &mut Listen, sockets: &[Passed]) -> anyhow::Result<()> {
-    let addresses = |setting: &str| -> anyhow::Result<Vec<_>> {
+    let addresses = |setting: &str| {
         let own = sockets.iter().filter(|passed| passed.activated && passed.setting == setting);
-        let unique: BTreeSet<_> = own.map(|passed| passed.asked.parse()).collect::<Result<_, _>>()?;
-        Ok(unique.into_iter().collect())
+        let mut found = Vec::new();
+        for address in own.filter_map(|passed| address(&passed.socket)) {
+            if !found.contains(&address) {
+                found.push(address);
+            }
+        }
+        found
     };
     for (setting, list) in [("listen.http", &mut listen.http), ("listen.https", &mut listen.https)] {
-        let found = addresses(setting)?;
+        let found = addresses(setting);
         if !found.is_empty() {
-            *list = found.into_iter().map(ListenAddr).collect();
+            let same = |address| list.iter().find(|listener| listener.address == address).cloned();
+            *list = found.into_iter().map(|address| same(address.clone()).unwrap_or(address.into())).collect();
         }
     }
     for (setting, endpoint) in [("listen.metrics", &mut listen.metrics), ("listen.status", &mut listen.status)] {
-        match addresses(setting)?.as_slice() {
+        match addresses(setting).as_slice() {
             [] => {}
-            [one] => *endpoint = Endpoint::On(*one),
-            _ => bail!("systemd passes several sockets for {setting}, which takes one address"),
+            [ListenAddr::Tcp(one)] => *endpoint = Endpoint::On(*one),
+            _ => bail!("{setting} takes one address, so systemd has to pass one socket for it, for TCP"),
         }
     }
     Ok(())

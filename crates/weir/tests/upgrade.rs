@@ -158,7 +158,7 @@ fn start(origin: &Origin, workers: usize) -> Gateway {
         "timeouts": { "drain_idle": "2s", "upgrade": "20s" },
         "access_log": { "path": "FOLDER/access.log" },
     });
-    Start::new(route_to([&origin.node()])).settings(settings).workers(workers).linked().start()
+    Start::new(route_to([&origin.node()])).settings(settings).workers(workers).linked().https().start()
 }
 
 #[test]
@@ -173,6 +173,10 @@ fn twenty_upgrades_under_load_lose_nothing() {
         }
     });
     assert!(gateway.process.exited().is_none(), "the first process stays");
+    let secure = format!("https://{}/", gateway.https.expect("an address for TLS"));
+    let output = Command::new(program("curl")).args(["--silent", "--insecure", "--max-time", "10", &secure]).output();
+    assert!(output.expect("run curl").status.success(), "{secure}");
+    let requests = requests + 1;
     // It, and the one that serves, once the others have drained.
     await_processes(&gateway, 2);
     assert!(processes(&gateway).contains(&first));
@@ -278,6 +282,41 @@ fn the_number_of_workers_may_change() {
             assert!(gateway.stderr().contains(&format!("the gateway is up version=\"{VERSION}\" workers={workers}")));
         }
     });
+}
+
+#[test]
+fn unix_sockets_are_taken_over() {
+    let origin = Origin::hello();
+    let settings = "listen: {http: ['127.0.0.1:0', 'unix:FOLDER/a', 'unix:FOLDER/b'], https: []}";
+    let start = Start::new(route_to([&origin.node()])).settings(settings).own_listeners().workers(2);
+    let mut gateway = start.start();
+    let (a, b) = (gateway.file("a"), gateway.file("b"));
+    for path in [&a, &b] {
+        assert_eq!(get_by(path), "200");
+    }
+    upgrade(&gateway);
+    for path in [&a, &b] {
+        assert_eq!(get_by(path), "200");
+    }
+    replace(
+        &gateway.file("weir.yaml"),
+        &format!("listen: {{http: ['127.0.0.1:0', 'unix:{}'], https: []}}", a.display()),
+    );
+    upgrade(&gateway);
+    // Nobody listens there any more, so the file goes when the old process does.
+    wait_until("the file to be removed", LIMIT, || (!b.exists()).then_some(()));
+    assert_eq!(get_by(&a), "200");
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait().success());
+    assert!(!a.exists());
+}
+
+/// The status of an answer over a Unix socket.
+fn get_by(path: &Path) -> String {
+    let mut curl = Command::new(program("curl"));
+    curl.args(["--silent", "--output", "/dev/null", "--write-out", "%{http_code}", "--max-time", "10"]);
+    let output = curl.arg("--unix-socket").arg(path).arg("http://a.test/").output().expect("run curl");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Asks for a page on a connection to the metrics or status server; whether the connection is kept.
@@ -470,7 +509,8 @@ fn systemd_opens_the_sockets() {
     let [traffic, status] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
     let log = folder.path().join("stderr");
     let mut command = Command::new(program("systemd-socket-activate"));
-    command.args(["-l", &traffic.to_string(), "-l", &status.to_string(), "--fdname=http:status"]);
+    let unix = folder.path().join("s");
+    command.args(["-l", &traffic.to_string(), "-l", &status.to_string(), "--fdname=http:status:http", "-l"]).arg(&unix);
     command.arg(env!("CARGO_BIN_EXE_weir")).arg("run").arg(&rules);
     // The addresses of listen.http and listen.status are replaced, so these may be wrong.
     command.args(["--listen-http", "192.0.2.1:80", "--status", "192.0.2.1:81", "--metrics", "off"]);
@@ -495,8 +535,10 @@ fn systemd_opens_the_sockets() {
         load.go_on(50);
     });
     assert_eq!(page(&mut RawClient::connect(status), "/status/ready").0, r#"{"status":"ok"}"#);
+    assert_eq!(get_by(&unix), "200", "{}", log());
     process.signal(Signal::TERM);
     assert!(process.wait().success(), "{}", log());
+    assert!(unix.exists(), "the file is systemd's");
 }
 
 #[test]

@@ -238,14 +238,24 @@ fn prepare_nodes(nodes: &mut Node, path: &str, scheme_is_written: bool, found: &
                 index += 1;
                 drop_nulls(item, &path, found);
                 take_out(Place::Node, item, &path, found);
-                if item.as_map().is_some() && item.get("port").is_none() {
-                    no_port(item.mark, &path, found);
+                let host = item.get("host").and_then(Node::as_str).map(NodeHost::new);
+                let no_port_of_its_own = match &host {
+                    Some(Ok(host)) => host.refuses_port(),
+                    _ => None,
+                };
+                match (item.entry("port"), no_port_of_its_own) {
+                    (Some((port, _)), Some(reason)) => {
+                        found.push(Diagnostic::error(port.mark, field(&path, "port"), reason));
+                        return false;
+                    }
+                    (None, None) if item.as_map().is_some() => no_port(item.mark, &path, found),
+                    _ => {}
                 }
-                let Some(host) = item.get("host") else { return true };
-                match host.as_str().map(NodeHost::new) {
+                let Some(written) = item.get("host") else { return true };
+                match host {
                     Some(Err(reason)) => {
-                        let message = format!("{}: {reason}", host.describe());
-                        found.push(Diagnostic::error(host.mark, field(&path, "host"), message));
+                        let message = format!("{}: {reason}", written.describe());
+                        found.push(Diagnostic::error(written.mark, field(&path, "host"), message));
                         false
                     }
                     _ => true,

@@ -2,6 +2,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -10,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Id, Labels, Origin, Secret};
 use crate::node::Node;
+use crate::settings::{UNIX, unix_path};
 
 /// Where requests go: nodes and how to speak to them.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -38,6 +40,7 @@ pub struct Upstream {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_time: Option<i64>,
     /// The nodes: a mapping from `host:port` to weight, or a list of `{host, port, weight}`. An empty one answers 503.
+    /// A name stands for all its addresses, `_SERVICE._tcp.DOMAIN` for the targets of its SRV records.
     pub nodes: Nodes,
     /// How a node is chosen for a request.
     #[serde(default)]
@@ -174,7 +177,7 @@ pub struct Nodes(pub Vec<NodeAddr>);
 pub struct NodeAddr {
     /// Its address or name.
     pub host: NodeHost,
-    /// Its port; the scheme's where none was written.
+    /// Its port; the scheme's where none was written, 0 of a service, whose SRV records have it, and of a Unix socket.
     pub port: u16,
     /// Its share of the requests; 0: none.
     pub weight: u32,
@@ -187,8 +190,10 @@ pub struct NodeAddr {
 pub enum NodeHost {
     /// An address.
     Ip(IpAddr),
-    /// A name to be resolved, as it was written.
+    /// A name to be resolved, as it was written; `_SERVICE._tcp.DOMAIN` is that of a service.
     Name(String),
+    /// The absolute path of a Unix socket.
+    Unix(Arc<str>),
 }
 
 impl Upstream {
@@ -290,20 +295,24 @@ impl fmt::Display for NodeHost {
             Self::Ip(IpAddr::V4(address)) => address.fmt(f),
             Self::Ip(IpAddr::V6(address)) => write!(f, "[{address}]"),
             Self::Name(name) => f.write_str(name),
+            Self::Unix(path) => write!(f, "{UNIX}{path}"),
         }
     }
 }
 
 impl NodeAddr {
-    /// Whether no port was written and none has been put in yet.
+    /// Whether no port was written and none has been put in yet, where one is needed.
     pub(crate) fn has_no_port(&self) -> bool {
-        self.port == PORT_UNSET
+        self.port == PORT_UNSET && self.host.refuses_port().is_none()
     }
 }
 
 impl fmt::Display for NodeAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.host, self.port)
+        match self.host.refuses_port() {
+            Some(_) => self.host.fmt(f),
+            None => write!(f, "{}:{}", self.host, self.port),
+        }
     }
 }
 
@@ -320,8 +329,14 @@ impl Serialize for Nodes {
 }
 
 impl NodeHost {
-    /// Takes an IPv4 address, an IPv6 address in brackets or a name.
+    /// Takes an IPv4 address, an IPv6 address in brackets, a name, or `unix:/PATH`.
     pub fn new(text: &str) -> Result<Self, &'static str> {
+        if let Some(path) = text.strip_prefix(UNIX) {
+            return unix_path(path).map(|path| Self::Unix(path.into()));
+        }
+        if text.starts_with('/') || text.starts_with("unix@") {
+            return Err("a Unix socket is written unix:/run/app.sock");
+        }
         if let Some(inner) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             return inner.parse::<Ipv6Addr>().map(|a| Self::Ip(a.into())).map_err(|_| "not an IPv6 address");
         }
@@ -333,18 +348,58 @@ impl NodeHost {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
         match text {
             "" => Err("the host is empty"),
+            _ if Self::looks_like_a_service(text) && !Self::is_service_name(text) => {
+                Err("the name of a service is _SERVICE._tcp.DOMAIN")
+            }
             _ if text.contains("//") => Err("a node is HOST:PORT without a scheme"),
             _ if text.contains('/') => Err("a node is HOST:PORT without a path"),
             _ if text.bytes().all(allowed) => Ok(Self::Name(text.to_owned())),
             _ => Err("not a host name or an address"),
         }
     }
+
+    /// Whether a name is that of a service (RFC 2782), `_SERVICE._tcp.DOMAIN`: then its SRV records tell hosts, ports and
+    /// shares.
+    pub fn is_service_name(name: &str) -> bool {
+        Self::domain_of_service(name).is_some()
+    }
+
+    /// The domain of a service, which is what it is called towards the service itself.
+    pub fn domain_of_service(name: &str) -> Option<&str> {
+        let (service, rest) = name.strip_prefix('_')?.split_once('.')?;
+        let (protocol, domain) = rest.split_once('.')?;
+        let whole = !service.is_empty() && protocol.eq_ignore_ascii_case("_tcp") && !domain.is_empty();
+        whole.then_some(domain)
+    }
+
+    /// Whether the first two labels begin with an underscore, which those of no host do.
+    fn looks_like_a_service(name: &str) -> bool {
+        name.starts_with('_') && name.split_once('.').is_some_and(|(_, rest)| rest.starts_with('_'))
+    }
+
+    /// Whether its port comes from SRV records.
+    pub fn is_service(&self) -> bool {
+        matches!(self, Self::Name(name) if Self::is_service_name(name))
+    }
+
+    /// Why no port may be written with it, for what has none of its own.
+    pub(crate) fn refuses_port(&self) -> Option<&'static str> {
+        match self {
+            Self::Unix(_) => Some("a Unix socket has no port"),
+            host => host.is_service().then_some(SERVICE_PORT),
+        }
+    }
 }
+
+const SERVICE_PORT: &str = "the ports of a service come from its SRV records: expected none here";
 
 /// The port of a node whose port was not written, until the loader puts in the scheme's.
 const PORT_UNSET: u16 = 0;
 
 pub(crate) fn node_from_key(key: &str, weight: u32) -> Result<NodeAddr, String> {
+    if key.starts_with(UNIX) {
+        return Ok(NodeAddr { host: NodeHost::new(key)?, port: PORT_UNSET, weight, priority: 0 });
+    }
     let (host, port) = match key.rsplit_once(':') {
         // The colon belongs to an address: [::1] alone, or ::1 without brackets.
         Some((host, _)) if key.ends_with(']') || (host.contains(':') && !host.ends_with(']')) => (key, None),
@@ -359,6 +414,9 @@ pub(crate) fn node_from_key(key: &str, weight: u32) -> Result<NodeAddr, String> 
         },
     };
     let host = NodeHost::new(host).map_err(str::to_owned)?;
+    if host.is_service() && port != PORT_UNSET {
+        return Err(SERVICE_PORT.to_owned());
+    }
     Ok(NodeAddr { host, port, weight, priority: 0 })
 }
 
@@ -366,9 +424,10 @@ pub(crate) fn node_from_key(key: &str, weight: u32) -> Result<NodeAddr, String> 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListedNode {
-    /// Address or name; an IPv6 address in brackets.
+    /// Address or name; an IPv6 address in brackets; a service with SRV records as `_SERVICE._tcp.DOMAIN`; a Unix
+    /// socket as `unix:/PATH`.
     host: String,
-    /// Port; the scheme's when there is none.
+    /// Port; the scheme's when there is none, and none for a service.
     #[serde(default)]
     #[schemars(range(min = 1, max = 65535))]
     port: Option<u16>,
@@ -410,6 +469,9 @@ impl<'de> Deserialize<'de> for Nodes {
                         A::Error::custom(format_args!("host {}: {reason}", crate::node::quoted(&listed.host)))
                     })?;
                     let port = listed.port.unwrap_or(PORT_UNSET);
+                    if let (Some(reason), Some(_)) = (host.refuses_port(), listed.port) {
+                        return Err(A::Error::custom(format_args!("host {}: {reason}", listed.host)));
+                    }
                     nodes.push(NodeAddr { host, port, weight: listed.weight, priority: listed.priority });
                 }
                 Ok(Nodes(nodes))

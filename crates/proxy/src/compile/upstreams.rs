@@ -124,12 +124,18 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
-/// The Host of `pass_host: node`: without the port where that is the scheme's.
+/// The Host of `pass_host: node`: without the port where that is the scheme's. A Unix socket is on this host, and nginx
+/// says so too.
 fn host_of(node: &NodeAddr, scheme: Scheme) -> String {
     let host = match &node.host {
         NodeHost::Ip(std::net::IpAddr::V6(ip)) => format!("[{ip}]"),
         NodeHost::Ip(ip) => ip.to_string(),
-        NodeHost::Name(name) => name.clone(),
+        NodeHost::Name(name) => match NodeHost::domain_of_service(name) {
+            // The service is that of its domain, whichever host and port it has today.
+            Some(domain) => return domain.to_owned(),
+            None => name.clone(),
+        },
+        NodeHost::Unix(_) => return "localhost".to_owned(),
     };
     if node.port == scheme.default_port() { host } else { format!("{host}:{}", node.port) }
 }

@@ -1,18 +1,16 @@
 //! Sending a request to a node and its response back: tries, timeouts, and both bodies at once.
 
+mod connect;
 mod head;
 mod relay_response;
 
 pub(super) use head::push_status;
 
-use std::future::{Future, poll_fn};
-use std::io;
-use std::net::SocketAddr;
-use std::pin::pin;
+use std::future::poll_fn;
 use std::task::Poll;
 
 use weir_plugin::{Exchange, Failure, Side, Try};
-use weir_telemetry::metrics::{Label, UpstreamState};
+use weir_telemetry::metrics::UpstreamState;
 use weir_wire::Reject;
 use weir_wire::head::Framing;
 use weir_wire::method::Method;
@@ -22,12 +20,9 @@ use super::h1::{ClientStream, Connection, Next};
 use crate::phases;
 use crate::relay::{self, Encode, Pump};
 use crate::snapshot::{Local, Route};
-use crate::sys::Socket;
 use crate::timer::Timer;
-use crate::tls;
-use crate::tls::stream::TlsStream;
 use crate::upstream::pool::Connection as Node;
-use crate::upstream::stream::{NodeStream, NodeTls};
+use crate::upstream::stream::NodeStream;
 use crate::upstream::{Node as NodeConfig, Timeouts, Upstream};
 use crate::worker::Worker;
 
@@ -108,20 +103,22 @@ impl<S: ClientStream> Connection<S> {
         let begin = x.times.now;
         x.upstream.tries.push(Try { addr: None, status: 0, begin, connected: 0, head: 0, end: 0 });
         phases::before_upstream(x, &local.snapshot).map_err(Ended::final_)?;
-        let host = head::host_for(x, upstream, config);
-        let mut kept = self.worker.pools.take(&config.endpoint, host, self.timer.now(), &self.worker.recorder);
+        let now = self.timer.now();
+        let choice = config.endpoint.choose(now);
+        let (pools, host) = (&self.worker.pools, head::host_for(x, upstream, config));
+        let mut kept = choice.and_then(|c| pools.take(&config.endpoint, c.addr, host, now, &self.worker.recorder));
         loop {
             let reused = kept.is_some();
             let node = match kept.take() {
                 Some(node) => node,
-                None => self.connect(x, upstream, config, timeouts.connect).await.map_err(|f| Ended {
+                None => self.connect(x, upstream, config, choice, timeouts.connect).await.map_err(|f| Ended {
                     failure: f,
                     again: true,
                     stale: false,
                 })?,
             };
             if let Some(attempt) = x.upstream.tries.last_mut() {
-                attempt.addr = Some(node.addr);
+                attempt.addr = Some(config.endpoint.address(node.addr));
             }
             x.upstream.node = Some(node.node);
             if !reused {
@@ -136,93 +133,6 @@ impl<S: ClientStream> Connection<S> {
                 done => return done,
             }
         }
-    }
-
-    /// Opens a connection to a node; of a name's addresses, to one that does not refuse at once.
-    async fn connect(
-        &mut self,
-        x: &mut Exchange,
-        upstream: &Upstream,
-        config: &NodeConfig,
-        timeout: u64,
-    ) -> Result<Node, Failure> {
-        let endpoint = &config.endpoint;
-        let mut failure = Failure::upstream(502, "node name has no address");
-        let (turn, mut tried) = (endpoint.turn(), 0);
-        while let Some(addr) = endpoint.addr(turn, tried) {
-            // Who refuses is told as well as who answers.
-            let node = self.worker.recorder.labels().intern(&addr.ip().to_string());
-            x.upstream.node = Some(node);
-            if let Some(attempt) = x.upstream.tries.last_mut() {
-                attempt.addr = Some(addr);
-            }
-            match self.connect_to(addr, node, timeout).await {
-                Err(refused) if refused.status == 502 => failure = refused,
-                Ok(Node { stream: NodeStream::Plain(socket), .. }) if endpoint.tls.is_some() => {
-                    let shaken = Box::pin(self.shake_hands(x, upstream, config, socket)).await;
-                    return match shaken {
-                        Ok(stream) => Ok(Node { stream, addr, requests: 0, node }),
-                        Err(failure) => {
-                            self.worker.recorder.upstream_closed(UpstreamState::Active);
-                            Err(failure)
-                        }
-                    };
-                }
-                done => return done,
-            }
-            tried += 1;
-        }
-        Err(failure)
-    }
-
-    async fn connect_to(&mut self, addr: SocketAddr, node: Label, timeout: u64) -> Result<Node, Failure> {
-        self.timer.set(timeout);
-        let timer = &self.timer;
-        let mut connecting = pin!(Socket::connect(addr));
-        let stream = poll_fn(|cx| match connecting.as_mut().poll(cx) {
-            Poll::Ready(done) => Poll::Ready(Some(done)),
-            Poll::Pending => timer.poll_expired(cx).map(|()| None),
-        });
-        let stream = match stream.await {
-            Some(Ok(stream)) => stream,
-            Some(Err(error)) => return Err(connect_failure(&error)),
-            None => return Err(Failure::upstream(504, "connect timed out")),
-        };
-        self.worker.recorder.upstream_opened(UpstreamState::Active);
-        Ok(Node { stream: NodeStream::Plain(stream), addr, requests: 0, node })
-    }
-
-    /// Sets TLS up on a connection, within what is left of the time to connect. The name asked for is the Host the node
-    /// is sent.
-    async fn shake_hands(
-        &mut self,
-        x: &Exchange,
-        upstream: &Upstream,
-        config: &NodeConfig,
-        socket: Socket,
-    ) -> Result<NodeStream, Failure> {
-        let host = head::host_for(x, upstream, config);
-        let Some(setup) = &config.endpoint.tls else { return Ok(NodeStream::Plain(socket)) };
-        let session = setup.session(host).map_err(|reason| Failure::upstream(502, reason))?;
-        let mut stream = TlsStream::new(socket, session, Vec::new());
-        let (timer, turns) = (&self.timer, &self.worker.turns);
-        let done = {
-            let mut shaking = pin!(tls::shake_hands(&mut stream, turns));
-            poll_fn(|cx| match shaking.as_mut().poll(cx) {
-                Poll::Ready(done) => Poll::Ready(Some(done)),
-                Poll::Pending => timer.poll_expired(cx).map(|()| None),
-            })
-            .await
-        };
-        match done {
-            Some(Ok(())) => {}
-            Some(Err(error)) => {
-                tracing::warn!(node = %config.endpoint.host, %error, "TLS handshake with a node failed");
-                return Err(Failure::upstream(502, "TLS handshake failed"));
-            }
-            None => return Err(Failure::upstream(504, "TLS handshake timed out")),
-        }
-        Ok(NodeStream::Tls(Box::new(NodeTls { stream, host: host.into() })))
     }
 
     /// Sends the head in [`Exchange::out`] and the body, until the head of the response is there.
@@ -483,16 +393,4 @@ fn end_try(x: &mut Exchange, worker: &Worker, status: u16) {
 
 fn client_gone() -> Failure {
     refused_body(CLIENT_WENT_AWAY)
-}
-
-fn connect_failure(error: &io::Error) -> Failure {
-    let reason = match error.kind() {
-        io::ErrorKind::ConnectionRefused => "connection refused",
-        io::ErrorKind::ConnectionReset => "connection reset",
-        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => "node unreachable",
-        io::ErrorKind::TimedOut => "connect timed out",
-        // EMFILE, ENFILE, ENOBUFS, EADDRNOTAVAIL: this side has run out of something.
-        _ => return Failure { side: Side::Gateway, ..Failure::upstream(502, "cannot open a connection") },
-    };
-    Failure::upstream(502, reason)
 }

@@ -35,6 +35,9 @@ pub(crate) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
     /// Ready when the client has reset the connection, which nobody who waits for an answer does.
     fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()>;
 
+    /// The connection is about to be closed in the middle of an answer: the client must not take it for whole.
+    fn abort(&mut self) {}
+
     /// Whether this request may be served on this connection: its host may ask for a client certificate.
     fn admit(&self, _request: &Request, _hosts: &Hosts) -> Result<(), Reject> {
         Ok(())
@@ -316,7 +319,7 @@ impl<S: ClientStream> Connection<S> {
         }
         x.times.now = x.times.start;
         x.request.head.keep_alive = false;
-        tracing::info!(client = %self.client.peer, status = reject.status, reason = reject.reason, "request refused");
+        tracing::info!(client = %self.client.addr_text, status = reject.status, reason = reject.reason, "request refused");
         self.linger = true;
         self.begin_failure(x, reject.into());
         self.write_reply(x, false).await;

@@ -4,63 +4,87 @@
 #![allow(clippy::disallowed_types, reason = "compiling and the resolver take the lock, never a worker")]
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::ArcSwapOption;
 use weir_config::{NodeAddr, NodeHost};
+use weir_plugin::NodeAddress;
 
+use super::addresses::{Addresses, Place};
 use crate::tls::client::{Setup, SetupKey};
 
-/// Most addresses of one name that are connected to in one try of its node.
-const MAX_TRIED: usize = 4;
+/// Stands for the address of a Unix socket, which has a path.
+const UNIX_ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// A node's host and port, and what its name resolves to.
+/// A node's host and port, and what its name stands for.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     /// Its number, below the highest number of endpoints that were ever live at once.
     pub(crate) id: u32,
     /// Its host as configured.
     pub(crate) host: NodeHost,
-    /// Its port.
+    /// Its port; without meaning where it comes with the addresses.
     pub(crate) port: u16,
     /// How TLS is set up with it.
     pub(crate) tls: Option<Arc<Setup>>,
     /// `None` until a name was resolved for the first time.
-    addrs: ArcSwapOption<Vec<SocketAddr>>,
-    /// Which of several addresses is next.
-    next: AtomicU32,
+    addresses: ArcSwapOption<Addresses>,
+}
+
+/// Where a request for a node goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Choice {
+    pub(crate) addr: SocketAddr,
+    /// Its position among the addresses of a name that has several.
+    pub(crate) position: Option<usize>,
 }
 
 impl Endpoint {
-    /// Whose turn it is among several addresses, for [`Endpoint::addr`].
-    pub(crate) fn turn(&self) -> usize {
-        self.next.fetch_add(1, Ordering::Relaxed) as usize
+    /// The address whose turn it is; `None` when a name has none yet.
+    pub(crate) fn choose(&self, now_ms: u64) -> Option<Choice> {
+        match self.host {
+            NodeHost::Ip(ip) => return Some(Choice { addr: SocketAddr::new(ip, self.port), position: None }),
+            NodeHost::Unix(_) => return Some(Choice { addr: UNIX_ADDR, position: None }),
+            NodeHost::Name(_) => {}
+        }
+        let addresses = self.addresses.load();
+        let addresses = addresses.as_ref()?;
+        let turn = addresses.turn(now_ms)?;
+        Some(Choice { addr: addresses.at(turn)?, position: (addresses.len() > 1).then_some(turn) })
     }
 
-    /// The address to connect to when `tried` others, from the one whose turn it is, have failed; `None` when there is
-    /// none, or enough have been tried.
-    pub(crate) fn addr(&self, turn: usize, tried: usize) -> Option<SocketAddr> {
-        if let NodeHost::Ip(ip) = self.host {
-            return (tried == 0).then(|| SocketAddr::new(ip, self.port));
+    /// A chosen address as people are told it.
+    pub(crate) fn address(&self, addr: SocketAddr) -> NodeAddress {
+        match &self.host {
+            NodeHost::Unix(path) => NodeAddress::Unix(Arc::clone(path)),
+            NodeHost::Ip(_) | NodeHost::Name(_) => NodeAddress::Tcp(addr),
         }
-        let addrs = self.addrs.load();
-        let addrs = addrs.as_ref()?;
-        if tried >= addrs.len().min(MAX_TRIED) {
-            return None;
-        }
-        addrs.get(turn.wrapping_add(tried) % addrs.len()).copied()
     }
 
-    /// Takes over what a name has been resolved to.
-    pub(crate) fn set_addrs(&self, addrs: Vec<SocketAddr>) {
-        self.addrs.store(Some(Arc::new(addrs)));
+    /// The addresses of a name.
+    pub(crate) fn addresses(&self) -> Option<Arc<Addresses>> {
+        self.addresses.load_full()
+    }
+
+    /// Takes over what a name has been resolved to. No addresses are none: the last ones stay.
+    pub(crate) fn set_addresses(&self, places: Vec<Place>) {
+        let before = self.addresses.load();
+        let now = Addresses::new(places, before.as_deref());
+        // The same answer as before, as most are, leaves turns as they are.
+        if now.len() > 0 && !before.as_ref().is_some_and(|before| before.is_same(&now)) {
+            self.addresses.store(Some(Arc::new(now)));
+        }
+    }
+
+    /// Whether a connection to this address is of use for the node: what its name does not stand for any more is not.
+    pub(crate) fn is_at(&self, addr: SocketAddr) -> bool {
+        !matches!(self.host, NodeHost::Name(_)) || self.addresses.load().as_ref().is_some_and(|a| a.contains(addr))
     }
 
     /// Whether a name has addresses.
     pub(crate) fn is_resolved(&self) -> bool {
-        matches!(self.host, NodeHost::Ip(_)) || self.addrs.load().is_some()
+        !matches!(self.host, NodeHost::Name(_)) || self.addresses.load().is_some()
     }
 }
 
@@ -98,8 +122,7 @@ impl Endpoints {
             host: node.host.clone(),
             port: node.port,
             tls: tls.map(|(_, setup)| Arc::clone(setup)),
-            addrs: ArcSwapOption::empty(),
-            next: AtomicU32::new(0),
+            addresses: ArcSwapOption::empty(),
         });
         inner.by_node.insert(key, Arc::downgrade(&made));
         made

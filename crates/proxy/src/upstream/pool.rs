@@ -2,6 +2,7 @@
 //! what closed meanwhile is found when it is taken out, or by the sweep once a second.
 
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
 use weir_telemetry::metrics::{Label, Recorder, UpstreamState};
@@ -13,8 +14,8 @@ use super::stream::NodeStream;
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) stream: NodeStream,
-    /// The node's address.
-    pub(crate) addr: std::net::SocketAddr,
+    /// The node's address; without meaning for a Unix socket.
+    pub(crate) addr: SocketAddr,
     /// Requests sent on it so far.
     pub(crate) requests: u32,
     /// Metric label of the node's address.
@@ -61,12 +62,12 @@ impl Pools {
         Self { pools: RefCell::default(), idle: Cell::new(0), max_idle }
     }
 
-    /// Takes an idle connection to a node, if there is one that still stands.
-    ///
-    /// With TLS it has to be one that asked for the same `host`.
+    /// Takes an idle connection to an address of a node, if there is one that still stands. With TLS it has to be one
+    /// that asked for the same `host`.
     pub(crate) fn take(
         &self,
         endpoint: &Arc<Endpoint>,
+        addr: SocketAddr,
         host: &[u8],
         now: u64,
         recorder: &Recorder,
@@ -76,13 +77,12 @@ impl Pools {
         if !std::ptr::eq(pool.owner.as_ptr(), Arc::as_ptr(endpoint)) {
             return None;
         }
-        loop {
-            let idle = if endpoint.tls.is_none() {
-                pool.idle.pop()?
-            } else {
-                let fits = pool.idle.iter().rposition(|idle| idle.connection.stream.is_for(host))?;
-                pool.idle.remove(fits)
-            };
+        let fits = |idle: &Idle| {
+            idle.connection.addr == addr && (endpoint.tls.is_none() || idle.connection.stream.is_for(host))
+        };
+        // Of a node with one address and without TLS, this is always the last.
+        while let Some(at) = pool.idle.iter().rposition(fits) {
+            let idle = pool.idle.remove(at);
             self.idle.set(self.idle.get() - 1);
             if idle.until > now && idle.connection.stream.is_quiet() {
                 recorder.upstream_moved(UpstreamState::Idle, UpstreamState::Active);
@@ -90,6 +90,7 @@ impl Pools {
             }
             recorder.upstream_closed(UpstreamState::Idle);
         }
+        None
     }
 
     /// Keeps a connection for the next request, or closes it when there are enough.
@@ -122,12 +123,15 @@ impl Pools {
         pool.idle.push(Idle { connection, until: now.saturating_add(keepalive.idle_ms) });
     }
 
-    /// Closes what has been idle for too long, was closed by its node, or belongs to a node that is gone.
+    /// Closes what has been idle for too long, was closed by its node, or belongs to a node that is gone or has moved.
     pub(crate) fn sweep(&self, now: u64, recorder: &Recorder) {
         for pool in self.pools.borrow_mut().iter_mut() {
             let before = pool.idle.len();
-            let gone = pool.owner.strong_count() == 0;
-            pool.idle.retain(|idle| !gone && idle.until > now && idle.connection.stream.is_quiet());
+            let owner = pool.owner.upgrade();
+            pool.idle.retain(|idle| {
+                let of_use = owner.as_ref().is_some_and(|owner| owner.is_at(idle.connection.addr));
+                of_use && idle.until > now && idle.connection.stream.is_quiet()
+            });
             self.forget(before - pool.idle.len(), recorder);
         }
     }

@@ -128,7 +128,15 @@ fn push_forwarded(x: &Exchange, rules: Forwarded, out: &mut Vec<u8>) {
         out.extend_from_slice(b"X-Forwarded-Port: ");
         match request.port() {
             Some(port) => out.extend_from_slice(port),
-            None => weir_wire::push_number(out, u64::from(x.client.local.port())),
+            // A Unix socket has no port: that of the scheme.
+            None => weir_wire::push_number(
+                out,
+                match (x.client.local.port(), x.client.https) {
+                    (0, false) => 80,
+                    (0, true) => 443,
+                    (port, _) => u64::from(port),
+                },
+            ),
         }
         out.extend_from_slice(b"\r\n");
     }

@@ -308,6 +308,9 @@ impl<S: ClientStream> Connection<S> {
         }
         let end = upload.pump.position();
         upload.give_back(x);
+        if broke.is_some() {
+            self.stream.abort();
+        }
         match broke {
             None => self.after(keep, end),
             Some(Broke::Client(reason)) => {
@@ -315,8 +318,8 @@ impl<S: ClientStream> Connection<S> {
                 Next::Close
             }
             Some(Broke::Node(reason) | Broke::Plugin(Failure { reason, .. })) => {
-                let node = x.upstream.tries.last().and_then(|t| t.addr);
-                tracing::warn!(?node, reason, "response cut off");
+                let node = x.upstream.tries.last().and_then(|t| t.addr.as_ref()).map(tracing::field::display);
+                tracing::warn!(node, reason, "response cut off");
                 x.response.origin = weir_plugin::Origin::Failed(Failure::upstream(x.response.status(), reason));
                 Next::Close
             }
