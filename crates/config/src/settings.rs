@@ -131,7 +131,7 @@ pub struct Limits {
     pub header_count: u16,
     /// Bytes of a request target. More is answered 414.
     pub target_length: Size<64, { MIB }>,
-    /// Bytes of a request body; 0 for no limit. More is answered 413.
+    /// Bytes of a request body; 0 for no limit. More is answered 413. The plugin client-control sets it for a route.
     pub body_size: Size<0, { 1024 * GIB }>,
     /// Least speed of a request body in bytes a second, as an average from the moment `body_rate_grace` has passed;
     /// 0 for none. A slower client is answered 408 and cut.
