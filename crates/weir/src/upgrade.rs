@@ -127,11 +127,12 @@ impl Program {
     pub(crate) fn of_this_process() -> anyhow::Result<Self> {
         let mut arguments = std::env::args_os();
         let name = PathBuf::from(arguments.next().unwrap_or_default());
+        let running = std::env::current_exe().context("cannot tell where the program's file is")?;
         let path = match find(&name, &std::env::var_os("PATH").unwrap_or_default()) {
-            Some(path) => std::path::absolute(path),
-            None => std::env::current_exe(),
+            // Whoever starts a program may call it what they like.
+            Some(path) if path.canonicalize().is_ok_and(|file| file == running) => std::path::absolute(path)?,
+            _ => running,
         };
-        let path = path.context("cannot tell where the program's file is")?;
         Ok(Self { path, arguments: arguments.collect() })
     }
 }
