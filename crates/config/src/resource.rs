@@ -23,7 +23,8 @@ pub use route::{Route, Status};
 pub use service::Service;
 pub use ssl::{ClientVerification, Secret, Sni, Ssl, SslProtocol, SslType};
 pub use upstream::{
-    Balancer, KeepalivePool, NodeAddr, NodeHost, Nodes, PassHost, Scheme, Timeout, Upstream, UpstreamHost, UpstreamTls,
+    Balancer, KeepalivePool, NodeAddr, NodeHost, Nodes, PassHost, ProxyHeader, Scheme, Timeout, Upstream, UpstreamHost,
+    UpstreamTls,
 };
 
 pub(crate) use upstream::node_from_key;

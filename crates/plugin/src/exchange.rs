@@ -119,6 +119,9 @@ pub struct Client {
     pub port: u16,
     /// The address of the peer itself.
     pub peer: IpAddr,
+    /// Whose the connection is: the address in its PROXY header, else the peer's. Whether a request's fields about the
+    /// client are believed depends on it, for it is who has sent them.
+    pub sender: IpAddr,
     /// Where it was accepted; 0.0.0.0:0 on a Unix socket.
     pub local: SocketAddr,
     /// `http` or `https`.
@@ -135,6 +138,12 @@ impl Client {
     pub fn unix(connection: u64) -> Self {
         Self { addr_text: AddrText::UNIX, connection, ..Self::default() }
     }
+
+    /// Whether it was accepted on a Unix socket.
+    #[must_use]
+    pub fn is_unix(&self) -> bool {
+        self.local.port() == 0
+    }
 }
 
 impl Default for Client {
@@ -145,6 +154,7 @@ impl Default for Client {
             addr_text: AddrText::new(nowhere),
             port: 0,
             peer: nowhere,
+            sender: nowhere,
             local: SocketAddr::new(nowhere, 0),
             https: false,
             connection: 0,

@@ -100,9 +100,9 @@ impl Source for Exchange {
             }
             Variable::RemoteAddr => Some(Value::Bytes(self.client.addr_text.as_bytes())),
             Variable::RemotePort => port(self.client.port),
-            Variable::ServerAddr => Some(match self.client.local.port() {
-                0 => Value::Bytes(AddrText::UNIX.as_bytes()),
-                _ => Value::Ip(self.client.local.ip()),
+            Variable::ServerAddr => Some(match self.client.is_unix() {
+                true => Value::Bytes(AddrText::UNIX.as_bytes()),
+                false => Value::Ip(self.client.local.ip()),
             }),
             Variable::ServerPort => port(self.client.local.port()),
             // The gateway has no named servers; nginx, and so APISIX, calls that one `_`.

@@ -52,6 +52,8 @@ pub struct Bound {
     pub address: ListenAddr,
     /// Whether it speaks TLS.
     pub tls: bool,
+    /// Whether connections begin with a PROXY header.
+    pub proxy_protocol: bool,
 }
 
 /// The running workers.

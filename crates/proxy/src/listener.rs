@@ -106,9 +106,6 @@ impl Listeners {
     }
 
     fn add(&mut self, Wanted { setting, listener, tls }: Wanted<'_>, inherited: Vec<ListenSocket>) -> io::Result<()> {
-        if listener.proxy_protocol {
-            return Err(io::Error::new(ErrorKind::Unsupported, "not supported yet: the PROXY protocol"));
-        }
         let activated = inherited.iter().any(|s| s.activated);
         let inherited: Vec<Socket> = inherited.into_iter().map(|s| s.socket.into()).collect();
         for socket in &inherited {
@@ -138,7 +135,7 @@ impl Listeners {
                 listeners.push(Listening { entrance, socket: socket.into() });
             }
         }
-        self.bound.push(Bound { address: open.address, tls });
+        self.bound.push(Bound { address: open.address, tls, proxy_protocol: listener.proxy_protocol });
         Ok(())
     }
 }

@@ -103,6 +103,45 @@ impl Socket {
         }
     }
 
+    /// Shows what has arrived, without taking it, to `look`, and again when there is more, until that says something. It
+    /// is told as well whether there will be no more.
+    pub(crate) fn poll_peek<T>(
+        &self,
+        cx: &mut Context<'_>,
+        room: &mut [u8],
+        mut look: impl FnMut(&[u8], bool) -> Option<T>,
+    ) -> Poll<io::Result<T>> {
+        loop {
+            let mut guard = ready!(self.fd.poll_read_ready(cx))?;
+            match rustix::net::recv(&self.fd, &mut *room, RecvFlags::PEEK) {
+                Ok((n, _)) => {
+                    let ended = n == 0 || guard.ready().is_read_closed();
+                    match look(room.get(..n).unwrap_or_default(), ended) {
+                        Some(said) => return Poll::Ready(Ok(said)),
+                        None if ended => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                        None => guard.clear_ready(),
+                    }
+                }
+                Err(rustix::io::Errno::WOULDBLOCK) => guard.clear_ready(),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
+    }
+
+    /// Takes bytes that were shown: as many as there is room for.
+    pub(crate) fn take_peeked(&self, mut room: &mut [u8]) -> io::Result<()> {
+        while !room.is_empty() {
+            match rustix::net::recv(&self.fd, &mut *room, RecvFlags::empty()) {
+                Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok((n, _)) => room = room.get_mut(n..).unwrap_or_default(),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
     /// Whether nothing has arrived: neither bytes nor the end. Usually this costs no system call, because the reactor
     /// would have seen anything.
     pub(crate) fn is_quiet(&self) -> bool {

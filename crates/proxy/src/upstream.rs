@@ -10,6 +10,8 @@ pub(crate) mod stream;
 
 use std::sync::Arc;
 
+use weir_config::ProxyHeader;
+
 use balance::RoundRobin;
 use endpoint::Endpoint;
 use pool::Keepalive;
@@ -25,6 +27,8 @@ pub(crate) struct Upstream {
     pub(crate) retry_ms: u64,
     pub(crate) timeouts: Timeouts,
     pub(crate) keepalive: Keepalive,
+    /// The PROXY header that connections to its nodes begin with.
+    pub(crate) proxy_protocol: Option<ProxyHeader>,
     pub(crate) host: PassHost,
 }
 

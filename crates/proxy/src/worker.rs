@@ -16,6 +16,7 @@ use weir_wire::date::DateLine;
 use crate::Bound;
 use crate::clock::Clock;
 use crate::conn;
+use crate::conn::proxy_protocol::{self, Refused};
 use crate::listener::Listening;
 use crate::options::Options;
 use crate::snapshot::{Local, Snapshot};
@@ -229,6 +230,7 @@ fn client(accepted: &Accepted, entrance: &Bound, number: u64) -> Client {
         addr_text: AddrText::new(addr),
         port: peer.port(),
         peer: addr,
+        sender: addr,
         // The listener may be bound to all addresses; which one this came in at is asked when needed.
         local: if local.ip().is_unspecified() { accepted.local_addr().unwrap_or(local) } else { local },
         https: entrance.tls,
@@ -265,18 +267,25 @@ fn open(accepted: Accepted, entrance: &Bound, worker: &Rc<Worker>) -> std::io::R
     worker.recorder.connection_opened(ConnectionState::Waiting);
     let guard = Open(Rc::clone(worker));
     let worker = Rc::clone(worker);
-    // Two kinds of tasks, so that an idle connection without TLS has no room for a handshake.
-    if client.https {
+    // Kinds of tasks, so that an idle connection has no room for a handshake, or for a header that it does not begin
+    // with.
+    if entrance.proxy_protocol {
         tokio::task::spawn_local(async move {
             let _open = guard;
-            // In a box that is gone once the connection stands: a handshake needs more room than an idle connection.
-            match Box::pin(tls::accept(stream, &worker)).await {
-                Ok(stream) => conn::h1::serve(stream, client, worker).await,
-                Err(error) => {
-                    worker.recorder.client_error(ClientError::TlsHandshake);
-                    tracing::info!(client = %client.addr_text, %error, "TLS handshake failed");
+            match Box::pin(proxy_protocol::receive(&stream, client, &worker)).await {
+                Ok(client) if client.https => Box::pin(serve_tls(stream, client, worker)).await,
+                Ok(client) => conn::h1::serve(stream, client, worker).await,
+                Err(Refused::Nothing) => {}
+                Err(refused) => {
+                    worker.recorder.client_error(ClientError::ProxyHeader);
+                    tracing::info!(client = %client.addr_text, reason = %refused, "connection refused");
                 }
             }
+        });
+    } else if client.https {
+        tokio::task::spawn_local(async move {
+            let _open = guard;
+            serve_tls(stream, client, worker).await;
         });
     } else {
         tokio::task::spawn_local(async move {
@@ -285,6 +294,17 @@ fn open(accepted: Accepted, entrance: &Bound, worker: &Rc<Worker>) -> std::io::R
         });
     }
     Ok(())
+}
+
+async fn serve_tls(stream: Socket, client: Client, worker: Rc<Worker>) {
+    // In a box that is gone once the connection stands: a handshake needs more room than an idle connection.
+    match Box::pin(tls::accept(stream, &worker)).await {
+        Ok(stream) => conn::h1::serve(stream, client, worker).await,
+        Err(error) => {
+            worker.recorder.client_error(ClientError::TlsHandshake);
+            tracing::info!(client = %client.addr_text, %error, "TLS handshake failed");
+        }
+    }
 }
 
 impl Worker {

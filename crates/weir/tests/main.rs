@@ -24,6 +24,7 @@ mod mixture;
 mod observe;
 mod paths;
 mod plugins;
+mod proxy_protocol;
 mod quickstart;
 mod reload;
 mod retries;

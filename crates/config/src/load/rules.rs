@@ -164,6 +164,10 @@ pub(crate) fn prepare_upstream(node: &mut Node, path: &str, found: &mut Vec<Diag
         }
         _ => {}
     }
+    if let (Some((key, _)), Some(_)) = (node.entry("keepalive_pool"), node.get("proxy_protocol")) {
+        let message = "has no effect with proxy_protocol: such a connection is for one request";
+        found.push(Diagnostic::warning(key.mark, field(path, "keepalive_pool"), message));
+    }
     check_timeout(node, path, found);
     if let Some(tls) = node.get_mut("tls") {
         drop_nulls(tls, &field(path, "tls"), found);
@@ -244,7 +248,7 @@ fn prepare_nodes(nodes: &mut Node, path: &str, scheme_is_written: bool, found: &
                     _ => None,
                 };
                 match (item.entry("port"), no_port_of_its_own) {
-                    (Some((port, _)), Some(reason)) => {
+                    (Some((_, port)), Some(reason)) => {
                         found.push(Diagnostic::error(port.mark, field(&path, "port"), reason));
                         return false;
                     }

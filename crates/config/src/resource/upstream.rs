@@ -71,9 +71,23 @@ pub struct Upstream {
     /// Idle connections that are kept for further requests.
     #[serde(default)]
     pub keepalive_pool: KeepalivePool,
+    /// The PROXY header that begins each connection to a node and tells it the client's address and port. Such a
+    /// connection carries one request. An extension: APISIX has it for streams only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy_protocol: Option<ProxyHeader>,
     /// Where it stood.
     #[serde(skip)]
     pub origin: Origin,
+}
+
+/// The version of a PROXY header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ProxyHeader {
+    /// A line of text.
+    V1,
+    /// Binary.
+    V2,
 }
 
 /// How a node is chosen.

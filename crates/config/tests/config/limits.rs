@@ -103,6 +103,7 @@ fn limits() -> Vec<Limit> {
             json!(["http", "https"]),
             json!(["grpc", "grpcs", "tcp", "tls", "udp", "kafka", "ftp", 1]),
         ),
+        limit("upstreams", "proxy_protocol", json!(["v1", "v2"]), json!([true, "on", 1, "v3"])),
         limit("upstreams", "pass_host", json!(["pass", "node"]), json!(["rewrite", "none", 1])),
         limit("upstreams", "upstream_host", json!(["a.b", "a:80"]), json!(["", "a b", "a/b", 1])),
         limit(

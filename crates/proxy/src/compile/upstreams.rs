@@ -100,8 +100,10 @@ impl<'d> Upstreams<'d> {
             keepalive: Keepalive {
                 size: pool.size,
                 idle_ms: if pool.idle_timeout.is_zero() { u64::MAX } else { millis(pool.idle_timeout) },
-                requests: pool.requests,
+                // A connection with a PROXY header is its client's: no other request may follow on it.
+                requests: if upstream.proxy_protocol.is_some() { 1 } else { pool.requests },
             },
+            proxy_protocol: upstream.proxy_protocol,
             host: match upstream.pass_host {
                 PassHost::Pass => CompiledHost::Pass,
                 PassHost::Node => CompiledHost::Node,

@@ -106,7 +106,9 @@ impl<S: ClientStream> Connection<S> {
         let now = self.timer.now();
         let choice = config.endpoint.choose(now);
         let (pools, host) = (&self.worker.pools, head::host_for(x, upstream, config));
-        let mut kept = choice.and_then(|c| pools.take(&config.endpoint, c.addr, host, now, &self.worker.recorder));
+        // One with a PROXY header is its client's alone.
+        let pooled = choice.filter(|_| upstream.proxy_protocol.is_none());
+        let mut kept = pooled.and_then(|c| pools.take(&config.endpoint, c.addr, host, now, &self.worker.recorder));
         loop {
             let reused = kept.is_some();
             let node = match kept.take() {

@@ -231,7 +231,7 @@ impl<S: ClientStream> Connection<S> {
         if let Some(real_ip) = &options.real_ip {
             let fields = &x.request.head.fields;
             let base = x.request.buffer.bytes();
-            if let Some(addr) = real_ip.client(self.client.peer, fields.all(base, &real_ip.field)) {
+            if let Some(addr) = real_ip.client(self.client.sender, fields.all(base, &real_ip.field)) {
                 x.client.addr = addr;
                 x.client.addr_text = AddrText::new(addr);
             }

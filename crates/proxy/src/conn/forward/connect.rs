@@ -8,12 +8,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use weir_config::NodeHost;
-use weir_plugin::{Exchange, Failure, NodeAddress, Side};
+use weir_config::{NodeHost, ProxyHeader};
+use weir_plugin::{Client, Exchange, Failure, NodeAddress, Side};
 use weir_telemetry::metrics::UpstreamState;
+use weir_wire::proxy_protocol;
 
 use super::head;
 use crate::conn::h1::{ClientStream, Connection};
+use crate::relay;
 use crate::sys::Socket;
 use crate::timer::Timer;
 use crate::tls;
@@ -49,17 +51,58 @@ impl<S: ClientStream> Connection<S> {
         let node = self.worker.recorder.labels().intern(&label(&address));
         tell_node(x, address, &self.worker);
         self.worker.recorder.upstream_opened(UpstreamState::Active);
-        let stream = match &config.endpoint.tls {
-            None => NodeStream::Plain(stream),
-            Some(setup) => match Box::pin(self.shake_hands(x, upstream, config, setup, stream)).await {
-                Ok(stream) => stream,
-                Err(failure) => {
-                    self.worker.recorder.upstream_closed(UpstreamState::Active);
-                    return Err(failure);
+        match self.set_up(x, upstream, config, stream).await {
+            Ok(stream) => Ok(Node { stream, addr, requests: 0, node }),
+            Err(failure) => {
+                self.worker.recorder.upstream_closed(UpstreamState::Active);
+                Err(failure)
+            }
+        }
+    }
+
+    /// What comes before the first request: a PROXY header, and ahead of the request's bytes TLS.
+    async fn set_up(
+        &mut self,
+        x: &Exchange,
+        upstream: &Upstream,
+        config: &NodeConfig,
+        mut socket: Socket,
+    ) -> Result<NodeStream, Failure> {
+        if let Some(version) = upstream.proxy_protocol {
+            self.introduce(version, &x.client, &mut socket).await?;
+        }
+        match &config.endpoint.tls {
+            None => Ok(NodeStream::Plain(socket)),
+            Some(setup) => Box::pin(self.shake_hands(x, upstream, config, setup, socket)).await,
+        }
+    }
+
+    /// Tells a node whose connection this is, within what is left of the time to connect.
+    async fn introduce(&self, version: ProxyHeader, client: &Client, socket: &mut Socket) -> Result<(), Failure> {
+        let source = SocketAddr::new(client.addr, client.port);
+        // Nothing is known of a client on a Unix socket.
+        let known =
+            (!client.addr.is_unspecified()).then_some(proxy_protocol::Addresses { source, destination: client.local });
+        let mut header = Vec::with_capacity(128);
+        match version {
+            ProxyHeader::V1 => proxy_protocol::write_line(&mut header, known),
+            ProxyHeader::V2 => proxy_protocol::write_binary(&mut header, known),
+        }
+        let mut written = 0;
+        poll_fn(|cx| {
+            while let Some(rest) = header.get(written..).filter(|rest| !rest.is_empty()) {
+                match relay::poll_write(cx, socket, rest) {
+                    Poll::Ready(Ok(n)) => written += n,
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(connect_failure(&error))),
+                    Poll::Pending => {
+                        let late = Failure::upstream(504, "connect timed out");
+                        return self.timer.poll_expired(cx).map(|()| Err(late));
+                    }
                 }
-            },
-        };
-        Ok(Node { stream, addr, requests: 0, node })
+            }
+            Poll::Ready(Ok(()))
+        })
+        .await
     }
 
     /// A Unix socket takes a connection at once or not at all.
@@ -84,7 +127,10 @@ impl<S: ClientStream> Connection<S> {
             give_up: timer.now().saturating_add(timeout),
             failure: Failure::upstream(504, "connect timed out"),
         };
-        poll_fn(|cx| race.poll(cx, timer)).await
+        let winner = poll_fn(|cx| race.poll(cx, timer)).await?;
+        // What follows has what is left of the time, and not of a head start.
+        timer.set_at(race.give_up);
+        Ok(winner)
     }
 
     /// Sets TLS up on a connection, within what is left of the time to connect. The name asked for is the Host the node

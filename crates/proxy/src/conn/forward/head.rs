@@ -75,7 +75,7 @@ struct Forwarded {
 /// APISIX's rules: without trusted proxies X-Forwarded-For is continued and the others are written anew; with them,
 /// a trusted peer's fields go on and another's are all dropped.
 fn hold_back_forwarded(x: &mut Exchange, options: &Options) -> Forwarded {
-    let trusted = options.trusted_proxies.iter().any(|net| net.contains(&x.client.peer));
+    let trusted = options.trusted_proxies.iter().any(|net| net.contains(&x.client.sender));
     let forwarded = Forwarded { append: trusted || options.trusted_proxies.is_empty(), keep: trusted };
     let fields = &mut x.request.head.fields;
     fields.hold_back(Known::XForwardedFor);
