@@ -76,6 +76,8 @@ struct Running {
     thread: JoinHandle<io::Result<()>>,
     /// The revision it serves with; 0: none yet.
     revision: Arc<AtomicU64>,
+    /// When it was last seen to work, in microseconds of [`now_us`].
+    beat: Arc<AtomicU64>,
 }
 
 impl DataPlane {
@@ -105,7 +107,7 @@ impl DataPlane {
         let shared = Arc::new(Shared::default());
         let mut workers = Vec::with_capacity(count);
         for (number, listeners) in by_worker.into_iter().enumerate() {
-            let revision = Arc::new(AtomicU64::new(0));
+            let (revision, beat) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(now_us())));
             let start = Start {
                 options: Arc::clone(&options),
                 listeners,
@@ -113,6 +115,7 @@ impl DataPlane {
                 snapshots: snapshots.subscribe(),
                 drain: drain.subscribe(),
                 revision: Arc::clone(&revision),
+                beat: Arc::clone(&beat),
                 recorder: metrics.recorder(),
                 access_log: access_log.map(|log| log.writer()),
                 shared: Arc::clone(&shared),
@@ -120,7 +123,7 @@ impl DataPlane {
             let thread = std::thread::Builder::new()
                 .name(format!("weir-worker-{number}"))
                 .spawn(move || worker::run(start).inspect_err(|error| tracing::error!(%error, "worker ended")))?;
-            workers.push(Running { thread, revision });
+            workers.push(Running { thread, revision, beat });
         }
         Ok(Self { addresses, files, workers, snapshots, drain, shared, sockets, retired: Vec::new() })
     }
@@ -150,6 +153,21 @@ impl DataPlane {
     pub fn ready(&self) -> Result<(), usize> {
         let idle = |w: &Running| w.revision.load(Ordering::Acquire) == 0 || w.thread.is_finished();
         self.workers.iter().position(idle).map_or(Ok(()), Err)
+    }
+
+    /// Whether all workers have moved within this time; those that have ended after a drain count as well. A worker
+    /// moves every 50 ms unless something holds it up.
+    ///
+    /// # Errors
+    /// The number of a worker that has not.
+    pub fn moves(&self, within: Duration) -> Result<(), usize> {
+        let since = now_us().saturating_sub(within.as_micros() as u64);
+        let drains = *self.drain.borrow() != Drain::No;
+        let stuck = |w: &Running| match w.thread.is_finished() {
+            true => !drains,
+            false => w.beat.load(Ordering::Relaxed) < since,
+        };
+        self.workers.iter().position(stuck).map_or(Ok(()), Err)
     }
 
     /// Whether all workers serve with this revision or a later one.

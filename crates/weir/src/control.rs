@@ -114,7 +114,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         addresses.push_str(&format!("status on http://{}/status\n", listener.local_addr()?));
         tasks.spawn(status_server::run(listener, left, Arc::clone(&data_plane), Arc::clone(&draining)));
     }
-    tasks.spawn(systemd::watchdog(Arc::clone(&data_plane), Arc::clone(&draining)));
+    tasks.spawn(systemd::watchdog(Arc::clone(&data_plane)));
     announce(&addresses);
 
     let (names, requests) = Names::channel();

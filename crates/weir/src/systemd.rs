@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -16,7 +15,6 @@ use weir_proxy::DataPlane;
 
 use crate::handover::Passed;
 use crate::inherited::address;
-use crate::status_server::Draining;
 
 /// Variables that are meant for one process and not for its successor.
 pub(crate) const OF_ONE_PROCESS: [&str; 4] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID"];
@@ -41,16 +39,17 @@ pub(crate) fn reloading() {
     }
 }
 
-/// Tells systemd twice in each interval of the unit's `WatchdogSec=` that the workers are well, for ever.
-pub(crate) async fn watchdog(data_plane: Arc<RwLock<DataPlane>>, draining: Draining) {
+/// Tells systemd twice in each interval of the unit's `WatchdogSec=` that all workers move, for ever. While one is stuck
+/// nothing is told, so that systemd starts the gateway anew.
+pub(crate) async fn watchdog(data_plane: Arc<RwLock<DataPlane>>) {
     let Some(limit) = sd_notify::watchdog_enabled() else { return std::future::pending().await };
     let mut ticks = interval((limit / 2).max(Duration::from_millis(1)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        // A worker that has drained has ended, and is well.
-        if draining.load(Ordering::Relaxed) || data_plane.read().await.ready().is_ok() {
-            notify(&[NotifyState::Watchdog]);
+        match data_plane.read().await.moves(limit / 2) {
+            Ok(()) => notify(&[NotifyState::Watchdog]),
+            Err(worker) => tracing::error!(worker, "a worker is stuck; systemd is not told to wait (WatchdogSec=)"),
         }
     }
 }

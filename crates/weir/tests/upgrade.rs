@@ -467,7 +467,7 @@ fn systemd_is_told() {
     let start = |watchdog: bool| {
         let path = path.to_str().expect("a path in UTF-8");
         let start = Start::new(route_to([&origin.node()])).variable("NOTIFY_SOCKET", path);
-        if watchdog { start.variable("WATCHDOG_USEC", "100000").start() } else { start.start() }
+        if watchdog { start.variable("WATCHDOG_USEC", "2000000").start() } else { start.start() }
     };
 
     let mut gateway = start(false);
