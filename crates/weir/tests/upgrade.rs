@@ -339,30 +339,38 @@ fn connections_of_the_old_process_get_one_more_answer() {
     });
     let settings = json!({ "timeouts": { "drain_idle": "1s" } });
     let gateway = Start::new(route_to([&origin.node()])).settings(settings).workers(2).start();
-    let [mut used, mut unused, mut idle, mut busy] = [(); 4].map(|()| gateway.client());
+    let [mut used, mut unused, mut idle, mut busy, mut begun] = [(); 5].map(|()| gateway.client());
     for client in [&mut used, &mut idle] {
         assert!(client.get("/").keeps_connection());
     }
     let (mut metrics, mut status) = (RawClient::connect(gateway.metrics), RawClient::connect(gateway.status));
     assert!(page(&mut metrics, "/metrics").1 && page(&mut status, "/status/ready").1);
+    begun.send("GET /begun HTTP/1.1\r\nHo");
     busy.send(get("/held"));
     wait_until("the request to reach the origin", LIMIT, || {
         origin.requests().iter().any(|r| r.target == "/held").then_some(())
     });
 
     upgrade(&gateway);
+    let mut asked = 3;
     for client in [&mut used, &mut unused] {
-        let answer = client.get("/");
-        assert_eq!((answer.status, answer.keeps_connection()), (200, false), "{answer:?}");
+        // Workers learn of the upgrade a moment later.
+        wait_until("the last answer", LIMIT, || {
+            asked += 1;
+            (!client.get("/").keeps_connection()).then_some(())
+        });
         client.expect_close();
     }
     // The old process tells of itself while it drains, to whoever is connected to it; the new one to the others.
     let (old, kept) = page(&mut metrics, "/metrics");
     let requests = |page: &str| Page(page.to_owned()).value("apisix_http_requests_total", &[]);
-    assert_eq!((requests(&old), kept), (Some(5.0), false));
+    assert_eq!((requests(&old), kept), (Some(f64::from(asked)), false));
     assert_eq!(page(&mut status, "/status/ready"), (r#"{"status":"ok"}"#.to_owned(), false));
     assert_eq!(gateway.metric("apisix_http_requests_total", &[]), 0.0);
     idle.expect_close();
+    begun.send("st: a.test\r\n\r\n");
+    let answer = begun.response();
+    assert_eq!((answer.status, answer.keeps_connection()), (200, false), "{answer:?}");
     gate.wait();
     let answer = busy.response();
     assert_eq!((answer.status, answer.text().as_str(), answer.keeps_connection()), (200, "done", false));
