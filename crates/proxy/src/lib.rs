@@ -27,6 +27,8 @@ pub use compile::{Catalog, Compiled, Compiler, Definitions};
 pub use explain::{Candidate, ExplainRequest, Explanation, PlannedPlugin, PlannedUpstream};
 pub use listener::ListenSocket;
 pub use snapshot::Snapshot;
+pub use upstream::health::Counters;
+pub use upstream::health::checker::{AddressHealth, HealthChecks, UpstreamHealth};
 pub use upstream::resolve::Resolver;
 
 use std::io;
@@ -99,8 +101,9 @@ impl DataPlane {
         let listen = &settings.listen;
         let plain = listen.http.iter().map(|listener| Wanted { setting: HTTP, listener, tls: false });
         let secure = listen.https.iter().map(|listener| Wanted { setting: HTTPS, listener, tls: true });
-        let Listeners { bound, by_worker, sockets, files } = Listeners::open(plain.chain(secure), count, inherited)?;
-        let addresses: Arc<[Bound]> = bound.into();
+        let listeners = Listeners::bind(plain.chain(secure), count, inherited)?;
+        let Listeners { addresses, by_worker, sockets, files } = listeners;
+        let addresses: Arc<[Bound]> = addresses.into();
         let options = Arc::new(Options::new(settings));
         let (snapshots, _) = watch::channel(None);
         let (drain, _) = watch::channel(Drain::No);
@@ -144,6 +147,12 @@ impl DataPlane {
     pub fn apply(&mut self, snapshot: Arc<Snapshot>) {
         self.retired.push(Arc::clone(&snapshot));
         self.snapshots.send_replace(Some(snapshot));
+    }
+
+    /// Follows the snapshots that are applied.
+    #[must_use]
+    pub fn snapshots(&self) -> watch::Receiver<Option<Arc<Snapshot>>> {
+        self.snapshots.subscribe()
     }
 
     /// Whether all workers serve with a configuration.

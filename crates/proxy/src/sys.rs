@@ -239,8 +239,7 @@ impl Listener {
             match rustix::net::acceptfrom_with(&self.fd, flags) {
                 Ok((fd, peer)) => {
                     // A Unix client has a path, a name or nothing: none of it says who it is.
-                    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-                    return Ok(Accepted { fd, peer });
+                    return Ok(Accepted { fd, peer: peer.and_then(|peer| SocketAddr::try_from(peer).ok()) });
                 }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),

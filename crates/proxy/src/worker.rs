@@ -76,8 +76,8 @@ pub(crate) enum Drain {
 /// What a worker is started with.
 pub(crate) struct Start {
     pub(crate) options: Arc<Options>,
-    /// One for each entrance, or more.
     pub(crate) listeners: Vec<Listening>,
+    /// What holds at the listeners, by the numbers that those have.
     pub(crate) entrances: Arc<[Bound]>,
     pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
     pub(crate) drain: watch::Receiver<Drain>,
@@ -124,7 +124,7 @@ async fn serve(start: Start) -> std::io::Result<()> {
     let first = snapshots.wait_for(Option::is_some).await.map_err(std::io::Error::other)?.clone();
     worker.take_snapshot(first, &start.revision);
     let mut accepting = Vec::new();
-    for Listening { entrance, socket } in start.listeners {
+    for Listening { socket, entrance } in start.listeners {
         let listener = Listener::new(socket)?;
         accepting.push(tokio::task::spawn_local(accept(listener, entrance, Rc::clone(&worker), start.drain.clone())));
     }

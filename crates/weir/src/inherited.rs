@@ -38,7 +38,7 @@ impl Inherited {
     /// The sockets of the data plane.
     pub(crate) fn traffic(&mut self) -> Vec<ListenSocket> {
         let traffic = self.sockets.extract_if(.., |passed| TRAFFIC.contains(&passed.setting.as_str()));
-        let socket = |Passed { setting, asked, activated, socket }| ListenSocket { setting, asked, activated, socket };
+        let socket = |Passed { setting, asked, activated, socket }| ListenSocket { setting, asked, socket, activated };
         traffic.map(socket).collect()
     }
 
@@ -74,7 +74,7 @@ impl Listening {
     /// All sockets, for a process that takes them over.
     pub(crate) fn pass_on(&self, data_plane: &DataPlane) -> io::Result<Inheritance> {
         let mut sockets = Vec::new();
-        for ListenSocket { setting, asked, activated, socket } in data_plane.sockets()? {
+        for ListenSocket { setting, asked, socket, activated } in data_plane.sockets()? {
             sockets.push(Passed { setting, asked, activated, socket });
         }
         for passed in &self.servers {

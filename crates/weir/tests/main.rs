@@ -16,6 +16,7 @@ mod descriptors;
 mod dns;
 mod documentation;
 mod forwarding;
+mod health;
 mod http1;
 mod limits;
 mod listeners;

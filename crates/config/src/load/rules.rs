@@ -3,14 +3,16 @@
 //! They look at the tree rather than at the typed resource, so that they are reported together with everything else
 //! that is wrong with an item.
 
+use super::checks::prepare_checks;
 use crate::diagnostic::Diagnostic;
 use crate::node::{Kind, Node, push_index, push_name, quoted};
 use crate::resource::{NodeHost, node_from_key};
 use crate::settings::RouterMode;
+use crate::settings::UNIX;
 use crate::unsupported::{Place, take_out};
 
 /// A time limit that was probably meant in milliseconds.
-const SUSPICIOUS_SECONDS: f64 = 1000.0;
+pub(super) const SUSPICIOUS_SECONDS: f64 = 1000.0;
 
 /// Takes null fields away, with a warning each: null is no value. For `plugins` it is an empty mapping.
 pub(super) fn drop_nulls(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
@@ -169,6 +171,10 @@ pub(crate) fn prepare_upstream(node: &mut Node, path: &str, found: &mut Vec<Diag
         found.push(Diagnostic::warning(key.mark, field(path, "keepalive_pool"), message));
     }
     check_timeout(node, path, found);
+    check_what_checks_reach(node, path, found);
+    if let Some(checks) = node.get_mut("checks") {
+        prepare_checks(checks, &field(path, "checks"), found);
+    }
     if let Some(tls) = node.get_mut("tls") {
         drop_nulls(tls, &field(path, "tls"), found);
     }
@@ -267,6 +273,27 @@ fn prepare_nodes(nodes: &mut Node, path: &str, scheme_is_written: bool, found: &
             });
         }
         _ => {}
+    }
+}
+
+/// Health checks open connections of their own, over TCP and without a PROXY header: what needs another kind would be
+/// found dead.
+fn check_what_checks_reach(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
+    let Some((key, _)) = node.entry("checks") else { return };
+    let on_unix = |text: &str| text.starts_with(UNIX);
+    let nodes = node.get("nodes");
+    let by_key = nodes.and_then(Node::as_map).unwrap_or_default().iter().any(|(key, _)| on_unix(&key.text));
+    let mut hosts =
+        nodes.and_then(Node::as_seq).unwrap_or_default().iter().filter_map(|item| item.get("host")?.as_str());
+    let mut refuse = |feature: &str| {
+        let message = format!("not supported yet: health checks {feature}");
+        found.push(Diagnostic::error(key.mark, field(path, "checks"), message));
+    };
+    if by_key || hosts.any(on_unix) {
+        refuse("of a node on a Unix socket");
+    }
+    if node.get("proxy_protocol").is_some() {
+        refuse("together with proxy_protocol");
     }
 }
 

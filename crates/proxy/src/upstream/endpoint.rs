@@ -41,8 +41,8 @@ pub(crate) struct Choice {
 }
 
 impl Endpoint {
-    /// The address whose turn it is; `None` when a name has none yet.
-    pub(crate) fn choose(&self, now_ms: u64) -> Option<Choice> {
+    /// The address whose turn it is, one that is `usable` where there is such; `None` when a name has none yet.
+    pub(crate) fn choose(&self, now_ms: u64, usable: impl Fn(SocketAddr) -> bool) -> Option<Choice> {
         match self.host {
             NodeHost::Ip(ip) => return Some(Choice { addr: SocketAddr::new(ip, self.port), position: None }),
             NodeHost::Unix(_) => return Some(Choice { addr: UNIX_ADDR, position: None }),
@@ -50,7 +50,7 @@ impl Endpoint {
         }
         let addresses = self.addresses.load();
         let addresses = addresses.as_ref()?;
-        let turn = addresses.turn(now_ms)?;
+        let turn = addresses.turn(now_ms, usable)?;
         Some(Choice { addr: addresses.at(turn)?, position: (addresses.len() > 1).then_some(turn) })
     }
 
@@ -59,6 +59,15 @@ impl Endpoint {
         match &self.host {
             NodeHost::Unix(path) => NodeAddress::Unix(Arc::clone(path)),
             NodeHost::Ip(_) | NodeHost::Name(_) => NodeAddress::Tcp(addr),
+        }
+    }
+
+    /// All addresses there are now.
+    pub(crate) fn all_addrs(&self) -> Vec<SocketAddr> {
+        match self.host {
+            NodeHost::Ip(ip) => vec![SocketAddr::new(ip, self.port)],
+            NodeHost::Unix(_) => vec![UNIX_ADDR],
+            NodeHost::Name(_) => self.addresses.load().as_ref().map(|all| all.iter().collect()).unwrap_or_default(),
         }
     }
 
