@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `auth` | `basic-auth`, `key-auth` |
 //! | `traffic` | `limit-count` |
-//! | `transform` | `proxy-rewrite`, `response-rewrite` |
+//! | `transform` | `proxy-rewrite`, `response-rewrite`, `echo`, `gzip`, `brotli` |
 //! | `general` | `mocking` |
 //! | `observe` | `prometheus` |
 //!

@@ -7,11 +7,14 @@ use crate::auth::key_auth::KeyAuth;
 use crate::general::mocking::Mocking;
 use crate::observe::prometheus::Prometheus;
 use crate::traffic::limit_count::LimitCount;
+use crate::transform::brotli::Brotli;
+use crate::transform::echo::Echo;
+use crate::transform::gzip::Gzip;
 use crate::transform::proxy_rewrite::ProxyRewrite;
 use crate::transform::response_rewrite::ResponseRewrite;
 
 /// Every plugin, in the order of names.
 #[must_use]
 pub fn definitions() -> &'static [&'static dyn Definition] {
-    &[&BasicAuth, &KeyAuth, &LimitCount, &Mocking, &Prometheus, &ProxyRewrite, &ResponseRewrite]
+    &[&BasicAuth, &Brotli, &Echo, &Gzip, &KeyAuth, &LimitCount, &Mocking, &Prometheus, &ProxyRewrite, &ResponseRewrite]
 }

@@ -10,6 +10,7 @@ mod harness;
 
 mod budget;
 mod cli;
+mod coding;
 mod control;
 mod descriptors;
 mod dns;
