@@ -61,6 +61,12 @@ impl RequestCx<'_> {
         self.0.times.unix_ms
     }
 
+    /// The whole request body, decoded; `None` until it was collected because a hook returned [`Flow::AwaitBody`].
+    #[must_use]
+    pub fn body(&self) -> Option<&[u8]> {
+        self.0.request.body()
+    }
+
     /// Takes another address for the client's, and another port where one is known: from here on it is what variables,
     /// limits, logs and the upstream are told. The peer's own stays in [`Client::peer`].
     pub fn set_client_addr(&mut self, addr: IpAddr, port: Option<u16>) {
@@ -80,6 +86,12 @@ impl RequestCx<'_> {
     #[must_use]
     pub fn noted(&self, mark: Mark) -> Option<Note> {
         self.0.notes.get(mark)
+    }
+
+    /// Gives the request an id of its own, which is `$request_id` from here on.
+    pub fn set_request_id(&mut self, id: &[u8]) {
+        self.0.own_id.clear();
+        self.0.own_id.extend_from_slice(id);
     }
 
     /// The consumer found so far.
@@ -228,6 +240,18 @@ impl ResponseCx<'_> {
     #[must_use]
     pub fn response(&self) -> &Response {
         &self.0.response
+    }
+
+    /// The request.
+    #[must_use]
+    pub fn request(&self) -> &Request {
+        &self.0.request
+    }
+
+    /// What [`RequestCx::set_request_id`] set; empty when nothing did.
+    #[must_use]
+    pub fn request_id(&self) -> &[u8] {
+        &self.0.own_id
     }
 
     /// Where variables are read from.

@@ -58,6 +58,8 @@ pub struct Exchange {
     /// Room for a plugin to build a value in.
     pub scratch: Vec<u8>,
     pub(crate) notes: Notes,
+    /// The id that a plugin gave the request; empty: `request_id`.
+    pub(crate) own_id: Vec<u8>,
     pub(crate) request_id: OnceCell<[u8; 32]>,
     pub(crate) moment: OnceCell<Moment>,
 }
@@ -194,6 +196,7 @@ impl Default for Exchange {
             out: Vec::with_capacity(2 << 10),
             scratch: Vec::with_capacity(256),
             notes: Notes::default(),
+            own_id: Vec::new(),
             request_id: OnceCell::new(),
             moment: OnceCell::new(),
         }
@@ -217,6 +220,7 @@ impl Exchange {
         self.sent_head = 0;
         self.out.clear();
         self.notes.clear();
+        self.own_id.clear();
         self.request_id.take();
         self.moment.take();
     }
@@ -238,7 +242,7 @@ impl Exchange {
         self.response.buffer.shrink(BUFFER);
         self.response.head.fields.shrink(64, KEEP);
         self.response.forget_states();
-        for room in [&mut self.out, &mut self.scratch, &mut self.response.body] {
+        for room in [&mut self.out, &mut self.scratch, &mut self.own_id, &mut self.response.body] {
             room.clear();
             room.shrink_to(KEEP);
         }

@@ -22,7 +22,7 @@ mod tables;
 mod variables;
 
 pub use consumer::{Consumer, ConsumerMatch, Consumers};
-pub use context::{BodyCx, LogCx, RequestCx, ResponseCx, UpstreamCx};
+pub use context::{Answer, BodyCx, LogCx, RequestCx, ResponseCx, UpstreamCx};
 pub use definition::{AuthEntry, BuildCx, Credentials, Define, Definition, Invalid};
 pub use encoder::Encoder;
 pub use exchange::{AddrText, Client, Exchange, Times, Try, UpstreamInfo};
@@ -100,7 +100,8 @@ pub enum Flow {
     /// The plugin has to wait: [`Plugin::request_io`] is called.
     Suspend,
     /// The plugin needs the whole request body: it is collected, up to `limits.buffered_body` (413 above), and the same
-    /// hook is called again; [`RequestCx::body`] then has it. For the hooks of the request phases.
+    /// hook is called again (`rewrite` or `access` also after `request_io`); [`RequestCx::body`] then has it. For the
+    /// hooks of the request phases.
     AwaitBody,
     /// The plugin cannot decide; the request is refused.
     Abort(Failure),

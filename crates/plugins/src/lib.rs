@@ -3,9 +3,11 @@
 //! | group | plugins |
 //! |---|---|
 //! | `auth` | `basic-auth`, `key-auth` |
+//! | `security` | `cors`, `ip-restriction`, `referer-restriction`, `ua-restriction`, `uri-blocker` |
 //! | `traffic` | `limit-count` |
-//! | `transform` | `proxy-rewrite`, `response-rewrite`, `echo`, `gzip`, `brotli` |
-//! | `general` | `mocking` |
+//! | `transform` | `proxy-rewrite`, `response-rewrite`, `gzip`, `brotli`, `echo` |
+//! | `requests` | `request-validation` |
+//! | `general` | `fault-injection`, `mocking`, `request-id` |
 //! | `observe` | `prometheus` |
 //!
 //! A plugin is built once for each place in a configuration where it stands; everything that depends on the
@@ -15,9 +17,13 @@ mod auth;
 mod fields;
 mod general;
 mod observe;
+mod pattern;
 mod query;
 pub mod reference;
 pub mod registry;
+mod rejection;
+mod requests;
+mod security;
 mod traffic;
 mod transform;
 

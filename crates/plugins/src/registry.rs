@@ -4,8 +4,16 @@ use weir_plugin::Definition;
 
 use crate::auth::basic_auth::BasicAuth;
 use crate::auth::key_auth::KeyAuth;
+use crate::general::fault_injection::FaultInjection;
 use crate::general::mocking::Mocking;
+use crate::general::request_id::RequestId;
 use crate::observe::prometheus::Prometheus;
+use crate::requests::request_validation::RequestValidation;
+use crate::security::cors::Cors;
+use crate::security::ip_restriction::IpRestriction;
+use crate::security::referer_restriction::RefererRestriction;
+use crate::security::ua_restriction::UaRestriction;
+use crate::security::uri_blocker::UriBlocker;
 use crate::traffic::limit_count::LimitCount;
 use crate::transform::brotli::Brotli;
 use crate::transform::echo::Echo;
@@ -16,5 +24,24 @@ use crate::transform::response_rewrite::ResponseRewrite;
 /// Every plugin, in the order of names.
 #[must_use]
 pub fn definitions() -> &'static [&'static dyn Definition] {
-    &[&BasicAuth, &Brotli, &Echo, &Gzip, &KeyAuth, &LimitCount, &Mocking, &Prometheus, &ProxyRewrite, &ResponseRewrite]
+    &[
+        &BasicAuth,
+        &Brotli,
+        &Cors,
+        &Echo,
+        &FaultInjection,
+        &Gzip,
+        &IpRestriction,
+        &KeyAuth,
+        &LimitCount,
+        &Mocking,
+        &Prometheus,
+        &ProxyRewrite,
+        &RefererRestriction,
+        &RequestId,
+        &RequestValidation,
+        &ResponseRewrite,
+        &UaRestriction,
+        &UriBlocker,
+    ]
 }

@@ -5,6 +5,5 @@ mod coding;
 pub(crate) mod echo;
 mod edits;
 pub(crate) mod gzip;
-mod pattern;
 pub(crate) mod proxy_rewrite;
 pub(crate) mod response_rewrite;

@@ -16,6 +16,8 @@ use crate::upstream::PassHost;
 /// A request to be explained.
 #[derive(Debug, Clone)]
 pub struct ExplainRequest {
+    /// Whether it comes over TLS.
+    pub https: bool,
     /// The method.
     pub method: String,
     /// The Host.
@@ -108,6 +110,7 @@ impl Snapshot {
             addr: request.remote.to_canonical(),
             addr_text: AddrText::new(request.remote),
             peer: request.remote,
+            https: request.https,
             ..Client::default()
         };
         phases::find_route(&mut x, self);

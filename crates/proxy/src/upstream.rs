@@ -6,6 +6,7 @@ pub(crate) mod endpoint;
 mod lookup;
 pub(crate) mod pool;
 pub(crate) mod resolve;
+pub(crate) mod stream;
 
 use std::sync::Arc;
 

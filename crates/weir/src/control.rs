@@ -82,7 +82,12 @@ pub(crate) async fn serve(gateway: Gateway) -> anyhow::Result<()> {
 
     let mut addresses = String::new();
     for addr in data_plane.addresses() {
-        addresses.push_str(&format!("listening on http://{addr}\n"));
+        let (scheme, remark) = match addr.tls {
+            true if snapshot.is_self_signed() => ("https", " (self-signed: there are no ssls)"),
+            true => ("https", ""),
+            false => ("http", ""),
+        };
+        addresses.push_str(&format!("listening on {scheme}://{}{remark}\n", addr.address));
     }
     // Only `apply` and freeing write; nothing does once the drain has begun.
     let data_plane = Arc::new(RwLock::new(data_plane));

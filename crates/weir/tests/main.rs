@@ -8,6 +8,7 @@
 
 mod harness;
 
+mod bodies;
 mod budget;
 mod cli;
 mod coding;
@@ -29,6 +30,7 @@ mod retries;
 mod routing;
 mod streaming;
 mod strict;
+mod tls;
 mod upstreams;
 mod workers;
 mod workspace;

@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Id, Labels, Origin};
+use super::{Id, Labels, Origin, Secret};
 use crate::node::Node;
 
 /// Where requests go: nodes and how to speak to them.
@@ -57,6 +57,9 @@ pub struct Upstream {
     /// What is spoken to the nodes.
     #[serde(default)]
     pub scheme: Scheme,
+    /// How TLS is spoken with `scheme: https`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<UpstreamTls>,
     /// Which Host the nodes see.
     #[serde(default)]
     pub pass_host: PassHost,
@@ -87,6 +90,28 @@ pub enum Scheme {
     /// HTTP/1.1 without TLS; port 80 where a node has none.
     #[default]
     Http,
+    /// HTTP/1.1 over TLS; port 443 where a node has none. The name asked for (SNI) is the Host that the node sees.
+    Https,
+}
+
+/// How TLS is spoken to the nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct UpstreamTls {
+    /// A certificate to show to the nodes, in PEM, with the intermediate ones after it. Needs `client_key`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 128, max = 65536))]
+    pub client_cert: Option<String>,
+    /// Its private key in PEM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 64, max = 65536))]
+    pub client_key: Option<Secret>,
+    /// The same by the id of an item of `ssls` with `type: client`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_cert_id: Option<Id>,
+    /// Whether the certificates of the nodes are verified: by an authority of `tls.trusted_certificate` in the settings
+    /// and for the name asked for. Off unless asked for, as in APISIX.
+    pub verify: bool,
 }
 
 /// Which Host the nodes see.
@@ -216,6 +241,7 @@ impl Scheme {
     pub const fn default_port(self) -> u16 {
         match self {
             Self::Http => 80,
+            Self::Https => 443,
         }
     }
 }

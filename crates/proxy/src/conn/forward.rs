@@ -10,26 +10,24 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 use weir_plugin::{Exchange, Failure, Side, Try};
-use weir_telemetry::metrics::{ClientError, UpstreamState};
+use weir_telemetry::metrics::UpstreamState;
 use weir_wire::Reject;
 use weir_wire::head::Framing;
 use weir_wire::method::Method;
 
+use super::body::{BODY_LATE, BODY_TOO_LARGE, CLIENT_WENT_AWAY, Pace, refused_body};
 use super::h1::{ClientStream, Connection, Next};
 use crate::phases;
 use crate::relay::{self, Encode, Pump};
 use crate::snapshot::{Local, Route};
-use crate::sys::Socket;
 use crate::timer::Timer;
 use crate::upstream::pool::Connection as Node;
+use crate::upstream::stream::NodeStream;
 use crate::upstream::{Node as NodeConfig, Timeouts, Upstream};
 use crate::worker::Worker;
 
 /// Most interim (1xx) responses passed on for one request.
 const MAX_INTERIM: u32 = 64;
-
-/// The client has closed the connection before it had its answer; nginx's status for that.
-const CLIENT_WENT_AWAY: Reject = Reject::new(499, "client went away");
 
 /// A node that has sent the head of its response. It is lent and not handed on: each hand it went through would hold a
 /// place for it in the memory of every connection.
@@ -86,21 +84,10 @@ impl<S: ClientStream> Connection<S> {
             }
         }
         x.times.upstream_end = x.times.now;
-        if failure.side == Side::Client {
-            // The request itself was broken; its connection cannot be used any more.
-            x.request.head.keep_alive = false;
-            self.worker.recorder.client_error(match failure.status {
-                408 => ClientError::BodyTimeout,
-                413 => ClientError::BodyTooLarge,
-                499 => ClientError::Aborted,
-                _ => ClientError::BadRequest,
-            });
-            if failure.status == 499 {
-                x.response.begin(499, weir_plugin::Origin::Failed(failure));
-                return Next::Close;
-            }
+        match failure.side {
+            Side::Client => self.fail_body(x, local, Reject::new(failure.status, failure.reason)).await,
+            _ => self.fail(x, local, failure).await,
         }
-        self.fail(x, local, failure).await
     }
 
     /// One node: over a kept connection, and if that turns out to be closed, over a new one.
@@ -118,13 +105,13 @@ impl<S: ClientStream> Connection<S> {
         phases::before_upstream(x, &local.snapshot).map_err(Ended::final_)?;
         let now = self.timer.now();
         let choice = config.endpoint.choose(now);
-        let pools = &self.worker.pools;
-        let mut kept = choice.and_then(|c| pools.take(&config.endpoint, c.addr, now, &self.worker.recorder));
+        let (pools, host) = (&self.worker.pools, head::host_for(x, upstream, config));
+        let mut kept = choice.and_then(|c| pools.take(&config.endpoint, c.addr, host, now, &self.worker.recorder));
         loop {
             let reused = kept.is_some();
             let node = match kept.take() {
                 Some(node) => node,
-                None => self.connect(x, config, choice, timeouts.connect).await.map_err(|f| Ended {
+                None => self.connect(x, upstream, config, choice, timeouts.connect).await.map_err(|f| Ended {
                     failure: f,
                     again: true,
                     stale: false,
@@ -194,7 +181,7 @@ impl<S: ClientStream> Connection<S> {
                     break Ended { failure: Failure::upstream(502, reason), again: true, stale: true };
                 }
                 Got::Late if upload.is_running() && upload.waits_for_client() => {
-                    break Ended::final_(Reject::new(408, "request body not received in time"));
+                    break Ended::final_(BODY_LATE);
                 }
                 Got::Late if upload.is_running() => {
                     break Ended { failure: Failure::upstream(504, "send timed out"), again: true, stale: false };
@@ -290,10 +277,7 @@ struct Upload {
     send_ms: u64,
     body_ms: u64,
     body_size: u64,
-    rate: u64,
-    /// When the least rate begins to count, on the timer's clock; and when the body began.
-    rate_from: u64,
-    began: u64,
+    pace: Pace,
 }
 
 /// Whom an upload waits for.
@@ -309,7 +293,6 @@ impl Upload {
         let head = &x.request.head;
         let encode = if head.framing == Framing::Chunked { Encode::Chunked } else { Encode::Plain };
         let options = &worker.options;
-        let began = worker.timers.now();
         x.scratch.clear();
         Self {
             pump: Pump::new(head.framing, encode, head.len),
@@ -322,9 +305,7 @@ impl Upload {
             send_ms,
             body_ms: options.body_ms,
             body_size: options.body_size,
-            rate: options.body_rate,
-            rate_from: began + options.body_rate_grace,
-            began,
+            pace: Pace::new(worker),
         }
     }
 
@@ -333,7 +314,7 @@ impl Upload {
     }
 
     fn check_size(&self) -> Result<(), Reject> {
-        if self.pump.taken > self.body_size { Err(Reject::new(413, "request body too large")) } else { Ok(()) }
+        if self.pump.taken > self.body_size { Err(BODY_TOO_LARGE) } else { Ok(()) }
     }
 
     fn waits_for_client(&self) -> bool {
@@ -353,7 +334,7 @@ impl Upload {
         &mut self,
         cx: &mut std::task::Context<'_>,
         client: &mut C,
-        node: &mut Socket,
+        node: &mut NodeStream,
         buffer: &mut weir_wire::buffer::Buffer,
         timer: &Timer,
     ) -> Poll<Result<(), Reject>> {
@@ -366,7 +347,7 @@ impl Upload {
                 // The node may have answered before it closed: the answer is looked for.
                 Poll::Ready(Err(_)) => {
                     self.running = false;
-                    self.pump.dropped |= self.sent > 0;
+                    self.pump.dropped |= self.sent > 0 && !self.pump.is_complete();
                     return Poll::Ready(Ok(()));
                 }
                 Poll::Ready(Ok(())) if self.pump.is_complete() => {
@@ -387,10 +368,7 @@ impl Upload {
             self.waits = Waits::Nobody;
             self.pump.refill(buffer, &mut self.stage)?;
             self.check_size()?;
-            let now = timer.now();
-            if self.rate > 0 && now > self.rate_from && self.received * 1000 < (now - self.began) * self.rate {
-                return Poll::Ready(Err(Reject::new(408, "request body too slow")));
-            }
+            self.pace.check(self.received, timer.now())?;
         }
     }
 
@@ -415,8 +393,4 @@ fn end_try(x: &mut Exchange, worker: &Worker, status: u16) {
 
 fn client_gone() -> Failure {
     refused_body(CLIENT_WENT_AWAY)
-}
-
-fn refused_body(reject: Reject) -> Failure {
-    Failure { status: reject.status, side: Side::Client, reason: reject.reason }
 }

@@ -11,6 +11,7 @@ use arc_swap::ArcSwapOption;
 use weir_config::{NodeAddr, NodeHost};
 
 use super::addresses::{Addresses, Place};
+use crate::tls::client::{Setup, SetupKey};
 
 /// A node's host and port, and what its name stands for.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub(crate) struct Endpoint {
     pub(crate) host: NodeHost,
     /// Its port; without meaning where it comes with the addresses.
     pub(crate) port: u16,
+    /// How TLS is set up with it.
+    pub(crate) tls: Option<Arc<Setup>>,
     /// `None` until a name was resolved for the first time.
     addresses: ArcSwapOption<Addresses>,
 }
@@ -71,6 +74,9 @@ impl Endpoint {
     }
 }
 
+/// What endpoints differ in: host, port, and how TLS is set up.
+type Key = (NodeHost, u16, Option<SetupKey>);
+
 /// All endpoints of the running configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Endpoints {
@@ -79,7 +85,7 @@ pub(crate) struct Endpoints {
 
 #[derive(Debug, Default)]
 struct Inner {
-    by_node: HashMap<(NodeHost, u16), Weak<Endpoint>>,
+    by_node: HashMap<Key, Weak<Endpoint>>,
     /// Numbers of endpoints that are gone.
     free: Vec<u32>,
     count: u32,
@@ -87,9 +93,9 @@ struct Inner {
 
 impl Endpoints {
     /// The endpoint of a node.
-    pub(crate) fn get(&self, node: &NodeAddr) -> Arc<Endpoint> {
+    pub(crate) fn get(&self, node: &NodeAddr, tls: Option<&(SetupKey, Arc<Setup>)>) -> Arc<Endpoint> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (node.host.clone(), node.port);
+        let key = (node.host.clone(), node.port, tls.map(|(key, _)| key.clone()));
         if let Some(found) = inner.by_node.get(&key).and_then(Weak::upgrade) {
             return found;
         }
@@ -97,8 +103,13 @@ impl Endpoints {
             inner.count += 1;
             inner.count - 1
         });
-        let made =
-            Arc::new(Endpoint { id, host: node.host.clone(), port: node.port, addresses: ArcSwapOption::empty() });
+        let made = Arc::new(Endpoint {
+            id,
+            host: node.host.clone(),
+            port: node.port,
+            tls: tls.map(|(_, setup)| Arc::clone(setup)),
+            addresses: ArcSwapOption::empty(),
+        });
         inner.by_node.insert(key, Arc::downgrade(&made));
         made
     }
@@ -106,7 +117,7 @@ impl Endpoints {
     /// The endpoints with a name to resolve.
     pub(crate) fn named(&self) -> Vec<Arc<Endpoint>> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_name = |(host, _): &&(NodeHost, u16)| matches!(host, NodeHost::Name(_));
+        let is_name = |(host, ..): &&Key| matches!(host, NodeHost::Name(_));
         inner.by_node.iter().filter(|(k, _)| is_name(k)).filter_map(|(_, e)| e.upgrade()).collect()
     }
 

@@ -8,12 +8,12 @@ use std::sync::{Arc, Weak};
 use weir_telemetry::metrics::{Label, Recorder, UpstreamState};
 
 use super::endpoint::Endpoint;
-use crate::sys::Socket;
+use super::stream::NodeStream;
 
 /// A connection to a node.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) stream: Socket,
+    pub(crate) stream: NodeStream,
     /// The node's address.
     pub(crate) addr: SocketAddr,
     /// Requests sent on it so far.
@@ -62,11 +62,13 @@ impl Pools {
         Self { pools: RefCell::default(), idle: Cell::new(0), max_idle }
     }
 
-    /// Takes an idle connection to an address of a node, if there is one that still stands.
+    /// Takes an idle connection to an address of a node, if there is one that still stands. With TLS it has to be one
+    /// that asked for the same `host`.
     pub(crate) fn take(
         &self,
         endpoint: &Arc<Endpoint>,
         addr: SocketAddr,
+        host: &[u8],
         now: u64,
         recorder: &Recorder,
     ) -> Option<Connection> {
@@ -75,8 +77,11 @@ impl Pools {
         if !std::ptr::eq(pool.owner.as_ptr(), Arc::as_ptr(endpoint)) {
             return None;
         }
-        // Of a node with one address, this is always the last.
-        while let Some(at) = pool.idle.iter().rposition(|idle| idle.connection.addr == addr) {
+        let fits = |idle: &Idle| {
+            idle.connection.addr == addr && (endpoint.tls.is_none() || idle.connection.stream.is_for(host))
+        };
+        // Of a node with one address and without TLS, this is always the last.
+        while let Some(at) = pool.idle.iter().rposition(fits) {
             let idle = pool.idle.remove(at);
             self.idle.set(self.idle.get() - 1);
             if idle.until > now && idle.connection.stream.is_quiet() {

@@ -1,5 +1,6 @@
 //! What the black-box tests start and talk to: the real binary, origins, raw clients.
 
+mod certificate;
 mod client;
 mod gateway;
 mod message;
@@ -7,6 +8,7 @@ mod nginx;
 mod origin;
 mod process;
 
+pub(crate) use certificate::{Authority, Certificate, Kind};
 pub(crate) use client::{RawClient, chunked, get, post};
 pub(crate) use gateway::{Gateway, Reload, Start, replace, weir};
 pub(crate) use message::{Fault, Fields, Framing, Request, Response};

@@ -23,15 +23,24 @@ const ATTEMPTS: usize = 20;
 impl Nginx {
     /// Starts nginx with these directives in its `server` block. `FOLDER` stands for a folder of its own.
     pub(crate) fn start(server: &str) -> Self {
+        Self::listening("", server)
+    }
+
+    /// As [`Nginx::start`], with TLS; the directives name the certificate.
+    pub(crate) fn start_tls(server: &str) -> Self {
+        Self::listening(" ssl", server)
+    }
+
+    fn listening(how: &str, server: &str) -> Self {
         for _ in 0..ATTEMPTS {
-            if let Some(nginx) = Self::try_start(server) {
+            if let Some(nginx) = Self::try_start(how, server) {
                 return nginx;
             }
         }
         panic!("nginx did not start on any of {ATTEMPTS} free ports");
     }
 
-    fn try_start(server: &str) -> Option<Self> {
+    fn try_start(how: &str, server: &str) -> Option<Self> {
         let folder = tempfile::tempdir().expect("create a folder");
         let path = folder.path().display().to_string();
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
@@ -43,7 +52,7 @@ impl Nginx {
                access_log off; default_type text/plain; keepalive_requests 1000000; client_max_body_size 0;\n\
                client_body_temp_path {path}/body; proxy_temp_path {path}/proxy; fastcgi_temp_path {path}/fastcgi;\n\
                uwsgi_temp_path {path}/uwsgi; scgi_temp_path {path}/scgi;\n\
-               server {{ listen {addr}; root {path};\n{server}\n}}\n}}\n"
+               server {{ listen {addr}{how}; root {path};\n{server}\n}}\n}}\n"
         );
         let file = folder.path().join("nginx.conf");
         fs::write(&file, config).expect("write nginx's configuration");

@@ -1,22 +1,28 @@
 //! Opening a connection to a node. Of a name with several addresses, the next one is tried when one fails or takes its
 //! time, and the first to connect wins (RFC 8305).
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use weir_plugin::{Exchange, Failure, Side};
 use weir_telemetry::metrics::UpstreamState;
 
+use super::head;
 use crate::conn::h1::{ClientStream, Connection};
 use crate::sys::Socket;
 use crate::timer::Timer;
-use crate::upstream::Node as NodeConfig;
+use crate::tls;
+use crate::tls::client::Setup;
+use crate::tls::stream::TlsStream;
 use crate::upstream::addresses::Addresses;
 use crate::upstream::endpoint::Choice;
 use crate::upstream::pool::Connection as Node;
+use crate::upstream::stream::{NodeStream, NodeTls};
+use crate::upstream::{Node as NodeConfig, Upstream};
 
 /// How long an address has before the next one is tried beside it, in milliseconds (RFC 8305 section 5).
 const HEAD_START_MS: u64 = 250;
@@ -26,6 +32,7 @@ impl<S: ClientStream> Connection<S> {
     pub(super) async fn connect(
         &mut self,
         x: &mut Exchange,
+        upstream: &Upstream,
         config: &NodeConfig,
         choice: Option<Choice>,
         timeout: u64,
@@ -47,7 +54,50 @@ impl<S: ClientStream> Connection<S> {
         tell_node(x, addr, &self.worker);
         self.worker.recorder.upstream_opened(UpstreamState::Active);
         let node = self.worker.recorder.labels().intern(&addr.ip().to_string());
+        let stream = match &config.endpoint.tls {
+            None => NodeStream::Plain(stream),
+            Some(setup) => match Box::pin(self.shake_hands(x, upstream, config, setup, stream)).await {
+                Ok(stream) => stream,
+                Err(failure) => {
+                    self.worker.recorder.upstream_closed(UpstreamState::Active);
+                    return Err(failure);
+                }
+            },
+        };
         Ok(Node { stream, addr, requests: 0, node })
+    }
+
+    /// Sets TLS up on a connection, within what is left of the time to connect. The name asked for is the Host the node
+    /// is sent.
+    async fn shake_hands(
+        &mut self,
+        x: &Exchange,
+        upstream: &Upstream,
+        config: &NodeConfig,
+        setup: &Setup,
+        socket: Socket,
+    ) -> Result<NodeStream, Failure> {
+        let host = head::host_for(x, upstream, config);
+        let session = setup.session(host).map_err(|reason| Failure::upstream(502, reason))?;
+        let mut stream = TlsStream::new(socket, session, Vec::new());
+        let (timer, turns) = (&self.timer, &self.worker.turns);
+        let done = {
+            let mut shaking = pin!(tls::shake_hands(&mut stream, turns));
+            poll_fn(|cx| match shaking.as_mut().poll(cx) {
+                Poll::Ready(done) => Poll::Ready(Some(done)),
+                Poll::Pending => timer.poll_expired(cx).map(|()| None),
+            })
+            .await
+        };
+        match done {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                tracing::warn!(node = %config.endpoint.host, %error, "TLS handshake with a node failed");
+                return Err(Failure::upstream(502, "TLS handshake failed"));
+            }
+            None => return Err(Failure::upstream(504, "TLS handshake timed out")),
+        }
+        Ok(NodeStream::Tls(Box::new(NodeTls { stream, host: host.into() })))
     }
 }
 

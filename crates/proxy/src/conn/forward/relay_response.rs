@@ -308,6 +308,9 @@ impl<S: ClientStream> Connection<S> {
         }
         let end = upload.pump.position();
         upload.give_back(x);
+        if broke.is_some() {
+            self.stream.abort();
+        }
         match broke {
             None => self.after(keep, end),
             Some(Broke::Client(reason)) => {
