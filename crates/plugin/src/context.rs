@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use weir_expr::{Source, Value, Variable};
 use weir_telemetry::metrics::Recorder;
+use weir_wire::head::Framing;
 use weir_wire::name::FieldName;
 
 use crate::consumer::ConsumerMatch;
@@ -65,6 +66,17 @@ impl RequestCx<'_> {
     #[must_use]
     pub fn body(&self) -> Option<&[u8]> {
         self.0.request.body()
+    }
+
+    /// Sets how many bytes the request body may have, in place of `limits.body_size`; 0: any number. What is longer is
+    /// refused with 413, at once when its length is announced, else on its way.
+    pub fn limit_body(&mut self, bytes: u64) -> Flow {
+        let limit = if bytes == 0 { u64::MAX } else { bytes };
+        self.0.body_limit = limit;
+        match self.0.request.head.framing {
+            Framing::Length(length) if length > limit => Flow::Abort(Failure::BODY_TOO_LARGE),
+            _ => Flow::Continue,
+        }
     }
 
     /// Takes another address for the client's, and another port where one is known: from here on it is what variables,

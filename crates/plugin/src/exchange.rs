@@ -47,6 +47,8 @@ pub struct Exchange {
     pub times: Times,
     /// Whether somebody looks at the times; else the clock is read once a request.
     pub timed: bool,
+    /// Most bytes that the request body may have, framing not counted; `u64::MAX`: any number.
+    pub body_limit: u64,
     /// Bytes received from the client for this request so far.
     pub received: u64,
     /// Bytes sent to the client for this response so far.
@@ -190,6 +192,7 @@ impl Default for Exchange {
             upstream: UpstreamInfo::default(),
             times: Times::default(),
             timed: false,
+            body_limit: u64::MAX,
             received: 0,
             sent: 0,
             sent_head: 0,

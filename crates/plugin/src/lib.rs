@@ -146,6 +146,9 @@ impl Side {
 }
 
 impl Failure {
+    /// The request body is longer than a limit allows: 413.
+    pub const BODY_TOO_LARGE: Self = Self { status: 413, side: Side::Client, reason: "request body too large" };
+
     /// A plugin or the gateway failed: 500.
     #[must_use]
     pub const fn internal(reason: &'static str) -> Self {

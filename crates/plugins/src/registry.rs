@@ -3,11 +3,15 @@
 use weir_plugin::Definition;
 
 use crate::auth::basic_auth::BasicAuth;
+use crate::auth::hmac_auth::HmacAuth;
+use crate::auth::jwt_auth::JwtAuth;
 use crate::auth::key_auth::KeyAuth;
 use crate::general::fault_injection::FaultInjection;
 use crate::general::mocking::Mocking;
 use crate::general::request_id::RequestId;
 use crate::observe::prometheus::Prometheus;
+use crate::requests::client_control::ClientControl;
+use crate::requests::real_ip::RealIp;
 use crate::requests::request_validation::RequestValidation;
 use crate::security::cors::Cors;
 use crate::security::ip_restriction::IpRestriction;
@@ -27,16 +31,20 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
     &[
         &BasicAuth,
         &Brotli,
+        &ClientControl,
         &Cors,
         &Echo,
         &FaultInjection,
         &Gzip,
+        &HmacAuth,
         &IpRestriction,
+        &JwtAuth,
         &KeyAuth,
         &LimitCount,
         &Mocking,
         &Prometheus,
         &ProxyRewrite,
+        &RealIp,
         &RefererRestriction,
         &RequestId,
         &RequestValidation,

@@ -24,6 +24,9 @@ mod descriptors;
 mod error_log;
 mod explain;
 mod failure;
+mod handover;
+mod inherited;
+mod keeper;
 mod metrics_server;
 mod names;
 mod reload;
@@ -32,6 +35,8 @@ mod run;
 mod server;
 mod settings;
 mod status_server;
+mod systemd;
+mod upgrade;
 mod watch;
 
 use std::process::ExitCode;

@@ -8,14 +8,19 @@ use tokio::net::TcpListener;
 use tokio::sync::RwLock;
 use weir_proxy::DataPlane;
 
-use crate::server::{Page, serve, text};
+use crate::server::{Leaving, Page, serve, text};
 
 /// Whether the gateway is finishing what it has and takes nothing more.
 pub(crate) type Draining = Arc<AtomicBool>;
 
 /// Serves the two pages. `/status` is answered 200 as long as the process works; `/status/ready` only while every
 /// worker has a configuration and none is draining.
-pub(crate) async fn run(listener: TcpListener, data_plane: Arc<RwLock<DataPlane>>, draining: Draining) {
+pub(crate) async fn run(
+    listener: TcpListener,
+    leaving: Leaving,
+    data_plane: Arc<RwLock<DataPlane>>,
+    draining: Draining,
+) {
     let page = move |path: String| {
         let (data_plane, draining) = (Arc::clone(&data_plane), Arc::clone(&draining));
         async move {
@@ -30,7 +35,7 @@ pub(crate) async fn run(listener: TcpListener, data_plane: Arc<RwLock<DataPlane>
             }
         }
     };
-    serve(listener, page).await;
+    serve(listener, leaving, page).await;
 }
 
 fn ok() -> Response<Page> {

@@ -304,7 +304,7 @@ impl Upload {
             waits: Waits::Nobody,
             send_ms,
             body_ms: options.body_ms,
-            body_size: options.body_size,
+            body_size: x.body_limit,
             pace: Pace::new(worker),
         }
     }
