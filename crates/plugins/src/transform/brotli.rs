@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{BuildCx, Define, Encoder, Failure, Flow, Invalid, Phases, Plugin, ResponseCx};
 
-use super::coding::{Terms, TermsConf, Types};
+use super::coding::{Room, Terms, TermsConf, Types};
 
 /// The definition.
 #[derive(Debug)]
@@ -29,11 +29,11 @@ pub(crate) struct Conf {
     /// What bodies are: 0 anything, 1 text in UTF-8, 2 fonts in WOFF 2.0.
     #[schemars(range(max = 2))]
     mode: u8,
-    /// From 0, the fastest, to 11, the smallest. From 10 on it takes a hundred times as long as 5.
+    /// From 0, the fastest, to 11, the smallest. From 10 on it takes many times as long as before.
     #[schemars(range(max = 11))]
     comp_level: u8,
-    /// Logarithm of the window, 10 to 24; 0 is 22. A window of 2^lgwin bytes is the larger part of the memory that a
-    /// response under way takes, and no larger than its body where the length is known beforehand.
+    /// Logarithm of the window, 10 to 24; 0 is 22. Where the length of a body is known beforehand, a smaller one is taken
+    /// for a small body.
     #[schemars(range(max = 24))]
     lgwin: u8,
     /// Logarithm of the input block, 16 to 24; 0 lets the coding choose.
@@ -74,7 +74,11 @@ becomes a weak one; `Content-Length`, `Accept-Ranges` and digests go.
 
 A body of unknown length is sent on piece by piece as it comes, so events and other long-running streams arrive at once; \
 with a known length pieces are put together for better compression. Where `gzip` stands beside it and the client takes \
-both, `brotli` goes first.";
+both, `brotli` goes first.
+
+A response under way takes memory by `comp_level` (0.2 MiB up to 1, 1 MiB up to 4, 2.5 MiB up to 6, 8.5 MiB for 7, 17 MiB \
+for 8, 33 MiB for 9) and twice its window; from 10 on ten times its window. All encoders of a worker have 256 MiB, and \
+what comes beyond is sent as it is.";
     const EXAMPLE: &'static str = "\
 types: [text/html, application/json]
 comp_level: 4
@@ -87,6 +91,10 @@ vary: true
     fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
         let mut faults = conf.terms().check();
         faults.extend(conf.logarithms().err());
+        if (10..CHEAP_WINDOW).contains(&conf.lgwin) && TABLES.contains(&conf.comp_level) {
+            let message = "with comp_level 5 to 9 a window below 17 takes more memory, not less: 33 MiB a response";
+            faults.push(Invalid::warning("lgwin", message));
+        }
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
@@ -126,9 +134,11 @@ impl Conf {
     }
 }
 
-/// Logarithms of windows: the coding's own default, and the least.
+/// Logarithms of windows: the coding's own default, and the least that has not the largest tables of all at the levels
+/// that have tables.
 const DEFAULT_WINDOW: u8 = 22;
-const LEAST_WINDOW: i32 = 10;
+const CHEAP_WINDOW: u8 = 17;
+const TABLES: std::ops::RangeInclusive<u8> = 5..=9;
 
 /// Bytes of output that are handed on at once.
 const OUTPUT: usize = 16 << 10;
@@ -143,9 +153,39 @@ impl Plugin for Compressing {
     fn encode(&self, cx: &mut ResponseCx<'_>) -> Flow {
         if self.terms.hold(cx, &[b"br"]) {
             let length = cx.response().content_length();
-            cx.encode_body(b"br", Box::new(Stream::new(&self.params, length)));
+            let params = fitted(&self.params, length);
+            if let Some(room) = Room::take(memory(&params)) {
+                cx.encode_body(b"br", Box::new(Stream::new(&params, length.is_none(), room)));
+            }
         }
         Flow::Continue
+    }
+}
+
+/// The parameters for a body of this length: a smaller window does for a small body.
+fn fitted(params: &BrotliEncoderParams, length: Option<u64>) -> BrotliEncoderParams {
+    let mut params = params.clone();
+    if let Some(length) = length {
+        let enough = u64::BITS.saturating_sub(length.leading_zeros()) as i32;
+        params.lgwin = params.lgwin.min(enough.max(i32::from(CHEAP_WINDOW)));
+        params.size_hint = usize::try_from(length).unwrap_or(usize::MAX);
+    }
+    params
+}
+
+/// Bytes that a stream takes, as measured: hash tables, and a ring of two windows.
+fn memory(params: &BrotliEncoderParams) -> u64 {
+    const KIB: u64 = 1 << 10;
+    let window = 1u64 << params.lgwin.clamp(0, 24);
+    let cheap = params.lgwin >= i32::from(CHEAP_WINDOW);
+    match params.quality {
+        ..=1 => 256 * KIB,
+        2..=4 => 1024 * KIB + 2 * window,
+        5 | 6 if cheap => 2560 * KIB + 2 * window,
+        7 if cheap => 8704 * KIB + 2 * window,
+        8 if cheap => 17_408 * KIB + 2 * window,
+        5..=9 => 33_792 * KIB + 2 * window,
+        _ => 1024 * KIB + 10 * window,
     }
 }
 
@@ -155,6 +195,7 @@ struct Stream {
     writer: Option<CompressorWriter<Vec<u8>>>,
     /// Whether each piece is to reach the client at once.
     streaming: bool,
+    _room: Room,
 }
 
 impl fmt::Debug for Stream {
@@ -164,15 +205,8 @@ impl fmt::Debug for Stream {
 }
 
 impl Stream {
-    /// With the length of the body, where it is known: a smaller window does for a small body.
-    fn new(params: &BrotliEncoderParams, length: Option<u64>) -> Self {
-        let mut params = params.clone();
-        if let Some(length) = length {
-            let enough = u64::BITS.saturating_sub(length.leading_zeros()) as i32;
-            params.lgwin = params.lgwin.min(enough.max(LEAST_WINDOW));
-            params.size_hint = usize::try_from(length).unwrap_or(usize::MAX);
-        }
-        Self { writer: Some(CompressorWriter::with_params(Vec::new(), OUTPUT, &params)), streaming: length.is_none() }
+    fn new(params: &BrotliEncoderParams, streaming: bool, room: Room) -> Self {
+        Self { writer: Some(CompressorWriter::with_params(Vec::new(), OUTPUT, params)), streaming, _room: room }
     }
 }
 
@@ -197,7 +231,7 @@ impl Encoder for Stream {
 
 #[cfg(test)]
 mod tests {
-    use super::{BrotliEncoderParams, Stream};
+    use super::{BrotliEncoderParams, Room, Stream, fitted, memory};
     use std::io::Read;
     use weir_plugin::Encoder;
 
@@ -216,7 +250,8 @@ mod tests {
                 [(1 << 20, true, 6, 19), (4096, false, 0, 10), (1000, true, 11, 18), (5000, false, 5, 22)]
             {
                 let params = BrotliEncoderParams { quality, lgwin: window, ..BrotliEncoderParams::default() };
-                let mut stream = Stream::new(&params, known.then_some(body.len() as u64));
+                let params = fitted(&params, known.then_some(body.len() as u64));
+                let mut stream = Stream::new(&params, !known, Room::take(memory(&params)).expect("room"));
                 let mut sent = Vec::new();
                 let mut given = 0;
                 for piece in body.chunks(size) {

@@ -1,7 +1,9 @@
-//! What `gzip` and `brotli` have in common: which responses are encoded, and for whom.
+//! What `gzip` and `brotli` have in common: which responses are encoded, for whom, and how many at once.
+
+use std::cell::Cell;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use weir_config::Severity;
 use weir_plugin::{Invalid, ResponseCx};
 use weir_wire::method::Method;
@@ -9,7 +11,7 @@ use weir_wire::name::{FieldName, Known};
 use weir_wire::{status, trim_ows};
 
 /// Media types, or all of them.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub(crate) enum Types {
     /// `*`: all.
@@ -19,7 +21,7 @@ pub(crate) enum Types {
 }
 
 /// `*`
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Deserialize, Serialize, JsonSchema)]
 pub(crate) enum Star {
     /// Any type.
     #[serde(rename = "*")]
@@ -132,6 +134,35 @@ impl Terms {
     }
 }
 
+/// Memory that the encoders of one worker may take together. What comes beyond is sent as it is: no client depends on a
+/// coding.
+pub(super) const ENCODER_MEMORY: u64 = 256 << 20;
+
+thread_local! {
+    static TAKEN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// An encoder's part of [`ENCODER_MEMORY`], until it is dropped.
+#[derive(Debug)]
+pub(super) struct Room(u64);
+
+impl Room {
+    /// So many bytes, if there are.
+    pub(super) fn take(bytes: u64) -> Option<Self> {
+        let taken = TAKEN.get() + bytes;
+        (taken <= ENCODER_MEMORY).then(|| {
+            TAKEN.set(taken);
+            Self(bytes)
+        })
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        TAKEN.set(TAKEN.get().saturating_sub(self.0));
+    }
+}
+
 fn is_identity(coding: &[u8]) -> bool {
     let coding = trim_ows(coding);
     coding.is_empty() || coding.eq_ignore_ascii_case(b"identity")
@@ -173,7 +204,19 @@ fn is_above_zero(weight: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::accepts;
+    use super::{ENCODER_MEMORY, Room, accepts};
+
+    #[test]
+    fn encoders_have_so_much_memory_together() {
+        let half = ENCODER_MEMORY / 2;
+        let (first, second) = (Room::take(half), Room::take(half));
+        assert!(first.is_some() && second.is_some() && Room::take(1).is_none());
+        drop(first);
+        assert!(Room::take(half).is_some());
+        drop(second);
+        assert!(Room::take(ENCODER_MEMORY).is_some());
+        assert!(Room::take(ENCODER_MEMORY + 1).is_none());
+    }
 
     #[test]
     fn a_coding_is_accepted_by_name_and_weight() {

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{BuildCx, Define, Encoder, Failure, Flow, Invalid, Phases, Plugin, ResponseCx};
 
-use super::coding::{Terms, TermsConf, Types};
+use super::coding::{Room, Terms, TermsConf, Types};
 
 /// The definition.
 #[derive(Debug)]
@@ -80,8 +80,8 @@ It works on the response as all other plugins have left it, and on those of the 
 becomes a weak one; `Content-Length`, `Accept-Ranges` and digests go.
 
 A body of unknown length is sent on piece by piece as it comes, so events and other long-running streams arrive at once; \
-with a known length pieces are put together for better compression. Each response under way takes some 300 KiB of memory, \
-whatever its length. Where `brotli` stands beside it and the client takes both, `brotli` goes first.
+with a known length pieces are put together for better compression. Each response under way takes 380 KiB of memory, \
+whatever its length; all encoders of a worker have 256 MiB, and what comes beyond is sent as it is. Where `brotli` stands beside it and the client takes both, `brotli` goes first.
 
 Other than with APISIX, responses of every status are compressed, not only those of 200, 403 and 404.";
     const EXAMPLE: &'static str = "\
@@ -124,7 +124,9 @@ impl Plugin for Gzipping {
         // The older name is the same coding (RFC 9110 section 8.4.1.3).
         if self.terms.hold(cx, &[b"gzip", b"x-gzip"]) {
             let streaming = cx.response().content_length().is_none();
-            cx.encode_body(b"gzip", Box::new(Stream::new(self.level, streaming)));
+            if let Some(room) = Room::take(MEMORY) {
+                cx.encode_body(b"gzip", Box::new(Stream::new(self.level, streaming, room)));
+            }
         }
         Flow::Continue
     }
@@ -140,7 +142,11 @@ struct Stream {
     begun: bool,
     /// Whether each piece is to reach the client at once.
     streaming: bool,
+    _room: Room,
 }
+
+/// What a stream takes, at every level.
+const MEMORY: u64 = 380 << 10;
 
 /// No name, no time, and a system that is none's business.
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
@@ -156,13 +162,14 @@ thread_local! {
 }
 
 impl Stream {
-    fn new(level: u32, streaming: bool) -> Self {
+    fn new(level: u32, streaming: bool, room: Room) -> Self {
         let kept = IDLE.with_borrow_mut(|idle| {
             let at = idle.iter().rposition(|(other, _)| *other == level)?;
             Some(idle.swap_remove(at).1)
         });
         let deflate = kept.unwrap_or_else(|| Compress::new(Compression::new(level), false));
-        Self { deflate: Some(deflate), level, crc: Crc::new(), out: Vec::new(), begun: false, streaming }
+        let out = Vec::new();
+        Self { deflate: Some(deflate), level, crc: Crc::new(), out, begun: false, streaming, _room: room }
     }
 
     fn compress(&mut self, mut input: &[u8], flush: FlushCompress) -> Result<(), Failure> {
@@ -225,9 +232,13 @@ impl Drop for Stream {
 
 #[cfg(test)]
 mod tests {
-    use super::{HEADER, Stream};
+    use super::{HEADER, MEMORY, Room, Stream};
     use std::io::Read;
     use weir_plugin::Encoder;
+
+    fn stream(level: u32, streaming: bool) -> Stream {
+        Stream::new(level, streaming, Room::take(MEMORY).expect("room"))
+    }
 
     /// Bodies that compress well and badly.
     fn bodies() -> Vec<Vec<u8>> {
@@ -242,7 +253,7 @@ mod tests {
             for (size, streaming, level) in
                 [(1 << 20, false, 1), (4096, true, 1), (1000, false, 9), (5000, true, 6), (70, true, 1)]
             {
-                let mut stream = Stream::new(level, streaming);
+                let mut stream = stream(level, streaming);
                 let mut sent = Vec::new();
                 for piece in body.chunks(size) {
                     let mut piece = piece.to_vec();
@@ -269,11 +280,11 @@ mod tests {
     #[test]
     fn a_broken_stream_leaves_nothing_behind() {
         for _ in 0..20 {
-            let mut cut = Stream::new(1, true);
+            let mut cut = stream(1, true);
             cut.encode(&mut b"never finished".to_vec(), false).unwrap();
             drop(cut);
             let mut body = b"hello hello hello".to_vec();
-            Stream::new(1, true).encode(&mut body, true).unwrap();
+            stream(1, true).encode(&mut body, true).unwrap();
             let mut read = String::new();
             flate2::read::GzDecoder::new(&*body).read_to_string(&mut read).unwrap();
             assert_eq!(read, "hello hello hello");
