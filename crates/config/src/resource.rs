@@ -4,6 +4,7 @@
 //! say in two ways (`host` or `hosts`) is read through one accessor. Every limit stands once, at its field, and is
 //! checked from there. The limits and defaults are those of APISIX's own schemas.
 
+mod checks;
 mod consumer;
 mod document;
 mod id;
@@ -14,6 +15,9 @@ mod service;
 mod ssl;
 mod upstream;
 
+pub use checks::{
+    ActiveChecks, ActiveHealthy, ActiveUnhealthy, CheckType, Checks, PassiveChecks, PassiveHealthy, PassiveUnhealthy,
+};
 pub use consumer::{Consumer, ConsumerGroup, Credential};
 pub use document::{Document, GlobalRule, Origin, PluginConfig, PluginMetadata};
 pub use id::{Id, Username};

@@ -62,7 +62,6 @@ pub const UNSUPPORTED: &[Unsupported] = &[
     refuse(Place::Upstream, "type", When::OneOf(&["chash"]), "consistent hashing"),
     refuse(Place::Upstream, "type", When::OneOf(&["least_conn"]), "balancing by connections"),
     refuse(Place::Upstream, "type", When::OneOf(&["ewma"]), "balancing by latency"),
-    refuse(Place::Upstream, "checks", When::Present, "health checks"),
     refuse(Place::Upstream, "scheme", When::OneOf(&["grpc", "grpcs"]), "gRPC to upstreams"),
     refuse(Place::Upstream, "scheme", When::OneOf(&["tcp", "tls", "udp"]), "TCP and UDP proxying"),
     refuse(Place::Upstream, "scheme", When::OneOf(&["kafka"]), "Kafka proxying"),

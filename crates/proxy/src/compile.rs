@@ -9,13 +9,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_config::settings::Dns;
-use weir_config::{Diagnostic, Document, Id, InvalidItems, Node, PluginCatalog, RouterMode, Scope, Settings, Status};
+use weir_config::{
+    AddrRange, Diagnostic, Document, Id, InvalidItems, Node, PluginCatalog, RouterMode, Scope, Settings, Status,
+};
 use weir_plugin::{Definition, RouteInfo, StateRegistry, Tables};
 use weir_router::{MethodSet, Mode, Router};
 
 use crate::chain::{Chain, Phase};
 use crate::snapshot::{Route, Snapshot};
 use crate::upstream::endpoint::Endpoints;
+use crate::upstream::health::HealthTable;
 use crate::upstream::resolve::Resolver;
 use certificates::Certificates;
 use plugins::{Builder, Layer};
@@ -30,9 +33,12 @@ pub struct Compiler {
     definitions: ListedDefinitions,
     mode: Mode,
     limit_keys: usize,
+    trusted_proxies: Vec<AddrRange>,
+    https_port: u16,
     product: String,
     states: StateRegistry,
     endpoints: Arc<Endpoints>,
+    health: HealthTable,
     certificates: Certificates,
 }
 
@@ -104,9 +110,12 @@ impl Compiler {
             definitions: ListedDefinitions(definitions),
             mode,
             limit_keys: settings.limits.limit_keys as usize,
+            trusted_proxies: settings.trusted_proxies.clone(),
+            https_port: settings.https_port(),
             product: product.to_owned(),
             states: StateRegistry::default(),
             endpoints: Arc::default(),
+            health: HealthTable::default(),
             certificates: Certificates::new(settings),
         }
     }
@@ -131,12 +140,14 @@ impl Compiler {
             credentials: &credentials,
             metadata: document.plugin_metadata.iter().map(|m| (m.plugin.as_str(), &m.conf)).collect(),
             limit_keys: self.limit_keys,
+            trusted_proxies: &self.trusted_proxies,
+            https_port: self.https_port,
             product: &self.product,
         };
         let consumer_chains = consumers::chains(document, &consumers, &builder, &mut faults);
         let global = self.global(document, &builder, &mut faults);
         let tls = self.certificates.hosts(document, &mut faults);
-        let mut upstreams = Upstreams::new(&self.endpoints, &self.certificates, document);
+        let mut upstreams = Upstreams::new(&self.endpoints, &self.health, &self.certificates, document);
         let mut routes = Routes::default();
         self.routes(document, &builder, &mut upstreams, &mut routes, &global, &mut faults);
         if !faults.errors.is_empty() {
@@ -162,9 +173,10 @@ impl Compiler {
         Ok(Compiled { snapshot: Arc::new(snapshot), warnings: faults.warnings })
     }
 
-    /// Forgets state and endpoints that no snapshot uses; to be called after snapshots were freed.
+    /// Forgets state, health and endpoints that no snapshot uses; to be called after snapshots were freed.
     pub fn sweep(&self) {
         self.states.sweep();
+        self.health.sweep();
         self.endpoints.sweep();
         self.certificates.sweep();
     }

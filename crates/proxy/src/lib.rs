@@ -27,6 +27,8 @@ pub use compile::{Catalog, Compiled, Compiler, Definitions};
 pub use explain::{Candidate, ExplainRequest, Explanation, PlannedPlugin, PlannedUpstream};
 pub use listener::ListenSocket;
 pub use snapshot::Snapshot;
+pub use upstream::health::Counters;
+pub use upstream::health::checker::{AddressHealth, HealthChecks, UpstreamHealth};
 pub use upstream::resolve::Resolver;
 
 use std::io;
@@ -136,6 +138,12 @@ impl DataPlane {
     pub fn apply(&mut self, snapshot: Arc<Snapshot>) {
         self.retired.push(Arc::clone(&snapshot));
         self.snapshots.send_replace(Some(snapshot));
+    }
+
+    /// Follows the snapshots that are applied.
+    #[must_use]
+    pub fn snapshots(&self) -> watch::Receiver<Option<Arc<Snapshot>>> {
+        self.snapshots.subscribe()
     }
 
     /// Whether all workers serve with a configuration.

@@ -23,7 +23,7 @@ use tokio::sync::{RwLock, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use weir_config::Settings;
-use weir_proxy::{DataPlane, Snapshot};
+use weir_proxy::{DataPlane, HealthChecks, Snapshot};
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
 
@@ -94,6 +94,8 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     let workers = data_plane.workers();
     let draining = Draining::default();
     let (leaving, left) = watch::channel(false);
+    let checks = Arc::<HealthChecks>::default();
+    tasks.spawn(Arc::clone(&checks).run(data_plane.snapshots(), Arc::clone(&metrics)));
 
     let mut addresses = String::new();
     for addr in data_plane.addresses() {
@@ -113,7 +115,8 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     }
     if let Some(listener) = status_listener {
         addresses.push_str(&format!("status on http://{}/status\n", listener.local_addr()?));
-        tasks.spawn(status_server::run(listener, left, Arc::clone(&data_plane), Arc::clone(&draining)));
+        let (plane, draining) = (Arc::clone(&data_plane), Arc::clone(&draining));
+        tasks.spawn(status_server::run(listener, left, plane, draining, checks));
     }
     tasks.spawn(systemd::watchdog(Arc::clone(&data_plane), Arc::clone(&draining)));
     announce(&addresses);

@@ -9,6 +9,7 @@
 mod harness;
 
 mod bodies;
+mod browsers;
 mod budget;
 mod cli;
 mod coding;
@@ -17,6 +18,7 @@ mod descriptors;
 mod dns;
 mod documentation;
 mod forwarding;
+mod health;
 mod http1;
 mod limits;
 mod merging;

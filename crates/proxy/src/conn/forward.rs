@@ -66,7 +66,7 @@ impl<S: ClientStream> Connection<S> {
         let give_up = self.timer.now().saturating_add(upstream.retry_ms);
         let mut failure = Failure { side: Side::Gateway, ..Failure::upstream(503, "upstream has no node") };
         x.times.upstream_start = x.times.now;
-        while let Some(turn) = upstream.balancer.pick(&x.upstream.tried) {
+        while let Some(turn) = upstream.pick(&x.upstream.tried) {
             let Some(config) = upstream.nodes.get(usize::from(turn)) else { break };
             x.upstream.tried.push(turn);
             match self.try_node(x, local, route, config, upstream, timeouts).await {
@@ -104,7 +104,7 @@ impl<S: ClientStream> Connection<S> {
         x.upstream.tries.push(Try { addr: None, status: 0, begin, connected: 0, head: 0, end: 0 });
         phases::before_upstream(x, &local.snapshot).map_err(Ended::final_)?;
         let now = self.timer.now();
-        let choice = config.endpoint.choose(now);
+        let choice = config.choose(now);
         let (pools, host) = (&self.worker.pools, head::host_for(x, upstream, config));
         let mut kept = choice.and_then(|c| pools.take(&config.endpoint, c.addr, host, now, &self.worker.recorder));
         loop {
@@ -117,8 +117,9 @@ impl<S: ClientStream> Connection<S> {
                     stale: false,
                 })?,
             };
+            let addr = node.addr;
             if let Some(attempt) = x.upstream.tries.last_mut() {
-                attempt.addr = Some(node.addr);
+                attempt.addr = Some(addr);
             }
             x.upstream.node = Some(node.node);
             if !reused {
@@ -130,6 +131,10 @@ impl<S: ClientStream> Connection<S> {
             head::encode(x, &self.worker.options, upstream, config, route.websocket);
             match self.send(x, node, timeouts).await {
                 Err(ended) if reused && ended.stale => {}
+                Err(ended) => {
+                    config.observe_failure(addr, &ended.failure);
+                    return Err(ended);
+                }
                 done => return done,
             }
         }

@@ -41,8 +41,9 @@ impl RoundRobin {
         Self { turns: turns.into(), next: AtomicU32::new(0) }
     }
 
-    /// The next node that is not among `tried`; `None` when there is none.
-    pub(crate) fn pick(&self, tried: &[u16]) -> Option<u16> {
+    /// The next node that is available and not among `tried`; `None` when there is none. A node without others is
+    /// always available.
+    pub(crate) fn pick(&self, tried: &[u16], available: impl Fn(u16) -> bool) -> Option<u16> {
         let len = self.turns.len();
         if len <= 1 {
             return self.turns.first().copied().filter(|n| !tried.contains(n));
@@ -50,7 +51,7 @@ impl RoundRobin {
         let start = self.next.fetch_add(1, Ordering::Relaxed) as usize % len;
         let from_start = self.turns.get(start..).unwrap_or_default();
         let before = self.turns.get(..start).unwrap_or_default();
-        from_start.iter().chain(before).copied().find(|n| !tried.contains(n))
+        from_start.iter().chain(before).copied().find(|n| !tried.contains(n) && available(*n))
     }
 }
 
@@ -78,7 +79,7 @@ mod tests {
 
     fn take(weights: &[u32], n: usize) -> Vec<u16> {
         let balancer = RoundRobin::new(weights);
-        (0..n).filter_map(|_| balancer.pick(&[])).collect()
+        (0..n).filter_map(|_| balancer.pick(&[], |_| true)).collect()
     }
 
     #[test]
@@ -115,9 +116,11 @@ mod tests {
     fn a_tried_node_is_passed_over() {
         let balancer = RoundRobin::new(&[3, 1, 1]);
         for _ in 0..10 {
-            assert_ne!(balancer.pick(&[0]), Some(0));
-            assert_eq!(balancer.pick(&[0, 1]), Some(2));
-            assert_eq!(balancer.pick(&[0, 1, 2]), None);
+            assert_ne!(balancer.pick(&[0], |_| true), Some(0));
+            assert_eq!(balancer.pick(&[0, 1], |_| true), Some(2));
+            assert_eq!(balancer.pick(&[0, 1, 2], |_| true), None);
+            assert_eq!(balancer.pick(&[0], |node| node != 1), Some(2));
+            assert_eq!(balancer.pick(&[], |_| false), None);
         }
     }
 }

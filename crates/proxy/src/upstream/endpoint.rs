@@ -37,15 +37,23 @@ pub(crate) struct Choice {
 }
 
 impl Endpoint {
-    /// The address whose turn it is; `None` when a name has none yet.
-    pub(crate) fn choose(&self, now_ms: u64) -> Option<Choice> {
+    /// The address whose turn it is, one that is `usable` where there is such; `None` when a name has none yet.
+    pub(crate) fn choose(&self, now_ms: u64, usable: impl Fn(SocketAddr) -> bool) -> Option<Choice> {
         if let NodeHost::Ip(ip) = self.host {
             return Some(Choice { addr: SocketAddr::new(ip, self.port), position: None });
         }
         let addresses = self.addresses.load();
         let addresses = addresses.as_ref()?;
-        let turn = addresses.turn(now_ms)?;
+        let turn = addresses.turn(now_ms, usable)?;
         Some(Choice { addr: addresses.at(turn)?, position: (addresses.len() > 1).then_some(turn) })
+    }
+
+    /// All addresses there are now.
+    pub(crate) fn all_addrs(&self) -> Vec<SocketAddr> {
+        match self.host {
+            NodeHost::Ip(ip) => vec![SocketAddr::new(ip, self.port)],
+            NodeHost::Name(_) => self.addresses.load().as_ref().map(|all| all.iter().collect()).unwrap_or_default(),
+        }
     }
 
     /// The addresses of a name.

@@ -54,20 +54,50 @@ impl Nginx {
                uwsgi_temp_path {path}/uwsgi; scgi_temp_path {path}/scgi;\n\
                server {{ listen {addr}{how}; root {path};\n{server}\n}}\n}}\n"
         );
-        let file = folder.path().join("nginx.conf");
-        fs::write(&file, config).expect("write nginx's configuration");
-        let mut command = Command::new(program("nginx"));
-        command.args(["-p", &path, "-c"]).arg(&file).args(["-e", &format!("{path}/error.log")]);
-        let process = Process::spawn(command.stdout(Stdio::null()).stderr(Stdio::null()));
+        fs::write(folder.path().join("nginx.conf"), config).expect("write nginx's configuration");
+        let process = Self::spawn(&folder);
         let mut nginx = Self { addr, process, folder };
-        let listens = wait_until("nginx to listen", LIMIT, || {
-            let ended = nginx.process.exited().is_some();
-            (ended || TcpStream::connect(addr).is_ok()).then_some(!ended)
-        });
+        let listens = nginx.await_listening();
         // A port that somebody else took is the one reason to try again; anything else is told.
         let log = nginx.log();
         assert!(listens || log.contains("Address already in use"), "nginx ended: {log}");
         listens.then_some(nginx)
+    }
+
+    fn spawn(folder: &TempDir) -> Process {
+        let path = folder.path().display();
+        let mut command = Command::new(program("nginx"));
+        command.args([
+            "-p",
+            &path.to_string(),
+            "-c",
+            &format!("{path}/nginx.conf"),
+            "-e",
+            &format!("{path}/error.log"),
+        ]);
+        Process::spawn(command.stdout(Stdio::null()).stderr(Stdio::null()))
+    }
+
+    /// Whether it came to listen, and did not end before.
+    fn await_listening(&mut self) -> bool {
+        wait_until("nginx to listen", LIMIT, || {
+            let ended = self.process.exited().is_some();
+            (ended || TcpStream::connect(self.addr).is_ok()).then_some(!ended)
+        })
+    }
+
+    /// Ends it; its port refuses connections from then on.
+    pub(crate) fn stop(&mut self) {
+        self.process.signal(rustix::process::Signal::TERM);
+        self.process.wait();
+    }
+
+    /// Starts it at the same address, after it was stopped.
+    pub(crate) fn start_again(&mut self) {
+        wait_until("nginx to have its port again", LIMIT, || {
+            self.process = Self::spawn(&self.folder);
+            self.await_listening().then_some(())
+        });
     }
 
     /// `host:port`, as nodes are named in a configuration.

@@ -17,6 +17,7 @@ use crate::conn::reply;
 use crate::phases;
 use crate::relay::{self, Encode, Pump};
 use crate::snapshot::Local;
+use crate::upstream::health::Seen;
 use crate::upstream::{Node as NodeConfig, Timeouts, Upstream};
 
 /// What ended a relay before its time.
@@ -41,6 +42,9 @@ impl<S: ClientStream> Connection<S> {
         answering: &mut Answering,
     ) -> Next {
         let code = x.response.head.status;
+        if let Some(node) = &answering.node {
+            config.observe(node.addr, Seen::Status(code));
+        }
         x.response.origin = weir_plugin::Origin::Upstream;
         x.received += answering.upload.received;
         answering.upload.received = 0;
