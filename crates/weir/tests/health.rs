@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Answer, Gateway, LIMIT, Nginx, Origin, RawClient, Refusing, Reload, Request, Response, Start, get, route_with,
-    wait_until, weighted,
+    Answer, Authority, Gateway, Kind, LIMIT, Nginx, Origin, RawClient, Refusing, Reload, Request, Response, Start,
+    each, get, route_with, wait_until, weighted,
 };
 
 /// Checks so seldom that only the first one falls into a test.
@@ -202,6 +202,65 @@ fn a_tcp_check_is_a_connection_and_no_request() {
     let found = node(&gateway, &accepts.node()).expect("the node");
     assert_eq!(found["status"], "healthy", "{found}");
     assert!(accepts.requests().is_empty());
+}
+
+#[test]
+fn checks_over_tls_verify_what_they_are_told_to() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let server = authority.certificate(Kind::P256, &["node.test"]);
+    let client = authority.certificate(Kind::P256, &["gateway"]);
+    let with_client = json!({ "scheme": "https", "tls": { "client_cert": client.cert, "client_key": client.key } });
+    let unverified = json!({ "https_verify_certificate": false });
+    let cases = [
+        ("anything goes", json!({}), unverified.clone(), &authority, Ok("/check")),
+        ("its authority and its name", json!({}), json!({ "host": "node.test" }), &authority, Ok("/named")),
+        ("with a certificate to show", with_client.clone(), unverified.clone(), &authority, Ok("/known")),
+        ("without one", json!({}), unverified, &authority, Err(("/known", "status 503"))),
+        ("another name", json!({}), json!({ "host": "a.test" }), &authority, Err(("/check", "certificate"))),
+        ("an address for a name", json!({}), json!({}), &authority, Err(("/check", "certificate"))),
+        ("another authority", json!({}), json!({ "host": "node.test" }), &other, Err(("/check", "certificate"))),
+    ];
+    each(
+        &cases,
+        |(name, ..)| (*name).to_owned(),
+        |(_, upstream, fields, trusted, expected)| {
+            let mut nginx = Nginx::start_tls(&format!(
+                "ssl_certificate {}; ssl_certificate_key {}; ssl_client_certificate {}; ssl_verify_client optional;\n\
+                 location /check {{ return 200; }}\n\
+                 location /named {{ if ($ssl_server_name != node.test) {{ return 503; }} return 200; }}\n\
+                 location /known {{ if ($ssl_client_verify != SUCCESS) {{ return 503; }} return 200; }}",
+                server.cert_file.display(),
+                server.key_file.display(),
+                authority.file().display(),
+            ));
+            let mut fields = fields.clone();
+            fields["type"] = json!("https");
+            fields["http_path"] = json!(match expected {
+                Ok(path) | Err((path, _)) => path,
+            });
+            let mut config = config(&[nginx.node()], &active(&fields));
+            let object = config["routes"][0]["upstream"].as_object_mut().expect("an upstream");
+            object.extend(upstream.as_object().expect("fields").clone());
+            let settings = json!({ "tls": { "trusted_certificate": trusted.file() } });
+            match expected {
+                Ok(_) => {
+                    // Down at first, so that it takes a check to see it well.
+                    nginx.stop();
+                    let gateway = Gateway::with(config, settings);
+                    await_state(&gateway, &nginx.node(), "unhealthy");
+                    nginx.start_again();
+                    await_state(&gateway, &nginx.node(), "healthy");
+                }
+                Err((_, cause)) => {
+                    let gateway = Gateway::with(config, settings);
+                    await_state(&gateway, &nginx.node(), "unhealthy");
+                    let said = gateway.stderr();
+                    let line = said.lines().find(|line| line.contains("a node is unhealthy")).expect("a line");
+                    assert!(line.contains(cause), "{line}");
+                }
+            }
+        },
+    );
 }
 
 #[test]

@@ -28,6 +28,7 @@ use weir_config::{CheckType, Checks};
 use weir_telemetry::metrics::NodeHealth;
 
 use super::endpoint::Endpoint;
+use crate::tls::client::Setup;
 pub use state::Counters;
 use state::{Event, State, Thresholds};
 
@@ -39,6 +40,8 @@ const MAX_ADDRESSES: usize = 64;
 pub(crate) struct Health {
     endpoint: Arc<Endpoint>,
     checks: Arc<Checks>,
+    /// How TLS is set up for active checks of the type `https`.
+    tls: Option<Arc<Setup>>,
     /// The Host of active checks.
     host: Box<str>,
     passive: Option<Passive>,
@@ -82,10 +85,11 @@ struct Passive {
 struct StatusSet([u64; 7]);
 
 impl Health {
-    fn new(endpoint: &Arc<Endpoint>, checks: &Arc<Checks>, host: &str) -> Self {
+    fn new(endpoint: &Arc<Endpoint>, checks: &Arc<Checks>, tls: Option<&Arc<Setup>>, host: &str) -> Self {
         let health = Self {
             endpoint: Arc::clone(endpoint),
             checks: Arc::clone(checks),
+            tls: tls.cloned(),
             host: host.into(),
             passive: checks.passive.as_ref().map(Passive::new),
             addresses: ArcSwap::default(),
@@ -230,21 +234,28 @@ pub(crate) struct HealthTable {
 /// What the health of a node depends on.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Key {
-    /// An endpoint's number is nobody else's while it lives, and the health of its node keeps it alive.
+    /// An endpoint's number is nobody else's while it lives, and the health of its node keeps it alive. What TLS shows
+    /// to its node belongs to it.
     endpoint: u32,
     checks: Arc<Checks>,
     host: Box<str>,
 }
 
 impl HealthTable {
-    /// The health of a node under these checks; `host` is the Host of active ones.
-    pub(crate) fn get(&self, endpoint: &Arc<Endpoint>, checks: &Arc<Checks>, host: &str) -> Arc<Health> {
+    /// The health of a node under these checks; `tls` is how active ones set it up, and `host` their Host.
+    pub(crate) fn get(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        checks: &Arc<Checks>,
+        tls: Option<&Arc<Setup>>,
+        host: &str,
+    ) -> Arc<Health> {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let key = Key { endpoint: endpoint.id, checks: Arc::clone(checks), host: host.into() };
         if let Some(found) = nodes.get(&key).and_then(Weak::upgrade) {
             return found;
         }
-        let made = Arc::new(Health::new(endpoint, checks, host));
+        let made = Arc::new(Health::new(endpoint, checks, tls, host));
         nodes.insert(key, Arc::downgrade(&made));
         made
     }

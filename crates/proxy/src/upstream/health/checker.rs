@@ -244,7 +244,7 @@ impl Tasks {
 impl Task {
     async fn run(self) {
         let checks = &self.health.checks.active;
-        let probe = Probe::new(checks, &self.health.host);
+        let probe = Probe::new(&self.health);
         let thresholds = Thresholds {
             successes: checks.healthy.successes,
             http_failures: checks.unhealthy.http_failures,
@@ -253,8 +253,9 @@ impl Task {
         };
         let mut told = self.address.state.status();
         let mut due = clock::now_us() + fastrand::u64(0..=micros(FIRST_CHECK.min(self.interval())));
+        let mut cause = String::new();
         loop {
-            self.tell(&mut told);
+            self.tell(&mut told, &std::mem::take(&mut cause));
             tokio::select! {
                 () = sleep(Duration::from_micros(due.saturating_sub(clock::now_us()))) => {}
                 // The other interval may hold now.
@@ -268,23 +269,24 @@ impl Task {
             let (Ok(_own), Ok(_all)) = (own.acquire().await, all.acquire().await) else { return };
             let began = clock::now_us();
             let finding = probe.run(self.address.checked).await;
-            if let Some(event) = self.judge(finding) {
+            if let Some(event) = self.judge(&finding) {
                 self.health.count(&self.address, event, &thresholds);
+                cause = finding.to_string();
             }
             due = self.next(began);
         }
     }
 
     /// What a finding counts as.
-    fn judge(&self, finding: Finding) -> Option<Event> {
+    fn judge(&self, finding: &Finding) -> Option<Event> {
         let checks = &self.health.checks.active;
         match finding {
             Finding::Connected => Some(Event::Success),
-            Finding::Status(status) if checks.healthy.http_statuses.contains(&status) => Some(Event::Success),
-            Finding::Status(status) if checks.unhealthy.http_statuses.contains(&status) => Some(Event::HttpFailure),
+            Finding::Status(status) if checks.healthy.http_statuses.contains(status) => Some(Event::Success),
+            Finding::Status(status) if checks.unhealthy.http_statuses.contains(status) => Some(Event::HttpFailure),
             Finding::Status(_) => None,
-            Finding::NotHttp => Some(Event::HttpFailure),
-            Finding::Failed => Some(Event::TcpFailure),
+            Finding::NotHttp(_) => Some(Event::HttpFailure),
+            Finding::Failed(_) => Some(Event::TcpFailure),
             Finding::TimedOut => Some(Event::Timeout),
             Finding::Unable(error) => {
                 let node = self.address.checked;
@@ -306,22 +308,24 @@ impl Task {
         began + interval - fastrand::u64(0..=interval / SPREAD)
     }
 
-    /// A line for a change of state: whether requests go there, or that it may soon come to another one.
-    fn tell(&self, told: &mut Status) {
+    /// A line for a change of state: whether requests go there, or that it may soon come to another one. `cause` is
+    /// what a check has found, and empty where none has brought the change about.
+    fn tell(&self, told: &mut Status, cause: &str) {
         let (status, counters) = self.address.state.read();
         if status == *told {
             return;
         }
         let (node, upstream, state) = (self.address.checked, &*self.upstream, status.as_str());
+        let cause = if cause.is_empty() { "requests" } else { cause };
         let Counters { success, http_failure, tcp_failure, timeout_failure } = counters;
         match (told.is_up(), status.is_up()) {
             (true, false) => tracing::warn!(
-                %node, upstream, state, http_failure, tcp_failure, timeout_failure,
+                %node, upstream, state, cause, http_failure, tcp_failure, timeout_failure,
                 "a node is unhealthy"
             ),
-            (false, true) => tracing::info!(%node, upstream, state, success, "a node is healthy again"),
+            (false, true) => tracing::info!(%node, upstream, state, cause, success, "a node is healthy again"),
             _ => tracing::debug!(
-                %node, upstream, state, success, http_failure, tcp_failure, timeout_failure,
+                %node, upstream, state, cause, success, http_failure, tcp_failure, timeout_failure,
                 "the health of a node changes"
             ),
         }
