@@ -214,7 +214,7 @@ fn checks_over_tls_verify_what_they_are_told_to() {
     let cases = [
         ("anything goes", json!({}), unverified.clone(), &authority, Ok("/check")),
         ("its authority and its name", json!({}), json!({ "host": "node.test" }), &authority, Ok("/named")),
-        ("with a certificate to show", with_client.clone(), unverified.clone(), &authority, Ok("/known")),
+        ("with a certificate to show", with_client, unverified.clone(), &authority, Ok("/known")),
         ("without one", json!({}), unverified, &authority, Err(("/known", "status 503"))),
         ("another name", json!({}), json!({ "host": "a.test" }), &authority, Err(("/check", "certificate"))),
         ("an address for a name", json!({}), json!({}), &authority, Err(("/check", "certificate"))),

@@ -17,14 +17,14 @@ pub(crate) mod checker;
 mod probe;
 mod state;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
-use weir_config::{CheckType, Checks};
+use weir_config::{CheckType, Checks, NodeHost};
 use weir_telemetry::metrics::NodeHealth;
 
 use super::endpoint::Endpoint;
@@ -147,9 +147,13 @@ impl Health {
 
     /// Takes over what the node's name resolves to now; an address that stays keeps its state, a new one is healthy.
     fn refresh(&self) -> Arc<Vec<Arc<Address>>> {
-        let mut now = self.endpoint.all_addrs();
-        now.truncate(MAX_ADDRESSES);
         let known = self.addresses.load_full();
+        if matches!(self.endpoint.host, NodeHost::Ip(_)) && !known.is_empty() {
+            return known;
+        }
+        let mut seen = HashSet::new();
+        let mut now = self.endpoint.all_addrs();
+        now.retain(|addr| seen.len() < MAX_ADDRESSES && seen.insert(*addr));
         if known.iter().map(|address| address.node).eq(now.iter().copied()) {
             return known;
         }
