@@ -2,7 +2,7 @@
 //!
 //! | group | plugins |
 //! |---|---|
-//! | `auth` | `basic-auth`, `key-auth` |
+//! | `auth` | `basic-auth`, `hmac-auth`, `jwt-auth`, `key-auth` |
 //! | `security` | `cors`, `ip-restriction`, `referer-restriction`, `ua-restriction`, `uri-blocker` |
 //! | `traffic` | `limit-count` |
 //! | `transform` | `proxy-rewrite`, `response-rewrite` |
@@ -14,6 +14,7 @@
 //! configuration alone is worked out then. Its hooks run on the path of requests and do not allocate in steady state.
 
 mod auth;
+mod cookies;
 mod fields;
 mod general;
 mod observe;

@@ -3,6 +3,8 @@
 use weir_plugin::Definition;
 
 use crate::auth::basic_auth::BasicAuth;
+use crate::auth::hmac_auth::HmacAuth;
+use crate::auth::jwt_auth::JwtAuth;
 use crate::auth::key_auth::KeyAuth;
 use crate::general::fault_injection::FaultInjection;
 use crate::general::mocking::Mocking;
@@ -28,7 +30,9 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &ClientControl,
         &Cors,
         &FaultInjection,
+        &HmacAuth,
         &IpRestriction,
+        &JwtAuth,
         &KeyAuth,
         &LimitCount,
         &Mocking,

@@ -10,7 +10,7 @@ use tokio::sync::RwLock;
 use weir_proxy::{DataPlane, HealthChecks};
 
 use crate::health_pages;
-use crate::server::{Page, serve, text};
+use crate::server::{Leaving, Page, serve, text};
 
 /// Whether the gateway is finishing what it has and takes nothing more.
 pub(crate) type Draining = Arc<AtomicBool>;
@@ -19,6 +19,7 @@ pub(crate) type Draining = Arc<AtomicBool>;
 /// worker has a configuration and none is draining.
 pub(crate) async fn run(
     listener: TcpListener,
+    leaving: Leaving,
     data_plane: Arc<RwLock<DataPlane>>,
     draining: Draining,
     checks: Arc<HealthChecks>,
@@ -37,7 +38,7 @@ pub(crate) async fn run(
             }
         }
     };
-    serve(listener, page).await;
+    serve(listener, leaving, page).await;
 }
 
 fn ok() -> Response<Page> {

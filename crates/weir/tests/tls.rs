@@ -62,7 +62,7 @@ fn ssl(names: &[&str], certificate: &Certificate) -> Value {
 }
 
 /// Routes that answer with the host asked for, and certificates.
-fn answering(ssls: Value) -> Value {
+fn answering(ssls: &Value) -> Value {
     json!({
         "ssls": ssls,
         "routes": [{ "id": 1, "uri": "/*", "plugins": { "mocking": { "response_example": "hello $scheme $host" } } }],
@@ -74,14 +74,14 @@ fn the_certificate_is_that_of_the_name() {
     let authority = Authority::new();
     let made = |name: &str| authority.certificate(Kind::P256, &[name]);
     let (exact, wild, all) = (made("a.test"), made("*.wild.test"), made("everybody.test"));
-    let config = answering(json!([
+    let config = answering(&json!([
         ssl(&["a.test", "B.test"], &exact),
         ssl(&["*.wild.test"], &wild),
         { "sni": "off.test", "cert": exact.cert, "key": exact.key, "status": 0 },
     ]));
     let strict = Start::new(&config).https().settings(json!({ "tls": { "fallback_sni": "x.wild.test" } })).start();
     let none = Start::new(&config).https().start();
-    let mut more = config.clone();
+    let mut more = config;
     more["ssls"].as_array_mut().expect("a list").push(ssl(&["*"], &all));
     let open = Start::new(&more).https().start();
     let cases: &[(&str, &Gateway, Option<&str>, Option<&str>)] = &[
@@ -119,7 +119,7 @@ fn the_certificate_is_that_of_the_name() {
 
 #[test]
 fn without_any_certificate_there_is_one_for_trying_out() {
-    let gateway = Start::new(answering(json!([]))).https().start();
+    let gateway = Start::new(answering(&json!([]))).https().start();
     let seen = curl(&gateway, None, ("whatever.test", "/"), &[]);
     assert_eq!(seen.out, "hello https whatever.test", "{}", seen.err);
     assert!(s_client(https(&gateway), &["-noservername"]).good, "also without a name");
@@ -131,7 +131,7 @@ fn keys_and_versions_are_agreed_upon() {
     let made = |kind, name: &str| authority.certificate(kind, &[name]);
     let (rsa, ec) = (made(Kind::Rsa, "both.test"), made(Kind::P256, "both.test"));
     let (p384, ed) = (made(Kind::P384, "p384.test"), made(Kind::Ed25519, "ed.test"));
-    let gateway = Start::new(answering(json!([
+    let gateway = Start::new(answering(&json!([
         { "snis": ["both.test"], "cert": rsa.cert, "key": rsa.key, "certs": [ec.cert], "keys": [ec.key] },
         ssl(&["p384.test"], &p384),
         ssl(&["ed.test"], &ed),
@@ -140,7 +140,8 @@ fn keys_and_versions_are_agreed_upon() {
     ])))
     .https()
     .start();
-    let cases: &[(&str, &str, &[&str], Result<&[&str], &str>)] = &[
+    type Case<'a> = (&'a str, &'a str, &'a [&'a str], Result<&'a [&'a str], &'a str>);
+    let cases: &[Case<'_>] = &[
         ("ECDSA is preferred", "both.test", &[], Ok(&["TLSv1.3", "id-ecPublicKey"])),
         ("RSA where nothing else can be used", "both.test", &["-sigalgs", "RSA-PSS+SHA256"], Ok(&["rsaEncryption"])),
         ("RSA in TLS 1.2", "both.test", &["-tls1_2", "-cipher", "aRSA"], Ok(&["TLSv1.2", "rsaEncryption"])),
@@ -174,7 +175,7 @@ fn keys_and_versions_are_agreed_upon() {
 fn sessions_are_resumed_by_every_worker_and_after_a_change() {
     let authority = Authority::new();
     let certificate = authority.certificate(Kind::P256, &["a.test"]);
-    let config = answering(json!([ssl(&["a.test"], &certificate)]));
+    let config = answering(&json!([ssl(&["a.test"], &certificate)]));
     let gateway = Start::new(&config).https().workers(2).start();
     let folder = tempfile::tempdir().expect("create a folder");
     let session = folder.path().join("session");
@@ -208,10 +209,10 @@ fn a_change_of_certificates_is_live_and_a_bad_one_is_refused() {
     let authority = Authority::new();
     let made = |name: &str| authority.certificate(Kind::P256, &[name]);
     let (first, second) = (made("first.test"), made("second.test"));
-    let gateway = Start::new(answering(json!([ssl(&["a.test"], &first)]))).https().start();
+    let gateway = Start::new(answering(&json!([ssl(&["a.test"], &first)]))).https().start();
     let shown = || subject(&s_client(https(&gateway), &["-servername", "a.test"])).map(str::to_owned);
     assert_eq!(shown().as_deref(), Some("first.test"));
-    assert_eq!(gateway.reload(answering(json!([ssl(&["a.test"], &second)]))), Reload::Applied);
+    assert_eq!(gateway.reload(answering(&json!([ssl(&["a.test"], &second)]))), Reload::Applied);
     assert_eq!(shown().as_deref(), Some("second.test"));
     let mixed = json!({ "snis": ["a.test"], "cert": first.cert, "key": second.key });
     let cut = json!({ "snis": ["a.test"], "cert": first.cert.replace("MII", "MIX"), "key": first.key });
@@ -223,7 +224,7 @@ fn a_change_of_certificates_is_live_and_a_bad_one_is_refused() {
         (no_key, "ssls[0].key: "),
         (bad_ca, "ssls[0].client.ca: "),
     ] {
-        assert_eq!(gateway.reload(answering(json!([item]))), Reload::Rejected);
+        assert_eq!(gateway.reload(answering(&json!([item]))), Reload::Rejected);
         assert!(gateway.stderr().contains(says), "{says}: {}", gateway.stderr());
         assert_eq!(shown().as_deref(), Some("second.test"), "the old one stays");
     }
@@ -239,7 +240,7 @@ fn clients_show_certificates_where_they_are_asked_for() {
         item["client"] = client;
         item
     };
-    let gateway = Start::new(answering(json!([
+    let gateway = Start::new(answering(&json!([
         asked(&["mtls.test", "*.wild.test"], json!({ "ca": authority.pem() })),
         asked(&["deep.test"], json!({ "ca": authority.pem(), "depth": 2 })),
         asked(&["part.test"], json!({ "ca": authority.pem(), "skip_mtls_uri_regex": ["^/health$", "^/open/"] })),
@@ -251,7 +252,8 @@ fn clients_show_certificates_where_they_are_asked_for() {
     let foreign = other.certificate(Kind::P256, &["stranger"]);
     let (one, two) = (authority.chained(1, "one"), authority.chained(2, "two"));
     let refused = "alert";
-    let cases: &[(&str, &str, &str, Option<&Certificate>, &[&str], Result<&str, &str>)] = &[
+    type Case<'a> = (&'a str, &'a str, &'a str, Option<&'a Certificate>, &'a [&'a str], Result<&'a str, &'a str>);
+    let cases: &[Case<'_>] = &[
         ("shown", "mtls.test", "/", Some(&good), &[], Ok("hello https mtls.test")),
         ("none", "mtls.test", "/", None, &[], Err(refused)),
         ("another authority's", "mtls.test", "/", Some(&foreign), &[], Err(refused)),
@@ -297,7 +299,7 @@ fn a_ticket_does_not_stand_for_a_certificate_that_is_not_believed_any_more() {
     let config = |ca: &Authority| {
         let mut item = ssl(&["a.test"], &server);
         item["client"] = json!({ "ca": ca.pem() });
-        answering(json!([item]))
+        answering(&json!([item]))
     };
     let gateway = Start::new(config(&authority)).https().start();
     let folder = tempfile::tempdir().expect("create a folder");
@@ -483,7 +485,7 @@ fn connections_to_a_node_are_shared_only_where_they_are_alike() {
 fn a_handshake_that_does_not_end_is_ended() {
     let authority = Authority::new();
     let certificate = authority.certificate(Kind::P256, &["a.test"]);
-    let gateway = Start::new(answering(json!([ssl(&["a.test"], &certificate)])))
+    let gateway = Start::new(answering(&json!([ssl(&["a.test"], &certificate)])))
         .https()
         .settings(json!({ "timeouts": { "handshake": "300ms" } }))
         .start();
@@ -517,7 +519,7 @@ fn an_idle_connection_with_tls_is_small() {
     const MOST: usize = 12 << 10;
     let authority = Authority::new();
     let certificate = authority.certificate(Kind::P256, &["a.test"]);
-    let gateway = Start::new(answering(json!([ssl(&["a.test"], &certificate)]))).https().start();
+    let gateway = Start::new(answering(&json!([ssl(&["a.test"], &certificate)]))).https().start();
     let status = format!("/proc/{}/status", gateway.process.id());
     let memory = || -> usize {
         let text = std::fs::read_to_string(&status).expect("read what the process uses");

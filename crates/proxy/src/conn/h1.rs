@@ -101,13 +101,13 @@ pub(crate) async fn serve<S: ClientStream>(stream: S, client: Client, worker: Rc
 }
 
 impl<S: ClientStream> Connection<S> {
-    /// Waits for the first byte of a request; false when none came in time, or the gateway drains.
+    /// Waits for the first byte of a request; false when none came in time, or the drain closes what is idle.
     async fn wait_readable(&self) -> bool {
         poll_fn(|cx| {
             if self.stream.poll_readable(cx).is_ready() {
                 return Poll::Ready(true);
             }
-            if self.timer.poll_expired(cx).is_ready() || self.worker.is_draining() {
+            if self.timer.poll_expired(cx).is_ready() || self.worker.closes_idle() {
                 return Poll::Ready(false);
             }
             Poll::Pending

@@ -10,7 +10,7 @@ mod process;
 
 pub(crate) use certificate::{Authority, Certificate, Kind};
 pub(crate) use client::{RawClient, chunked, get, post};
-pub(crate) use gateway::{Gateway, Reload, Start, replace, weir};
+pub(crate) use gateway::{Gateway, Page, Reload, Start, replace, weir};
 pub(crate) use message::{Fault, Fields, Framing, Request, Response};
 pub(crate) use nginx::{Nginx, free_port};
 pub(crate) use origin::{Answer, Connection, Origin, Refusing};
