@@ -156,10 +156,11 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 
 #[cfg(test)]
 mod tests {
-    use super::{HTTP, HTTPS, ListenAddr, ListenSocket, TcpListener, Wanted, bind, bind_all};
+    use super::{HTTP, HTTPS, ListenAddr, ListenSocket, Listener, TcpListener, Wanted, bind, bind_all};
 
-    fn wanted(setting: &'static str, address: &str) -> Wanted {
-        Wanted { setting, address: ListenAddr(address.parse().unwrap()), tls: setting == HTTPS }
+    fn wanted(setting: &'static str, address: &str) -> Wanted<'static> {
+        let listener = Listener::from(ListenAddr::Tcp(address.parse().unwrap()));
+        Wanted { setting, listener: Box::leak(Box::new(listener)), tls: setting == HTTPS }
     }
 
     fn inherited(setting: &str, asked: &str, socket: TcpListener) -> ListenSocket {
@@ -183,8 +184,9 @@ mod tests {
             assert_eq!(counts, expected, "{open} sockets, {workers} workers");
             assert_eq!(all.sockets.len(), open.max(workers));
             for listening in all.by_worker.iter().flatten() {
-                assert_eq!(listening.socket.local_addr().unwrap(), all.addresses[0].address);
-                assert!(open == 0 || all.addresses[0].address == address);
+                let bound = all.addresses[0].address.tcp().unwrap();
+                assert_eq!(listening.socket.local_addr().unwrap(), bound);
+                assert!(open == 0 || bound == address);
             }
         }
     }
@@ -195,7 +197,7 @@ mod tests {
         let address = single.local_addr().unwrap();
         let wanted = wanted(HTTP, &address.to_string());
         let all = bind_all([wanted].into_iter(), 4, vec![inherited(HTTP, "127.0.0.1:0", single)]).unwrap();
-        assert_eq!(all.addresses[0].address, address);
+        assert_eq!(all.addresses[0].address.tcp(), Some(address));
         assert!(all.by_worker.iter().all(|listeners| listeners.len() == 1));
         assert_eq!(all.sockets.len(), 1, "what is passed on is the socket, not its handles");
     }
@@ -217,7 +219,7 @@ mod tests {
         ];
         let addresses = [wanted(HTTP, "127.0.0.1:0"), wanted(HTTPS, &at_c.to_string()), wanted(HTTPS, "127.0.0.1:0")];
         let all = bind_all(addresses.into_iter(), 1, sockets).unwrap();
-        let found: Vec<_> = all.addresses.iter().map(|bound| (bound.address, bound.tls)).collect();
+        let found: Vec<_> = all.addresses.iter().map(|bound| (bound.address.tcp().unwrap(), bound.tls)).collect();
         assert_eq!(found, [(at_a, false), (at_c, true), (at_b, true)]);
         assert!(std::net::TcpStream::connect(at_d).is_err(), "nobody listens there any more");
     }

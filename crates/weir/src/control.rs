@@ -93,9 +93,9 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     drop(inherited);
     let workers = data_plane.workers();
     let draining = Draining::default();
+    let (leaving, left) = watch::channel(false);
     let checks = Arc::<HealthChecks>::default();
     tasks.spawn(Arc::clone(&checks).run(data_plane.snapshots(), Arc::clone(&metrics)));
-    let (leaving, left) = watch::channel(false);
 
     let mut addresses = String::new();
     for addr in data_plane.addresses() {
@@ -115,7 +115,8 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     }
     if let Some(listener) = status_listener {
         addresses.push_str(&format!("status on http://{}/status\n", listener.local_addr()?));
-        tasks.spawn(status_server::run(listener, left, Arc::clone(&data_plane), Arc::clone(&draining), checks));
+        let (plane, draining) = (Arc::clone(&data_plane), Arc::clone(&draining));
+        tasks.spawn(status_server::run(listener, left, plane, draining, checks));
     }
     tasks.spawn(systemd::watchdog(Arc::clone(&data_plane), Arc::clone(&draining)));
     announce(&addresses);
