@@ -49,6 +49,13 @@ fn await_state(gateway: &Gateway, name: &str, wanted: &str) {
     wait_until(&format!("{name} to be {wanted}"), LIMIT, || (node(gateway, name)?["status"] == wanted).then_some(()));
 }
 
+/// A line of the log, which is written a moment after what it tells of.
+fn await_line(gateway: &Gateway, part: &str) -> String {
+    wait_until(&format!("{part:?} in the log"), LIMIT, || {
+        gateway.stderr().lines().find(|line| line.contains(part)).map(str::to_owned)
+    })
+}
+
 /// Requests that are not checks.
 fn requests(origin: &Origin) -> Vec<Request> {
     origin.requests().into_iter().filter(|request| request.target != "/check").collect()
@@ -84,12 +91,12 @@ fn a_node_that_is_killed_is_left_alone_until_it_is_back() {
     first.stop();
     await_state(&gateway, &name, "unhealthy");
     assert_eq!(answers(), vec!["second"; 10]);
-    assert!(gateway.stderr().contains("a node is unhealthy"), "{}", gateway.stderr());
+    await_line(&gateway, "a node is unhealthy");
 
     first.start_again();
     await_state(&gateway, &name, "healthy");
     assert!(answers().iter().any(|a| a == "first"));
-    assert!(gateway.stderr().contains("a node is healthy again"), "{}", gateway.stderr());
+    await_line(&gateway, "a node is healthy again");
 }
 
 #[test]
@@ -254,8 +261,7 @@ fn checks_over_tls_verify_what_they_are_told_to() {
                 Err((_, cause)) => {
                     let gateway = Gateway::with(config, settings);
                     await_state(&gateway, &nginx.node(), "unhealthy");
-                    let said = gateway.stderr();
-                    let line = said.lines().find(|line| line.contains("a node is unhealthy")).expect("a line");
+                    let line = await_line(&gateway, "a node is unhealthy");
                     assert!(line.contains(cause), "{line}");
                 }
             }
