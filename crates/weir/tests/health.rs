@@ -308,7 +308,7 @@ fn checks_may_go_to_a_port_of_their_own() {
     let (node, admin) = (Origin::hello(), Origin::answering(|_| Answer::status(503, "maintenance")));
     let fields = json!({ "port": admin.addr().port() });
     let gateway = Gateway::start(config(&[node.node()], &active(&fields)));
-    await_state(&gateway, &admin.node(), "unhealthy");
+    await_state(&gateway, &node.node(), "unhealthy");
     assert_eq!(checks(&node), 0);
     // It is the only node, so its health is ignored.
     assert_eq!(gateway.get("/").status, 200);

@@ -70,7 +70,7 @@ pub struct UpstreamHealth {
 pub struct AddressHealth {
     /// The node's host as it is configured.
     pub host: String,
-    /// The address and port that are checked.
+    /// Where requests for it go; checks may go to another port.
     pub addr: SocketAddr,
     /// `healthy`, `mostly_healthy`, `mostly_unhealthy` or `unhealthy`.
     pub status: &'static str,
@@ -115,7 +115,11 @@ impl HealthChecks {
             let upstreams = self.upstreams.load_full();
             changed |= tasks.follow(&upstreams, &self.slots);
             if changed {
-                metrics.set_upstream_status(upstreams.iter().flat_map(CheckedUpstream::series).collect());
+                // One name may stand for several upstreams; a series stands once.
+                let mut seen = HashSet::new();
+                let mut series: Vec<_> = upstreams.iter().flat_map(CheckedUpstream::series).collect();
+                series.retain(|series| seen.insert((Arc::clone(&series.name), series.addr)));
+                metrics.set_upstream_status(series);
             }
         }
     }
@@ -150,7 +154,7 @@ impl CheckedUpstream {
                 NodeHost::Ip(ip) => ip.to_string(),
                 NodeHost::Name(name) => name.clone(),
             };
-            AddressHealth { host, addr: address.checked, status: status.as_str(), counters }
+            AddressHealth { host, addr: address.node, status: status.as_str(), counters }
         });
         UpstreamHealth { kind: self.kind, id: Arc::clone(&self.id), check: self.check.as_str(), addresses }
     }
@@ -158,7 +162,7 @@ impl CheckedUpstream {
     fn series(&self) -> Vec<UpstreamStatus> {
         self.addresses(|_, address| UpstreamStatus {
             name: Arc::clone(&self.name),
-            addr: address.checked,
+            addr: address.node,
             health: Arc::clone(address) as Arc<dyn NodeHealth>,
         })
     }
@@ -289,7 +293,7 @@ impl Task {
             Finding::Failed(_) => Some(Event::TcpFailure),
             Finding::TimedOut => Some(Event::Timeout),
             Finding::Unable(error) => {
-                let node = self.address.checked;
+                let node = self.address.node;
                 tracing::warn!(%node, %error, "a health check could not be made; it counts as nothing");
                 None
             }
@@ -315,7 +319,7 @@ impl Task {
         if status == *told {
             return;
         }
-        let (node, upstream, state) = (self.address.checked, &*self.upstream, status.as_str());
+        let (node, upstream, state) = (self.address.node, &*self.upstream, status.as_str());
         let cause = if cause.is_empty() { "requests" } else { cause };
         let Counters { success, http_failure, tcp_failure, timeout_failure } = counters;
         match (told.is_up(), status.is_up()) {
