@@ -375,8 +375,8 @@ fn passive_checks_count_what_requests_show() {
     for (sick, limits, counter) in [
         (fails.node(), json!({ "http_failures": 3 }), "http_failure"),
         (fails.node(), json!({ "http_statuses": [500], "http_failures": 1 }), "http_failure"),
-        (refuses.node(), json!({ "tcp_failures": 2 }), "tcp_failure"),
-        (resets.node(), json!({ "tcp_failures": 2 }), "tcp_failure"),
+        (refuses.node(), json!({ "tcp_failures": 1 }), "tcp_failure"),
+        (resets.node(), json!({ "tcp_failures": 1 }), "tcp_failure"),
         (hangs.node(), json!({ "timeouts": 1 }), "timeout_failure"),
     ] {
         let well = Origin::hello();
@@ -384,12 +384,12 @@ fn passive_checks_count_what_requests_show() {
         wait_until("the node to be known", LIMIT, || node(&gateway, &sick));
         let failed = (0..20).filter(|_| gateway.get("/").status != 200).count();
         let expected = limits.as_object().expect("an object").values().filter_map(Value::as_u64).max();
-        // The first active check may have counted one more failure.
         let expected = expected.expect("a threshold") as usize;
-        assert!(failed == expected || failed + 1 == expected, "{sick} {limits}: {failed} failures");
+        // The first active check may have counted one more failure.
+        assert!(failed >= 1 && (failed == expected || failed + 1 == expected), "{sick} {limits}: {failed} failures");
         let found = node(&gateway, &sick).expect("the node");
-        assert_eq!(found["status"], "unhealthy", "{found}");
-        assert_eq!(found["counter"][counter], expected, "{found}");
+        let counted = found["counter"][counter].as_u64().expect("a counter") as usize;
+        assert!(found["status"] == "unhealthy" && counted >= expected, "{found}");
         assert_all_well(&gateway);
     }
 }
