@@ -445,6 +445,25 @@ fn active_checks_bring_back_what_passive_ones_took_out() {
 }
 
 #[test]
+fn requests_that_change_the_state_all_the_time_put_off_no_check() {
+    let turn = AtomicUsize::new(0);
+    let origin = Origin::answering(move |request| match request.target.as_str() {
+        "/check" => Answer::ok("well"),
+        _ => Answer::status(if turn.fetch_add(1, SeqCst) % 2 == 0 { 500 } else { 200 }, "flaps"),
+    });
+    let mut checks_of_both = active(&json!({}));
+    checks_of_both["passive"] = json!({ "healthy": { "successes": 1 }, "unhealthy": { "http_failures": 254 } });
+    let gateway = Gateway::start(config(&[origin.node()], &checks_of_both));
+    let mut client = gateway.client();
+    wait_until("three checks", LIMIT, || {
+        for _ in 0..10 {
+            assert!(matches!(client.get("/").status, 200 | 500));
+        }
+        (checks(&origin) >= 3).then_some(())
+    });
+}
+
+#[test]
 fn one_checker_for_a_node_whatever_uses_it() {
     let origin = Origin::hello();
     let upstream = json!({ "nodes": weighted(&[origin.node()]), "checks": active(&json!({})) });

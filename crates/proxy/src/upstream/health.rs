@@ -134,7 +134,7 @@ impl Health {
             let addresses = self.addresses.load();
             !addresses.is_empty() && addresses.iter().all(|address| !address.state.status().is_up())
         };
-        // Whoever is the last to store has looked after everybody's change, or looks again.
+        // Whoever stores last looks again afterwards, and sees every change that others stored for: all in one order.
         let mut down = all_down();
         loop {
             self.down.store(down, Ordering::SeqCst);

@@ -257,14 +257,14 @@ impl Task {
         };
         let mut told = self.address.state.status();
         let mut due = clock::now_us() + fastrand::u64(0..=micros(FIRST_CHECK.min(self.interval())));
-        let mut cause = String::new();
+        let (mut cause, mut unable) = (String::new(), false);
         loop {
             self.tell(&mut told, &std::mem::take(&mut cause));
             tokio::select! {
                 () = sleep(Duration::from_micros(due.saturating_sub(clock::now_us()))) => {}
-                // The other interval may hold now.
+                // The other interval may hold now. However often requests change the state, the check is not put off.
                 () = self.address.changed.notified() => {
-                    due = self.next(clock::now_us());
+                    due = due.min(self.next(clock::now_us()));
                     continue;
                 }
             }
@@ -273,6 +273,15 @@ impl Task {
             let (Ok(_own), Ok(_all)) = (own.acquire().await, all.acquire().await) else { return };
             let began = clock::now_us();
             let finding = probe.run(self.address.checked).await;
+            if let Finding::Unable(error) = &finding {
+                if !unable {
+                    let node = self.address.node;
+                    tracing::warn!(%node, %error, "a node cannot be checked; it stays as it is until that is possible");
+                }
+                unable = true;
+            } else {
+                unable = false;
+            }
             if let Some(event) = self.judge(&finding) {
                 self.health.count(&self.address, event, &thresholds);
                 cause = finding.to_string();
@@ -288,15 +297,10 @@ impl Task {
             Finding::Connected => Some(Event::Success),
             Finding::Status(status) if checks.healthy.http_statuses.contains(status) => Some(Event::Success),
             Finding::Status(status) if checks.unhealthy.http_statuses.contains(status) => Some(Event::HttpFailure),
-            Finding::Status(_) => None,
+            Finding::Status(_) | Finding::Unable(_) => None,
             Finding::NotHttp(_) => Some(Event::HttpFailure),
             Finding::Failed(_) => Some(Event::TcpFailure),
             Finding::TimedOut => Some(Event::Timeout),
-            Finding::Unable(error) => {
-                let node = self.address.node;
-                tracing::warn!(%node, %error, "a health check could not be made; it counts as nothing");
-                None
-            }
         }
     }
 
