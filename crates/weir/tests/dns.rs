@@ -5,14 +5,16 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Answer, Gateway, LIMIT, Origin, Process, each, free_port, program, route_with, wait_until};
+use crate::harness::{
+    Answer, Gateway, LIMIT, Origin, Process, Request, each, free_port, program, route_with, wait_until,
+};
 
 /// A real name server that answers from a hosts file with a TTL of one second.
 struct Dnsmasq {
@@ -98,9 +100,17 @@ impl Dnsmasq {
 
 /// Two origins on one port of two addresses, each of which answers with its address and keeps connections.
 fn pair() -> (Origin, Origin, u16) {
+    pair_answering(|ip, _| Answer::ok(&ip.to_string()))
+}
+
+/// The same, with other answers.
+fn pair_answering(
+    answer: impl Fn(Ipv4Addr, &Request) -> Answer + Clone + Send + Sync + 'static,
+) -> (Origin, Origin, u16) {
     let named = |ip: Ipv4Addr, port: u16| {
+        let answer = answer.clone();
         Origin::scripted_on(SocketAddr::from((ip, port)), move |connection| {
-            connection.answer_all(&|_| Answer::ok(&ip.to_string()));
+            connection.answer_all(&|request| answer(ip, request));
         })
     };
     wait_until("a port that is free on both addresses", LIMIT, || {
@@ -278,6 +288,47 @@ fn an_answer_is_used_no_longer_and_no_shorter_than_asked_for() {
     short.change("127.0.0.2 svc.test\n");
     await_answer(&witness, "127.0.0.2");
     assert_eq!(patient.get("/").text(), "127.0.0.1");
+}
+
+#[test]
+fn an_unhealthy_address_of_a_name_is_passed_over() {
+    let sick = Arc::new(AtomicBool::new(false));
+    let is_sick = Arc::clone(&sick);
+    let (_first, _second, port) = pair_answering(move |ip, request| {
+        let fails = request.target == "/check" && ip.octets()[3] == 2 && is_sick.load(SeqCst);
+        Answer::status(if fails { 500 } else { 200 }, &ip.to_string())
+    });
+    let server = Dnsmasq::start("127.0.0.1 svc.test\n127.0.0.2 svc.test\n");
+    let mut config = route_to_node(&format!("svc.test:{port}"));
+    config["routes"][0]["upstream"]["checks"] = json!({ "active": {
+        "http_path": "/check", "healthy": { "successes": 1 }, "unhealthy": { "http_failures": 1 },
+    }});
+    let gateway = Gateway::with(&config, server.settings());
+    let port = port.to_string();
+    let series = |ip| {
+        let labels = [("name", "/apisix/routes/all"), ("ip", ip), ("port", port.as_str())];
+        gateway.metrics_page().value("apisix_upstream_status", &labels)
+    };
+    let await_series = |ip, value| wait_until("the metric", LIMIT, || (series(ip) == value).then_some(()));
+    await_series("127.0.0.2", Some(1.0));
+    let halves = BTreeMap::from([("127.0.0.1".into(), 10), ("127.0.0.2".into(), 10)]);
+    assert_eq!(answers(&gateway, 20), halves);
+
+    sick.store(true, SeqCst);
+    await_series("127.0.0.2", Some(0.0));
+    assert_eq!(answers(&gateway, 20), BTreeMap::from([("127.0.0.1".into(), 20)]));
+    assert_eq!(series("127.0.0.1"), Some(1.0));
+
+    // The last one there is, is used whatever its health.
+    server.change("127.0.0.2 svc.test\n");
+    await_series("127.0.0.1", None);
+    assert_eq!(answers(&gateway, 5), BTreeMap::from([("127.0.0.2".into(), 5)]));
+
+    sick.store(false, SeqCst);
+    await_series("127.0.0.2", Some(1.0));
+    server.change("127.0.0.1 svc.test\n127.0.0.2 svc.test\n");
+    await_series("127.0.0.1", Some(1.0));
+    wait_until("both addresses", LIMIT, || (answers(&gateway, 20) == halves).then_some(()));
 }
 
 #[test]
