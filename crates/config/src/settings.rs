@@ -54,6 +54,8 @@ pub struct Settings {
     pub server_header: ServerHeader,
     /// Resolving the names of upstream nodes.
     pub dns: Dns,
+    /// What holds for all upstreams.
+    pub upstream: Upstreams,
     /// Watching the rules file.
     pub config: ConfigWatch,
 }
@@ -200,6 +202,16 @@ pub struct Dns {
     pub timeout: Seconds<100, 60_000>,
 }
 
+/// What holds for all upstreams.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Upstreams {
+    /// How long a node is set aside that refuses connections, lets them time out or resets them at once, where its
+    /// upstream has others; then a connection to it is tried, apart from any request, and after each such time again.
+    /// 0 sets no node aside.
+    pub set_aside: Seconds<0, 3_600_000>,
+}
+
 /// Watching the rules file.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -291,6 +303,12 @@ impl Default for Dns {
             max_ttl: Seconds::constant(300_000),
             timeout: Seconds::constant(5_000),
         }
+    }
+}
+
+impl Default for Upstreams {
+    fn default() -> Self {
+        Self { set_aside: Seconds::constant(10_000) }
     }
 }
 

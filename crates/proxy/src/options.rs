@@ -22,6 +22,8 @@ pub(crate) struct Options {
     /// `u64::MAX`: no limit.
     pub(crate) requests_per_connection: u64,
     pub(crate) upstream_idle: usize,
+    /// 0: no node is set aside.
+    pub(crate) set_aside_ms: u64,
     pub(crate) head_ms: u64,
     pub(crate) idle_ms: u64,
     pub(crate) body_ms: u64,
@@ -68,6 +70,7 @@ impl Options {
             connections: limits.connections as usize,
             requests_per_connection: unlimited(u64::from(limits.requests_per_connection)),
             upstream_idle: limits.upstream_idle_connections as usize,
+            set_aside_ms: ms(settings.upstream.set_aside.duration()),
             head_ms: ms(settings.timeouts.head.duration()),
             idle_ms: ms(settings.timeouts.idle.duration()),
             body_ms: ms(settings.timeouts.body.duration()),

@@ -1,5 +1,6 @@
 //! Upstreams as the path of a request needs them.
 
+pub(crate) mod aside;
 pub(crate) mod balance;
 pub(crate) mod endpoint;
 pub(crate) mod pool;
@@ -7,7 +8,7 @@ pub(crate) mod resolve;
 
 use std::sync::Arc;
 
-use balance::RoundRobin;
+use balance::Balancer;
 use endpoint::Endpoint;
 use pool::Keepalive;
 
@@ -15,7 +16,7 @@ use pool::Keepalive;
 #[derive(Debug)]
 pub(crate) struct Upstream {
     pub(crate) nodes: Box<[Node]>,
-    pub(crate) balancer: RoundRobin,
+    pub(crate) balancer: Balancer,
     /// Further tries after the first.
     pub(crate) retries: u32,
     /// Milliseconds after which no further try is made; `u64::MAX`: no limit.
@@ -31,6 +32,15 @@ pub(crate) struct Node {
     pub(crate) endpoint: Arc<Endpoint>,
     /// Its name for `pass_host: node`, with the port where that is not the scheme's.
     pub(crate) host: Box<[u8]>,
+    /// Its share of the requests; 0: none.
+    pub(crate) weight: u32,
+}
+
+impl Node {
+    /// Whether a balancer may choose it.
+    pub(crate) fn is_available(&self) -> bool {
+        !self.endpoint.aside.is_set()
+    }
 }
 
 /// Which Host a node sees.

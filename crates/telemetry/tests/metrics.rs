@@ -195,6 +195,14 @@ fn plain_counters_and_gauges_sum_over_workers() {
                 ("weir_client_errors_total{reason=\"bad_request\"}", 0.0),
             ],
         ),
+        (
+            |_, a, b| {
+                a.node_set_aside();
+                a.node_set_aside();
+                b.node_back();
+            },
+            &[("weir_upstream_nodes_set_aside", 1.0), ("weir_upstream_set_aside_total", 2.0)],
+        ),
         (|_, a, _| a.worker_panicked(), &[("weir_worker_panics_total", 1.0)]),
         (
             |m, _, _| {

@@ -26,6 +26,7 @@ mod quickstart;
 mod reload;
 mod retries;
 mod routing;
+mod set_aside;
 mod streaming;
 mod strict;
 mod upstreams;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weir_config::{Document, Id, NodeAddr, NodeHost, PassHost, Service, Timeout};
 
-use crate::upstream::balance::RoundRobin;
+use crate::upstream::balance::Balancer;
 use crate::upstream::endpoint::Endpoints;
 use crate::upstream::pool::Keepalive;
 use crate::upstream::{Node, PassHost as CompiledHost, Timeouts, Upstream};
@@ -66,12 +66,16 @@ impl<'d> Upstreams<'d> {
             .nodes
             .0
             .iter()
-            .map(|addr| Node { endpoint: self.endpoints.get(addr), host: host_of(addr).into_bytes().into() })
+            .map(|addr| Node {
+                endpoint: self.endpoints.get(addr),
+                host: host_of(addr).into_bytes().into(),
+                weight: addr.weight,
+            })
             .collect();
         let weights: Vec<u32> = upstream.nodes.0.iter().map(|n| n.weight).collect();
         let pool = &upstream.keepalive_pool;
         self.compiled.push(Upstream {
-            balancer: RoundRobin::new(&weights),
+            balancer: Balancer::round_robin(&weights),
             retries: upstream.retries.unwrap_or_else(|| (nodes.len() as u32).saturating_sub(1)),
             nodes,
             retry_ms: match upstream.retry_timeout {

@@ -23,12 +23,16 @@ use crate::relay::{self, Encode, Pump};
 use crate::snapshot::{Local, Route};
 use crate::sys::Socket;
 use crate::timer::Timer;
+use crate::upstream::aside;
 use crate::upstream::pool::Connection as Node;
 use crate::upstream::{Node as NodeConfig, Timeouts, Upstream};
 use crate::worker::Worker;
 
 /// Most interim (1xx) responses passed on for one request.
 const MAX_INTERIM: u32 = 64;
+
+/// How soon after connecting a reset means that the node takes no connections.
+const AT_ONCE_US: u64 = 100_000;
 
 /// The client has closed the connection before it had its answer; nginx's status for that.
 const CLIENT_WENT_AWAY: Reject = Reject::new(499, "client went away");
@@ -49,11 +53,24 @@ struct Ended {
     again: bool,
     /// Whether the connection was kept from before and had been closed by then, so that it says nothing of the node.
     stale: bool,
+    /// Whether the node takes no connections: those that are opened fail, or are reset at once.
+    unreachable: bool,
 }
 
 impl Ended {
     fn final_(failure: impl Into<Failure>) -> Self {
-        Self { failure: failure.into(), again: false, stale: false }
+        Self { failure: failure.into(), again: false, stale: false, unreachable: false }
+    }
+
+    /// A connection could not be opened.
+    fn unconnected(failure: Failure) -> Self {
+        // What this side has run out of says nothing of the node.
+        Self { failure, again: true, stale: false, unreachable: failure.side == Side::Upstream }
+    }
+
+    /// The node failed before its response was there.
+    fn node(status: u16, reason: &'static str) -> Self {
+        Self { failure: Failure::upstream(status, reason), again: true, stale: false, unreachable: false }
     }
 }
 
@@ -70,7 +87,7 @@ impl<S: ClientStream> Connection<S> {
         let give_up = self.timer.now().saturating_add(upstream.retry_ms);
         let mut failure = Failure { side: Side::Gateway, ..Failure::upstream(503, "upstream has no node") };
         x.times.upstream_start = x.times.now;
-        while let Some(turn) = upstream.balancer.pick(&x.upstream.tried) {
+        while let Some(turn) = upstream.pick(&x.upstream.tried) {
             let Some(config) = upstream.nodes.get(usize::from(turn)) else { break };
             x.upstream.tried.push(turn);
             match self.try_node(x, local, route, config, upstream, timeouts).await {
@@ -80,6 +97,10 @@ impl<S: ClientStream> Connection<S> {
                 Err(ended) => {
                     failure = ended.failure;
                     end_try(x, &self.worker, failure.status);
+                    // A name without an address costs no time, and has one again as soon as it resolves.
+                    if ended.unreachable && upstream.nodes.len() > 1 && config.endpoint.is_resolved() {
+                        aside::set(&self.worker, &config.endpoint, failure.reason, timeouts.connect);
+                    }
                     let spent = x.upstream.tried.len() > upstream.retries as usize || self.timer.now() >= give_up;
                     if !ended.again || spent {
                         break;
@@ -123,11 +144,7 @@ impl<S: ClientStream> Connection<S> {
             let reused = kept.is_some();
             let node = match kept.take() {
                 Some(node) => node,
-                None => self.connect(x, config, timeouts.connect).await.map_err(|f| Ended {
-                    failure: f,
-                    again: true,
-                    stale: false,
-                })?,
+                None => self.connect(x, config, timeouts.connect).await.map_err(Ended::unconnected)?,
             };
             if let Some(attempt) = x.upstream.tries.last_mut() {
                 attempt.addr = Some(node.addr);
@@ -138,6 +155,7 @@ impl<S: ClientStream> Connection<S> {
                 if let Some(attempt) = x.upstream.tries.last_mut() {
                     attempt.connected = x.times.now - attempt.begin;
                 }
+                aside::clear(&self.worker, &config.endpoint);
             }
             head::encode(x, &self.worker.options, upstream, config, route.websocket);
             match self.send(x, node, timeouts).await {
@@ -216,7 +234,7 @@ impl<S: ClientStream> Connection<S> {
                 match relay::poll_read(cx, &mut node.stream, &mut x.response.buffer) {
                     Poll::Ready(Ok(0)) => return Poll::Ready(Got::Closed("upstream closed the connection")),
                     Poll::Ready(Ok(_)) => return Poll::Ready(Got::Bytes),
-                    Poll::Ready(Err(_)) => return Poll::Ready(Got::Closed("upstream reset the connection")),
+                    Poll::Ready(Err(_)) => return Poll::Ready(Got::Reset),
                     Poll::Pending => {}
                 }
                 if !upload.is_running() && client.poll_reset(cx).is_ready() {
@@ -228,17 +246,20 @@ impl<S: ClientStream> Connection<S> {
             match got {
                 Got::Bytes => {}
                 Got::Closed(reason) => {
-                    break Ended { failure: Failure::upstream(502, reason), again: true, stale: true };
+                    break Ended { stale: true, ..Ended::node(502, reason) };
+                }
+                Got::Reset => {
+                    // A service that is gone behind a proxy, as of a container: accepted, and reset unread. An orderly
+                    // close does not count: that is what a node does that fails over this one request.
+                    let at_once = node.requests == 1 && self.worker.clock.refresh() - x.times.now <= AT_ONCE_US;
+                    let ended = Ended::node(502, "upstream reset the connection");
+                    break Ended { stale: true, unreachable: at_once, ..ended };
                 }
                 Got::Late if upload.is_running() && upload.waits_for_client() => {
                     break Ended::final_(Reject::new(408, "request body not received in time"));
                 }
-                Got::Late if upload.is_running() => {
-                    break Ended { failure: Failure::upstream(504, "send timed out"), again: true, stale: false };
-                }
-                Got::Late => {
-                    break Ended { failure: Failure::upstream(504, "read timed out"), again: true, stale: false };
-                }
+                Got::Late if upload.is_running() => break Ended::node(504, "send timed out"),
+                Got::Late => break Ended::node(504, "read timed out"),
                 Got::Broken(reject) => break Ended::final_(refused_body(reject)),
             }
             waits = false;
@@ -254,10 +275,11 @@ impl<S: ClientStream> Connection<S> {
         x.received += upload.received;
         self.worker.recorder.upstream_closed(UpstreamState::Active);
         let untouched = x.response.buffer.is_empty() && interim == 0;
+        let unreachable = ended.unreachable && untouched;
         let resend = untouched && !upload.pump.dropped && (to.is_idempotent() || upload.sent == 0);
         upload.give_back(x);
         x.out.clear();
-        Err(Ended { again: ended.again && resend, stale: ended.stale && resend, ..ended })
+        Err(Ended { again: ended.again && resend, stale: ended.stale && resend, unreachable, ..ended })
     }
 
     /// Reads a response head from the buffer and passes interim responses on; true when the final one is there.
@@ -308,6 +330,7 @@ impl<S: ClientStream> Connection<S> {
 enum Got {
     Bytes,
     Closed(&'static str),
+    Reset,
     Late,
     Broken(Reject),
 }

@@ -4,12 +4,15 @@
 #![allow(clippy::disallowed_types, reason = "compiling and the resolver take the lock, never a worker")]
 
 use std::collections::HashMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::ArcSwapOption;
 use weir_config::{NodeAddr, NodeHost};
+
+use super::aside::Aside;
 
 /// Most addresses of one name that are connected to in one try of its node.
 const MAX_TRIED: usize = 4;
@@ -27,6 +30,15 @@ pub(crate) struct Endpoint {
     addrs: ArcSwapOption<Vec<SocketAddr>>,
     /// Which of several addresses is next.
     next: AtomicU32,
+    /// Whether it is set aside, for all upstreams and workers.
+    pub(crate) aside: Arc<Aside>,
+}
+
+impl fmt::Display for Endpoint {
+    /// `host:port`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
 }
 
 impl Endpoint {
@@ -92,6 +104,7 @@ impl Endpoints {
             port: node.port,
             addrs: ArcSwapOption::empty(),
             next: AtomicU32::new(0),
+            aside: Arc::default(),
         });
         inner.by_node.insert(key, Arc::downgrade(&made));
         made

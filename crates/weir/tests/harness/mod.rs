@@ -11,7 +11,7 @@ pub(crate) use client::{RawClient, chunked, get, post};
 pub(crate) use gateway::{Gateway, Reload, Start, replace, weir};
 pub(crate) use message::{Fault, Fields, Framing, Request, Response};
 pub(crate) use nginx::{Nginx, free_port};
-pub(crate) use origin::{Answer, Connection, Origin, Refusing};
+pub(crate) use origin::{Answer, Connection, Full, Origin, Refusing};
 pub(crate) use process::{Process, companion, program, repository, timed};
 
 use std::thread;
