@@ -132,7 +132,7 @@ class Programs:
         file, port = self.folder / f"{name}.yaml", free_port()
         file.write_text(json.dumps(config) + "\n#END\n")
         return self.start(name, [
-            binary, "run", file, "--listen-http", f"127.0.0.1:{port}", "--metrics", "off", "--status", "off", "--workers", "1",
+            binary, "run", file, "--listen-http", f"127.0.0.1:{port}", "--listen-https", "off", "--metrics", "off", "--status", "off", "--workers", "1",
         ], port, GATEWAY_CORE)
 
     def relay(self, binary, to):

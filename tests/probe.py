@@ -41,7 +41,7 @@ def main():
         }]}) + "\n#END\n")
         settings.write_text(json.dumps({"timeouts": {"head": 5, "idle": 5, "body": 5, "send": 5}}) + "\n")
         gateway = subprocess.Popen([
-            options.weir, "run", config, "--settings", settings, "--listen-http", f"127.0.0.1:{port}",
+            options.weir, "run", config, "--settings", settings, "--listen-http", f"127.0.0.1:{port}", "--listen-https", "off",
             "--metrics", "off", "--status", "off", "--workers", "1"])
         try:
             await_port(port, gateway)

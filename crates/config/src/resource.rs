@@ -11,6 +11,7 @@ mod matching;
 mod plugin;
 mod route;
 mod service;
+mod ssl;
 mod upstream;
 
 pub use consumer::{Consumer, ConsumerGroup, Credential};
@@ -20,11 +21,12 @@ pub use matching::{AddrRange, HostKind, HostPattern, Method, Methods, UriPattern
 pub use plugin::{ErrorResponse, Meta, PluginConf, Plugins};
 pub use route::{Route, Status};
 pub use service::Service;
+pub use ssl::{ClientVerification, Secret, Sni, Ssl, SslProtocol, SslType};
 pub use upstream::{
-    Balancer, KeepalivePool, NodeAddr, NodeHost, Nodes, PassHost, Scheme, Timeout, Upstream, UpstreamHost,
+    Balancer, KeepalivePool, NodeAddr, NodeHost, Nodes, PassHost, Scheme, Timeout, Upstream, UpstreamHost, UpstreamTls,
 };
 
-pub(crate) use upstream::node_from_key;
+pub(crate) use upstream::{SERVICE_PORT, node_from_key};
 
 /// Labels: names to values of 1 to 256 characters without white space.
 pub type Labels = std::collections::BTreeMap<String, String>;

@@ -5,6 +5,7 @@
 
 mod address;
 mod choice;
+mod listener;
 mod overlay;
 mod quantity;
 
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use address::{Endpoint, ListenAddr};
 pub use choice::{AccessLogFormat, AccessLogPath, ErrorLogPath, LogLevel, RouterMode, Workers};
+pub use listener::{Listener, SocketMode};
 pub use overlay::{Leaf, SettingsSource, leaves};
 pub use quantity::{GIB, KIB, MIB, Seconds, Size};
 
@@ -30,8 +32,12 @@ pub struct Settings {
     pub workers: Workers,
     /// How routes are matched; the names are APISIX's.
     pub router: RouterMode,
+    /// Listeners that speak the PROXY protocol.
+    pub proxy_protocol: ProxyProtocol,
     /// What is done to a path before routes are matched.
     pub uri: UriHandling,
+    /// TLS towards clients and upstreams.
+    pub tls: Tls,
     /// What is refused or closed for being too much.
     pub limits: Limits,
     /// What is cut for being too slow.
@@ -64,13 +70,43 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Listen {
-    /// Traffic over plain HTTP: a list of `ADDRESS:PORT`. Port 0 takes a free one; a line at start names it.
+    /// Traffic over plain HTTP: a list of `ADDRESS:PORT`, `unix:/PATH`, or mappings with `address`, `proxy_protocol`
+    /// (whether connections begin with a PROXY protocol header) and `mode` (of a Unix socket, `"0666"`). Port 0 takes a
+    /// free one; a line at start names it. See [listeners](listeners.md).
     #[schemars(length(min = 1, max = 64))]
-    pub http: Vec<ListenAddr>,
+    pub http: Vec<Listener>,
+    /// Traffic over TLS: a list of `ADDRESS:PORT`, which may be empty. Certificates come from `ssls` of the rules; with
+    /// none there, one made at start shows that the listener works, and clients do not trust it.
+    #[schemars(length(max = 64))]
+    pub https: Vec<Listener>,
     /// Prometheus metrics: `ADDRESS:PORT` or `off`.
     pub metrics: Endpoint,
     /// `/status` and `/status/ready`: `ADDRESS:PORT` or `off`.
     pub status: Endpoint,
+}
+
+/// TLS towards clients and upstreams.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tls {
+    /// The name whose certificate is shown to clients that ask for none, such as those that know the address alone.
+    /// Empty: they are refused.
+    #[schemars(length(max = 253), regex(pattern = r"^[0-9a-zA-Z._-]*$"), extend("x-expected" = "a host name"))]
+    pub fallback_sni: String,
+    /// Whether clients get tickets to resume their session with. Their keys are renewed every six hours.
+    pub session_tickets: bool,
+    /// The authorities that nodes with `tls.verify` are verified by: `system`, or the path of a file in PEM.
+    #[schemars(length(min = 1, max = 4096))]
+    pub trusted_certificate: String,
+}
+
+/// Listeners that speak the PROXY protocol, which tells the client's address ahead of its bytes.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ProxyProtocol {
+    /// Peers that are believed on listeners with `proxy_protocol`: addresses and ranges. Connections of all others are
+    /// closed. Whoever may open a Unix socket is believed there.
+    pub trusted: Vec<AddrRange>,
 }
 
 /// What is done to a path before routes are matched.
@@ -133,6 +169,8 @@ pub struct Timeouts {
     /// From the first byte of a request, or from accepting a connection, to the end of its head. Later is answered
     /// 408.
     pub head: Seconds<100, 3_600_000>,
+    /// From accepting a connection to the end of its TLS handshake. Later it is closed.
+    pub handshake: Seconds<100, 3_600_000>,
     /// How long a kept client connection may be without a request.
     pub idle: Seconds<100, 86_400_000>,
     /// Between two reads of a request body. Later is answered 408.
@@ -198,8 +236,15 @@ pub struct Dns {
     pub min_ttl: Seconds<0, 86_400_000>,
     /// How long an answer is used at most, whatever its TTL.
     pub max_ttl: Seconds<1_000, 86_400_000>,
-    /// How long an answer is waited for.
+    /// How long an answer is waited for, over all servers and tries.
     pub timeout: Seconds<100, 60_000>,
+    /// The hosts file: names in it are not asked for. A change of it is seen within seconds.
+    #[schemars(length(min = 1, max = 4096))]
+    pub hosts: String,
+    /// The system's configuration of names: search domains, `ndots`, and the servers where `servers` names none. A change
+    /// of it is seen within seconds.
+    #[schemars(length(min = 1, max = 4096))]
+    pub resolv_conf: String,
 }
 
 /// What holds for all upstreams.
@@ -238,10 +283,17 @@ impl Default for Listen {
     fn default() -> Self {
         let addr = |ip: [u8; 4], port| std::net::SocketAddr::new(IpAddr::from(ip), port);
         Self {
-            http: vec![ListenAddr(addr([0, 0, 0, 0], 9080))],
+            http: vec![ListenAddr::Tcp(addr([0, 0, 0, 0], 9080)).into()],
+            https: vec![ListenAddr::Tcp(addr([0, 0, 0, 0], 9443)).into()],
             metrics: Endpoint::On(addr([127, 0, 0, 1], 9091)),
             status: Endpoint::On(addr([127, 0, 0, 1], 7085)),
         }
+    }
+}
+
+impl Default for Tls {
+    fn default() -> Self {
+        Self { fallback_sni: String::new(), session_tickets: true, trusted_certificate: "system".into() }
     }
 }
 
@@ -269,6 +321,7 @@ impl Default for Timeouts {
     fn default() -> Self {
         Self {
             head: Seconds::constant(10_000),
+            handshake: Seconds::constant(10_000),
             idle: Seconds::constant(75_000),
             body: Seconds::constant(60_000),
             send: Seconds::constant(60_000),
@@ -302,6 +355,8 @@ impl Default for Dns {
             min_ttl: Seconds::constant(1_000),
             max_ttl: Seconds::constant(300_000),
             timeout: Seconds::constant(5_000),
+            hosts: "/etc/hosts".into(),
+            resolv_conf: "/etc/resolv.conf".into(),
         }
     }
 }

@@ -51,7 +51,6 @@ pub enum When {
 /// Everything that is refused as not supported yet.
 #[rustfmt::skip]
 pub const UNSUPPORTED: &[Unsupported] = &[
-    refuse(Place::Document, "ssls", When::NotEmpty, "TLS certificates"),
     refuse(Place::Document, "protos", When::NotEmpty, "gRPC transcoding"),
     refuse(Place::Document, "secrets", When::NotEmpty, "secret managers"),
     refuse(Place::Document, "stream_routes", When::NotEmpty, "TCP and UDP proxying"),
@@ -64,8 +63,6 @@ pub const UNSUPPORTED: &[Unsupported] = &[
     refuse(Place::Upstream, "type", When::OneOf(&["least_conn"]), "balancing by connections"),
     refuse(Place::Upstream, "type", When::OneOf(&["ewma"]), "balancing by latency"),
     refuse(Place::Upstream, "checks", When::Present, "health checks"),
-    refuse(Place::Upstream, "tls", When::Present, "TLS to upstreams"),
-    refuse(Place::Upstream, "scheme", When::OneOf(&["https"]), "TLS to upstreams"),
     refuse(Place::Upstream, "scheme", When::OneOf(&["grpc", "grpcs"]), "gRPC to upstreams"),
     refuse(Place::Upstream, "scheme", When::OneOf(&["tcp", "tls", "udp"]), "TCP and UDP proxying"),
     refuse(Place::Upstream, "scheme", When::OneOf(&["kafka"]), "Kafka proxying"),

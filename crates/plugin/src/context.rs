@@ -60,6 +60,12 @@ impl RequestCx<'_> {
         self.0.times.unix_ms
     }
 
+    /// The whole request body, decoded; `None` until it was collected because a hook returned [`Flow::AwaitBody`].
+    #[must_use]
+    pub fn body(&self) -> Option<&[u8]> {
+        self.0.request.body()
+    }
+
     /// Takes another address for the client's, and another port where one is known: from here on it is what variables,
     /// limits, logs and the upstream are told. The peer's own stays in [`Client::peer`].
     pub fn set_client_addr(&mut self, addr: IpAddr, port: Option<u16>) {

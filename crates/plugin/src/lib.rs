@@ -92,7 +92,8 @@ pub enum Flow {
     /// The plugin has to wait: [`Plugin::request_io`] is called.
     Suspend,
     /// The plugin needs the whole request body: it is collected, up to `limits.buffered_body` (413 above), and the same
-    /// hook is called again; [`RequestCx::body`] then has it. For the hooks of the request phases.
+    /// hook is called again (`rewrite` or `access` also after `request_io`); [`RequestCx::body`] then has it. For the
+    /// hooks of the request phases.
     AwaitBody,
     /// The plugin cannot decide; the request is refused.
     Abort(Failure),

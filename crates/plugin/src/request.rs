@@ -1,9 +1,9 @@
 //! The request as plugins see it.
 
 use weir_wire::buffer::Buffer;
-use weir_wire::head::RequestHead;
+use weir_wire::head::{Framing, RequestHead};
 use weir_wire::method::Method;
-use weir_wire::name::FieldName;
+use weir_wire::name::{FieldName, Known};
 use weir_wire::target::{self, Form, PathRules, Target};
 use weir_wire::{Reject, Span};
 
@@ -27,6 +27,8 @@ pub struct Request {
     /// The query without the arguments that were taken out; valid with `query_edited`.
     edited_query: Vec<u8>,
     query_edited: bool,
+    /// Whether the whole body stands behind the head, decoded.
+    collected: bool,
     /// Changes to what the upstream receives.
     pub upstream: UpstreamTarget,
 }
@@ -54,6 +56,7 @@ impl Request {
             encoded: Vec::new(),
             edited_query: Vec::new(),
             query_edited: false,
+            collected: false,
             upstream: UpstreamTarget::default(),
         }
     }
@@ -67,6 +70,7 @@ impl Request {
         let text = self.head.target.of(base);
         self.target = target::split(text)?;
         self.query_edited = false;
+        self.collected = false;
         self.upstream.target.clear();
         self.upstream.method = None;
         self.upstream.host.clear();
@@ -182,7 +186,7 @@ impl Request {
     /// The first cookie with this name (RFC 6265 section 5.4).
     #[must_use]
     pub fn cookie(&self, name: &[u8]) -> Option<&[u8]> {
-        let cookies = self.head.fields.get_known(self.buffer.bytes(), weir_wire::name::Known::Cookie)?;
+        let cookies = self.head.fields.get_known(self.buffer.bytes(), Known::Cookie)?;
         cookies.split(|b| *b == b';').map(weir_wire::trim_ows).find_map(|pair| match pair.strip_prefix(name)? {
             [b'=', value @ ..] => Some(value),
             _ => None,
@@ -217,6 +221,42 @@ impl Request {
     #[must_use]
     pub fn field_str(&self, name: &str) -> Option<&[u8]> {
         self.head.fields.get_str(self.buffer.bytes(), name.as_bytes())
+    }
+
+    /// The whole body, decoded; `None` while it has not been collected.
+    #[must_use]
+    pub fn body(&self) -> Option<&[u8]> {
+        match self.head.framing {
+            Framing::None => Some(&[]),
+            Framing::Length(_) if self.collected => self.buffer.bytes().get(self.head.len..self.body_end()?),
+            _ => None,
+        }
+    }
+
+    /// Where the body ends in the buffer, and what follows it begins; `None` while it has not been collected.
+    #[must_use]
+    pub fn body_end(&self) -> Option<usize> {
+        match self.head.framing {
+            Framing::None => Some(self.head.len),
+            Framing::Length(len) if self.collected => Some(self.head.len + usize::try_from(len).ok()?),
+            _ => None,
+        }
+    }
+
+    /// Takes in the whole body: it stands in the buffer from now on in place of what was received of it, up to `end`,
+    /// and the request is one with a `Content-Length`, whatever framed it before.
+    pub fn put_body(&mut self, body: &[u8], end: usize) {
+        self.buffer.replace(self.head.len, end, body);
+        let fields = &mut self.head.fields;
+        fields.remove_known(Known::ContentLength);
+        fields.add_with(b"Content-Length", |out| weir_wire::push_number(out, body.len() as u64));
+        // Trailer fields came with the chunks and are gone with them (RFC 9112 section 7.1.2); nobody has to be asked
+        // any more whether the body may be sent (RFC 9110 section 10.1.1).
+        fields.remove_known(Known::Trailer);
+        fields.remove_known(Known::Expect);
+        self.head.expect_continue = false;
+        self.head.framing = Framing::Length(body.len() as u64);
+        self.collected = true;
     }
 
     /// Replaces a field for the plugins that follow and for the upstream.

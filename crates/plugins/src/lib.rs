@@ -5,6 +5,7 @@
 //! | `auth` | `basic-auth`, `key-auth` |
 //! | `traffic` | `limit-count` |
 //! | `transform` | `proxy-rewrite`, `response-rewrite` |
+//! | `requests` | `request-validation` |
 //! | `general` | `mocking` |
 //! | `observe` | `prometheus` |
 //!
@@ -18,6 +19,7 @@ mod observe;
 mod query;
 pub mod reference;
 pub mod registry;
+mod requests;
 mod traffic;
 mod transform;
 

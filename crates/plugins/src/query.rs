@@ -10,6 +10,16 @@ pub(crate) fn has_name(argument: &[u8], name: &[u8]) -> bool {
     is_name(split(argument).0, name)
 }
 
+/// The name of an argument, as received.
+pub(crate) fn name(argument: &[u8]) -> &[u8] {
+    split(argument).0
+}
+
+/// The value of an argument, as received.
+pub(crate) fn value(argument: &[u8]) -> &[u8] {
+    split(argument).1
+}
+
 /// Name and value; an argument without `=` has an empty value.
 fn split(argument: &[u8]) -> (&[u8], &[u8]) {
     match argument.iter().position(|b| *b == b'=') {

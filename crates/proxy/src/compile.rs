@@ -1,5 +1,6 @@
 //! From a configuration to a [`Snapshot`]: a pure step, all or nothing, away from the path of a request.
 
+mod certificates;
 mod consumers;
 mod plugins;
 mod upstreams;
@@ -16,6 +17,7 @@ use crate::chain::{Chain, Phase};
 use crate::snapshot::{Route, Snapshot};
 use crate::upstream::endpoint::Endpoints;
 use crate::upstream::resolve::Resolver;
+use certificates::Certificates;
 use plugins::{Builder, Layer};
 use upstreams::Upstreams;
 
@@ -31,6 +33,7 @@ pub struct Compiler {
     product: String,
     states: StateRegistry,
     endpoints: Arc<Endpoints>,
+    certificates: Certificates,
 }
 
 /// A compiled configuration.
@@ -104,6 +107,7 @@ impl Compiler {
             product: product.to_owned(),
             states: StateRegistry::default(),
             endpoints: Arc::default(),
+            certificates: Certificates::new(settings),
         }
     }
 
@@ -131,7 +135,8 @@ impl Compiler {
         };
         let consumer_chains = consumers::chains(document, &consumers, &builder, &mut faults);
         let global = self.global(document, &builder, &mut faults);
-        let mut upstreams = Upstreams::new(&self.endpoints, document);
+        let tls = self.certificates.hosts(document, &mut faults);
+        let mut upstreams = Upstreams::new(&self.endpoints, &self.certificates, document);
         let mut routes = Routes::default();
         self.routes(document, &builder, &mut upstreams, &mut routes, &global, &mut faults);
         if !faults.errors.is_empty() {
@@ -149,6 +154,7 @@ impl Compiler {
             tables,
             routes: routes.compiled,
             upstreams: upstreams.compiled,
+            tls,
             global,
             consumers: consumer_chains,
             definitions: self.definitions,
@@ -160,6 +166,7 @@ impl Compiler {
     pub fn sweep(&self) {
         self.states.sweep();
         self.endpoints.sweep();
+        self.certificates.sweep();
     }
 
     /// What keeps the addresses of named nodes fresh.
@@ -228,7 +235,13 @@ impl Compiler {
                 faults.item(diagnostic);
                 continue;
             }
-            let upstream = upstreams.of_route(route, service);
+            let upstream = match upstreams.of_route(route, service) {
+                Ok(upstream) => upstream,
+                Err(diagnostic) => {
+                    faults.item(diagnostic);
+                    continue;
+                }
+            };
             routes.push(route, service, layer.chain(), upstream, global);
         }
     }

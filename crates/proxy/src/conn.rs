@@ -1,5 +1,6 @@
 //! Client connections, by protocol.
 
+mod body;
 pub(crate) mod forward;
 pub(crate) mod h1;
 pub(crate) mod reply;

@@ -16,6 +16,8 @@ use crate::upstream::PassHost;
 /// A request to be explained.
 #[derive(Debug, Clone)]
 pub struct ExplainRequest {
+    /// Whether it comes over TLS.
+    pub https: bool,
     /// The method.
     pub method: String,
     /// The Host.
@@ -108,6 +110,7 @@ impl Snapshot {
             addr: request.remote.to_canonical(),
             addr_text: AddrText::new(request.remote),
             peer: request.remote,
+            https: request.https,
             ..Client::default()
         };
         phases::find_route(&mut x, self);
@@ -189,6 +192,7 @@ impl Snapshot {
 fn node_name(host: &NodeHost, port: u16) -> String {
     match host {
         NodeHost::Ip(ip) => std::net::SocketAddr::new(*ip, port).to_string(),
+        NodeHost::Name(name) if NodeHost::is_service_name(name) => name.clone(),
         NodeHost::Name(name) => format!("{name}:{port}"),
     }
 }

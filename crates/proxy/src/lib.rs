@@ -18,6 +18,7 @@ mod snapshot;
 #[allow(unsafe_code, reason = "the one place: registering descriptors with the reactor")]
 mod sys;
 mod timer;
+mod tls;
 mod upstream;
 mod worker;
 
@@ -28,7 +29,6 @@ pub use snapshot::Snapshot;
 pub use upstream::resolve::Resolver;
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -36,17 +36,26 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use weir_config::Settings;
-use weir_config::settings::Workers;
+use weir_config::settings::{ListenAddr, Workers};
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
 
 use options::Options;
 use worker::{Shared, Start};
 
+/// An address that traffic is accepted at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bound {
+    /// The address; port 0 of the settings has become a real one.
+    pub address: ListenAddr,
+    /// Whether it speaks TLS.
+    pub tls: bool,
+}
+
 /// The running workers.
 #[derive(Debug)]
 pub struct DataPlane {
-    addresses: Vec<SocketAddr>,
+    addresses: Vec<Bound>,
     workers: Vec<Running>,
     snapshots: watch::Sender<Option<Arc<Snapshot>>>,
     drain: watch::Sender<bool>,
@@ -72,13 +81,19 @@ impl DataPlane {
             Workers::Auto => std::thread::available_parallelism().map_or(1, usize::from),
             Workers::Count(n) => usize::from(n.get()),
         };
-        let bound = listener::bind_all(&settings.listen.http, count)?;
+        let listen = &settings.listen;
+        let wanted = listen
+            .http
+            .iter()
+            .map(|listener| (listener, false))
+            .chain(listen.https.iter().map(|listener| (listener, true)));
+        let (addresses, by_worker) = listener::bind_all(wanted, count)?;
         let options = Arc::new(Options::new(settings));
         let (snapshots, _) = watch::channel(None);
         let (drain, _) = watch::channel(false);
         let shared = Arc::new(Shared::default());
         let mut workers = Vec::with_capacity(count);
-        for (number, listeners) in bound.by_worker.into_iter().enumerate() {
+        for (number, listeners) in by_worker.into_iter().enumerate() {
             let revision = Arc::new(AtomicU64::new(0));
             let start = Start {
                 options: Arc::clone(&options),
@@ -95,12 +110,12 @@ impl DataPlane {
                 .spawn(move || worker::run(start).inspect_err(|error| tracing::error!(%error, "worker ended")))?;
             workers.push(Running { thread, revision });
         }
-        Ok(Self { addresses: bound.addresses, workers, snapshots, drain, shared, retired: Vec::new() })
+        Ok(Self { addresses, workers, snapshots, drain, shared, retired: Vec::new() })
     }
 
-    /// The bound addresses, in the order of the settings.
+    /// The bound addresses, in the order of the settings, those with TLS last.
     #[must_use]
-    pub fn addresses(&self) -> &[SocketAddr] {
+    pub fn addresses(&self) -> &[Bound] {
         &self.addresses
     }
 

@@ -4,34 +4,46 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 
 use socket2::{Domain, Protocol, Socket, Type};
-use weir_config::settings::ListenAddr;
+use weir_config::settings::{ListenAddr, Listener};
+
+use crate::Bound;
 
 /// Connections the kernel holds until they are accepted.
 const BACKLOG: i32 = 4096;
 
-/// Bound listeners.
-pub(crate) struct Bound {
-    /// As bound: port 0 has become a real one.
-    pub(crate) addresses: Vec<SocketAddr>,
-    /// For each worker, one for each address.
-    pub(crate) by_worker: Vec<Vec<TcpListener>>,
+/// A listening socket of a worker.
+pub(crate) struct Listening {
+    pub(crate) socket: TcpListener,
+    /// Whether it speaks TLS.
+    pub(crate) tls: bool,
 }
 
-/// Binds every address once for each worker.
-pub(crate) fn bind_all(addresses: &[ListenAddr], workers: usize) -> io::Result<Bound> {
-    let mut bound = Bound { addresses: Vec::new(), by_worker: (0..workers).map(|_| Vec::new()).collect() };
-    for wanted in addresses {
-        let mut address = wanted.0;
-        for listeners in &mut bound.by_worker {
-            let listener = bind(address)
+/// Binds every address once for each worker: the addresses as bound, and each worker's listeners.
+pub(crate) fn bind_all<'a>(
+    wanted: impl Iterator<Item = (&'a Listener, bool)>,
+    workers: usize,
+) -> io::Result<(Vec<Bound>, Vec<Vec<Listening>>)> {
+    let mut addresses = Vec::new();
+    let mut by_worker: Vec<Vec<Listening>> = (0..workers).map(|_| Vec::new()).collect();
+    for (listener, tls) in wanted {
+        let ListenAddr::Tcp(mut address) = listener.address else { return Err(not_yet("Unix sockets")) };
+        if listener.proxy_protocol {
+            return Err(not_yet("the PROXY protocol"));
+        }
+        for listeners in &mut by_worker {
+            let socket = bind(address)
                 .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
             // The first one finds the port for the others.
-            address = listener.local_addr()?;
-            listeners.push(listener);
+            address = socket.local_addr()?;
+            listeners.push(Listening { socket, tls });
         }
-        bound.addresses.push(address);
+        addresses.push(Bound { address: ListenAddr::Tcp(address), tls });
     }
-    Ok(bound)
+    Ok((addresses, by_worker))
+}
+
+fn not_yet(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, format!("not supported yet: {what}"))
 }
 
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {

@@ -25,6 +25,7 @@ pub(crate) struct Options {
     /// 0: no node is set aside.
     pub(crate) set_aside_ms: u64,
     pub(crate) head_ms: u64,
+    pub(crate) handshake_ms: u64,
     pub(crate) idle_ms: u64,
     pub(crate) body_ms: u64,
     pub(crate) send_ms: u64,
@@ -71,6 +72,7 @@ impl Options {
             requests_per_connection: unlimited(u64::from(limits.requests_per_connection)),
             upstream_idle: limits.upstream_idle_connections as usize,
             set_aside_ms: ms(settings.upstream.set_aside.duration()),
+            handshake_ms: ms(settings.timeouts.handshake.duration()),
             head_ms: ms(settings.timeouts.head.duration()),
             idle_ms: ms(settings.timeouts.idle.duration()),
             body_ms: ms(settings.timeouts.body.duration()),

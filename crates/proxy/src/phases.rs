@@ -17,6 +17,8 @@ pub(crate) enum Verdict<'s> {
     Failed(Failure),
     /// This step has to wait; then [`Requests::resumed`] goes on.
     Suspended(&'s Step),
+    /// This step needs the whole request body; then [`Requests::collected`] goes on.
+    AwaitsBody(&'s Step),
 }
 
 /// How far a request has come.
@@ -98,12 +100,7 @@ impl Requests {
             if !step.applies(x) {
                 continue;
             }
-            let flow = if self.is_rewrite() {
-                step.plugin.rewrite(&mut RequestCx(x))
-            } else {
-                step.plugin.access(&mut RequestCx(x))
-            };
-            if let Some(verdict) = self.judge(flow, step, x) {
+            if let Some(verdict) = self.call(step, x) {
                 return verdict;
             }
         }
@@ -116,6 +113,20 @@ impl Requests {
                 Verdict::Answered
             }
         }
+    }
+
+    fn call<'s>(&self, step: &'s Step, x: &mut Exchange) -> Option<Verdict<'s>> {
+        let flow = if self.is_rewrite() {
+            step.plugin.rewrite(&mut RequestCx(x))
+        } else {
+            step.plugin.access(&mut RequestCx(x))
+        };
+        self.judge(flow, step, x)
+    }
+
+    /// Goes on with the plugin that asked for the request body, which is there now; `None`: [`Requests::run`] goes on.
+    pub(crate) fn collected<'s>(&self, step: &'s Step, x: &mut Exchange) -> Option<Verdict<'s>> {
+        self.call(step, x)
     }
 
     /// Takes what a suspended plugin came to; `None`: [`Requests::run`] goes on.
@@ -140,7 +151,10 @@ impl Requests {
                 Some(Verdict::Answered)
             }
             Flow::Suspend => Some(Verdict::Suspended(step)),
-            Flow::AwaitBody => Some(Verdict::Failed(Failure::internal("no body can be collected"))),
+            Flow::AwaitBody if x.request.body().is_some() => {
+                Some(Verdict::Failed(Failure::internal("plugin asked for a body that it has")))
+            }
+            Flow::AwaitBody => Some(Verdict::AwaitsBody(step)),
             Flow::Abort(failure) => Some(Verdict::Failed(failure)),
         }
     }

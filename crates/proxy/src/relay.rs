@@ -80,8 +80,12 @@ impl Pump {
     /// Takes what the buffer holds and appends it, framed, to `out`: for small bodies that go out with the head.
     pub(crate) fn append(&mut self, buffer: &Buffer, out: &mut Vec<u8>) -> Result<(), Reject> {
         self.take(buffer, out)?;
-        out.extend_from_slice(buffer.bytes().get(self.ready..self.pos).unwrap_or_default());
-        self.ready = self.pos;
+        let plain = buffer.bytes().get(self.ready..self.pos).unwrap_or_default();
+        // A long piece is written from where it stands.
+        if plain.len() <= STAGE {
+            out.extend_from_slice(plain);
+            self.ready = self.pos;
+        }
         Ok(())
     }
 

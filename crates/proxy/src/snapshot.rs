@@ -7,6 +7,7 @@ use weir_plugin::Tables;
 
 use crate::chain::Chain;
 use crate::compile::ListedDefinitions;
+use crate::tls::server::Hosts;
 use crate::upstream::{Timeouts, Upstream};
 
 /// Everything a worker needs to serve requests.
@@ -19,6 +20,8 @@ pub struct Snapshot {
     /// By route number.
     pub(crate) routes: Vec<Route>,
     pub(crate) upstreams: Vec<Upstream>,
+    /// Certificates.
+    pub(crate) tls: Hosts,
     /// Global rules.
     pub(crate) global: Chain,
     /// By consumer number.
@@ -45,6 +48,12 @@ impl Snapshot {
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
+    }
+
+    /// Whether clients with TLS are shown a certificate made here, because the configuration has none.
+    #[must_use]
+    pub fn is_self_signed(&self) -> bool {
+        self.tls.is_self_signed()
     }
 
     /// How many routes it has.

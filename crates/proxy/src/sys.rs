@@ -37,21 +37,25 @@ impl Socket {
         Ok(Self { fd: unsafe { AsyncFd::register(fd)? } })
     }
 
-    /// Connects to an address. Dropping the future gives up.
-    pub(crate) async fn connect(addr: SocketAddr) -> io::Result<Self> {
+    /// Begins to connect to an address; [`Socket::poll_connected`] tells when it is.
+    ///
+    /// # Errors
+    /// Also those that are known at once, such as that there is no way to the address.
+    pub(crate) fn begin_connect(addr: SocketAddr) -> io::Result<Self> {
         let socket =
             RawSocket::new(Domain::for_address(addr), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
         match socket.connect(&addr.into()) {
-            Ok(()) => return Self::new(socket),
+            Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
             Err(error) => return Err(error),
         }
-        let socket = Self::new(socket)?;
-        let _ready = socket.fd.writable().await?;
-        match rustix::net::sockopt::socket_error(&socket.fd)? {
-            Ok(()) => Ok(socket),
-            Err(error) => Err(error.into()),
-        }
+        Self::new(socket)
+    }
+
+    /// Ready when the socket is connected, or cannot be.
+    pub(crate) fn poll_connected(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let _ready = ready!(self.fd.poll_write_ready(cx))?;
+        Poll::Ready(rustix::net::sockopt::socket_error(&self.fd)?.map_err(io::Error::from))
     }
 
     /// The local address.

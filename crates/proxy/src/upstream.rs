@@ -1,10 +1,13 @@
 //! Upstreams as the path of a request needs them.
 
+pub(crate) mod addresses;
 pub(crate) mod aside;
 pub(crate) mod balance;
 pub(crate) mod endpoint;
+mod lookup;
 pub(crate) mod pool;
 pub(crate) mod resolve;
+pub(crate) mod stream;
 
 use std::sync::Arc;
 

@@ -1,7 +1,6 @@
 //! A worker: one thread, one runtime, its own listeners, and everything its connections share.
 
 use std::cell::{Cell, RefCell};
-use std::net::TcpListener as StdListener;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -10,15 +9,17 @@ use std::time::Duration;
 use tokio::sync::watch;
 use weir_plugin::{AddrText, Client, Exchange};
 use weir_telemetry::access_log::LogWriter;
-use weir_telemetry::metrics::{ConnectionState, Recorder};
+use weir_telemetry::metrics::{ClientError, ConnectionState, Recorder};
 use weir_wire::date::DateLine;
 
 use crate::clock::Clock;
 use crate::conn;
+use crate::listener::Listening;
 use crate::options::Options;
 use crate::snapshot::{Local, Snapshot};
 use crate::sys::{Listener, Socket};
 use crate::timer::{TICK_MS, Timers};
+use crate::tls::{self, Turns};
 use crate::upstream::pool::Pools;
 
 /// Exchanges kept for reuse; each has some 35 KiB of buffers.
@@ -32,6 +33,8 @@ pub(crate) struct Worker {
     pub(crate) options: Arc<Options>,
     pub(crate) clock: Clock,
     pub(crate) timers: Rc<Timers>,
+    /// Whose handshake is next.
+    pub(crate) turns: Turns,
     pub(crate) pools: Pools,
     pub(crate) recorder: Recorder,
     pub(crate) access_log: Option<LogWriter>,
@@ -56,7 +59,7 @@ pub(crate) struct Shared {
 /// What a worker is started with.
 pub(crate) struct Start {
     pub(crate) options: Arc<Options>,
-    pub(crate) listeners: Vec<StdListener>,
+    pub(crate) listeners: Vec<Listening>,
     pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
     /// Becomes true when the drain begins.
     pub(crate) drain: watch::Receiver<bool>,
@@ -81,6 +84,7 @@ async fn serve(start: Start) -> std::io::Result<()> {
     clock.adjust();
     let worker = Rc::new(Worker {
         timers: Timers::new(clock.now() / 1000),
+        turns: Turns::default(),
         pools: Pools::new(start.options.upstream_idle),
         options: start.options,
         clock,
@@ -100,8 +104,9 @@ async fn serve(start: Start) -> std::io::Result<()> {
     worker.take_snapshot(first, &start.revision);
     let mut accepting = Vec::new();
     for listener in start.listeners {
-        let listener = Listener::new(listener)?;
-        accepting.push(tokio::task::spawn_local(accept(listener, Rc::clone(&worker))));
+        let tls = listener.tls;
+        let listener = Listener::new(listener.socket)?;
+        accepting.push(tokio::task::spawn_local(accept(listener, tls, Rc::clone(&worker))));
     }
 
     let mut drain = start.drain;
@@ -147,7 +152,7 @@ async fn tick(worker: Rc<Worker>) {
 }
 
 /// Accepts connections until it is aborted.
-async fn accept(listener: Listener, worker: Rc<Worker>) {
+async fn accept(listener: Listener, tls: bool, worker: Rc<Worker>) {
     let Ok(local) = listener.local_addr() else { return };
     let mut warned = false;
     loop {
@@ -167,7 +172,7 @@ async fn accept(listener: Listener, worker: Rc<Worker>) {
                     peer: peer.ip().to_canonical(),
                     // The listener may be bound to all addresses; which one this came in at is asked when needed.
                     local: if local.ip().is_unspecified() { stream.local_addr().unwrap_or(local) } else { local },
-                    https: false,
+                    https: tls,
                     connection: number,
                     requests: 0,
                 };
@@ -211,10 +216,25 @@ fn open(stream: Socket, client: Client, worker: &Rc<Worker>) {
     worker.recorder.connection_opened(ConnectionState::Waiting);
     let guard = Open(Rc::clone(worker));
     let worker = Rc::clone(worker);
-    tokio::task::spawn_local(async move {
-        let _open = guard;
-        conn::h1::serve(stream, client, worker).await;
-    });
+    // Two kinds of tasks, so that an idle connection without TLS has no room for a handshake.
+    if client.https {
+        tokio::task::spawn_local(async move {
+            let _open = guard;
+            // In a box that is gone once the connection stands: a handshake needs more room than an idle connection.
+            match Box::pin(tls::accept(stream, &worker)).await {
+                Ok(stream) => conn::h1::serve(stream, client, worker).await,
+                Err(error) => {
+                    worker.recorder.client_error(ClientError::TlsHandshake);
+                    tracing::info!(client = %client.peer, %error, "TLS handshake failed");
+                }
+            }
+        });
+    } else {
+        tokio::task::spawn_local(async move {
+            let _open = guard;
+            conn::h1::serve(stream, client, worker).await;
+        });
+    }
 }
 
 impl Worker {

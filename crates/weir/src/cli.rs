@@ -125,9 +125,13 @@ pub(crate) struct SettingsArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Settings")]
 pub(crate) struct ListenArgs {
-    /// Listen for traffic here; setting `listen.http`. May be repeated. Port 0 takes a free one. [default: 0.0.0.0:9080]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    /// Listen for traffic here; setting `listen.http`. May be repeated. Port 0 takes a free one; `unix:/PATH` is a Unix
+    /// socket. [default: 0.0.0.0:9080]
+    #[arg(long, value_name = "ADDRESS:PORT|unix:/PATH")]
     pub(crate) listen_http: Vec<String>,
+    /// Listen for traffic over TLS here, or `off`; setting `listen.https`. May be repeated. [default: 0.0.0.0:9443]
+    #[arg(long, value_name = "ADDRESS:PORT|off")]
+    pub(crate) listen_https: Vec<String>,
     /// Serve Prometheus metrics here, or `off`; setting `listen.metrics`. [default: 127.0.0.1:9091]
     #[arg(long, value_name = "ADDRESS:PORT|off")]
     pub(crate) metrics: Option<String>,
@@ -195,8 +199,13 @@ impl ListenArgs {
     /// The flags as settings.
     pub(crate) fn assignments(&self) -> Vec<(String, String)> {
         let http = (!self.listen_http.is_empty()).then(|| self.listen_http.join(","));
+        // An empty list: nothing listens.
+        let https = (!self.listen_https.is_empty()).then(|| {
+            self.listen_https.iter().filter(|addr| *addr != "off").map(String::as_str).collect::<Vec<_>>().join(",")
+        });
         let given = [
             ("listen.http", http.as_ref()),
+            ("listen.https", https.as_ref()),
             ("listen.metrics", self.metrics.as_ref()),
             ("listen.status", self.status.as_ref()),
             ("workers", self.workers.as_ref()),

@@ -26,7 +26,7 @@ use weir_telemetry::metrics::Metrics;
 
 use crate::changes::Digest;
 use crate::error_log::ErrorLog;
-use crate::names::{self, Names};
+use crate::names::Names;
 use crate::reload::Reloader;
 use crate::rules::Rules;
 use crate::status_server::Draining;
@@ -35,6 +35,9 @@ use crate::{metrics_server, server, status_server};
 
 /// Workers that do not serve after so long never will.
 const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long names may take before the gateway is up without their addresses.
+const NAMES_LIMIT: Duration = Duration::from_secs(5);
 
 /// How often old configurations are freed.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
@@ -79,7 +82,12 @@ pub(crate) async fn serve(gateway: Gateway) -> anyhow::Result<()> {
 
     let mut addresses = String::new();
     for addr in data_plane.addresses() {
-        addresses.push_str(&format!("listening on http://{addr}\n"));
+        let (scheme, remark) = match addr.tls {
+            true if snapshot.is_self_signed() => ("https", " (self-signed: there are no ssls)"),
+            true => ("https", ""),
+            false => ("http", ""),
+        };
+        addresses.push_str(&format!("listening on {scheme}://{}{remark}\n", addr.address));
     }
     // Only `apply` and freeing write; nothing does once the drain has begun.
     let data_plane = Arc::new(RwLock::new(data_plane));
@@ -97,8 +105,8 @@ pub(crate) async fn serve(gateway: Gateway) -> anyhow::Result<()> {
     let (names, requests) = Names::channel();
     match rules.compiler.resolver(&settings.dns) {
         Ok(resolver) => {
-            tasks.spawn(names::resolve(resolver, requests));
-            names.look_up(settings.dns.timeout.duration()).await;
+            tasks.spawn(resolver.run(requests));
+            names.look_up(settings.dns.timeout.duration().min(NAMES_LIMIT)).await;
         }
         Err(error) => {
             drop(requests);

@@ -37,7 +37,7 @@ fn request(args: &ExplainArgs) -> Result<ExplainRequest, String> {
     if url.is_empty() || url.contains(char::is_whitespace) {
         return Err(format!("--request '{text}': expected a method and a URL, such as 'GET http://example.com/a'"));
     }
-    let (mut host, target) = split_url(url).map_err(|reason| format!("--request '{text}': {reason}"))?;
+    let (https, mut host, target) = split_url(url).map_err(|reason| format!("--request '{text}': {reason}"))?;
     let mut headers = args.headers.clone();
     // As with curl, a Host that is given goes before that of the URL.
     if let Some(at) = headers.iter().position(|(name, _)| name.eq_ignore_ascii_case("host")) {
@@ -48,25 +48,22 @@ fn request(args: &ExplainArgs) -> Result<ExplainRequest, String> {
             return Err("a field of a request has no line breaks".to_owned());
         }
     }
-    Ok(ExplainRequest { method: method.to_owned(), host, target, headers, remote: args.remote })
+    Ok(ExplainRequest { https, method: method.to_owned(), host, target, headers, remote: args.remote })
 }
 
 /// The host of a request that names none.
 const NO_HOST: &str = "localhost";
 
-/// Host and target of a URL or of a path.
-fn split_url(url: &str) -> Result<(String, String), &'static str> {
+/// Whether a URL or a path is for TLS, its host and its target.
+fn split_url(url: &str) -> Result<(bool, String, String), &'static str> {
     let url = url.split('#').next().unwrap_or_default();
     if url.starts_with('/') {
-        return Ok((NO_HOST.to_owned(), url.to_owned()));
+        return Ok((false, NO_HOST.to_owned(), url.to_owned()));
     }
-    let rest = match url.split_once("://") {
-        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
-        Some((scheme, _)) if scheme.eq_ignore_ascii_case("https") => {
-            return Err("https is not supported yet: nothing listens for it");
-        }
-        Some(_) => return Err("expected an http URL or a path that begins with '/'"),
-        None => return Err("expected an http URL or a path that begins with '/'"),
+    let (https, rest) = match url.split_once("://") {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
+        _ => return Err("expected an http or https URL, or a path that begins with '/'"),
     };
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (host, target) = rest.split_at(end);
@@ -74,7 +71,7 @@ fn split_url(url: &str) -> Result<(String, String), &'static str> {
         return Err("the URL has no host");
     }
     let slash = if target.starts_with('/') { "" } else { "/" };
-    Ok((host.to_owned(), format!("{slash}{target}")))
+    Ok((https, host.to_owned(), format!("{slash}{target}")))
 }
 
 fn report(request: &ExplainRequest, found: &Explanation, settings: &Settings) -> String {
@@ -159,18 +156,20 @@ mod tests {
     #[test]
     fn urls_are_split() {
         let cases = [
-            ("/a?b=c", Ok(("localhost", "/a?b=c"))),
-            ("http://a.test", Ok(("a.test", "/"))),
-            ("http://a.test:8080/a/b?c#d", Ok(("a.test:8080", "/a/b?c"))),
-            ("HTTP://[::1]:80?x=1", Ok(("[::1]:80", "/?x=1"))),
+            ("/a?b=c", Ok((false, "localhost", "/a?b=c"))),
+            ("http://a.test", Ok((false, "a.test", "/"))),
+            ("http://a.test:8080/a/b?c#d", Ok((false, "a.test:8080", "/a/b?c"))),
+            ("HTTP://[::1]:80?x=1", Ok((false, "[::1]:80", "/?x=1"))),
             ("http:///a", Err("has no host")),
-            ("https://a.test/", Err("not supported yet")),
-            ("ftp://a.test/", Err("expected an http URL")),
-            ("a.test/b", Err("expected an http URL")),
+            ("https://a.test/", Ok((true, "a.test", "/"))),
+            ("ftp://a.test/", Err("expected an http or https URL")),
+            ("a.test/b", Err("expected an http or https URL")),
         ];
         for (url, expected) in cases {
             match (split_url(url), expected) {
-                (Ok((host, target)), Ok((h, t))) => assert_eq!((host.as_str(), target.as_str()), (h, t), "{url}"),
+                (Ok((https, host, target)), Ok(expected)) => {
+                    assert_eq!((https, host.as_str(), target.as_str()), expected, "{url}");
+                }
                 (Err(reason), Err(part)) => assert!(reason.contains(part), "{url}: {reason}"),
                 (found, _) => panic!("{url}: {found:?}"),
             }

@@ -1,10 +1,9 @@
-//! Keeps the names of upstream nodes resolved.
+//! Asks the resolver of upstream nodes to look up the names of a new configuration.
 
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
-use weir_proxy::Resolver;
 
 /// Asks the task that resolves names to look at once, because there may be new ones.
 #[derive(Clone, Debug)]
@@ -16,7 +15,7 @@ pub(crate) struct Names {
 const REQUESTS: usize = 4;
 
 impl Names {
-    /// The two ends: who asks, and the task that [`resolve`]s.
+    /// The two ends: who asks, and what [`weir_proxy::Resolver::run`] takes.
     pub(crate) fn channel() -> (Self, mpsc::Receiver<oneshot::Sender<()>>) {
         let (requests, receiver) = mpsc::channel(REQUESTS);
         (Self { requests }, receiver)
@@ -26,29 +25,9 @@ impl Names {
     /// are still being looked up afterwards.
     pub(crate) async fn look_up(&self, limit: Duration) {
         let (done, finished) = oneshot::channel();
-        if self.requests.try_send(done).is_ok() {
+        if self.requests.send(done).await.is_ok() {
             // Both a name that takes longer and a task that is gone leave the names as they are.
             let _ = timeout(limit, finished).await;
-        }
-    }
-}
-
-/// Resolves names when they are due and when asked to, until nobody can ask any more.
-pub(crate) async fn resolve(mut resolver: Resolver, mut requests: mpsc::Receiver<oneshot::Sender<()>>) {
-    let mut asked = None;
-    loop {
-        let next = resolver.run_due().await;
-        if let Some(done) = asked.take() {
-            let done: oneshot::Sender<()> = done;
-            // Whoever asked may have gone on.
-            let _ = done.send(());
-        }
-        tokio::select! {
-            request = requests.recv() => match request {
-                Some(done) => asked = Some(done),
-                None => return,
-            },
-            () = tokio::time::sleep(next) => {}
         }
     }
 }

@@ -138,7 +138,7 @@ fn start(rules: &str) -> (DataPlane, SocketAddr) {
         assert!(Instant::now() < limit, "no worker became ready");
         std::thread::yield_now();
     }
-    let addr = plane.addresses()[0];
+    let addr = plane.addresses()[0].address.tcp().expect("an address and a port");
     (plane, addr)
 }
 

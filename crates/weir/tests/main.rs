@@ -8,6 +8,7 @@
 
 mod harness;
 
+mod bodies;
 mod budget;
 mod cli;
 mod control;

@@ -92,6 +92,19 @@ impl Buffer {
         self.filled -= to - from;
     }
 
+    /// Puts bytes in place of `from..to`, moving the rest and growing as needed.
+    pub fn replace(&mut self, from: usize, to: usize, bytes: &[u8]) {
+        let from = from.min(self.filled);
+        let to = to.clamp(from, self.filled);
+        let end = from + bytes.len();
+        self.grow(self.filled - to + end);
+        self.data.copy_within(to..self.filled, end);
+        if let Some(room) = self.data.get_mut(from..end) {
+            room.copy_from_slice(bytes);
+        }
+        self.filled = self.filled - to + end;
+    }
+
     /// Appends bytes, growing as needed.
     pub fn extend(&mut self, bytes: &[u8]) {
         self.grow(self.filled + bytes.len());
@@ -119,5 +132,22 @@ mod tests {
         assert!(b.capacity() >= 12);
         b.shrink(4);
         assert_eq!(b.capacity(), 4);
+    }
+
+    #[test]
+    fn bytes_are_put_in_place_of_others() {
+        for (from, to, bytes, expected) in [
+            (4, 8, "body", "headbodynext"),
+            (4, 8, "", "headnext"),
+            (4, 4, "longer than before", "headlonger than beforeBODYnext"),
+            (4, 12, "x", "headx"),
+            (4, 99, "x", "headx"),
+            (99, 1, "x", "headBODYnextx"),
+        ] {
+            let mut b = Buffer::new(4);
+            b.extend(b"headBODYnext");
+            b.replace(from, to, bytes.as_bytes());
+            assert_eq!(b.bytes(), expected.as_bytes(), "{from}..{to} {bytes:?}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use super::foreign::SECTIONS;
 use super::item::Item;
 use crate::diagnostic::{Diagnostic, nearest};
 use crate::node::{Key, Kind, Node};
-use crate::resource::{Consumer, ConsumerGroup, Document, GlobalRule, PluginConfig, Route, Service, Upstream};
+use crate::resource::{Consumer, ConsumerGroup, Document, GlobalRule, PluginConfig, Route, Service, Ssl, Upstream};
 use crate::unsupported::{Place, take_out};
 
 impl Loader<'_> {
@@ -24,6 +24,7 @@ impl Loader<'_> {
         self.refused |= self.failed_since(before);
         self.unknown_sections(&root);
         let mut document = Document {
+            ssls: self.section::<Ssl>(&mut root),
             upstreams: self.section::<Upstream>(&mut root),
             services: self.section::<Service>(&mut root),
             plugin_configs: self.section::<PluginConfig>(&mut root),

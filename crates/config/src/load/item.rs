@@ -5,16 +5,18 @@ use std::collections::{HashMap, HashSet};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
-use super::rules::{check_route, check_service, drop_nulls, field, prepare_upstream};
+use super::rules::{check_route, check_service, check_ssl, drop_nulls, field, prepare_upstream};
 use super::{Dropped, InvalidItems, Loader};
 use crate::catalog::{AUTH_PLUGINS, Scope};
 use crate::diagnostic::{Diagnostic, nearest};
+use crate::env::resolve_references;
 use crate::node::{Key, Kind, Mark, Node, push_index, quoted};
 use crate::resource::{
-    Consumer, ConsumerGroup, Credential, GlobalRule, Id, Origin, PluginConfig, PluginMetadata, Route, Service, Upstream,
+    Consumer, ConsumerGroup, Credential, GlobalRule, Id, Origin, PluginConfig, PluginMetadata, Route, Service, Ssl,
+    Upstream,
 };
 use crate::schema::Checker;
-use crate::unsupported::{Place, take_out};
+use crate::unsupported::{Place, refuse_secrets, take_out};
 
 /// A resource that stands in a list of its kind.
 pub(super) trait Item: DeserializeOwned + JsonSchema + 'static {
@@ -310,6 +312,18 @@ impl Item for Upstream {
 
     fn complete(&mut self) {
         self.fill_ports();
+    }
+}
+
+impl Item for Ssl {
+    const SECTION: &'static str = "ssls";
+    with_id!();
+
+    fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
+        let mut place = path.to_owned();
+        refuse_secrets(node, &mut place, &mut loader.found);
+        resolve_references(node, &mut place, loader.options.variables, &mut loader.found);
+        check_ssl(node, path, &mut loader.found);
     }
 }
 

@@ -7,18 +7,25 @@ use super::{InvalidItems, Loader};
 use crate::diagnostic::{Diagnostic, nearest};
 use crate::node::{Mark, push_name, quoted};
 use crate::resource::{
-    Consumer, ConsumerGroup, Document, GlobalRule, Id, Origin, PluginConfig, Route, Service, Upstream,
+    Consumer, ConsumerGroup, Document, GlobalRule, Id, Origin, PluginConfig, Route, Service, Ssl, SslType, Upstream,
 };
 
 impl Loader<'_> {
     /// Checks that every reference leads to an item. Those that are referred to come first, so that what refers to a
     /// dropped item is dropped in turn.
     pub(super) fn link(&mut self, document: &mut Document) {
+        let clients = document.ssls.iter().filter(|ssl| ssl.r#type == SslType::Client);
+        let clients: HashSet<String> = clients.map(|ssl| ssl.id.to_string()).collect();
+        self.keep(&mut document.upstreams, |loader, upstream: &Upstream| {
+            loader.client_certificate(&upstream.origin, "", Some(upstream), &clients)
+        });
         let upstreams = ids(&document.upstreams);
         let plugin_configs = ids(&document.plugin_configs);
         let groups = ids(&document.consumer_groups);
         self.keep(&mut document.services, |loader, service: &Service| {
-            loader.refers(&service.origin, "upstream_id", &service.upstream_id, Upstream::SECTION, &upstreams)
+            let origin = &service.origin;
+            loader.client_certificate(origin, "upstream.", service.upstream.as_deref(), &clients)
+                && loader.refers(origin, "upstream_id", &service.upstream_id, Upstream::SECTION, &upstreams)
         });
         let services = ids(&document.services);
         self.keep(&mut document.routes, |loader, route: &Route| {
@@ -28,7 +35,8 @@ impl Loader<'_> {
             let service = loader.refers(origin, "service_id", &route.service_id, Service::SECTION, &services);
             let config = PluginConfig::SECTION;
             let config = loader.refers(origin, "plugin_config_id", &route.plugin_config_id, config, &plugin_configs);
-            upstream && service && config
+            let client = loader.client_certificate(origin, "upstream.", route.upstream.as_deref(), &clients);
+            upstream && service && config && client
         });
         self.keep(&mut document.consumers, |loader, consumer: &Consumer| {
             loader.refers(&consumer.origin, "group_id", &consumer.group_id, ConsumerGroup::SECTION, &groups)
@@ -47,6 +55,25 @@ impl Loader<'_> {
             }
             keep
         });
+    }
+
+    /// Checks that the certificate an upstream shows to its nodes is there.
+    fn client_certificate(
+        &mut self,
+        origin: &Origin,
+        prefix: &str,
+        upstream: Option<&Upstream>,
+        known: &HashSet<String>,
+    ) -> bool {
+        let Some(id) = upstream.and_then(|u| u.tls.as_ref()?.client_cert_id.as_ref()) else { return true };
+        if known.contains(id.as_str()) {
+            return true;
+        }
+        let path = format!("{}.{prefix}tls.client_cert_id", origin.path);
+        let message =
+            format!("there is no item of {} with type: client and the id {}", Ssl::SECTION, quoted(id.as_str()));
+        self.found.push(Diagnostic::error(origin.mark, path, message));
+        false
     }
 
     fn refers(

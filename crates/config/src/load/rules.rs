@@ -5,7 +5,7 @@
 
 use crate::diagnostic::Diagnostic;
 use crate::node::{Kind, Node, push_index, push_name, quoted};
-use crate::resource::{NodeHost, node_from_key};
+use crate::resource::{NodeHost, SERVICE_PORT, node_from_key};
 use crate::settings::RouterMode;
 use crate::unsupported::{Place, take_out};
 
@@ -81,6 +81,48 @@ pub(super) fn check_service(node: &Node, path: &str, found: &mut Vec<Diagnostic>
     check_upstream_choice(node, path, found);
 }
 
+/// The rules of a certificate.
+pub(super) fn check_ssl(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
+    let has = |name: &str| node.get(name).is_some();
+    let texts = |name: &str| node.get(name).and_then(Node::as_seq).unwrap_or_default();
+    if has("sni") && has("snis") {
+        let message = "only one of sni and snis is allowed";
+        found.push(Diagnostic::error(node.mark_of("snis"), field(path, "snis"), message));
+    }
+    let is_client = node.get("type").and_then(Node::as_str) == Some("client");
+    if !is_client && !has("sni") && !has("snis") {
+        let message = "a certificate that is shown to clients needs sni or snis: the names it is for";
+        found.push(Diagnostic::error(node.mark, path, message));
+    }
+    if is_client && has("client") {
+        let message = "has no effect with type: client, which is shown to upstreams";
+        found.push(Diagnostic::warning(node.mark_of("client"), field(path, "client"), message));
+    }
+    if texts("certs").len() != texts("keys").len() {
+        let message = format!("{} certificates in certs, but {} keys", texts("certs").len(), texts("keys").len());
+        let more = if texts("certs").len() > texts("keys").len() { "certs" } else { "keys" };
+        found.push(Diagnostic::error(node.mark_of(more), field(path, more), message));
+    }
+    for name in ["cert", "key"] {
+        if let Some(text) = node.get(name).and_then(Node::as_str)
+            && !text.trim_start().starts_with("-----BEGIN ")
+            && !text.starts_with("$secret://")
+        {
+            let error = Diagnostic::error(node.mark_of(name), field(path, name), "expected PEM: -----BEGIN …");
+            found.push(error.with_hint("the text itself stands here, not the path of a file"));
+        }
+    }
+    let protocols = texts("ssl_protocols");
+    let old = protocols.iter().filter(|version| version.as_str() == Some("TLSv1.1")).count();
+    if old > 0 && old == protocols.len() {
+        let message = "TLSv1.1 is not spoken any more (RFC 8996), so no version is left";
+        found.push(Diagnostic::error(node.mark_of("ssl_protocols"), field(path, "ssl_protocols"), message));
+    } else if old > 0 {
+        let message = "TLSv1.1 is not spoken any more (RFC 8996)";
+        found.push(Diagnostic::warning(node.mark_of("ssl_protocols"), field(path, "ssl_protocols"), message));
+    }
+}
+
 fn check_upstream_choice(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
     if let (Some((key, _)), true) = (node.entry("upstream"), node.get("upstream_id").is_some()) {
         let message = "has no effect beside upstream_id";
@@ -123,9 +165,35 @@ pub(crate) fn prepare_upstream(node: &mut Node, path: &str, found: &mut Vec<Diag
         _ => {}
     }
     check_timeout(node, path, found);
+    if let Some(tls) = node.get_mut("tls") {
+        drop_nulls(tls, &field(path, "tls"), found);
+    }
+    check_upstream_tls(node, path, found);
     let scheme_is_written = node.get("scheme").is_some() || taken.contains(&"scheme");
     if let Some(nodes) = node.get_mut("nodes") {
         prepare_nodes(nodes, &field(path, "nodes"), scheme_is_written, found);
+    }
+}
+
+fn check_upstream_tls(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
+    let Some(tls) = node.get("tls") else { return };
+    let path = field(path, "tls");
+    let has = |name: &str| tls.get(name).is_some();
+    for (one, other) in [("client_cert", "client_key"), ("client_key", "client_cert")] {
+        if has(one) && !has(other) {
+            let message = format!("{one} needs {other}");
+            found.push(Diagnostic::error(tls.mark_of(one), field(&path, one), message));
+        }
+    }
+    if has("client_cert_id") && has("client_cert") {
+        let message = "only one of client_cert_id and client_cert is allowed";
+        found.push(Diagnostic::error(tls.mark_of("client_cert_id"), field(&path, "client_cert_id"), message));
+    }
+    if tls.as_map().is_some_and(|fields| !fields.is_empty())
+        && node.get("scheme").and_then(Node::as_str) != Some("https")
+    {
+        let message = "has no effect without scheme: https";
+        found.push(Diagnostic::warning(tls.mark, path, message));
     }
 }
 
@@ -170,11 +238,19 @@ fn prepare_nodes(nodes: &mut Node, path: &str, scheme_is_written: bool, found: &
                 index += 1;
                 drop_nulls(item, &path, found);
                 take_out(Place::Node, item, &path, found);
-                if item.as_map().is_some() && item.get("port").is_none() {
-                    no_port(item.mark, &path, found);
+                let host = item.get("host");
+                let parsed = host.and_then(Node::as_str).map(NodeHost::new);
+                let is_service = matches!(&parsed, Some(Ok(host)) if host.is_service());
+                match item.get("port") {
+                    None if item.as_map().is_some() && !is_service => no_port(item.mark, &path, found),
+                    Some(port) if is_service => {
+                        found.push(Diagnostic::error(port.mark, field(&path, "port"), SERVICE_PORT));
+                        return false;
+                    }
+                    _ => {}
                 }
-                let Some(host) = item.get("host") else { return true };
-                match host.as_str().map(NodeHost::new) {
+                let Some(host) = host else { return true };
+                match parsed {
                     Some(Err(reason)) => {
                         let message = format!("{}: {reason}", host.describe());
                         found.push(Diagnostic::error(host.mark, field(&path, "host"), message));

@@ -1,7 +1,7 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use super::{Consumer, ConsumerGroup, Id, Labels, Plugins, Route, Service, Upstream};
+use super::{Consumer, ConsumerGroup, Id, Labels, Plugins, Route, Service, Ssl, Upstream};
 use crate::node::{Mark, Node};
 
 /// A whole rules file. Ids are unique in each list and every reference leads to an item of the document.
@@ -21,6 +21,8 @@ pub struct Document {
     pub plugin_configs: Vec<PluginConfig>,
     /// Plugins for every request.
     pub global_rules: Vec<GlobalRule>,
+    /// Certificates.
+    pub ssls: Vec<Ssl>,
     /// Settings of a plugin that hold wherever it is used.
     pub plugin_metadata: Vec<PluginMetadata>,
 }

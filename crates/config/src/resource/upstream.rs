@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Id, Labels, Origin};
+use super::{Id, Labels, Origin, Secret};
 use crate::node::Node;
 
 /// Where requests go: nodes and how to speak to them.
@@ -38,6 +38,7 @@ pub struct Upstream {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_time: Option<i64>,
     /// The nodes: a mapping from `host:port` to weight, or a list of `{host, port, weight}`. An empty one answers 503.
+    /// A name stands for all its addresses, `_SERVICE._tcp.DOMAIN` for the targets of its SRV records.
     pub nodes: Nodes,
     /// How a node is chosen for a request.
     #[serde(default)]
@@ -56,6 +57,9 @@ pub struct Upstream {
     /// What is spoken to the nodes.
     #[serde(default)]
     pub scheme: Scheme,
+    /// How TLS is spoken with `scheme: https`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<UpstreamTls>,
     /// Which Host the nodes see.
     #[serde(default)]
     pub pass_host: PassHost,
@@ -86,6 +90,28 @@ pub enum Scheme {
     /// HTTP/1.1 without TLS; port 80 where a node has none.
     #[default]
     Http,
+    /// HTTP/1.1 over TLS; port 443 where a node has none. The name asked for (SNI) is the Host that the node sees.
+    Https,
+}
+
+/// How TLS is spoken to the nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct UpstreamTls {
+    /// A certificate to show to the nodes, in PEM, with the intermediate ones after it. Needs `client_key`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 128, max = 65536))]
+    pub client_cert: Option<String>,
+    /// Its private key in PEM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 64, max = 65536))]
+    pub client_key: Option<Secret>,
+    /// The same by the id of an item of `ssls` with `type: client`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_cert_id: Option<Id>,
+    /// Whether the certificates of the nodes are verified: by an authority of `tls.trusted_certificate` in the settings
+    /// and for the name asked for. Off unless asked for, as in APISIX.
+    pub verify: bool,
 }
 
 /// Which Host the nodes see.
@@ -149,7 +175,7 @@ pub struct Nodes(pub Vec<NodeAddr>);
 pub struct NodeAddr {
     /// Its address or name.
     pub host: NodeHost,
-    /// Its port; the scheme's where none was written.
+    /// Its port; the scheme's where none was written, 0 of a service, whose SRV records have it.
     pub port: u16,
     /// Its share of the requests; 0: none.
     pub weight: u32,
@@ -162,7 +188,7 @@ pub struct NodeAddr {
 pub enum NodeHost {
     /// An address.
     Ip(IpAddr),
-    /// A name to be resolved, as it was written.
+    /// A name to be resolved, as it was written; `_SERVICE._tcp.DOMAIN` is that of a service.
     Name(String),
 }
 
@@ -215,6 +241,7 @@ impl Scheme {
     pub const fn default_port(self) -> u16 {
         match self {
             Self::Http => 80,
+            Self::Https => 443,
         }
     }
 }
@@ -269,15 +296,15 @@ impl fmt::Display for NodeHost {
 }
 
 impl NodeAddr {
-    /// Whether no port was written and none has been put in yet.
+    /// Whether no port was written and none has been put in yet, where one is needed.
     pub(crate) fn has_no_port(&self) -> bool {
-        self.port == PORT_UNSET
+        self.port == PORT_UNSET && !self.host.is_service()
     }
 }
 
 impl fmt::Display for NodeAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.host, self.port)
+        if self.host.is_service() { self.host.fmt(f) } else { write!(f, "{}:{}", self.host, self.port) }
     }
 }
 
@@ -307,13 +334,42 @@ impl NodeHost {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
         match text {
             "" => Err("the host is empty"),
+            _ if Self::looks_like_a_service(text) && !Self::is_service_name(text) => {
+                Err("the name of a service is _SERVICE._tcp.DOMAIN")
+            }
             _ if text.contains("//") => Err("a node is HOST:PORT without a scheme"),
             _ if text.contains('/') => Err("a node is HOST:PORT without a path"),
             _ if text.bytes().all(allowed) => Ok(Self::Name(text.to_owned())),
             _ => Err("not a host name or an address"),
         }
     }
+
+    /// Whether a name is that of a service (RFC 2782), `_SERVICE._tcp.DOMAIN`: then its SRV records tell hosts, ports and
+    /// shares.
+    pub fn is_service_name(name: &str) -> bool {
+        Self::domain_of_service(name).is_some()
+    }
+
+    /// The domain of a service, which is what it is called towards the service itself.
+    pub fn domain_of_service(name: &str) -> Option<&str> {
+        let (service, rest) = name.strip_prefix('_')?.split_once('.')?;
+        let (protocol, domain) = rest.split_once('.')?;
+        let whole = !service.is_empty() && protocol.eq_ignore_ascii_case("_tcp") && !domain.is_empty();
+        whole.then_some(domain)
+    }
+
+    /// Whether the first two labels begin with an underscore, which those of no host do.
+    fn looks_like_a_service(name: &str) -> bool {
+        name.starts_with('_') && name.split_once('.').is_some_and(|(_, rest)| rest.starts_with('_'))
+    }
+
+    /// Whether its port comes from SRV records.
+    pub fn is_service(&self) -> bool {
+        matches!(self, Self::Name(name) if Self::is_service_name(name))
+    }
 }
+
+pub(crate) const SERVICE_PORT: &str = "the ports of a service come from its SRV records: expected none here";
 
 /// The port of a node whose port was not written, until the loader puts in the scheme's.
 const PORT_UNSET: u16 = 0;
@@ -333,6 +389,9 @@ pub(crate) fn node_from_key(key: &str, weight: u32) -> Result<NodeAddr, String> 
         },
     };
     let host = NodeHost::new(host).map_err(str::to_owned)?;
+    if host.is_service() && port != PORT_UNSET {
+        return Err(SERVICE_PORT.to_owned());
+    }
     Ok(NodeAddr { host, port, weight, priority: 0 })
 }
 
@@ -340,9 +399,9 @@ pub(crate) fn node_from_key(key: &str, weight: u32) -> Result<NodeAddr, String> 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListedNode {
-    /// Address or name; an IPv6 address in brackets.
+    /// Address or name; an IPv6 address in brackets; a service with SRV records as `_SERVICE._tcp.DOMAIN`.
     host: String,
-    /// Port; the scheme's when there is none.
+    /// Port; the scheme's when there is none, and none for a service.
     #[serde(default)]
     #[schemars(range(min = 1, max = 65535))]
     port: Option<u16>,
@@ -384,6 +443,9 @@ impl<'de> Deserialize<'de> for Nodes {
                         A::Error::custom(format_args!("host {}: {reason}", crate::node::quoted(&listed.host)))
                     })?;
                     let port = listed.port.unwrap_or(PORT_UNSET);
+                    if host.is_service() && port != PORT_UNSET {
+                        return Err(A::Error::custom(format_args!("host {}: {SERVICE_PORT}", listed.host)));
+                    }
                     nodes.push(NodeAddr { host, port, weight: listed.weight, priority: listed.priority });
                 }
                 Ok(Nodes(nodes))

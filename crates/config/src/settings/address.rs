@@ -1,6 +1,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, Unexpected, Visitor};
@@ -8,10 +9,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::DnsServer;
 
-/// An address to listen on: `127.0.0.1:9080`, `[::1]:9080`, or a port alone for all IPv4 addresses. Port 0 takes a
-/// free one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ListenAddr(pub SocketAddr);
+/// An address to listen on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ListenAddr {
+    /// `127.0.0.1:9080`, `[::1]:9080`, or a port alone for all IPv4 addresses. Port 0 takes a free one.
+    Tcp(SocketAddr),
+    /// `unix:/run/weir.sock`: the absolute path of a socket.
+    Unix(PathBuf),
+}
 
 /// An address to listen on, or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,7 +27,14 @@ pub enum Endpoint {
     On(SocketAddr),
 }
 
-const EXPECTED: &str = "ADDRESS:PORT such as 127.0.0.1:9080 or [::1]:9080, or a port alone";
+/// What stands before the path of a Unix socket, as in nginx.
+pub(crate) const UNIX: &str = "unix:";
+
+/// Longest path of a Unix socket in bytes: `sun_path` of unix(7) without its last 0.
+const UNIX_PATH: usize = 107;
+
+pub(super) const LISTEN_EXPECTED: &str =
+    "ADDRESS:PORT such as 127.0.0.1:9080 or [::1]:9080, a port alone, or unix:/PATH";
 const EXPECTED_OR_OFF: &str = "ADDRESS:PORT such as 127.0.0.1:9080 or [::1]:9080, a port alone, or off";
 
 fn parse(text: &str) -> Option<SocketAddr> {
@@ -30,6 +42,38 @@ fn parse(text: &str) -> Option<SocketAddr> {
     match port.parse::<u16>() {
         Ok(port) => Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)),
         Err(_) => text.parse().ok(),
+    }
+}
+
+/// The path of a Unix socket, from what stands after `unix:`.
+pub(crate) fn unix_path(path: &str) -> Result<PathBuf, String> {
+    if !path.starts_with('/') {
+        return Err("the path of a Unix socket must be absolute, such as unix:/run/app.sock".to_owned());
+    }
+    if path.ends_with('/') || path.contains('\0') {
+        return Err("a Unix socket is a file: unix:/run/app.sock".to_owned());
+    }
+    if path.len() > UNIX_PATH {
+        return Err(format!("the path of a Unix socket has at most {UNIX_PATH} bytes, this one {}", path.len()));
+    }
+    Ok(path.into())
+}
+
+impl ListenAddr {
+    /// The IP address and port; `None` for a Unix socket.
+    pub fn tcp(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(addr) => Some(*addr),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// The path of a Unix socket.
+    pub fn unix(&self) -> Option<&Path> {
+        match self {
+            Self::Tcp(_) => None,
+            Self::Unix(path) => Some(path),
+        }
     }
 }
 
@@ -45,7 +89,10 @@ impl Endpoint {
 
 impl fmt::Display for ListenAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        match self {
+            Self::Tcp(addr) => addr.fmt(f),
+            Self::Unix(path) => write!(f, "{UNIX}{}", path.display()),
+        }
     }
 }
 
@@ -70,20 +117,17 @@ impl Serialize for Endpoint {
     }
 }
 
-/// An address, with its words for what is accepted.
-struct AddrVisitor {
-    off: bool,
-}
+struct EndpointVisitor;
 
-impl Visitor<'_> for AddrVisitor {
+impl Visitor<'_> for EndpointVisitor {
     type Value = Endpoint;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.off { EXPECTED_OR_OFF } else { EXPECTED })
+        f.write_str(EXPECTED_OR_OFF)
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Endpoint, E> {
-        if self.off && text == "off" {
+        if text == "off" {
             return Ok(Endpoint::Off);
         }
         parse(text).map(Endpoint::On).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
@@ -98,24 +142,45 @@ impl Visitor<'_> for AddrVisitor {
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<Endpoint, E> {
         match value {
-            false if self.off => Ok(Endpoint::Off),
-            _ => Err(E::invalid_type(Unexpected::Bool(value), &self)),
+            false => Ok(Endpoint::Off),
+            true => Err(E::invalid_type(Unexpected::Bool(value), &self)),
         }
     }
 }
 
 impl<'de> Deserialize<'de> for ListenAddr {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match deserializer.deserialize_any(AddrVisitor { off: false })? {
-            Endpoint::On(addr) => Ok(Self(addr)),
-            Endpoint::Off => Err(D::Error::custom(EXPECTED)),
+        deserializer.deserialize_any(ListenVisitor)
+    }
+}
+
+pub(super) struct ListenVisitor;
+
+impl Visitor<'_> for ListenVisitor {
+    type Value = ListenAddr;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(LISTEN_EXPECTED)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<ListenAddr, E> {
+        if let Some(path) = text.strip_prefix(UNIX) {
+            return unix_path(path).map(ListenAddr::Unix).map_err(E::custom);
+        }
+        parse(text).map(ListenAddr::Tcp).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<ListenAddr, E> {
+        match u16::try_from(number) {
+            Ok(port) => Ok(ListenAddr::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port))),
+            Err(_) => Err(E::invalid_value(Unexpected::Signed(number), &self)),
         }
     }
 }
 
 impl<'de> Deserialize<'de> for Endpoint {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AddrVisitor { off: true })
+        deserializer.deserialize_any(EndpointVisitor)
     }
 }
 
@@ -129,7 +194,7 @@ impl JsonSchema for ListenAddr {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": ["string", "integer"], "x-expected": EXPECTED })
+        json_schema!({ "type": ["string", "integer"], "x-expected": LISTEN_EXPECTED })
     }
 }
 

@@ -199,13 +199,32 @@ impl Overlay {
         let Some(settings) = settings.filter(|_| !failed) else {
             return Err(self.found);
         };
-        if settings.dns.min_ttl.duration() > settings.dns.max_ttl.duration() {
-            let message = "dns.min_ttl must not be longer than dns.max_ttl";
-            self.found.push(Diagnostic::error(Mark::NONE, "dns.min_ttl", message).in_file(file));
+        let at_odds = between(&settings);
+        if !at_odds.is_empty() {
+            self.found.extend(at_odds.into_iter().map(|found| found.in_file(file)));
             return Err(self.found);
         }
         Ok((settings, self.found))
     }
+}
+
+/// What is wrong between settings that are right by themselves.
+fn between(settings: &Settings) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    let mut error = |path: String, message: &str| found.push(Diagnostic::error(Mark::NONE, path, message));
+    if settings.dns.min_ttl.duration() > settings.dns.max_ttl.duration() {
+        error("dns.min_ttl".into(), "dns.min_ttl must not be longer than dns.max_ttl");
+    }
+    if settings.proxy_protocol.trusted.is_empty() {
+        for (at, listener) in settings.listen.http.iter().enumerate() {
+            if listener.proxy_protocol && listener.address.tcp().is_some() {
+                let message =
+                    "every connection would be closed: proxy_protocol.trusted has to name who may send a header";
+                error(format!("listen.http[{at}].proxy_protocol"), message);
+            }
+        }
+    }
+    found
 }
 
 /// Names the source of a setting in a message.
@@ -271,8 +290,15 @@ fn put(node: &mut Node, path: &str, value: Node) {
 /// Positions inside a variable would be taken for positions in the file.
 fn without_marks(mut node: Node) -> Node {
     node.mark = Mark::NONE;
-    if let Kind::Seq(items) = &mut node.kind {
-        *items = std::mem::take(items).into_iter().map(without_marks).collect();
+    match &mut node.kind {
+        Kind::Seq(items) => *items = std::mem::take(items).into_iter().map(without_marks).collect(),
+        Kind::Map(entries) => {
+            for (key, value) in entries {
+                key.mark = Mark::NONE;
+                *value = without_marks(std::mem::replace(value, Node::empty_map()));
+            }
+        }
+        _ => {}
     }
     node
 }

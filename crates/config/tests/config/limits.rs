@@ -20,6 +20,12 @@ fn limit(section: &'static str, field: &'static str, good: Value, bad: Value) ->
     Limit { section, field, good: list(good), bad: list(bad) }
 }
 
+/// A text that looks like PEM.
+fn pem(length: usize) -> String {
+    let begin = "-----BEGIN ";
+    format!("{begin}{}", "x".repeat(length - begin.len()))
+}
+
 fn text(length: usize) -> Value {
     "x".repeat(length).into()
 }
@@ -94,8 +100,8 @@ fn limits() -> Vec<Limit> {
         limit(
             "upstreams",
             "scheme",
-            json!(["http"]),
-            json!(["https", "grpc", "grpcs", "tcp", "tls", "udp", "kafka", "ftp", 1]),
+            json!(["http", "https"]),
+            json!(["grpc", "grpcs", "tcp", "tls", "udp", "kafka", "ftp", 1]),
         ),
         limit("upstreams", "pass_host", json!(["pass", "node"]), json!(["rewrite", "none", 1])),
         limit("upstreams", "upstream_host", json!(["a.b", "a:80"]), json!(["", "a b", "a/b", 1])),
@@ -106,7 +112,36 @@ fn limits() -> Vec<Limit> {
             json!([{"size": 0}, {"requests": 0}, {"idle_timeout": -1}, {"sizes": 1}, 5]),
         ),
         limit("upstreams", "checks", json!([]), json!([{}, {"active": {}}])),
-        limit("upstreams", "tls", json!([]), json!([{}])),
+        limit(
+            "upstreams",
+            "tls",
+            json!([{}, {"verify": true}, {"client_cert": pem(128), "client_key": pem(128)}]),
+            json!([{"verify": 1}, {"client_cert": pem(128)}, {"client_key": pem(128)}, {"client_cert": pem(127), "client_key": pem(128)},
+                {"client_cert_id": "none"}, {"client_cert_id": 1, "client_cert": pem(128), "client_key": pem(128)}, {"verfy": true}, 5]),
+        ),
+        limit(
+            "ssls",
+            "sni",
+            json!(["a.test", "*.a.test", "*", "10.0.0.1"]),
+            json!(["", "a*", "*a.test", "a b", "http://a", 5]),
+        ),
+        limit("ssls", "cert", json!([pem(128), pem(65536)]), json!([pem(127), pem(65537), "/etc/ssl/a.pem", 5])),
+        limit("ssls", "key", json!([pem(128)]), json!([pem(127), "key.pem", 5])),
+        limit("ssls", "certs", json!([[]]), json!([[pem(128)], [5], 5])),
+        limit("ssls", "type", json!(["server", "client"]), json!(["both", 1])),
+        limit("ssls", "status", json!([0, 1]), json!([2, true])),
+        limit(
+            "ssls",
+            "ssl_protocols",
+            json!([[], ["TLSv1.2"], ["TLSv1.2", "TLSv1.3"], ["TLSv1.1", "TLSv1.2", "TLSv1.3"]]),
+            json!([["TLSv1.1"], ["TLSv1"], ["TLSv1.2", "TLSv1.2"], "TLSv1.2"]),
+        ),
+        limit(
+            "ssls",
+            "client",
+            json!([{"ca": pem(128)}, {"ca": pem(128), "depth": 0, "skip_mtls_uri_regex": ["^/health$"]}]),
+            json!([{}, {"ca": pem(127)}, {"ca": pem(128), "depth": -1}, {"ca": pem(128), "skip_mtls_uri_regex": []}, {"ca": pem(128), "x": 1}]),
+        ),
         limit("upstreams", "service_name", json!([]), json!(["a"])),
         limit("upstreams", "discovery_type", json!([]), json!(["dns"])),
         limit("upstreams", "discovery_args", json!([]), json!([{}])),
@@ -190,6 +225,7 @@ fn document(section: &str, field: &str, value: Value) -> Value {
         "upstreams" => json!({ "nodes": {} }),
         "consumers" => json!({ "username": "jack" }),
         "services" => json!({}),
+        "ssls" => json!({ "sni": "a", "cert": pem(128), "key": pem(128) }),
         _ => json!({ "plugins": {} }),
     };
     if field == "uris" {
@@ -286,7 +322,18 @@ fn rules_between_fields_hold() {
             json!({"plugin_metadata": [{"id": "limit-cuont"}]}),
             "plugin_metadata[0].id: there is no plugin \"limit-cuont\"; did you mean limit-count?",
         ),
-        (json!({"ssls": [{}]}), "ssls: not supported yet: TLS certificates (ssls)"),
+        (
+            json!({"ssls": [{"cert": pem(128), "key": pem(128)}]}),
+            "ssls[0]: a certificate that is shown to clients needs sni or snis: the names it is for",
+        ),
+        (
+            json!({"ssls": [{"sni": "a", "snis": ["b"], "cert": pem(128), "key": pem(128)}]}),
+            "ssls[0].snis: only one of sni and snis is allowed",
+        ),
+        (
+            json!({"ssls": [{"sni": "a", "cert": pem(128), "key": pem(128), "certs": [pem(128)]}]}),
+            "ssls[0].certs: 1 certificates in certs, but 0 keys",
+        ),
         (json!({"protos": [{}]}), "protos: not supported yet: gRPC transcoding (protos)"),
         (json!({"secrets": [{}]}), "secrets: not supported yet: secret managers (secrets)"),
         (json!({"stream_routes": [{}]}), "stream_routes: not supported yet: TCP and UDP proxying (stream_routes)"),

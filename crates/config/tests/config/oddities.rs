@@ -171,6 +171,16 @@ fn files_that_are_refused() {
     check(
         &[
             Case {
+                about: "services, whose SRV records have the ports",
+                text: "upstreams:\n  - nodes: {_http._tcp.a.test: 1, '_http._tcp.b.test:80': 1, _http._udp.c.test: 1}\n  - nodes:\n    - {host: _http._tcp.a.test, weight: 1}\n    - {host: _http._tcp.b.test, port: 80, weight: 1}\n#END",
+                said: &[
+                    "t:2:35: upstreams[0].nodes[\"_http._tcp.b.test:80\"]: the ports of a service come from its SRV records: expected none here",
+                    "t:2:62: upstreams[0].nodes[\"_http._udp.c.test\"]: the name of a service is _SERVICE._tcp.DOMAIN",
+                    "t:5:39: upstreams[1].nodes[1].port: the ports of a service come from its SRV records: expected none here",
+                ],
+                routes: None,
+            },
+            Case {
                 about: "an unquoted wildcard",
                 text: "routes:\n  - uri: /a\n    host: *.example.com\n#END",
                 said: &["t:3:11: routes[0].host: not YAML: while parsing node, found unknown anchor; \

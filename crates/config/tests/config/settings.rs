@@ -63,6 +63,41 @@ fn a_later_source_goes_before_an_earlier_one() {
 }
 
 #[test]
+fn a_listener_is_an_address_or_a_mapping() {
+    let text = "\
+listen:
+  http:
+    - 9080
+    - \"[::]:9081\"
+    - unix:/run/weir.sock
+    - {address: \"127.0.0.1:9082\", proxy_protocol: true}
+    - {address: unix:/run/weir 2.sock, mode: \"0660\", proxy_protocol: true}
+proxy_protocol: {trusted: [10.0.0.0/8]}
+";
+    let settings = good(text, &[], &[]);
+    let seen: Vec<_> = settings.listen.http.iter().map(|l| (l.to_string(), l.proxy_protocol, l.mode.bits())).collect();
+    let expected = [
+        ("0.0.0.0:9080", false, 0o666),
+        ("[::]:9081", false, 0o666),
+        ("unix:/run/weir.sock", false, 0o666),
+        ("127.0.0.1:9082", true, 0o666),
+        ("unix:/run/weir 2.sock", true, 0o660),
+    ];
+    assert_eq!(seen, expected.map(|(address, proxy, mode)| (address.to_owned(), proxy, mode)));
+    let again = serde_json::to_string(&settings).expect("JSON");
+    assert_eq!(good(&again, &[], &[]), settings, "{again}");
+
+    let list = r#"[{"address": "unix:/a", "mode": "600"}, 0]"#;
+    for (variables, flags) in [(&[("WEIR_LISTEN_HTTP", list)][..], &[][..]), (&[], &[("listen.http", list)])] {
+        let seen: Vec<_> =
+            good("", variables, flags).listen.http.iter().map(|l| (l.to_string(), l.mode.bits())).collect();
+        assert_eq!(seen, [("unix:/a".to_owned(), 0o600), ("0.0.0.0:0".to_owned(), 0o666)]);
+    }
+    let plain = good("", &[("WEIR_LISTEN_HTTP", "unix:/run/weir.sock, 9080")], &[]);
+    assert_eq!(plain.listen.http[0].address.unix(), Some(std::path::Path::new("/run/weir.sock")));
+}
+
+#[test]
 fn every_kind_of_value_can_come_from_the_environment() {
     let settings = good(
         "",
@@ -146,7 +181,38 @@ fn what_is_wrong_is_named_with_its_source() {
             &[],
             &[],
             &[
-                "weir.yaml:1:17: listen.http[0]: expected ADDRESS:PORT such as 127.0.0.1:9080 or [::1]:9080, or a port alone, found \"localhost:80\"",
+                "weir.yaml:1:17: listen.http[0]: expected ADDRESS:PORT such as 127.0.0.1:9080 or [::1]:9080, a port alone, or unix:/PATH, found \"localhost:80\"",
+            ],
+        ),
+        (
+            "listen: {http: [\"unix:weir.sock\", \"unix:/a/\"]}\n",
+            &[],
+            &[],
+            &["weir.yaml:1:17: listen.http[0]: the path of a Unix socket must be absolute, such as unix:/run/app.sock"],
+        ),
+        (
+            "listen:\n  http:\n    - {address: 9080, mode: \"0660\"}\n",
+            &[],
+            &[],
+            &["weir.yaml:3:7: listen.http[0]: `mode` is for a Unix socket, and this is none"],
+        ),
+        (
+            "listen:\n  http:\n    - {address: \"unix:/a\", mode: 660}\n    - {proxy: true}\n    - {address: \"unix:/a\", mode: \"0888\"}\n",
+            &[],
+            &[],
+            &[
+                "weir.yaml:3:34: listen.http[0].mode: expected octal permissions as a text: \"0660\", found 660; put it in quotes",
+                "weir.yaml:4:8: listen.http[1].proxy: unknown field; known fields: address, proxy_protocol, mode",
+                "weir.yaml:4:7: listen.http[1]: the field address is missing",
+                "weir.yaml:5:34: listen.http[2].mode: expected octal permissions as a text: \"0660\", found \"0888\"",
+            ],
+        ),
+        (
+            "listen: {http: [9080, {address: 9081, proxy_protocol: true}]}\n",
+            &[],
+            &[],
+            &[
+                "weir.yaml: listen.http[1].proxy_protocol: every connection would be closed: proxy_protocol.trusted has to name who may send a header",
             ],
         ),
         (

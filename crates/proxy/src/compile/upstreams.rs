@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use weir_config::{Document, Id, NodeAddr, NodeHost, PassHost, Service, Timeout};
+use weir_config::{Diagnostic, Document, Id, NodeAddr, NodeHost, Origin, PassHost, Scheme, Service, Timeout};
 
+use super::certificates::Certificates;
 use crate::upstream::balance::Balancer;
 use crate::upstream::endpoint::Endpoints;
 use crate::upstream::pool::Keepalive;
@@ -13,6 +14,8 @@ use crate::upstream::{Node, PassHost as CompiledHost, Timeouts, Upstream};
 /// The upstreams of a configuration.
 pub(super) struct Upstreams<'d> {
     endpoints: &'d Endpoints,
+    certificates: &'d Certificates,
+    document: &'d Document,
     by_id: HashMap<&'d Id, &'d weir_config::Upstream>,
     /// Where those with an id, and those of services, have been put.
     placed: HashMap<Place<'d>, u32>,
@@ -26,49 +29,61 @@ enum Place<'d> {
 }
 
 impl<'d> Upstreams<'d> {
-    pub(super) fn new(endpoints: &'d Endpoints, document: &'d Document) -> Self {
+    pub(super) fn new(endpoints: &'d Endpoints, certificates: &'d Certificates, document: &'d Document) -> Self {
         let by_id = document.upstreams.iter().map(|u| (&u.id, u)).collect();
-        Self { endpoints, by_id, placed: HashMap::new(), compiled: Vec::new() }
+        Self { endpoints, certificates, document, by_id, placed: HashMap::new(), compiled: Vec::new() }
     }
 
     /// Where a route's upstream is: its own, else its service's.
-    pub(super) fn of_route(&mut self, route: &'d weir_config::Route, service: Option<&'d Service>) -> Option<u32> {
-        if let Some(inline) = &route.upstream {
-            return Some(self.put(inline));
+    ///
+    /// # Errors
+    /// It cannot be built.
+    pub(super) fn of_route(
+        &mut self,
+        route: &'d weir_config::Route,
+        service: Option<&'d Service>,
+    ) -> Result<Option<u32>, Diagnostic> {
+        let inline = |origin: &Origin, fault: Diagnostic| Diagnostic {
+            mark: origin.mark,
+            ..fault.under(&format!("{}.upstream", origin.path))
+        };
+        if let Some(upstream) = &route.upstream {
+            return self.put(upstream).map(Some).map_err(|fault| inline(&route.origin, fault));
         }
         if let Some(id) = &route.upstream_id {
             return self.by_id(id);
         }
-        let service = service?;
-        if let Some(inline) = &service.upstream {
+        let Some(service) = service else { return Ok(None) };
+        if let Some(upstream) = &service.upstream {
             if let Some(found) = self.placed.get(&Place::Service(&service.id)) {
-                return Some(*found);
+                return Ok(Some(*found));
             }
-            let position = self.put(inline);
+            let position = self.put(upstream).map_err(|fault| inline(&service.origin, fault))?;
             self.placed.insert(Place::Service(&service.id), position);
-            return Some(position);
+            return Ok(Some(position));
         }
-        self.by_id(service.upstream_id.as_ref()?)
+        service.upstream_id.as_ref().map_or(Ok(None), |id| self.by_id(id))
     }
 
-    fn by_id(&mut self, id: &'d Id) -> Option<u32> {
+    fn by_id(&mut self, id: &'d Id) -> Result<Option<u32>, Diagnostic> {
         if let Some(found) = self.placed.get(&Place::Upstream(id)) {
-            return Some(*found);
+            return Ok(Some(*found));
         }
-        let upstream = *self.by_id.get(id)?;
-        let position = self.put(upstream);
+        let Some(upstream) = self.by_id.get(id).copied() else { return Ok(None) };
+        let position = self.put(upstream).map_err(|fault| fault.under(&upstream.origin.path))?;
         self.placed.insert(Place::Upstream(id), position);
-        Some(position)
+        Ok(Some(position))
     }
 
-    fn put(&mut self, upstream: &weir_config::Upstream) -> u32 {
+    fn put(&mut self, upstream: &weir_config::Upstream) -> Result<u32, Diagnostic> {
+        let tls = self.certificates.setup(upstream, self.document)?;
         let nodes: Box<[Node]> = upstream
             .nodes
             .0
             .iter()
             .map(|addr| Node {
-                endpoint: self.endpoints.get(addr),
-                host: host_of(addr).into_bytes().into(),
+                endpoint: self.endpoints.get(addr, tls.as_ref()),
+                host: host_of(addr, upstream.scheme).into_bytes().into(),
                 weight: addr.weight,
             })
             .collect();
@@ -97,7 +112,7 @@ impl<'d> Upstreams<'d> {
                 }
             },
         });
-        self.compiled.len() as u32 - 1
+        Ok(self.compiled.len() as u32 - 1)
     }
 }
 
@@ -110,12 +125,16 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
-/// The Host of `pass_host: node`: without the port where that is http's.
-fn host_of(node: &NodeAddr) -> String {
+/// The Host of `pass_host: node`: without the port where that is the scheme's.
+fn host_of(node: &NodeAddr, scheme: Scheme) -> String {
     let host = match &node.host {
         NodeHost::Ip(std::net::IpAddr::V6(ip)) => format!("[{ip}]"),
         NodeHost::Ip(ip) => ip.to_string(),
-        NodeHost::Name(name) => name.clone(),
+        NodeHost::Name(name) => match NodeHost::domain_of_service(name) {
+            // The service is that of its domain, whichever host and port it has today.
+            Some(domain) => return domain.to_owned(),
+            None => name.clone(),
+        },
     };
-    if node.port == 80 { host } else { format!("{host}:{}", node.port) }
+    if node.port == scheme.default_port() { host } else { format!("{host}:{}", node.port) }
 }

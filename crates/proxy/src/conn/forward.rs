@@ -1,30 +1,30 @@
 //! Sending a request to a node and its response back: tries, timeouts, and both bodies at once.
 
+mod connect;
 mod head;
 mod relay_response;
 
 pub(super) use head::push_status;
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
-use std::pin::pin;
 use std::task::Poll;
 
 use weir_plugin::{Exchange, Failure, Side, Try};
-use weir_telemetry::metrics::{ClientError, Label, UpstreamState};
+use weir_telemetry::metrics::UpstreamState;
 use weir_wire::Reject;
 use weir_wire::head::Framing;
 use weir_wire::method::Method;
 
+use super::body::{BODY_LATE, BODY_TOO_LARGE, CLIENT_WENT_AWAY, Pace, refused_body};
 use super::h1::{ClientStream, Connection, Next};
 use crate::phases;
 use crate::relay::{self, Encode, Pump};
 use crate::snapshot::{Local, Route};
-use crate::sys::Socket;
 use crate::timer::Timer;
 use crate::upstream::aside;
 use crate::upstream::pool::Connection as Node;
+use crate::upstream::stream::NodeStream;
 use crate::upstream::{Node as NodeConfig, Timeouts, Upstream};
 use crate::worker::Worker;
 
@@ -33,9 +33,6 @@ const MAX_INTERIM: u32 = 64;
 
 /// How soon after connecting a reset means that the node takes no connections.
 const AT_ONCE_US: u64 = 100_000;
-
-/// The client has closed the connection before it had its answer; nginx's status for that.
-const CLIENT_WENT_AWAY: Reject = Reject::new(499, "client went away");
 
 /// A node that has sent the head of its response. It is lent and not handed on: each hand it went through would hold a
 /// place for it in the memory of every connection.
@@ -97,8 +94,7 @@ impl<S: ClientStream> Connection<S> {
                 Err(ended) => {
                     failure = ended.failure;
                     end_try(x, &self.worker, failure.status);
-                    // A name without an address costs no time, and has one again as soon as it resolves.
-                    if ended.unreachable && upstream.nodes.len() > 1 && config.endpoint.is_resolved() {
+                    if ended.unreachable && upstream.nodes.len() > 1 {
                         aside::set(&self.worker, &config.endpoint, failure.reason, timeouts.connect);
                     }
                     let spent = x.upstream.tried.len() > upstream.retries as usize || self.timer.now() >= give_up;
@@ -109,21 +105,10 @@ impl<S: ClientStream> Connection<S> {
             }
         }
         x.times.upstream_end = x.times.now;
-        if failure.side == Side::Client {
-            // The request itself was broken; its connection cannot be used any more.
-            x.request.head.keep_alive = false;
-            self.worker.recorder.client_error(match failure.status {
-                408 => ClientError::BodyTimeout,
-                413 => ClientError::BodyTooLarge,
-                499 => ClientError::Aborted,
-                _ => ClientError::BadRequest,
-            });
-            if failure.status == 499 {
-                x.response.begin(499, weir_plugin::Origin::Failed(failure));
-                return Next::Close;
-            }
+        match failure.side {
+            Side::Client => self.fail_body(x, local, Reject::new(failure.status, failure.reason)).await,
+            _ => self.fail(x, local, failure).await,
         }
-        self.fail(x, local, failure).await
     }
 
     /// One node: over a kept connection, and if that turns out to be closed, over a new one.
@@ -139,12 +124,15 @@ impl<S: ClientStream> Connection<S> {
         let begin = x.times.now;
         x.upstream.tries.push(Try { addr: None, status: 0, begin, connected: 0, head: 0, end: 0 });
         phases::before_upstream(x, &local.snapshot).map_err(Ended::final_)?;
-        let mut kept = self.worker.pools.take(&config.endpoint, self.timer.now(), &self.worker.recorder);
+        let now = self.timer.now();
+        let choice = config.endpoint.choose(now);
+        let (pools, host) = (&self.worker.pools, head::host_for(x, upstream, config));
+        let mut kept = choice.and_then(|c| pools.take(&config.endpoint, c.addr, host, now, &self.worker.recorder));
         loop {
             let reused = kept.is_some();
             let node = match kept.take() {
                 Some(node) => node,
-                None => self.connect(x, config, timeouts.connect).await.map_err(Ended::unconnected)?,
+                None => self.connect(x, upstream, config, choice, timeouts.connect).await?,
             };
             if let Some(attempt) = x.upstream.tries.last_mut() {
                 attempt.addr = Some(node.addr);
@@ -163,44 +151,6 @@ impl<S: ClientStream> Connection<S> {
                 done => return done,
             }
         }
-    }
-
-    /// Opens a connection to a node; of a name's addresses, to one that does not refuse at once.
-    async fn connect(&mut self, x: &mut Exchange, config: &NodeConfig, timeout: u64) -> Result<Node, Failure> {
-        let endpoint = &config.endpoint;
-        let mut failure = Failure::upstream(502, "node name has no address");
-        let (turn, mut tried) = (endpoint.turn(), 0);
-        while let Some(addr) = endpoint.addr(turn, tried) {
-            // Who refuses is told as well as who answers.
-            let node = self.worker.recorder.labels().intern(&addr.ip().to_string());
-            x.upstream.node = Some(node);
-            if let Some(attempt) = x.upstream.tries.last_mut() {
-                attempt.addr = Some(addr);
-            }
-            match self.connect_to(addr, node, timeout).await {
-                Err(refused) if refused.status == 502 => failure = refused,
-                done => return done,
-            }
-            tried += 1;
-        }
-        Err(failure)
-    }
-
-    async fn connect_to(&mut self, addr: SocketAddr, node: Label, timeout: u64) -> Result<Node, Failure> {
-        self.timer.set(timeout);
-        let timer = &self.timer;
-        let mut connecting = pin!(Socket::connect(addr));
-        let stream = poll_fn(|cx| match connecting.as_mut().poll(cx) {
-            Poll::Ready(done) => Poll::Ready(Some(done)),
-            Poll::Pending => timer.poll_expired(cx).map(|()| None),
-        });
-        let stream = match stream.await {
-            Some(Ok(stream)) => stream,
-            Some(Err(error)) => return Err(connect_failure(&error)),
-            None => return Err(Failure::upstream(504, "connect timed out")),
-        };
-        self.worker.recorder.upstream_opened(UpstreamState::Active);
-        Ok(Node { stream, addr, requests: 0, node })
     }
 
     /// Sends the head in [`Exchange::out`] and the body, until the head of the response is there.
@@ -234,7 +184,7 @@ impl<S: ClientStream> Connection<S> {
                 match relay::poll_read(cx, &mut node.stream, &mut x.response.buffer) {
                     Poll::Ready(Ok(0)) => return Poll::Ready(Got::Closed("upstream closed the connection")),
                     Poll::Ready(Ok(_)) => return Poll::Ready(Got::Bytes),
-                    Poll::Ready(Err(_)) => return Poll::Ready(Got::Reset),
+                    Poll::Ready(Err(error)) => return Poll::Ready(Got::Reset(error.kind())),
                     Poll::Pending => {}
                 }
                 if !upload.is_running() && client.poll_reset(cx).is_ready() {
@@ -248,15 +198,17 @@ impl<S: ClientStream> Connection<S> {
                 Got::Closed(reason) => {
                     break Ended { stale: true, ..Ended::node(502, reason) };
                 }
-                Got::Reset => {
+                Got::Reset(kind) => {
                     // A service that is gone behind a proxy, as of a container: accepted, and reset unread. An orderly
                     // close does not count: that is what a node does that fails over this one request.
-                    let at_once = node.requests == 1 && self.worker.clock.refresh() - x.times.now <= AT_ONCE_US;
+                    let unreachable = kind == io::ErrorKind::ConnectionReset
+                        && node.requests == 1
+                        && self.worker.clock.refresh() - x.times.now <= AT_ONCE_US;
                     let ended = Ended::node(502, "upstream reset the connection");
-                    break Ended { stale: true, unreachable: at_once, ..ended };
+                    break Ended { stale: true, unreachable, ..ended };
                 }
                 Got::Late if upload.is_running() && upload.waits_for_client() => {
-                    break Ended::final_(Reject::new(408, "request body not received in time"));
+                    break Ended::final_(BODY_LATE);
                 }
                 Got::Late if upload.is_running() => break Ended::node(504, "send timed out"),
                 Got::Late => break Ended::node(504, "read timed out"),
@@ -330,7 +282,7 @@ impl<S: ClientStream> Connection<S> {
 enum Got {
     Bytes,
     Closed(&'static str),
-    Reset,
+    Reset(io::ErrorKind),
     Late,
     Broken(Reject),
 }
@@ -350,10 +302,7 @@ struct Upload {
     send_ms: u64,
     body_ms: u64,
     body_size: u64,
-    rate: u64,
-    /// When the least rate begins to count, on the timer's clock; and when the body began.
-    rate_from: u64,
-    began: u64,
+    pace: Pace,
 }
 
 /// Whom an upload waits for.
@@ -369,7 +318,6 @@ impl Upload {
         let head = &x.request.head;
         let encode = if head.framing == Framing::Chunked { Encode::Chunked } else { Encode::Plain };
         let options = &worker.options;
-        let began = worker.timers.now();
         x.scratch.clear();
         Self {
             pump: Pump::new(head.framing, encode, head.len),
@@ -382,9 +330,7 @@ impl Upload {
             send_ms,
             body_ms: options.body_ms,
             body_size: options.body_size,
-            rate: options.body_rate,
-            rate_from: began + options.body_rate_grace,
-            began,
+            pace: Pace::new(worker),
         }
     }
 
@@ -393,7 +339,7 @@ impl Upload {
     }
 
     fn check_size(&self) -> Result<(), Reject> {
-        if self.pump.taken > self.body_size { Err(Reject::new(413, "request body too large")) } else { Ok(()) }
+        if self.pump.taken > self.body_size { Err(BODY_TOO_LARGE) } else { Ok(()) }
     }
 
     fn waits_for_client(&self) -> bool {
@@ -413,7 +359,7 @@ impl Upload {
         &mut self,
         cx: &mut std::task::Context<'_>,
         client: &mut C,
-        node: &mut Socket,
+        node: &mut NodeStream,
         buffer: &mut weir_wire::buffer::Buffer,
         timer: &Timer,
     ) -> Poll<Result<(), Reject>> {
@@ -426,7 +372,7 @@ impl Upload {
                 // The node may have answered before it closed: the answer is looked for.
                 Poll::Ready(Err(_)) => {
                     self.running = false;
-                    self.pump.dropped |= self.sent > 0;
+                    self.pump.dropped |= self.sent > 0 && !self.pump.is_complete();
                     return Poll::Ready(Ok(()));
                 }
                 Poll::Ready(Ok(())) if self.pump.is_complete() => {
@@ -447,10 +393,7 @@ impl Upload {
             self.waits = Waits::Nobody;
             self.pump.refill(buffer, &mut self.stage)?;
             self.check_size()?;
-            let now = timer.now();
-            if self.rate > 0 && now > self.rate_from && self.received * 1000 < (now - self.began) * self.rate {
-                return Poll::Ready(Err(Reject::new(408, "request body too slow")));
-            }
+            self.pace.check(self.received, timer.now())?;
         }
     }
 
@@ -475,20 +418,4 @@ fn end_try(x: &mut Exchange, worker: &Worker, status: u16) {
 
 fn client_gone() -> Failure {
     refused_body(CLIENT_WENT_AWAY)
-}
-
-fn refused_body(reject: Reject) -> Failure {
-    Failure { status: reject.status, side: Side::Client, reason: reject.reason }
-}
-
-fn connect_failure(error: &io::Error) -> Failure {
-    let reason = match error.kind() {
-        io::ErrorKind::ConnectionRefused => "connection refused",
-        io::ErrorKind::ConnectionReset => "connection reset",
-        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => "node unreachable",
-        io::ErrorKind::TimedOut => "connect timed out",
-        // EMFILE, ENFILE, ENOBUFS, EADDRNOTAVAIL: this side has run out of something.
-        _ => return Failure { side: Side::Gateway, ..Failure::upstream(502, "cannot open a connection") },
-    };
-    Failure::upstream(502, reason)
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use weir_plugin::{AddrText, Client, Exchange, Failure, RequestCx, Side};
+use weir_plugin::{AddrText, Client, Exchange, Failure, Request, RequestCx, Side};
 use weir_telemetry::metrics::{ClientError, ConnectionState};
 use weir_wire::Reject;
 use weir_wire::head::TOO_MANY_FIELDS;
@@ -18,6 +18,7 @@ use crate::relay;
 use crate::snapshot::Local;
 use crate::sys::Socket;
 use crate::timer::Timer;
+use crate::tls::server::Hosts;
 use crate::worker::Worker;
 
 /// Most bytes of an unread request body that are thrown away to keep a connection.
@@ -33,6 +34,11 @@ pub(crate) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
 
     /// Ready when the client has reset the connection, which nobody who waits for an answer does.
     fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// Whether this request may be served on this connection: its host may ask for a client certificate.
+    fn admit(&self, _request: &Request, _hosts: &Hosts) -> Result<(), Reject> {
+        Ok(())
+    }
 }
 
 impl ClientStream for Socket {
@@ -144,6 +150,9 @@ impl<S: ClientStream> Connection<S> {
         let Some(local) = self.worker.current() else {
             return self.refuse(x, Reject::new(503, "no configuration")).await;
         };
+        if let Err(reject) = self.stream.admit(&x.request, &local.snapshot.tls) {
+            return self.refuse(x, reject).await;
+        }
         let next = if self.is_for_the_gateway(x) {
             let _ = RequestCx(x).reply(200).field("Allow", b"GET, HEAD, POST, PUT, DELETE, PATCH, OPTIONS").done();
             self.send_reply(x, &local).await
@@ -257,13 +266,23 @@ impl<S: ClientStream> Connection<S> {
         x.timed = self.worker.access_log.is_some() || phases::has_log(x, snapshot);
         let mut requests = Requests::default();
         let mut verdict = requests.run(x, snapshot);
-        while let Verdict::Suspended(step) = verdict {
-            let flow = step.plugin.request_io(&mut RequestCx(x)).await;
-            x.times.now = self.worker.clock.refresh();
-            verdict = match requests.resumed(flow, step, x) {
-                Some(verdict) => verdict,
-                None => requests.run(x, snapshot),
+        loop {
+            let next = match verdict {
+                Verdict::Suspended(step) => {
+                    let flow = step.plugin.request_io(&mut RequestCx(x)).await;
+                    x.times.now = self.worker.clock.refresh();
+                    requests.resumed(flow, step, x)
+                }
+                Verdict::AwaitsBody(step) => {
+                    if let Err(reject) = self.collect_body(x).await {
+                        return self.fail_body(x, local, reject).await;
+                    }
+                    x.times.now = self.worker.clock.refresh();
+                    requests.collected(step, x)
+                }
+                _ => break,
             };
+            verdict = next.unwrap_or_else(|| requests.run(x, snapshot));
         }
         match verdict {
             Verdict::Forward(route) => match route.upstream.and_then(|u| snapshot.upstreams.get(u as usize)) {
@@ -276,7 +295,7 @@ impl<S: ClientStream> Connection<S> {
             Verdict::Answered => self.send_reply(x, local).await,
             Verdict::Failed(failure) => self.fail(x, local, failure).await,
             // The loop above ends only otherwise.
-            Verdict::Suspended(_) => Next::Close,
+            Verdict::Suspended(_) | Verdict::AwaitsBody(_) => Next::Close,
         }
     }
 
@@ -312,6 +331,9 @@ impl<S: ClientStream> Connection<S> {
     /// Throws the rest of the request body away, so that the next request can be read, and gives where that begins;
     /// `None` when that is too much.
     pub(crate) async fn discard_body(&mut self, x: &mut Exchange) -> Option<usize> {
+        if let Some(end) = x.request.body_end() {
+            return Some(end);
+        }
         let head = &x.request.head;
         let mut pump = relay::Pump::new(head.framing, relay::Encode::Plain, head.len);
         let expected = head.expect_continue;

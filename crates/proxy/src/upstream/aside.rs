@@ -1,6 +1,7 @@
 //! Nodes that do not take connections, set aside for a moment: as long as their upstream has others, no request waits
 //! for them. What brings one back is a connection that is opened apart from any request.
 
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -111,15 +112,15 @@ impl Watch {
 
     /// Whether one of its addresses takes a connection and does not close it at once.
     async fn takes_connections(&self, endpoint: &Endpoint) -> bool {
-        let (turn, mut tried) = (endpoint.turn(), 0);
-        while let Some(addr) = endpoint.addr(turn, tried) {
-            if let Ok(Ok(stream)) = tokio::time::timeout(self.limit, Socket::connect(addr)).await {
+        for addr in endpoint.some_addresses(self.worker.timers.now()) {
+            let Ok(stream) = Socket::begin_connect(addr) else { continue };
+            let connected = poll_fn(|cx| stream.poll_connected(cx));
+            if let Ok(Ok(())) = tokio::time::timeout(self.limit, connected).await {
                 tokio::time::sleep(STANDS).await;
                 if stream.is_quiet() {
                     return true;
                 }
             }
-            tried += 1;
         }
         false
     }

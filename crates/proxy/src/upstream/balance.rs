@@ -1,6 +1,6 @@
 //! Choosing a node for a try.
 
-mod turns;
+pub(crate) mod turns;
 
 use super::Upstream;
 use turns::Turns;

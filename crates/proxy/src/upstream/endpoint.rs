@@ -6,30 +6,28 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::ArcSwapOption;
 use weir_config::{NodeAddr, NodeHost};
 
+use super::addresses::{Addresses, MAX_TRIED, Place};
 use super::aside::Aside;
+use crate::tls::client::{Setup, SetupKey};
 
-/// Most addresses of one name that are connected to in one try of its node.
-const MAX_TRIED: usize = 4;
-
-/// A node's host and port, and what its name resolves to.
+/// A node's host and port, and what its name stands for.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     /// Its number, below the highest number of endpoints that were ever live at once.
     pub(crate) id: u32,
     /// Its host as configured.
     pub(crate) host: NodeHost,
-    /// Its port.
+    /// Its port; without meaning where it comes with the addresses.
     pub(crate) port: u16,
+    /// How TLS is set up with it.
+    pub(crate) tls: Option<Arc<Setup>>,
     /// `None` until a name was resolved for the first time.
-    addrs: ArcSwapOption<Vec<SocketAddr>>,
-    /// Which of several addresses is next.
-    next: AtomicU32,
+    addresses: ArcSwapOption<Addresses>,
     /// Whether it is set aside, for all upstreams and workers.
     pub(crate) aside: Arc<Aside>,
 }
@@ -41,36 +39,65 @@ impl fmt::Display for Endpoint {
     }
 }
 
+/// Where a request for a node goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Choice {
+    pub(crate) addr: SocketAddr,
+    /// Its position among the addresses of a name that has several.
+    pub(crate) position: Option<usize>,
+}
+
 impl Endpoint {
-    /// Whose turn it is among several addresses, for [`Endpoint::addr`].
-    pub(crate) fn turn(&self) -> usize {
-        self.next.fetch_add(1, Ordering::Relaxed) as usize
-    }
-
-    /// The address to connect to when `tried` others, from the one whose turn it is, have failed; `None` when there is
-    /// none, or enough have been tried.
-    pub(crate) fn addr(&self, turn: usize, tried: usize) -> Option<SocketAddr> {
+    /// The address whose turn it is; `None` when a name has none yet.
+    pub(crate) fn choose(&self, now_ms: u64) -> Option<Choice> {
         if let NodeHost::Ip(ip) = self.host {
-            return (tried == 0).then(|| SocketAddr::new(ip, self.port));
+            return Some(Choice { addr: SocketAddr::new(ip, self.port), position: None });
         }
-        let addrs = self.addrs.load();
-        let addrs = addrs.as_ref()?;
-        if tried >= addrs.len().min(MAX_TRIED) {
-            return None;
-        }
-        addrs.get(turn.wrapping_add(tried) % addrs.len()).copied()
+        let addresses = self.addresses.load();
+        let addresses = addresses.as_ref()?;
+        let turn = addresses.turn(now_ms)?;
+        Some(Choice { addr: addresses.at(turn)?, position: (addresses.len() > 1).then_some(turn) })
     }
 
-    /// Takes over what a name has been resolved to.
-    pub(crate) fn set_addrs(&self, addrs: Vec<SocketAddr>) {
-        self.addrs.store(Some(Arc::new(addrs)));
+    /// The addresses that are connected to in one try, from the one whose turn it is.
+    pub(crate) fn some_addresses(&self, now_ms: u64) -> impl Iterator<Item = SocketAddr> {
+        let choice = self.choose(now_ms);
+        let others = choice.and_then(|choice| Some((self.addresses()?, choice.position?)));
+        let others = others.into_iter().flat_map(|(addresses, turn)| {
+            let len = addresses.len();
+            (1..len.min(MAX_TRIED)).filter_map(move |step| addresses.at((turn + step) % len))
+        });
+        choice.map(|choice| choice.addr).into_iter().chain(others)
+    }
+
+    /// The addresses of a name.
+    pub(crate) fn addresses(&self) -> Option<Arc<Addresses>> {
+        self.addresses.load_full()
+    }
+
+    /// Takes over what a name has been resolved to. No addresses are none: the last ones stay.
+    pub(crate) fn set_addresses(&self, places: Vec<Place>) {
+        let before = self.addresses.load();
+        let now = Addresses::new(places, before.as_deref());
+        // The same answer as before, as most are, leaves turns as they are.
+        if now.len() > 0 && !before.as_ref().is_some_and(|before| before.is_same(&now)) {
+            self.addresses.store(Some(Arc::new(now)));
+        }
+    }
+
+    /// Whether a connection to this address is of use for the node: what its name does not stand for any more is not.
+    pub(crate) fn is_at(&self, addr: SocketAddr) -> bool {
+        matches!(self.host, NodeHost::Ip(_)) || self.addresses.load().as_ref().is_some_and(|a| a.contains(addr))
     }
 
     /// Whether a name has addresses.
     pub(crate) fn is_resolved(&self) -> bool {
-        matches!(self.host, NodeHost::Ip(_)) || self.addrs.load().is_some()
+        matches!(self.host, NodeHost::Ip(_)) || self.addresses.load().is_some()
     }
 }
+
+/// What endpoints differ in: host, port, and how TLS is set up.
+type Key = (NodeHost, u16, Option<SetupKey>);
 
 /// All endpoints of the running configuration.
 #[derive(Debug, Default)]
@@ -80,7 +107,7 @@ pub(crate) struct Endpoints {
 
 #[derive(Debug, Default)]
 struct Inner {
-    by_node: HashMap<(NodeHost, u16), Weak<Endpoint>>,
+    by_node: HashMap<Key, Weak<Endpoint>>,
     /// Numbers of endpoints that are gone.
     free: Vec<u32>,
     count: u32,
@@ -88,9 +115,9 @@ struct Inner {
 
 impl Endpoints {
     /// The endpoint of a node.
-    pub(crate) fn get(&self, node: &NodeAddr) -> Arc<Endpoint> {
+    pub(crate) fn get(&self, node: &NodeAddr, tls: Option<&(SetupKey, Arc<Setup>)>) -> Arc<Endpoint> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (node.host.clone(), node.port);
+        let key = (node.host.clone(), node.port, tls.map(|(key, _)| key.clone()));
         if let Some(found) = inner.by_node.get(&key).and_then(Weak::upgrade) {
             return found;
         }
@@ -102,8 +129,8 @@ impl Endpoints {
             id,
             host: node.host.clone(),
             port: node.port,
-            addrs: ArcSwapOption::empty(),
-            next: AtomicU32::new(0),
+            tls: tls.map(|(_, setup)| Arc::clone(setup)),
+            addresses: ArcSwapOption::empty(),
             aside: Arc::default(),
         });
         inner.by_node.insert(key, Arc::downgrade(&made));
@@ -113,7 +140,7 @@ impl Endpoints {
     /// The endpoints with a name to resolve.
     pub(crate) fn named(&self) -> Vec<Arc<Endpoint>> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_name = |(host, _): &&(NodeHost, u16)| matches!(host, NodeHost::Name(_));
+        let is_name = |(host, ..): &&Key| matches!(host, NodeHost::Name(_));
         inner.by_node.iter().filter(|(k, _)| is_name(k)).filter_map(|(_, e)| e.upgrade()).collect()
     }
 

@@ -2,19 +2,20 @@
 //! what closed meanwhile is found when it is taken out, or by the sweep once a second.
 
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
 use weir_telemetry::metrics::{Label, Recorder, UpstreamState};
 
 use super::endpoint::Endpoint;
-use crate::sys::Socket;
+use super::stream::NodeStream;
 
 /// A connection to a node.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) stream: Socket,
+    pub(crate) stream: NodeStream,
     /// The node's address.
-    pub(crate) addr: std::net::SocketAddr,
+    pub(crate) addr: SocketAddr,
     /// Requests sent on it so far.
     pub(crate) requests: u32,
     /// Metric label of the node's address.
@@ -61,14 +62,27 @@ impl Pools {
         Self { pools: RefCell::default(), idle: Cell::new(0), max_idle }
     }
 
-    /// Takes an idle connection to a node, if there is one that still stands.
-    pub(crate) fn take(&self, endpoint: &Arc<Endpoint>, now: u64, recorder: &Recorder) -> Option<Connection> {
+    /// Takes an idle connection to an address of a node, if there is one that still stands. With TLS it has to be one
+    /// that asked for the same `host`.
+    pub(crate) fn take(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        addr: SocketAddr,
+        host: &[u8],
+        now: u64,
+        recorder: &Recorder,
+    ) -> Option<Connection> {
         let mut pools = self.pools.borrow_mut();
         let pool = pools.get_mut(endpoint.id as usize)?;
         if !std::ptr::eq(pool.owner.as_ptr(), Arc::as_ptr(endpoint)) {
             return None;
         }
-        while let Some(idle) = pool.idle.pop() {
+        let fits = |idle: &Idle| {
+            idle.connection.addr == addr && (endpoint.tls.is_none() || idle.connection.stream.is_for(host))
+        };
+        // Of a node with one address and without TLS, this is always the last.
+        while let Some(at) = pool.idle.iter().rposition(fits) {
+            let idle = pool.idle.remove(at);
             self.idle.set(self.idle.get() - 1);
             if idle.until > now && idle.connection.stream.is_quiet() {
                 recorder.upstream_moved(UpstreamState::Idle, UpstreamState::Active);
@@ -109,12 +123,15 @@ impl Pools {
         pool.idle.push(Idle { connection, until: now.saturating_add(keepalive.idle_ms) });
     }
 
-    /// Closes what has been idle for too long, was closed by its node, or belongs to a node that is gone.
+    /// Closes what has been idle for too long, was closed by its node, or belongs to a node that is gone or has moved.
     pub(crate) fn sweep(&self, now: u64, recorder: &Recorder) {
         for pool in self.pools.borrow_mut().iter_mut() {
             let before = pool.idle.len();
-            let gone = pool.owner.strong_count() == 0;
-            pool.idle.retain(|idle| !gone && idle.until > now && idle.connection.stream.is_quiet());
+            let owner = pool.owner.upgrade();
+            pool.idle.retain(|idle| {
+                let of_use = owner.as_ref().is_some_and(|owner| owner.is_at(idle.connection.addr));
+                of_use && idle.until > now && idle.connection.stream.is_quiet()
+            });
             self.forget(before - pool.idle.len(), recorder);
         }
     }

@@ -1,36 +1,68 @@
-//! Names of nodes, resolved off the path of a request, again when their time to live is over. What a name last
-//! resolved to stays in use when it cannot be resolved any more.
+//! Names of nodes, resolved off the path of a request: each when its time to live is over, none waiting for another.
+//! What a name last stood for stays in use when it cannot be resolved any more.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{NameServerConfig, ResolverConfig};
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 use weir_config::NodeHost;
 use weir_config::settings::Dns;
 
+use super::addresses::Place;
 use super::endpoint::{Endpoint, Endpoints};
+use super::lookup::{Answer, Lookup, Stamp};
 use crate::clock;
 
 /// How long to wait before a failed name is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// The shortest time between two lookups of a name, whatever its time to live and `dns.min_ttl`.
+const LEAST_WAIT: Duration = Duration::from_millis(100);
+
+/// Most names that are looked up at once; the others wait for their turn.
+const MAX_LOOKUPS: usize = 64;
+
+/// How often the hosts file and the system's configuration are looked at for changes.
+const LOOK_AT_FILES: Duration = Duration::from_secs(2);
+
+/// When a lookup that never came back, because its task died, is made again: so many times `dns.timeout`.
+const LOST: u32 = 40;
+
 /// Keeps the addresses of named endpoints fresh.
 pub struct Resolver {
     endpoints: Arc<Endpoints>,
-    resolver: TokioResolver,
-    min_ttl: Duration,
-    max_ttl: Duration,
-    /// By name: when to ask again (clock microseconds).
-    due: HashMap<String, u64>,
+    dns: Dns,
+    lookup: Arc<Lookup>,
+    /// Of the files that `lookup` was made from.
+    stamp: Stamp,
+    names: HashMap<Arc<str>, Entry>,
+    /// When which name is due (clock microseconds); an entry counts if its name says the same.
+    queue: BinaryHeap<Reverse<(u64, Arc<str>)>>,
+    under_way: JoinSet<(Arc<str>, Result<Answer, String>)>,
+    /// Who waits until all names were looked up once.
+    waiting: Vec<oneshot::Sender<()>>,
+    /// Names that never were.
+    untried: usize,
+}
+
+/// What is known of a name.
+#[derive(Debug, Default)]
+struct Entry {
+    due: u64,
+    endpoints: Vec<Weak<Endpoint>>,
+    answer: Option<Answer>,
+    tried: bool,
+    failing: bool,
 }
 
 impl std::fmt::Debug for Resolver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Resolver").finish_non_exhaustive()
+        f.debug_struct("Resolver").field("names", &self.names).finish_non_exhaustive()
     }
 }
 
@@ -40,75 +72,171 @@ impl Resolver {
     /// # Errors
     /// The system's configuration cannot be read.
     pub(crate) fn new(endpoints: Arc<Endpoints>, dns: &Dns) -> Result<Self, String> {
-        let mut builder = if dns.servers.is_empty() {
-            TokioResolver::builder_tokio().map_err(|e| format!("the system's DNS configuration: {e}"))?
-        } else {
-            let mut config = ResolverConfig::default();
-            for server in &dns.servers {
-                let mut named = NameServerConfig::udp_and_tcp(server.0.ip());
-                for connection in &mut named.connections {
-                    connection.port = server.0.port();
-                }
-                config.add_name_server(named);
-            }
-            TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
-        };
-        builder.options_mut().timeout = dns.timeout.duration();
-        let resolver = builder.build().map_err(|e| format!("the DNS resolver: {e}"))?;
-        let (min_ttl, max_ttl) = (dns.min_ttl.duration(), dns.max_ttl.duration());
-        Ok(Self { endpoints, resolver, min_ttl, max_ttl, due: HashMap::new() })
+        let stamp = Stamp::of(dns);
+        Ok(Self {
+            endpoints,
+            lookup: Arc::new(Lookup::new(dns)?),
+            dns: dns.clone(),
+            stamp,
+            names: HashMap::new(),
+            queue: BinaryHeap::new(),
+            under_way: JoinSet::new(),
+            waiting: Vec::new(),
+            untried: 0,
+        })
     }
 
-    /// Resolves the names that are due, and gives when the next one is.
-    pub async fn run_due(&mut self) -> Duration {
-        let mut by_name: HashMap<String, Vec<Arc<Endpoint>>> = HashMap::new();
-        for endpoint in self.endpoints.named() {
-            if let NodeHost::Name(name) = &endpoint.host {
-                by_name.entry(name.clone()).or_default().push(endpoint);
+    /// Resolves names until nobody can ask any more. Who asks has a new configuration, and is answered when each of
+    /// its names was looked up once.
+    pub async fn run(mut self, mut asked: mpsc::Receiver<oneshot::Sender<()>>) {
+        let mut look = tokio::time::interval(LOOK_AT_FILES);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            self.start_due();
+            if self.untried == 0 {
+                for done in self.waiting.drain(..) {
+                    // Whoever asked may have gone on.
+                    let _ = done.send(());
+                }
+            }
+            let next = self.next_due();
+            tokio::select! {
+                request = asked.recv() => match request {
+                    Some(done) => {
+                        self.take_names();
+                        self.waiting.push(done);
+                    }
+                    None => return,
+                },
+                Some(done) = self.under_way.join_next() => match done {
+                    Ok((name, found)) => self.take(&name, found),
+                    Err(error) => tracing::error!(%error, "a lookup of a name has died; it is made again later"),
+                },
+                _ = look.tick() => self.look_at_files(),
+                () = tokio::time::sleep(next) => {}
             }
         }
-        self.due.retain(|name, _| by_name.contains_key(name));
+    }
+
+    /// Takes over which names there are. Those that are new are due at once.
+    fn take_names(&mut self) {
+        let mut names: HashMap<Arc<str>, Entry> = HashMap::new();
+        for endpoint in self.endpoints.named() {
+            let NodeHost::Name(name) = &endpoint.host else { continue };
+            let known = names.contains_key(name.as_str());
+            let key: Arc<str> = name.as_str().into();
+            let entry = match self.names.remove(&key) {
+                Some(mut before) if !known => {
+                    before.endpoints.clear();
+                    names.entry(key).or_insert(before)
+                }
+                _ => names.entry(key).or_default(),
+            };
+            if let Some(answer) = &entry.answer
+                && !endpoint.is_resolved()
+            {
+                endpoint.set_addresses(places(answer, &endpoint));
+            }
+            entry.endpoints.push(Arc::downgrade(&endpoint));
+        }
+        self.names = names;
+        self.untried = self.names.values().filter(|entry| !entry.tried).count();
+        let queued = self.names.iter().map(|(name, entry)| Reverse((entry.due, Arc::clone(name))));
+        self.queue = queued.collect();
+    }
+
+    /// Begins to look up what is due, as far as there is room.
+    fn start_due(&mut self) {
         let now = clock::now_us();
-        let mut lookups = tokio::task::JoinSet::new();
-        for (name, endpoints) in by_name {
-            let known = endpoints.iter().all(|e| e.is_resolved());
-            if known && self.due.get(&name).is_some_and(|due| *due > now) {
-                continue;
-            }
-            if self.due.get(&name).is_some_and(|due| *due > now) && !endpoints.iter().any(|e| e.is_resolved()) {
-                continue;
-            }
-            let resolver = self.resolver.clone();
-            lookups.spawn(async move {
-                let found = resolver.lookup_ip(name.as_str()).await;
-                (name, endpoints, found)
+        while self.under_way.len() < MAX_LOOKUPS
+            && self.queue.peek().is_some_and(|Reverse((due, _))| *due <= now)
+            && let Some(Reverse((due, name))) = self.queue.pop()
+        {
+            let Some(entry) = self.names.get_mut(&name).filter(|entry| entry.due == due) else { continue };
+            entry.due = now + (self.dns.timeout.duration() * LOST).as_micros() as u64;
+            self.queue.push(Reverse((entry.due, Arc::clone(&name))));
+            let lookup = Arc::clone(&self.lookup);
+            self.under_way.spawn(async move {
+                let found = lookup.find(&name).await;
+                (name, found)
             });
         }
-        while let Some(done) = lookups.join_next().await {
-            let Ok((name, endpoints, found)) = done else { continue };
-            let wait = match found {
-                Ok(answer) => {
-                    let ips: Vec<_> = answer.iter().collect();
-                    for endpoint in &endpoints {
-                        endpoint.set_addrs(ips.iter().map(|ip| SocketAddr::new(*ip, endpoint.port)).collect());
-                    }
-                    let ttl = answer.valid_until().saturating_duration_since(now_instant());
-                    ttl.clamp(self.min_ttl, self.max_ttl.max(self.min_ttl))
-                }
-                Err(error) => {
-                    tracing::warn!(name, %error, "cannot resolve an upstream node; its last addresses stay in use");
-                    RETRY
-                }
-            };
-            self.due.insert(name, clock::now_us() + wait.as_micros() as u64);
+    }
+
+    /// How long nothing is due.
+    fn next_due(&self) -> Duration {
+        match self.queue.peek() {
+            // What is due waits for room, which the end of a lookup makes.
+            Some(Reverse((due, _))) if self.under_way.len() < MAX_LOOKUPS => {
+                Duration::from_micros(due.saturating_sub(clock::now_us()))
+            }
+            _ => Duration::from_secs(3600),
         }
-        let now = clock::now_us();
-        let next = self.due.values().min().map_or(u64::MAX, |due| due.saturating_sub(now));
-        Duration::from_micros(next).clamp(Duration::from_millis(50), Duration::from_secs(3600))
+    }
+
+    /// Takes what a lookup came to.
+    fn take(&mut self, name: &Arc<str>, found: Result<Answer, String>) {
+        let Some(entry) = self.names.get_mut(name) else { return };
+        if !entry.tried {
+            entry.tried = true;
+            self.untried -= 1;
+        }
+        let wait = match found {
+            Ok(answer) => {
+                if std::mem::take(&mut entry.failing) {
+                    tracing::info!(%name, "an upstream node can be resolved again");
+                }
+                for endpoint in entry.endpoints.iter().filter_map(Weak::upgrade) {
+                    endpoint.set_addresses(places(&answer, &endpoint));
+                }
+                let (min, max) = (self.dns.min_ttl.duration(), self.dns.max_ttl.duration());
+                let wait = answer.ttl.unwrap_or(max).clamp(min, max.max(min)).max(LEAST_WAIT);
+                entry.answer = Some(answer);
+                wait
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut entry.failing, true) {
+                    match entry.answer {
+                        Some(_) => {
+                            tracing::warn!(%name, error, "cannot resolve an upstream node; its last addresses stay in use")
+                        }
+                        None => tracing::warn!(%name, error, "cannot resolve an upstream node; it has no address"),
+                    }
+                }
+                RETRY
+            }
+        };
+        entry.due = clock::now_us() + wait.as_micros() as u64;
+        self.queue.push(Reverse((entry.due, Arc::clone(name))));
+    }
+
+    /// Begins anew with every name when the hosts file or the system's configuration has changed.
+    fn look_at_files(&mut self) {
+        let stamp = Stamp::of(&self.dns);
+        if stamp == self.stamp {
+            return;
+        }
+        self.stamp = stamp;
+        match Lookup::new(&self.dns) {
+            Ok(lookup) => {
+                tracing::info!("the system's hosts file or DNS configuration has changed and was read again");
+                self.lookup = Arc::new(lookup);
+                for entry in self.names.values_mut() {
+                    entry.due = 0;
+                }
+                self.queue = self.names.keys().map(|name| Reverse((0, Arc::clone(name)))).collect();
+            }
+            Err(error) => tracing::warn!(error, "the changed DNS configuration of the system is not taken over"),
+        }
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "the resolver's answers expire on this clock; off the path of a request")]
-fn now_instant() -> std::time::Instant {
-    std::time::Instant::now()
+/// The addresses of an answer for one endpoint.
+fn places(answer: &Answer, endpoint: &Endpoint) -> Vec<Place> {
+    let place = |found: &super::lookup::Found| Place {
+        priority: found.priority,
+        addr: SocketAddr::new(found.ip, found.port.unwrap_or(endpoint.port)),
+        weight: found.weight,
+    };
+    answer.found.iter().map(place).collect()
 }

@@ -22,6 +22,8 @@ use super::{LIMIT, wait_until};
 pub(crate) struct Gateway {
     pub(crate) process: Process,
     pub(crate) addr: SocketAddr,
+    /// Where it speaks TLS, with [`Start::https`].
+    pub(crate) https: Option<SocketAddr>,
     pub(crate) metrics: SocketAddr,
     pub(crate) status: SocketAddr,
     folder: TempDir,
@@ -35,6 +37,7 @@ pub(crate) struct Start {
     workers: usize,
     open_files: Option<usize>,
     variables: Vec<(String, String)>,
+    https: bool,
 }
 
 /// What came of a change of the configuration.
@@ -53,7 +56,8 @@ impl Start {
     /// A gateway with this configuration, one worker and no settings.
     pub(crate) fn new(config: impl Display) -> Self {
         let text = format!("{config}\n#END\n");
-        Self { config: text, settings: String::new(), workers: 1, open_files: None, variables: Vec::new() }
+        let variables = Vec::new();
+        Self { config: text, settings: String::new(), workers: 1, open_files: None, variables, https: false }
     }
 
     /// The gateway's own settings, as the text of a `weir.yaml`. `FOLDER` stands for the gateway's own folder.
@@ -64,6 +68,12 @@ impl Start {
 
     pub(crate) fn workers(mut self, workers: usize) -> Self {
         self.workers = workers;
+        self
+    }
+
+    /// Listens for TLS as well.
+    pub(crate) fn https(mut self) -> Self {
+        self.https = true;
         self
     }
 
@@ -90,7 +100,9 @@ impl Start {
         let stderr = File::create(folder.path().join("stderr")).expect("create a file");
         let mut command = self.command();
         command.args(["run".as_ref(), config.as_os_str(), "--settings".as_ref(), settings.as_os_str()]);
-        command.args(["--listen-http", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--status", "127.0.0.1:0"]);
+        command.args(["--listen-http", "127.0.0.1:0", "--listen-https"]);
+        command.arg(if self.https { "127.0.0.1:0" } else { "off" });
+        command.args(["--metrics", "127.0.0.1:0", "--status", "127.0.0.1:0"]);
         command.args(["--workers", &self.workers.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
         let mut process = Process::spawn(&mut command);
@@ -104,8 +116,15 @@ impl Start {
             }
         });
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
-        let mut gateway =
-            Gateway { process, addr: nowhere, metrics: nowhere, status: nowhere, folder, lines: lines.into() };
+        let mut gateway = Gateway {
+            process,
+            addr: nowhere,
+            https: None,
+            metrics: nowhere,
+            status: nowhere,
+            folder,
+            lines: lines.into(),
+        };
         gateway.await_ready();
         gateway
     }
@@ -146,10 +165,13 @@ impl Gateway {
                 panic!("the gateway did not become ready; it has ended with {:?}", self.process.exited());
             };
             let address = |rest: &str| {
+                let rest = rest.split(' ').next().unwrap_or_default();
                 let authority = rest.trim_start_matches("http://").split('/').next().unwrap_or_default();
                 authority.parse().unwrap_or_else(|_| panic!("no address in {line:?}"))
             };
-            if let Some(rest) = line.strip_prefix("listening on ") {
+            if let Some(rest) = line.strip_prefix("listening on https://") {
+                self.https = Some(address(rest));
+            } else if let Some(rest) = line.strip_prefix("listening on ") {
                 self.addr = address(rest);
             } else if let Some(rest) = line.strip_prefix("metrics on ") {
                 self.metrics = address(rest);

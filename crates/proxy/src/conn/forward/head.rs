@@ -37,22 +37,30 @@ pub(super) fn encode(x: &mut Exchange, options: &Options, upstream: &Upstream, n
     x.out = out;
 }
 
-/// The Host by `pass_host`; the client's own line stays where it is when it is the one to send.
-fn push_host(x: &mut Exchange, upstream: &Upstream, node: &Node, out: &mut Vec<u8>) {
-    let request = &mut x.request;
-    let host: &[u8] = match &upstream.host {
+/// The Host that a node is sent, by `pass_host`.
+pub(super) fn host_for<'a>(x: &'a Exchange, upstream: &'a Upstream, node: &'a Node) -> &'a [u8] {
+    let request = &x.request;
+    match &upstream.host {
         // As in APISIX, a plugin changes the Host only where the upstream does not name one.
         PassHost::Pass if !request.upstream.host.is_empty() => &request.upstream.host,
-        PassHost::Pass if request.host_line_is_good() => return,
-        // An absolute target's host, else, without any (HTTP/1.0), the node's.
+        // Without any (HTTP/1.0), the node's.
         PassHost::Pass if !request.host_port().is_empty() => request.host_port(),
         PassHost::Pass | PassHost::Node => &node.host,
         PassHost::Rewrite(host) => host,
-    };
+    }
+}
+
+/// Writes the Host; the client's own line stays where it is when it is the one to send.
+fn push_host(x: &mut Exchange, upstream: &Upstream, node: &Node, out: &mut Vec<u8>) {
+    let request = &x.request;
+    let passed = matches!(upstream.host, PassHost::Pass) && request.upstream.host.is_empty();
+    if passed && request.host_line_is_good() {
+        return;
+    }
     out.extend_from_slice(b"Host: ");
-    out.extend_from_slice(host);
+    out.extend_from_slice(host_for(x, upstream, node));
     out.extend_from_slice(b"\r\n");
-    request.head.fields.hold_back(Known::Host);
+    x.request.head.fields.hold_back(Known::Host);
 }
 
 /// What is said of the client in X-Forwarded-* fields.

@@ -1,0 +1,199 @@
+use std::borrow::Cow;
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Error, Unexpected};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::{Id, Labels, Origin, Status};
+
+/// A certificate: one to show to clients by the name they ask for, or one to show to upstreams.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Ssl {
+    /// Identifier, unique among certificates; `arr_<n>` when there is none.
+    #[serde(default = "Id::unset", skip_serializing_if = "Id::is_unset")]
+    pub id: Id,
+    /// A name for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub name: Option<String>,
+    /// A description for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub desc: Option<String>,
+    /// Labels for people and tools.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    #[schemars(schema_with = "super::document::labels_schema")]
+    pub labels: Labels,
+    /// When it was made, in seconds since 1970. Information only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub create_time: Option<i64>,
+    /// When it was last changed, in seconds since 1970. Information only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update_time: Option<i64>,
+    /// From when the certificate holds, in seconds since 1970. Information only: the certificate itself says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validity_start: Option<i64>,
+    /// Until when the certificate holds, in seconds since 1970. Information only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validity_end: Option<i64>,
+    /// To whom it is shown.
+    #[serde(default)]
+    pub r#type: SslType,
+    /// The name of the server, as clients ask for it (SNI): `example.com`, `*.example.com` (one label), or `*`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sni: Option<Sni>,
+    /// The same, for several names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1))]
+    pub snis: Vec<Sni>,
+    /// The certificate in PEM, with the intermediate ones after it.
+    #[schemars(length(min = 128, max = 65536))]
+    pub cert: String,
+    /// Its private key in PEM: PKCS#8, PKCS#1 or SEC1.
+    #[schemars(length(min = 128, max = 65536))]
+    pub key: Secret,
+    /// Further certificates for the same names, such as an ECDSA one beside an RSA one. A client gets the first that it
+    /// can use, ECDSA and EdDSA before RSA.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(inner(length(min = 128, max = 65536)))]
+    pub certs: Vec<String>,
+    /// Their private keys, in the same order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(inner(length(min = 128, max = 65536)))]
+    pub keys: Vec<Secret>,
+    /// What is asked of clients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<ClientVerification>,
+    /// Whether it is in use.
+    #[serde(default)]
+    pub status: Status,
+    /// Versions of the protocol; all that are supported where there are none. TLSv1.1 is not spoken any more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 3), extend("uniqueItems" = true))]
+    pub ssl_protocols: Vec<SslProtocol>,
+    /// Where it stood.
+    #[serde(skip)]
+    pub origin: Origin,
+}
+
+/// To whom a certificate is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SslType {
+    /// To clients, by the name they ask for.
+    #[default]
+    Server,
+    /// To upstreams that name it in `tls.client_cert_id`.
+    Client,
+}
+
+/// What is asked of the clients of a name: a certificate of their own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClientVerification {
+    /// The authorities that are believed, in PEM.
+    #[schemars(length(min = 128, max = 65536))]
+    pub ca: String,
+    /// Most intermediate certificates between the client's and an authority.
+    #[serde(default = "one")]
+    pub depth: u32,
+    /// Paths that are served without a client certificate: regular expressions that are looked for in the path of the
+    /// request. A certificate that is shown is verified there as well.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1), extend("uniqueItems" = true))]
+    pub skip_mtls_uri_regex: Vec<String>,
+}
+
+const fn one() -> u32 {
+    1
+}
+
+/// A version of TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
+pub enum SslProtocol {
+    /// Not spoken: RFC 8996 forbids it.
+    #[serde(rename = "TLSv1.1")]
+    Tls11,
+    /// RFC 5246.
+    #[serde(rename = "TLSv1.2")]
+    Tls12,
+    /// RFC 8446.
+    #[serde(rename = "TLSv1.3")]
+    Tls13,
+}
+
+/// A text that no log and no message shows.
+#[derive(Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The text.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("\"…\"")
+    }
+}
+
+/// A name of a server, in lower case: a host, `*.` and a host, or `*`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Sni(String);
+
+const SNI_EXPECTED: &str = "a host such as example.com, a wildcard such as *.example.com, or *";
+
+impl Sni {
+    /// The name in lower case.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Sni {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let host = text.strip_prefix('*').unwrap_or(&text);
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'[' | b']' | b':');
+        let wild = host.len() < text.len();
+        let good =
+            host.bytes().all(allowed) && if wild { host.is_empty() || host.starts_with('.') } else { !host.is_empty() };
+        if !good {
+            return Err(D::Error::invalid_value(Unexpected::Str(&text), &SNI_EXPECTED));
+        }
+        Ok(Self(text.to_ascii_lowercase().trim_end_matches('.').to_owned()))
+    }
+}
+
+impl JsonSchema for Sni {
+    fn schema_name() -> Cow<'static, str> {
+        "Sni".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string", "pattern": r"^(\*|(\*\.)?[0-9a-zA-Z_\[\]:-][0-9a-zA-Z._\[\]:-]*)$", "x-expected": SNI_EXPECTED
+        })
+    }
+}
+
+impl Ssl {
+    /// The names it is for.
+    pub fn names(&self) -> impl Iterator<Item = &Sni> {
+        self.sni.iter().chain(&self.snis)
+    }
+
+    /// The certificates with their keys.
+    pub fn pairs(&self) -> impl Iterator<Item = (&str, &Secret)> {
+        let more = self.certs.iter().map(String::as_str).zip(&self.keys);
+        std::iter::once((self.cert.as_str(), &self.key)).chain(more)
+    }
+}

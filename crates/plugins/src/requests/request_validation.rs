@@ -1,0 +1,144 @@
+//! `request-validation`: fields and body of a request have to follow a JSON Schema.
+
+mod decode;
+mod schema;
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+use weir_wire::name::Known;
+
+use schema::{FieldsSchema, Schema};
+
+/// The definition.
+#[derive(Debug)]
+pub(crate) struct RequestValidation;
+
+/// On a route, a service or a global rule.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Conf {
+    /// A JSON Schema for the fields of the request: an object with a text for each field, or a list of texts for one
+    /// that is repeated. Names are compared without regard to case.
+    header_schema: Option<Map<String, Value>>,
+    /// A JSON Schema for the body, which is collected whole, up to `limits.buffered_body`.
+    body_schema: Option<Map<String, Value>>,
+    /// The status of a refusal.
+    #[schemars(range(min = 200, max = 599))]
+    rejected_code: u16,
+    /// The body of a refusal; unset: what is wrong.
+    #[schemars(length(min = 1, max = 256))]
+    rejected_msg: Option<String>,
+}
+
+impl Default for Conf {
+    fn default() -> Self {
+        Self { header_schema: None, body_schema: None, rejected_code: 400, rejected_msg: None }
+    }
+}
+
+impl Define for RequestValidation {
+    const NAME: &'static str = "request-validation";
+    const PRIORITY: i32 = 2800;
+    const PHASES: Phases = Phases::REWRITE;
+    const DOC: &'static str = "\
+Refuses requests whose fields or body do not follow a JSON Schema. At least one of `header_schema` and `body_schema` is \
+needed.
+
+A body of the media type `application/x-www-form-urlencoded` is read as an object: a text for each argument, a list of \
+texts for one that is repeated, `true` for one without `=`. Every other body has to be JSON. A request without a body is \
+refused where there is a `body_schema`.
+
+The upstream receives the body as the client sent it. So that it cannot read it in another way than it was checked, JSON \
+in which an object has the same name twice is refused.
+
+Schemas are of draft 7 unless `$schema` names another draft (4, 6, 7, 2019-09 and 2020-12 are known). They are compiled \
+when the configuration is loaded; one that is wrong, or refers to another document, refuses the configuration. Patterns \
+are matched in linear time whatever is sent; look-around and back-references, which that rules out, refuse the \
+configuration too.";
+    const EXAMPLE: &'static str = "\
+body_schema:
+  type: object
+  required: [item, count]
+  properties:
+    item: {type: string, minLength: 1}
+    count: {type: integer, minimum: 1}
+rejected_code: 422
+";
+
+    type Conf = Conf;
+    type ConsumerConf = ();
+
+    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
+        some_schema(conf).map_err(|fault| vec![fault])?;
+        let header = conf.header_schema.clone().map(|schema| FieldsSchema::compile(schema).map(drop));
+        let body = conf.body_schema.clone().map(|schema| Schema::compile("body_schema", schema).map(drop));
+        let faults: Vec<Invalid> = [header, body].into_iter().flatten().filter_map(Result::err).collect();
+        if faults.is_empty() { Ok(()) } else { Err(faults) }
+    }
+
+    fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
+        some_schema(&conf)?;
+        Ok(Arc::new(Validated {
+            header: conf.header_schema.map(FieldsSchema::compile).transpose()?,
+            body: conf.body_schema.map(|schema| Schema::compile("body_schema", schema)).transpose()?,
+            code: conf.rejected_code,
+            message: conf.rejected_msg,
+        }))
+    }
+}
+
+fn some_schema(conf: &Conf) -> Result<(), Invalid> {
+    match (&conf.header_schema, &conf.body_schema) {
+        (None, None) => Err(Invalid::new("", "expected at least one of header_schema and body_schema")),
+        _ => Ok(()),
+    }
+}
+
+/// An instance. Reading a message into a tree allocates, which is little beside checking it.
+#[derive(Debug)]
+struct Validated {
+    header: Option<FieldsSchema>,
+    body: Option<Schema>,
+    code: u16,
+    message: Option<String>,
+}
+
+impl Plugin for Validated {
+    fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
+        if let Some(schema) = &self.header
+            && let Err(why) = schema.check(cx.request())
+        {
+            return self.refuse(cx, &why);
+        }
+        let Some(schema) = &self.body else { return Flow::Continue };
+        let Some(body) = cx.body() else { return Flow::AwaitBody };
+        let read = match body {
+            [] => Err("the request has no body".to_owned()),
+            body if is_form(cx) => Ok(decode::form(body)),
+            body => decode::json(body).map_err(|error| format!("the body is not JSON: {error}")),
+        };
+        match read.and_then(|body| schema.check("body", &body)) {
+            Ok(()) => Flow::Continue,
+            Err(why) => self.refuse(cx, &why),
+        }
+    }
+}
+
+impl Validated {
+    fn refuse(&self, cx: &mut RequestCx<'_>, why: &str) -> Flow {
+        let body = self.message.as_deref().unwrap_or(why);
+        cx.reply(self.code).field("Content-Type", b"text/plain; charset=utf-8").body(body.as_bytes()).done()
+    }
+}
+
+/// Whether the body says that it is a form, whatever parameters follow.
+fn is_form(cx: &RequestCx<'_>) -> bool {
+    let request = cx.request();
+    let kind = request.head.fields.get_known(request.buffer.bytes(), Known::ContentType).unwrap_or_default();
+    let essence = kind.split(|b| *b == b';').next().unwrap_or_default();
+    weir_wire::trim_ows(essence).eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
+}

@@ -1,0 +1,116 @@
+//! Compiled schemas, and what is said of a value that does not follow one.
+
+use std::collections::HashMap;
+
+use jsonschema::{Draft, PatternOptions, Validator};
+use serde_json::{Map, Value};
+use weir_plugin::{Invalid, Request};
+
+/// Longest explanation of a refusal, in bytes: it may hold names that the client sent.
+const LONGEST: usize = 512;
+
+/// A schema.
+#[derive(Debug)]
+pub(super) struct Schema(Validator);
+
+impl Schema {
+    /// Compiles the schema in `field`. What it refers to has to stand in it.
+    pub(super) fn compile(field: &str, schema: Map<String, Value>) -> Result<Self, Invalid> {
+        let draft = if schema.contains_key("$schema") { None } else { Some(Draft::Draft7) };
+        let mut options = jsonschema::options().offline().with_pattern_options(PatternOptions::regex());
+        if let Some(draft) = draft {
+            options = options.with_draft(draft);
+        }
+        options.build(&Value::Object(schema)).map(Self).map_err(|error| {
+            let at: String = error.instance_path().as_str().split('/').filter(|s| !s.is_empty()).fold(
+                field.to_owned(),
+                |mut path, step| {
+                    path.push('.');
+                    path.push_str(step);
+                    path
+                },
+            );
+            Invalid::new(at, format!("not a JSON Schema that can be checked: {error}"))
+        })
+    }
+
+    /// Checks a value, which errors call `name`.
+    pub(super) fn check(&self, name: &str, value: &Value) -> Result<(), String> {
+        self.0.validate(value).map_err(|error| {
+            // What was sent is not sent back: it may be a secret, or markup.
+            let mut text = format!("{name}{}: {}", error.instance_path(), error.masked());
+            if text.len() > LONGEST {
+                let end = (0..=LONGEST).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+                text.truncate(end);
+                text.push('…');
+            }
+            text
+        })
+    }
+}
+
+/// A schema for the fields of a request.
+#[derive(Debug)]
+pub(super) struct FieldsSchema {
+    schema: Schema,
+    /// The names that the schema spells with capitals, by their lower case.
+    spelled: HashMap<String, String>,
+}
+
+impl FieldsSchema {
+    /// Compiles the schema in `header_schema`.
+    pub(super) fn compile(schema: Map<String, Value>) -> Result<Self, Invalid> {
+        let mut names = HashMap::new();
+        collect_names(&schema, &mut |name| {
+            let known = names.entry(name.to_ascii_lowercase()).or_insert_with(|| name.to_owned());
+            if *known == name { Ok(()) } else { Err(format!("spells a field as {known:?} and as {name:?}")) }
+        })
+        .map_err(|message| Invalid::new("header_schema", message))?;
+        names.retain(|lower, spelled| lower != spelled);
+        Ok(Self { schema: Schema::compile("header_schema", schema)?, spelled: names })
+    }
+
+    /// Checks the fields of a request.
+    pub(super) fn check(&self, request: &Request) -> Result<(), String> {
+        let mut fields = Map::new();
+        for (name, value) in request.head.fields.iter(request.buffer.bytes()) {
+            let lower = String::from_utf8_lossy(name).to_ascii_lowercase();
+            let name = self.spelled.get(&lower).cloned().unwrap_or(lower);
+            let value = Value::String(String::from_utf8_lossy(value).into_owned());
+            match fields.get_mut(&name) {
+                Some(Value::Array(values)) => values.push(value),
+                Some(first) => *first = Value::Array(vec![first.take(), value]),
+                None => {
+                    fields.insert(name, value);
+                }
+            }
+        }
+        self.schema.check("headers", &Value::Object(fields))
+    }
+}
+
+/// Gives the names of fields that a schema speaks of, wherever in it, to `take`.
+fn collect_names(schema: &Map<String, Value>, take: &mut impl FnMut(&str) -> Result<(), String>) -> Result<(), String> {
+    for (keyword, value) in schema {
+        match (keyword.as_str(), value) {
+            ("properties" | "dependencies" | "dependentRequired" | "dependentSchemas", Value::Object(members)) => {
+                for (name, inner) in members {
+                    take(name)?;
+                    in_value(inner, take)?;
+                }
+            }
+            ("required", Value::Array(names)) => names.iter().filter_map(Value::as_str).try_for_each(&mut *take)?,
+            ("const" | "enum" | "default" | "examples", _) => {}
+            (_, inner) => in_value(inner, take)?,
+        }
+    }
+    Ok(())
+}
+
+fn in_value(value: &Value, take: &mut impl FnMut(&str) -> Result<(), String>) -> Result<(), String> {
+    match value {
+        Value::Object(schema) => collect_names(schema, take),
+        Value::Array(items) => items.iter().try_for_each(|item| in_value(item, take)),
+        _ => Ok(()),
+    }
+}

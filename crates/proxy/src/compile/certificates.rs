@@ -1,0 +1,195 @@
+//! Certificates and the setups of TLS towards nodes, kept from one configuration to the next: an item that did not
+//! change is not read again, and sessions with it can be resumed.
+
+#![allow(clippy::disallowed_types, reason = "only compiling takes the locks, never a worker")]
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use rustls::RootCertStore;
+use rustls::server::ProducesTickets;
+use weir_config::{
+    ClientVerification, Diagnostic, Document, Scheme, Settings, Ssl, SslProtocol, SslType, Status, Upstream,
+};
+
+use super::Faults;
+use crate::tls::client::{self, Setup, SetupKey};
+use crate::tls::server::{Host, Hosts};
+
+/// What outlives a configuration.
+pub(super) struct Certificates {
+    fallback_sni: String,
+    session_tickets: bool,
+    trusted_certificate: String,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    hosts: HashMap<HostKey, Weak<Host>>,
+    setups: HashMap<SetupKey, Weak<Setup>>,
+    /// For the certificates that ask nothing of clients.
+    tickets: Option<Arc<dyn ProducesTickets>>,
+    self_signed: Option<Arc<Host>>,
+    trusted: Option<Arc<RootCertStore>>,
+}
+
+/// What makes two items the same for a handshake.
+#[derive(PartialEq, Eq, Hash)]
+struct HostKey {
+    pairs: Vec<(String, String)>,
+    client: Option<ClientVerification>,
+    protocols: Vec<SslProtocol>,
+}
+
+impl std::fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Certificates").field("fallback_sni", &self.fallback_sni).finish_non_exhaustive()
+    }
+}
+
+impl Certificates {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            fallback_sni: settings.tls.fallback_sni.clone(),
+            session_tickets: settings.tls.session_tickets,
+            trusted_certificate: settings.tls.trusted_certificate.clone(),
+            kept: Mutex::default(),
+        }
+    }
+
+    /// The certificates for clients.
+    pub(super) fn hosts(&self, document: &Document, faults: &mut Faults) -> Hosts {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let items =
+            || document.ssls.iter().filter(|ssl| ssl.r#type == SslType::Server && ssl.status == Status::Enabled);
+        let unconfigured = if items().next().is_none() { self.self_signed(&mut kept, faults) } else { None };
+        let mut hosts = Hosts::new(&self.fallback_sni, unconfigured);
+        for ssl in items() {
+            match self.host(&mut kept, ssl) {
+                Ok(host) => {
+                    for name in ssl.names() {
+                        if !hosts.insert(name.as_str(), &host) {
+                            let message =
+                                format!("{} stands in another item before; this one takes its place", name.as_str());
+                            faults.warnings.push(Diagnostic::warning(
+                                ssl.origin.mark,
+                                ssl.origin.path.as_str(),
+                                message,
+                            ));
+                        }
+                    }
+                }
+                Err((field, reason)) => {
+                    let path = format!("{}.{field}", ssl.origin.path);
+                    faults.item(Diagnostic::error(ssl.origin.mark, path, reason));
+                }
+            }
+        }
+        hosts
+    }
+
+    fn host(&self, kept: &mut Kept, ssl: &Ssl) -> Result<Arc<Host>, (String, String)> {
+        let key = HostKey {
+            pairs: ssl.pairs().map(|(cert, key)| (cert.to_owned(), key.reveal().to_owned())).collect(),
+            client: ssl.client.clone(),
+            protocols: ssl.ssl_protocols.clone(),
+        };
+        if let Some(found) = kept.hosts.get(&key).and_then(Weak::upgrade) {
+            return Ok(found);
+        }
+        // A session with a client that was verified may only be resumed where the same is asked of it.
+        let tickets = match ssl.client {
+            Some(_) => self.new_tickets(),
+            None => self.shared_tickets(kept),
+        };
+        let tickets = tickets.map_err(|reason| (String::new(), reason))?;
+        let made = Arc::new(Host::new(ssl, tickets)?);
+        kept.hosts.insert(key, Arc::downgrade(&made));
+        Ok(made)
+    }
+
+    fn self_signed(&self, kept: &mut Kept, faults: &mut Faults) -> Option<Arc<Host>> {
+        if kept.self_signed.is_none() {
+            let made = self.shared_tickets(kept).and_then(Host::self_signed);
+            match made {
+                Ok(host) => kept.self_signed = Some(Arc::new(host)),
+                Err(reason) => {
+                    let message = format!("no certificate can be made for trying TLS out: {reason}");
+                    faults.warnings.push(Diagnostic::warning(weir_config::Mark::NONE, "ssls", message));
+                }
+            }
+        }
+        kept.self_signed.clone()
+    }
+
+    fn shared_tickets(&self, kept: &mut Kept) -> Result<Option<Arc<dyn ProducesTickets>>, String> {
+        if kept.tickets.is_none() {
+            kept.tickets = self.new_tickets()?;
+        }
+        Ok(kept.tickets.clone())
+    }
+
+    fn new_tickets(&self) -> Result<Option<Arc<dyn ProducesTickets>>, String> {
+        if !self.session_tickets {
+            return Ok(None);
+        }
+        rustls::crypto::aws_lc_rs::Ticketer::new().map(Some).map_err(|error| error.to_string())
+    }
+
+    /// How TLS is set up with the nodes of an upstream; the error's path is relative to the upstream.
+    pub(super) fn setup(
+        &self,
+        upstream: &Upstream,
+        document: &Document,
+    ) -> Result<Option<(SetupKey, Arc<Setup>)>, Diagnostic> {
+        if upstream.scheme != Scheme::Https {
+            return Ok(None);
+        }
+        let tls = upstream.tls.clone().unwrap_or_default();
+        let fault =
+            |field: &str, reason: String| Diagnostic::error(upstream.origin.mark, format!("tls.{field}"), reason);
+        let certificate = match (&tls.client_cert, &tls.client_key, &tls.client_cert_id) {
+            (Some(cert), Some(key), _) => Some((cert.clone(), key.reveal().to_owned())),
+            (_, _, Some(id)) => {
+                let ssl = document.ssls.iter().find(|ssl| ssl.id == *id && ssl.r#type == SslType::Client);
+                let ssl = ssl.ok_or_else(|| fault("client_cert_id", "there is no such certificate".to_owned()))?;
+                Some((ssl.cert.clone(), ssl.key.reveal().to_owned()))
+            }
+            _ => None,
+        };
+        let key = SetupKey { verify: tls.verify, certificate };
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = kept.setups.get(&key).and_then(Weak::upgrade) {
+            return Ok(Some((key, found)));
+        }
+        let trusted = match tls.verify {
+            true => Some(self.trusted(&mut kept).map_err(|reason| fault("verify", reason))?),
+            false => None,
+        };
+        let made = Setup::new(&key, trusted).map_err(|(is_key, reason)| match (&tls.client_cert_id, is_key) {
+            (Some(_), _) => fault("client_cert_id", reason),
+            (None, true) => fault("client_key", reason),
+            (None, false) => fault("client_cert", reason),
+        })?;
+        let made = Arc::new(made);
+        kept.setups.insert(key.clone(), Arc::downgrade(&made));
+        Ok(Some((key, made)))
+    }
+
+    fn trusted(&self, kept: &mut Kept) -> Result<Arc<RootCertStore>, String> {
+        if let Some(found) = &kept.trusted {
+            return Ok(Arc::clone(found));
+        }
+        let made = client::trusted(&self.trusted_certificate)
+            .map_err(|reason| format!("tls.trusted_certificate of the settings: {reason}"))?;
+        Ok(Arc::clone(kept.trusted.insert(Arc::new(made))))
+    }
+
+    /// Forgets what no configuration uses any more.
+    pub(super) fn sweep(&self) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.hosts.retain(|_, host| host.strong_count() > 0);
+        kept.setups.retain(|_, setup| setup.strong_count() > 0);
+    }
+}

@@ -1,0 +1,128 @@
+//! Request bodies: what may be wrong with one on its way, and collecting one that a plugin needs whole.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use weir_plugin::{Exchange, Failure, Origin, Side};
+use weir_telemetry::metrics::ClientError;
+use weir_wire::Reject;
+use weir_wire::head::Framing;
+
+use super::h1::{ClientStream, Connection, Next};
+use crate::relay::{self, Encode, Pump};
+use crate::snapshot::Local;
+use crate::worker::Worker;
+
+/// The client has closed the connection before it had its answer; nginx's status for that.
+pub(super) const CLIENT_WENT_AWAY: Reject = Reject::new(499, "client went away");
+/// `timeouts.body` has passed without a byte.
+pub(super) const BODY_LATE: Reject = Reject::new(408, "request body not received in time");
+/// More than a limit allows.
+pub(super) const BODY_TOO_LARGE: Reject = Reject::new(413, "request body too large");
+
+impl<S: ClientStream> Connection<S> {
+    /// Collects the request body, decoded, behind the head, as if it had come with a length: it can be read, thrown
+    /// away or sent upstream, also more than once, and what follows it stays.
+    pub(super) async fn collect_body(&mut self, x: &mut Exchange) -> Result<(), Reject> {
+        let body_ms = self.worker.options.body_ms;
+        let limit = self.worker.options.body_size.min(self.worker.options.buffered_body as u64);
+        let head = &x.request.head;
+        if matches!(head.framing, Framing::Length(n) if n > limit) {
+            return Err(BODY_TOO_LARGE);
+        }
+        let mut pump = Pump::new(head.framing, Encode::Plain, head.len);
+        self.send_continue(x).await?;
+        let pace = Pace::new(&self.worker);
+        self.timer.set(body_ms);
+        let mut body = std::mem::take(&mut x.scratch);
+        body.clear();
+        let mut received = 0;
+        loop {
+            let from = pump.position();
+            pump.decode(&x.request.buffer, &mut body)?;
+            x.received += (pump.position() - from) as u64;
+            if pump.taken > limit {
+                return Err(BODY_TOO_LARGE);
+            }
+            if pump.is_complete() {
+                break;
+            }
+            pump.make_room(&mut x.request.buffer);
+            let (stream, timer, buffer) = (&mut self.stream, &self.timer, &mut x.request.buffer);
+            let read = poll_fn(|cx| match relay::poll_read(cx, stream, buffer) {
+                Poll::Ready(read) => Poll::Ready(Some(read.unwrap_or(0))),
+                Poll::Pending => timer.poll_expired(cx).map(|()| None),
+            });
+            match read.await {
+                None => return Err(BODY_LATE),
+                Some(0) => return Err(CLIENT_WENT_AWAY),
+                Some(n) => received += n as u64,
+            }
+            pace.check(received, self.timer.now())?;
+            self.timer.set(body_ms);
+        }
+        x.request.put_body(&body, pump.position());
+        x.scratch = body;
+        Ok(())
+    }
+
+    /// Asks a client for the body that it holds back (RFC 9110 section 10.1.1). One that has begun to send it anyway
+    /// need not be told.
+    async fn send_continue(&mut self, x: &mut Exchange) -> Result<(), Reject> {
+        let head = &x.request.head;
+        if !head.expect_continue || x.request.buffer.len() > head.len {
+            return Ok(());
+        }
+        x.out.clear();
+        x.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+        if self.write_out(x).await { Ok(()) } else { Err(CLIENT_WENT_AWAY) }
+    }
+
+    /// Answers a request whose body is broken or does not come; its connection cannot be used any more.
+    pub(super) async fn fail_body(&mut self, x: &mut Exchange, local: &Local, reject: Reject) -> Next {
+        let failure = refused_body(reject);
+        x.request.head.keep_alive = false;
+        self.worker.recorder.client_error(match failure.status {
+            408 => ClientError::BodyTimeout,
+            413 => ClientError::BodyTooLarge,
+            499 => ClientError::Aborted,
+            _ => ClientError::BadRequest,
+        });
+        if failure.status == CLIENT_WENT_AWAY.status {
+            x.response.begin(failure.status, Origin::Failed(failure));
+            return Next::Close;
+        }
+        self.fail(x, local, failure).await
+    }
+}
+
+/// The failure of a request whose body is at fault.
+pub(super) fn refused_body(reject: Reject) -> Failure {
+    Failure { status: reject.status, side: Side::Client, reason: reject.reason }
+}
+
+/// The least speed of a request body, as an average.
+pub(super) struct Pace {
+    /// Bytes a second; 0: any.
+    rate: u64,
+    /// When the body began, on the timer's clock.
+    began: u64,
+    /// From when on the rate counts.
+    from: u64,
+}
+
+impl Pace {
+    /// For a body that begins now.
+    pub(super) fn new(worker: &Worker) -> Self {
+        let began = worker.timers.now();
+        Self { rate: worker.options.body_rate, began, from: began + worker.options.body_rate_grace }
+    }
+
+    /// Whether `received` bytes are enough for the time that has passed.
+    pub(super) fn check(&self, received: u64, now: u64) -> Result<(), Reject> {
+        if self.rate > 0 && now > self.from && received * 1000 < (now - self.began) * self.rate {
+            return Err(Reject::new(408, "request body too slow"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,232 @@
+//! Opening a connection to a node. Of a name with several addresses, the next one is tried when one fails or takes its
+//! time, and the first to connect wins (RFC 8305).
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use weir_plugin::{Exchange, Failure, Side};
+use weir_telemetry::metrics::UpstreamState;
+
+use super::{Ended, head};
+use crate::conn::h1::{ClientStream, Connection};
+use crate::sys::Socket;
+use crate::timer::Timer;
+use crate::tls;
+use crate::tls::client::Setup;
+use crate::tls::stream::TlsStream;
+use crate::upstream::addresses::Addresses;
+use crate::upstream::endpoint::Choice;
+use crate::upstream::pool::Connection as Node;
+use crate::upstream::stream::{NodeStream, NodeTls};
+use crate::upstream::{Node as NodeConfig, Upstream};
+
+/// How long an address has before the next one is tried beside it, in milliseconds (RFC 8305 section 5).
+const HEAD_START_MS: u64 = 250;
+
+impl<S: ClientStream> Connection<S> {
+    /// Opens a connection to the address whose turn it is, or to another one of the same name.
+    pub(super) async fn connect(
+        &mut self,
+        x: &mut Exchange,
+        upstream: &Upstream,
+        config: &NodeConfig,
+        choice: Option<Choice>,
+        timeout: u64,
+    ) -> Result<Node, Ended> {
+        let Some(choice) = choice else { return Err(Ended::node(502, "node name has no address")) };
+        // Who refuses is told as well as who answers.
+        tell_node(x, choice.addr, &self.worker);
+        let timer = &self.timer;
+        let mut race = Race {
+            addresses: choice.position.and_then(|_| config.endpoint.addresses()),
+            first: Some(choice),
+            tried: Vec::new(),
+            running: Vec::new(),
+            next_at: 0,
+            give_up: timer.now().saturating_add(timeout),
+            failure: Failure::upstream(504, "connect timed out"),
+        };
+        let (stream, addr) = poll_fn(|cx| race.poll(cx, timer)).await.map_err(Ended::unconnected)?;
+        tell_node(x, addr, &self.worker);
+        self.worker.recorder.upstream_opened(UpstreamState::Active);
+        let node = self.worker.recorder.labels().intern(&addr.ip().to_string());
+        let stream = match &config.endpoint.tls {
+            None => NodeStream::Plain(stream),
+            Some(setup) => match Box::pin(self.shake_hands(x, upstream, config, setup, stream)).await {
+                Ok(stream) => stream,
+                Err(ended) => {
+                    self.worker.recorder.upstream_closed(UpstreamState::Active);
+                    return Err(ended);
+                }
+            },
+        };
+        Ok(Node { stream, addr, requests: 0, node })
+    }
+
+    /// Sets TLS up on a connection, within what is left of the time to connect. The name asked for is the Host the node
+    /// is sent.
+    async fn shake_hands(
+        &mut self,
+        x: &Exchange,
+        upstream: &Upstream,
+        config: &NodeConfig,
+        setup: &Setup,
+        socket: Socket,
+    ) -> Result<NodeStream, Ended> {
+        let host = head::host_for(x, upstream, config);
+        let session = setup.session(host).map_err(|reason| Ended::node(502, reason))?;
+        let mut stream = TlsStream::new(socket, session, Vec::new());
+        let (timer, turns) = (&self.timer, &self.worker.turns);
+        let done = {
+            let mut shaking = pin!(tls::shake_hands(&mut stream, turns));
+            poll_fn(|cx| match shaking.as_mut().poll(cx) {
+                Poll::Ready(done) => Poll::Ready(Some(done)),
+                Poll::Pending => timer.poll_expired(cx).map(|()| None),
+            })
+            .await
+        };
+        match done {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                tracing::warn!(node = %config.endpoint.host, %error, "TLS handshake with a node failed");
+                return Err(Ended::node(502, "TLS handshake failed"));
+            }
+            None => return Err(Ended::node(504, "TLS handshake timed out")),
+        }
+        Ok(NodeStream::Tls(Box::new(NodeTls { stream, host: host.into() })))
+    }
+}
+
+/// Notes whom a try is about.
+fn tell_node(x: &mut Exchange, addr: SocketAddr, worker: &crate::worker::Worker) {
+    let Some(attempt) = x.upstream.tries.last_mut() else { return };
+    if attempt.addr != Some(addr) {
+        attempt.addr = Some(addr);
+        x.upstream.node = Some(worker.recorder.labels().intern(&addr.ip().to_string()));
+    }
+}
+
+/// Connections being opened, of which the first to stand is taken and the others are dropped.
+struct Race {
+    /// All addresses, where there are several.
+    addresses: Option<Arc<Addresses>>,
+    /// The one to begin with, until it has begun.
+    first: Option<Choice>,
+    /// Positions of the addresses that were tried.
+    tried: Vec<usize>,
+    running: Vec<Runner>,
+    /// When the next address is tried.
+    next_at: u64,
+    give_up: u64,
+    /// What became of the last one that failed.
+    failure: Failure,
+}
+
+struct Runner {
+    socket: Socket,
+    addr: SocketAddr,
+    position: Option<usize>,
+}
+
+impl Race {
+    fn poll(&mut self, cx: &mut Context<'_>, timer: &Timer) -> Poll<Result<(Socket, SocketAddr), Failure>> {
+        loop {
+            let now = timer.now();
+            if let Some(winner) = self.poll_running(cx, now) {
+                // Those that had a head start and did not make it would cost the next request as much.
+                for slow in &self.running {
+                    self.set_aside(slow.position.filter(|at| self.started_before(*at, winner.position)), now);
+                }
+                return Poll::Ready(Ok((winner.socket, winner.addr)));
+            }
+            if self.running.is_empty() || now >= self.next_at {
+                match self.next(now) {
+                    Some(choice) => self.start(choice, now),
+                    None if self.running.is_empty() => return Poll::Ready(Err(self.failure)),
+                    None => self.next_at = u64::MAX,
+                }
+                continue;
+            }
+            timer.set_at(self.next_at.min(self.give_up));
+            if timer.poll_expired(cx).is_pending() {
+                return Poll::Pending;
+            }
+            if timer.now() >= self.give_up {
+                for slow in &self.running {
+                    self.set_aside(slow.position, now);
+                }
+                return Poll::Ready(Err(Failure::upstream(504, "connect timed out")));
+            }
+        }
+    }
+
+    /// The first that stands; those that failed are dropped.
+    fn poll_running(&mut self, cx: &mut Context<'_>, now: u64) -> Option<Runner> {
+        let mut at = 0;
+        while let Some(runner) = self.running.get(at) {
+            match runner.socket.poll_connected(cx) {
+                Poll::Pending => at += 1,
+                Poll::Ready(Ok(())) => return Some(self.running.swap_remove(at)),
+                Poll::Ready(Err(error)) => {
+                    let failed = self.running.swap_remove(at);
+                    self.failed(failed.position, &error, now);
+                }
+            }
+        }
+        None
+    }
+
+    fn next(&mut self, now: u64) -> Option<Choice> {
+        if let Some(first) = self.first.take() {
+            return Some(first);
+        }
+        let addresses = self.addresses.as_ref()?;
+        let position = addresses.next_after(&self.tried, now)?;
+        Some(Choice { addr: addresses.at(position)?, position: Some(position) })
+    }
+
+    fn start(&mut self, choice: Choice, now: u64) {
+        self.tried.extend(choice.position);
+        self.next_at = if self.addresses.is_some() { now + HEAD_START_MS } else { u64::MAX };
+        match Socket::begin_connect(choice.addr) {
+            Ok(socket) => self.running.push(Runner { socket, addr: choice.addr, position: choice.position }),
+            Err(error) => self.failed(choice.position, &error, now),
+        }
+    }
+
+    fn failed(&mut self, position: Option<usize>, error: &io::Error, now: u64) {
+        self.failure = connect_failure(error);
+        // What this side has run out of says nothing of an address.
+        if self.failure.side == Side::Upstream {
+            self.set_aside(position, now);
+        }
+        self.next_at = now;
+    }
+
+    fn set_aside(&self, position: Option<usize>, now: u64) {
+        if let (Some(addresses), Some(position)) = (&self.addresses, position) {
+            addresses.set_aside(position, now);
+        }
+    }
+
+    fn started_before(&self, position: usize, other: Option<usize>) -> bool {
+        let order = |position| self.tried.iter().position(|tried| *tried == position);
+        other.is_some_and(|other| order(position) < order(other))
+    }
+}
+
+fn connect_failure(error: &io::Error) -> Failure {
+    let reason = match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused",
+        io::ErrorKind::ConnectionReset => "connection reset",
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => "node unreachable",
+        io::ErrorKind::TimedOut => "connect timed out",
+        // EMFILE, ENFILE, ENOBUFS, EADDRNOTAVAIL: this side has run out of something.
+        _ => return Failure { side: Side::Gateway, ..Failure::upstream(502, "cannot open a connection") },
+    };
+    Failure::upstream(502, reason)
+}

@@ -1,0 +1,189 @@
+//! TLS towards clients and towards nodes: certificates, handshakes, and the stream that both use.
+
+pub(crate) mod client;
+pub(crate) mod pem;
+pub(crate) mod server;
+pub(crate) mod stream;
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll};
+
+use rustls::crypto::CryptoProvider;
+use rustls::server::{Acceptor, UnbufferedServerConnection};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Semaphore;
+use weir_plugin::Request;
+use weir_wire::Reject;
+
+use crate::conn::h1::ClientStream;
+use crate::sys::Socket;
+use crate::timer::Timer;
+use crate::worker::Worker;
+use server::{Denied, Hosts};
+use stream::{Session, TlsStream};
+
+/// Most bytes of a ClientHello: with a post-quantum key share it has about 2 KiB.
+const MOST_HELLO: usize = 32 << 10;
+/// A fatal alert in a record: unrecognized_name (RFC 6066 section 3).
+const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 1, 0, 2, 2, 112];
+
+/// What does the cryptography.
+pub(crate) fn provider() -> &'static Arc<CryptoProvider> {
+    static PROVIDER: LazyLock<Arc<CryptoProvider>> =
+        LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
+    &PROVIDER
+}
+
+/// Lets the handshakes of a worker take their steps one at a time, each after everything else that is ready has had
+/// its turn: a step takes up to a millisecond, and a thousand of them at once would stop all traffic for a second.
+#[derive(Debug)]
+pub(crate) struct Turns(Semaphore);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Semaphore::new(1))
+    }
+}
+
+impl Turns {
+    async fn step<C: Session>(&self, stream: &mut TlsStream<C>) -> io::Result<bool> {
+        let _turn = self.0.acquire().await;
+        // The runtime looks for new events before it comes back here.
+        tokio::task::yield_now().await;
+        stream.advance()
+    }
+}
+
+/// Takes the handshake to its end.
+pub(crate) async fn shake_hands<C: Session>(stream: &mut TlsStream<C>, turns: &Turns) -> io::Result<()> {
+    loop {
+        let step = turns.step(stream).await;
+        if !matches!(step, Ok(false)) {
+            // The last flight, or the alert.
+            let sent = poll_fn(|cx| stream.poll_send(cx)).await;
+            return step.and(sent);
+        }
+        poll_fn(|cx| stream.poll_receive(cx)).await?;
+    }
+}
+
+/// A client with TLS.
+#[derive(Debug)]
+pub(crate) struct TlsClient {
+    stream: TlsStream<UnbufferedServerConnection>,
+    /// The name it asked for.
+    sni: Option<Box<str>>,
+    /// Whether it showed a certificate, which was verified then.
+    verified: bool,
+}
+
+/// Accepts a client's handshake within the time limit.
+///
+/// # Errors
+/// Why there is no session. The client has been told where the protocol has words for it.
+pub(crate) async fn accept(socket: Socket, worker: &Worker) -> io::Result<TlsClient> {
+    let timer = worker.timers.timer();
+    timer.set(worker.options.handshake_ms);
+    let mut accepting = pin!(accept_unlimited(socket, worker));
+    poll_fn(|cx| match accepting.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(done),
+        Poll::Pending => poll_late(&timer, cx),
+    })
+    .await
+}
+
+fn poll_late<T>(timer: &Timer, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+    timer.poll_expired(cx).map(|()| Err(io::Error::new(io::ErrorKind::TimedOut, "handshake took too long")))
+}
+
+async fn accept_unlimited(mut socket: Socket, worker: &Worker) -> io::Result<TlsClient> {
+    let (sni, received) = read_hello(&mut socket).await?;
+    let host = worker.current().and_then(|local| local.snapshot.tls.for_client(sni.as_deref()).cloned());
+    let Some(host) = host else {
+        // It does not matter whether the client still hears it.
+        let _ = poll_fn(|cx| Pin::new(&mut socket).poll_write(cx, &UNRECOGNIZED_NAME)).await;
+        return Err(io::Error::other(match sni {
+            Some(sni) => format!("no certificate for the name {sni}"),
+            None => "the client asked for no name, and tls.fallback_sni stands for none with a certificate".to_owned(),
+        }));
+    };
+    let session = UnbufferedServerConnection::new(Arc::clone(&host.config)).map_err(io::Error::other)?;
+    let mut stream = TlsStream::new(socket, session, received);
+    shake_hands(&mut stream, &worker.turns).await?;
+    let verified = stream.session().peer_certificates().is_some();
+    Ok(TlsClient { stream, sni, verified })
+}
+
+/// Reads the ClientHello: the name in it decides with which certificate the session begins.
+async fn read_hello(socket: &mut Socket) -> io::Result<(Option<Box<str>>, Vec<u8>)> {
+    let mut acceptor = Acceptor::default();
+    let mut received = Vec::new();
+    loop {
+        let mut room = [0; 4096];
+        let mut buf = ReadBuf::new(&mut room);
+        poll_fn(|cx| Pin::new(&mut *socket).poll_read(cx, &mut buf)).await?;
+        if buf.filled().is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        received.extend_from_slice(buf.filled());
+        if received.len() > MOST_HELLO {
+            return Err(io::Error::other("ClientHello too large"));
+        }
+        let mut fresh = buf.filled();
+        while !fresh.is_empty() {
+            acceptor.read_tls(&mut fresh)?;
+        }
+        match acceptor.accept() {
+            Ok(None) => {}
+            Ok(Some(accepted)) => {
+                return Ok((accepted.client_hello().server_name().map(Into::into), received));
+            }
+            Err((error, mut alert)) => {
+                let mut bytes = Vec::new();
+                alert.write_all(&mut bytes)?;
+                let _ = poll_fn(|cx| Pin::new(&mut *socket).poll_write(cx, &bytes)).await;
+                return Err(io::Error::other(error));
+            }
+        }
+    }
+}
+
+impl ClientStream for TlsClient {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.stream.poll_readable(cx)
+    }
+
+    fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.stream.socket().poll_reset(cx)
+    }
+
+    fn admit(&self, request: &Request, hosts: &Hosts) -> Result<(), Reject> {
+        hosts.admit(request.host(), request.path(), self.sni.as_deref(), self.verified).map_err(|denied| match denied {
+            Denied::NoCertificate => Reject::bad("client certificate required"),
+            Denied::OtherHost => Reject::bad("client certificate verified for another host"),
+        })
+    }
+}
+
+impl AsyncRead for TlsClient {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for TlsClient {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

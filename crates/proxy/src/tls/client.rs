@@ -1,0 +1,142 @@
+//! TLS towards nodes: verified or not, with a certificate or without.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{UnbufferedClientConnection, WebPkiServerVerifier};
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::{CertificateDer, IpAddr, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+
+use super::pem;
+
+/// How TLS is set up with nodes. Connections are shared only among upstreams with the very same.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    config: Arc<ClientConfig>,
+}
+
+/// What makes two setups the same.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct SetupKey {
+    pub(crate) verify: bool,
+    /// Certificate and key to show, in PEM.
+    pub(crate) certificate: Option<(String, String)>,
+}
+
+impl Setup {
+    /// Makes a setup; `trusted` are the authorities, where nodes are to be verified.
+    ///
+    /// # Errors
+    /// Whether it is the key that is wrong, and what is wrong with it.
+    pub(crate) fn new(key: &SetupKey, trusted: Option<Arc<RootCertStore>>) -> Result<Self, (bool, String)> {
+        let provider = super::provider();
+        let other = |error: String| (false, error);
+        let builder = ClientConfig::builder_with_provider(Arc::clone(provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| other(error.to_string()))?;
+        let verifier: Arc<dyn ServerCertVerifier> = match trusted {
+            Some(roots) => WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider))
+                .build()
+                .map_err(|error| other(error.to_string()))?,
+            None => Arc::new(Unverified(provider.signature_verification_algorithms)),
+        };
+        let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
+        let mut config = match &key.certificate {
+            None => builder.with_no_client_auth(),
+            Some((cert, private)) => {
+                pem::certified_key(cert, private, provider)?;
+                let chain = pem::certificates(cert).map_err(|reason| (false, reason))?;
+                let private = pem::private_key(private).map_err(|reason| (true, reason))?;
+                builder.with_client_auth_cert(chain, private).map_err(|error| (true, error.to_string()))?
+            }
+        };
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self { config: Arc::new(config) })
+    }
+
+    /// A session with the node of this name, which may have a port: an address is not asked for by name.
+    ///
+    /// # Errors
+    /// It is neither a host name nor an address.
+    pub(crate) fn session(&self, host: &[u8]) -> Result<UnbufferedClientConnection, &'static str> {
+        let text = std::str::from_utf8(without_port(host)).map_err(|_| "host is no server name")?;
+        let name = match text.parse::<std::net::IpAddr>() {
+            Ok(address) => ServerName::IpAddress(IpAddr::from(address)),
+            Err(_) => ServerName::try_from(text).map_err(|_| "host is no server name")?.to_owned(),
+        };
+        UnbufferedClientConnection::new(Arc::clone(&self.config), name).map_err(|_| "TLS cannot be set up")
+    }
+}
+
+/// The host of an authority, an IPv6 address without its brackets.
+pub(crate) fn without_port(authority: &[u8]) -> &[u8] {
+    if let Some(inner) = authority.strip_prefix(b"[") {
+        let end = inner.iter().position(|b| *b == b']').unwrap_or(inner.len());
+        return inner.get(..end).unwrap_or_default();
+    }
+    let end = authority.iter().position(|b| *b == b':').unwrap_or(authority.len());
+    authority.get(..end).unwrap_or_default()
+}
+
+/// The authorities of the system, or of a file in PEM.
+///
+/// # Errors
+/// They cannot be read, or there are none.
+pub(crate) fn trusted(path: &str) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    if path == "system" {
+        let found = rustls_native_certs::load_native_certs();
+        roots.add_parsable_certificates(found.certs);
+        if roots.is_empty() {
+            let reason = found.errors.first().map_or_else(String::new, |error| format!(": {error}"));
+            return Err(format!("the system has no certificates of authorities{reason}"));
+        }
+        return Ok(roots);
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
+    for cert in pem::certificates(&text).map_err(|reason| format!("{path}: {reason}"))? {
+        roots.add(cert).map_err(|error| format!("{path}: {error}"))?;
+    }
+    Ok(roots)
+}
+
+/// Takes every certificate, as APISIX and nginx do unless they are told to verify. That the node has the certificate's
+/// key is checked all the same.
+#[derive(Debug)]
+struct Unverified(WebPkiSupportedAlgorithms);
+
+impl ServerCertVerifier for Unverified {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, cert, signed, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, cert, signed, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}

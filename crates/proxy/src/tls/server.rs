@@ -1,0 +1,269 @@
+//! What is shown to clients: certificates by name, and what is asked of clients in return.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use regex::bytes::RegexSet;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureAlgorithm, SignatureScheme,
+    SupportedProtocolVersion, client::danger::HandshakeSignatureValid, version,
+};
+use weir_config::{ClientVerification, Ssl, SslProtocol};
+
+use super::pem;
+
+/// The certificates of a configuration by the names that clients ask for.
+#[derive(Debug, Default)]
+pub(crate) struct Hosts {
+    exact: HashMap<Box<str>, Arc<Host>>,
+    /// By what follows the first label.
+    wildcard: HashMap<Box<str>, Arc<Host>>,
+    any: Option<Arc<Host>>,
+    /// The name that stands for none.
+    fallback: Option<Box<str>>,
+    /// Stands for all names while there is no certificate at all.
+    unconfigured: Option<Arc<Host>>,
+    /// Whether any of them asks clients for a certificate.
+    asks_clients: bool,
+}
+
+/// The certificates of one item, ready for handshakes.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) config: Arc<ServerConfig>,
+    client: Option<Verified>,
+}
+
+/// That clients have to show a certificate, and where they need not.
+#[derive(Debug)]
+struct Verified {
+    skipped: RegexSet,
+}
+
+/// Why a request may not be served on its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Denied {
+    /// The host of the request asks for a certificate, and the client showed none.
+    NoCertificate,
+    /// The client's certificate was verified for another host than that of the request.
+    OtherHost,
+}
+
+impl Hosts {
+    pub(crate) fn new(fallback: &str, unconfigured: Option<Arc<Host>>) -> Self {
+        let fallback = Some(fallback).filter(|name| !name.is_empty()).map(|name| name.to_ascii_lowercase().into());
+        Self { fallback, unconfigured, ..Self::default() }
+    }
+
+    /// Adds a name of `host`; false when another item has it already.
+    pub(crate) fn insert(&mut self, name: &str, host: &Arc<Host>) -> bool {
+        self.unconfigured = None;
+        self.asks_clients |= host.client.is_some();
+        let taken = match name.strip_prefix("*.") {
+            _ if name == "*" => self.any.replace(Arc::clone(host)).is_some(),
+            Some(suffix) => self.wildcard.insert(suffix.into(), Arc::clone(host)).is_some(),
+            None => self.exact.insert(name.into(), Arc::clone(host)).is_some(),
+        };
+        !taken
+    }
+
+    /// Whether there is no certificate but the one made here.
+    pub(crate) fn is_self_signed(&self) -> bool {
+        self.unconfigured.is_some()
+    }
+
+    /// The certificates for what a client asks for.
+    pub(crate) fn for_client(&self, sni: Option<&str>) -> Option<&Arc<Host>> {
+        if let Some(host) = &self.unconfigured {
+            return Some(host);
+        }
+        match sni {
+            Some(name) if name.bytes().any(|b| b.is_ascii_uppercase()) => self.find(&name.to_ascii_lowercase()),
+            Some(name) => self.find(name),
+            None => self.find(self.fallback.as_deref()?),
+        }
+    }
+
+    /// The certificates for a name in lower case: its own, those for all names beside it, those for all names.
+    fn find(&self, name: &str) -> Option<&Arc<Host>> {
+        let name = name.trim_end_matches('.');
+        self.exact.get(name).or_else(|| self.wildcard.get(name.split_once('.')?.1)).or(self.any.as_ref())
+    }
+
+    /// Whether a request for `host` (in lower case) and `path` may be served on a connection that asked for `sni` and
+    /// whose client's certificate was or was not `verified`.
+    pub(crate) fn admit(&self, host: &[u8], path: &[u8], sni: Option<&str>, verified: bool) -> Result<(), Denied> {
+        if !self.asks_clients {
+            return Ok(());
+        }
+        let name = std::str::from_utf8(host).unwrap_or_default();
+        let Some(asked) = self.find(name).and_then(|host| host.client.as_ref()) else { return Ok(()) };
+        if asked.skipped.is_match(path) {
+            return Ok(());
+        }
+        match sni {
+            _ if !verified => Err(Denied::NoCertificate),
+            Some(sni) if sni.eq_ignore_ascii_case(name) => Ok(()),
+            _ => Err(Denied::OtherHost),
+        }
+    }
+}
+
+impl Host {
+    /// Prepares an item.
+    ///
+    /// # Errors
+    /// The field, relative to the item, and what is wrong with it.
+    pub(crate) fn new(ssl: &Ssl, tickets: Option<Arc<dyn ProducesTickets>>) -> Result<Self, (String, String)> {
+        let provider = super::provider();
+        let mut keys = Vec::new();
+        for (at, (cert, key)) in ssl.pairs().enumerate() {
+            let (certs, keys_field) = match at {
+                0 => ("cert".to_owned(), "key".to_owned()),
+                _ => (format!("certs[{}]", at - 1), format!("keys[{}]", at - 1)),
+            };
+            keys.push(Arc::new(
+                pem::certified_key(cert, key.reveal(), provider)
+                    .map_err(|(is_key, reason)| (if is_key { keys_field } else { certs }, reason))?,
+            ));
+        }
+        // Signing with these takes a small part of the time that RSA takes.
+        keys.sort_by_key(|key| key.key.algorithm() == SignatureAlgorithm::RSA);
+        let versions = versions(&ssl.ssl_protocols);
+        let builder = ServerConfig::builder_with_provider(Arc::clone(provider))
+            .with_protocol_versions(versions)
+            .map_err(|error| ("ssl_protocols".to_owned(), error.to_string()))?;
+        let (builder, client) = match &ssl.client {
+            None => (builder.with_no_client_auth(), None),
+            Some(client) => {
+                let skipped = RegexSet::new(&client.skip_mtls_uri_regex)
+                    .map_err(|error| ("client.skip_mtls_uri_regex".to_owned(), error.to_string()))?;
+                let verifier = Verifier::new(client, provider).map_err(|reason| ("client.ca".to_owned(), reason))?;
+                (builder.with_client_cert_verifier(Arc::new(verifier)), Some(Verified { skipped }))
+            }
+        };
+        Ok(Self { config: finish(builder.with_cert_resolver(Arc::new(Keys(keys))), tickets), client })
+    }
+
+    /// A certificate made here, which nobody trusts: so that TLS can be tried out before there is one.
+    pub(crate) fn self_signed(tickets: Option<Arc<dyn ProducesTickets>>) -> Result<Self, String> {
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).map_err(|e| e.to_string())?;
+        let provider = super::provider();
+        let key = pem::certified_key(&made.cert.pem(), &made.signing_key.serialize_pem(), provider)
+            .map_err(|(_, reason)| reason)?;
+        let builder = ServerConfig::builder_with_provider(Arc::clone(provider))
+            .with_protocol_versions(versions(&[]))
+            .map_err(|error| error.to_string())?;
+        let config = builder.with_no_client_auth().with_cert_resolver(Arc::new(Keys(vec![Arc::new(key)])));
+        Ok(Self { config: finish(config, tickets), client: None })
+    }
+}
+
+fn finish(mut config: ServerConfig, tickets: Option<Arc<dyn ProducesTickets>>) -> Arc<ServerConfig> {
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    // A session is kept in its ticket and nowhere else: a cache would be shared by all workers.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    match tickets {
+        Some(ticketer) => config.ticketer = ticketer,
+        None => config.send_tls13_tickets = 0,
+    }
+    Arc::new(config)
+}
+
+fn versions(asked: &[SslProtocol]) -> &'static [&'static SupportedProtocolVersion] {
+    static TLS12: &[&SupportedProtocolVersion] = &[&version::TLS12];
+    static TLS13: &[&SupportedProtocolVersion] = &[&version::TLS13];
+    let has = |version| asked.is_empty() || asked.contains(&version);
+    match (has(SslProtocol::Tls12), has(SslProtocol::Tls13)) {
+        (true, false) => TLS12,
+        (false, true) => TLS13,
+        _ => rustls::ALL_VERSIONS,
+    }
+}
+
+/// Certificates with their keys, the preferred ones first.
+#[derive(Debug)]
+struct Keys(Vec<Arc<CertifiedKey>>);
+
+impl ResolvesServerCert for Keys {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let fits = |key: &&Arc<CertifiedKey>| key.key.choose_scheme(hello.signature_schemes()).is_some();
+        self.0.iter().find(fits).or(self.0.first()).cloned()
+    }
+}
+
+/// Verifies the certificates of clients, with at most so many between theirs and an authority.
+#[derive(Debug)]
+struct Verifier {
+    inner: Arc<dyn ClientCertVerifier>,
+    depth: usize,
+    /// Whether a client may come without one: then each request is looked at.
+    optional: bool,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl Verifier {
+    fn new(client: &ClientVerification, provider: &Arc<CryptoProvider>) -> Result<Self, String> {
+        let mut roots = RootCertStore::empty();
+        for cert in pem::certificates(&client.ca)? {
+            roots.add(cert).map_err(|error| error.to_string())?;
+        }
+        let inner = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
+            .build()
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            inner,
+            depth: client.depth as usize,
+            optional: !client.skip_mtls_uri_regex.is_empty(),
+            algorithms: provider.signature_verification_algorithms,
+        })
+    }
+}
+
+impl ClientCertVerifier for Verifier {
+    fn client_auth_mandatory(&self) -> bool {
+        !self.optional
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.inner.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        // They come in the order of the chain, so that what is beyond the depth is not looked at.
+        let near = intermediates.get(..self.depth).unwrap_or(intermediates);
+        self.inner.verify_client_cert(end_entity, near, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, cert, signed, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, cert, signed, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
