@@ -4,6 +4,7 @@
 //! say in two ways (`host` or `hosts`) is read through one accessor. Every limit stands once, at its field, and is
 //! checked from there. The limits and defaults are those of APISIX's own schemas.
 
+mod balancing;
 mod consumer;
 mod document;
 mod id;
@@ -14,6 +15,7 @@ mod service;
 mod ssl;
 mod upstream;
 
+pub use balancing::{Balancer, HashKey, HashOn};
 pub use consumer::{Consumer, ConsumerGroup, Credential};
 pub use document::{Document, GlobalRule, Origin, PluginConfig, PluginMetadata};
 pub use id::{Id, Username};
@@ -23,7 +25,7 @@ pub use route::{Route, Status};
 pub use service::Service;
 pub use ssl::{ClientVerification, Secret, Sni, Ssl, SslProtocol, SslType};
 pub use upstream::{
-    Balancer, KeepalivePool, NodeAddr, NodeHost, Nodes, PassHost, Scheme, Timeout, Upstream, UpstreamHost, UpstreamTls,
+    KeepalivePool, NodeAddr, NodeHost, Nodes, PassHost, Scheme, Timeout, Upstream, UpstreamHost, UpstreamTls,
 };
 
 pub(crate) use upstream::{SERVICE_PORT, node_from_key};

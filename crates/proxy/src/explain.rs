@@ -11,7 +11,7 @@ use crate::chain::Chain;
 use crate::options::Options;
 use crate::phases;
 use crate::snapshot::Snapshot;
-use crate::upstream::PassHost;
+use crate::upstream::{Node, PassHost};
 
 /// A request to be explained.
 #[derive(Debug, Clone)]
@@ -78,8 +78,12 @@ pub struct PlannedPlugin {
 /// Where a request would go.
 #[derive(Debug)]
 pub struct PlannedUpstream {
-    /// `host:port` of each node.
+    /// `host:port` of each node, with its weight and priority where they differ.
     pub nodes: Vec<String>,
+    /// How a node is chosen; `None` where there is at most one to choose.
+    pub balancer: Option<&'static str>,
+    /// The node that is chosen while it is available, where the request decides that.
+    pub node: Option<String>,
     /// The Host that nodes see.
     pub host: String,
     /// Further tries after the first.
@@ -126,9 +130,12 @@ impl Snapshot {
             plugins,
             upstream: route.and_then(|route| {
                 let upstream = self.upstreams.get(route.upstream? as usize)?;
+                let decided = upstream.decided(&mut x).and_then(|at| upstream.nodes.get(usize::from(at)));
                 let times = route.timeouts.unwrap_or(upstream.timeouts);
                 Some(PlannedUpstream {
-                    nodes: upstream.nodes.iter().map(|n| node_name(&n.endpoint.host, n.endpoint.port)).collect(),
+                    nodes: node_names(&upstream.nodes),
+                    balancer: upstream.balancer.name(),
+                    node: decided.map(|n| node_name(&n.endpoint.host, n.endpoint.port)),
                     host: match &upstream.host {
                         PassHost::Pass => format!("{} (the client's)", request.host),
                         PassHost::Node => "the node's".to_owned(),
@@ -187,6 +194,22 @@ impl Snapshot {
             })
             .collect()
     }
+}
+
+fn node_names(nodes: &[Node]) -> Vec<String> {
+    let differs = |of: fn(&Node) -> i64| nodes.windows(2).any(|pair| pair.iter().map(of).is_sorted_by(|a, b| a != b));
+    let (weights, priorities) = (differs(|n| n.weight.into()), differs(|n| n.priority));
+    let name = |node: &Node| {
+        let mut name = node_name(&node.endpoint.host, node.endpoint.port);
+        if weights {
+            name.push_str(&format!(" weight {}", node.weight));
+        }
+        if priorities {
+            name.push_str(&format!(" priority {}", node.priority));
+        }
+        name
+    };
+    nodes.iter().map(name).collect()
 }
 
 fn node_name(host: &NodeHost, port: u16) -> String {

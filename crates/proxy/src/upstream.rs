@@ -4,6 +4,7 @@ pub(crate) mod addresses;
 pub(crate) mod aside;
 pub(crate) mod balance;
 pub(crate) mod endpoint;
+pub(crate) mod load;
 mod lookup;
 pub(crate) mod pool;
 pub(crate) mod resolve;
@@ -37,6 +38,8 @@ pub(crate) struct Node {
     pub(crate) host: Box<[u8]>,
     /// Its share of the requests; 0: none.
     pub(crate) weight: u32,
+    /// For people; balancers have their groups.
+    pub(crate) priority: i64,
 }
 
 impl Node {

@@ -8,6 +8,7 @@
 
 mod harness;
 
+mod balancing;
 mod bodies;
 mod budget;
 mod cli;

@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Id, Labels, Origin, Secret};
+use super::{Balancer, HashOn, Id, Labels, Origin, Secret};
 use crate::node::Node;
 
 /// Where requests go: nodes and how to speak to them.
@@ -37,12 +37,18 @@ pub struct Upstream {
     /// When the upstream was last changed, in seconds since 1970. Information only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_time: Option<i64>,
-    /// The nodes: a mapping from `host:port` to weight, or a list of `{host, port, weight}`. An empty one answers 503.
+    /// The nodes: a mapping from `host:port` to weight, or a list of `{host, port, weight, priority}`. An empty one answers 503.
     /// A name stands for all its addresses, `_SERVICE._tcp.DOMAIN` for the targets of its SRV records.
     pub nodes: Nodes,
     /// How a node is chosen for a request.
     #[serde(default)]
     pub r#type: Balancer,
+    /// What `type: chash` hashes. A request without it is hashed on the client's address.
+    #[serde(default)]
+    pub hash_on: HashOn,
+    /// The key of `type: chash`, by `hash_on`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// How often a request is tried again on another node after a failure to connect, send or read, where that is
     /// safe. Unset: once for each further node; 0: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,15 +78,6 @@ pub struct Upstream {
     /// Where it stood.
     #[serde(skip)]
     pub origin: Origin,
-}
-
-/// How a node is chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Balancer {
-    /// In turn, smoothly by weight.
-    #[default]
-    Roundrobin,
 }
 
 /// What is spoken to the nodes of an upstream.
@@ -179,7 +176,7 @@ pub struct NodeAddr {
     pub port: u16,
     /// Its share of the requests; 0: none.
     pub weight: u32,
-    /// Nodes of a lower priority are used when those of a higher one have been tried.
+    /// Nodes of a lower priority are used when none of a higher one can be.
     pub priority: i64,
 }
 
@@ -407,7 +404,7 @@ struct ListedNode {
     port: Option<u16>,
     /// Share of the requests; 0: none.
     weight: u32,
-    /// Only 0 for now.
+    /// Nodes of a lower priority are used when none of a higher one can be.
     #[serde(default)]
     priority: i64,
     /// For people and tools.

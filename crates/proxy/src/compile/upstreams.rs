@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use weir_config::{Diagnostic, Document, Id, NodeAddr, NodeHost, Origin, PassHost, Scheme, Service, Timeout};
+use weir_config::{Diagnostic, Document, HashKey, Id, NodeAddr, NodeHost, Origin, PassHost, Scheme, Service, Timeout};
 
 use super::certificates::Certificates;
-use crate::upstream::balance::Balancer;
+use crate::upstream::balance::{Balancer, MAX_NODES};
 use crate::upstream::endpoint::Endpoints;
 use crate::upstream::pool::Keepalive;
 use crate::upstream::{Node, PassHost as CompiledHost, Timeouts, Upstream};
@@ -85,12 +85,23 @@ impl<'d> Upstreams<'d> {
                 endpoint: self.endpoints.get(addr, tls.as_ref()),
                 host: host_of(addr, upstream.scheme).into_bytes().into(),
                 weight: addr.weight,
+                priority: addr.priority,
             })
             .collect();
-        let weights: Vec<u32> = upstream.nodes.0.iter().map(|n| n.weight).collect();
+        if nodes.len() > MAX_NODES {
+            let message = format!("an upstream has at most {MAX_NODES} nodes, found {}", nodes.len());
+            return Err(Diagnostic::error(upstream.origin.mark, "nodes", message));
+        }
+        let key = match upstream.r#type {
+            weir_config::Balancer::Chash => {
+                let key = HashKey::new(upstream.hash_on, upstream.key.as_deref());
+                Some(key.map_err(|message| Diagnostic::error(upstream.origin.mark, "key", message))?)
+            }
+            _ => None,
+        };
         let pool = &upstream.keepalive_pool;
         self.compiled.push(Upstream {
-            balancer: Balancer::round_robin(&weights),
+            balancer: Balancer::new(upstream.r#type, key, &upstream.nodes.0),
             retries: upstream.retries.unwrap_or_else(|| (nodes.len() as u32).saturating_sub(1)),
             nodes,
             retry_ms: match upstream.retry_timeout {

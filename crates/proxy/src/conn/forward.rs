@@ -84,9 +84,11 @@ impl<S: ClientStream> Connection<S> {
         let give_up = self.timer.now().saturating_add(upstream.retry_ms);
         let mut failure = Failure { side: Side::Gateway, ..Failure::upstream(503, "upstream has no node") };
         x.times.upstream_start = x.times.now;
-        while let Some(turn) = upstream.pick(&x.upstream.tried) {
+        x.timed |= upstream.balancer.is_timed();
+        while let Some(turn) = upstream.pick(x, self.timer.now()) {
             let Some(config) = upstream.nodes.get(usize::from(turn)) else { break };
             x.upstream.tried.push(turn);
+            let _active = upstream.begin(config);
             match self.try_node(x, local, route, config, upstream, timeouts).await {
                 Ok(mut answering) => {
                     return self.relay_response(x, local, config, upstream, timeouts, &mut answering).await;
@@ -94,6 +96,9 @@ impl<S: ClientStream> Connection<S> {
                 Err(ended) => {
                     failure = ended.failure;
                     end_try(x, &self.worker, failure.status);
+                    if failure.side == Side::Upstream {
+                        upstream.observe(config, x, true);
+                    }
                     if ended.unreachable && upstream.nodes.len() > 1 {
                         aside::set(&self.worker, &config.endpoint, failure.reason, timeouts.connect);
                     }

@@ -30,7 +30,7 @@ impl Aside {
     }
 
     /// Sets it; `None` when it was set already.
-    fn set(&self) -> Option<u64> {
+    pub(super) fn set(&self) -> Option<u64> {
         let now = clock::now_us();
         self.since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed).is_ok().then_some(now)
     }

@@ -1,54 +1,383 @@
 //! Choosing a node for a try.
 
+mod key;
+mod load;
+mod ring;
 pub(crate) mod turns;
 
-use super::Upstream;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use weir_config::{Balancer as Type, HashKey, NodeAddr};
+use weir_expr::Variable;
+use weir_plugin::Exchange;
+
+use super::load::Active;
+use super::{Node, Upstream};
+use load::{Ewma, LeastConn};
+use ring::Ring;
 use turns::Turns;
+
+/// Most nodes of one upstream: their positions have 16 bits.
+pub(crate) const MAX_NODES: usize = 1 << 16;
 
 /// How an upstream chooses among its nodes.
 #[derive(Debug)]
 pub(crate) enum Balancer {
     /// There is only this one to choose.
     Sole(u16),
-    Turns(Turns),
+    RoundRobin(Groups<Turns>),
+    Hash(HashKey, Groups<Ring>),
+    LeastConn(Groups<LeastConn>),
+    Ewma(Groups<Ewma>),
+}
+
+/// One for each priority, the highest first.
+type Groups<T> = Box<[T]>;
+
+/// What a choice may go by, beside the state of the nodes.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    /// The hash of the key, where the balancer goes by it.
+    hash: u32,
+    now_ms: u64,
+    /// Whether the request has been at another node in vain.
+    again: bool,
 }
 
 impl Balancer {
-    /// Turns by weight; nodes of weight 0 never have one.
-    pub(crate) fn round_robin(weights: &[u32]) -> Self {
-        let mut heavy = (0u16..).zip(weights).filter(|(_, weight)| **weight > 0);
-        match (heavy.next(), heavy.next()) {
-            (Some((only, _)), None) => Self::Sole(only),
-            _ => Self::Turns(Turns::new(weights)),
+    /// A balancer of this type; nodes of weight 0 are never chosen. `key` is for [`Type::Chash`].
+    pub(crate) fn new(kind: Type, key: Option<HashKey>, nodes: &[NodeAddr]) -> Self {
+        let positions = nodes.iter().enumerate().map(|(position, node)| (position as u16, node));
+        let heavy: Vec<(u16, &NodeAddr)> = positions.filter(|(_, node)| node.weight > 0).collect();
+        if let [(only, _)] = *heavy {
+            return Self::Sole(only);
+        }
+        let priorities: BTreeSet<Reverse<i64>> = heavy.iter().map(|(_, node)| Reverse(node.priority)).collect();
+        let groups = priorities.into_iter().map(|Reverse(priority)| {
+            heavy.iter().copied().filter(move |(_, node)| node.priority == priority).collect::<Vec<_>>()
+        });
+        match (kind, key) {
+            (Type::Chash, Some(key)) => Self::Hash(key, groups.map(|group| Ring::new(&group)).collect()),
+            (Type::Roundrobin | Type::Chash, _) => {
+                let turns = groups.map(|group| {
+                    let mut weights = vec![0; nodes.len()];
+                    for (position, node) in group {
+                        if let Some(weight) = weights.get_mut(usize::from(position)) {
+                            *weight = node.weight;
+                        }
+                    }
+                    Turns::new(&weights)
+                });
+                Self::RoundRobin(turns.collect())
+            }
+            (Type::LeastConn, _) => Self::LeastConn(groups.map(|group| LeastConn::new(&group)).collect()),
+            (Type::Ewma, _) => Self::Ewma(groups.map(|group| Ewma::new(&group)).collect()),
         }
     }
 
-    fn pick(&self, again: bool, usable: impl Fn(u16) -> bool) -> Option<u16> {
+    /// Its name in a configuration; `None` where there is nothing to choose.
+    pub(crate) fn name(&self) -> Option<&'static str> {
+        match self {
+            Self::Sole(_) => None,
+            Self::RoundRobin(_) => Some(Type::Roundrobin.name()),
+            Self::Hash(..) => Some(Type::Chash.name()),
+            Self::LeastConn(_) => Some(Type::LeastConn.name()),
+            Self::Ewma(_) => Some(Type::Ewma.name()),
+        }
+    }
+
+    /// Whether it goes by how long nodes take.
+    pub(crate) fn is_timed(&self) -> bool {
+        matches!(self, Self::Ewma(_))
+    }
+
+    fn pick(&self, nodes: &[Node], asked: Asked, usable: impl Fn(u16) -> bool) -> Option<u16> {
+        let usable = &usable;
         match self {
             Self::Sole(node) => usable(*node).then_some(*node),
-            Self::Turns(turns) if again => turns.pick_again(usable),
-            Self::Turns(turns) => turns.pick(usable),
+            Self::RoundRobin(groups) if asked.again => groups.iter().find_map(|turns| turns.pick_again(usable)),
+            Self::RoundRobin(groups) => groups.iter().find_map(|turns| turns.pick(usable)),
+            Self::Hash(_, groups) => groups.iter().find_map(|ring| ring.pick(asked.hash, usable)),
+            Self::LeastConn(groups) => groups.iter().find_map(|group| group.pick(nodes, usable)),
+            Self::Ewma(groups) => groups.iter().find_map(|group| group.pick(nodes, asked.now_ms, usable)),
         }
     }
 }
 
 impl Upstream {
-    /// The position of the node for the next try, which is none of those `tried`; `None`: there is none.
+    /// The position of the node for the next try, which is none of those that were tried; `None`: there is none.
     ///
     /// Nodes that are not available are passed over, unless none is.
-    pub(crate) fn pick(&self, tried: &[u16]) -> Option<u16> {
+    pub(crate) fn pick(&self, x: &mut Exchange, now_ms: u64) -> Option<u16> {
         if let Balancer::Sole(node) = self.balancer {
-            return tried.is_empty().then_some(node);
+            return x.upstream.tried.is_empty().then_some(node);
         }
-        let again = !tried.is_empty();
+        let hash = match &self.balancer {
+            Balancer::Hash(key, _) => key::hash(key, x),
+            _ => 0,
+        };
+        let tried = &x.upstream.tried;
+        let asked = Asked { hash, now_ms, again: !tried.is_empty() };
         let untried = |node: u16| !tried.contains(&node);
-        let is_available = |node: u16| self.nodes.get(usize::from(node)).is_some_and(|n| n.is_available());
-        if let Some(node) = self.balancer.pick(again, |node| untried(node) && is_available(node)) {
+        let is_available = |node: u16| self.nodes.get(usize::from(node)).is_some_and(Node::is_available);
+        if let Some(node) = self.balancer.pick(&self.nodes, asked, |node| untried(node) && is_available(node)) {
             return Some(node);
         }
         if self.nodes.iter().any(|node| node.weight > 0 && node.is_available()) {
             return None;
         }
-        self.balancer.pick(again, untried)
+        self.balancer.pick(&self.nodes, asked, untried)
+    }
+
+    /// The node that a request goes to while it is available, where that does not depend on other requests or on the
+    /// connection; for people.
+    pub(crate) fn decided(&self, x: &mut Exchange) -> Option<u16> {
+        match &self.balancer {
+            Balancer::Sole(node) => Some(*node),
+            Balancer::Hash(key, _) if key.variables().all(is_of_request) => {
+                let asked = Asked { hash: key::hash(key, x), now_ms: 0, again: false };
+                self.balancer.pick(&self.nodes, asked, |_| true)
+            }
+            _ => None,
+        }
+    }
+
+    /// Counts a request to one of the nodes, while what is returned lives, where it is balanced by that.
+    pub(crate) fn begin<'n>(&self, node: &'n Node) -> Option<Active<'n>> {
+        matches!(self.balancer, Balancer::LeastConn(_)).then(|| node.endpoint.load.begin())
+    }
+
+    /// Takes in how long the last try took, to its response or its failure, where it is balanced by that.
+    pub(crate) fn observe(&self, node: &Node, x: &Exchange, failed: bool) {
+        if self.balancer.is_timed()
+            && let Some(attempt) = x.upstream.tries.last()
+        {
+            node.endpoint.load.observe(attempt.end, failed, x.times.now / 1000);
+        }
+    }
+}
+
+/// Whether a request alone, with the address it comes from, says what a variable is.
+fn is_of_request(variable: &Variable) -> bool {
+    use Variable::{
+        Arg, Args, Cookie, Header, Host, Hostname, HttpHost, RemoteAddr, RequestMethod, RequestUri, ServerName, Uri,
+    };
+    matches!(variable, Arg(_) | Cookie(_) | Header(_))
+        || matches!(
+            variable,
+            Args | Host | Hostname | HttpHost | RemoteAddr | RequestMethod | RequestUri | ServerName | Uri
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use weir_config::{Balancer as Type, HashKey, HashOn, NodeAddr, NodeHost};
+    use weir_plugin::Exchange;
+
+    use super::Balancer;
+    use crate::upstream::endpoint::Endpoints;
+    use crate::upstream::pool::Keepalive;
+    use crate::upstream::{Node, PassHost, Timeouts, Upstream};
+
+    const TYPES: [Type; 4] = [Type::Roundrobin, Type::Chash, Type::LeastConn, Type::Ewma];
+
+    /// An upstream of nodes with these weights and priorities.
+    fn upstream(kind: Type, nodes: &[(u32, i64)]) -> Upstream {
+        let addr = |(number, (weight, priority)): (u8, &(u32, i64))| NodeAddr {
+            host: NodeHost::Ip([10, 0, 0, number].into()),
+            port: 80,
+            weight: *weight,
+            priority: *priority,
+        };
+        let addrs: Vec<NodeAddr> = (1..).zip(nodes).map(addr).collect();
+        let endpoints = Endpoints::default();
+        let node = |addr: &NodeAddr| Node {
+            endpoint: endpoints.get(addr, None),
+            host: Box::default(),
+            weight: addr.weight,
+            priority: addr.priority,
+        };
+        let key = HashKey::new(HashOn::Vars, Some("remote_addr")).unwrap();
+        Upstream {
+            balancer: Balancer::new(kind, Some(key), &addrs),
+            nodes: addrs.iter().map(node).collect(),
+            retries: 0,
+            retry_ms: u64::MAX,
+            timeouts: Timeouts { connect: 1, send: 1, read: 1 },
+            keepalive: Keepalive { size: 1, idle_ms: 1, requests: 1 },
+            host: PassHost::Pass,
+        }
+    }
+
+    /// All nodes that requests are given, one after the other, until there is none.
+    fn tries(upstream: &Upstream) -> Vec<u16> {
+        let mut x = Exchange::default();
+        while let Some(node) = upstream.pick(&mut x, 1_000) {
+            assert!(!x.upstream.tried.contains(&node), "{node} twice after {:?}", x.upstream.tried);
+            x.upstream.tried.push(node);
+        }
+        x.upstream.tried
+    }
+
+    fn sorted(nodes: &[u16]) -> Vec<u16> {
+        let mut nodes = nodes.to_vec();
+        nodes.sort_unstable();
+        nodes
+    }
+
+    fn set_aside(upstream: &Upstream, position: usize) {
+        assert!(upstream.nodes[position].endpoint.aside.set().is_some());
+    }
+
+    #[test]
+    fn every_node_is_tried_once_and_those_of_weight_0_never() {
+        for kind in TYPES {
+            for nodes in
+                [vec![(1, 0), (1, 0), (1, 0)], vec![(5, 0), (0, 0), (1, 0)], vec![(0, 0), (7, 0)], vec![(0, 9)]]
+            {
+                let upstream = upstream(kind, &nodes);
+                let expected: Vec<u16> = (0..).zip(&nodes).filter(|(_, (w, _))| *w > 0).map(|(n, _)| n).collect();
+                for _ in 0..20 {
+                    assert_eq!(sorted(&tries(&upstream)), expected, "{kind:?} {nodes:?}");
+                }
+            }
+            assert!(tries(&upstream(kind, &[])).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_priority_is_exhausted_before_the_next() {
+        let nodes = [(1, -1), (1, 10), (3, 10), (1, 0), (0, 99), (1, -1)];
+        for kind in TYPES {
+            let upstream = upstream(kind, &nodes);
+            for _ in 0..20 {
+                let tries = tries(&upstream);
+                assert_eq!(
+                    (sorted(&tries[..2]), tries[2], sorted(&tries[3..])),
+                    (vec![1, 2], 3, vec![0, 5]),
+                    "{kind:?}"
+                );
+            }
+            // What is not available gives way to the next priority, and comes not even after it.
+            set_aside(&upstream, 1);
+            set_aside(&upstream, 2);
+            let tries = tries(&upstream);
+            assert_eq!((tries[0], sorted(&tries[1..])), (3, vec![0, 5]), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn with_no_node_available_all_are() {
+        for kind in TYPES {
+            let upstream = upstream(kind, &[(1, 0), (2, 0), (0, 0), (1, 5)]);
+            for position in [0, 1, 3] {
+                assert_eq!(
+                    tries(&upstream).len(),
+                    3 - [0, 1, 3].iter().position(|p| *p == position).unwrap(),
+                    "{kind:?}"
+                );
+                set_aside(&upstream, position);
+            }
+            let tries = tries(&upstream);
+            assert_eq!((tries[0], sorted(&tries)), (3, vec![0, 1, 3]), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn the_only_node_is_always_there() {
+        for kind in TYPES {
+            let upstream = upstream(kind, &[(0, 5), (3, 0)]);
+            set_aside(&upstream, 1);
+            assert_eq!(tries(&upstream), [1]);
+        }
+    }
+
+    #[test]
+    fn the_fewest_requests_for_the_weight() {
+        let upstream = upstream(Type::LeastConn, &[(1, 0), (2, 0), (1, 0)]);
+        let mut x = Exchange::default();
+        let mut under_way = Vec::new();
+        for _ in 0..40 {
+            let node = upstream.pick(&mut x, 0).unwrap();
+            under_way.push((node, upstream.begin(&upstream.nodes[usize::from(node)]).unwrap()));
+        }
+        let active = || upstream.nodes.iter().map(|n| n.endpoint.load.active()).collect::<Vec<_>>();
+        assert_eq!(active(), [10, 20, 10]);
+        // The node that gets rid of its requests gets the next ones.
+        under_way.retain(|(node, _)| *node != 2);
+        assert_eq!(active(), [10, 20, 0]);
+        for _ in 0..9 {
+            let node = upstream.pick(&mut x, 0).unwrap();
+            assert_eq!(node, 2);
+            under_way.push((node, upstream.begin(&upstream.nodes[2]).unwrap()));
+        }
+        under_way.clear();
+        assert_eq!(active(), [0, 0, 0]);
+        // Without any load, nodes of the same weight take turns.
+        let even = self::upstream(Type::LeastConn, &[(1, 0), (1, 0)]);
+        let picks: Vec<_> = (0..4).filter_map(|_| even.pick(&mut x, 0)).collect();
+        assert_eq!(picks, [0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn the_sooner_of_two_by_chance() {
+        let upstream = upstream(Type::Ewma, &[(1, 0), (9, 0), (1, 0), (0, 0)]);
+        let now = 50_000;
+        for (node, latency) in [(0, 1_000), (1, 2_000), (2, 3_000)] {
+            upstream.nodes[node].endpoint.load.observe(latency, false, now);
+        }
+        let mut x = Exchange::default();
+        let mut counts = BTreeMap::new();
+        for _ in 0..9_000 {
+            *counts.entry(upstream.pick(&mut x, now).unwrap()).or_insert(0u32) += 1;
+        }
+        // The best wins both of its pairs, the second one of its two, the worst none.
+        assert_eq!(counts.keys().copied().collect::<Vec<_>>(), [0, 1], "{counts:?}");
+        assert!(counts[&0].abs_diff(6_000) < 300, "{counts:?}");
+
+        // Where one may not be used the pairs of the others stay equally likely.
+        upstream.nodes[0].endpoint.aside.set();
+        assert!((0..100).all(|_| upstream.pick(&mut x, now) == Some(1)));
+    }
+
+    #[test]
+    fn pairs_of_what_is_left_are_equally_likely() {
+        let upstream = upstream(Type::Ewma, &[(1, 0); 6]);
+        set_aside(&upstream, 0);
+        let mut x = Exchange::default();
+        x.upstream.tried.push(3);
+        let mut counts = [0u32; 6];
+        for _ in 0..8_000 {
+            counts[usize::from(upstream.pick(&mut x, 0).unwrap())] += 1;
+        }
+        // Nothing is known of any, so the first of each pair is taken.
+        for (node, count) in counts.iter().enumerate() {
+            let expected = if [0, 3].contains(&node) { 0 } else { 2_000 };
+            assert!(count.abs_diff(expected) < 250, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn a_missing_key_is_the_clients_address() {
+        let mut x = Exchange::default();
+        let address = super::key::hash(&HashKey::new(HashOn::Vars, Some("remote_addr")).unwrap(), &mut x);
+        assert_eq!(address, crc32fast::hash(b"0.0.0.0"));
+        for (hash_on, key) in [
+            (HashOn::Vars, Some("arg_a")),
+            (HashOn::Header, Some("X-A")),
+            (HashOn::Cookie, Some("a")),
+            (HashOn::Consumer, None),
+            (HashOn::VarsCombinations, Some("x$arg_a$cookie_b")),
+            (HashOn::VarsCombinations, Some("without")),
+        ] {
+            assert_eq!(super::key::hash(&HashKey::new(hash_on, key).unwrap(), &mut x), address, "{hash_on:?}");
+        }
+        let text = HashKey::new(HashOn::VarsCombinations, Some("$remote_port-$arg_a-")).unwrap();
+        assert_eq!(super::key::hash(&text, &mut x), crc32fast::hash(b"0--"), "some of them are enough");
+        let port = HashKey::new(HashOn::Vars, Some("remote_port")).unwrap();
+        assert_eq!(super::key::hash(&port, &mut x), crc32fast::hash(b"0"), "not only texts");
     }
 }

@@ -13,6 +13,7 @@ use weir_config::{NodeAddr, NodeHost};
 
 use super::addresses::{Addresses, MAX_TRIED, Place};
 use super::aside::Aside;
+use super::load::Load;
 use crate::tls::client::{Setup, SetupKey};
 
 /// A node's host and port, and what its name stands for.
@@ -30,6 +31,8 @@ pub(crate) struct Endpoint {
     addresses: ArcSwapOption<Addresses>,
     /// Whether it is set aside, for all upstreams and workers.
     pub(crate) aside: Arc<Aside>,
+    /// What it has to do.
+    pub(crate) load: Load,
 }
 
 impl fmt::Display for Endpoint {
@@ -132,6 +135,7 @@ impl Endpoints {
             tls: tls.map(|(_, setup)| Arc::clone(setup)),
             addresses: ArcSwapOption::empty(),
             aside: Arc::default(),
+            load: Load::default(),
         });
         inner.by_node.insert(key, Arc::downgrade(&made));
         made

@@ -150,7 +150,7 @@ mod tests {
             let left: Vec<u64> =
                 (0u16..).zip(&weights).map(|(p, w)| if usable(p) { u64::from(*w) } else { 0 }).collect();
             let total: u64 = left.iter().sum();
-            let n = 30_000;
+            let n = 10_000;
             let mut counts = vec![0u64; weights.len()];
             for position in take(&weights, n, usable) {
                 counts[position as usize] += 1;
@@ -158,7 +158,7 @@ mod tests {
             for (count, weight) in counts.iter().zip(&left) {
                 let share = *weight as f64 / total as f64;
                 let got = *count as f64 / n as f64;
-                let off = if unusable.is_empty() { 0.001 } else { 0.01 };
+                let off = if unusable.is_empty() { 0.001 } else { 0.03 };
                 assert!((share - got).abs() < off, "{weights:?} without {unusable:?}: {got} instead of {share}");
                 assert!(*count > 0 || *weight == 0, "{weights:?}: a position without a turn");
             }
