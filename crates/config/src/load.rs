@@ -1,5 +1,6 @@
 //! From the bytes of a rules file to a [`Document`], with everything that is wrong on the way.
 
+mod checks;
 mod document;
 mod foreign;
 mod item;

@@ -5,6 +5,7 @@
 //! checked from there. The limits and defaults are those of APISIX's own schemas.
 
 mod balancing;
+mod checks;
 mod consumer;
 mod document;
 mod id;
@@ -16,6 +17,9 @@ mod ssl;
 mod upstream;
 
 pub use balancing::{Balancer, HashKey, HashOn};
+pub use checks::{
+    ActiveChecks, ActiveHealthy, ActiveUnhealthy, CheckType, Checks, PassiveChecks, PassiveHealthy, PassiveUnhealthy,
+};
 pub use consumer::{Consumer, ConsumerGroup, Credential};
 pub use document::{Document, GlobalRule, Origin, PluginConfig, PluginMetadata};
 pub use id::{Id, Username};

@@ -132,7 +132,7 @@ pub struct Limits {
     pub header_count: u16,
     /// Bytes of a request target. More is answered 414.
     pub target_length: Size<64, { MIB }>,
-    /// Bytes of a request body; 0 for no limit. More is answered 413.
+    /// Bytes of a request body; 0 for no limit. More is answered 413. The plugin client-control sets it for a route.
     pub body_size: Size<0, { 1024 * GIB }>,
     /// Least speed of a request body in bytes a second, as an average from the moment `body_rate_grace` has passed;
     /// 0 for none. A slower client is answered 408 and cut.
@@ -177,8 +177,13 @@ pub struct Timeouts {
     pub body: Seconds<100, 86_400_000>,
     /// Between two writes of a response to a client that does not read.
     pub send: Seconds<100, 86_400_000>,
-    /// How long requests in flight may take to finish after SIGTERM or SIGINT; then they are cut.
+    /// How long requests in flight may take to finish after SIGTERM, SIGINT or an upgrade; then they are cut.
     pub drain: Seconds<0, 86_400_000>,
+    /// How long client connections that wait for a request stay open in a process that has handed over to a new one.
+    /// The next request on one is answered, with `Connection: close`; then they are closed. At most `drain`.
+    pub drain_idle: Seconds<0, 86_400_000>,
+    /// How long a new process may take after SIGUSR2 until it serves. Then it is killed, and the old one goes on.
+    pub upgrade: Seconds<1_000, 3_600_000>,
 }
 
 /// Taking the client's address from a header that a proxy in front sets.
@@ -326,6 +331,8 @@ impl Default for Timeouts {
             body: Seconds::constant(60_000),
             send: Seconds::constant(60_000),
             drain: Seconds::constant(30_000),
+            drain_idle: Seconds::constant(10_000),
+            upgrade: Seconds::constant(60_000),
         }
     }
 }

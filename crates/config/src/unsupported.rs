@@ -55,7 +55,6 @@ pub const UNSUPPORTED: &[Unsupported] = &[
     refuse(Place::Route, "script", When::Present, "Lua scripts"),
     refuse(Place::Route, "script_id", When::Present, "Lua scripts"),
     refuse(Place::Service, "script", When::Present, "Lua scripts"),
-    refuse(Place::Upstream, "checks", When::Present, "health checks"),
     refuse(Place::Upstream, "scheme", When::OneOf(&["grpc", "grpcs"]), "gRPC to upstreams"),
     refuse(Place::Upstream, "scheme", When::OneOf(&["tcp", "tls", "udp"]), "TCP and UDP proxying"),
     refuse(Place::Upstream, "scheme", When::OneOf(&["kafka"]), "Kafka proxying"),

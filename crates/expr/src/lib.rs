@@ -20,6 +20,6 @@ mod value;
 mod variable;
 
 pub use crate::expr::{Expr, ExprError};
-pub use crate::template::{Template, TemplateError};
+pub use crate::template::{Piece, Template, TemplateError};
 pub use crate::value::{Source, Value};
 pub use crate::variable::{Variable, VariableError};

@@ -1,4 +1,4 @@
-use crate::value::Source;
+use crate::value::{Scratch, Source, Value};
 use crate::variable::{Variable, VariableError};
 
 /// A text with variables in it, such as `$remote_addr/${arg_id}`.
@@ -8,6 +8,17 @@ use crate::variable::{Variable, VariableError};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     parts: Box<[Part]>,
+}
+
+/// A part of a rendered text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// It stands in the template.
+    Literal(&'a [u8]),
+    /// What a group of a regular expression matched.
+    Capture(&'a [u8]),
+    /// The value of this variable.
+    Value(&'a Variable, &'a [u8]),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,14 +48,24 @@ impl Template {
     /// Like [`Template::render`], with `captures[n]` for `$n`: the whole match stands at 0. A capture that is not
     /// there is empty.
     pub fn render_with_captures(&self, source: &dyn Source, captures: &[&[u8]], out: &mut Vec<u8>) {
+        self.pieces(source, captures, |piece| {
+            let (Piece::Literal(text) | Piece::Capture(text) | Piece::Value(_, text)) = piece;
+            out.extend_from_slice(text);
+        });
+    }
+
+    /// Hands out the text piece by piece, for whoever has to treat what comes from a request in another way than what
+    /// comes from the configuration. An unset variable is an empty piece.
+    pub fn pieces(&self, source: &dyn Source, captures: &[&[u8]], mut take: impl FnMut(Piece<'_>)) {
         for part in &self.parts {
             match part {
-                Part::Literal(text) => out.extend_from_slice(text),
-                Part::Capture(index) => out.extend_from_slice(captures.get(usize::from(*index)).unwrap_or(&&b""[..])),
+                Part::Literal(text) => take(Piece::Literal(text)),
+                Part::Capture(index) => {
+                    take(Piece::Capture(captures.get(usize::from(*index)).copied().unwrap_or_default()));
+                }
                 Part::Variable(variable) => {
-                    if let Some(value) = source.variable(variable) {
-                        value.write_to(out);
-                    }
+                    let value = source.variable(variable).unwrap_or(Value::Bytes(b""));
+                    take(Piece::Value(variable, value.print(&mut Scratch::new())));
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Texts with variables in them.
 
-use weir_expr::{Source, Template, Value, Variable};
+use weir_expr::{Piece, Source, Template, Value, Variable};
 
 struct Request;
 
@@ -62,6 +62,21 @@ fn captures_are_replaced_where_asked_for() {
     }
     assert!(Template::parse_with_captures("/$1").unwrap().has_captures());
     assert!(!Template::parse("/$1").unwrap().has_captures());
+}
+
+#[test]
+fn pieces_tell_where_they_come_from() {
+    let template = Template::parse_with_captures("/$1-$status$host").unwrap();
+    let mut pieces = Vec::new();
+    template.pieces(&Request, &[b"", b"a"], |piece| {
+        pieces.push(match piece {
+            Piece::Literal(text) => ("literal".to_owned(), text.to_vec()),
+            Piece::Capture(text) => ("capture".to_owned(), text.to_vec()),
+            Piece::Value(variable, text) => (variable.to_string(), text.to_vec()),
+        });
+    });
+    let expected = [("literal", "/"), ("capture", "a"), ("literal", "-"), ("$status", "200"), ("$host", "")];
+    assert_eq!(pieces, expected.map(|(from, text)| (from.to_owned(), text.as_bytes().to_vec())));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use weir_expr::{Source, Value, Variable};
 use weir_telemetry::metrics::Recorder;
+use weir_wire::head::Framing;
 use weir_wire::name::FieldName;
 
 use crate::consumer::ConsumerMatch;
@@ -66,6 +67,17 @@ impl RequestCx<'_> {
         self.0.request.body()
     }
 
+    /// Sets how many bytes the request body may have, in place of `limits.body_size`; 0: any number. What is longer is
+    /// refused with 413, at once when its length is announced, else on its way.
+    pub fn limit_body(&mut self, bytes: u64) -> Flow {
+        let limit = if bytes == 0 { u64::MAX } else { bytes };
+        self.0.body_limit = limit;
+        match self.0.request.head.framing {
+            Framing::Length(length) if length > limit => Flow::Abort(Failure::BODY_TOO_LARGE),
+            _ => Flow::Continue,
+        }
+    }
+
     /// Takes another address for the client's, and another port where one is known: from here on it is what variables,
     /// limits, logs and the upstream are told. The peer's own stays in [`Client::peer`].
     pub fn set_client_addr(&mut self, addr: IpAddr, port: Option<u16>) {
@@ -85,6 +97,12 @@ impl RequestCx<'_> {
     #[must_use]
     pub fn noted(&self, mark: Mark) -> Option<Note> {
         self.0.notes.get(mark)
+    }
+
+    /// Gives the request an id of its own, which is `$request_id` from here on.
+    pub fn set_request_id(&mut self, id: &[u8]) {
+        self.0.own_id.clear();
+        self.0.own_id.extend_from_slice(id);
     }
 
     /// The consumer found so far.
@@ -233,6 +251,18 @@ impl ResponseCx<'_> {
     #[must_use]
     pub fn response(&self) -> &Response {
         &self.0.response
+    }
+
+    /// The request.
+    #[must_use]
+    pub fn request(&self) -> &Request {
+        &self.0.request
+    }
+
+    /// What [`RequestCx::set_request_id`] set; empty when nothing did.
+    #[must_use]
+    pub fn request_id(&self) -> &[u8] {
+        &self.0.own_id
     }
 
     /// Where variables are read from.

@@ -64,6 +64,14 @@ pub trait Define: Sync + 'static {
         Ok(())
     }
 
+    /// Checks what the type alone does not of the configuration on a consumer or credential.
+    ///
+    /// # Errors
+    /// Everything that is wrong, and warnings.
+    fn check_consumer(_conf: &Self::ConsumerConf) -> Result<(), Vec<Invalid>> {
+        Ok(())
+    }
+
     /// Checks the plugin's `plugin_metadata`. Most plugins have none.
     ///
     /// # Errors
@@ -218,7 +226,10 @@ impl<T: Define> Definition for T {
             return T::check_metadata(conf);
         }
         if scope == Scope::Consumer && T::AUTH {
-            let (_, found) = read::<T::ConsumerConf>(conf);
+            let (typed, mut found) = read::<T::ConsumerConf>(conf);
+            if let Some(Err(faults)) = typed.as_ref().map(T::check_consumer) {
+                found.extend(faults.into_iter().map(|fault| locate(conf, fault)));
+            }
             return if found.is_empty() { Ok(()) } else { Err(found) };
         }
         let (typed, mut found) = read::<T::Conf>(conf);

@@ -47,6 +47,8 @@ pub struct Exchange {
     pub times: Times,
     /// Whether somebody looks at the times; else the clock is read once a request.
     pub timed: bool,
+    /// Most bytes that the request body may have, framing not counted; `u64::MAX`: any number.
+    pub body_limit: u64,
     /// Bytes received from the client for this request so far.
     pub received: u64,
     /// Bytes sent to the client for this response so far.
@@ -58,6 +60,8 @@ pub struct Exchange {
     /// Room for a plugin to build a value in.
     pub scratch: Vec<u8>,
     pub(crate) notes: Notes,
+    /// The id that a plugin gave the request; empty: `request_id`.
+    pub(crate) own_id: Vec<u8>,
     pub(crate) request_id: OnceCell<[u8; 32]>,
     pub(crate) moment: OnceCell<Moment>,
 }
@@ -188,12 +192,14 @@ impl Default for Exchange {
             upstream: UpstreamInfo::default(),
             times: Times::default(),
             timed: false,
+            body_limit: u64::MAX,
             received: 0,
             sent: 0,
             sent_head: 0,
             out: Vec::with_capacity(2 << 10),
             scratch: Vec::with_capacity(256),
             notes: Notes::default(),
+            own_id: Vec::new(),
             request_id: OnceCell::new(),
             moment: OnceCell::new(),
         }
@@ -217,6 +223,7 @@ impl Exchange {
         self.sent_head = 0;
         self.out.clear();
         self.notes.clear();
+        self.own_id.clear();
         self.request_id.take();
         self.moment.take();
     }
@@ -237,7 +244,7 @@ impl Exchange {
         self.response.buffer.clear();
         self.response.buffer.shrink(BUFFER);
         self.response.head.fields.shrink(64, KEEP);
-        for room in [&mut self.out, &mut self.scratch, &mut self.response.body] {
+        for room in [&mut self.out, &mut self.scratch, &mut self.own_id, &mut self.response.body] {
             room.clear();
             room.shrink_to(KEEP);
         }

@@ -21,7 +21,7 @@ mod tables;
 mod variables;
 
 pub use consumer::{Consumer, ConsumerMatch, Consumers};
-pub use context::{BodyCx, LogCx, RequestCx, ResponseCx, UpstreamCx};
+pub use context::{Answer, BodyCx, LogCx, RequestCx, ResponseCx, UpstreamCx};
 pub use definition::{AuthEntry, BuildCx, Credentials, Define, Definition, Invalid};
 pub use exchange::{AddrText, Client, Exchange, Times, Try, UpstreamInfo};
 pub use mark::{Mark, Note};
@@ -138,6 +138,9 @@ impl Side {
 }
 
 impl Failure {
+    /// The request body is longer than a limit allows: 413.
+    pub const BODY_TOO_LARGE: Self = Self { status: 413, side: Side::Client, reason: "request body too large" };
+
     /// A plugin or the gateway failed: 500.
     #[must_use]
     pub const fn internal(reason: &'static str) -> Self {

@@ -155,6 +155,7 @@ impl Source for Exchange {
                 Some(Value::Bytes(&moment.common))
             }
             Variable::Msec => Some(Value::Millis(self.times.unix_ms)),
+            Variable::RequestId if not_empty(&self.own_id) => Some(Value::Bytes(&self.own_id)),
             Variable::RequestId => Some(Value::Bytes(self.request_id.get_or_init(random_id))),
             Variable::Connection => Some(Value::Number(self.client.connection)),
             Variable::ConnectionRequests => Some(Value::Number(self.client.requests)),

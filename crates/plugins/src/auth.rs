@@ -2,6 +2,8 @@
 
 pub(crate) mod basic_auth;
 mod credentials;
+pub(crate) mod hmac_auth;
+pub(crate) mod jwt_auth;
 pub(crate) mod key_auth;
 
 use weir_plugin::{BuildCx, ConsumerMatch, Flow, Invalid, RequestCx};

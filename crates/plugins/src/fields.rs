@@ -6,8 +6,8 @@ use std::fmt;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use weir_expr::Template;
-use weir_plugin::Invalid;
+use weir_expr::{Source, Template};
+use weir_plugin::{Answer, Invalid};
 use weir_wire::name::{FieldName, Known};
 
 /// Names with values, in the order in which they were written.
@@ -44,6 +44,47 @@ impl FieldTemplate {
             return Err(Invalid::new(at, "a field's value may not hold line ends or other control characters"));
         }
         Ok(Self { name, value })
+    }
+}
+
+/// The fields of an answer that a plugin makes.
+#[derive(Debug, Default)]
+pub(crate) struct AnswerFields(Box<[FieldTemplate]>);
+
+/// Ends a value in scratch memory.
+const END: u8 = b'\n';
+
+impl AnswerFields {
+    pub(crate) fn compile(conf: Option<&FieldsConf>, path: &str) -> Result<Self, Invalid> {
+        conf.map_or(Ok(Vec::new()), |fields| fields.compile(path, false)).map(|fields| Self(fields.into()))
+    }
+
+    /// Whether one of them has this name.
+    pub(crate) fn has(&self, id: Known) -> bool {
+        self.0.iter().any(|field| field.name.id() == id)
+    }
+
+    /// Appends all values to `room`; tells where they end. To be done before the answer begins, so that no variable
+    /// means the answer itself.
+    pub(crate) fn render(&self, source: &dyn Source, room: &mut Vec<u8>) -> usize {
+        for field in &self.0 {
+            let start = room.len();
+            field.value.render(source, room);
+            // No value of a field holds a line end (RFC 9110 section 5.5); a decoded path may.
+            for byte in room.iter_mut().skip(start).filter(|byte| **byte == END) {
+                *byte = b' ';
+            }
+            room.push(END);
+        }
+        room.len()
+    }
+
+    /// Adds all fields, with the values that [`AnswerFields::render`] made.
+    pub(crate) fn add_to<'a>(&self, mut answer: Answer<'a>, values: &[u8]) -> Answer<'a> {
+        for (field, value) in self.0.iter().zip(values.split(|b| *b == END)) {
+            answer = answer.field(std::str::from_utf8(field.name.text()).unwrap_or_default(), value);
+        }
+        answer
     }
 }
 

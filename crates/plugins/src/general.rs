@@ -1,3 +1,5 @@
 //! Whatever belongs to no other group.
 
+pub(crate) mod fault_injection;
 pub(crate) mod mocking;
+pub(crate) mod request_id;

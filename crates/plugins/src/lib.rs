@@ -2,24 +2,29 @@
 //!
 //! | group | plugins |
 //! |---|---|
-//! | `auth` | `basic-auth`, `key-auth` |
+//! | `auth` | `basic-auth`, `hmac-auth`, `jwt-auth`, `key-auth` |
+//! | `security` | `cors`, `ip-restriction`, `referer-restriction`, `ua-restriction`, `uri-blocker` |
 //! | `traffic` | `limit-count` |
 //! | `transform` | `proxy-rewrite`, `response-rewrite` |
-//! | `requests` | `request-validation` |
-//! | `general` | `mocking` |
+//! | `requests` | `client-control`, `real-ip`, `request-validation` |
+//! | `general` | `fault-injection`, `mocking`, `request-id` |
 //! | `observe` | `prometheus` |
 //!
 //! A plugin is built once for each place in a configuration where it stands; everything that depends on the
 //! configuration alone is worked out then. Its hooks run on the path of requests and do not allocate in steady state.
 
 mod auth;
+mod cookies;
 mod fields;
 mod general;
 mod observe;
+mod pattern;
 mod query;
 pub mod reference;
 pub mod registry;
+mod rejection;
 mod requests;
+mod security;
 mod traffic;
 mod transform;
 

@@ -3,10 +3,21 @@
 use weir_plugin::Definition;
 
 use crate::auth::basic_auth::BasicAuth;
+use crate::auth::hmac_auth::HmacAuth;
+use crate::auth::jwt_auth::JwtAuth;
 use crate::auth::key_auth::KeyAuth;
+use crate::general::fault_injection::FaultInjection;
 use crate::general::mocking::Mocking;
+use crate::general::request_id::RequestId;
 use crate::observe::prometheus::Prometheus;
+use crate::requests::client_control::ClientControl;
+use crate::requests::real_ip::RealIp;
 use crate::requests::request_validation::RequestValidation;
+use crate::security::cors::Cors;
+use crate::security::ip_restriction::IpRestriction;
+use crate::security::referer_restriction::RefererRestriction;
+use crate::security::ua_restriction::UaRestriction;
+use crate::security::uri_blocker::UriBlocker;
 use crate::traffic::limit_count::LimitCount;
 use crate::transform::proxy_rewrite::ProxyRewrite;
 use crate::transform::response_rewrite::ResponseRewrite;
@@ -14,5 +25,25 @@ use crate::transform::response_rewrite::ResponseRewrite;
 /// Every plugin, in the order of names.
 #[must_use]
 pub fn definitions() -> &'static [&'static dyn Definition] {
-    &[&BasicAuth, &KeyAuth, &LimitCount, &Mocking, &Prometheus, &ProxyRewrite, &RequestValidation, &ResponseRewrite]
+    &[
+        &BasicAuth,
+        &ClientControl,
+        &Cors,
+        &FaultInjection,
+        &HmacAuth,
+        &IpRestriction,
+        &JwtAuth,
+        &KeyAuth,
+        &LimitCount,
+        &Mocking,
+        &Prometheus,
+        &ProxyRewrite,
+        &RealIp,
+        &RefererRestriction,
+        &RequestId,
+        &RequestValidation,
+        &ResponseRewrite,
+        &UaRestriction,
+        &UriBlocker,
+    ]
 }

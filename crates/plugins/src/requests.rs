@@ -1,3 +1,5 @@
 //! What a request may be, and from whom it comes.
 
+pub(crate) mod client_control;
+pub(crate) mod real_ip;
 pub(crate) mod request_validation;

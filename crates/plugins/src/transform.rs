@@ -1,6 +1,5 @@
 //! Changes to requests and responses.
 
 mod edits;
-mod pattern;
 pub(crate) mod proxy_rewrite;
 pub(crate) mod response_rewrite;

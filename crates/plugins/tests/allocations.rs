@@ -18,6 +18,22 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const GET: &str = "GET /a/b?x=1&apikey=j%26l+l&y=2 HTTP/1.1\r\nHost: a.test\r\nUser-Agent: test\r\n";
 
+/// Tokens of `cases/jwt-auth.yaml`: by a secret, by a public key, and one that is not signed by its consumer.
+const HS256: &str = "Authorization: Bearer eyJ0eXAiOiJKV1QiLCJhbGciOiJIUzI1NiJ9\
+     .eyJrZXkiOiJqYWNrcyIsImV4cCI6NDEwMjQ0NDgwMH0\
+     .wTgQAs9sEUnPYABxV0VQ6CPQQAjn22-N1oGg7aD1bkM\r\n";
+const ES256: &str = "Authorization: Bearer eyJ0eXAiOiJKV1QiLCJhbGciOiJFUzI1NiJ9\
+     .eyJrZXkiOiJlcyIsImV4cCI6NDEwMjQ0NDgwMCwicm9sZXMiOnsicmVhbG0iOlsiYSIsImJcbiJdfX0\
+     .EG_8IeVXpsyIo6j176wa7MLkgZCHFmFr9wD38IziqRfHOzH3ehQfqigNlmYWtVAHSjpUyd1Pw_aR7OtYeZhQlQ\r\n";
+const FORGED: &str = "Authorization: Bearer eyJ0eXAiOiJKV1QiLCJhbGciOiJIUzI1NiJ9\
+     .eyJrZXkiOiJqYWNrcyIsImV4cCI6NDEwMjQ0NDgwMH0\
+     .3oeoXRsHlz8WUDRfPh58bWt2vrsIpj5LvYYqZiqRhIQ\r\n";
+
+/// Requests signed as in `cases/hmac-auth.yaml`, by their consumer and by somebody else.
+const SIGNED: &str = "Date: Fri, 06 Sep 2024 06:41:29 GMT\r\nAuthorization: Signature keyId=\"jacks-id\",algorithm=\"hmac-sha256\",headers=\"@request-target date user-agent\",signature=\"JMsCKhU192GaAOz5E1XmgMd5aDsf0LS4UOt8zft5B7k=\"\r\n";
+const WITH_DIGEST: &str = "Date: Fri, 06 Sep 2024 06:41:29 GMT\r\nAuthorization: Signature keyId=\"jacks-id\",algorithm=\"hmac-sha256\",headers=\"@request-target date user-agent\",signature=\"JMsCKhU192GaAOz5E1XmgMd5aDsf0LS4UOt8zft5B7k=\"\r\nDigest: SHA-256=47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=\r\n";
+const MISSIGNED: &str = "Date: Fri, 06 Sep 2024 06:41:29 GMT\r\nAuthorization: Signature keyId=\"jacks-id\",algorithm=\"hmac-sha256\",headers=\"@request-target date\",signature=\"Jr+pmOZxELNiBbLnyi4H9kwsEgrn8CGaipl673cIXlw=\"\r\n";
+
 fn main() {
     let cases = [
         ("key-auth", "", "apikey: jacks\r\n", true),
@@ -29,6 +45,50 @@ fn main() {
         ("basic-auth", "{hide_credentials: true}", "Authorization: Basic amFjazpwYXNzOndvcmQ=\r\n", true),
         ("basic-auth", "", "Authorization: Basic amFjazp3cm9uZw==\r\n", false),
         ("basic-auth", "", "", false),
+        ("cors", "", "", true),
+        (
+            "cors",
+            "{allow_origins: 'https://a.test,https://b.test', expose_headers: X-A, timing_allow_origins: '**'}",
+            "Origin: https://b.test\r\n",
+            true,
+        ),
+        ("cors", "{allow_origins_by_regex: ['^https://'], allow_headers: '**'}", "Origin: https://b.test\r\n", true),
+        ("fault-injection", "{abort: {http_status: 503}}", "", false),
+        (
+            "fault-injection",
+            "{abort: {http_status: 503, body: 'for $uri', headers: {X-A: $remote_addr}, vars: [[[arg_x, ~~, '1']]]}}",
+            "",
+            false,
+        ),
+        ("fault-injection", "{abort: {http_status: 503, percentage: 0}}", "", true),
+        ("ip-restriction", "{whitelist: [10.0.0.0/8, 0.0.0.0, '::1']}", "", true),
+        ("ip-restriction", "{blacklist: [0.0.0.0/0]}", "", false),
+        ("referer-restriction", "{whitelist: ['*.b.test', c.test]}", "Referer: https://a.B.test/x\r\n", true),
+        ("referer-restriction", "{blacklist: ['*.b.test']}", "", false),
+        ("request-id", "", "", true),
+        ("request-id", "{algorithm: uuidv7, header_name: X-Trace}", "", true),
+        ("request-id", "{algorithm: nanoid}", "", true),
+        ("request-id", "{algorithm: ksuid}", "", true),
+        ("request-id", "{algorithm: range_id, range_id: {length: 256}}", "", true),
+        ("request-id", "", "X-Request-Id: mine\r\n", true),
+        ("ua-restriction", "{denylist: ['(bot|spider)/\\d+', curl]}", "", true),
+        ("ua-restriction", "{allowlist: ['^x']}", "", false),
+        ("uri-blocker", "{block_rules: ['root\\.exe', '^/x/']}", "", true),
+        ("uri-blocker", "{block_rules: ['x=[0-9]']}", "", false),
+        ("hmac-auth", "{clock_skew: 4000000000}", SIGNED, true),
+        (
+            "hmac-auth",
+            "{clock_skew: 4000000000, signed_headers: [user-agent, date], hide_credentials: true, validate_request_body: true}",
+            WITH_DIGEST,
+            true,
+        ),
+        ("hmac-auth", "{clock_skew: 4000000000}", MISSIGNED, false),
+        ("hmac-auth", "", "", false),
+        ("jwt-auth", "", HS256, true),
+        ("jwt-auth", "{hide_credentials: true, claims_to_verify: [exp]}", ES256, true),
+        ("jwt-auth", "{cookie: session, hide_credentials: true}", "Cookie: a=1; session=x\r\n", false),
+        ("jwt-auth", "", FORGED, false),
+        ("jwt-auth", "{anonymous_consumer: anonymous}", FORGED, true),
         ("limit-count", "{count: 1000000, time_window: 60}", "", true),
         ("limit-count", "{count: 1000000, time_window: 60, window_type: sliding}", "", true),
         ("limit-count", "{count: 1000000, time_window: 60, key: a, key_type: constant}", "", true),
@@ -66,6 +126,14 @@ fn main() {
             true,
         ),
         ("response-rewrite", "{status_code: 201, vars: [[status, ==, 200]]}", "", true),
+        ("client-control", "{max_body_size: 1000}", "Content-Length: 1000\r\n", true),
+        ("real-ip", "{source: http_x_real_ip, trusted_addresses: [0.0.0.0]}", "X-Real-IP: 1.2.3.4:80\r\n", true),
+        (
+            "real-ip",
+            "{source: http_x_forwarded_for, trusted_addresses: [0.0.0.0, '10.0.0.0/8'], recursive: true}",
+            "X-Forwarded-For: 1.2.3.4, 10.0.0.2\r\nX-Forwarded-For: 10.0.0.1\r\n",
+            true,
+        ),
     ];
     let metrics = Metrics::new(MetricsOptions::default());
     let recorder = metrics.recorder();

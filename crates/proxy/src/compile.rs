@@ -16,6 +16,7 @@ use weir_router::{MethodSet, Mode, Router};
 use crate::chain::{Chain, Phase};
 use crate::snapshot::{Route, Snapshot};
 use crate::upstream::endpoint::Endpoints;
+use crate::upstream::health::HealthTable;
 use crate::upstream::resolve::Resolver;
 use certificates::Certificates;
 use plugins::{Builder, Layer};
@@ -33,6 +34,7 @@ pub struct Compiler {
     product: String,
     states: StateRegistry,
     endpoints: Arc<Endpoints>,
+    health: HealthTable,
     certificates: Certificates,
 }
 
@@ -107,6 +109,7 @@ impl Compiler {
             product: product.to_owned(),
             states: StateRegistry::default(),
             endpoints: Arc::default(),
+            health: HealthTable::default(),
             certificates: Certificates::new(settings),
         }
     }
@@ -136,7 +139,7 @@ impl Compiler {
         let consumer_chains = consumers::chains(document, &consumers, &builder, &mut faults);
         let global = self.global(document, &builder, &mut faults);
         let tls = self.certificates.hosts(document, &mut faults);
-        let mut upstreams = Upstreams::new(&self.endpoints, &self.certificates, document);
+        let mut upstreams = Upstreams::new(&self.endpoints, &self.health, &self.certificates, document);
         let mut routes = Routes::default();
         self.routes(document, &builder, &mut upstreams, &mut routes, &global, &mut faults);
         if !faults.errors.is_empty() {
@@ -162,9 +165,10 @@ impl Compiler {
         Ok(Compiled { snapshot: Arc::new(snapshot), warnings: faults.warnings })
     }
 
-    /// Forgets state and endpoints that no snapshot uses; to be called after snapshots were freed.
+    /// Forgets state, health and endpoints that no snapshot uses; to be called after snapshots were freed.
     pub fn sweep(&self) {
         self.states.sweep();
+        self.health.sweep();
         self.endpoints.sweep();
         self.certificates.sweep();
     }

@@ -1,8 +1,9 @@
 //! What would become of a request: for people, and off the path of any.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use weir_config::{NodeHost, Settings};
+use weir_config::{Checks, NodeHost, Settings};
 use weir_plugin::{AddrText, Client, Exchange};
 use weir_router::{Outcome, Query};
 use weir_wire::Reject;
@@ -90,6 +91,8 @@ pub struct PlannedUpstream {
     pub retries: u32,
     /// Connect, send and read timeout in milliseconds.
     pub timeouts_ms: (u64, u64, u64),
+    /// How the health of the nodes is found out, where it is.
+    pub checks: Option<Arc<Checks>>,
 }
 
 impl Snapshot {
@@ -143,6 +146,7 @@ impl Snapshot {
                     },
                     retries: upstream.retries,
                     timeouts_ms: (times.connect, times.send, times.read),
+                    checks: upstream.checked.as_ref().map(|checked| Arc::clone(&checked.checks)),
                 })
             }),
         })

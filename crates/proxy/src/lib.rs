@@ -25,7 +25,10 @@ mod worker;
 pub use clock::now_us;
 pub use compile::{Catalog, Compiled, Compiler, Definitions};
 pub use explain::{Candidate, ExplainRequest, Explanation, PlannedPlugin, PlannedUpstream};
+pub use listener::ListenSocket;
 pub use snapshot::Snapshot;
+pub use upstream::health::Counters;
+pub use upstream::health::checker::{AddressHealth, HealthChecks, UpstreamHealth};
 pub use upstream::resolve::Resolver;
 
 use std::io;
@@ -40,8 +43,9 @@ use weir_config::settings::{ListenAddr, Workers};
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
 
+use listener::{HTTP, HTTPS, Listeners, Wanted};
 use options::Options;
-use worker::{Shared, Start};
+use worker::{Drain, Shared, Start};
 
 /// An address that traffic is accepted at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,8 +62,10 @@ pub struct DataPlane {
     addresses: Vec<Bound>,
     workers: Vec<Running>,
     snapshots: watch::Sender<Option<Arc<Snapshot>>>,
-    drain: watch::Sender<bool>,
+    drain: watch::Sender<Drain>,
     shared: Arc<Shared>,
+    /// The listening sockets, for a process that takes them over.
+    sockets: Vec<ListenSocket>,
     /// Snapshots that workers may still use; freed here and never by a worker.
     retired: Vec<Arc<Snapshot>>,
 }
@@ -72,25 +78,28 @@ struct Running {
 }
 
 impl DataPlane {
-    /// Binds the listeners and starts the workers. Nothing is accepted before the first snapshot.
+    /// Binds the listeners and starts the workers. Nothing is accepted before the first snapshot. Sockets that are
+    /// inherited are used for the addresses that they were opened for, and closed when nobody asks for theirs.
     ///
     /// # Errors
     /// An address cannot be bound, or a thread not be started.
-    pub fn start(settings: &Settings, metrics: &Arc<Metrics>, access_log: Option<&Arc<AccessLog>>) -> io::Result<Self> {
+    pub fn start(
+        settings: &Settings,
+        inherited: Vec<ListenSocket>,
+        metrics: &Arc<Metrics>,
+        access_log: Option<&Arc<AccessLog>>,
+    ) -> io::Result<Self> {
         let count = match settings.workers {
             Workers::Auto => std::thread::available_parallelism().map_or(1, usize::from),
             Workers::Count(n) => usize::from(n.get()),
         };
         let listen = &settings.listen;
-        let wanted = listen
-            .http
-            .iter()
-            .map(|listener| (listener, false))
-            .chain(listen.https.iter().map(|listener| (listener, true)));
-        let (addresses, by_worker) = listener::bind_all(wanted, count)?;
+        let plain = listen.http.iter().map(|listener| Wanted { setting: HTTP, listener, tls: false });
+        let secure = listen.https.iter().map(|listener| Wanted { setting: HTTPS, listener, tls: true });
+        let Listeners { addresses, by_worker, sockets } = listener::bind_all(plain.chain(secure), count, inherited)?;
         let options = Arc::new(Options::new(settings));
         let (snapshots, _) = watch::channel(None);
-        let (drain, _) = watch::channel(false);
+        let (drain, _) = watch::channel(Drain::No);
         let shared = Arc::new(Shared::default());
         let mut workers = Vec::with_capacity(count);
         for (number, listeners) in by_worker.into_iter().enumerate() {
@@ -110,7 +119,7 @@ impl DataPlane {
                 .spawn(move || worker::run(start).inspect_err(|error| tracing::error!(%error, "worker ended")))?;
             workers.push(Running { thread, revision });
         }
-        Ok(Self { addresses, workers, snapshots, drain, shared, retired: Vec::new() })
+        Ok(Self { addresses, workers, snapshots, drain, shared, sockets, retired: Vec::new() })
     }
 
     /// The bound addresses, in the order of the settings, those with TLS last.
@@ -129,6 +138,12 @@ impl DataPlane {
     pub fn apply(&mut self, snapshot: Arc<Snapshot>) {
         self.retired.push(Arc::clone(&snapshot));
         self.snapshots.send_replace(Some(snapshot));
+    }
+
+    /// Follows the snapshots that are applied.
+    #[must_use]
+    pub fn snapshots(&self) -> watch::Receiver<Option<Arc<Snapshot>>> {
+        self.snapshots.subscribe()
     }
 
     /// Whether all workers serve with a configuration.
@@ -154,20 +169,51 @@ impl DataPlane {
         self.retired.len() < before
     }
 
-    /// Stops accepting and waits until the requests in flight are done, at most for `limit`; gives the number of
-    /// connections that were cut.
-    pub async fn drain(&self, limit: Duration) -> usize {
-        self.drain.send_replace(true);
-        let open = || self.shared.connections.load(Ordering::Relaxed);
-        let deadline = now_us().saturating_add(limit.as_micros() as u64);
-        while !self.workers.iter().all(|w| w.thread.is_finished()) && now_us() < deadline {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+    /// The listening sockets, for another process.
+    ///
+    /// # Errors
+    /// There are too many open files.
+    pub fn sockets(&self) -> io::Result<Vec<ListenSocket>> {
+        self.sockets.iter().map(ListenSocket::try_clone).collect()
+    }
+
+    /// Open client connections.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::Relaxed)
+    }
+
+    /// Accepts what waits in the queues and nothing after that. Every request from now on is its connection's last.
+    pub fn stop_accepting(&mut self) {
+        self.sockets.clear();
+        self.drain.send_replace(Drain::KeepIdle);
+    }
+
+    /// Waits until the requests in flight are done, at most for `limit`; gives the number of connections that were
+    /// cut. Comes after [`DataPlane::stop_accepting`].
+    ///
+    /// For the time `idle` a connection without a request stays open for one more: a client may be sending it just now.
+    pub async fn drain(&self, limit: Duration, idle: Duration) -> usize {
+        const LOOK: Duration = Duration::from_millis(5);
+        let began = now_us();
+        let (idle, limit) = (idle.min(limit).as_micros() as u64, limit.as_micros() as u64);
+        while !self.has_ended() && now_us().saturating_sub(began) < idle {
+            tokio::time::sleep(LOOK).await;
         }
-        let cut = open();
+        self.drain.send_replace(Drain::CloseIdle);
+        while !self.has_ended() && now_us().saturating_sub(began) < limit {
+            tokio::time::sleep(LOOK).await;
+        }
+        let cut = self.connections();
         self.shared.stop.store(true, Ordering::Relaxed);
-        while !self.workers.iter().all(|w| w.thread.is_finished()) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+        while !self.has_ended() {
+            tokio::time::sleep(LOOK).await;
         }
         cut
+    }
+
+    /// Whether all workers have.
+    fn has_ended(&self) -> bool {
+        self.workers.iter().all(|w| w.thread.is_finished())
     }
 }

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use weir_wire::forwarded;
+
 use crate::options::RealIp;
 
 impl RealIp {
@@ -13,31 +15,8 @@ impl RealIp {
         if !trusted(peer) {
             return None;
         }
-        let mut addrs = Vec::new();
-        for value in values {
-            addrs.extend(weir_wire::list(value).map(parse));
-        }
-        let mut found = None;
-        for addr in addrs.into_iter().rev() {
-            // What cannot be read ends the chain that can be believed.
-            let Some(addr) = addr else { break };
-            found = Some(addr);
-            if !self.recursive || !trusted(addr) {
-                break;
-            }
-        }
-        found
+        forwarded::client(values, self.recursive, trusted).map(|(addr, _)| addr)
     }
-}
-
-/// An address, perhaps with a port or in brackets.
-fn parse(text: &[u8]) -> Option<IpAddr> {
-    let text = std::str::from_utf8(text).ok()?;
-    let bare = text.strip_prefix('[').and_then(|t| t.split(']').next()).unwrap_or(text);
-    bare.parse()
-        .or_else(|_| text.parse::<std::net::SocketAddr>().map(|a| a.ip()))
-        .ok()
-        .map(|ip: IpAddr| ip.to_canonical())
 }
 
 #[cfg(test)]

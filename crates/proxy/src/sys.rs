@@ -171,18 +171,27 @@ impl Listener {
         poll_fn(|cx| {
             loop {
                 let mut guard = ready!(self.fd.poll_read_ready(cx))?;
-                let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
-                match rustix::net::acceptfrom_with(self.fd.get_ref(), flags) {
-                    Ok((fd, Some(peer))) => {
-                        let peer = SocketAddr::try_from(peer).map_err(io::Error::from)?;
-                        return Poll::Ready(Socket::new(fd.into()).map(|socket| (socket, peer)));
-                    }
-                    Ok((_, None)) | Err(rustix::io::Errno::INTR) => {}
-                    Err(rustix::io::Errno::WOULDBLOCK) => guard.clear_ready(),
-                    Err(error) => return Poll::Ready(Err(error.into())),
+                match self.accept_now() {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                    accepted => return Poll::Ready(accepted),
                 }
             }
         })
         .await
+    }
+
+    /// A connection that waits in the queue; [`io::ErrorKind::WouldBlock`] when none does.
+    pub(crate) fn accept_now(&self) -> io::Result<(Socket, SocketAddr)> {
+        loop {
+            let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
+            match rustix::net::acceptfrom_with(self.fd.get_ref(), flags) {
+                Ok((fd, Some(peer))) => {
+                    let peer = SocketAddr::try_from(peer).map_err(io::Error::from)?;
+                    return Socket::new(fd.into()).map(|socket| (socket, peer));
+                }
+                Ok((_, None)) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 }

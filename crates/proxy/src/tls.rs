@@ -160,6 +160,10 @@ impl ClientStream for TlsClient {
         self.stream.socket().poll_reset(cx)
     }
 
+    fn abort(&mut self) {
+        self.stream.abort();
+    }
+
     fn admit(&self, request: &Request, hosts: &Hosts) -> Result<(), Reject> {
         hosts.admit(request.host(), request.path(), self.sni.as_deref(), self.verified).map_err(|denied| match denied {
             Denied::NoCertificate => Reject::bad("client certificate required"),

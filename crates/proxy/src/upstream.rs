@@ -4,17 +4,22 @@ pub(crate) mod addresses;
 pub(crate) mod aside;
 pub(crate) mod balance;
 pub(crate) mod endpoint;
+pub(crate) mod health;
 pub(crate) mod load;
 mod lookup;
 pub(crate) mod pool;
 pub(crate) mod resolve;
 pub(crate) mod stream;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use balance::Balancer;
-use endpoint::Endpoint;
+use endpoint::{Choice, Endpoint};
+use health::{Health, Seen};
 use pool::Keepalive;
+use weir_config::Checks;
+use weir_plugin::{Failure, Side};
 
 /// A compiled upstream.
 #[derive(Debug)]
@@ -28,6 +33,17 @@ pub(crate) struct Upstream {
     pub(crate) timeouts: Timeouts,
     pub(crate) keepalive: Keepalive,
     pub(crate) host: PassHost,
+    /// Whether its nodes are checked, and how; each node has its [`Health`] then.
+    pub(crate) checked: Option<Checked>,
+}
+
+/// An upstream with health checks: where it is written, and what it says.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    /// `upstreams`, `routes` or `services`.
+    pub(crate) kind: &'static str,
+    pub(crate) id: Arc<str>,
+    pub(crate) checks: Arc<Checks>,
 }
 
 /// A node of an upstream.
@@ -40,12 +56,38 @@ pub(crate) struct Node {
     pub(crate) weight: u32,
     /// For people; balancers have their groups.
     pub(crate) priority: i64,
+    /// Where its upstream has health checks.
+    pub(crate) health: Option<Arc<Health>>,
 }
 
 impl Node {
     /// Whether a balancer may choose it.
     pub(crate) fn is_available(&self) -> bool {
-        !self.endpoint.aside.is_set()
+        !self.endpoint.aside.is_set() && self.health.as_ref().is_none_or(|health| health.is_up())
+    }
+
+    /// The address whose turn it is; `None` when its name has none yet.
+    pub(crate) fn choose(&self, now_ms: u64) -> Option<Choice> {
+        self.endpoint.choose(now_ms, |addr| self.takes(addr))
+    }
+
+    /// Whether a connection to this one of its addresses is worth a try.
+    pub(crate) fn takes(&self, addr: SocketAddr) -> bool {
+        self.health.as_ref().is_none_or(|health| health.takes(addr))
+    }
+
+    /// Takes note of a failure, if it is its own.
+    pub(crate) fn observe_failure(&self, addr: SocketAddr, failure: &Failure) {
+        if failure.side == Side::Upstream {
+            self.observe(addr, if failure.status == 504 { Seen::TimedOut } else { Seen::Failed });
+        }
+    }
+
+    /// Takes note of what a request has shown of it.
+    pub(crate) fn observe(&self, addr: SocketAddr, seen: Seen) {
+        if let Some(health) = &self.health {
+            health.observe(addr, seen);
+        }
     }
 }
 

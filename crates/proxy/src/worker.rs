@@ -1,6 +1,8 @@
 //! A worker: one thread, one runtime, its own listeners, and everything its connections share.
 
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -26,6 +28,8 @@ use crate::upstream::pool::Pools;
 const KEPT_EXCHANGES: usize = 256;
 /// How long accepting pauses when there is no room for another connection.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Most connections that a worker accepts from the queue of a listener it is about to close.
+const LAST_ACCEPTS: usize = 4096;
 
 /// What the connections of one worker share.
 #[derive(Debug)]
@@ -42,7 +46,7 @@ pub(crate) struct Worker {
     current: RefCell<Option<Rc<Local>>>,
     #[allow(clippy::vec_box, reason = "an exchange is large and changes hands with every request")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
-    draining: Cell<bool>,
+    drain: Cell<Drain>,
     shared: Arc<Shared>,
 }
 
@@ -56,13 +60,23 @@ pub(crate) struct Shared {
     pub(crate) stop: AtomicBool,
 }
 
+/// How far a worker is on its way to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Drain {
+    /// It serves.
+    No,
+    /// Nothing is accepted any more, and each connection gets one more request.
+    KeepIdle,
+    /// Connections that wait for a request are closed.
+    CloseIdle,
+}
+
 /// What a worker is started with.
 pub(crate) struct Start {
     pub(crate) options: Arc<Options>,
     pub(crate) listeners: Vec<Listening>,
     pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
-    /// Becomes true when the drain begins.
-    pub(crate) drain: watch::Receiver<bool>,
+    pub(crate) drain: watch::Receiver<Drain>,
     /// Set to the revision that the worker serves with.
     pub(crate) revision: Arc<AtomicU64>,
     pub(crate) recorder: Recorder,
@@ -93,7 +107,7 @@ async fn serve(start: Start) -> std::io::Result<()> {
         date: RefCell::default(),
         current: RefCell::default(),
         exchanges: RefCell::default(),
-        draining: Cell::new(false),
+        drain: Cell::new(Drain::No),
         shared: start.shared,
     });
     tokio::task::spawn_local(tick(Rc::clone(&worker)));
@@ -106,7 +120,7 @@ async fn serve(start: Start) -> std::io::Result<()> {
     for listener in start.listeners {
         let tls = listener.tls;
         let listener = Listener::new(listener.socket)?;
-        accepting.push(tokio::task::spawn_local(accept(listener, tls, Rc::clone(&worker))));
+        accepting.push(tokio::task::spawn_local(accept(listener, tls, Rc::clone(&worker), start.drain.clone())));
     }
 
     let mut drain = start.drain;
@@ -119,15 +133,22 @@ async fn serve(start: Start) -> std::io::Result<()> {
                 }
                 Err(_) => break,
             },
-            _ = drain.wait_for(|begun| *begun) => break,
+            _ = drain.wait_for(|drain| *drain != Drain::No) => break,
         }
     }
-    worker.draining.set(true);
+    worker.drain.set(Drain::KeepIdle);
     for task in accepting {
-        task.abort();
+        // It ends by itself, when what waits in the queue has been accepted.
+        let _ = task.await;
     }
-    worker.timers.wake_all();
+    let mut kept_idle = true;
     while worker.shared.connections.load(Ordering::Relaxed) > 0 && !worker.shared.stop.load(Ordering::Relaxed) {
+        let closes = *drain.borrow() == Drain::CloseIdle || drain.has_changed().is_err();
+        if kept_idle && closes {
+            kept_idle = false;
+            worker.drain.set(Drain::CloseIdle);
+            worker.timers.wake_all();
+        }
         tokio::time::sleep(PAUSE).await;
     }
     worker.pools.clear(&worker.recorder);
@@ -151,31 +172,28 @@ async fn tick(worker: Rc<Worker>) {
     }
 }
 
-/// Accepts connections until it is aborted.
-async fn accept(listener: Listener, tls: bool, worker: Rc<Worker>) {
+/// Accepts connections until the drain begins, and then those that are in the queue: closing the listener would reset
+/// them.
+async fn accept(listener: Listener, tls: bool, worker: Rc<Worker>, mut drain: watch::Receiver<Drain>) {
     let Ok(local) = listener.local_addr() else { return };
     let mut warned = false;
-    loop {
-        if worker.shared.connections.load(Ordering::Relaxed) >= worker.options.connections {
+    let mut drained = pin!(drain.wait_for(|drain| *drain != Drain::No));
+    // Under a load of new connections the first branch is always ready.
+    while !worker.is_draining() {
+        if worker.is_full() {
             // What comes meanwhile waits in the listen queue.
             tokio::time::sleep(PAUSE).await;
             continue;
         }
-        match listener.accept().await {
+        let accepted = tokio::select! {
+            biased;
+            accepted = listener.accept() => accepted,
+            _ = &mut drained => break,
+        };
+        match accepted {
             Ok((stream, peer)) => {
                 warned = false;
-                let number = worker.shared.accepted.fetch_add(1, Ordering::Relaxed) + 1;
-                let client = Client {
-                    addr: peer.ip().to_canonical(),
-                    addr_text: AddrText::new(peer.ip().to_canonical()),
-                    port: peer.port(),
-                    peer: peer.ip().to_canonical(),
-                    // The listener may be bound to all addresses; which one this came in at is asked when needed.
-                    local: if local.ip().is_unspecified() { stream.local_addr().unwrap_or(local) } else { local },
-                    https: tls,
-                    connection: number,
-                    requests: 0,
-                };
+                let client = client(&stream, peer, local, tls, &worker);
                 open(stream, client, &worker);
             }
             Err(error) if is_of_one_connection(&error) => {}
@@ -187,6 +205,16 @@ async fn accept(listener: Listener, tls: bool, worker: Rc<Worker>) {
                 }
                 tokio::time::sleep(PAUSE).await;
             }
+        }
+    }
+    for _ in 0..LAST_ACCEPTS {
+        match listener.accept_now() {
+            Ok((stream, peer)) if !worker.is_full() => {
+                let client = client(&stream, peer, local, tls, &worker);
+                open(stream, client, &worker);
+            }
+            Err(error) if is_of_one_connection(&error) => {}
+            _ => break,
         }
     }
 }
@@ -207,6 +235,22 @@ impl Drop for Open {
         if std::thread::panicking() {
             self.0.recorder.worker_panicked();
         }
+    }
+}
+
+/// Who has connected, and where.
+fn client(stream: &Socket, peer: SocketAddr, listener: SocketAddr, https: bool, worker: &Worker) -> Client {
+    let ip = peer.ip().to_canonical();
+    Client {
+        addr: ip,
+        addr_text: AddrText::new(ip),
+        port: peer.port(),
+        peer: ip,
+        // The listener may be bound to all addresses; which one this came in at is asked when needed.
+        local: if listener.ip().is_unspecified() { stream.local_addr().unwrap_or(listener) } else { listener },
+        https,
+        connection: worker.shared.accepted.fetch_add(1, Ordering::Relaxed) + 1,
+        requests: 0,
     }
 }
 
@@ -251,9 +295,19 @@ impl Worker {
         self.current.borrow().clone()
     }
 
-    /// Whether connections are to be closed at the next occasion.
+    /// Whether connections are to be closed after the request that they serve, or that comes next.
     pub(crate) fn is_draining(&self) -> bool {
-        self.draining.get()
+        self.drain.get() != Drain::No
+    }
+
+    /// Whether connections that wait for a request are to be closed.
+    pub(crate) fn closes_idle(&self) -> bool {
+        self.drain.get() == Drain::CloseIdle
+    }
+
+    /// Whether there is no room for another connection.
+    fn is_full(&self) -> bool {
+        self.shared.connections.load(Ordering::Relaxed) >= self.options.connections
     }
 
     /// An exchange to work with; [`Worker::put_exchange`] takes it back.

@@ -17,8 +17,7 @@
 //! # Differences from APISIX's page
 //! Left out, because what they describe is not there: `apisix_etcd_*` (no etcd is asked), `apisix_shared_dict_*`
 //! (memory is not cut into dictionaries ahead), `apisix_llm_*` and `apisix_ai_*` (no AI plugins), `apisix_stream_*`,
-//! `apisix_batch_process_entries`, `apisix_redis_commands_total` and `apisix_upstream_status` (nothing reports to them
-//! yet). The labels `request_type="traditional_http"`, `request_llm_model=""` and `llm_model=""` are always present.
+//! `apisix_batch_process_entries` and `apisix_redis_commands_total` (nothing reports to them yet). The labels `request_type="traditional_http"`, `request_llm_model=""` and `llm_model=""` are always present.
 //! `apisix_nginx_metric_errors_total` counts the requests that had no room under their own series.
 //! [`MetricTypes`] says how a few metrics are declared.
 
@@ -27,11 +26,13 @@ mod label;
 mod process;
 mod recorder;
 mod series;
+mod upstream;
 
 pub use exposition::Scrape;
 pub use label::{Label, Labels, LazyLabel, MAX_LABEL_BYTES};
 pub use recorder::{ClientError, ConnectionState, Recorder, UpstreamState};
 pub use series::{HttpSeries, ResponseSource, Sample};
+pub use upstream::{NodeHealth, UpstreamStatus};
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -91,6 +92,7 @@ pub struct Metrics {
     config: ConfigCells,
     limit_keys: AtomicU64,
     access_logs: Mutex<LogDrops>,
+    upstreams: Mutex<Arc<[UpstreamStatus]>>,
     hostname: String,
     version: String,
     types: MetricTypes,
@@ -145,6 +147,7 @@ impl Metrics {
             config: ConfigCells::default(),
             limit_keys: AtomicU64::new(0),
             access_logs: Mutex::default(),
+            upstreams: Mutex::default(),
             hostname: options.hostname,
             version: options.version,
             types: options.types,
@@ -185,6 +188,15 @@ impl Metrics {
     /// Counts the lines that `log` drops under `weir_access_log_dropped_total`, from its first line on.
     pub fn watch_access_log(&self, log: &AccessLog) {
         self.access_logs.lock().unwrap_or_else(PoisonError::into_inner).add(log);
+    }
+
+    /// The nodes that are checked now: `apisix_upstream_status`.
+    pub fn set_upstream_status(&self, series: Vec<UpstreamStatus>) {
+        *self.upstreams.lock().unwrap_or_else(PoisonError::into_inner) = series.into();
+    }
+
+    fn upstream_status(&self) -> Arc<[UpstreamStatus]> {
+        Arc::clone(&self.upstreams.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn access_log_dropped(&self) -> u64 {

@@ -9,27 +9,35 @@
 //! ready
 //! ```
 
+use std::future::pending;
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, bail};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::RwLock;
+use tokio::sync::{RwLock, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use weir_config::Settings;
-use weir_proxy::{DataPlane, Snapshot};
+use weir_proxy::{DataPlane, HealthChecks, Snapshot};
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
 
 use crate::changes::Digest;
 use crate::error_log::ErrorLog;
+use crate::handover::Predecessor;
+use crate::inherited::{Inherited, Listening};
+use crate::keeper::{Keeper, Keeping, Prepared};
 use crate::names::Names;
 use crate::reload::Reloader;
 use crate::rules::Rules;
 use crate::status_server::Draining;
+use crate::systemd::{self, NotifyState};
+use crate::upgrade::{self, Program, Successor};
 use crate::watch::Watch;
 use crate::{metrics_server, server, status_server};
 
@@ -45,9 +53,13 @@ const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// How long the error log may take to be opened again.
 const REOPEN_LIMIT: Duration = Duration::from_secs(5);
 
+/// How long idle connections stay open after SIGTERM, for requests that are on their way.
+const STOP_IDLE: Duration = Duration::from_millis(100);
+
 /// Everything that was made before something listens.
 #[derive(Debug)]
 pub(crate) struct Gateway {
+    pub(crate) program: Program,
     pub(crate) settings: Settings,
     pub(crate) rules: Arc<Rules>,
     /// The first configuration, with the digest of its resources and the fingerprint of its text.
@@ -58,27 +70,32 @@ pub(crate) struct Gateway {
     pub(crate) access_log: Option<Arc<AccessLog>>,
     pub(crate) error_log: Arc<ErrorLog>,
     pub(crate) watch: Watch,
+    pub(crate) inherited: Inherited,
+    /// The pipe to the process that was started first, if that is another one.
+    pub(crate) keeper: Option<OwnedFd>,
 }
 
-/// Serves until SIGTERM or SIGINT, then drains.
-pub(crate) async fn serve(gateway: Gateway) -> anyhow::Result<()> {
-    let Gateway { settings, rules, snapshot, digest, fingerprint, metrics, access_log, error_log, watch } = gateway;
+/// Serves until SIGTERM or SIGINT, or until a new process has taken over; then drains. `predecessor` is told when this
+/// process serves. Gives the task of a process that stays when it has handed over.
+pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor>) -> anyhow::Result<Option<Keeper>> {
+    let Gateway { program, settings, rules, snapshot, digest, fingerprint, metrics, access_log, error_log, .. } =
+        gateway;
+    let (watch, mut inherited, keeping) = (gateway.watch, gateway.inherited, Keeping::new(gateway.keeper)?);
     let mut signals = Signals::catch()?;
-    let mut reopen = signal(SignalKind::user_defined1()).context("cannot catch SIGUSR1")?;
     let hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
     let mut tasks = JoinSet::new();
 
-    let metrics_listener = match settings.listen.metrics.addr() {
-        Some(addr) => Some(server::bind("listen.metrics", addr).await?),
-        None => None,
-    };
-    let status_listener = match settings.listen.status.addr() {
-        Some(addr) => Some(server::bind("listen.status", addr).await?),
-        None => None,
-    };
-    let data_plane = DataPlane::start(&settings, &metrics, access_log.as_ref()).context("listen.http")?;
+    let mut listening = inherited.listening();
+    let listen = &settings.listen;
+    let metrics_listener = server::open("listen.metrics", listen.metrics, &mut inherited, &mut listening)?;
+    let status_listener = server::open("listen.status", listen.status, &mut inherited, &mut listening)?;
+    let data_plane = DataPlane::start(&settings, inherited.traffic(), &metrics, access_log.as_ref())?;
+    drop(inherited);
     let workers = data_plane.workers();
     let draining = Draining::default();
+    let (leaving, left) = watch::channel(false);
+    let checks = Arc::<HealthChecks>::default();
+    tasks.spawn(Arc::clone(&checks).run(data_plane.snapshots(), Arc::clone(&metrics)));
 
     let mut addresses = String::new();
     for addr in data_plane.addresses() {
@@ -94,12 +111,14 @@ pub(crate) async fn serve(gateway: Gateway) -> anyhow::Result<()> {
     if let Some(listener) = metrics_listener {
         let path = settings.metrics.path.clone();
         addresses.push_str(&format!("metrics on http://{}{path}\n", listener.local_addr()?));
-        tasks.spawn(metrics_server::run(listener, Arc::clone(&metrics), path));
+        tasks.spawn(metrics_server::run(listener, left.clone(), Arc::clone(&metrics), path));
     }
     if let Some(listener) = status_listener {
         addresses.push_str(&format!("status on http://{}/status\n", listener.local_addr()?));
-        tasks.spawn(status_server::run(listener, Arc::clone(&data_plane), Arc::clone(&draining)));
+        let (plane, draining) = (Arc::clone(&data_plane), Arc::clone(&draining));
+        tasks.spawn(status_server::run(listener, left, plane, draining, checks));
     }
+    tasks.spawn(systemd::watchdog(Arc::clone(&data_plane), Arc::clone(&draining)));
     announce(&addresses);
 
     let (names, requests) = Names::channel();
@@ -119,6 +138,10 @@ pub(crate) async fn serve(gateway: Gateway) -> anyhow::Result<()> {
     workers_ready(&data_plane).await?;
     announce("ready\n");
     tracing::info!(version = env!("CARGO_PKG_VERSION"), workers, routes, "the gateway is up");
+    if let Some(predecessor) = predecessor.take() {
+        predecessor.ready().context("the process that was to be followed is gone")?;
+    }
+    systemd::notify(&[NotifyState::Ready, NotifyState::Status(&format!("serving {routes} routes"))]);
 
     let reloader = Reloader {
         rules: Arc::clone(&rules),
@@ -131,33 +154,122 @@ pub(crate) async fn serve(gateway: Gateway) -> anyhow::Result<()> {
     };
     let reloading = tasks.spawn(reloader.run(watch, hangup));
 
+    let limit = settings.timeouts.upgrade.duration();
+    let mut upgrades = Upgrades { program, limit, listening, keeping: &keeping, under_way: None };
     let mut housekeeping = interval(HOUSEKEEPING);
     housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
+    let end = loop {
         tokio::select! {
-            name = signals.stop() => {
-                tracing::info!(signal = name, "stopping: what is in flight is finished, nothing new is accepted");
-                break;
-            }
-            _ = reopen.recv() => reopen_logs(access_log.as_ref(), &error_log).await,
+            asked = signals.next() => match asked {
+                Asked::Stop(name) => break End::Signal(name),
+                Asked::Reopen => reopen_logs(access_log.as_ref(), &error_log).await,
+                Asked::Upgrade => upgrades.begin(&*data_plane.read().await),
+            },
+            Some(keeper) = upgrades.handed_over(&error_log) => break End::HandedOver(keeper),
+            () = keeping.lost() => break End::Signal("none, but the process that was started first is gone"),
             _ = housekeeping.tick() => clean_up(&data_plane, &rules, &metrics).await,
             Some(ended) = tasks.join_next() => {
                 let reason = ended.err().map(|error| error.to_string()).unwrap_or_default();
                 tracing::error!(reason, "a task of the control thread has ended; the workers go on");
             }
         }
-    }
-    draining.store(true, Ordering::Relaxed);
+    };
     reloading.abort();
-    drain(&data_plane, settings.timeouts.drain.duration(), &mut signals).await;
-    Ok(())
+    let (limit, idle) = (settings.timeouts.drain.duration(), settings.timeouts.drain_idle.duration());
+    let logs = (access_log.as_ref(), &error_log);
+    match end {
+        End::Signal(name) => {
+            // A new process that has not come to serve ends with this one.
+            drop(upgrades);
+            tracing::info!(signal = name, "stopping: what is in flight is finished, nothing new is accepted");
+            systemd::notify(&[NotifyState::Stopping, NotifyState::Status("finishing what is in flight")]);
+            draining.store(true, Ordering::Relaxed);
+            drain(&data_plane, limit, STOP_IDLE, &mut signals, 1, logs).await;
+            Ok(None)
+        }
+        End::HandedOver(keeper) => {
+            drop(upgrades);
+            leaving.send_replace(true);
+            // Whoever stops the service may send the signal to both processes.
+            drain(&data_plane, limit, idle, &mut signals, 2, logs).await;
+            Ok(keeper)
+        }
+    }
 }
 
-/// The signals that end the gateway.
+/// Why the gateway ends.
+enum End {
+    Signal(&'static str),
+    /// Another process serves.
+    HandedOver(Option<Keeper>),
+}
+
+/// The upgrade under way, and what one needs.
+struct Upgrades<'a> {
+    program: Program,
+    limit: Duration,
+    listening: Listening,
+    keeping: &'a Keeping,
+    under_way: Option<(Pin<Box<dyn Future<Output = anyhow::Result<Successor>>>>, Prepared)>,
+}
+
+impl Upgrades<'_> {
+    /// Starts a new process, if none is starting.
+    fn begin(&mut self, data_plane: &DataPlane) {
+        if self.under_way.is_some() {
+            tracing::warn!("SIGUSR2: an upgrade is under way already; this one is refused");
+            return;
+        }
+        let prepared = self.listening.pass_on(data_plane).map_err(anyhow::Error::from).and_then(|mut inheritance| {
+            let prepared = self.keeping.prepare(&mut inheritance)?;
+            Ok((inheritance, prepared))
+        });
+        match prepared {
+            Ok((inheritance, prepared)) => {
+                tracing::info!(program = %self.program, "SIGUSR2: a new process is started to take over");
+                systemd::notify(&[NotifyState::Status("starting a new process to take over")]);
+                let starting = upgrade::start(self.program.clone(), inheritance, self.limit);
+                self.under_way = Some((Box::pin(starting), prepared));
+            }
+            Err(error) => refused(&error),
+        }
+    }
+
+    /// Waits for a new process that serves; `None` when one has failed.
+    async fn handed_over(&mut self, error_log: &Arc<ErrorLog>) -> Option<Option<Keeper>> {
+        let Some((starting, _)) = &mut self.under_way else { return pending().await };
+        let outcome = starting.await;
+        let (_, prepared) = self.under_way.take()?;
+        let successor = match outcome {
+            Ok(successor) => successor,
+            Err(error) => {
+                refused(&error);
+                return None;
+            }
+        };
+        let (process, version) = (successor.process.id(), &successor.version);
+        tracing::info!(process, version, "a new process serves; this one finishes what is in flight");
+        // It serves, whatever happens here.
+        let keeper = prepared.hand_over(&successor.process, error_log);
+        Some(keeper.unwrap_or_else(|error| {
+            tracing::error!("whoever started the gateway cannot be told of its new process: {error:#}");
+            None
+        }))
+    }
+}
+
+fn refused(error: &anyhow::Error) {
+    tracing::error!("the upgrade has failed, and this process serves on: {error:#}");
+    systemd::notify(&[NotifyState::Status("serving on after an upgrade that failed; the log tells why")]);
+}
+
+/// Signals to the control thread; the one to reload is not among them.
 #[derive(Debug)]
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    reopen: Signal,
+    upgrade: Signal,
 }
 
 impl Signals {
@@ -165,16 +277,27 @@ impl Signals {
         Ok(Self {
             terminate: signal(SignalKind::terminate()).context("cannot catch SIGTERM")?,
             interrupt: signal(SignalKind::interrupt()).context("cannot catch SIGINT")?,
+            reopen: signal(SignalKind::user_defined1()).context("cannot catch SIGUSR1")?,
+            upgrade: signal(SignalKind::user_defined2()).context("cannot catch SIGUSR2")?,
         })
     }
 
     /// Waits for one.
-    async fn stop(&mut self) -> &'static str {
+    async fn next(&mut self) -> Asked {
         tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => Asked::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => Asked::Stop("SIGINT"),
+            _ = self.reopen.recv() => Asked::Reopen,
+            _ = self.upgrade.recv() => Asked::Upgrade,
         }
     }
+}
+
+/// What a signal asks for.
+enum Asked {
+    Stop(&'static str),
+    Reopen,
+    Upgrade,
 }
 
 /// Prints for whoever started the gateway. That nobody listens there is no reason not to serve.
@@ -212,7 +335,7 @@ async fn clean_up(data_plane: &Arc<RwLock<DataPlane>>, rules: &Arc<Rules>, metri
 }
 
 /// On a thread that may block: a write to the old file may be under way.
-async fn reopen_logs(access_log: Option<&Arc<AccessLog>>, error_log: &Arc<ErrorLog>) {
+pub(crate) async fn reopen_logs(access_log: Option<&Arc<AccessLog>>, error_log: &Arc<ErrorLog>) {
     let (access_log, error_log) = (access_log.cloned(), Arc::clone(error_log));
     let work = tokio::task::spawn_blocking(move || {
         let access = access_log.map_or(Ok(()), |log| log.reopen());
@@ -231,18 +354,40 @@ async fn reopen_logs(access_log: Option<&Arc<AccessLog>>, error_log: &Arc<ErrorL
     }
 }
 
-async fn drain(data_plane: &RwLock<DataPlane>, limit: Duration, signals: &mut Signals) {
+/// Waits for the end of what is in flight; `patience` counts the signals after which it is not waited for any more.
+async fn drain(
+    data_plane: &RwLock<DataPlane>,
+    limit: Duration,
+    idle: Duration,
+    signals: &mut Signals,
+    mut patience: u32,
+    (access_log, error_log): (Option<&Arc<AccessLog>>, &Arc<ErrorLog>),
+) {
     let began = Instant::now();
-    let drained = async { data_plane.read().await.drain(limit).await };
-    tokio::select! {
-        cut = drained => {
-            let took_ms = began.elapsed().as_millis() as u64;
-            if cut == 0 {
-                tracing::info!(took_ms, "stopped; everything in flight was finished");
-            } else {
-                tracing::warn!(took_ms, connections = cut, "stopped; connections were cut at the limit (timeouts.drain)");
+    data_plane.write().await.stop_accepting();
+    let mut drained = std::pin::pin!(async { data_plane.read().await.drain(limit, idle).await });
+    loop {
+        tokio::select! {
+            cut = &mut drained => {
+                let took_ms = began.elapsed().as_millis() as u64;
+                if cut == 0 {
+                    tracing::info!(took_ms, "stopped; everything in flight was finished");
+                } else {
+                    tracing::warn!(took_ms, connections = cut, "stopped; connections were cut at the limit (timeouts.drain)");
+                }
+                return;
             }
+            asked = signals.next() => match asked {
+                Asked::Stop(name) => {
+                    patience = patience.saturating_sub(1);
+                    if patience == 0 {
+                        tracing::warn!(signal = name, "stopped at once by a second signal");
+                        return;
+                    }
+                }
+                Asked::Reopen => reopen_logs(access_log, error_log).await,
+                Asked::Upgrade => tracing::debug!("SIGUSR2: this process takes part in no upgrade any more"),
+            },
         }
-        name = signals.stop() => tracing::warn!(signal = name, "stopped at once by a second signal"),
     }
 }

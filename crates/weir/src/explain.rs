@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use weir_config::Settings;
+use weir_config::{CheckType, Checks, Settings};
 use weir_proxy::{Candidate, ExplainRequest, Explanation, PlannedPlugin, PlannedUpstream};
 
 use crate::cli::ExplainArgs;
@@ -138,6 +138,21 @@ fn upstream_lines(out: &mut String, upstream: &PlannedUpstream, target: &str) {
     let _ = writeln!(out, "  Host      {}", upstream.host);
     let _ = writeln!(out, "  retries   {}", upstream.retries);
     let _ = writeln!(out, "  timeouts  connect {}, send {}, read {}", seconds(connect), seconds(send), seconds(read));
+    if let Some(checks) = &upstream.checks {
+        let _ = writeln!(out, "  checks    {}", describe_checks(checks));
+    }
+}
+
+fn describe_checks(checks: &Checks) -> String {
+    let active = &checks.active;
+    let what = match active.r#type {
+        CheckType::Tcp => "tcp, a connection".to_owned(),
+        r#type => format!("{}, {} {}", r#type.as_str(), active.http_method, active.http_path),
+    };
+    let port = active.port.map(|port| format!(" to port {port}")).unwrap_or_default();
+    let (up, down) = (active.healthy.interval, active.unhealthy.interval);
+    let passive = if checks.passive.is_some() { "; requests count too" } else { "" };
+    format!("{what}{port} every {up} s, {down} s while unhealthy{passive}")
 }
 
 fn line(out: &mut String, label: &str, text: &str) {

@@ -30,36 +30,31 @@ impl Failure {
     /// Tells it on standard error.
     pub(crate) fn report(self) -> ExitCode {
         const USAGE: u8 = 2;
+        tell(&self.text());
         match self {
-            Self::Usage(message) => {
-                tell(&format!("error: {message}\n\nFor more information, try '--help'.\n"));
-                ExitCode::from(USAGE)
-            }
-            Self::Flags(found) => {
-                tell_all(&found);
-                ExitCode::from(USAGE)
-            }
-            Self::Refused(found) => {
-                tell_all(&found);
-                ExitCode::FAILURE
-            }
-            Self::Told => ExitCode::FAILURE,
-            Self::Other(error) => {
-                tell(&format!("error: {error:#}\n"));
-                ExitCode::FAILURE
-            }
+            Self::Usage(_) | Self::Flags(_) => ExitCode::from(USAGE),
+            Self::Refused(_) | Self::Told | Self::Other(_) => ExitCode::FAILURE,
+        }
+    }
+
+    /// What it says.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Usage(message) => format!("error: {message}\n\nFor more information, try '--help'.\n"),
+            Self::Flags(found) | Self::Refused(found) => lines(found),
+            Self::Told => String::new(),
+            Self::Other(error) => format!("error: {error:#}\n"),
         }
     }
 }
 
+fn lines(found: &[Diagnostic]) -> String {
+    found.iter().map(|one| format!("{one}\n")).collect()
+}
+
 /// Prints findings on standard error, one a line.
 pub(crate) fn tell_all(found: &[Diagnostic]) {
-    let mut text = String::new();
-    for one in found {
-        text.push_str(&one.to_string());
-        text.push('\n');
-    }
-    tell(&text);
+    tell(&lines(found));
 }
 
 /// Prints on standard error. Where nobody can be told, the exit code has to do.

@@ -3,7 +3,7 @@
 //! ```text
 //!  weir run ──► settings ──► rules file ──► compile ──► data plane (worker threads)
 //!                                ▲            ▲
-//!             main thread:   watch, SIGHUP ───┘    metrics server, status server, DNS, signals
+//!             main thread:   watch, SIGHUP ───┘    metrics server, status server, DNS, health checks, signals
 //! ```
 //!
 //! The main thread is the control thread: it reads configuration, compiles it and hands the result to the workers of
@@ -24,6 +24,10 @@ mod descriptors;
 mod error_log;
 mod explain;
 mod failure;
+mod handover;
+mod health_pages;
+mod inherited;
+mod keeper;
 mod metrics_server;
 mod names;
 mod reload;
@@ -32,6 +36,8 @@ mod run;
 mod server;
 mod settings;
 mod status_server;
+mod systemd;
+mod upgrade;
 mod watch;
 
 use std::process::ExitCode;

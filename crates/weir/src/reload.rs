@@ -13,6 +13,7 @@ use weir_telemetry::metrics::Metrics;
 use crate::changes::Digest;
 use crate::names::Names;
 use crate::rules::{Ready, Rules, fingerprint};
+use crate::systemd::{self, NotifyState};
 use crate::watch::{Change, Watch};
 
 /// How long a change may wait for the names of its upstream nodes to be resolved before it is live without them.
@@ -61,7 +62,11 @@ impl Reloader {
                     let file = &self.rules.name;
                     tracing::warn!(file, "the rules file is gone; what was read last stays live");
                 }
-                None => self.reload(true).await,
+                None => {
+                    systemd::reloading();
+                    self.reload(true).await;
+                    systemd::notify(&[NotifyState::Ready]);
+                }
             }
         }
     }
@@ -121,9 +126,11 @@ impl Reloader {
         log_findings(&ready.findings);
         let changes = self.digest.changes_to(&ready.digest);
         self.digest = ready.digest;
+        let routes = ready.snapshot.route_count();
+        systemd::notify(&[NotifyState::Status(&format!("serving {routes} routes"))]);
         tracing::info!(
             revision = self.revision,
-            routes = ready.snapshot.route_count(),
+            routes,
             %changes,
             left_out = ready.left_out,
             took_ms = began.elapsed().as_millis() as u64,

@@ -14,21 +14,43 @@ use crate::control::{self, Gateway};
 use crate::descriptors;
 use crate::error_log::ErrorLog;
 use crate::failure::Failure;
+use crate::handover::{Inheritance, Predecessor};
+use crate::inherited::Inherited;
 use crate::reload::log_findings;
 use crate::rules::{Rules, fingerprint};
-use crate::settings;
+use crate::upgrade::Program;
 use crate::watch::Watch;
+use crate::{settings, systemd};
 
 /// How long the end of the process waits for logs and for work on other threads that cannot be stopped.
 const LAST_WRITES: Duration = Duration::from_secs(5);
 
 /// Serves until a signal ends it. Nothing listens unless the whole configuration is good.
 pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
+    let program = Program::of_this_process()?;
+    let (mut predecessor, inheritance) = Predecessor::find()?.unzip();
+    let done = run_with(args, program, &mut predecessor, inheritance.unwrap_or_default());
+    // The process that waits for this one logs it, in case nobody reads what is printed here.
+    if let (Err(failure), Some(predecessor)) = (&done, predecessor) {
+        predecessor.failed(&failure.text());
+    }
+    done
+}
+
+fn run_with(
+    args: &RunArgs,
+    program: Program,
+    predecessor: &mut Option<Predecessor>,
+    inheritance: Inheritance,
+) -> Result<(), Failure> {
     if args.rules.is_stdin() {
         let message = "`run` needs a file that it can read again, not standard input";
         return Err(Failure::Usage(message.to_owned()));
     }
-    let (settings, doubts) = settings::load(&args.settings, args.listen.assignments())?;
+    let (mut settings, doubts) = settings::load(&args.settings, args.listen.assignments())?;
+    let Inheritance { mut sockets, keeper } = inheritance;
+    sockets.extend(systemd::activated()?);
+    let inherited = Inherited::new(sockets, &mut settings.listen)?;
     let descriptors = descriptors::raise();
     let rules = Rules::new(&args.rules, &settings)?;
     let watch = Watch::new(&args.rules.file, &settings.config);
@@ -69,6 +91,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         .build()
         .context("cannot start the control thread")?;
     let gateway = Gateway {
+        program,
         digest: first.digest,
         snapshot: first.snapshot,
         fingerprint,
@@ -78,12 +101,19 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         access_log: access_log.clone(),
         error_log: Arc::clone(&error_log),
         watch,
+        inherited,
+        keeper,
     };
-    let ended = runtime.block_on(control::serve(gateway));
-    runtime.shutdown_timeout(LAST_WRITES);
+    let ended = runtime.block_on(control::serve(gateway, predecessor));
     if access_log.is_some_and(|log| !log.close(LAST_WRITES)) {
         tracing::error!("the access log could not be written to its end");
     }
+    let ended = match ended {
+        Ok(Some(keeper)) => runtime.block_on(keeper.wait()),
+        Ok(None) => Ok(()),
+        Err(error) => Err(error),
+    };
+    runtime.shutdown_timeout(LAST_WRITES);
     ended.map_err(Failure::Other)
 }
 

@@ -5,8 +5,8 @@
 //! connection, after which the answer under way gets [`GRACE`].
 
 use std::convert::Infallible;
-use std::future::Future;
-use std::net::SocketAddr;
+use std::future::{Future, pending};
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -15,20 +15,26 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
+use weir_config::settings::Endpoint;
+
+use crate::inherited::{Inherited, Listening};
 
 const CONNECTIONS: usize = 64;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const HEAD_BYTES: usize = 16 * 1024;
 const LIFETIME: Duration = Duration::from_secs(300);
 const GRACE: Duration = Duration::from_secs(30);
+
+/// Becomes true when another process serves in the place of this one.
+pub(crate) type Leaving = watch::Receiver<bool>;
 
 /// What a page is made of.
 pub(crate) enum Page {
@@ -38,13 +44,45 @@ pub(crate) enum Page {
     Pieces(Box<dyn FnMut() -> Option<Bytes> + Send>),
 }
 
-/// Binds a server's address; `setting` is where it comes from, for the error.
-pub(crate) async fn bind(setting: &str, addr: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(addr).await.with_context(|| format!("{setting}: cannot listen on {addr}"))
+/// Opens a server's socket, if it has an address: one that is inherited, or a new one. `setting` is where the address
+/// comes from.
+pub(crate) fn open(
+    setting: &str,
+    endpoint: Endpoint,
+    inherited: &mut Inherited,
+    listening: &mut Listening,
+) -> anyhow::Result<Option<TcpListener>> {
+    let Some(addr) = endpoint.addr() else { return Ok(None) };
+    let inherited = inherited.server(setting, addr);
+    let open = || -> io::Result<_> {
+        let socket = match inherited {
+            Some(socket) => socket,
+            None => std::net::TcpListener::bind(addr)?,
+        };
+        socket.set_nonblocking(true)?;
+        listening.add(setting, addr, socket.try_clone()?.into());
+        TcpListener::from_std(socket)
+    };
+    open().map(Some).with_context(|| format!("{setting}: cannot listen on {addr}"))
 }
 
-/// Answers GET and HEAD requests with what `page` makes of their path, for ever. `None` is answered 404.
-pub(crate) async fn serve<P, F>(listener: TcpListener, page: P)
+/// Answers GET and HEAD requests with what `page` makes of their path. `None` is answered 404. When `leaving` is true
+/// nothing more is accepted, and each connection gets one more answer.
+pub(crate) async fn serve<P, F>(listener: TcpListener, mut leaving: Leaving, page: P)
+where
+    P: Fn(String) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Option<Response<Page>>> + Send + 'static,
+{
+    let connections = leaving.clone();
+    tokio::select! {
+        () = accept(listener, connections, page) => {}
+        // The socket is closed here, and connections go on.
+        () = async { leaving.wait_for(|leaving| *leaving).await.map_or((), drop) } => {}
+    }
+    pending().await
+}
+
+async fn accept<P, F>(listener: TcpListener, leaving: Leaving, page: P)
 where
     P: Fn(String) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Option<Response<Page>>> + Send + 'static,
@@ -62,22 +100,28 @@ where
                 continue;
             }
         };
-        let page = page.clone();
+        let (page, leaving) = (page.clone(), leaving.clone());
         tokio::spawn(async move {
-            connection(stream, page).await;
+            connection(stream, leaving, page).await;
             drop(permit);
         });
     }
 }
 
-async fn connection<P, F>(stream: TcpStream, page: P)
+async fn connection<P, F>(stream: TcpStream, leaving: Leaving, page: P)
 where
     P: Fn(String) -> F + Clone,
     F: Future<Output = Option<Response<Page>>>,
 {
     let answer = |request: Request<Incoming>| {
-        let page = page.clone();
-        async move { Ok::<_, Infallible>(answer(&request, page).await) }
+        let (page, leaving) = (page.clone(), leaving.clone());
+        async move {
+            let mut answer = answer(&request, page).await;
+            if *leaving.borrow() {
+                answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(answer)
+        }
     };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -153,7 +197,7 @@ impl Body for Page {
 
 #[cfg(test)]
 mod tests {
-    use super::{Page, StatusCode, bind, serve, text, with_type};
+    use super::{Endpoint, Inherited, Listening, Page, StatusCode, open, serve, text, watch, with_type};
     use bytes::Bytes;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
@@ -168,9 +212,12 @@ mod tests {
 
     #[tokio::test]
     async fn pages_are_served_and_the_rest_refused() {
-        let listener = bind("tests", "127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let anywhere = Endpoint::On("127.0.0.1:0".parse().unwrap());
+        let opened = open("tests", anywhere, &mut Inherited::default(), &mut Listening::default());
+        let listener = opened.unwrap().unwrap();
         let addr = listener.local_addr().unwrap();
-        tokio::spawn(serve(listener, |path| async move {
+        let (leave, leaving) = watch::channel(false);
+        tokio::spawn(serve(listener, leaving, |path| async move {
             match path.as_str() {
                 "/text" => Some(text(StatusCode::OK, "whole")),
                 "/pieces" => {
@@ -216,5 +263,19 @@ mod tests {
         }
         let long = format!("GET /text HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(40_000));
         assert!(exchange(addr, &long).await.starts_with("HTTP/1.1 431"));
+
+        let mut kept = TcpStream::connect(addr).await.unwrap();
+        let request = b"GET /text HTTP/1.1\r\nHost: a\r\n\r\n";
+        let mut answer = [0; 512];
+        kept.write_all(request).await.unwrap();
+        assert!(kept.read(&mut answer).await.unwrap() > 0);
+        leave.send_replace(true);
+        while TcpStream::connect(addr).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+        kept.write_all(request).await.unwrap();
+        let mut last = String::new();
+        kept.read_to_string(&mut last).await.unwrap();
+        assert!(last.starts_with("HTTP/1.1 200 OK\r\n") && last.contains("connection: close"), "{last}");
     }
 }

@@ -9,6 +9,7 @@ use weir_config::{Diagnostic, Settings};
 
 use crate::cli::SettingsArgs;
 use crate::failure::Failure;
+use crate::handover;
 
 /// Names the settings file; not a setting itself.
 const FILE_VARIABLE: &str = "WEIR_SETTINGS";
@@ -39,7 +40,8 @@ pub(crate) fn load(args: &SettingsArgs, flags: Vec<(String, String)>) -> Result<
 /// The environment without what only looks like settings. A variable that is not UTF-8 is none that settings know.
 fn variables(all: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
     all.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .filter(|(name, value)| name != FILE_VARIABLE && !is_service_link(name, value))
+        .filter(|(name, _)| name != FILE_VARIABLE && name != handover::VARIABLE)
+        .filter(|(name, value)| !is_service_link(name, value))
         .collect()
 }
 
@@ -70,6 +72,7 @@ mod tests {
     fn what_kubernetes_adds_is_no_setting() {
         let cases = [
             ("WEIR_SETTINGS", "weir.yaml", false),
+            ("WEIR_HANDOVER", "stdin", false),
             ("WEIR_SERVICE_HOST", "10.0.0.1", false),
             ("WEIR_SERVICE_PORT", "9080", false),
             ("WEIR_SERVICE_PORT_HTTP", "9080", false),

@@ -1,4 +1,5 @@
-//! `/status` and `/status/ready`, for whoever decides whether this gateway gets traffic. APISIX's paths and bodies.
+//! `/status` and `/status/ready`, for whoever decides whether this gateway gets traffic, and the health of upstream
+//! nodes. APISIX's paths and bodies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,18 +7,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hyper::{Response, StatusCode};
 use tokio::net::TcpListener;
 use tokio::sync::RwLock;
-use weir_proxy::DataPlane;
+use weir_proxy::{DataPlane, HealthChecks};
 
-use crate::server::{Page, serve, text};
+use crate::health_pages;
+use crate::server::{Leaving, Page, serve, text};
 
 /// Whether the gateway is finishing what it has and takes nothing more.
 pub(crate) type Draining = Arc<AtomicBool>;
 
-/// Serves the two pages. `/status` is answered 200 as long as the process works; `/status/ready` only while every
+/// Serves the pages. `/status` is answered 200 as long as the process works; `/status/ready` only while every
 /// worker has a configuration and none is draining.
-pub(crate) async fn run(listener: TcpListener, data_plane: Arc<RwLock<DataPlane>>, draining: Draining) {
+pub(crate) async fn run(
+    listener: TcpListener,
+    leaving: Leaving,
+    data_plane: Arc<RwLock<DataPlane>>,
+    draining: Draining,
+    checks: Arc<HealthChecks>,
+) {
     let page = move |path: String| {
-        let (data_plane, draining) = (Arc::clone(&data_plane), Arc::clone(&draining));
+        let (data_plane, draining, checks) = (Arc::clone(&data_plane), Arc::clone(&draining), Arc::clone(&checks));
         async move {
             match path.as_str() {
                 "/status" => Some(ok()),
@@ -26,11 +34,11 @@ pub(crate) async fn run(listener: TcpListener, data_plane: Arc<RwLock<DataPlane>
                     Ok(()) => ok(),
                     Err(worker) => not_ready(&format!("worker id: {worker} has not received configuration")),
                 }),
-                _ => None,
+                other => health_pages::page(other, &checks),
             }
         }
     };
-    serve(listener, page).await;
+    serve(listener, leaving, page).await;
 }
 
 fn ok() -> Response<Page> {

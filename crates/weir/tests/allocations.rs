@@ -131,7 +131,7 @@ fn start(rules: &str) -> (DataPlane, SocketAddr) {
     let compiler = Compiler::new(definitions, &settings, "weir/test");
     let compiled = compiler.compile(&loaded.document.expect("document"), InvalidItems::Refuse, 1).expect("compiled");
     let metrics = Metrics::new(MetricsOptions::default());
-    let mut plane = DataPlane::start(&settings, &metrics, None).expect("start");
+    let mut plane = DataPlane::start(&settings, Vec::new(), &metrics, None).expect("start");
     plane.apply(compiled.snapshot);
     let limit = Instant::now() + Duration::from_secs(10);
     while plane.ready().is_err() {

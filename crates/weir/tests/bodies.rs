@@ -203,3 +203,56 @@ fn a_collected_body_can_be_sent_again() {
         }
     }
 }
+
+#[test]
+fn a_route_may_have_its_own_limit() {
+    let origin = Origin::echo();
+    let limit = |bytes: usize| json!({ "client-control": { "max_body_size": bytes } });
+    let reads = json!({ "client-control": { "max_body_size": 100 }, "request-validation": { "body_schema": {} } });
+    let route = |id: &str, plugins: &Value| {
+        json!({ "id": id, "uri": format!("/{id}"), "plugins": plugins,
+                "upstream": { "nodes": weighted(&[origin.node()]) } })
+    };
+    let plain = json!({});
+    let routes = [
+        route("less", &limit(100)),
+        route("more", &limit(5000)),
+        route("any", &limit(0)),
+        route("reads", &reads),
+        route("setting", &plain),
+    ];
+    let gateway = Gateway::with(json!({ "routes": routes }), json!({ "limits": { "body_size": 1000 } }));
+    let cases = [
+        ("less", 100, 200),
+        ("less", 101, 413),
+        ("more", 5000, 200),
+        ("more", 5001, 413),
+        ("any", 1 << 20, 200),
+        ("reads", 100, 200),
+        ("reads", 101, 413),
+        ("setting", 1000, 200),
+        ("setting", 1001, 413),
+        ("setting", 1 << 20, 413),
+    ];
+    each(
+        &cases,
+        |case| format!("{case:?}"),
+        |(path, size, status)| {
+            let body = json_of(*size);
+            let head = format!("POST /{path} HTTP/1.1\r\nHost: a.test\r\n");
+            let length = format!("{head}Content-Length: {size}\r\n\r\n{body}").into_bytes();
+            let chunks = format!("{head}Transfer-Encoding: chunked\r\n\r\n").into_bytes();
+            for bytes in [length, [chunks, chunked(body.as_bytes(), 70)].concat()] {
+                let mut client = gateway.client();
+                client.offer(&bytes);
+                let response = client.response();
+                assert_eq!(response.status, *status, "{response:?}");
+                assert_eq!(response.text() == body, *status == 200);
+                if *status != 200 {
+                    client.expect_close();
+                }
+            }
+        },
+    );
+    assert!(origin.complete().iter().all(|r| r.target != "/less" || r.body.len() <= 100), "too long a body passed");
+}

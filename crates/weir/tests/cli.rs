@@ -247,7 +247,7 @@ fn wrong_usage_is_exit_code_2() {
         ("check good.yaml --invalid-items some", "invalid value 'some'"),
         ("check good.yaml --strict --invalid-items skip", "--strict takes warnings for errors"),
         ("explain good.yaml", "--request"),
-        ("explain good.yaml --request ftp://a/", "expected an http URL"),
+        ("explain good.yaml --request ftp://a/", "expected an http or https URL"),
         ("explain good.yaml --request /a -H apikey", "expected 'NAME: VALUE'"),
         ("explain good.yaml --request /a --remote here", "invalid value 'here'"),
         ("completions tcsh", "invalid value 'tcsh'"),

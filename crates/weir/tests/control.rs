@@ -91,7 +91,7 @@ fn servers_can_be_switched_off_and_settings_have_their_order() {
     let settings = folder.path().join("s.yaml");
     fs::write(
         &settings,
-        "listen: {http: ['127.0.0.1:0'], metrics: '127.0.0.1:0', status: off}\nmetrics: {path: /file}\n",
+        "listen: {http: ['127.0.0.1:0'], https: [], metrics: '127.0.0.1:0', status: off}\nmetrics: {path: /file}\n",
     )
     .expect("write settings");
     type Case<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], &'a [&'a str]);

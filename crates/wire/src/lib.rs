@@ -8,6 +8,7 @@ pub mod buffer;
 pub mod chunked;
 pub mod date;
 pub mod fields;
+pub mod forwarded;
 pub mod head;
 pub mod method;
 pub mod name;

@@ -3,6 +3,7 @@
 //! They look at the tree rather than at the typed resource, so that they are reported together with everything else
 //! that is wrong with an item.
 
+use super::checks::prepare_checks;
 use crate::diagnostic::Diagnostic;
 use crate::node::{Kind, Node, push_index, push_name, quoted};
 use crate::resource::{Balancer, HashKey, HashOn, NodeHost, SERVICE_PORT, node_from_key};
@@ -10,7 +11,7 @@ use crate::settings::RouterMode;
 use crate::unsupported::{Place, take_out};
 
 /// A time limit that was probably meant in milliseconds.
-const SUSPICIOUS_SECONDS: f64 = 1000.0;
+pub(super) const SUSPICIOUS_SECONDS: f64 = 1000.0;
 
 /// Takes null fields away, with a warning each: null is no value. For `plugins` it is an empty mapping.
 pub(super) fn drop_nulls(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
@@ -158,6 +159,9 @@ pub(crate) fn prepare_upstream(node: &mut Node, path: &str, found: &mut Vec<Diag
         _ => {}
     }
     check_timeout(node, path, found);
+    if let Some(checks) = node.get_mut("checks") {
+        prepare_checks(checks, &field(path, "checks"), found);
+    }
     if let Some(tls) = node.get_mut("tls") {
         drop_nulls(tls, &field(path, "tls"), found);
     }

@@ -52,7 +52,8 @@ pub struct Ssl {
     #[schemars(length(min = 128, max = 65536))]
     pub cert: String,
     /// Its private key in PEM: PKCS#8, PKCS#1 or SEC1.
-    #[schemars(length(min = 128, max = 65536))]
+    // APISIX asks for 128 characters, which the key of an Ed25519 certificate has not.
+    #[schemars(length(min = 64, max = 65536))]
     pub key: Secret,
     /// Further certificates for the same names, such as an ECDSA one beside an RSA one. A client gets the first that it
     /// can use, ECDSA and EdDSA before RSA.
@@ -61,7 +62,7 @@ pub struct Ssl {
     pub certs: Vec<String>,
     /// Their private keys, in the same order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(inner(length(min = 128, max = 65536)))]
+    #[schemars(inner(length(min = 64, max = 65536)))]
     pub keys: Vec<Secret>,
     /// What is asked of clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,7 +86,7 @@ pub enum SslType {
     /// To clients, by the name they ask for.
     #[default]
     Server,
-    /// To upstreams that name it in `tls.client_cert_id`.
+    /// To the nodes of upstreams that name it.
     Client,
 }
 

@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Balancer, HashOn, Id, Labels, Origin, Secret};
+use super::{Balancer, Checks, HashOn, Id, Labels, Origin, Secret};
 use crate::node::Node;
 
 /// Where requests go: nodes and how to speak to them.
@@ -75,6 +75,9 @@ pub struct Upstream {
     /// Idle connections that are kept for further requests.
     #[serde(default)]
     pub keepalive_pool: KeepalivePool,
+    /// How the health of its nodes is found out; see [health checks](health-checks.md). Unset: it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checks: Option<Checks>,
     /// Where it stood.
     #[serde(skip)]
     pub origin: Origin,
@@ -125,7 +128,7 @@ pub enum PassHost {
 }
 
 /// A host, with or without a port, for requests to the upstream.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(transparent)]
 pub struct UpstreamHost(String);
 
@@ -473,17 +476,17 @@ impl JsonSchema for Nodes {
 }
 
 /// Seconds as a number, decimals allowed.
-mod seconds {
+pub(super) mod seconds {
     use super::*;
 
-    pub(super) fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(in crate::resource) fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         match value.subsec_nanos() {
             0 => serializer.serialize_u64(value.as_secs()),
             _ => serializer.serialize_f64(value.as_secs_f64()),
         }
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    pub(in crate::resource) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         let number = f64::deserialize(deserializer)?;
         Duration::try_from_secs_f64(number)
             .map_err(|_| D::Error::invalid_value(Unexpected::Float(number), &"a number of seconds"))

@@ -111,7 +111,12 @@ fn limits() -> Vec<Limit> {
             json!([{}, {"size": 1, "idle_timeout": 0, "requests": 1}, {"idle_timeout": 0.5}]),
             json!([{"size": 0}, {"requests": 0}, {"idle_timeout": -1}, {"sizes": 1}, 5]),
         ),
-        limit("upstreams", "checks", json!([]), json!([{}, {"active": {}}])),
+        limit(
+            "upstreams",
+            "checks",
+            json!([{"active": {}}, {"active": {}, "passive": {}}]),
+            json!([{}, {"passive": {}}, {"active": {}, "passives": {}}, {"active": 1}, [], 5]),
+        ),
         limit(
             "upstreams",
             "tls",
@@ -126,7 +131,7 @@ fn limits() -> Vec<Limit> {
             json!(["", "a*", "*a.test", "a b", "http://a", 5]),
         ),
         limit("ssls", "cert", json!([pem(128), pem(65536)]), json!([pem(127), pem(65537), "/etc/ssl/a.pem", 5])),
-        limit("ssls", "key", json!([pem(128)]), json!([pem(127), "key.pem", 5])),
+        limit("ssls", "key", json!([pem(64)]), json!([pem(63), "key.pem", 5])),
         limit("ssls", "certs", json!([[]]), json!([[pem(128)], [5], 5])),
         limit("ssls", "type", json!(["server", "client"]), json!(["both", 1])),
         limit("ssls", "status", json!([0, 1]), json!([2, true])),
@@ -416,7 +421,7 @@ fn an_upstream_inside_a_plugin_is_read_alone() {
     assert_eq!((upstream.nodes[0].port, &upstream.nodes[0].host), (80, &NodeHost::Name("a".into())));
     let errors = read("nodes: {'a:0': 1}\nchecks: {}\nretries: x").expect_err("three faults");
     let paths: Vec<&str> = errors.iter().map(|error| error.path.as_str()).collect();
-    assert_eq!(paths, ["checks", "nodes[\"a:0\"]", "retries"]);
+    assert_eq!(paths, ["nodes[\"a:0\"]", "checks", "retries"]);
 }
 
 #[test]

@@ -34,6 +34,8 @@ struct Entry {
 pub(super) struct Found<'a> {
     pub(super) who: ConsumerMatch,
     pub(super) secret: &'a [u8],
+    /// Which it was to be inserted, from 0.
+    pub(super) at: usize,
 }
 
 /// Why a credential was not taken in.
@@ -75,10 +77,15 @@ impl CredentialTable {
 
     /// The credential with this name.
     pub(super) fn find(&self, name: &[u8]) -> Option<Found<'_>> {
-        let entry = self.entries.get(self.position(self.seed.hash_one(name), name)?)?;
+        self.get(self.position(self.seed.hash_one(name), name)?)
+    }
+
+    /// The credential that was the n-th to be inserted.
+    pub(super) fn get(&self, at: usize) -> Option<Found<'_>> {
+        let entry = self.entries.get(at)?;
         let start = entry.start as usize + entry.name_len as usize;
         let secret = self.texts.get(start..start + entry.secret_len as usize)?;
-        Some(Found { who: entry.who, secret })
+        Some(Found { who: entry.who, secret, at })
     }
 
     fn position(&self, hash: u64, name: &[u8]) -> Option<usize> {

@@ -12,7 +12,7 @@ use weir_expr::Template;
 use weir_plugin::{BuildCx, Define, Flow, Invalid, LocalFuture, Phases, Plugin, RequestCx};
 use weir_wire::name::Known;
 
-use crate::fields::{FieldTemplate, FieldsConf};
+use crate::fields::{AnswerFields, FieldsConf};
 use shape::Shape;
 
 /// The definition.
@@ -92,14 +92,14 @@ response_headers:
     fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
         conf.check_content_type()?;
         let fields = conf.fields()?;
-        let own_type = fields.iter().any(|field| field.name.id() == Known::ContentType);
+        let own_type = fields.has(Known::ContentType);
         Ok(Arc::new(Mocked {
             status: conf.response_status,
             delay: Duration::from_secs(conf.delay.into()),
             body: conf.body()?,
             mock_by: conf.with_mock_header.then(|| cx.product.as_bytes().into()),
             content_type: (!own_type).then(|| conf.content_type.into_bytes().into()),
-            fields: fields.into(),
+            fields,
         }))
     }
 }
@@ -122,8 +122,8 @@ impl Conf {
         Ok(())
     }
 
-    fn fields(&self) -> Result<Vec<FieldTemplate>, Invalid> {
-        self.response_headers.as_ref().map_or(Ok(Vec::new()), |fields| fields.compile("response_headers", false))
+    fn fields(&self) -> Result<AnswerFields, Invalid> {
+        AnswerFields::compile(self.response_headers.as_ref(), "response_headers")
     }
 
     fn body(&self) -> Result<Body, Invalid> {
@@ -154,7 +154,7 @@ struct Mocked {
     body: Body,
     content_type: Option<Box<[u8]>>,
     mock_by: Option<Box<[u8]>>,
-    fields: Box<[FieldTemplate]>,
+    fields: AnswerFields,
 }
 
 #[derive(Debug)]
@@ -181,13 +181,7 @@ impl Plugin for Mocked {
 impl Mocked {
     fn answer(&self, cx: &mut RequestCx<'_>) -> Flow {
         let mut room = cx.take_scratch();
-        // Variables are read before the answer begins, so that none of them means the answer itself.
-        let mut ends = 0;
-        for field in &self.fields {
-            field.value.render(cx.source(), &mut room);
-            room.push(END);
-            ends = room.len();
-        }
+        let ends = self.fields.render(cx.source(), &mut room);
         match &self.body {
             Body::Template(template) => template.render(cx.source(), &mut room),
             Body::Json(shape) => shape.write_json(&mut room),
@@ -201,10 +195,7 @@ impl Mocked {
         if let Some(by) = &self.mock_by {
             answer = answer.field("x-mock-by", by);
         }
-        let values = room.get(..ends).unwrap_or_default().split(|b| *b == END);
-        for (field, value) in self.fields.iter().zip(values) {
-            answer = answer.field(std::str::from_utf8(field.name.text()).unwrap_or_default(), value);
-        }
+        answer = self.fields.add_to(answer, room.get(..ends).unwrap_or_default());
         let body = match &self.body {
             Body::Fixed(body) => body,
             _ => room.get(ends..).unwrap_or_default(),
@@ -214,6 +205,3 @@ impl Mocked {
         flow
     }
 }
-
-/// Ends a value in scratch memory; no field value holds it (RFC 9110 section 5.5).
-const END: u8 = b'\n';

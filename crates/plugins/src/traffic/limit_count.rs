@@ -13,6 +13,7 @@ use weir_expr::{Template, Value, Variable};
 use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 use weir_wire::name::FieldName;
 
+use crate::rejection;
 use amount::{Amount, AmountConf, Resolved};
 use counter::{Counter, MAX_COUNT, MAX_WINDOW, Quota, Taken, WindowKind};
 pub use table::limit_keys;
@@ -228,7 +229,7 @@ rejected_msg: too many requests
             limits,
             state: cx.states.get_or_create(&state_key, || State::new(cx.limit_keys)),
             code: conf.rejected_code,
-            body: rejection(&conf),
+            body: rejection::error_msg(conf.rejected_code, conf.rejected_msg.as_deref()),
             degrade: conf.allow_degradation,
             show: conf.show_limit_quota_header,
         }))
@@ -324,16 +325,6 @@ fn variable(key: &str) -> Result<Variable, Invalid> {
         return Err(Invalid::new("key", message));
     }
     Variable::parse(key).map_err(|error| Invalid::new("key", error.to_string()))
-}
-
-/// APISIX answers with a page of nginx's where there is no message.
-fn rejection(conf: &Conf) -> Vec<u8> {
-    let text = conf.rejected_msg.clone().unwrap_or_else(|| {
-        format!("{} {}", conf.rejected_code, weir_wire::status::reason(conf.rejected_code)).trim_end().to_owned()
-    });
-    let mut body = serde_json::json!({ "error_msg": text }).to_string().into_bytes();
-    body.push(b'\n');
-    body
 }
 
 impl Metadata {

@@ -15,8 +15,8 @@ use weir_wire::name::Known;
 use weir_wire::target::Form;
 
 use super::edits::{Edit, Edits, removed};
-use super::pattern::{Options, compile};
 use crate::fields::FieldsConf;
+use crate::pattern::{Options, compile};
 use replacement::Replacement;
 
 /// The definition.

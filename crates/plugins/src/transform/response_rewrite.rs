@@ -15,8 +15,8 @@ use weir_plugin::{BodyCx, BuildCx, Define, Failure, Flow, Invalid, Mark, Phases,
 use weir_wire::name::Known;
 
 use super::edits::{Edit, Edits, removed};
-use super::pattern::{Options, compile};
 use crate::fields::{FieldTemplate, FieldsConf};
+use crate::pattern::{Options, compile};
 
 /// The definition.
 #[derive(Debug)]

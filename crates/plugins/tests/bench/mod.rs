@@ -15,17 +15,42 @@ pub(crate) struct Bench {
     pub(crate) tables: Arc<Tables>,
 }
 
-/// Consumers by name, each with what `key-auth` and `basic-auth` know of them.
-const CONSUMERS: [(&str, &str, &str); 3] = [
-    ("jack", "{key: jacks}", "{username: jack, password: 'pass:word'}"),
-    ("jill", "{key: 'j&l l'}", "{username: jill, password: secret}"),
-    ("anonymous", "{key: unused}", "{username: anonymous, password: unused}"),
-];
+const CONSUMERS: [&str; 3] = ["jack", "jill", "anonymous"];
+
+/// What an authentication plugin knows of the consumers.
+fn confs_of(plugin: &str) -> Option<[&'static str; 3]> {
+    Some(match plugin {
+        "basic-auth" => [
+            "{username: jack, password: 'pass:word'}",
+            "{username: jill, password: secret}",
+            "{username: anonymous, password: unused}",
+        ],
+        "hmac-auth" => [
+            "{key_id: jacks-id, secret_key: jacks-secret}",
+            "{key_id: jills-id, secret_key: jills-secret}",
+            "{key_id: unused, secret_key: unused}",
+        ],
+        "jwt-auth" => ["{key: jacks, secret: my-secret-key}", JILLS_TOKENS, "{key: unused, secret: unused}"],
+        "key-auth" => ["{key: jacks}", "{key: 'j&l l'}", "{key: unused}"],
+        _ => return None,
+    })
+}
+
+/// The public key of the tokens of ES256 in `cases/jwt-auth.yaml`.
+const JILLS_TOKENS: &str = "\
+key: es
+algorithm: ES256
+public_key: |
+  -----BEGIN PUBLIC KEY-----
+  MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE3k+kKA4HYhLaRdAypEozi7C5KgEm
+  cwH6AOWEWNhzZZk/paquObKwcnKVKOockiuG/HdScfZQ2opSoX/SpZt9Fg==
+  -----END PUBLIC KEY-----
+";
 
 impl Bench {
     pub(crate) fn new() -> Self {
         let mut consumers = Consumers::default();
-        for (name, ..) in CONSUMERS {
+        for name in CONSUMERS {
             let custom_id = (name == "jill").then(|| "id-7".into());
             consumers.push(Consumer { name: Named::from(name), group_id: None, custom_id });
         }
@@ -84,16 +109,14 @@ pub(crate) fn node(yaml: &str) -> Node {
 }
 
 fn credentials(definition: &dyn Definition) -> Option<Credentials> {
-    let confs: Vec<(usize, Node)> = match definition.name() {
-        "key-auth" => CONSUMERS.iter().map(|(_, key, _)| node(key)).enumerate().collect(),
-        "basic-auth" => CONSUMERS.iter().map(|(.., basic)| node(basic)).enumerate().collect(),
-        _ => return None,
-    };
-    let entries: Vec<(ConsumerMatch, &str, &Node)> = confs
+    let confs = confs_of(definition.name())?.map(node);
+    let entries: Vec<(ConsumerMatch, &str, &Node)> = CONSUMERS
         .iter()
-        .map(|(n, conf)| {
-            let credential = (CONSUMERS[*n].0 == "jill").then_some(0);
-            (ConsumerMatch { consumer: *n as u32, credential }, CONSUMERS[*n].0, conf)
+        .zip(&confs)
+        .enumerate()
+        .map(|(n, (name, conf))| {
+            let credential = (*name == "jill").then_some(0);
+            (ConsumerMatch { consumer: n as u32, credential }, *name, conf)
         })
         .collect();
     Some(definition.credentials(&entries).unwrap_or_else(|(_, error)| panic!("{error}")))

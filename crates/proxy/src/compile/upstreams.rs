@@ -1,19 +1,24 @@
 //! Upstreams: each compiled once, however many routes use it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use weir_config::{Diagnostic, Document, HashKey, Id, NodeAddr, NodeHost, Origin, PassHost, Scheme, Service, Timeout};
+use weir_config::{
+    Checks, Diagnostic, Document, HashKey, Id, NodeAddr, NodeHost, Origin, PassHost, Scheme, Service, Timeout,
+};
 
 use super::certificates::Certificates;
 use crate::upstream::balance::{Balancer, MAX_NODES};
 use crate::upstream::endpoint::Endpoints;
+use crate::upstream::health::HealthTable;
 use crate::upstream::pool::Keepalive;
-use crate::upstream::{Node, PassHost as CompiledHost, Timeouts, Upstream};
+use crate::upstream::{Checked, Node, PassHost as CompiledHost, Timeouts, Upstream};
 
 /// The upstreams of a configuration.
 pub(super) struct Upstreams<'d> {
     endpoints: &'d Endpoints,
+    health: &'d HealthTable,
     certificates: &'d Certificates,
     document: &'d Document,
     by_id: HashMap<&'d Id, &'d weir_config::Upstream>,
@@ -29,9 +34,14 @@ enum Place<'d> {
 }
 
 impl<'d> Upstreams<'d> {
-    pub(super) fn new(endpoints: &'d Endpoints, certificates: &'d Certificates, document: &'d Document) -> Self {
+    pub(super) fn new(
+        endpoints: &'d Endpoints,
+        health: &'d HealthTable,
+        certificates: &'d Certificates,
+        document: &'d Document,
+    ) -> Self {
         let by_id = document.upstreams.iter().map(|u| (&u.id, u)).collect();
-        Self { endpoints, certificates, document, by_id, placed: HashMap::new(), compiled: Vec::new() }
+        Self { endpoints, health, certificates, document, by_id, placed: HashMap::new(), compiled: Vec::new() }
     }
 
     /// Where a route's upstream is: its own, else its service's.
@@ -48,7 +58,7 @@ impl<'d> Upstreams<'d> {
             ..fault.under(&format!("{}.upstream", origin.path))
         };
         if let Some(upstream) = &route.upstream {
-            return self.put(upstream).map(Some).map_err(|fault| inline(&route.origin, fault));
+            return self.put(upstream, "routes", &route.id).map(Some).map_err(|fault| inline(&route.origin, fault));
         }
         if let Some(id) = &route.upstream_id {
             return self.by_id(id);
@@ -58,7 +68,8 @@ impl<'d> Upstreams<'d> {
             if let Some(found) = self.placed.get(&Place::Service(&service.id)) {
                 return Ok(Some(*found));
             }
-            let position = self.put(upstream).map_err(|fault| inline(&service.origin, fault))?;
+            let position =
+                self.put(upstream, "services", &service.id).map_err(|fault| inline(&service.origin, fault))?;
             self.placed.insert(Place::Service(&service.id), position);
             return Ok(Some(position));
         }
@@ -70,22 +81,27 @@ impl<'d> Upstreams<'d> {
             return Ok(Some(*found));
         }
         let Some(upstream) = self.by_id.get(id).copied() else { return Ok(None) };
-        let position = self.put(upstream).map_err(|fault| fault.under(&upstream.origin.path))?;
+        let position = self.put(upstream, "upstreams", id).map_err(|fault| fault.under(&upstream.origin.path))?;
         self.placed.insert(Place::Upstream(id), position);
         Ok(Some(position))
     }
 
-    fn put(&mut self, upstream: &weir_config::Upstream) -> Result<u32, Diagnostic> {
+    /// Compiles an upstream; `kind` and `id` are those of the item it is written in.
+    fn put(&mut self, upstream: &weir_config::Upstream, kind: &'static str, id: &Id) -> Result<u32, Diagnostic> {
         let tls = self.certificates.setup(upstream, self.document)?;
+        let checked =
+            upstream.checks.clone().map(|checks| Checked { kind, id: id.as_str().into(), checks: Arc::new(checks) });
         let nodes: Box<[Node]> = upstream
             .nodes
             .0
             .iter()
-            .map(|addr| Node {
-                endpoint: self.endpoints.get(addr, tls.as_ref()),
-                host: host_of(addr, upstream.scheme).into_bytes().into(),
-                weight: addr.weight,
-                priority: addr.priority,
+            .map(|addr| {
+                let endpoint = self.endpoints.get(addr, tls.as_ref());
+                let host = host_of(addr, upstream.scheme);
+                let health = checked
+                    .as_ref()
+                    .map(|c| self.health.get(&endpoint, &c.checks, host_of_checks(upstream, &c.checks, &host)));
+                Node { endpoint, host: host.into_bytes().into(), weight: addr.weight, priority: addr.priority, health }
             })
             .collect();
         if nodes.len() > MAX_NODES {
@@ -114,6 +130,7 @@ impl<'d> Upstreams<'d> {
                 idle_ms: if pool.idle_timeout.is_zero() { u64::MAX } else { millis(pool.idle_timeout) },
                 requests: pool.requests,
             },
+            checked,
             host: match upstream.pass_host {
                 PassHost::Pass => CompiledHost::Pass,
                 PassHost::Node => CompiledHost::Node,
@@ -134,6 +151,12 @@ pub(super) fn timeouts(timeout: &Timeout) -> Timeouts {
 /// Milliseconds, never 0: a time limit always leaves some time.
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+/// The Host of active checks: their own, else what requests bring that have none from a client.
+fn host_of_checks<'a>(upstream: &'a weir_config::Upstream, checks: &'a Checks, node: &'a str) -> &'a str {
+    let rewritten = upstream.upstream_host.as_ref().filter(|_| upstream.pass_host == PassHost::Rewrite);
+    checks.active.host.as_ref().or(rewritten).map_or(node, |host| host.as_str())
 }
 
 /// The Host of `pass_host: node`: without the port where that is the scheme's.

@@ -18,14 +18,14 @@ pub(super) const CLIENT_WENT_AWAY: Reject = Reject::new(499, "client went away")
 /// `timeouts.body` has passed without a byte.
 pub(super) const BODY_LATE: Reject = Reject::new(408, "request body not received in time");
 /// More than a limit allows.
-pub(super) const BODY_TOO_LARGE: Reject = Reject::new(413, "request body too large");
+pub(super) const BODY_TOO_LARGE: Reject = Reject::new(Failure::BODY_TOO_LARGE.status, Failure::BODY_TOO_LARGE.reason);
 
 impl<S: ClientStream> Connection<S> {
     /// Collects the request body, decoded, behind the head, as if it had come with a length: it can be read, thrown
     /// away or sent upstream, also more than once, and what follows it stays.
     pub(super) async fn collect_body(&mut self, x: &mut Exchange) -> Result<(), Reject> {
         let body_ms = self.worker.options.body_ms;
-        let limit = self.worker.options.body_size.min(self.worker.options.buffered_body as u64);
+        let limit = x.body_limit.min(self.worker.options.buffered_body as u64);
         let head = &x.request.head;
         if matches!(head.framing, Framing::Length(n) if n > limit) {
             return Err(BODY_TOO_LARGE);

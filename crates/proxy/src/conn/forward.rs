@@ -97,7 +97,7 @@ impl<S: ClientStream> Connection<S> {
                     failure = ended.failure;
                     end_try(x, &self.worker, failure.status);
                     if failure.side == Side::Upstream {
-                        upstream.observe(config, x, true);
+                        upstream.observe_latency(config, x, true);
                     }
                     if ended.unreachable && upstream.nodes.len() > 1 {
                         aside::set(&self.worker, &config.endpoint, failure.reason, timeouts.connect);
@@ -130,7 +130,7 @@ impl<S: ClientStream> Connection<S> {
         x.upstream.tries.push(Try { addr: None, status: 0, begin, connected: 0, head: 0, end: 0 });
         phases::before_upstream(x, &local.snapshot).map_err(Ended::final_)?;
         let now = self.timer.now();
-        let choice = config.endpoint.choose(now);
+        let choice = config.choose(now);
         let (pools, host) = (&self.worker.pools, head::host_for(x, upstream, config));
         let mut kept = choice.and_then(|c| pools.take(&config.endpoint, c.addr, host, now, &self.worker.recorder));
         loop {
@@ -139,8 +139,9 @@ impl<S: ClientStream> Connection<S> {
                 Some(node) => node,
                 None => self.connect(x, upstream, config, choice, timeouts.connect).await?,
             };
+            let addr = node.addr;
             if let Some(attempt) = x.upstream.tries.last_mut() {
-                attempt.addr = Some(node.addr);
+                attempt.addr = Some(addr);
             }
             x.upstream.node = Some(node.node);
             if !reused {
@@ -153,6 +154,10 @@ impl<S: ClientStream> Connection<S> {
             head::encode(x, &self.worker.options, upstream, config, route.websocket);
             match self.send(x, node, timeouts).await {
                 Err(ended) if reused && ended.stale => {}
+                Err(ended) => {
+                    config.observe_failure(addr, &ended.failure);
+                    return Err(ended);
+                }
                 done => return done,
             }
         }
@@ -334,7 +339,7 @@ impl Upload {
             waits: Waits::Nobody,
             send_ms,
             body_ms: options.body_ms,
-            body_size: options.body_size,
+            body_size: x.body_limit,
             pace: Pace::new(worker),
         }
     }

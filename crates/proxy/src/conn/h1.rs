@@ -8,11 +8,12 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use weir_plugin::{AddrText, Client, Exchange, Failure, Request, RequestCx, Side};
 use weir_telemetry::metrics::{ClientError, ConnectionState};
 use weir_wire::Reject;
-use weir_wire::head::TOO_MANY_FIELDS;
+use weir_wire::head::{Framing, TOO_MANY_FIELDS};
 use weir_wire::method::Method;
 use weir_wire::name::Known;
 use weir_wire::target::Form;
 
+use super::body::BODY_TOO_LARGE;
 use crate::phases::{self, Requests, Verdict};
 use crate::relay;
 use crate::snapshot::Local;
@@ -34,6 +35,9 @@ pub(crate) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
 
     /// Ready when the client has reset the connection, which nobody who waits for an answer does.
     fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// The connection is about to be closed in the middle of an answer: the client must not take it for whole.
+    fn abort(&mut self) {}
 
     /// Whether this request may be served on this connection: its host may ask for a client certificate.
     fn admit(&self, _request: &Request, _hosts: &Hosts) -> Result<(), Reject> {
@@ -97,13 +101,13 @@ pub(crate) async fn serve<S: ClientStream>(stream: S, client: Client, worker: Rc
 }
 
 impl<S: ClientStream> Connection<S> {
-    /// Waits for the first byte of a request; false when none came in time, or the gateway drains.
+    /// Waits for the first byte of a request; false when none came in time, or the drain closes what is idle.
     async fn wait_readable(&self) -> bool {
         poll_fn(|cx| {
             if self.stream.poll_readable(cx).is_ready() {
                 return Poll::Ready(true);
             }
-            if self.timer.poll_expired(cx).is_ready() || self.worker.is_draining() {
+            if self.timer.poll_expired(cx).is_ready() || self.worker.closes_idle() {
                 return Poll::Ready(false);
             }
             Poll::Pending
@@ -144,6 +148,7 @@ impl<S: ClientStream> Connection<S> {
         self.client.requests += 1;
         x.client = self.client;
         x.received = x.request.head.len as u64;
+        x.body_limit = self.worker.options.body_size;
         if let Err(reject) = self.accept_head(x) {
             return self.refuse(x, reject).await;
         }
@@ -223,11 +228,6 @@ impl<S: ClientStream> Connection<S> {
         if x.request.form() == Form::Asterisk && x.request.method() != Method::Options {
             return Err(Reject::bad("asterisk target without OPTIONS"));
         }
-        if let weir_wire::head::Framing::Length(n) = x.request.head.framing
-            && n > options.body_size
-        {
-            return Err(Reject::new(413, "request body too large"));
-        }
         if let Some(real_ip) = &options.real_ip {
             let fields = &x.request.head.fields;
             let base = x.request.buffer.bytes();
@@ -285,6 +285,7 @@ impl<S: ClientStream> Connection<S> {
             verdict = next.unwrap_or_else(|| requests.run(x, snapshot));
         }
         match verdict {
+            Verdict::Forward(_) if is_too_long(x) => self.fail_body(x, local, BODY_TOO_LARGE).await,
             Verdict::Forward(route) => match route.upstream.and_then(|u| snapshot.upstreams.get(u as usize)) {
                 Some(upstream) => self.forward(x, local, route, upstream).await,
                 None => {
@@ -293,6 +294,7 @@ impl<S: ClientStream> Connection<S> {
                 }
             },
             Verdict::Answered => self.send_reply(x, local).await,
+            Verdict::Failed(Failure::BODY_TOO_LARGE) => self.fail_body(x, local, BODY_TOO_LARGE).await,
             Verdict::Failed(failure) => self.fail(x, local, failure).await,
             // The loop above ends only otherwise.
             Verdict::Suspended(_) | Verdict::AwaitsBody(_) => Next::Close,
@@ -399,6 +401,11 @@ impl<S: ClientStream> Connection<S> {
         })
         .await;
     }
+}
+
+/// Whether more is announced than the body may have, now that every plugin has had its say about that.
+fn is_too_long(x: &Exchange) -> bool {
+    matches!(x.request.head.framing, Framing::Length(n) if n > x.body_limit)
 }
 
 fn client_error(reject: Reject) -> ClientError {

@@ -51,7 +51,7 @@ impl Session for UnbufferedClientConnection {
 ///
 /// A write that is `Pending` has taken its bytes: it has to be repeated with the same ones, as everybody does who
 /// waits for it to be done.
-pub(crate) struct TlsStream<C> {
+pub(crate) struct TlsStream<C: Session> {
     socket: Socket,
     session: Box<C>,
     /// The beginning of what cannot be processed yet.
@@ -65,11 +65,11 @@ pub(crate) struct TlsStream<C> {
     accepted: usize,
     /// The peer has said that it sends no more.
     ended: bool,
-    /// Neither side can go on.
+    /// Nothing more is encrypted: after an error, or the end that the peer was told.
     failed: bool,
 }
 
-impl<C> std::fmt::Debug for TlsStream<C> {
+impl<C: Session> std::fmt::Debug for TlsStream<C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TlsStream").field("socket", &self.socket).finish_non_exhaustive()
     }
@@ -246,12 +246,32 @@ impl<C: Session> TlsStream<C> {
         }
     }
 
-    /// After an error the session has an alert to send.
+    /// After an error the session has an alert to send, behind what it had to send before.
     fn collect_alert(&mut self, rest: &mut [u8]) {
         self.failed = true;
-        if let Ok(ConnectionState::EncodeTlsData(mut data)) = self.session.process(rest).state {
-            // Without room for the alert the connection just closes.
-            let _ = encode(&mut data, &mut self.outgoing);
+        while let Ok(ConnectionState::EncodeTlsData(mut data)) = self.session.process(rest).state {
+            if encode(&mut data, &mut self.outgoing).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// No more is sent, and the peer is not told that this is the end: what it got so far is not whole.
+    pub(crate) fn abort(&mut self) {
+        self.failed = true;
+    }
+
+    /// Puts the alert that says that no more will be sent behind what is to be sent (RFC 8446 section 6.1).
+    fn queue_close(&mut self) {
+        if std::mem::replace(&mut self.failed, true) {
+            return;
+        }
+        let mut pending = std::mem::take(&mut self.pending);
+        if let Ok(ConnectionState::WriteTraffic(mut traffic)) = self.session.process(&mut pending).state {
+            let mut alert = [0; 64];
+            if let Ok(n) = traffic.queue_close_notify(&mut alert) {
+                self.outgoing.extend_from_slice(alert.get(..n).unwrap_or_default());
+            }
         }
     }
 
@@ -360,6 +380,19 @@ fn encode<Data>(data: &mut rustls::unbuffered::EncodeTlsData<'_, Data>, outgoing
     }
 }
 
+impl<C: Session> Drop for TlsStream<C> {
+    /// Tells the peer, if it can be told at once.
+    fn drop(&mut self) {
+        if self.outgoing.is_empty() && !std::thread::panicking() {
+            self.queue_close();
+            if !self.outgoing.is_empty() {
+                let mut cx = Context::from_waker(std::task::Waker::noop());
+                let _ = self.poll_send(&mut cx);
+            }
+        }
+    }
+}
+
 impl<C: Session> AsyncRead for TlsStream<C> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, reader: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
@@ -439,16 +472,7 @@ impl<C: Session> AsyncWrite for TlsStream<C> {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         ready!(this.poll_send(cx))?;
-        if !this.failed {
-            let mut pending = std::mem::take(&mut this.pending);
-            if let Ok(ConnectionState::WriteTraffic(mut traffic)) = this.session.process(&mut pending).state {
-                let mut notify = [0; 64];
-                if let Ok(n) = traffic.queue_close_notify(&mut notify) {
-                    this.outgoing.extend_from_slice(notify.get(..n).unwrap_or_default());
-                }
-            }
-            this.failed = true;
-        }
+        this.queue_close();
         ready!(this.poll_send(cx))?;
         Pin::new(&mut this.socket).poll_shutdown(cx)
     }

@@ -88,14 +88,20 @@ impl Addresses {
         self.all.get(position).map(|a| a.place.addr)
     }
 
-    /// Whose turn it is. Addresses set aside are passed over while there is another one.
-    pub(crate) fn turn(&self, now_ms: u64) -> Option<usize> {
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = SocketAddr> {
+        self.all.iter().map(|a| a.place.addr)
+    }
+
+    /// Whose turn it is. Addresses that are set aside or not `usable` are passed over while there is another one.
+    pub(crate) fn turn(&self, now_ms: u64, usable: impl Fn(SocketAddr) -> bool) -> Option<usize> {
+        let free = |at: &usize| !self.is_aside(*at, now_ms) && self.at(*at).is_some_and(&usable);
         let mut first = None;
         for group in &self.groups {
             let start = usize::from(group.turns.pick(|_| true)?);
             let turn = (0..group.len).map(|step| group.from + (start + step) % group.len);
             first = first.or(Some(group.from + start));
-            if let Some(free) = turn.into_iter().find(|at| !self.is_aside(*at, now_ms)) {
+            if let Some(free) = turn.into_iter().find(free) {
                 return Some(free);
             }
         }
@@ -104,7 +110,12 @@ impl Addresses {
 
     /// Which one to connect to when those at `tried` are not connected yet: of the best priority, in the order after
     /// the last, and of the other family where there is one (RFC 8305 section 4).
-    pub(crate) fn next_after(&self, tried: &[usize], now_ms: u64) -> Option<usize> {
+    pub(crate) fn next_after(
+        &self,
+        tried: &[usize],
+        now_ms: u64,
+        usable: impl Fn(SocketAddr) -> bool,
+    ) -> Option<usize> {
         let last = *tried.last()?;
         if tried.len() >= MAX_TRIED {
             return None;
@@ -114,7 +125,8 @@ impl Addresses {
         (1..len).map(|step| (last + step) % len).filter(|at| !tried.contains(at)).min_by_key(|at| {
             let place = self.all.get(*at).map(|a| a.place);
             let same_family = place.is_some_and(|p| p.addr.is_ipv4() == family);
-            (self.is_aside(*at, now_ms), place.map(|p| p.priority), same_family)
+            let passed = self.is_aside(*at, now_ms) || !place.is_some_and(|p| usable(p.addr));
+            (passed, place.map(|p| p.priority), same_family)
         })
     }
 
@@ -143,7 +155,7 @@ mod tests {
     fn turns(addresses: &Addresses, n: usize, now_ms: u64) -> BTreeMap<String, usize> {
         let mut seen = BTreeMap::new();
         for _ in 0..n {
-            let addr = addresses.turn(now_ms).and_then(|at| addresses.at(at)).unwrap();
+            let addr = addresses.turn(now_ms, |_| true).and_then(|at| addresses.at(at)).unwrap();
             *seen.entry(addr.to_string()).or_default() += 1;
         }
         seen
@@ -172,7 +184,11 @@ mod tests {
         assert_eq!(turns(&addresses, 8, 101), counts(&[("10.0.0.3:1", 8)]));
         addresses.set_aside(2, 100);
         assert_eq!(turns(&addresses, 8, 101), counts(&[("10.0.0.1:1", 6), ("10.0.0.2:1", 2)]), "all aside: as if none");
-        assert_eq!(turns(&addresses, 4, 100 + ASIDE_MS), counts(&[("10.0.0.1:1", 3), ("10.0.0.2:1", 1)]));
+        let later = 100 + ASIDE_MS;
+        let first: SocketAddr = "10.0.0.1:1".parse().unwrap();
+        assert_eq!(addresses.turn(later, |addr| addr != first), Some(1));
+        assert!(addresses.turn(later, |_| false).is_some(), "none usable: as if all were");
+        assert_eq!(turns(&addresses, 4, later), counts(&[("10.0.0.1:1", 3), ("10.0.0.2:1", 1)]));
     }
 
     #[test]
@@ -194,7 +210,7 @@ mod tests {
         );
         for first in 0..addresses.len() {
             let mut tried = vec![first];
-            while let Some(next) = addresses.next_after(&tried, 0) {
+            while let Some(next) = addresses.next_after(&tried, 0, |_| true) {
                 tried.push(next);
             }
             let found: Vec<SocketAddr> = tried.iter().filter_map(|at| addresses.at(*at)).collect();
@@ -203,11 +219,11 @@ mod tests {
         }
         addresses.set_aside(2, 0);
         addresses.set_aside(3, 0);
-        assert_eq!(addresses.next_after(&[0], 1), Some(1), "an address set aside is not gone back to early");
+        assert_eq!(addresses.next_after(&[0], 1, |_| true), Some(1), "an address set aside is not gone back to early");
 
         let ranked =
             Addresses::new(vec![place(0, 1, "10.0.0.1:1"), place(0, 1, "10.0.0.2:1"), place(5, 1, "[::1]:1")], None);
-        assert_eq!(ranked.next_after(&[0], 0), Some(1), "the priority goes before the family");
+        assert_eq!(ranked.next_after(&[0], 0, |_| true), Some(1), "the priority goes before the family");
     }
 
     #[test]
@@ -220,7 +236,7 @@ mod tests {
         let addresses = Addresses::new(many.collect(), None);
         assert_eq!(addresses.len(), MAX_ADDRESSES);
         let tried: Vec<usize> = (0..MAX_TRIED).collect();
-        assert_eq!(addresses.next_after(&tried, 0), None);
-        assert_eq!(Addresses::new(Vec::new(), None).turn(0), None);
+        assert_eq!(addresses.next_after(&tried, 0, |_| true), None);
+        assert_eq!(Addresses::new(Vec::new(), None).turn(0, |_| true), None);
     }
 }

@@ -112,7 +112,7 @@ impl Watch {
 
     /// Whether one of its addresses takes a connection and does not close it at once.
     async fn takes_connections(&self, endpoint: &Endpoint) -> bool {
-        for addr in endpoint.some_addresses(self.worker.timers.now()) {
+        for addr in endpoint.all_addrs() {
             let Ok(stream) = Socket::begin_connect(addr) else { continue };
             let connected = poll_fn(|cx| stream.poll_connected(cx));
             if let Ok(Ok(())) = tokio::time::timeout(self.limit, connected).await {

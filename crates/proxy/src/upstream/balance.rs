@@ -149,7 +149,7 @@ impl Upstream {
     }
 
     /// Takes in how long the last try took, to its response or its failure, where it is balanced by that.
-    pub(crate) fn observe(&self, node: &Node, x: &Exchange, failed: bool) {
+    pub(crate) fn observe_latency(&self, node: &Node, x: &Exchange, failed: bool) {
         if self.balancer.is_timed()
             && let Some(attempt) = x.upstream.tries.last()
         {
@@ -199,6 +199,7 @@ mod tests {
             host: Box::default(),
             weight: addr.weight,
             priority: addr.priority,
+            health: None,
         };
         let key = HashKey::new(HashOn::Vars, Some("remote_addr")).unwrap();
         Upstream {
@@ -209,6 +210,7 @@ mod tests {
             timeouts: Timeouts { connect: 1, send: 1, read: 1 },
             keepalive: Keepalive { size: 1, idle_ms: 1, requests: 1 },
             host: PassHost::Pass,
+            checked: None,
         }
     }
 

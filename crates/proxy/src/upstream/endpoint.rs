@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use arc_swap::ArcSwapOption;
 use weir_config::{NodeAddr, NodeHost};
 
-use super::addresses::{Addresses, MAX_TRIED, Place};
+use super::addresses::{Addresses, Place};
 use super::aside::Aside;
 use super::load::Load;
 use crate::tls::client::{Setup, SetupKey};
@@ -51,26 +51,23 @@ pub(crate) struct Choice {
 }
 
 impl Endpoint {
-    /// The address whose turn it is; `None` when a name has none yet.
-    pub(crate) fn choose(&self, now_ms: u64) -> Option<Choice> {
+    /// The address whose turn it is, one that is `usable` where there is such; `None` when a name has none yet.
+    pub(crate) fn choose(&self, now_ms: u64, usable: impl Fn(SocketAddr) -> bool) -> Option<Choice> {
         if let NodeHost::Ip(ip) = self.host {
             return Some(Choice { addr: SocketAddr::new(ip, self.port), position: None });
         }
         let addresses = self.addresses.load();
         let addresses = addresses.as_ref()?;
-        let turn = addresses.turn(now_ms)?;
+        let turn = addresses.turn(now_ms, usable)?;
         Some(Choice { addr: addresses.at(turn)?, position: (addresses.len() > 1).then_some(turn) })
     }
 
-    /// The addresses that are connected to in one try, from the one whose turn it is.
-    pub(crate) fn some_addresses(&self, now_ms: u64) -> impl Iterator<Item = SocketAddr> {
-        let choice = self.choose(now_ms);
-        let others = choice.and_then(|choice| Some((self.addresses()?, choice.position?)));
-        let others = others.into_iter().flat_map(|(addresses, turn)| {
-            let len = addresses.len();
-            (1..len.min(MAX_TRIED)).filter_map(move |step| addresses.at((turn + step) % len))
-        });
-        choice.map(|choice| choice.addr).into_iter().chain(others)
+    /// All addresses there are now.
+    pub(crate) fn all_addrs(&self) -> Vec<SocketAddr> {
+        match self.host {
+            NodeHost::Ip(ip) => vec![SocketAddr::new(ip, self.port)],
+            NodeHost::Name(_) => self.addresses.load().as_ref().map(|all| all.iter().collect()).unwrap_or_default(),
+        }
     }
 
     /// The addresses of a name.

@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,11 +14,17 @@ use super::Target;
 pub(super) struct Sink<W = File> {
     target: Target,
     file: W,
+    /// Most bytes of one write of several lines.
+    most: usize,
     /// The last line in the file lacks its end.
     torn: bool,
     /// The last batch could not be written.
     failing: bool,
 }
+
+/// A pipe takes so many bytes in one piece (POSIX asks for 512, Linux's `PIPE_BUF` is this). Of more, another process
+/// that writes to it, such as the one that an upgrade has started, may put its own lines into the middle.
+const PIPE: usize = 4096;
 
 /// How long to wait for a target that was set to non-blocking and is full.
 const RETRY: Duration = Duration::from_millis(10);
@@ -29,7 +36,8 @@ impl Sink {
             Target::Stdout => File::from(io::stdout().as_fd().try_clone_to_owned()?),
             Target::File(path) => append_to(path)?,
         };
-        Ok(Self { target, file, torn: false, failing: false })
+        let most = if file.metadata()?.file_type().is_fifo() { PIPE } else { usize::MAX };
+        Ok(Self { target, file, most, torn: false, failing: false })
     }
 
     pub(super) fn reopen(&mut self) -> io::Result<()> {
@@ -85,7 +93,7 @@ impl<W: Write> Sink<W> {
     fn write_all(&mut self, bytes: &[u8]) -> (usize, io::Result<()>) {
         let mut written = 0;
         while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
-            match self.file.write(rest) {
+            match self.file.write(whole_lines(rest, self.most)) {
                 Ok(0) => return (written, Err(ErrorKind::WriteZero.into())),
                 Ok(count) => written += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -96,6 +104,14 @@ impl<W: Write> Sink<W> {
         }
         (written, Ok(()))
     }
+}
+
+/// As many lines as fit into `most` bytes, but one at least.
+fn whole_lines(bytes: &[u8], most: usize) -> &[u8] {
+    let Some((head, tail)) = bytes.split_at_checked(most) else { return bytes };
+    let end = |within: &[u8]| within.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1);
+    let first = || tail.iter().position(|byte| *byte == b'\n').map(|at| most + at + 1);
+    end(head).or_else(first).and_then(|len| bytes.get(..len)).unwrap_or(bytes)
 }
 
 #[cfg(test)]
@@ -138,12 +154,28 @@ mod tests {
         ];
         for (batches, content) in cases {
             let file = Disk::default();
-            let mut sink = Sink { target: Target::Stdout, file, torn: false, failing: false };
+            let mut sink = Sink { target: Target::Stdout, file, most: usize::MAX, torn: false, failing: false };
             for (room, batch, lost) in batches {
                 sink.file.room += room;
                 assert_eq!(sink.write(batch.as_bytes()), *lost, "{batch:?} of {batches:?}");
             }
             assert_eq!(String::from_utf8_lossy(&sink.file.content), content, "{batches:?}");
+        }
+    }
+
+    #[test]
+    fn a_pipe_gets_whole_lines() {
+        for (bytes, most, piece) in [
+            ("a\nb\nc\n", 10, "a\nb\nc\n"),
+            ("a\nb\nc\n", 6, "a\nb\nc\n"),
+            ("a\nb\nc\n", 5, "a\nb\n"),
+            ("a\nb\nc\n", 4, "a\nb\n"),
+            ("long line\nb\n", 4, "long line\n"),
+            ("long line\n", 4, "long line\n"),
+            ("no end", 4, "no end"),
+        ] {
+            let found = whole_lines(bytes.as_bytes(), most);
+            assert_eq!(String::from_utf8_lossy(found), piece, "{bytes:?} by {most}");
         }
     }
 }

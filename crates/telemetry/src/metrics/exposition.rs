@@ -10,7 +10,7 @@ use super::label::{Label, Labels};
 use super::process::Process;
 use super::recorder::{ClientError, ConnectionState, Counters, UpstreamState};
 use super::series::{BUCKETS_MS, Cell, HistogramTotals, HttpSeries, TrafficKey, TrafficTotals};
-use super::{MetricTypes, Metrics};
+use super::{MetricTypes, Metrics, UpstreamStatus};
 
 /// The metrics of one moment, ready to be written.
 ///
@@ -28,6 +28,7 @@ pub struct Scrape {
     metrics: Arc<Metrics>,
     traffic: Vec<(TrafficKey, TrafficTotals)>,
     statuses: Vec<(HttpSeries, u64)>,
+    upstreams: Arc<[UpstreamStatus]>,
     next: Part,
 }
 
@@ -37,6 +38,7 @@ enum Part {
     Bandwidth(usize),
     Latency(usize),
     Status(usize),
+    Upstream(usize),
     Rest,
     End,
 }
@@ -61,7 +63,8 @@ impl Scrape {
         traffic.sort_unstable_by_key(|(key, _)| *key);
         let mut statuses: Vec<_> = statuses.into_iter().collect();
         statuses.sort_unstable_by_key(|(series, _)| *series);
-        Self { metrics, traffic, statuses, next: Part::Bandwidth(0) }
+        let upstreams = metrics.upstream_status();
+        Self { metrics, traffic, statuses, upstreams, next: Part::Bandwidth(0) }
     }
 
     /// Appends up to about 64 KiB of the page to `out`. Returns false, having appended nothing, at the end.
@@ -108,6 +111,16 @@ impl Scrape {
                     }
                     page.status(out, series, *answers);
                     Part::Status(index + 1)
+                }
+                None => Part::Upstream(0),
+            },
+            Part::Upstream(index) => match self.upstreams.get(index) {
+                Some(series) => {
+                    if index == 0 {
+                        header(out, "apisix_upstream_status", "gauge", "Upstream status from health check");
+                    }
+                    series.write(out);
+                    Part::Upstream(index + 1)
                 }
                 None => Part::Rest,
             },
@@ -349,13 +362,13 @@ fn labelled(out: &mut String, name: &str, label: &str, text: &str, number: impl 
     value(out, number);
 }
 
-fn value(out: &mut String, number: impl std::fmt::Display) {
+pub(super) fn value(out: &mut String, number: impl std::fmt::Display) {
     // Writing to a String cannot fail.
     let _ = writeln!(out, " {number}");
 }
 
 /// A label value in quotes: backslash, quote and line feed are escaped, everything else stands as it is.
-fn quoted(out: &mut String, text: &str) {
+pub(super) fn quoted(out: &mut String, text: &str) {
     out.push('"');
     let mut rest = text;
     while let Some(at) = rest.find(['\\', '"', '\n']) {

@@ -13,6 +13,11 @@ pub(crate) struct RawClient {
 impl RawClient {
     pub(crate) fn connect(addr: SocketAddr) -> Self {
         let stream = TcpStream::connect(addr).unwrap_or_else(|error| panic!("connect to {addr}: {error}"));
+        Self::over(stream)
+    }
+
+    /// Over a connection that is there.
+    pub(crate) fn over(stream: TcpStream) -> Self {
         Self { wire: Wire::new(stream) }
     }
 

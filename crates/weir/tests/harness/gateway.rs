@@ -34,9 +34,10 @@ pub(crate) struct Gateway {
 pub(crate) struct Start {
     config: String,
     settings: String,
-    workers: usize,
+    workers: Option<usize>,
     open_files: Option<usize>,
     variables: Vec<(String, String)>,
+    linked: bool,
     https: bool,
 }
 
@@ -56,8 +57,15 @@ impl Start {
     /// A gateway with this configuration, one worker and no settings.
     pub(crate) fn new(config: impl Display) -> Self {
         let text = format!("{config}\n#END\n");
-        let variables = Vec::new();
-        Self { config: text, settings: String::new(), workers: 1, open_files: None, variables, https: false }
+        Self {
+            config: text,
+            settings: String::new(),
+            workers: Some(1),
+            open_files: None,
+            variables: Vec::new(),
+            linked: false,
+            https: false,
+        }
     }
 
     /// The gateway's own settings, as the text of a `weir.yaml`. `FOLDER` stands for the gateway's own folder.
@@ -67,7 +75,7 @@ impl Start {
     }
 
     pub(crate) fn workers(mut self, workers: usize) -> Self {
-        self.workers = workers;
+        self.workers = Some(workers);
         self
     }
 
@@ -89,6 +97,18 @@ impl Start {
         self
     }
 
+    /// The settings say how many workers there are.
+    pub(crate) fn workers_by_settings(mut self) -> Self {
+        self.workers = None;
+        self
+    }
+
+    /// Starts the program by the link `weir` in the gateway's own folder, which a test may set to another.
+    pub(crate) fn linked(mut self) -> Self {
+        self.linked = true;
+        self
+    }
+
     pub(crate) fn start(self) -> Gateway {
         let folder = tempfile::tempdir().expect("create a folder");
         let config = folder.path().join("apisix.yaml");
@@ -98,12 +118,20 @@ impl Start {
         fs::write(&settings, text).expect("write the settings");
 
         let stderr = File::create(folder.path().join("stderr")).expect("create a file");
-        let mut command = self.command();
+        let mut program = PathBuf::from(env!("CARGO_BIN_EXE_weir"));
+        if self.linked {
+            let link = folder.path().join("weir");
+            std::os::unix::fs::symlink(&program, &link).expect("make a link");
+            program = link;
+        }
+        let mut command = self.command(&program);
         command.args(["run".as_ref(), config.as_os_str(), "--settings".as_ref(), settings.as_os_str()]);
         command.args(["--listen-http", "127.0.0.1:0", "--listen-https"]);
         command.arg(if self.https { "127.0.0.1:0" } else { "off" });
         command.args(["--metrics", "127.0.0.1:0", "--status", "127.0.0.1:0"]);
-        command.args(["--workers", &self.workers.to_string()]);
+        if let Some(workers) = self.workers {
+            command.args(["--workers", &workers.to_string()]);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
         let mut process = Process::spawn(&mut command);
 
@@ -129,14 +157,13 @@ impl Start {
         gateway
     }
 
-    fn command(&self) -> Command {
-        let weir = env!("CARGO_BIN_EXE_weir");
+    fn command(&self, program: &Path) -> Command {
         let mut words: Vec<String> = Vec::new();
         if let Some(most) = self.open_files {
             words.extend(["sh", "-c", r#"ulimit -n "$0" && exec "$@""#].map(str::to_owned));
             words.push(most.to_string());
         }
-        words.push(weir.to_owned());
+        words.push(program.display().to_string());
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
         // The variables of whoever runs the tests are not the gateway's settings.

@@ -1,5 +1,6 @@
 //! What the black-box tests start and talk to: the real binary, origins, raw clients.
 
+mod certificate;
 mod client;
 mod gateway;
 mod message;
@@ -7,8 +8,9 @@ mod nginx;
 mod origin;
 mod process;
 
+pub(crate) use certificate::{Authority, Certificate, Kind};
 pub(crate) use client::{RawClient, chunked, get, post};
-pub(crate) use gateway::{Gateway, Reload, Start, replace, weir};
+pub(crate) use gateway::{Gateway, Page, Reload, Start, replace, weir};
 pub(crate) use message::{Fault, Fields, Framing, Request, Response};
 pub(crate) use nginx::{Nginx, free_port};
 pub(crate) use origin::{Answer, Connection, Full, Origin, Refusing};

@@ -23,15 +23,24 @@ const ATTEMPTS: usize = 20;
 impl Nginx {
     /// Starts nginx with these directives in its `server` block. `FOLDER` stands for a folder of its own.
     pub(crate) fn start(server: &str) -> Self {
+        Self::listening("", server)
+    }
+
+    /// As [`Nginx::start`], with TLS; the directives name the certificate.
+    pub(crate) fn start_tls(server: &str) -> Self {
+        Self::listening(" ssl", server)
+    }
+
+    fn listening(how: &str, server: &str) -> Self {
         for _ in 0..ATTEMPTS {
-            if let Some(nginx) = Self::try_start(server) {
+            if let Some(nginx) = Self::try_start(how, server) {
                 return nginx;
             }
         }
         panic!("nginx did not start on any of {ATTEMPTS} free ports");
     }
 
-    fn try_start(server: &str) -> Option<Self> {
+    fn try_start(how: &str, server: &str) -> Option<Self> {
         let folder = tempfile::tempdir().expect("create a folder");
         let path = folder.path().display().to_string();
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
@@ -43,22 +52,52 @@ impl Nginx {
                access_log off; default_type text/plain; keepalive_requests 1000000; client_max_body_size 0;\n\
                client_body_temp_path {path}/body; proxy_temp_path {path}/proxy; fastcgi_temp_path {path}/fastcgi;\n\
                uwsgi_temp_path {path}/uwsgi; scgi_temp_path {path}/scgi;\n\
-               server {{ listen {addr}; root {path};\n{server}\n}}\n}}\n"
+               server {{ listen {addr}{how}; root {path};\n{server}\n}}\n}}\n"
         );
-        let file = folder.path().join("nginx.conf");
-        fs::write(&file, config).expect("write nginx's configuration");
-        let mut command = Command::new(program("nginx"));
-        command.args(["-p", &path, "-c"]).arg(&file).args(["-e", &format!("{path}/error.log")]);
-        let process = Process::spawn(command.stdout(Stdio::null()).stderr(Stdio::null()));
+        fs::write(folder.path().join("nginx.conf"), config).expect("write nginx's configuration");
+        let process = Self::spawn(&folder);
         let mut nginx = Self { addr, process, folder };
-        let listens = wait_until("nginx to listen", LIMIT, || {
-            let ended = nginx.process.exited().is_some();
-            (ended || TcpStream::connect(addr).is_ok()).then_some(!ended)
-        });
+        let listens = nginx.await_listening();
         // A port that somebody else took is the one reason to try again; anything else is told.
         let log = nginx.log();
         assert!(listens || log.contains("Address already in use"), "nginx ended: {log}");
         listens.then_some(nginx)
+    }
+
+    fn spawn(folder: &TempDir) -> Process {
+        let path = folder.path().display();
+        let mut command = Command::new(program("nginx"));
+        command.args([
+            "-p",
+            &path.to_string(),
+            "-c",
+            &format!("{path}/nginx.conf"),
+            "-e",
+            &format!("{path}/error.log"),
+        ]);
+        Process::spawn(command.stdout(Stdio::null()).stderr(Stdio::null()))
+    }
+
+    /// Whether it came to listen, and did not end before.
+    fn await_listening(&mut self) -> bool {
+        wait_until("nginx to listen", LIMIT, || {
+            let ended = self.process.exited().is_some();
+            (ended || TcpStream::connect(self.addr).is_ok()).then_some(!ended)
+        })
+    }
+
+    /// Ends it; its port refuses connections from then on.
+    pub(crate) fn stop(&mut self) {
+        self.process.signal(rustix::process::Signal::TERM);
+        self.process.wait();
+    }
+
+    /// Starts it at the same address, after it was stopped.
+    pub(crate) fn start_again(&mut self) {
+        wait_until("nginx to have its port again", LIMIT, || {
+            self.process = Self::spawn(&self.folder);
+            self.await_listening().then_some(())
+        });
     }
 
     /// `host:port`, as nodes are named in a configuration.

@@ -42,6 +42,7 @@ impl<S: ClientStream> Connection<S> {
         tell_node(x, choice.addr, &self.worker);
         let timer = &self.timer;
         let mut race = Race {
+            node: config,
             addresses: choice.position.and_then(|_| config.endpoint.addresses()),
             first: Some(choice),
             tried: Vec::new(),
@@ -59,6 +60,7 @@ impl<S: ClientStream> Connection<S> {
             Some(setup) => match Box::pin(self.shake_hands(x, upstream, config, setup, stream)).await {
                 Ok(stream) => stream,
                 Err(ended) => {
+                    config.observe_failure(addr, &ended.failure);
                     self.worker.recorder.upstream_closed(UpstreamState::Active);
                     return Err(ended);
                 }
@@ -111,7 +113,8 @@ fn tell_node(x: &mut Exchange, addr: SocketAddr, worker: &crate::worker::Worker)
 }
 
 /// Connections being opened, of which the first to stand is taken and the others are dropped.
-struct Race {
+struct Race<'n> {
+    node: &'n NodeConfig,
     /// All addresses, where there are several.
     addresses: Option<Arc<Addresses>>,
     /// The one to begin with, until it has begun.
@@ -132,7 +135,7 @@ struct Runner {
     position: Option<usize>,
 }
 
-impl Race {
+impl Race<'_> {
     fn poll(&mut self, cx: &mut Context<'_>, timer: &Timer) -> Poll<Result<(Socket, SocketAddr), Failure>> {
         loop {
             let now = timer.now();
@@ -156,10 +159,12 @@ impl Race {
                 return Poll::Pending;
             }
             if timer.now() >= self.give_up {
+                let failure = Failure::upstream(504, "connect timed out");
                 for slow in &self.running {
                     self.set_aside(slow.position, now);
+                    self.node.observe_failure(slow.addr, &failure);
                 }
-                return Poll::Ready(Err(Failure::upstream(504, "connect timed out")));
+                return Poll::Ready(Err(failure));
             }
         }
     }
@@ -173,7 +178,7 @@ impl Race {
                 Poll::Ready(Ok(())) => return Some(self.running.swap_remove(at)),
                 Poll::Ready(Err(error)) => {
                     let failed = self.running.swap_remove(at);
-                    self.failed(failed.position, &error, now);
+                    self.failed(failed.addr, failed.position, &error, now);
                 }
             }
         }
@@ -185,7 +190,7 @@ impl Race {
             return Some(first);
         }
         let addresses = self.addresses.as_ref()?;
-        let position = addresses.next_after(&self.tried, now)?;
+        let position = addresses.next_after(&self.tried, now, |addr| self.node.takes(addr))?;
         Some(Choice { addr: addresses.at(position)?, position: Some(position) })
     }
 
@@ -194,12 +199,13 @@ impl Race {
         self.next_at = if self.addresses.is_some() { now + HEAD_START_MS } else { u64::MAX };
         match Socket::begin_connect(choice.addr) {
             Ok(socket) => self.running.push(Runner { socket, addr: choice.addr, position: choice.position }),
-            Err(error) => self.failed(choice.position, &error, now),
+            Err(error) => self.failed(choice.addr, choice.position, &error, now),
         }
     }
 
-    fn failed(&mut self, position: Option<usize>, error: &io::Error, now: u64) {
+    fn failed(&mut self, addr: SocketAddr, position: Option<usize>, error: &io::Error, now: u64) {
         self.failure = connect_failure(error);
+        self.node.observe_failure(addr, &self.failure);
         // What this side has run out of says nothing of an address.
         if self.failure.side == Side::Upstream {
             self.set_aside(position, now);

@@ -17,6 +17,7 @@ use crate::conn::reply;
 use crate::phases;
 use crate::relay::{self, Encode, Pump};
 use crate::snapshot::Local;
+use crate::upstream::health::Seen;
 use crate::upstream::{Node as NodeConfig, Timeouts, Upstream};
 
 /// What ended a relay before its time.
@@ -41,11 +42,14 @@ impl<S: ClientStream> Connection<S> {
         answering: &mut Answering,
     ) -> Next {
         let code = x.response.head.status;
+        if let Some(node) = &answering.node {
+            config.observe(node.addr, Seen::Status(code));
+        }
         x.response.origin = weir_plugin::Origin::Upstream;
         x.received += answering.upload.received;
         answering.upload.received = 0;
         end_try(x, &self.worker, code);
-        upstream.observe(config, x, false);
+        upstream.observe_latency(config, x, false);
         if let Some(attempt) = x.upstream.tries.last_mut() {
             attempt.head = attempt.end;
         }
@@ -309,6 +313,9 @@ impl<S: ClientStream> Connection<S> {
         }
         let end = upload.pump.position();
         upload.give_back(x);
+        if broke.is_some() {
+            self.stream.abort();
+        }
         match broke {
             None => self.after(keep, end),
             Some(Broke::Client(reason)) => {

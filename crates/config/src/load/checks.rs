@@ -1,0 +1,84 @@
+//! The rules of an upstream's `checks`.
+
+use super::rules::{SUSPICIOUS_SECONDS, drop_nulls, field};
+use crate::diagnostic::Diagnostic;
+use crate::node::{Kind, Node, push_index, quoted};
+
+/// Fields of an active check that only a request has.
+const HTTP_FIELDS: [&str; 6] =
+    ["http_method", "http_path", "http_req_body", "req_headers", "host", "https_verify_certificate"];
+
+/// Fields that frame a check's request, which nobody but the gateway can get right.
+const OWN_FIELDS: [&str; 3] = ["connection", "content-length", "transfer-encoding"];
+
+/// Looks at the `checks` of an upstream.
+pub(super) fn prepare_checks(checks: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
+    drop_nulls(checks, path, found);
+    for kind in ["active", "passive"] {
+        let Some(inner) = checks.get_mut(kind) else { continue };
+        let path = field(path, kind);
+        drop_nulls(inner, &path, found);
+        for side in ["healthy", "unhealthy"] {
+            if let Some(side_node) = inner.get_mut(side) {
+                drop_nulls(side_node, &field(&path, side), found);
+            }
+        }
+        warn_of_ambiguous_statuses(inner, &path, found);
+    }
+    if let (Some((key, _)), true) = (checks.entry("passive"), checks.get("active").is_none()) {
+        let message = "passive checks need active ones: nothing else would bring a node back";
+        let error = Diagnostic::error(key.mark, field(path, "passive"), message);
+        found.push(error.with_hint("add active, if only with its defaults: {}"));
+        checks.insert("active", Node::empty_map());
+    }
+    if let Some(active) = checks.get("active") {
+        check_active(active, &field(path, "active"), found);
+    }
+}
+
+fn check_active(active: &Node, path: &str, found: &mut Vec<Diagnostic>) {
+    if active.get("type").and_then(Node::as_str) == Some("tcp") {
+        for name in HTTP_FIELDS {
+            if let Some((key, _)) = active.entry(name) {
+                let message = "has no effect with the type tcp: a connection is all that is tried";
+                found.push(Diagnostic::warning(key.mark, field(path, name), message));
+            }
+        }
+    }
+    if active.get("type").and_then(Node::as_str) == Some("https") {
+        let message = "not supported yet: TLS to upstreams (type: https)";
+        found.push(Diagnostic::error(active.mark_of("type"), field(path, "type"), message));
+    }
+    let seconds = match active.get("timeout").map(|value| &value.kind) {
+        Some(Kind::Int(number)) => *number as f64,
+        Some(Kind::Float(number)) => *number,
+        _ => 0.0,
+    };
+    if seconds >= SUSPICIOUS_SECONDS {
+        let message = format!("{seconds} seconds is a long time");
+        let hint = "the unit is seconds, not milliseconds";
+        found.push(Diagnostic::warning(active.mark_of("timeout"), field(path, "timeout"), message).with_hint(hint));
+    }
+    for (index, header) in active.get("req_headers").and_then(Node::as_seq).unwrap_or_default().iter().enumerate() {
+        let name = header.as_str().and_then(|text| text.split(':').next()).unwrap_or_default();
+        if OWN_FIELDS.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+            let mut place = field(path, "req_headers");
+            push_index(&mut place, index);
+            let message = format!("{} is not sent: the gateway writes that field itself", quoted(name));
+            found.push(Diagnostic::warning(header.mark, place, message));
+        }
+    }
+}
+
+fn warn_of_ambiguous_statuses(checks: &Node, path: &str, found: &mut Vec<Diagnostic>) {
+    let statuses = |side: &str| checks.get(side)?.get("http_statuses")?.as_seq();
+    let (Some(good), Some(bad)) = (statuses("healthy"), statuses("unhealthy")) else { return };
+    for (index, status) in bad.iter().enumerate() {
+        if good.iter().any(|other| other.kind == status.kind) {
+            let mut place = field(&field(path, "unhealthy"), "http_statuses");
+            push_index(&mut place, index);
+            let message = format!("{} stands in both lists and counts as a success", status.describe());
+            found.push(Diagnostic::warning(status.mark, place, message));
+        }
+    }
+}

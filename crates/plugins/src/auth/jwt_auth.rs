@@ -1,0 +1,455 @@
+//! `jwt-auth`: a consumer is known by a signed token (RFC 7519).
+
+mod key;
+mod token;
+mod verified;
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{AuthEntry, BuildCx, ConsumerMatch, Credentials, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+use weir_wire::name::FieldName;
+
+use super::credentials::{CredentialTable, Refused};
+use crate::{cookies, query};
+use key::{Algorithm, Verifier};
+use token::{Key, Time, Token};
+use verified::{Known, Verified};
+
+/// The definition.
+#[derive(Debug)]
+pub(crate) struct JwtAuth;
+
+/// On a route, a service or a global rule.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Conf {
+    /// Name of the request field that carries the token, with or without `Bearer` before it.
+    header: String,
+    /// Name of the query argument that carries the token, when the field is absent.
+    query: String,
+    /// Name of the cookie that carries the token, when field and argument are absent.
+    cookie: String,
+    /// Takes the token out of the request before it goes upstream: the field, every query argument or every cookie of
+    /// that name.
+    hide_credentials: bool,
+    /// Name of the claim that holds the consumer's key.
+    #[schemars(length(min = 1))]
+    key_claim_name: String,
+    /// Claims that a token must have and that must hold now: `exp` and `nbf`. Without this list, or with an empty one,
+    /// both must hold where a token has them.
+    #[schemars(extend("uniqueItems" = true))]
+    claims_to_verify: Option<Vec<Claim>>,
+    /// For Lua plugins in APISIX, which find the claims in their context. There are none here: it has no effect.
+    store_in_ctx: bool,
+    /// Name of the consumer as whom requests without a valid token are let through; without it they are refused.
+    #[schemars(length(min = 1))]
+    anonymous_consumer: Option<String>,
+    /// The realm told in `WWW-Authenticate` when a request is refused (RFC 6750 section 3).
+    #[schemars(length(min = 1))]
+    realm: String,
+}
+
+/// A claim about time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+enum Claim {
+    Exp,
+    Nbf,
+}
+
+impl Default for Conf {
+    fn default() -> Self {
+        Self {
+            header: "authorization".into(),
+            query: "jwt".into(),
+            cookie: "jwt".into(),
+            hide_credentials: false,
+            key_claim_name: "key".into(),
+            claims_to_verify: None,
+            store_in_ctx: false,
+            anonymous_consumer: None,
+            realm: "jwt".into(),
+        }
+    }
+}
+
+/// On a consumer or a credential.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ConsumerConf {
+    /// What the claim `key_claim_name` holds in the consumer's tokens. No two consumers or credentials may have the same.
+    #[schemars(length(min = 1))]
+    key: String,
+    /// The secret that tokens are signed with, for HS256, HS384 and HS512.
+    #[schemars(length(min = 1))]
+    secret: Option<String>,
+    /// The public key of the issuer in PEM, for the other algorithms: RSA of 2048 to 8192 bits for RS and PS, the curves
+    /// P-256, P-384 and P-521 for ES256, ES384 and ES512, Ed25519 for EdDSA.
+    #[schemars(length(min = 1))]
+    public_key: Option<String>,
+    /// The algorithm of the consumer's tokens. A token that names another is refused.
+    #[serde(default)]
+    #[schemars(extend("default" = "HS256"))]
+    algorithm: Algorithm,
+    /// Seconds for which APISIX made tokens valid while it issued them. Tokens are issued elsewhere, with an `exp` of their
+    /// own: it has no effect.
+    #[serde(default = "exp")]
+    exp: NonZeroU64,
+    /// Whether `secret` is written in base64.
+    #[serde(default)]
+    base64_secret: bool,
+    /// Seconds by which the clocks of issuer and gateway may differ: for so long is a token taken after its `exp` and
+    /// before its `nbf`.
+    #[serde(default)]
+    lifetime_grace_period: u32,
+}
+
+/// What APISIX writes into stored configurations that say nothing of it.
+fn exp() -> NonZeroU64 {
+    const { NonZeroU64::new(86400).unwrap() }
+}
+
+impl Define for JwtAuth {
+    const NAME: &'static str = "jwt-auth";
+    const PRIORITY: i32 = 2510;
+    const PHASES: Phases = Phases::REWRITE;
+    const DOC: &'static str = "\
+Lets a request through when it carries a JSON web token (RFC 7519) with the key of a consumer and the signature of that \
+consumer's issuer. The token is looked for in a field, then in a query argument, then in a cookie; the first that is \
+there counts. The upstream is told who called by `X-Consumer-Username` and, where they are known, \
+`X-Credential-Identifier` and `X-Consumer-Custom-ID`.
+
+Otherwise the answer is 401 with `WWW-Authenticate: Bearer realm=\"…\"`, unless `anonymous_consumer` names a consumer as \
+whom such requests are let through. The body tells what was wrong:
+
+| body | |
+|---|---|
+| `Missing JWT token in request` | there is none |
+| `JWT token invalid` | it is not a JSON web token in compact form |
+| `missing user key in JWT token` | it has no claim `key_claim_name` |
+| `Invalid user key in JWT token` | no consumer has this key |
+| `failed to verify jwt` | algorithm, signature, `exp` or `nbf` |
+
+A consumer has one algorithm, and a token has to name it: `none`, and a public key taken for a secret, are refused. Keys \
+are read when the configuration is: one that does not fit its algorithm is an error of the configuration. Tokens are \
+read strictly: padding, claims that come twice and extensions that would have to be understood (`crit`) are refused. \
+`nbf` has come in the second it names (RFC 7519 section 4.1.5; APISIX waits for the next one).
+
+The gateway remembers the last 8192 tokens that it found good, so that a signature is verified once and not for each \
+request; `exp` and `nbf` are looked at each time, and a change of the configuration forgets all.";
+    const EXAMPLE: &'static str = "\
+key_claim_name: iss
+claims_to_verify: [exp]
+hide_credentials: true
+";
+    const AUTH: bool = true;
+
+    type Conf = Conf;
+    type ConsumerConf = ConsumerConf;
+
+    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
+        let mut faults = Vec::new();
+        faults.extend(conf.field().err());
+        faults.extend(conf.check_names());
+        faults.extend(super::check_realm(&conf.realm).err());
+        if conf.store_in_ctx {
+            let message = "no plugin here reads the claims that it would keep: it has no effect";
+            faults.push(Invalid::warning("store_in_ctx", message));
+        }
+        if faults.is_empty() { Ok(()) } else { Err(faults) }
+    }
+
+    fn check_consumer(conf: &ConsumerConf) -> Result<(), Vec<Invalid>> {
+        let mut faults = Vec::from_iter(Verifier::new(conf).err());
+        if conf.exp != exp() {
+            let message = "tokens are issued elsewhere, with an exp of their own: it has no effect";
+            faults.push(Invalid::warning("exp", message));
+        }
+        if faults.is_empty() { Ok(()) } else { Err(faults) }
+    }
+
+    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
+        super::check_realm(&conf.realm)?;
+        if let Some(fault) = conf.check_names().next() {
+            return Err(fault);
+        }
+        let keys = match cx.credentials::<Keys>() {
+            Some(keys) => keys,
+            None => Arc::new(Keys::of(&[]).map_err(|(_, fault)| fault)?),
+        };
+        Ok(Arc::new(Checked {
+            header: conf.field()?,
+            checks: Checks::new(conf.claims_to_verify.as_deref().unwrap_or_default()),
+            query: conf.query.into_bytes(),
+            cookie: conf.cookie.into_bytes(),
+            hide: conf.hide_credentials,
+            claim: conf.key_claim_name,
+            anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), cx)?,
+            challenge: format!("Bearer realm=\"{}\"", conf.realm).into_bytes(),
+            keys,
+        }))
+    }
+
+    fn credentials(entries: Vec<AuthEntry<ConsumerConf>>) -> Result<Credentials, (usize, Invalid)> {
+        Ok(Arc::new(Keys::of(&entries)?))
+    }
+}
+
+impl Conf {
+    fn field(&self) -> Result<FieldName, Invalid> {
+        FieldName::new(&self.header).ok_or_else(|| Invalid::new("header", "expected the name of a field"))
+    }
+
+    fn check_names(&self) -> impl Iterator<Item = Invalid> {
+        let cookie = (!cookies::is_name(&self.cookie)).then(|| Invalid::new("cookie", "expected the name of a cookie"));
+        let claim = matches!(self.key_claim_name.as_str(), "exp" | "nbf")
+            .then(|| Invalid::new("key_claim_name", "expected a claim that holds a text, not a time"));
+        cookie.into_iter().chain(claim)
+    }
+}
+
+/// What all instances know of the consumers.
+#[derive(Debug)]
+struct Keys {
+    /// Keys, with the secrets of those that have one.
+    table: CredentialTable,
+    /// By place in the table.
+    verifiers: Vec<Verifier>,
+    verified: Verified,
+}
+
+impl Keys {
+    fn of(entries: &[AuthEntry<ConsumerConf>]) -> Result<Self, (usize, Invalid)> {
+        let mut table = CredentialTable::with_capacity(entries.len());
+        let mut verifiers = Vec::with_capacity(entries.len());
+        for (at, entry) in entries.iter().enumerate() {
+            let fault = |message: String| (at, Invalid::new("key", message));
+            super::check_credential(&entry.conf.key).map_err(|message| fault(message.into()))?;
+            let (verifier, secret) = Verifier::new(&entry.conf).map_err(|fault| (at, fault))?;
+            table.insert(entry.conf.key.as_bytes(), &secret, entry.who).map_err(|refused| match refused {
+                Refused::Duplicate(known) => {
+                    let other = entries.get(known).map_or("", |other| &other.username);
+                    fault(format!("consumers '{other}' and '{}' have the same key", entry.username))
+                }
+                Refused::Full => fault("all keys and secrets together have more than 4 GiB".into()),
+            })?;
+            verifiers.push(verifier);
+        }
+        let verified = Verified::new();
+        let verified = verified.ok_or_else(|| (entries.len(), Invalid::new("", "the system has no random bytes")))?;
+        Ok(Self { table, verifiers, verified })
+    }
+}
+
+/// An instance.
+#[derive(Debug)]
+struct Checked {
+    header: FieldName,
+    query: Vec<u8>,
+    cookie: Vec<u8>,
+    hide: bool,
+    claim: String,
+    checks: Checks,
+    anonymous: Option<u32>,
+    challenge: Vec<u8>,
+    keys: Arc<Keys>,
+}
+
+/// Where the token was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Field,
+    Query,
+    Cookie,
+}
+
+impl Plugin for Checked {
+    fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
+        let mut room = cx.take_scratch();
+        let place = self.place(cx);
+        let found = match place {
+            Some(place) => self.find(cx, place, &mut room),
+            None => Err("Missing JWT token in request"),
+        };
+        // What stands in scratch memory may be read by the next plugin or request, were there a fault elsewhere.
+        room.fill(0);
+        cx.put_scratch(room);
+        if self.hide && (found.is_ok() || self.anonymous.is_some()) {
+            self.hide(cx, place);
+        }
+        match found {
+            Ok(who) => {
+                cx.set_consumer(who);
+                Flow::Continue
+            }
+            Err(message) => super::refuse(cx, self.anonymous, &self.challenge, message),
+        }
+    }
+}
+
+impl Checked {
+    fn place(&self, cx: &RequestCx<'_>) -> Option<Place> {
+        let request = cx.request();
+        if request.field(&self.header).is_some() {
+            Some(Place::Field)
+        } else if request.query().is_some_and(|query| query::argument(query, &self.query).is_some()) {
+            Some(Place::Query)
+        } else {
+            request.cookie(&self.cookie).map(|_| Place::Cookie)
+        }
+    }
+
+    fn find(&self, cx: &RequestCx<'_>, place: Place, room: &mut Vec<u8>) -> Result<ConsumerMatch, &'static str> {
+        let request = cx.request();
+        let token = match place {
+            Place::Field => request.field(&self.header).map(without_scheme),
+            Place::Query => request.query().and_then(|query| query::argument(query, &self.query)),
+            Place::Cookie => request.cookie(&self.cookie),
+        };
+        let token = token.unwrap_or_default();
+        if place == Place::Query && !query::is_plain(token) {
+            // No byte of a token has to be encoded, so that this is not the usual way.
+            let mut decoded = Vec::new();
+            query::decode(token, &mut decoded);
+            return self.verify(&decoded, cx.unix_ms(), room);
+        }
+        self.verify(token, cx.unix_ms(), room)
+    }
+
+    fn verify(&self, token: &[u8], unix_ms: u64, room: &mut Vec<u8>) -> Result<ConsumerMatch, &'static str> {
+        const FAILED: &str = "failed to verify jwt";
+        let keys = &*self.keys;
+        let tag = keys.verified.tag(&self.claim, token);
+        let known = match keys.verified.find(&tag) {
+            Some(known) => known,
+            None => {
+                let token = Token::parse(token, &self.claim, room).ok_or("JWT token invalid")?;
+                let credential = match &token.claims.key {
+                    Key::Absent => return Err("missing user key in JWT token"),
+                    Key::Text(key) => keys.table.find(key.as_bytes()),
+                    Key::Other => None,
+                };
+                let credential = credential.ok_or("Invalid user key in JWT token")?;
+                let verifier = keys.verifiers.get(credential.at).ok_or(FAILED)?;
+                if token.algorithm != verifier.algorithm.name()
+                    || !verifier.verifies(credential.secret, token.signed, token.signature)
+                {
+                    return Err(FAILED);
+                }
+                let known = Known { at: credential.at, exp: token.claims.exp, nbf: token.claims.nbf };
+                keys.verified.remember(tag, known);
+                known
+            }
+        };
+        let (credential, verifier) = keys.table.get(known.at).zip(keys.verifiers.get(known.at)).ok_or(FAILED)?;
+        if self.checks.hold(&known, unix_ms as f64 / 1000.0, f64::from(verifier.grace)) {
+            Ok(credential.who)
+        } else {
+            Err(FAILED)
+        }
+    }
+
+    fn hide(&self, cx: &mut RequestCx<'_>, place: Option<Place>) {
+        match place {
+            Some(Place::Field) => cx.request_mut().remove_field(&self.header),
+            Some(Place::Query) => {
+                cx.request_mut().retain_arguments(|argument| !query::has_name(argument, &self.query));
+            }
+            Some(Place::Cookie) => cookies::remove(cx, &self.cookie),
+            None => {}
+        }
+    }
+}
+
+/// The token in a field. The scheme is compared without regard to case (RFC 9110 section 11.1), and may be absent.
+fn without_scheme(field: &[u8]) -> &[u8] {
+    match field.split_at_checked(7) {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer ") => weir_wire::trim_ows(token),
+        _ => field,
+    }
+}
+
+/// How much is made of the claims about time.
+#[derive(Debug, Clone, Copy)]
+struct Checks {
+    exp: Need,
+    nbf: Need,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// Whatever it says.
+    None,
+    /// It has to hold where there is one.
+    WhereThere,
+    /// It has to be there and hold.
+    Always,
+}
+
+impl Checks {
+    fn new(listed: &[Claim]) -> Self {
+        let need = |claim| match listed {
+            [] => Need::WhereThere,
+            listed if listed.contains(&claim) => Need::Always,
+            _ => Need::None,
+        };
+        Self { exp: need(Claim::Exp), nbf: need(Claim::Nbf) }
+    }
+
+    /// Whether the claims hold at `now`, in seconds since 1970, with clocks that may differ by `grace`.
+    fn hold(&self, claims: &Known, now: f64, grace: f64) -> bool {
+        let holds = |need: Need, claim: Time, at_its_time: &dyn Fn(f64) -> bool| match (need, claim) {
+            (Need::None, _) | (Need::WhereThere, Time::Absent) => true,
+            (_, Time::At(at)) => at_its_time(at),
+            _ => false,
+        };
+        // RFC 7519 sections 4.1.4 and 4.1.5.
+        holds(self.exp, claims.exp, &|exp| now < exp + grace) && holds(self.nbf, claims.nbf, &|nbf| now + grace >= nbf)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Checks, Claim, Known, Time, without_scheme};
+
+    #[test]
+    fn the_scheme_is_optional() {
+        for (field, token) in
+            [("Bearer a.b.c", "a.b.c"), ("bearer  a", "a"), ("BEARER a", "a"), ("a.b.c", "a.b.c"), ("Bearer", "Bearer")]
+        {
+            assert_eq!(without_scheme(field.as_bytes()), token.as_bytes(), "{field}");
+        }
+    }
+
+    #[test]
+    fn times_hold_as_far_as_they_are_asked_for() {
+        use Claim::{Exp, Nbf};
+        use Time::{Absent, At, Other};
+        for (listed, exp, nbf, grace, holds) in [
+            (&[][..], Absent, Absent, 0.0, true),
+            (&[], At(1000.5), At(1000.0), 0.0, true),
+            (&[], At(1000.0), Absent, 0.0, false),
+            (&[], At(1000.0), Absent, 1.0, true),
+            (&[], At(999.0), Absent, 1.0, false),
+            (&[], Absent, At(1000.5), 0.0, false),
+            (&[], Absent, At(1000.5), 1.0, true),
+            (&[], Other, Absent, 0.0, false),
+            (&[], Absent, Other, 0.0, false),
+            (&[Exp], Absent, Absent, 0.0, false),
+            (&[Exp], At(2000.0), At(2000.0), 0.0, true),
+            (&[Exp], At(2000.0), Other, 0.0, true),
+            (&[Nbf], At(1.0), At(1.0), 0.0, true),
+            (&[Nbf], At(2000.0), Absent, 0.0, false),
+            (&[Exp, Nbf], At(2000.0), Absent, 0.0, false),
+            (&[Exp, Nbf], At(2000.0), At(1.0), 0.0, true),
+            (&[], At(-1.0), Absent, 0.0, false),
+        ] {
+            let known = Known { at: 0, exp, nbf };
+            assert_eq!(Checks::new(listed).hold(&known, 1000.0, grace), holds, "{listed:?} {exp:?} {nbf:?} {grace}");
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Cookies of requests (RFC 6265).
+
+use weir_plugin::RequestCx;
+use weir_wire::name::{FieldName, Known};
+
+/// Whether a cookie may have this name: a token (RFC 6265 section 4.1.1).
+pub(crate) fn is_name(name: &str) -> bool {
+    FieldName::new(name).is_some()
+}
+
+/// Takes every cookie of this name out of the request, for the plugins that follow and for the upstream.
+pub(crate) fn remove(cx: &mut RequestCx<'_>, name: &[u8]) {
+    let mut kept = cx.take_scratch();
+    let request = cx.request();
+    let fields =
+        request.head.fields.iter(request.buffer.bytes()).filter(|(name, _)| Known::classify(name) == Known::Cookie);
+    for pair in fields.flat_map(|(_, cookies)| cookies.split(|b| *b == b';')).map(weir_wire::trim_ows) {
+        let is_it = pair.strip_prefix(name).is_some_and(|rest| matches!(rest, [] | [b'=', ..]));
+        if !is_it && !pair.is_empty() {
+            if !kept.is_empty() {
+                kept.extend_from_slice(b"; ");
+            }
+            kept.extend_from_slice(pair);
+        }
+    }
+    let fields = &mut cx.request_mut().head.fields;
+    fields.remove_known(Known::Cookie);
+    if !kept.is_empty() {
+        fields.add(b"Cookie", &kept);
+    }
+    cx.put_scratch(kept);
+}

@@ -1,0 +1,134 @@
+//! `real-ip`: the client's address from a variable of the request.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_config::AddrRange;
+use weir_expr::{Value, Variable};
+use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+use weir_wire::forwarded;
+use weir_wire::name::FieldName;
+
+/// The definition.
+#[derive(Debug)]
+pub(crate) struct RealIp;
+
+/// On a route, a service or a global rule.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Conf {
+    /// Name of the variable that holds the address, such as `http_x_real_ip`, `arg_realip` or `http_x_forwarded_for`. The
+    /// address may have a port, which then becomes the client's too.
+    #[schemars(length(min = 1))]
+    source: String,
+    /// Addresses and ranges that are believed: from no other client the variable is looked at. Unset: every client is
+    /// believed, which is right only where none can come but through a proxy that sets the variable.
+    #[serde(default)]
+    #[schemars(length(min = 1))]
+    trusted_addresses: Option<Vec<AddrRange>>,
+    /// With the source `http_x_forwarded_for`: goes on from the right past trusted addresses to the first that is not.
+    #[serde(default)]
+    recursive: bool,
+}
+
+impl Define for RealIp {
+    const NAME: &'static str = "real-ip";
+    const PRIORITY: i32 = 23000;
+    const PHASES: Phases = Phases::REWRITE;
+    const DOC: &'static str = "\
+Takes the client's address from a variable of the request: for the plugins that follow, for the log, and for what the \
+upstream is told in `X-Real-IP` and `X-Forwarded-For`. Without the variable, or with one that is no address, the address \
+stays as it is. Routes are matched before, by the address that the settings `real_ip` come to.
+
+In `X-Forwarded-For`, which may hold several addresses and stand in several fields, it is the last one, or with \
+`recursive` the last that is not in `trusted_addresses`; if all are, the first.";
+    const EXAMPLE: &'static str = "\
+source: http_x_forwarded_for
+trusted_addresses: [127.0.0.1, 10.0.0.0/8]
+recursive: true
+";
+
+    type Conf = Conf;
+    type ConsumerConf = ();
+
+    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
+        Source::of(conf).map_err(|fault| vec![fault])?;
+        let listed = conf.source == FORWARDED_FOR;
+        if conf.recursive && !(listed && conf.trusted_addresses.is_some()) {
+            let message = "has no effect without trusted_addresses and the source http_x_forwarded_for";
+            return Err(vec![Invalid::warning("recursive", message)]);
+        }
+        Ok(())
+    }
+
+    fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
+        let source = Source::of(&conf)?;
+        let trusted = conf.trusted_addresses.map(|ranges| ranges.into_boxed_slice());
+        Ok(Arc::new(Believing { source, recursive: conf.recursive && trusted.is_some(), trusted }))
+    }
+}
+
+/// The source that is a list.
+const FORWARDED_FOR: &str = "http_x_forwarded_for";
+
+/// Where the address is.
+#[derive(Debug)]
+enum Source {
+    /// In a list, to which each proxy appends.
+    List(FieldName),
+    One(Variable),
+}
+
+impl Source {
+    fn of(conf: &Conf) -> Result<Self, Invalid> {
+        if conf.source == FORWARDED_FOR
+            && let Some(name) = FieldName::new("X-Forwarded-For")
+        {
+            return Ok(Self::List(name));
+        }
+        let variable = Variable::parse(&conf.source).map_err(|error| Invalid::new("source", error.to_string()))?;
+        Ok(Self::One(variable))
+    }
+
+    fn read(
+        &self,
+        cx: &RequestCx<'_>,
+        recursive: bool,
+        trusted: impl Fn(IpAddr) -> bool,
+    ) -> Option<(IpAddr, Option<u16>)> {
+        match self {
+            Self::List(name) => {
+                let request = cx.request();
+                forwarded::client(request.head.fields.all(request.buffer.bytes(), name), recursive, trusted)
+            }
+            Self::One(variable) => match cx.variable(variable)? {
+                Value::Bytes(text) => forwarded::parse(weir_wire::trim_ows(text)),
+                Value::Ip(addr) => Some((addr, None)),
+                Value::Number(_) | Value::Millis(_) => None,
+            },
+        }
+    }
+}
+
+/// An instance.
+#[derive(Debug)]
+struct Believing {
+    source: Source,
+    /// `None`: all are.
+    trusted: Option<Box<[AddrRange]>>,
+    recursive: bool,
+}
+
+impl Plugin for Believing {
+    fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
+        let trusted = |addr| self.trusted.as_ref().is_none_or(|ranges| ranges.iter().any(|range| range.contains(addr)));
+        if trusted(cx.client().addr)
+            && let Some((addr, port)) = self.source.read(cx, self.recursive, trusted)
+        {
+            cx.set_client_addr(addr, port);
+        }
+        Flow::Continue
+    }
+}

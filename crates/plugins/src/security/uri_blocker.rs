@@ -1,0 +1,109 @@
+//! `uri-blocker`: by what stands in the request's target.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+
+use crate::pattern::{Options, Patterns};
+use crate::rejection;
+
+/// The definition.
+#[derive(Debug)]
+pub(crate) struct UriBlocker;
+
+/// On a route, a service, a consumer or a global rule.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Conf {
+    /// Regular expressions; a request whose path and query one of them matches anywhere is refused.
+    #[schemars(inner(length(min = 1, max = 4096)), extend("uniqueItems" = true))]
+    block_rules: Vec<String>,
+    /// Status of a refusal.
+    #[serde(default = "default_code")]
+    #[schemars(range(min = 200, max = 599))]
+    rejected_code: u16,
+    /// A refusal's body is `{"error_msg":"…"}` with this text; without it, with status and reason phrase.
+    #[serde(default)]
+    #[schemars(length(min = 1))]
+    rejected_msg: Option<String>,
+    /// Upper and lower case are the same.
+    #[serde(default)]
+    case_insensitive: bool,
+}
+
+fn default_code() -> u16 {
+    403
+}
+
+impl Define for UriBlocker {
+    const NAME: &'static str = "uri-blocker";
+    const PRIORITY: i32 = 2900;
+    const PHASES: Phases = Phases::REWRITE;
+    const DOC: &'static str = "\
+Refuses requests whose path and query match a regular expression: as the client sent them, and with the path as it goes \
+upstream, decoded and normalised, so that a rule for `/admin` cannot be evaded with `/%61dmin` or `/x/../admin`. The query \
+is taken as it was sent.
+
+All expressions are tried in one pass, in linear time; look-around and back-references are not supported.";
+    const EXAMPLE: &'static str = "\
+block_rules:
+  - root\\.exe
+  - ^/internal/
+rejected_code: 404
+";
+
+    type Conf = Conf;
+    type ConsumerConf = ();
+
+    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
+        let mut faults: Vec<Invalid> = conf.rules().err().into_iter().collect();
+        if conf.block_rules.is_empty() {
+            faults.push(Invalid::warning("block_rules", "nothing is blocked: the list is empty"));
+        }
+        if faults.is_empty() { Ok(()) } else { Err(faults) }
+    }
+
+    fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
+        Ok(Arc::new(Blocking {
+            rules: conf.rules()?,
+            status: conf.rejected_code,
+            body: rejection::error_msg(conf.rejected_code, conf.rejected_msg.as_deref()),
+        }))
+    }
+}
+
+impl Conf {
+    fn rules(&self) -> Result<Patterns, Invalid> {
+        let options = if self.case_insensitive { Options::CASELESS } else { Options::default() };
+        Patterns::compile("block_rules", &self.block_rules, options)
+    }
+}
+
+/// An instance.
+#[derive(Debug)]
+struct Blocking {
+    rules: Patterns,
+    status: u16,
+    body: Vec<u8>,
+}
+
+impl Plugin for Blocking {
+    fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
+        let mut normal = cx.take_scratch();
+        let request = cx.request();
+        normal.extend_from_slice(request.path());
+        if let Some(query) = request.query() {
+            normal.push(b'?');
+            normal.extend_from_slice(query);
+        }
+        let received = request.received_target();
+        let blocked = self.rules.is_match(received) || (normal != received && self.rules.is_match(&normal));
+        cx.put_scratch(normal);
+        if !blocked {
+            return Flow::Continue;
+        }
+        cx.reply(self.status).field("Content-Type", b"text/plain; charset=utf-8").body(&self.body).done()
+    }
+}

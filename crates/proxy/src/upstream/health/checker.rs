@@ -1,0 +1,334 @@
+//! The checker: a task for each address of each node that the running configuration wants checked, on the control
+//! thread. A task goes on over a change of the configuration that leaves its node and its checks as they are.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::sleep;
+use weir_config::{CheckType, NodeHost};
+use weir_telemetry::metrics::{Metrics, NodeHealth, UpstreamStatus};
+
+use super::probe::{Finding, Probe};
+use super::state::{Event, Status, Thresholds};
+use super::{Address, Counters, Health};
+use crate::clock;
+use crate::snapshot::Snapshot;
+
+/// Most checks under way at one time, over all upstreams; each takes a socket.
+const MAX_AT_ONCE: usize = 256;
+
+/// A node is checked for the first time within this time of becoming known, or within its interval where that is less.
+const FIRST_CHECK: Duration = Duration::from_secs(1);
+
+/// How often the addresses of names are looked after.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// An interval is shortened by up to this part of it, by chance, so that checks which began together do not stay so.
+const SPREAD: u64 = 10;
+
+/// The checks of the running configuration.
+#[derive(Debug)]
+pub struct HealthChecks {
+    upstreams: ArcSwap<Vec<CheckedUpstream>>,
+    slots: Arc<Semaphore>,
+}
+
+/// An upstream whose nodes are checked.
+#[derive(Debug, Clone)]
+struct CheckedUpstream {
+    kind: &'static str,
+    id: Arc<str>,
+    /// `/apisix/upstreams/ID`, as APISIX calls it.
+    name: Arc<str>,
+    /// As many as `concurrency` allows.
+    slots: Arc<Semaphore>,
+    concurrency: u32,
+    check: CheckType,
+    nodes: Vec<Arc<Health>>,
+}
+
+/// What is known of the nodes of an upstream.
+#[derive(Debug, Clone)]
+pub struct UpstreamHealth {
+    /// Where the upstream is written: `upstreams`, `routes` or `services`.
+    pub kind: &'static str,
+    /// The id of that item.
+    pub id: Arc<str>,
+    /// What the active checks are: `http`, `https` or `tcp`.
+    pub check: &'static str,
+    /// Each address of each node.
+    pub addresses: Vec<AddressHealth>,
+}
+
+/// What is known of an address of a node.
+#[derive(Debug, Clone)]
+pub struct AddressHealth {
+    /// The node's host as it is configured.
+    pub host: String,
+    /// The address and port that are checked.
+    pub addr: SocketAddr,
+    /// `healthy`, `mostly_healthy`, `mostly_unhealthy` or `unhealthy`.
+    pub status: &'static str,
+    /// What has been counted.
+    pub counters: Counters,
+}
+
+impl Default for HealthChecks {
+    fn default() -> Self {
+        Self { upstreams: ArcSwap::default(), slots: Arc::new(Semaphore::new(MAX_AT_ONCE)) }
+    }
+}
+
+impl HealthChecks {
+    /// What is known of all nodes that are checked.
+    #[must_use]
+    pub fn report(&self) -> Vec<UpstreamHealth> {
+        let upstreams = self.upstreams.load();
+        upstreams.iter().map(CheckedUpstream::report).collect()
+    }
+
+    /// Checks the nodes of the snapshot that is served, for ever; `metrics` shows what comes of it.
+    pub async fn run(self: Arc<Self>, mut snapshots: watch::Receiver<Option<Arc<Snapshot>>>, metrics: Arc<Metrics>) {
+        let mut tasks = Tasks::default();
+        snapshots.mark_changed();
+        loop {
+            let mut changed = false;
+            tokio::select! {
+                alive = snapshots.changed() => {
+                    if alive.is_err() {
+                        return;
+                    }
+                    let upstreams = {
+                        let snapshot = snapshots.borrow_and_update();
+                        snapshot.as_ref().map(|snapshot| self.of_snapshot(snapshot)).unwrap_or_default()
+                    };
+                    self.upstreams.store(Arc::new(upstreams));
+                    changed = true;
+                }
+                () = sleep(LOOK) => tasks.reap(),
+            }
+            let upstreams = self.upstreams.load_full();
+            changed |= tasks.follow(&upstreams, &self.slots);
+            if changed {
+                metrics.set_upstream_status(upstreams.iter().flat_map(CheckedUpstream::series).collect());
+            }
+        }
+    }
+
+    fn of_snapshot(&self, snapshot: &Snapshot) -> Vec<CheckedUpstream> {
+        let before = self.upstreams.load();
+        let before: HashMap<_, _> = before.iter().map(|u| ((u.kind, &*u.id, u.concurrency), &u.slots)).collect();
+        let mut upstreams = Vec::new();
+        for upstream in &snapshot.upstreams {
+            let Some(checked) = &upstream.checked else { continue };
+            let concurrency = checked.checks.active.concurrency;
+            let kept = before.get(&(checked.kind, &*checked.id, concurrency)).copied().cloned();
+            upstreams.push(CheckedUpstream {
+                kind: checked.kind,
+                id: Arc::clone(&checked.id),
+                name: format!("/apisix/{}/{}", checked.kind, checked.id).into(),
+                slots: kept.unwrap_or_else(|| Arc::new(Semaphore::new((concurrency as usize).min(MAX_AT_ONCE)))),
+                concurrency,
+                check: checked.checks.active.r#type,
+                nodes: upstream.nodes.iter().filter_map(|node| node.health.clone()).collect(),
+            });
+        }
+        upstreams
+    }
+}
+
+impl CheckedUpstream {
+    fn report(&self) -> UpstreamHealth {
+        let addresses = self.addresses(|health, address| {
+            let (status, counters) = address.state.read();
+            let host = match &health.endpoint.host {
+                NodeHost::Ip(ip) => ip.to_string(),
+                NodeHost::Name(name) => name.clone(),
+            };
+            AddressHealth { host, addr: address.checked, status: status.as_str(), counters }
+        });
+        UpstreamHealth { kind: self.kind, id: Arc::clone(&self.id), check: self.check.as_str(), addresses }
+    }
+
+    fn series(&self) -> Vec<UpstreamStatus> {
+        self.addresses(|_, address| UpstreamStatus {
+            name: Arc::clone(&self.name),
+            addr: address.checked,
+            health: Arc::clone(address) as Arc<dyn NodeHealth>,
+        })
+    }
+
+    /// Something of each address, once for each even if the upstream names a node twice.
+    fn addresses<T>(&self, mut of: impl FnMut(&Health, &Arc<Address>) -> T) -> Vec<T> {
+        let mut seen = HashSet::new();
+        let mut found = Vec::new();
+        for health in &self.nodes {
+            for address in health.addresses.load().iter().filter(|address| seen.insert(Arc::as_ptr(address))) {
+                found.push(of(health, address));
+            }
+        }
+        found
+    }
+}
+
+/// The running tasks, by the place in memory of the [`Address`] that each holds.
+#[derive(Debug, Default)]
+struct Tasks {
+    running: HashMap<usize, AbortHandle>,
+    set: JoinSet<()>,
+}
+
+/// Checks one address.
+struct Task {
+    address: Arc<Address>,
+    health: Arc<Health>,
+    /// The upstream's, and those of all.
+    slots: [Arc<Semaphore>; 2],
+    /// One that names the node, for the log.
+    upstream: Arc<str>,
+}
+
+impl Tasks {
+    /// Starts and ends tasks so that there is one for each address; whether there was anything to do.
+    fn follow(&mut self, upstreams: &[CheckedUpstream], everywhere: &Arc<Semaphore>) -> bool {
+        let mut wanted = HashSet::new();
+        let mut changed = false;
+        for upstream in upstreams {
+            for health in &upstream.nodes {
+                for address in health.refresh().iter() {
+                    let key = Arc::as_ptr(address).addr();
+                    wanted.insert(key);
+                    if self.running.contains_key(&key) {
+                        continue;
+                    }
+                    let task = Task {
+                        address: Arc::clone(address),
+                        health: Arc::clone(health),
+                        slots: [Arc::clone(&upstream.slots), Arc::clone(everywhere)],
+                        upstream: Arc::clone(&upstream.name),
+                    };
+                    self.running.insert(key, self.set.spawn(task.run()));
+                    changed = true;
+                }
+            }
+        }
+        self.running.retain(|key, task| {
+            let keep = wanted.contains(key);
+            if !keep {
+                task.abort();
+                changed = true;
+            }
+            keep
+        });
+        changed
+    }
+
+    /// Forgets tasks that have ended. One that ended by itself panicked, and is started anew.
+    fn reap(&mut self) {
+        while let Some(ended) = self.set.try_join_next() {
+            if let Err(error) = ended
+                && error.is_panic()
+            {
+                tracing::error!(%error, "a health check panicked and is started again");
+            }
+        }
+        self.running.retain(|_, task| !task.is_finished());
+    }
+}
+
+impl Task {
+    async fn run(self) {
+        let checks = &self.health.checks.active;
+        let probe = Probe::new(checks, &self.health.host);
+        let thresholds = Thresholds {
+            successes: checks.healthy.successes,
+            http_failures: checks.unhealthy.http_failures,
+            tcp_failures: checks.unhealthy.tcp_failures,
+            timeouts: checks.unhealthy.timeouts,
+        };
+        let mut told = self.address.state.status();
+        let mut due = clock::now_us() + fastrand::u64(0..=micros(FIRST_CHECK.min(self.interval())));
+        loop {
+            self.tell(&mut told);
+            tokio::select! {
+                () = sleep(Duration::from_micros(due.saturating_sub(clock::now_us()))) => {}
+                // The other interval may hold now.
+                () = self.address.changed.notified() => {
+                    due = self.next(clock::now_us());
+                    continue;
+                }
+            }
+            let [own, all] = &self.slots;
+            // They are never closed.
+            let (Ok(_own), Ok(_all)) = (own.acquire().await, all.acquire().await) else { return };
+            let began = clock::now_us();
+            let finding = probe.run(self.address.checked).await;
+            if let Some(event) = self.judge(finding) {
+                self.health.count(&self.address, event, &thresholds);
+            }
+            due = self.next(began);
+        }
+    }
+
+    /// What a finding counts as.
+    fn judge(&self, finding: Finding) -> Option<Event> {
+        let checks = &self.health.checks.active;
+        match finding {
+            Finding::Connected => Some(Event::Success),
+            Finding::Status(status) if checks.healthy.http_statuses.contains(&status) => Some(Event::Success),
+            Finding::Status(status) if checks.unhealthy.http_statuses.contains(&status) => Some(Event::HttpFailure),
+            Finding::Status(_) => None,
+            Finding::NotHttp => Some(Event::HttpFailure),
+            Finding::Failed => Some(Event::TcpFailure),
+            Finding::TimedOut => Some(Event::Timeout),
+            Finding::Unable(error) => {
+                let node = self.address.checked;
+                tracing::warn!(%node, %error, "a health check could not be made; it counts as nothing");
+                None
+            }
+        }
+    }
+
+    fn interval(&self) -> Duration {
+        let checks = &self.health.checks.active;
+        let up = self.address.state.status().is_up();
+        Duration::from_secs(u64::from(if up { checks.healthy.interval } else { checks.unhealthy.interval }))
+    }
+
+    /// When the check after that of `began` is due.
+    fn next(&self, began: u64) -> u64 {
+        let interval = micros(self.interval());
+        began + interval - fastrand::u64(0..=interval / SPREAD)
+    }
+
+    /// A line for a change of state: whether requests go there, or that it may soon come to another one.
+    fn tell(&self, told: &mut Status) {
+        let (status, counters) = self.address.state.read();
+        if status == *told {
+            return;
+        }
+        let (node, upstream, state) = (self.address.checked, &*self.upstream, status.as_str());
+        let Counters { success, http_failure, tcp_failure, timeout_failure } = counters;
+        match (told.is_up(), status.is_up()) {
+            (true, false) => tracing::warn!(
+                %node, upstream, state, http_failure, tcp_failure, timeout_failure,
+                "a node is unhealthy"
+            ),
+            (false, true) => tracing::info!(%node, upstream, state, success, "a node is healthy again"),
+            _ => tracing::debug!(
+                %node, upstream, state, success, http_failure, tcp_failure, timeout_failure,
+                "the health of a node changes"
+            ),
+        }
+        *told = status;
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,179 @@
+//! One active check: a connection, and on it a request whose answer's status is what counts.
+
+use std::fmt::Write as _;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use weir_config::{ActiveChecks, CheckType};
+use weir_wire::head::{Framing, Limits, ResponseHead};
+use weir_wire::method::Method;
+
+/// What is taken of an answer's head. It is parsed as strictly as any answer to a request: a node that fails here would
+/// be answered 502 for.
+const HEAD: Limits = Limits { head: 64 << 10, fields: 128, target: 0 };
+
+/// Most interim (1xx) answers before the one that counts.
+const MAX_INTERIM: usize = 8;
+
+/// So much of an answer's body is read, for so long, that the node sees an orderly end; what is longer is cut.
+const MAX_BODY: u64 = 64 << 10;
+const BODY_LIMIT: Duration = Duration::from_millis(100);
+
+/// Bytes of one read.
+const READ: usize = 4096;
+
+/// Fields that are written here, or not at all.
+const OWN_FIELDS: [&str; 3] = ["connection", "content-length", "transfer-encoding"];
+
+/// What came of a check.
+#[derive(Debug)]
+pub(super) enum Finding {
+    /// There is a connection, and nothing else was asked for.
+    Connected,
+    Status(u16),
+    /// An answer that is no HTTP, or not such as would be forwarded.
+    NotHttp,
+    /// The connection was refused or cut.
+    Failed,
+    TimedOut,
+    /// This side could not even try, which says nothing of the node.
+    Unable(io::Error),
+}
+
+/// How a node is checked.
+#[derive(Debug)]
+pub(super) struct Probe {
+    /// `None`: a connection is enough.
+    request: Option<Request>,
+    limit: Duration,
+}
+
+#[derive(Debug)]
+struct Request {
+    bytes: Vec<u8>,
+    method: Method,
+}
+
+impl Probe {
+    pub(super) fn new(checks: &ActiveChecks, host: &str) -> Self {
+        let request = (checks.r#type != CheckType::Tcp).then(|| Request::new(checks, host));
+        Self { request, limit: checks.timeout }
+    }
+
+    /// Checks once.
+    pub(super) async fn run(&self, addr: SocketAddr) -> Finding {
+        let mut status = None;
+        let found = timeout(self.limit, self.attempt(addr, &mut status)).await;
+        match (status, found) {
+            // Whatever became of the body.
+            (Some(status), _) => Finding::Status(status),
+            (None, Ok(finding)) => finding,
+            (None, Err(_)) => Finding::TimedOut,
+        }
+    }
+
+    async fn attempt(&self, addr: SocketAddr, status: &mut Option<u16>) -> Finding {
+        let mut stream = match TcpStream::connect(addr).await {
+            Ok(stream) => stream,
+            Err(error) => return unconnected(error),
+        };
+        match &self.request {
+            None => Finding::Connected,
+            Some(request) => match request.ask(&mut stream, status).await {
+                Ok(finding) => finding,
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => Finding::TimedOut,
+                Err(_) => Finding::Failed,
+            },
+        }
+    }
+}
+
+fn unconnected(error: io::Error) -> Finding {
+    match error.kind() {
+        io::ErrorKind::TimedOut => Finding::TimedOut,
+        io::ErrorKind::ConnectionRefused
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::HostUnreachable
+        | io::ErrorKind::NetworkUnreachable => Finding::Failed,
+        // EMFILE, ENFILE, ENOBUFS, EADDRNOTAVAIL: this side has run out of something.
+        _ => Finding::Unable(error),
+    }
+}
+
+impl Request {
+    fn new(checks: &ActiveChecks, host: &str) -> Self {
+        let named = |header: &str, name: &str| header.split(':').next().is_some_and(|n| n.eq_ignore_ascii_case(name));
+        let given = |name: &str| checks.req_headers.iter().any(|header| named(header, name));
+        let mut text = format!("{} {} HTTP/1.1\r\n", checks.http_method, checks.http_path);
+        if !given("host") {
+            let _ = write!(text, "Host: {host}\r\n");
+        }
+        if !given("user-agent") {
+            text.push_str(concat!("User-Agent: weir/", env!("CARGO_PKG_VERSION"), " (health check)\r\n"));
+        }
+        for header in &checks.req_headers {
+            if !OWN_FIELDS.iter().any(|name| named(header, name)) {
+                let _ = write!(text, "{header}\r\n");
+            }
+        }
+        let body = &checks.http_req_body;
+        if !body.is_empty() {
+            let _ = write!(text, "Content-Length: {}\r\n", body.len());
+        }
+        let _ = write!(text, "Connection: close\r\n\r\n{body}");
+        Self { method: Method::parse(checks.http_method.as_bytes()), bytes: text.into_bytes() }
+    }
+
+    /// Sends the request and puts the answer's status down as soon as it is there. An `Err` is a broken connection.
+    async fn ask<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: &mut S,
+        status: &mut Option<u16>,
+    ) -> io::Result<Finding> {
+        stream.write_all(&self.bytes).await?;
+        stream.flush().await?;
+        let mut head = ResponseHead::default();
+        let mut buffer = Vec::with_capacity(READ);
+        let mut interim = 0;
+        loop {
+            match head.parse(&buffer, &HEAD, self.method) {
+                Ok(true) if (100..200).contains(&head.status) && head.status != 101 => {
+                    interim += 1;
+                    if interim > MAX_INTERIM {
+                        return Ok(Finding::NotHttp);
+                    }
+                    buffer.drain(..head.len);
+                }
+                Ok(true) => break,
+                // The parser refuses a head that is longer than its limit.
+                Ok(false) => {
+                    if read_some(stream, &mut buffer).await? == 0 {
+                        return Ok(Finding::Failed);
+                    }
+                }
+                Err(_) => return Ok(Finding::NotHttp),
+            }
+        }
+        *status = Some(head.status);
+        let rest = match head.framing {
+            Framing::None => 0,
+            Framing::Length(length) => length.min(MAX_BODY),
+            Framing::Chunked | Framing::UntilClose => MAX_BODY,
+        };
+        let rest = rest.saturating_sub(buffer.len().saturating_sub(head.len) as u64);
+        // Too slow or cut: the status has been said all the same.
+        let _ = timeout(BODY_LIMIT, tokio::io::copy(&mut stream.take(rest), &mut tokio::io::sink())).await;
+        Ok(Finding::Status(head.status))
+    }
+}
+
+async fn read_some<S: AsyncRead + Unpin>(stream: &mut S, buffer: &mut Vec<u8>) -> io::Result<usize> {
+    buffer.reserve(READ);
+    let before = buffer.len();
+    stream.take(READ as u64).read_buf(buffer).await?;
+    Ok(buffer.len() - before)
+}

@@ -1,0 +1,33 @@
+//! `apisix_upstream_status`: what health checks have found.
+
+use std::fmt::{Debug, Write as _};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::exposition::{quoted, value};
+
+/// A series of `apisix_upstream_status`.
+#[derive(Debug, Clone)]
+pub struct UpstreamStatus {
+    /// Label `name`: the upstream.
+    pub name: Arc<str>,
+    /// Labels `ip` and `port`.
+    pub addr: SocketAddr,
+    /// Is asked at each scrape.
+    pub health: Arc<dyn NodeHealth>,
+}
+
+/// Whoever knows how a node is.
+pub trait NodeHealth: Debug + Send + Sync {
+    /// Whether it gets requests: 1, else 0.
+    fn is_healthy(&self) -> bool;
+}
+
+impl UpstreamStatus {
+    pub(super) fn write(&self, out: &mut String) {
+        out.push_str("apisix_upstream_status{name=");
+        quoted(out, &self.name);
+        let _ = write!(out, ",ip=\"{}\",port=\"{}\"}}", self.addr.ip(), self.addr.port());
+        value(out, u8::from(self.health.is_healthy()));
+    }
+}

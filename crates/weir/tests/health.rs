@@ -1,0 +1,520 @@
+//! Health checks: sick nodes get no requests, and get them again when they are well.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering::SeqCst};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::{
+    Answer, Gateway, LIMIT, Nginx, Origin, RawClient, Refusing, Reload, Request, Response, Start, get, route_with,
+    wait_until, weighted,
+};
+
+/// Checks so seldom that only the first one falls into a test.
+const SELDOM: u32 = 3600;
+
+/// One route for everything, without retries, so that a failing node is seen.
+fn config(nodes: &[String], checks: &Value) -> Value {
+    let timeout = json!({ "connect": 2, "send": 2, "read": 0.3 });
+    let upstream = json!({ "nodes": weighted(nodes), "checks": checks, "retries": 0, "timeout": timeout });
+    route_with(json!({}), upstream)
+}
+
+/// Active checks of `/check` each second that change a node's state at once.
+fn active(fields: &Value) -> Value {
+    let mut active = json!({
+        "http_path": "/check",
+        "timeout": 0.5,
+        "healthy": { "interval": 1, "successes": 1 },
+        "unhealthy": { "interval": 1, "http_failures": 1, "tcp_failures": 1, "timeouts": 1 },
+    });
+    active.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+    json!({ "active": active })
+}
+
+fn status_page(gateway: &Gateway, path: &str) -> Response {
+    RawClient::connect(gateway.status).request(format!("GET {path} HTTP/1.1\r\nHost: s\r\nConnection: close\r\n\r\n"))
+}
+
+/// What `/v1/healthcheck` says of a node.
+fn node(gateway: &Gateway, node: &str) -> Option<Value> {
+    let all = status_page(gateway, "/v1/healthcheck").json();
+    let nodes = all.as_array().expect("a list").iter().flat_map(|u| u["nodes"].as_array().expect("nodes").clone());
+    nodes.into_iter().find(|n| format!("{}:{}", n["ip"].as_str().expect("an address"), n["port"]) == node)
+}
+
+fn await_state(gateway: &Gateway, name: &str, wanted: &str) {
+    wait_until(&format!("{name} to be {wanted}"), LIMIT, || (node(gateway, name)?["status"] == wanted).then_some(()));
+}
+
+/// Requests that are not checks.
+fn requests(origin: &Origin) -> Vec<Request> {
+    origin.requests().into_iter().filter(|request| request.target != "/check").collect()
+}
+
+fn checks(origin: &Origin) -> usize {
+    origin.requests().iter().filter(|request| request.target == "/check").count()
+}
+
+/// An origin that answers every request with the status that it is set to.
+fn settable(status: u16) -> (Origin, Arc<AtomicU16>) {
+    let status = Arc::new(AtomicU16::new(status));
+    let answered = Arc::clone(&status);
+    (Origin::answering(move |_| Answer::status(answered.load(SeqCst), "set")), status)
+}
+
+/// Every one of some requests is answered 200.
+fn assert_all_well(gateway: &Gateway) {
+    let statuses: Vec<u16> = (0..20).map(|_| gateway.get("/").status).collect();
+    assert_eq!(statuses, [200; 20]);
+}
+
+#[test]
+fn a_node_that_is_killed_is_left_alone_until_it_is_back() {
+    let (mut first, second) = (Nginx::start("return 200 first;"), Nginx::start("return 200 second;"));
+    let name = first.node();
+    let gateway = Start::new(config(&[first.node(), second.node()], &active(&json!({})))).workers(2).start();
+    await_state(&gateway, &name, "healthy");
+    let answers = || (0..10).map(|_| gateway.get("/").text()).collect::<Vec<_>>();
+    let seen = answers();
+    assert!(seen.iter().any(|a| a == "first") && seen.iter().any(|a| a == "second"), "{seen:?}");
+
+    first.stop();
+    await_state(&gateway, &name, "unhealthy");
+    assert_eq!(answers(), vec!["second"; 10]);
+    assert!(gateway.stderr().contains("a node is unhealthy"), "{}", gateway.stderr());
+
+    first.start_again();
+    await_state(&gateway, &name, "healthy");
+    assert!(answers().iter().any(|a| a == "first"));
+    assert!(gateway.stderr().contains("a node is healthy again"), "{}", gateway.stderr());
+}
+
+#[test]
+fn a_hung_node_is_unhealthy() {
+    let hung = Origin::scripted(|connection| connection.await_close());
+    let well = Origin::hello();
+    let gateway = Gateway::start(config(&[hung.node(), well.node()], &active(&json!({}))));
+    await_state(&gateway, &hung.node(), "unhealthy");
+    assert_eq!(node(&gateway, &hung.node()).expect("the node")["counter"]["timeout_failure"], 1);
+    assert_all_well(&gateway);
+}
+
+#[test]
+fn statuses_of_checks_are_judged_by_the_two_lists() {
+    let table = [
+        // Status, whether it counts as a failure with APISIX's lists.
+        (200, false),
+        (302, false),
+        (404, true),
+        (429, true),
+        (500, true),
+        (505, true),
+        // In neither list: counts as nothing.
+        (201, false),
+        (403, false),
+        (599, false),
+    ];
+    let origins: Vec<_> = table.iter().map(|(status, _)| settable(*status).0).collect();
+    let nodes: Vec<String> = origins.iter().map(Origin::node).collect();
+    let gateway = Gateway::start(config(&nodes, &active(&json!({}))));
+    for ((status, fails), origin) in table.iter().zip(&origins) {
+        wait_until("two checks", LIMIT, || (checks(origin) >= 2).then_some(()));
+        let wanted = if *fails { "unhealthy" } else { "healthy" };
+        let found = node(&gateway, &origin.node()).expect("the node");
+        assert_eq!(found["status"], wanted, "{status}: {found}");
+    }
+}
+
+#[test]
+fn an_answer_that_is_no_http_is_a_failure_and_interim_ones_are_passed_over() {
+    let says = |bytes: &'static str| {
+        Origin::scripted(move |connection| {
+            if connection.request().is_some() {
+                connection.send(bytes);
+            }
+        })
+    };
+    let garbage = says("SSH-2.0-OpenSSH_9.2\r\n");
+    let empty = says("");
+    let interim = says("HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    // It never ends, and says so with its first line.
+    let endless = Origin::scripted(|connection| {
+        if connection.request().is_some() && connection.send("HTTP/1.1 200 OK\r\n") {
+            while connection.send(format!("X: {}\r\n", "x".repeat(1000))) {}
+        }
+    });
+    let nodes = [garbage.node(), empty.node(), interim.node(), endless.node()];
+    let gateway = Gateway::start(config(&nodes, &active(&json!({}))));
+    for (origin, state, counter) in [
+        (&garbage, "unhealthy", "http_failure"),
+        (&empty, "unhealthy", "tcp_failure"),
+        (&endless, "unhealthy", "http_failure"),
+    ] {
+        await_state(&gateway, &origin.node(), state);
+        let found = node(&gateway, &origin.node()).expect("the node");
+        assert_eq!(found["counter"][counter], 1, "{found}");
+    }
+    wait_until("two checks", LIMIT, || (checks(&interim) >= 2).then_some(()));
+    assert_eq!(node(&gateway, &interim.node()).expect("the node")["status"], "healthy");
+}
+
+#[test]
+fn thresholds_lead_through_the_four_states() {
+    let (origin, status) = settable(200);
+    let well = Origin::hello();
+    let fields = json!({ "healthy": { "successes": 2 }, "unhealthy": { "http_failures": 3 } });
+    let gateway = Gateway::start(config(&[origin.node(), well.node()], &active(&fields)));
+    let name = origin.node();
+    await_state(&gateway, &name, "healthy");
+
+    // It flaps: never so many failures in a row, so it keeps its requests.
+    for _ in 0..2 {
+        status.store(500, SeqCst);
+        await_state(&gateway, &name, "mostly_healthy");
+        status.store(200, SeqCst);
+        await_state(&gateway, &name, "healthy");
+    }
+    assert!(!gateway.stderr().contains("a node is unhealthy"), "{}", gateway.stderr());
+    assert_all_well(&gateway);
+    assert!(!requests(&origin).is_empty());
+
+    status.store(500, SeqCst);
+    await_state(&gateway, &name, "unhealthy");
+    assert_eq!(node(&gateway, &name).expect("the node")["counter"]["http_failure"], 3);
+    assert_all_well(&gateway);
+
+    status.store(200, SeqCst);
+    await_state(&gateway, &name, "mostly_unhealthy");
+    assert_all_well(&gateway);
+    await_state(&gateway, &name, "healthy");
+}
+
+#[test]
+fn a_tcp_check_is_a_connection_and_no_request() {
+    let accepts = Origin::scripted(|connection| connection.await_close());
+    let refuses = Refusing::bind();
+    let gateway = Gateway::start(config(&[accepts.node(), refuses.node()], &active(&json!({ "type": "tcp" }))));
+    await_state(&gateway, &refuses.node(), "unhealthy");
+    wait_until("two checks", LIMIT, || (accepts.connections() >= 2).then_some(()));
+    let found = node(&gateway, &accepts.node()).expect("the node");
+    assert_eq!(found["status"], "healthy", "{found}");
+    assert!(accepts.requests().is_empty());
+}
+
+#[test]
+fn a_check_is_sent_as_configured() {
+    let seen = |upstream: Value, active: Value| {
+        let origin = Origin::hello();
+        let mut upstream = upstream;
+        upstream["nodes"] = weighted(&[origin.node()]);
+        upstream["checks"] = json!({ "active": active });
+        let _gateway = Gateway::start(route_with(json!({}), upstream));
+        let request = wait_until("a check", LIMIT, || origin.complete().pop());
+        (request, origin.node())
+    };
+    let (request, name) = seen(json!({}), json!({}));
+    assert_eq!((request.method.as_str(), request.target.as_str(), request.minor), ("GET", "/", 1));
+    assert_eq!(request.fields.get("host"), Some(name.as_str()));
+    assert_eq!(request.fields.get("connection"), Some("close"));
+    assert!(request.fields.get("user-agent").is_some_and(|agent| agent.starts_with("weir/")), "{request:?}");
+
+    let (request, _) = seen(
+        json!({ "pass_host": "rewrite", "upstream_host": "rewritten.test" }),
+        json!({
+            "http_method": "POST", "http_path": "/health?deep=1", "http_req_body": "{\"a\":1}",
+            "req_headers": ["User-Agent: probe/1", "X-Token: a: b", "Content-Length: 99"],
+        }),
+    );
+    assert_eq!((request.method.as_str(), request.target.as_str()), ("POST", "/health?deep=1"));
+    assert_eq!((request.body.as_slice(), request.fields.get("host")), (&b"{\"a\":1}"[..], Some("rewritten.test")));
+    assert_eq!((request.fields.get("user-agent"), request.fields.get("x-token")), (Some("probe/1"), Some("a: b")));
+
+    let (request, _) = seen(json!({ "pass_host": "node" }), json!({ "host": "checks.test" }));
+    assert_eq!(request.fields.get("host"), Some("checks.test"));
+    let (request, _) = seen(json!({}), json!({ "host": "checks.test", "req_headers": ["Host: own.test"] }));
+    assert_eq!(request.fields.get("host"), Some("own.test"));
+}
+
+#[test]
+fn checks_may_go_to_a_port_of_their_own() {
+    let (node, admin) = (Origin::hello(), Origin::answering(|_| Answer::status(503, "maintenance")));
+    let fields = json!({ "port": admin.addr().port() });
+    let gateway = Gateway::start(config(&[node.node()], &active(&fields)));
+    await_state(&gateway, &admin.node(), "unhealthy");
+    assert_eq!(checks(&node), 0);
+    // It is the only node, so its health is ignored.
+    assert_eq!(gateway.get("/").status, 200);
+}
+
+#[test]
+fn where_all_nodes_are_down_health_is_ignored() {
+    let origins = [settable(500).0, settable(500).0];
+    let nodes: Vec<String> = origins.iter().map(Origin::node).collect();
+    let gateway = Gateway::start(config(&nodes, &active(&json!({}))));
+    for name in &nodes {
+        await_state(&gateway, name, "unhealthy");
+    }
+    for _ in 0..10 {
+        let response = gateway.get("/");
+        assert_eq!((response.status, response.text().as_str()), (500, "set"), "the node's own answer");
+    }
+    assert!(origins.iter().all(|origin| requests(origin).len() == 5));
+}
+
+#[test]
+fn a_retry_does_not_go_to_an_unhealthy_node() {
+    let (hung, refuses) = (Origin::scripted(|connection| connection.await_close()), Refusing::bind());
+    // Only the hung node is found out: refused connections take longer to count.
+    let fields = json!({ "unhealthy": { "timeouts": 1, "tcp_failures": 254 } });
+    let mut config = config(&[hung.node(), refuses.node()], &active(&fields));
+    config["routes"][0]["upstream"]["retries"] = json!(5);
+    let gateway = Gateway::start(config);
+    await_state(&gateway, &hung.node(), "unhealthy");
+    let before = hung.connections();
+    let response = gateway.get("/");
+    assert_eq!(response.status, 502, "{response:?}");
+    assert_eq!(response.field("x-apisix-upstream-status"), Some("502"), "one try");
+    assert!(hung.connections() - before <= 1, "but for a check");
+}
+
+/// Passive checks under which only one kind of failure counts, beside active ones that are as good as not there.
+fn passive(unhealthy: &Value) -> Value {
+    let mut limits = json!({ "http_failures": 0, "tcp_failures": 0, "timeouts": 0 });
+    limits.as_object_mut().expect("an object").extend(unhealthy.as_object().expect("an object").clone());
+    json!({
+        "active": {
+            "http_path": "/check",
+            "healthy": { "interval": SELDOM, "http_statuses": [299] },
+            "unhealthy": { "interval": SELDOM, "http_statuses": [298], "tcp_failures": 254, "timeouts": 254 },
+        },
+        "passive": { "healthy": { "successes": 3 }, "unhealthy": limits },
+    })
+}
+
+#[test]
+fn passive_checks_count_what_requests_show() {
+    let resets = Origin::scripted(|connection| {
+        if connection.request().is_some() {
+            connection.reset();
+        }
+    });
+    let hangs = Origin::scripted(|connection| {
+        connection.request();
+        connection.await_close();
+    });
+    let (fails, _) = settable(500);
+    let refuses = Refusing::bind();
+    for (sick, limits, counter) in [
+        (fails.node(), json!({ "http_failures": 3 }), "http_failure"),
+        (fails.node(), json!({ "http_statuses": [500], "http_failures": 1 }), "http_failure"),
+        (refuses.node(), json!({ "tcp_failures": 2 }), "tcp_failure"),
+        (resets.node(), json!({ "tcp_failures": 2 }), "tcp_failure"),
+        (hangs.node(), json!({ "timeouts": 1 }), "timeout_failure"),
+    ] {
+        let well = Origin::hello();
+        let gateway = Start::new(config(&[sick.clone(), well.node()], &passive(&limits))).workers(2).start();
+        wait_until("the node to be known", LIMIT, || node(&gateway, &sick));
+        let failed = (0..20).filter(|_| gateway.get("/").status != 200).count();
+        let expected = limits.as_object().expect("an object").values().filter_map(Value::as_u64).max();
+        // The first active check may have counted one more failure.
+        let expected = expected.expect("a threshold") as usize;
+        assert!(failed == expected || failed + 1 == expected, "{sick} {limits}: {failed} failures");
+        let found = node(&gateway, &sick).expect("the node");
+        assert_eq!(found["status"], "unhealthy", "{found}");
+        assert_eq!(found["counter"][counter], expected, "{found}");
+        assert_all_well(&gateway);
+    }
+}
+
+#[test]
+fn passive_checks_of_the_type_tcp_leave_statuses_aside() {
+    let (fails, _) = settable(500);
+    let mut checks = passive(&json!({ "http_failures": 1 }));
+    checks["passive"]["type"] = json!("tcp");
+    let gateway = Gateway::start(config(&[fails.node()], &checks));
+    wait_until("the node to be known", LIMIT, || node(&gateway, &fails.node()));
+    for _ in 0..5 {
+        assert_eq!(gateway.get("/").status, 500);
+    }
+    assert_eq!(node(&gateway, &fails.node()).expect("the node")["status"], "healthy");
+}
+
+#[test]
+fn what_a_client_does_is_no_fault_of_a_node() {
+    let origin = Origin::answering(|request| {
+        if request.target == "/slow" {
+            thread::sleep(Duration::from_millis(100));
+        }
+        Answer::ok("hello")
+    });
+    let gateway = Gateway::start(config(&[origin.node()], &passive(&json!({ "tcp_failures": 1, "timeouts": 1 }))));
+    wait_until("the node to be known", LIMIT, || node(&gateway, &origin.node()));
+    for request in ["POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf", &get("/slow")] {
+        let mut client = gateway.client();
+        client.send(request);
+        wait_until("the origin to have it", LIMIT, || (origin.open() > 0).then_some(()));
+        client.reset();
+    }
+    assert_all_well(&gateway);
+    let found = node(&gateway, &origin.node()).expect("the node");
+    assert_eq!((&found["status"], &found["counter"]["tcp_failure"]), (&json!("healthy"), &json!(0)), "{found}");
+}
+
+#[test]
+fn active_checks_bring_back_what_passive_ones_took_out() {
+    let (origin, status) = settable(500);
+    let well = Origin::hello();
+    let mut checks = active(&json!({ "healthy": { "successes": 2 }, "unhealthy": { "http_failures": 254 } }));
+    checks["passive"] = json!({ "unhealthy": { "http_failures": 2 } });
+    let gateway = Gateway::start(config(&[origin.node(), well.node()], &checks));
+    wait_until("requests to show it", LIMIT, || {
+        gateway.get("/");
+        (node(&gateway, &origin.node())?["status"] == "unhealthy").then_some(())
+    });
+    assert_all_well(&gateway);
+    status.store(200, SeqCst);
+    await_state(&gateway, &origin.node(), "healthy");
+}
+
+#[test]
+fn one_checker_for_a_node_whatever_uses_it() {
+    let origin = Origin::hello();
+    let upstream = json!({ "nodes": weighted(&[origin.node()]), "checks": active(&json!({})) });
+    let mut named = upstream.clone();
+    named["id"] = json!("named");
+    let config = json!({
+        "upstreams": [named],
+        "services": [{ "id": "s", "upstream": upstream }],
+        "routes": [
+            { "id": "a", "uri": "/a", "upstream": upstream },
+            { "id": "b", "uri": "/b", "upstream": upstream },
+            { "id": "c", "uri": "/c", "upstream_id": "named" },
+            { "id": "d", "uri": "/d", "upstream_id": "named" },
+            { "id": "e", "uri": "/e", "service_id": "s" },
+        ],
+    });
+    let gateway = Start::new(config).workers(2).start();
+    wait_until("the first check", LIMIT, || (checks(&origin) >= 1).then_some(()));
+    let began = Instant::now();
+    wait_until("four more checks", LIMIT, || (checks(&origin) >= 5).then_some(()));
+    // Four intervals of at least 0.9 s; with another checker it would be half of that.
+    assert!(began.elapsed() >= Duration::from_millis(3300), "after {:?}", began.elapsed());
+    let names: Vec<_> = status_page(&gateway, "/v1/healthcheck").json().as_array().expect("a list").clone();
+    let mut names: Vec<_> = names.iter().map(|u| u["name"].as_str().expect("a name").to_owned()).collect();
+    names.sort();
+    assert_eq!(
+        names,
+        ["/apisix/routes/a", "/apisix/routes/b", "/apisix/services/s", "/apisix/upstreams/named"],
+        "each upstream once, however many routes refer to it"
+    );
+}
+
+#[test]
+fn health_outlives_a_change_of_the_configuration() {
+    let (sick, well) = (settable(500).0, Origin::hello());
+    let nodes = [sick.node(), well.node()];
+    let version = |number: usize| {
+        let mut config = config(&nodes, &active(&json!({ "healthy": { "interval": 1, "successes": 254 } })));
+        let plugins = json!({ "mocking": { "response_example": number.to_string() } });
+        let route = json!({ "id": "version", "uri": "/version", "plugins": plugins });
+        config["routes"].as_array_mut().expect("routes").push(route);
+        config
+    };
+    let gateway = Start::new(version(0)).workers(2).start();
+    await_state(&gateway, &sick.node(), "unhealthy");
+    let (before, began) = (checks(&sick), Instant::now());
+    for number in 1..=5 {
+        let next = Instant::now() + Duration::from_secs(1);
+        assert_eq!(gateway.reload(version(number)), Reload::Applied);
+        assert_eq!(gateway.get("/version").text(), number.to_string());
+        assert_all_well(&gateway);
+        assert_eq!(node(&gateway, &sick.node()).expect("the node")["status"], "unhealthy");
+        thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+    let most = (began.elapsed().as_secs_f64() / 0.9).ceil() as usize + 1;
+    let made = checks(&sick) - before;
+    assert!((1..=most).contains(&made), "{made} checks, at most {most}: a change starts no new ones");
+
+    // Other checks judge anew, and none do not judge at all.
+    let mut other = version(6);
+    other["routes"][0]["upstream"]["checks"]["active"]["unhealthy"]["http_failures"] = json!(254);
+    assert_eq!(gateway.reload(&other), Reload::Applied);
+    wait_until("the other checks", LIMIT, || {
+        let status = node(&gateway, &sick.node())?["status"].clone();
+        status.as_str()?.ends_with("healthy").then_some(()).filter(|()| status != "unhealthy")
+    });
+    other["routes"][0]["upstream"].as_object_mut().expect("an upstream").remove("checks");
+    assert_eq!(gateway.reload(&other), Reload::Applied);
+    wait_until("no checks", LIMIT, || (status_page(&gateway, "/v1/healthcheck").text() == "[]").then_some(()));
+    let count = checks(&sick);
+    thread::sleep(Duration::from_millis(1500));
+    assert_eq!(checks(&sick), count, "nobody checks any more");
+}
+
+#[test]
+fn no_more_checks_are_under_way_than_concurrency_allows() {
+    let (open, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let origins: Vec<Origin> = (0..6)
+        .map(|_| {
+            let (open, most) = (Arc::clone(&open), Arc::clone(&most));
+            Origin::answering(move |_| {
+                most.fetch_max(open.fetch_add(1, SeqCst) + 1, SeqCst);
+                thread::sleep(Duration::from_millis(100));
+                open.fetch_sub(1, SeqCst);
+                Answer::close("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+            })
+        })
+        .collect();
+    let nodes: Vec<String> = origins.iter().map(Origin::node).collect();
+    let _gateway = Gateway::start(config(&nodes, &active(&json!({ "concurrency": 2 }))));
+    wait_until("two rounds", LIMIT, || origins.iter().all(|origin| checks(origin) >= 2).then_some(()));
+    assert!((1..=2).contains(&most.load(SeqCst)), "{most:?} at one time");
+}
+
+#[test]
+fn health_is_shown() {
+    let (sick, well) = (settable(500).0, Origin::hello());
+    let mut upstream =
+        json!({ "id": "u1", "nodes": weighted(&[sick.node(), well.node()]), "checks": active(&json!({})) });
+    upstream["checks"]["active"]["unhealthy"]["interval"] = json!(SELDOM);
+    let gateway = Gateway::start(json!({
+        "upstreams": [upstream, { "id": "unchecked", "nodes": weighted(&[well.node()]) }],
+        "routes": [{ "id": 1, "uri": "/*", "upstream_id": "u1" }, { "id": 2, "uri": "/b", "upstream_id": "unchecked" }],
+    }));
+    await_state(&gateway, &sick.node(), "unhealthy");
+
+    let one = status_page(&gateway, "/v1/healthcheck/upstreams/u1");
+    assert_eq!((one.status, one.field("content-type")), (200, Some("application/json")));
+    let one = one.json();
+    let of = |origin: &Origin, status: &str, http_failure: u8| {
+        json!({
+            "ip": "127.0.0.1", "hostname": "127.0.0.1", "port": origin.addr().port(), "status": status,
+            "counter": { "tcp_failure": 0, "http_failure": http_failure, "success": 0, "timeout_failure": 0 },
+        })
+    };
+    assert_eq!((&one["name"], &one["type"]), (&json!("/apisix/upstreams/u1"), &json!("http")));
+    let mut nodes = one["nodes"].as_array().expect("nodes").clone();
+    nodes.sort_by_key(|node| node["status"] == "healthy");
+    assert_eq!(nodes, [of(&sick, "unhealthy", 1), of(&well, "healthy", 0)]);
+    assert_eq!(status_page(&gateway, "/v1/healthcheck").json(), json!([one]));
+    for (path, status, said) in [
+        ("/v1/healthcheck/upstreams/unchecked", 404, "upstreams[unchecked] not found"),
+        ("/v1/healthcheck/routes/1", 404, "routes[1] not found"),
+        ("/v1/healthcheck/consumers/x", 400, "invalid src type consumers"),
+    ] {
+        let response = status_page(&gateway, path);
+        assert_eq!((response.status, response.json()), (status, json!({ "error_msg": said })), "{path}");
+    }
+    assert_eq!(status_page(&gateway, "/v1/other").status, 404);
+
+    let page = gateway.metrics_page();
+    for (origin, healthy) in [(&sick, 0.0), (&well, 1.0)] {
+        let port = origin.addr().port().to_string();
+        let labels = [("name", "/apisix/upstreams/u1"), ("ip", "127.0.0.1"), ("port", port.as_str())];
+        assert_eq!(page.value("apisix_upstream_status", &labels), Some(healthy));
+    }
+    assert!(page.0.contains("# TYPE apisix_upstream_status gauge\n"));
+}

@@ -1,0 +1,499 @@
+//! A new process takes over: nothing is refused, reset or lost, and one that fails changes nothing.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+use serde_json::json;
+
+use crate::harness::{
+    Answer, Fault, Gateway, LIMIT, Origin, Page, Process, RawClient, Start, each, free_port, get, program, replace,
+    route_to, wait_until,
+};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Clients that ask without end until they are told to stop.
+struct Load {
+    stop: AtomicBool,
+    kept: AtomicUsize,
+    fresh: AtomicUsize,
+    failures: Mutex<Vec<String>>,
+}
+
+impl Load {
+    /// Runs `work` under load: clients that keep their connections, some of which ask rarely, and clients that make a
+    /// new one for each request. Gives the number of requests; none may fail.
+    fn under(addr: SocketAddr, work: impl FnOnce(&Self)) -> usize {
+        let load = Self {
+            stop: AtomicBool::new(false),
+            kept: AtomicUsize::new(0),
+            fresh: AtomicUsize::new(0),
+            failures: Mutex::default(),
+        };
+        // Milliseconds between two requests.
+        const PAUSES: [u64; 6] = [2, 5, 20, 70, 150, 400];
+        thread::scope(|scope| {
+            let (load, until) = (&load, Until(&load.stop));
+            for pause in PAUSES {
+                scope.spawn(move || load.keep(addr, Duration::from_millis(pause)));
+                scope.spawn(move || load.renew(addr, Duration::from_millis(pause.min(20))));
+            }
+            work(load);
+            drop(until);
+        });
+        let failures = load.failures.into_inner().expect("failures");
+        let (kept, fresh) = (load.kept.into_inner(), load.fresh.into_inner());
+        assert!(failures.is_empty(), "{} of {} requests failed: {failures:#?}", failures.len(), kept + fresh);
+        assert!(kept > 0 && fresh > 0, "{kept} requests on kept connections, {fresh} on new ones");
+        kept + fresh
+    }
+
+    /// Waits for so many more requests.
+    fn go_on(&self, requests: usize) {
+        let count = || self.kept.load(SeqCst) + self.fresh.load(SeqCst);
+        let until = count() + requests;
+        wait_until("requests", LIMIT, || (count() >= until).then_some(()));
+    }
+
+    /// Asks on one connection as long as it is kept.
+    fn keep(&self, addr: SocketAddr, pause: Duration) {
+        while !self.stop.load(SeqCst) {
+            let Some(mut client) = self.connect(addr) else { continue };
+            let mut number = 0;
+            while !self.stop.load(SeqCst) && self.ask(&mut client, &self.kept, &format!("request {number}")) {
+                number += 1;
+                thread::sleep(pause);
+            }
+        }
+    }
+
+    fn renew(&self, addr: SocketAddr, pause: Duration) {
+        while !self.stop.load(SeqCst) {
+            if let Some(mut client) = self.connect(addr) {
+                self.ask(&mut client, &self.fresh, "request on a new connection");
+            }
+            thread::sleep(pause);
+        }
+    }
+
+    fn connect(&self, addr: SocketAddr) -> Option<RawClient> {
+        match TcpStream::connect(addr) {
+            Ok(stream) => Some(RawClient::over(stream)),
+            Err(error) => {
+                self.failed(format!("connect: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Whether the connection may be used again.
+    fn ask(&self, client: &mut RawClient, counter: &AtomicUsize, what: &str) -> bool {
+        let answer = if client.offer(get("/")) { client.try_response() } else { Err(Fault::Reset) };
+        counter.fetch_add(1, SeqCst);
+        match answer {
+            Ok(response) if response.status == 200 => response.keeps_connection(),
+            Ok(response) => {
+                self.failed(format!("{what}: {response:?}"));
+                false
+            }
+            Err(fault) => {
+                self.failed(format!("{what}: {fault:?}"));
+                false
+            }
+        }
+    }
+
+    fn failed(&self, what: String) {
+        self.failures.lock().expect("failures").push(what);
+    }
+}
+
+/// Stops the load, however the work ends.
+struct Until<'a>(&'a AtomicBool);
+
+impl Drop for Until<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// Upgrades once and waits until the new process serves.
+fn upgrade(gateway: &Gateway) {
+    let before = upgrades(gateway);
+    gateway.signal(Signal::USR2);
+    wait_until("the new process to serve", LIMIT, || (upgrades(gateway) > before).then_some(()));
+}
+
+/// How often a new process has taken over.
+fn upgrades(gateway: &Gateway) -> usize {
+    gateway.stderr().matches("a new process serves").count()
+}
+
+/// The ids of the gateway's processes that have not ended.
+fn processes(gateway: &Gateway) -> Vec<u32> {
+    let folder = gateway.config().display().to_string();
+    let ids = fs::read_dir("/proc").expect("read /proc").filter_map(|entry| {
+        let id: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        let command = fs::read(format!("/proc/{id}/cmdline")).ok()?;
+        String::from_utf8_lossy(&command).contains(&folder).then_some(id)
+    });
+    ids.collect()
+}
+
+fn await_processes(gateway: &Gateway, count: usize) {
+    wait_until(&format!("{count} processes"), LIMIT, || (processes(gateway).len() == count).then_some(()));
+}
+
+fn start(origin: &Origin, workers: usize) -> Gateway {
+    let settings = json!({
+        "timeouts": { "drain_idle": "2s", "upgrade": "20s" },
+        "access_log": { "path": "FOLDER/access.log" },
+    });
+    Start::new(route_to([&origin.node()])).settings(settings).workers(workers).linked().start()
+}
+
+#[test]
+fn twenty_upgrades_under_load_lose_nothing() {
+    let origin = Origin::hello();
+    let mut gateway = start(&origin, 2);
+    let first = gateway.process.id();
+    let requests = Load::under(gateway.addr, |load| {
+        for _ in 0..20 {
+            upgrade(&gateway);
+            load.go_on(50);
+        }
+    });
+    assert!(gateway.process.exited().is_none(), "the first process stays");
+    // It, and the one that serves, once the others have drained.
+    await_processes(&gateway, 2);
+    assert!(processes(&gateway).contains(&first));
+
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait().success());
+    assert_eq!(processes(&gateway), [] as [u32; 0]);
+    assert!(TcpStream::connect(gateway.addr).is_err());
+    // Whichever process wrote them: as many lines as answers, and each is whole.
+    let log = fs::read_to_string(gateway.file("access.log")).expect("read the access log");
+    for line in log.lines() {
+        serde_json::from_str::<serde_json::Value>(line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
+    }
+    assert_eq!(log.lines().count(), requests);
+}
+
+/// A minute as operators have it on a bad day. The default is shorter; `UPGRADE_SECONDS=60` is the whole.
+#[test]
+fn reloads_and_upgrades_lose_nothing() {
+    let seconds = std::env::var("UPGRADE_SECONDS").map_or(15, |text| text.parse().expect("UPGRADE_SECONDS"));
+    let origin = Origin::hello();
+    let gateway = start(&origin, 2);
+    let began = Instant::now();
+    let mut upgraded = 0;
+    Load::under(gateway.addr, |_| {
+        for second in 1..=seconds {
+            let mut rules = route_to([&origin.node()]);
+            rules["routes"][0]["desc"] = json!(format!("second {second}"));
+            replace(&gateway.config(), &format!("{rules}\n#END\n"));
+            if second % 5 == 0 {
+                upgrade(&gateway);
+                upgraded += 1;
+            }
+            thread::sleep((began + Duration::from_secs(second)).saturating_duration_since(Instant::now()));
+        }
+    });
+    assert_eq!(upgrades(&gateway), upgraded);
+    assert!(gateway.stderr().contains("a change of the rules is live"));
+}
+
+#[test]
+fn a_new_process_that_fails_leaves_the_old_one_serving() {
+    type Break = fn(&Gateway);
+    let cases: [(&str, Break, &str); 6] = [
+        ("no file", |gateway| fs::remove_file(gateway.file("weir")).expect("remove the link"), "cannot start"),
+        ("no program", |gateway| put_program(&gateway.file("weir"), "no program at all"), "cannot start"),
+        ("ends", |gateway| put_program(&gateway.file("weir"), "#!/bin/sh\nexit 7\n"), "exit status: 7"),
+        (
+            "hangs",
+            |gateway| put_program(&gateway.file("weir"), "#!/bin/sh\nexec sleep 60\n"),
+            "did not serve within 3 s",
+        ),
+        ("settings", |gateway| replace(&gateway.file("weir.yaml"), "workres: 2\n"), "workres: unknown field"),
+        (
+            "rules",
+            |gateway| {
+                // Not watched, so the old process has not read it.
+                replace(&gateway.config(), "routes: [{id: a, uri: /a, upstream_id: none}]\n#END\n");
+            },
+            "upstream_id",
+        ),
+    ];
+    let origin = Origin::hello();
+    each(
+        &cases,
+        |(name, ..)| (*name).to_owned(),
+        |(_, break_it, told)| {
+            let settings = json!({ "timeouts": { "upgrade": "3s" }, "config": { "watch": false } });
+            let gateway = Start::new(route_to([&origin.node()])).settings(settings).workers(2).linked().start();
+            let mut kept = gateway.client();
+            assert_eq!(kept.get("/").status, 200);
+            break_it(&gateway);
+            gateway.signal(Signal::USR2);
+            wait_until("the upgrade to fail", LIMIT, || {
+                gateway.stderr().lines().find(|line| line.contains("the upgrade has failed")).map(str::to_owned)
+            });
+            let log = gateway.stderr();
+            assert!(log.contains(told), "{told:?} is not in {log}");
+            assert!(kept.get("/").keeps_connection(), "nothing drains");
+            assert_eq!(gateway.get("/").status, 200);
+            await_processes(&gateway, 1);
+        },
+    );
+}
+
+fn put_program(file: &Path, text: &str) {
+    fs::remove_file(file).expect("remove the link");
+    fs::write(file, text).expect("write a file");
+    fs::set_permissions(file, fs::Permissions::from_mode(0o755)).expect("make it a program");
+}
+
+#[test]
+fn the_number_of_workers_may_change() {
+    let origin = Origin::hello();
+    let gateway = Start::new(route_to([&origin.node()])).settings("workers: 3").workers_by_settings().start();
+    Load::under(gateway.addr, |load| {
+        // With fewer workers, some accept from two sockets: none is closed with connections in its queue.
+        for workers in [1, 4, 2] {
+            replace(&gateway.file("weir.yaml"), &format!("workers: {workers}\n"));
+            upgrade(&gateway);
+            load.go_on(300);
+            assert!(gateway.stderr().contains(&format!("the gateway is up version=\"{VERSION}\" workers={workers}")));
+        }
+    });
+}
+
+/// Asks for a page on a connection to the metrics or status server; whether the connection is kept.
+fn page(client: &mut RawClient, path: &str) -> (String, bool) {
+    let answer = client.request(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    assert_eq!(answer.status, 200, "{answer:?}");
+    (answer.text(), answer.keeps_connection())
+}
+
+#[test]
+fn connections_of_the_old_process_get_one_more_answer() {
+    let gate = Arc::new(Barrier::new(2));
+    let of_origin = Arc::clone(&gate);
+    let origin = Origin::answering(move |request| {
+        if request.target == "/held" {
+            of_origin.wait();
+        }
+        Answer::ok("done")
+    });
+    let settings = json!({ "timeouts": { "drain_idle": "1s" } });
+    let gateway = Start::new(route_to([&origin.node()])).settings(settings).workers(2).start();
+    let [mut used, mut unused, mut idle, mut busy] = [(); 4].map(|()| gateway.client());
+    for client in [&mut used, &mut idle] {
+        assert!(client.get("/").keeps_connection());
+    }
+    let (mut metrics, mut status) = (RawClient::connect(gateway.metrics), RawClient::connect(gateway.status));
+    assert!(page(&mut metrics, "/metrics").1 && page(&mut status, "/status/ready").1);
+    busy.send(get("/held"));
+    wait_until("the request to reach the origin", LIMIT, || {
+        origin.requests().iter().any(|r| r.target == "/held").then_some(())
+    });
+
+    upgrade(&gateway);
+    for client in [&mut used, &mut unused] {
+        let answer = client.get("/");
+        assert_eq!((answer.status, answer.keeps_connection()), (200, false), "{answer:?}");
+        client.expect_close();
+    }
+    // The old process tells of itself while it drains, to whoever is connected to it; the new one to the others.
+    let (old, kept) = page(&mut metrics, "/metrics");
+    let requests = |page: &str| Page(page.to_owned()).value("apisix_http_requests_total", &[]);
+    assert_eq!((requests(&old), kept), (Some(5.0), false));
+    assert_eq!(page(&mut status, "/status/ready"), (r#"{"status":"ok"}"#.to_owned(), false));
+    assert_eq!(gateway.metric("apisix_http_requests_total", &[]), 0.0);
+    idle.expect_close();
+    gate.wait();
+    let answer = busy.response();
+    assert_eq!((answer.status, answer.text().as_str(), answer.keeps_connection()), (200, "done", false));
+    wait_until("the old process to drain", LIMIT, || {
+        gateway.stderr().contains("stopped; everything in flight was finished").then_some(())
+    });
+}
+
+#[test]
+fn one_upgrade_at_a_time_and_a_stop_ends_it() {
+    let origin = Origin::hello();
+    let mut gateway = start(&origin, 1);
+    put_program(&gateway.file("weir"), "#!/bin/sh\nexec sleep 60\n");
+    gateway.signal(Signal::USR2);
+    await_log(&gateway, "a new process is started to take over");
+    gateway.signal(Signal::USR2);
+    await_log(&gateway, "an upgrade is under way already");
+    assert_eq!(gateway.get("/").status, 200);
+    let starting = children(gateway.process.id());
+    assert_eq!(starting.len(), 1);
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait().success());
+    wait_until("the new process to end", LIMIT, || (!runs(starting[0])).then_some(()));
+}
+
+#[test]
+fn the_first_process_passes_signals_on_and_ends_with_the_last() {
+    let origin = Origin::hello();
+    let start = || {
+        let mut gateway = start(&origin, 1);
+        upgrade(&gateway);
+        upgrade(&gateway);
+        await_processes(&gateway, 2);
+        let first = gateway.process.id();
+        let main = *processes(&gateway).iter().find(|id| **id != first).expect("another process");
+        assert!(gateway.process.exited().is_none());
+        (gateway, main)
+    };
+
+    let (mut gateway, main) = start();
+    gateway.signal(Signal::HUP);
+    gateway.await_metric("weir_config_revision", &[], 2.0);
+    fs::rename(gateway.file("access.log"), gateway.file("access.log.1")).expect("move the log away");
+    gateway.signal(Signal::USR1);
+    wait_until("a new access log", LIMIT, || gateway.file("access.log").exists().then_some(()));
+    kill(main, Signal::KILL);
+    assert_eq!(gateway.wait().code(), Some(1), "as the one that served");
+    await_log(&gateway, "was ended");
+
+    let (mut gateway, main) = start();
+    let before = gateway.addr;
+    gateway.signal(Signal::KILL);
+    gateway.wait();
+    wait_until("the others to stop", LIMIT, || (!runs(main)).then_some(()));
+    assert!(TcpStream::connect(before).is_err());
+}
+
+fn await_log(gateway: &Gateway, text: &str) {
+    wait_until(&format!("{text:?} in the error log"), LIMIT, || gateway.stderr().contains(text).then_some(()));
+}
+
+fn kill(id: u32, signal: Signal) {
+    rustix::process::kill_process(Pid::from_raw(id.cast_signed()).expect("a process id"), signal)
+        .expect("send a signal");
+}
+
+/// Whether a process has not ended.
+fn runs(id: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    status.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+fn children(parent: u32) -> Vec<u32> {
+    let ids = fs::read_dir("/proc").expect("read /proc").filter_map(|entry| {
+        let id: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        let status = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+        let (_, rest) = status.rsplit_once(") ")?;
+        (rest.split(' ').nth(1)? == parent.to_string()).then_some(id)
+    });
+    ids.collect()
+}
+
+#[test]
+fn systemd_is_told() {
+    let folder = tempfile::tempdir().expect("create a folder");
+    let path = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("bind a socket");
+    socket.set_read_timeout(Some(LIMIT)).expect("set a time limit");
+    let heard = |wanted: &str| {
+        let mut seen = Vec::new();
+        loop {
+            let mut message = [0; 4096];
+            let count = socket.recv(&mut message).unwrap_or_else(|error| panic!("{error}: no {wanted} in {seen:?}"));
+            let message = String::from_utf8_lossy(&message[..count]).into_owned();
+            if message.contains(wanted) {
+                return message;
+            }
+            seen.push(message);
+        }
+    };
+    let origin = Origin::hello();
+    let start = |watchdog: bool| {
+        let path = path.to_str().expect("a path in UTF-8");
+        let start = Start::new(route_to([&origin.node()])).variable("NOTIFY_SOCKET", path);
+        if watchdog { start.variable("WATCHDOG_USEC", "100000").start() } else { start.start() }
+    };
+
+    let mut gateway = start(false);
+    assert_eq!(heard("READY=1"), "READY=1\nSTATUS=serving 1 routes\n");
+    gateway.signal(Signal::HUP);
+    assert!(heard("RELOADING=1").contains("\nMONOTONIC_USEC="));
+    heard("STATUS=serving 1 routes");
+    assert_eq!(heard("READY=1"), "READY=1\n");
+    gateway.signal(Signal::USR2);
+    let message = heard("MAINPID=");
+    let main: u32 = message.trim().trim_start_matches("MAINPID=").parse().expect("a process id");
+    assert_ne!(main, gateway.process.id());
+    // systemd follows the new process, so the old one need not stay.
+    assert!(gateway.wait().success());
+    assert_eq!(gateway.get("/").status, 200);
+    kill(main, Signal::TERM);
+    heard("STOPPING=1");
+    wait_until("the new process to end", LIMIT, || (!runs(main)).then_some(()));
+
+    let gateway = start(true);
+    heard("WATCHDOG=1");
+    gateway.signal(Signal::USR2);
+    let main: u32 = heard("MAINPID=").trim().trim_start_matches("MAINPID=").parse().expect("a process id");
+    wait_until("the old process to end", LIMIT, || (!runs(gateway.process.id())).then_some(()));
+    // Whatever the old one has said waits before this.
+    socket.set_nonblocking(true).expect("set non-blocking");
+    while socket.recv(&mut [0; 1]).is_ok() {}
+    socket.set_nonblocking(false).expect("set blocking");
+    heard("WATCHDOG=1");
+    kill(main, Signal::TERM);
+    heard("STOPPING=1");
+}
+
+#[test]
+fn systemd_opens_the_sockets() {
+    let origin = Origin::hello();
+    let folder = tempfile::tempdir().expect("create a folder");
+    let rules = folder.path().join("apisix.yaml");
+    fs::write(&rules, format!("{}\n#END\n", route_to([&origin.node()]))).expect("write the rules");
+    let [traffic, status] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    let log = folder.path().join("stderr");
+    let mut command = Command::new(program("systemd-socket-activate"));
+    command.args(["-l", &traffic.to_string(), "-l", &status.to_string(), "--fdname=http:status"]);
+    command.arg(env!("CARGO_BIN_EXE_weir")).arg("run").arg(&rules);
+    // The addresses of listen.http and listen.status are replaced, so these may be wrong.
+    command.args(["--listen-http", "192.0.2.1:80", "--status", "192.0.2.1:81", "--metrics", "off"]);
+    command.args(["--listen-https", "off", "--workers", "3"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&log).expect("create a file"));
+    let mut process = Process::spawn(&mut command);
+    let log = || fs::read_to_string(&log).expect("read standard error");
+    wait_until("systemd-socket-activate to listen", LIMIT, || log().contains("Listening on").then_some(()));
+
+    // The first connection starts the gateway and waits in the queue until it serves.
+    let answer = RawClient::connect(traffic).get("/");
+    assert_eq!(answer.status, 200, "{}", log());
+    assert_eq!(page(&mut RawClient::connect(status), "/status/ready").0, r#"{"status":"ok"}"#);
+    Load::under(traffic, |load| {
+        for count in 1..=3 {
+            load.go_on(50);
+            process.signal(Signal::USR2);
+            wait_until("the new process", LIMIT, || {
+                (log().matches("a new process serves").count() == count).then_some(())
+            });
+        }
+        load.go_on(50);
+    });
+    assert_eq!(page(&mut RawClient::connect(status), "/status/ready").0, r#"{"status":"ok"}"#);
+    process.signal(Signal::TERM);
+    assert!(process.wait().success(), "{}", log());
+}
