@@ -63,7 +63,12 @@ pub(crate) struct Node {
 impl Node {
     /// Whether a balancer may choose it.
     pub(crate) fn is_available(&self) -> bool {
-        !self.endpoint.aside.is_set() && self.health.as_ref().is_none_or(|health| health.is_up())
+        !self.endpoint.aside.is_set() && self.is_healthy()
+    }
+
+    /// Whether health checks, where there are some, have not found otherwise.
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.health.as_ref().is_none_or(|health| health.is_up())
     }
 
     /// The address whose turn it is; `None` when its name has none yet.

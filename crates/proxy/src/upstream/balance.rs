@@ -21,6 +21,9 @@ use turns::Turns;
 /// Most nodes of one upstream: their positions have 16 bits.
 pub(crate) const MAX_NODES: usize = 1 << 16;
 
+/// What a node has to be for a request to go there; where no node is, the next is asked for.
+const GOOD: [fn(&Node) -> bool; 3] = [Node::is_available, Node::is_healthy, |_| true];
+
 /// How an upstream chooses among its nodes.
 #[derive(Debug)]
 pub(crate) enum Balancer {
@@ -108,7 +111,8 @@ impl Balancer {
 impl Upstream {
     /// The position of the node for the next try, which is none of those that were tried; `None`: there is none.
     ///
-    /// Nodes that are not available are passed over, unless none is.
+    /// Nodes that are not available are passed over, unless none is: then set aside is no reason, and after that neither
+    /// is health.
     pub(crate) fn pick(&self, x: &mut Exchange, now_ms: u64) -> Option<u16> {
         if let Balancer::Sole(node) = self.balancer {
             return x.upstream.tried.is_empty().then_some(node);
@@ -119,15 +123,16 @@ impl Upstream {
         };
         let tried = &x.upstream.tried;
         let asked = Asked { hash, now_ms, again: !tried.is_empty() };
-        let untried = |node: u16| !tried.contains(&node);
-        let is_available = |node: u16| self.nodes.get(usize::from(node)).is_some_and(Node::is_available);
-        if let Some(node) = self.balancer.pick(&self.nodes, asked, |node| untried(node) && is_available(node)) {
-            return Some(node);
+        for good in GOOD {
+            let is_good = |node: u16| self.nodes.get(usize::from(node)).is_some_and(good);
+            if let Some(node) = self.balancer.pick(&self.nodes, asked, |node| !tried.contains(&node) && is_good(node)) {
+                return Some(node);
+            }
+            if self.nodes.iter().any(|node| node.weight > 0 && good(node)) {
+                break;
+            }
         }
-        if self.nodes.iter().any(|node| node.weight > 0 && node.is_available()) {
-            return None;
-        }
-        self.balancer.pick(&self.nodes, asked, untried)
+        None
     }
 
     /// The node that a request goes to while it is available, where that does not depend on other requests or on the
