@@ -213,7 +213,7 @@ impl<S: ClientStream> Connection<S> {
                     // close does not count: that is what a node does that fails over this one request.
                     let unreachable = kind == io::ErrorKind::ConnectionReset
                         && node.requests == 1
-                        && self.worker.clock.refresh() - x.times.now <= AT_ONCE_US;
+                        && self.worker.clock.refresh().saturating_sub(x.times.now) <= AT_ONCE_US;
                     let ended = Ended::node(502, "upstream reset the connection");
                     break Ended { stale: true, unreachable, ..ended };
                 }

@@ -51,6 +51,9 @@ impl Turns {
     /// A turn that cannot be used is given up, so that its share goes to the others by their weights and not to
     /// whoever comes next.
     pub(crate) fn pick(&self, usable: impl Fn(u16) -> bool) -> Option<u16> {
+        if let [only] = *self.order {
+            return usable(only).then_some(only);
+        }
         for _ in 0..self.order.len().min(MAX_GIVEN_UP) {
             let turn = self.next.fetch_add(1, Ordering::Relaxed) as usize % self.order.len();
             if let Some(position) = self.order.get(turn).copied().filter(|p| usable(*p)) {
