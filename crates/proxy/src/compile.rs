@@ -9,7 +9,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_config::settings::Dns;
-use weir_config::{Diagnostic, Document, Id, InvalidItems, Node, PluginCatalog, RouterMode, Scope, Settings, Status};
+use weir_config::{
+    AddrRange, Diagnostic, Document, Id, InvalidItems, Node, PluginCatalog, RouterMode, Scope, Settings, Status,
+};
 use weir_plugin::{Definition, RouteInfo, StateRegistry, Tables};
 use weir_router::{MethodSet, Mode, Router};
 
@@ -31,6 +33,8 @@ pub struct Compiler {
     definitions: ListedDefinitions,
     mode: Mode,
     limit_keys: usize,
+    trusted_proxies: Vec<AddrRange>,
+    https_port: u16,
     product: String,
     states: StateRegistry,
     endpoints: Arc<Endpoints>,
@@ -106,6 +110,8 @@ impl Compiler {
             definitions: ListedDefinitions(definitions),
             mode,
             limit_keys: settings.limits.limit_keys as usize,
+            trusted_proxies: settings.trusted_proxies.clone(),
+            https_port: settings.https_port(),
             product: product.to_owned(),
             states: StateRegistry::default(),
             endpoints: Arc::default(),
@@ -134,6 +140,8 @@ impl Compiler {
             credentials: &credentials,
             metadata: document.plugin_metadata.iter().map(|m| (m.plugin.as_str(), &m.conf)).collect(),
             limit_keys: self.limit_keys,
+            trusted_proxies: &self.trusted_proxies,
+            https_port: self.https_port,
             product: &self.product,
         };
         let consumer_chains = consumers::chains(document, &consumers, &builder, &mut faults);

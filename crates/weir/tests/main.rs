@@ -10,6 +10,7 @@ mod harness;
 
 mod balancing;
 mod bodies;
+mod browsers;
 mod budget;
 mod cli;
 mod control;
