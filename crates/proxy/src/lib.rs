@@ -24,7 +24,7 @@ mod worker;
 
 pub use clock::now_us;
 pub use compile::{Catalog, Compiled, Compiler, Definitions};
-pub use explain::{Candidate, ExplainRequest, Explanation, PlannedPlugin, PlannedUpstream};
+pub use explain::{Candidate, ExplainRequest, Explanation, PlannedChoice, PlannedPlugin, PlannedUpstream};
 pub use listener::ListenSocket;
 pub use snapshot::Snapshot;
 pub use upstream::health::Counters;
@@ -43,7 +43,7 @@ use weir_config::settings::{ListenAddr, Workers};
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
 
-use listener::{HTTP, HTTPS, Listeners, Wanted};
+use listener::{HTTP, HTTPS, Listeners, SocketFile, Wanted};
 use options::Options;
 use worker::{Drain, Shared, Start};
 
@@ -54,12 +54,15 @@ pub struct Bound {
     pub address: ListenAddr,
     /// Whether it speaks TLS.
     pub tls: bool,
+    /// Whether connections begin with a PROXY header.
+    pub proxy_protocol: bool,
 }
 
 /// The running workers.
 #[derive(Debug)]
 pub struct DataPlane {
-    addresses: Vec<Bound>,
+    addresses: Arc<[Bound]>,
+    files: Vec<SocketFile>,
     workers: Vec<Running>,
     snapshots: watch::Sender<Option<Arc<Snapshot>>>,
     drain: watch::Sender<Drain>,
@@ -96,7 +99,9 @@ impl DataPlane {
         let listen = &settings.listen;
         let plain = listen.http.iter().map(|listener| Wanted { setting: HTTP, listener, tls: false });
         let secure = listen.https.iter().map(|listener| Wanted { setting: HTTPS, listener, tls: true });
-        let Listeners { addresses, by_worker, sockets } = listener::bind_all(plain.chain(secure), count, inherited)?;
+        let listeners = Listeners::bind(plain.chain(secure), count, inherited)?;
+        let Listeners { addresses, by_worker, sockets, files } = listeners;
+        let addresses: Arc<[Bound]> = addresses.into();
         let options = Arc::new(Options::new(settings));
         let (snapshots, _) = watch::channel(None);
         let (drain, _) = watch::channel(Drain::No);
@@ -107,6 +112,7 @@ impl DataPlane {
             let start = Start {
                 options: Arc::clone(&options),
                 listeners,
+                entrances: Arc::clone(&addresses),
                 snapshots: snapshots.subscribe(),
                 drain: drain.subscribe(),
                 revision: Arc::clone(&revision),
@@ -119,7 +125,7 @@ impl DataPlane {
                 .spawn(move || worker::run(start).inspect_err(|error| tracing::error!(%error, "worker ended")))?;
             workers.push(Running { thread, revision });
         }
-        Ok(Self { addresses, workers, snapshots, drain, shared, sockets, retired: Vec::new() })
+        Ok(Self { addresses, files, workers, snapshots, drain, shared, sockets, retired: Vec::new() })
     }
 
     /// The bound addresses, in the order of the settings, those with TLS last.
@@ -181,6 +187,12 @@ impl DataPlane {
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::Relaxed)
+    }
+
+    /// Removes the files of Unix sockets: who comes from now on learns that nobody listens. Not for a process whose
+    /// sockets another one has taken over.
+    pub fn remove_socket_files(&self) {
+        self.files.iter().for_each(SocketFile::remove);
     }
 
     /// Accepts what waits in the queues and nothing after that. Every request from now on is its connection's last.

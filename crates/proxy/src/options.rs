@@ -18,6 +18,8 @@ pub(crate) struct Options {
     pub(crate) body_rate: u64,
     pub(crate) body_rate_grace: u64,
     pub(crate) buffered_body: usize,
+    pub(crate) mirror_copies: u32,
+    pub(crate) mirror_body: u64,
     pub(crate) connections: usize,
     /// `u64::MAX`: no limit.
     pub(crate) requests_per_connection: u64,
@@ -30,6 +32,8 @@ pub(crate) struct Options {
     pub(crate) body_ms: u64,
     pub(crate) send_ms: u64,
     pub(crate) trusted_proxies: Box<[IpNet]>,
+    /// Peers whose PROXY headers are believed.
+    pub(crate) proxy_trusted: Box<[IpNet]>,
     pub(crate) real_ip: Option<RealIp>,
     pub(crate) show_upstream_status: bool,
     /// `Server: …` with its line end; empty: the upstream's own goes through.
@@ -68,6 +72,8 @@ impl Options {
             body_rate: limits.body_rate.bytes(),
             body_rate_grace: ms(limits.body_rate_grace.duration()),
             buffered_body: limits.buffered_body.as_usize(),
+            mirror_copies: limits.mirror_copies,
+            mirror_body: limits.mirror_body.bytes(),
             connections: limits.connections as usize,
             requests_per_connection: unlimited(u64::from(limits.requests_per_connection)),
             upstream_idle: limits.upstream_idle_connections as usize,
@@ -77,6 +83,7 @@ impl Options {
             idle_ms: ms(settings.timeouts.idle.duration()),
             body_ms: ms(settings.timeouts.body.duration()),
             send_ms: ms(settings.timeouts.send.duration()),
+            proxy_trusted: settings.proxy_protocol.trusted.iter().map(|r| r.net()).collect(),
             trusted_proxies: settings.trusted_proxies.iter().map(|r| r.net()).collect(),
             real_ip: FieldName::new(&real_ip.header).filter(|_| !real_ip.trusted.is_empty()).map(|field| RealIp {
                 field,

@@ -14,6 +14,8 @@ pub(crate) mod stream;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use weir_config::ProxyHeader;
+
 use balance::Balancer;
 use endpoint::{Choice, Endpoint};
 use health::{Health, Seen};
@@ -32,6 +34,8 @@ pub(crate) struct Upstream {
     pub(crate) retry_ms: u64,
     pub(crate) timeouts: Timeouts,
     pub(crate) keepalive: Keepalive,
+    /// The PROXY header that connections to its nodes begin with.
+    pub(crate) proxy_protocol: Option<ProxyHeader>,
     pub(crate) host: PassHost,
     /// Whether its nodes are checked, and how; each node has its [`Health`] then.
     pub(crate) checked: Option<Checked>,
@@ -40,7 +44,7 @@ pub(crate) struct Upstream {
 /// An upstream with health checks: where it is written, and what it says.
 #[derive(Debug)]
 pub(crate) struct Checked {
-    /// `upstreams`, `routes` or `services`.
+    /// `upstreams`, `routes`, `services` or `plugins`.
     pub(crate) kind: &'static str,
     pub(crate) id: Arc<str>,
     pub(crate) checks: Arc<Checks>,

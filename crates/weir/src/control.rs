@@ -184,6 +184,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             tracing::info!(signal = name, "stopping: what is in flight is finished, nothing new is accepted");
             systemd::notify(&[NotifyState::Stopping, NotifyState::Status("finishing what is in flight")]);
             draining.store(true, Ordering::Relaxed);
+            data_plane.read().await.remove_socket_files();
             drain(&data_plane, limit, STOP_IDLE, &mut signals, 1, logs).await;
             Ok(None)
         }
@@ -204,13 +205,16 @@ enum End {
     HandedOver(Option<Keeper>),
 }
 
+/// A new process, until it serves or has failed.
+type Starting = Pin<Box<dyn Future<Output = anyhow::Result<Successor>>>>;
+
 /// The upgrade under way, and what one needs.
 struct Upgrades<'a> {
     program: Program,
     limit: Duration,
     listening: Listening,
     keeping: &'a Keeping,
-    under_way: Option<(Pin<Box<dyn Future<Output = anyhow::Result<Successor>>>>, Prepared)>,
+    under_way: Option<(Starting, Prepared)>,
 }
 
 impl Upgrades<'_> {

@@ -43,7 +43,7 @@ impl Inherited {
     /// The sockets of the data plane.
     pub(crate) fn traffic(&mut self) -> Vec<ListenSocket> {
         let traffic = self.sockets.extract_if(.., |passed| TRAFFIC.contains(&passed.setting.as_str()));
-        let socket = |Passed { setting, asked, socket, .. }| ListenSocket { setting, asked, socket: socket.into() };
+        let socket = |Passed { setting, asked, activated, socket }| ListenSocket { setting, asked, socket, activated };
         traffic.map(socket).collect()
     }
 
@@ -71,9 +71,8 @@ impl Listening {
     /// All sockets, for a process that takes them over.
     pub(crate) fn pass_on(&self, data_plane: &DataPlane) -> io::Result<Inheritance> {
         let mut sockets = Vec::new();
-        for ListenSocket { setting, asked, socket } in data_plane.sockets()? {
-            let activated = self.is_activated(&setting);
-            sockets.push(Passed { setting, asked, activated, socket: socket.into() });
+        for ListenSocket { setting, asked, socket, activated } in data_plane.sockets()? {
+            sockets.push(Passed { setting, asked, activated, socket });
         }
         for passed in &self.servers {
             let socket = passed.socket.as_fd().try_clone_to_owned()?;

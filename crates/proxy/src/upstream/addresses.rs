@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::balance::turns::Turns;
+use super::balance::turns::RoundRobin;
 
 /// Most addresses of one name that are connected to in one try of its node.
 pub(crate) const MAX_TRIED: usize = 4;
@@ -46,7 +46,7 @@ struct Group {
     /// Where in `all` they begin.
     from: usize,
     len: usize,
-    turns: Turns,
+    turns: RoundRobin,
 }
 
 impl Addresses {
@@ -59,7 +59,7 @@ impl Addresses {
             let from = *at;
             *at += group.len();
             let weights: Vec<u32> = group.iter().map(|place| place.weight).collect();
-            Some(Group { from, len: group.len(), turns: Turns::new(&weights) })
+            Some(Group { from, len: group.len(), turns: RoundRobin::new(&weights) })
         });
         let groups = groups.collect();
         let known =

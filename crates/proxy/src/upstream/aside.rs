@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use weir_config::NodeHost;
+
 use super::endpoint::Endpoint;
 use crate::clock;
 use crate::sys::Socket;
@@ -113,7 +115,11 @@ impl Watch {
     /// Whether one of its addresses takes a connection and does not close it at once.
     async fn takes_connections(&self, endpoint: &Endpoint) -> bool {
         for addr in endpoint.all_addrs() {
-            let Ok(stream) = Socket::begin_connect(addr) else { continue };
+            let begun = match &endpoint.host {
+                NodeHost::Unix(path) => Socket::connect_unix(path),
+                NodeHost::Ip(_) | NodeHost::Name(_) => Socket::begin_connect(addr),
+            };
+            let Ok(stream) = begun else { continue };
             let connected = poll_fn(|cx| stream.poll_connected(cx));
             if let Ok(Ok(())) = tokio::time::timeout(self.limit, connected).await {
                 tokio::time::sleep(STANDS).await;

@@ -16,7 +16,7 @@ use super::load::Active;
 use super::{Node, Upstream};
 use load::{Ewma, LeastConn};
 use ring::Ring;
-use turns::Turns;
+use turns::RoundRobin;
 
 /// Most nodes of one upstream: their positions have 16 bits.
 pub(crate) const MAX_NODES: usize = 1 << 16;
@@ -29,7 +29,7 @@ const GOOD: [fn(&Node) -> bool; 3] = [Node::is_available, Node::is_healthy, |_| 
 pub(crate) enum Balancer {
     /// There is only this one to choose.
     Sole(u16),
-    RoundRobin(Groups<Turns>),
+    RoundRobin(Groups<RoundRobin>),
     Hash(HashKey, Groups<Ring>),
     LeastConn(Groups<LeastConn>),
     Ewma(Groups<Ewma>),
@@ -70,7 +70,7 @@ impl Balancer {
                             *weight = node.weight;
                         }
                     }
-                    Turns::new(&weights)
+                    RoundRobin::new(&weights)
                 });
                 Self::RoundRobin(turns.collect())
             }
@@ -118,7 +118,12 @@ impl Upstream {
             return x.upstream.tried.is_empty().then_some(node);
         }
         let hash = match &self.balancer {
-            Balancer::Hash(key, _) => key::hash(key, x),
+            Balancer::Hash(key, _) => {
+                let mut room = std::mem::take(&mut x.scratch);
+                let hash = key::hash(key, x, &mut room);
+                x.scratch = room;
+                hash
+            }
             _ => 0,
         };
         let tried = &x.upstream.tried;
@@ -137,11 +142,11 @@ impl Upstream {
 
     /// The node that a request goes to while it is available, where that does not depend on other requests or on the
     /// connection; for people.
-    pub(crate) fn decided(&self, x: &mut Exchange) -> Option<u16> {
+    pub(crate) fn decided(&self, x: &Exchange) -> Option<u16> {
         match &self.balancer {
             Balancer::Sole(node) => Some(*node),
             Balancer::Hash(key, _) if key.variables().all(is_of_request) => {
-                let asked = Asked { hash: key::hash(key, x), now_ms: 0, again: false };
+                let asked = Asked { hash: key::hash(key, x, &mut Vec::new()), now_ms: 0, again: false };
                 self.balancer.pick(&self.nodes, asked, |_| true)
             }
             _ => None,
@@ -216,6 +221,7 @@ mod tests {
             keepalive: Keepalive { size: 1, idle_ms: 1, requests: 1 },
             host: PassHost::Pass,
             checked: None,
+            proxy_protocol: None,
         }
     }
 
@@ -369,8 +375,9 @@ mod tests {
 
     #[test]
     fn a_missing_key_is_the_clients_address() {
-        let mut x = Exchange::default();
-        let address = super::key::hash(&HashKey::new(HashOn::Vars, Some("remote_addr")).unwrap(), &mut x);
+        let x = Exchange::default();
+        let hash = |key: &HashKey| super::key::hash(key, &x, &mut b"left over".to_vec());
+        let address = hash(&HashKey::new(HashOn::Vars, Some("remote_addr")).unwrap());
         assert_eq!(address, crc32fast::hash(b"0.0.0.0"));
         for (hash_on, key) in [
             (HashOn::Vars, Some("arg_a")),
@@ -380,11 +387,11 @@ mod tests {
             (HashOn::VarsCombinations, Some("x$arg_a$cookie_b")),
             (HashOn::VarsCombinations, Some("without")),
         ] {
-            assert_eq!(super::key::hash(&HashKey::new(hash_on, key).unwrap(), &mut x), address, "{hash_on:?}");
+            assert_eq!(hash(&HashKey::new(hash_on, key).unwrap()), address, "{hash_on:?}");
         }
         let text = HashKey::new(HashOn::VarsCombinations, Some("$remote_port-$arg_a-")).unwrap();
-        assert_eq!(super::key::hash(&text, &mut x), crc32fast::hash(b"0--"), "some of them are enough");
+        assert_eq!(hash(&text), crc32fast::hash(b"0--"), "some of them are enough");
         let port = HashKey::new(HashOn::Vars, Some("remote_port")).unwrap();
-        assert_eq!(super::key::hash(&port, &mut x), crc32fast::hash(b"0"), "not only texts");
+        assert_eq!(hash(&port), crc32fast::hash(b"0"), "not only texts");
     }
 }

@@ -5,18 +5,16 @@ use weir_expr::{Source, Value};
 use weir_plugin::Exchange;
 
 /// The hash of a request's key; without the key, of the client's address.
-pub(crate) fn hash(key: &HashKey, x: &mut Exchange) -> u32 {
-    let mut room = std::mem::take(&mut x.scratch);
+pub(crate) fn hash(key: &HashKey, x: &Exchange, room: &mut Vec<u8>) -> u32 {
     room.clear();
     let hash = match key {
-        HashKey::Variable(variable) => x.variable(variable).map(|value| hash_value(&value, &mut room)),
+        HashKey::Variable(variable) => x.variable(variable).map(|value| hash_value(&value, room)),
         HashKey::Text(text) if text.variables().any(|variable| x.variable(variable).is_some()) => {
-            text.render(&*x, &mut room);
-            Some(crc32fast::hash(&room))
+            text.render(x, room);
+            Some(crc32fast::hash(room))
         }
         HashKey::Text(_) => None,
     };
-    x.scratch = room;
     hash.unwrap_or_else(|| crc32fast::hash(x.client.addr_text.as_bytes()))
 }
 

@@ -10,7 +10,7 @@ const MAX_GIVEN_UP: usize = 16;
 
 /// The order in which positions take their turns by weight.
 #[derive(Debug)]
-pub(crate) struct Turns {
+pub(crate) struct RoundRobin {
     /// Positions in the order of nginx's smooth weighted round robin: heavy ones spread among the light ones.
     order: Box<[u16]>,
     /// One for all workers, so that shares are exact and not only exact for each worker.
@@ -19,7 +19,7 @@ pub(crate) struct Turns {
     weights: Box<[u32]>,
 }
 
-impl Turns {
+impl RoundRobin {
     /// Builds the table; positions of weight 0 never have a turn.
     pub(crate) fn new(weights: &[u32]) -> Self {
         let given = weights;
@@ -114,10 +114,10 @@ fn gcd(a: u32, b: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::Turns;
+    use super::RoundRobin;
 
     fn take(weights: &[u32], n: usize, usable: impl Fn(u16) -> bool) -> Vec<u16> {
-        let turns = Turns::new(weights);
+        let turns = RoundRobin::new(weights);
         (0..n).filter_map(|_| turns.pick(&usable)).collect()
     }
 
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn the_only_usable_position_is_found() {
-        let turns = Turns::new(&[1_000_000, 1, 1, 0]);
+        let turns = RoundRobin::new(&[1_000_000, 1, 1, 0]);
         for _ in 0..10 {
             assert_eq!(turns.pick(|p| p == 2), Some(2));
             assert_eq!(turns.pick(|p| p == 3), None, "of weight 0");
@@ -178,13 +178,13 @@ mod tests {
             assert_eq!(turns.pick_again(|p| p == 2), Some(2));
             assert_eq!(turns.pick_again(|p| p == 3), None, "of weight 0");
         }
-        let none = Turns::new(&[0]);
+        let none = RoundRobin::new(&[0]);
         assert_eq!((none.pick(|_| true), none.pick_again(|_| true)), (None, None));
     }
 
     #[test]
     fn a_second_pick_takes_no_turn() {
-        let turns = Turns::new(&[1, 1, 1]);
+        let turns = RoundRobin::new(&[1, 1, 1]);
         for request in 0..9 {
             assert_eq!(turns.pick(|_| true), Some(request % 3));
             assert_eq!(turns.pick_again(|p| p != request % 3), Some((request + 1) % 3));
