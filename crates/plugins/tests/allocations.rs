@@ -135,6 +135,11 @@ fn main() {
             true,
         ),
         ("response-rewrite", "{status_code: 201, vars: [[status, ==, 200]]}", "", true),
+        ("echo", "{before_body: a, body: b, after_body: c, headers: {X-A: b}}", "", true),
+        ("echo", "{before_body: a, after_body: c}", "", true),
+        // For whom nothing is encoded; an encoder takes memory of its own.
+        ("gzip", "{types: [text/plain], vary: true}", "Accept-Encoding: br, gzip;q=0\r\n", true),
+        ("brotli", "{types: [text/plain], vary: true}", "Accept-Encoding: gzip\r\n", true),
         (
             "traffic-split",
             "{rules: [{match: [{vars: [[arg_x, ==, '2']]}]}, {weighted_upstreams: [{upstream_id: next}, {weight: 2}]}]}",
