@@ -144,6 +144,12 @@ pub struct Limits {
     /// Bytes of a body that is held whole, because a plugin needs all of it. More is answered 413 (a request) or
     /// 502 (a response): a plugin must not let pass what it has not seen.
     pub buffered_body: Size<0, { GIB }>,
+    /// Copies of requests for mirrors (`proxy-mirror`) that one worker has under way. What is over is dropped and counted.
+    #[schemars(range(max = 1_000_000))]
+    pub mirror_copies: u32,
+    /// Bytes of the body of a copy for a mirror, which is held whole until it is sent. A request with more is not
+    /// copied, which is counted.
+    pub mirror_body: Size<0, { GIB }>,
     /// Client connections of the whole gateway at one time. More wait in the listen queue of the system.
     #[schemars(range(min = 1, max = 16_000_000))]
     pub connections: u32,
@@ -324,6 +330,8 @@ impl Default for Limits {
             body_rate_grace: Seconds::constant(10_000),
             response_head_size: Size::constant(64 * KIB),
             buffered_body: Size::constant(MIB),
+            mirror_copies: 128,
+            mirror_body: Size::constant(256 * KIB),
             connections: 65_536,
             requests_per_connection: 100_000,
             upstream_idle_connections: 4_096,

@@ -147,7 +147,11 @@ mod tests {
     fn a_program_is_found_as_a_shell_finds_it() {
         let cases = [("sh", true), ("/bin/sh", true), ("./Cargo.toml", true), ("Cargo.toml", false), ("./none", false)];
         for (name, found) in cases {
-            assert_eq!(find(Path::new(name), OsStr::new("/nowhere:/usr/bin:/bin")).is_some(), found, "{name}");
+            assert_eq!(
+                find(Path::new(name), std::ffi::OsStr::new("/nowhere:/usr/bin:/bin")).is_some(),
+                found,
+                "{name}"
+            );
         }
     }
 }

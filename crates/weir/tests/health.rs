@@ -449,7 +449,7 @@ fn requests_that_change_the_state_all_the_time_put_off_no_check() {
     let turn = AtomicUsize::new(0);
     let origin = Origin::answering(move |request| match request.target.as_str() {
         "/check" => Answer::ok("well"),
-        _ => Answer::status(if turn.fetch_add(1, SeqCst) % 2 == 0 { 500 } else { 200 }, "flaps"),
+        _ => Answer::status(if turn.fetch_add(1, SeqCst).is_multiple_of(2) { 500 } else { 200 }, "flaps"),
     });
     let mut checks_of_both = active(&json!({}));
     checks_of_both["passive"] = json!({ "healthy": { "successes": 1 }, "unhealthy": { "http_failures": 254 } });
