@@ -27,10 +27,11 @@ pub use route::{Route, Status};
 pub use service::Service;
 pub use ssl::{ClientVerification, Secret, Sni, Ssl, SslProtocol, SslType};
 pub use upstream::{
-    Balancer, KeepalivePool, NodeAddr, NodeHost, Nodes, PassHost, Scheme, Timeout, Upstream, UpstreamHost, UpstreamTls,
+    Balancer, KeepalivePool, NodeAddr, NodeHost, Nodes, PassHost, ProxyHeader, Scheme, Timeout, Upstream, UpstreamHost,
+    UpstreamTls,
 };
 
-pub(crate) use upstream::{SERVICE_PORT, node_from_key};
+pub(crate) use upstream::node_from_key;
 
 /// Labels: names to values of 1 to 256 characters without white space.
 pub type Labels = std::collections::BTreeMap<String, String>;

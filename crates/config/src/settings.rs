@@ -15,6 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use address::{Endpoint, ListenAddr};
+pub(crate) use address::{UNIX, unix_path};
 pub use choice::{AccessLogFormat, AccessLogPath, ErrorLogPath, LogLevel, RouterMode, Workers};
 pub use listener::{Listener, SocketMode};
 pub use overlay::{Leaf, SettingsSource, leaves};
@@ -75,7 +76,7 @@ pub struct Listen {
     /// free one; a line at start names it. See [listeners](listeners.md).
     #[schemars(length(min = 1, max = 64))]
     pub http: Vec<Listener>,
-    /// Traffic over TLS: a list of `ADDRESS:PORT`, which may be empty. Certificates come from `ssls` of the rules; with
+    /// Traffic over TLS: a list like that of `listen.http`, which may be empty. Certificates come from `ssls` of the rules; with
     /// none there, one made at start shows that the listener works, and clients do not trust it.
     #[schemars(length(max = 64))]
     pub https: Vec<Listener>,

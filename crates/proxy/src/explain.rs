@@ -229,5 +229,6 @@ fn node_name(host: &NodeHost, port: u16) -> String {
         NodeHost::Ip(ip) => std::net::SocketAddr::new(*ip, port).to_string(),
         NodeHost::Name(name) if NodeHost::is_service_name(name) => name.clone(),
         NodeHost::Name(name) => format!("{name}:{port}"),
+        NodeHost::Unix(_) => host.to_string(),
     }
 }

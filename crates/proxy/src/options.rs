@@ -30,6 +30,8 @@ pub(crate) struct Options {
     pub(crate) body_ms: u64,
     pub(crate) send_ms: u64,
     pub(crate) trusted_proxies: Box<[IpNet]>,
+    /// Peers whose PROXY headers are believed.
+    pub(crate) proxy_trusted: Box<[IpNet]>,
     pub(crate) real_ip: Option<RealIp>,
     pub(crate) show_upstream_status: bool,
     /// `Server: …` with its line end; empty: the upstream's own goes through.
@@ -78,6 +80,7 @@ impl Options {
             idle_ms: ms(settings.timeouts.idle.duration()),
             body_ms: ms(settings.timeouts.body.duration()),
             send_ms: ms(settings.timeouts.send.duration()),
+            proxy_trusted: settings.proxy_protocol.trusted.iter().map(|r| r.net()).collect(),
             trusted_proxies: settings.trusted_proxies.iter().map(|r| r.net()).collect(),
             real_ip: FieldName::new(&real_ip.header).filter(|_| !real_ip.trusted.is_empty()).map(|field| RealIp {
                 field,

@@ -12,6 +12,8 @@ pub(crate) mod stream;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use weir_config::ProxyHeader;
+
 use balance::RoundRobin;
 use endpoint::{Choice, Endpoint};
 use health::{Health, Seen};
@@ -30,6 +32,8 @@ pub(crate) struct Upstream {
     pub(crate) retry_ms: u64,
     pub(crate) timeouts: Timeouts,
     pub(crate) keepalive: Keepalive,
+    /// The PROXY header that connections to its nodes begin with.
+    pub(crate) proxy_protocol: Option<ProxyHeader>,
     pub(crate) host: PassHost,
     /// Whether its nodes are checked, and how; each node has its [`Health`] then.
     pub(crate) checked: Option<Checked>,

@@ -1,7 +1,6 @@
 //! A worker: one thread, one runtime, its own listeners, and everything its connections share.
 
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,12 +13,14 @@ use weir_telemetry::access_log::LogWriter;
 use weir_telemetry::metrics::{ClientError, ConnectionState, Recorder};
 use weir_wire::date::DateLine;
 
-use crate::clock::Clock;
+use crate::Bound;
+use crate::clock::{Clock, now_us};
 use crate::conn;
+use crate::conn::proxy_protocol::{self, Refused};
 use crate::listener::Listening;
 use crate::options::Options;
 use crate::snapshot::{Local, Snapshot};
-use crate::sys::{Listener, Socket};
+use crate::sys::{Accepted, Listener, Socket};
 use crate::timer::{TICK_MS, Timers};
 use crate::tls::{self, Turns};
 use crate::upstream::pool::Pools;
@@ -51,6 +52,7 @@ pub(crate) struct Worker {
     #[allow(clippy::vec_box, reason = "an exchange is large and changes hands with every request")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
     drain: Cell<Drain>,
+    entrances: Arc<[Bound]>,
     shared: Arc<Shared>,
 }
 
@@ -79,10 +81,14 @@ pub(crate) enum Drain {
 pub(crate) struct Start {
     pub(crate) options: Arc<Options>,
     pub(crate) listeners: Vec<Listening>,
+    /// What holds at the listeners, by the numbers that those have.
+    pub(crate) entrances: Arc<[Bound]>,
     pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
     pub(crate) drain: watch::Receiver<Drain>,
     /// Set to the revision that the worker serves with.
     pub(crate) revision: Arc<AtomicU64>,
+    /// Set to the time, over and over.
+    pub(crate) beat: Arc<AtomicU64>,
     pub(crate) recorder: Recorder,
     pub(crate) access_log: Option<LogWriter>,
     pub(crate) shared: Arc<Shared>,
@@ -114,19 +120,19 @@ async fn serve(start: Start) -> std::io::Result<()> {
         current: RefCell::default(),
         exchanges: RefCell::default(),
         drain: Cell::new(Drain::No),
+        entrances: start.entrances,
         shared: start.shared,
     });
-    tokio::task::spawn_local(tick(Rc::clone(&worker)));
+    tokio::task::spawn_local(tick(Rc::clone(&worker), start.beat));
 
     // Nothing is accepted before there is a configuration to serve with.
     let mut snapshots = start.snapshots;
     let first = snapshots.wait_for(Option::is_some).await.map_err(std::io::Error::other)?.clone();
     worker.take_snapshot(first, &start.revision);
     let mut accepting = Vec::new();
-    for listener in start.listeners {
-        let tls = listener.tls;
-        let listener = Listener::new(listener.socket)?;
-        accepting.push(tokio::task::spawn_local(accept(listener, tls, Rc::clone(&worker), start.drain.clone())));
+    for Listening { socket, entrance } in start.listeners {
+        let listener = Listener::new(socket)?;
+        accepting.push(tokio::task::spawn_local(accept(listener, entrance, Rc::clone(&worker), start.drain.clone())));
     }
 
     let mut drain = start.drain;
@@ -163,13 +169,14 @@ async fn serve(start: Start) -> std::io::Result<()> {
 }
 
 /// Moves the worker's slow clocks on.
-async fn tick(worker: Rc<Worker>) {
+async fn tick(worker: Rc<Worker>, beat: Arc<AtomicU64>) {
     let mut interval = tokio::time::interval(Duration::from_millis(TICK_MS));
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     let mut ticks = 0u64;
     loop {
         interval.tick().await;
         worker.clock.adjust();
+        beat.store(now_us(), Ordering::Relaxed);
         let now = worker.clock.now() / 1000;
         worker.timers.advance(now);
         ticks += 1;
@@ -181,8 +188,8 @@ async fn tick(worker: Rc<Worker>) {
 
 /// Accepts connections until the drain begins, and then those that are in the queue: closing the listener would reset
 /// them.
-async fn accept(listener: Listener, tls: bool, worker: Rc<Worker>, mut drain: watch::Receiver<Drain>) {
-    let Ok(local) = listener.local_addr() else { return };
+async fn accept(listener: Listener, entrance: usize, worker: Rc<Worker>, mut drain: watch::Receiver<Drain>) {
+    let Some(entrance) = worker.entrances.get(entrance) else { return };
     let mut warned = false;
     let mut drained = pin!(drain.wait_for(|drain| *drain != Drain::No));
     // Under a load of new connections the first branch is always ready.
@@ -197,12 +204,8 @@ async fn accept(listener: Listener, tls: bool, worker: Rc<Worker>, mut drain: wa
             accepted = listener.accept() => accepted,
             _ = &mut drained => break,
         };
-        match accepted {
-            Ok((stream, peer)) => {
-                warned = false;
-                let client = client(&stream, peer, local, tls, &worker);
-                open(stream, client, &worker);
-            }
+        match accepted.and_then(|accepted| open(accepted, entrance, &worker)) {
+            Ok(()) => warned = false,
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
                 // Out of descriptors or memory: waiting for a connection to close, without spinning.
@@ -215,14 +218,34 @@ async fn accept(listener: Listener, tls: bool, worker: Rc<Worker>, mut drain: wa
         }
     }
     for _ in 0..LAST_ACCEPTS {
-        match listener.accept_now() {
-            Ok((stream, peer)) if !worker.is_full() => {
-                let client = client(&stream, peer, local, tls, &worker);
-                open(stream, client, &worker);
-            }
-            Err(error) if is_of_one_connection(&error) => {}
-            _ => break,
+        if worker.is_full() {
+            break;
         }
+        match listener.accept_now().and_then(|accepted| open(accepted, entrance, &worker)) {
+            Ok(()) => {}
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(_) => break,
+        }
+    }
+}
+
+/// The client of a connection that was accepted.
+fn client(accepted: &Accepted, entrance: &Bound, number: u64) -> Client {
+    let (Some(peer), Some(local)) = (accepted.peer, entrance.address.tcp()) else {
+        return Client { https: entrance.tls, ..Client::unix(number) };
+    };
+    let addr = peer.ip().to_canonical();
+    Client {
+        addr,
+        addr_text: AddrText::new(addr),
+        port: peer.port(),
+        peer: addr,
+        sender: addr,
+        // The listener may be bound to all addresses; which one this came in at is asked when needed.
+        local: if local.ip().is_unspecified() { accepted.local_addr().unwrap_or(local) } else { local },
+        https: entrance.tls,
+        connection: number,
+        requests: 0,
     }
 }
 
@@ -245,46 +268,52 @@ impl Drop for Open {
     }
 }
 
-/// Who has connected, and where.
-fn client(stream: &Socket, peer: SocketAddr, listener: SocketAddr, https: bool, worker: &Worker) -> Client {
-    let ip = peer.ip().to_canonical();
-    Client {
-        addr: ip,
-        addr_text: AddrText::new(ip),
-        port: peer.port(),
-        peer: ip,
-        // The listener may be bound to all addresses; which one this came in at is asked when needed.
-        local: if listener.ip().is_unspecified() { stream.local_addr().unwrap_or(listener) } else { listener },
-        https,
-        connection: worker.shared.accepted.fetch_add(1, Ordering::Relaxed) + 1,
-        requests: 0,
-    }
-}
-
-fn open(stream: Socket, client: Client, worker: &Rc<Worker>) {
+fn open(accepted: Accepted, entrance: &Bound, worker: &Rc<Worker>) -> std::io::Result<()> {
+    let number = worker.shared.accepted.fetch_add(1, Ordering::Relaxed) + 1;
+    let client = client(&accepted, entrance, number);
+    let stream = Socket::accepted(accepted)?;
     worker.shared.connections.fetch_add(1, Ordering::Relaxed);
     worker.recorder.connection_accepted();
     worker.recorder.connection_opened(ConnectionState::Waiting);
     let guard = Open(Rc::clone(worker));
     let worker = Rc::clone(worker);
-    // Two kinds of tasks, so that an idle connection without TLS has no room for a handshake.
-    if client.https {
+    // Kinds of tasks, so that an idle connection has no room for a handshake, or for a header that it does not begin
+    // with.
+    if entrance.proxy_protocol {
         tokio::task::spawn_local(async move {
             let _open = guard;
-            // In a box that is gone once the connection stands: a handshake needs more room than an idle connection.
-            match Box::pin(tls::accept(stream, &worker)).await {
-                Ok(stream) => conn::h1::serve(stream, client, worker).await,
-                Err(error) => {
-                    worker.recorder.client_error(ClientError::TlsHandshake);
-                    tracing::info!(client = %client.peer, %error, "TLS handshake failed");
+            match Box::pin(proxy_protocol::receive(&stream, client, &worker)).await {
+                Ok(client) if client.https => Box::pin(serve_tls(stream, client, worker)).await,
+                Ok(client) => conn::h1::serve(stream, client, worker).await,
+                Err(Refused::Nothing) => {}
+                Err(refused) => {
+                    worker.recorder.client_error(ClientError::ProxyHeader);
+                    tracing::info!(client = %client.addr_text, reason = %refused, "connection refused");
                 }
             }
+        });
+    } else if client.https {
+        tokio::task::spawn_local(async move {
+            let _open = guard;
+            serve_tls(stream, client, worker).await;
         });
     } else {
         tokio::task::spawn_local(async move {
             let _open = guard;
             conn::h1::serve(stream, client, worker).await;
         });
+    }
+    Ok(())
+}
+
+async fn serve_tls(stream: Socket, client: Client, worker: Rc<Worker>) {
+    // In a box that is gone once the connection stands: a handshake needs more room than an idle connection.
+    match Box::pin(tls::accept(stream, &worker)).await {
+        Ok(stream) => conn::h1::serve(stream, client, worker).await,
+        Err(error) => {
+            worker.recorder.client_error(ClientError::TlsHandshake);
+            tracing::info!(client = %client.addr_text, %error, "TLS handshake failed");
+        }
     }
 }
 

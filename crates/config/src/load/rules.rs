@@ -6,8 +6,9 @@
 use super::checks::prepare_checks;
 use crate::diagnostic::Diagnostic;
 use crate::node::{Kind, Node, push_index, push_name, quoted};
-use crate::resource::{NodeHost, SERVICE_PORT, node_from_key};
+use crate::resource::{NodeHost, node_from_key};
 use crate::settings::RouterMode;
+use crate::settings::UNIX;
 use crate::unsupported::{Place, take_out};
 
 /// A time limit that was probably meant in milliseconds.
@@ -165,7 +166,12 @@ pub(crate) fn prepare_upstream(node: &mut Node, path: &str, found: &mut Vec<Diag
         }
         _ => {}
     }
+    if let (Some((key, _)), Some(_)) = (node.entry("keepalive_pool"), node.get("proxy_protocol")) {
+        let message = "has no effect with proxy_protocol: such a connection is for one request";
+        found.push(Diagnostic::warning(key.mark, field(path, "keepalive_pool"), message));
+    }
     check_timeout(node, path, found);
+    check_what_checks_reach(node, path, found);
     let speaks_tls = node.get("scheme").and_then(Node::as_str) == Some("https");
     if let Some(checks) = node.get_mut("checks") {
         prepare_checks(checks, speaks_tls, &field(path, "checks"), found);
@@ -243,22 +249,24 @@ fn prepare_nodes(nodes: &mut Node, path: &str, scheme_is_written: bool, found: &
                 index += 1;
                 drop_nulls(item, &path, found);
                 take_out(Place::Node, item, &path, found);
-                let host = item.get("host");
-                let parsed = host.and_then(Node::as_str).map(NodeHost::new);
-                let is_service = matches!(&parsed, Some(Ok(host)) if host.is_service());
-                match item.get("port") {
-                    None if item.as_map().is_some() && !is_service => no_port(item.mark, &path, found),
-                    Some(port) if is_service => {
-                        found.push(Diagnostic::error(port.mark, field(&path, "port"), SERVICE_PORT));
+                let host = item.get("host").and_then(Node::as_str).map(NodeHost::new);
+                let no_port_of_its_own = match &host {
+                    Some(Ok(host)) => host.refuses_port(),
+                    _ => None,
+                };
+                match (item.entry("port"), no_port_of_its_own) {
+                    (Some((_, port)), Some(reason)) => {
+                        found.push(Diagnostic::error(port.mark, field(&path, "port"), reason));
                         return false;
                     }
+                    (None, None) if item.as_map().is_some() => no_port(item.mark, &path, found),
                     _ => {}
                 }
-                let Some(host) = host else { return true };
-                match parsed {
+                let Some(written) = item.get("host") else { return true };
+                match host {
                     Some(Err(reason)) => {
-                        let message = format!("{}: {reason}", host.describe());
-                        found.push(Diagnostic::error(host.mark, field(&path, "host"), message));
+                        let message = format!("{}: {reason}", written.describe());
+                        found.push(Diagnostic::error(written.mark, field(&path, "host"), message));
                         false
                     }
                     _ => true,
@@ -266,6 +274,27 @@ fn prepare_nodes(nodes: &mut Node, path: &str, scheme_is_written: bool, found: &
             });
         }
         _ => {}
+    }
+}
+
+/// Health checks open connections of their own, over TCP and without a PROXY header: what needs another kind would be
+/// found dead.
+fn check_what_checks_reach(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
+    let Some((key, _)) = node.entry("checks") else { return };
+    let on_unix = |text: &str| text.starts_with(UNIX);
+    let nodes = node.get("nodes");
+    let by_key = nodes.and_then(Node::as_map).unwrap_or_default().iter().any(|(key, _)| on_unix(&key.text));
+    let mut hosts =
+        nodes.and_then(Node::as_seq).unwrap_or_default().iter().filter_map(|item| item.get("host")?.as_str());
+    let mut refuse = |feature: &str| {
+        let message = format!("not supported yet: health checks {feature}");
+        found.push(Diagnostic::error(key.mark, field(path, "checks"), message));
+    };
+    if by_key || hosts.any(on_unix) {
+        refuse("of a node on a Unix socket");
+    }
+    if node.get("proxy_protocol").is_some() {
+        refuse("together with proxy_protocol");
     }
 }
 

@@ -2,6 +2,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -13,6 +14,7 @@ use crate::diagnostic::Diagnostic;
 use crate::load::prepare_upstream;
 use crate::node::Node;
 use crate::schema::Checker;
+use crate::settings::{UNIX, unix_path};
 
 /// Where requests go: nodes and how to speak to them.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -72,12 +74,26 @@ pub struct Upstream {
     /// Idle connections that are kept for further requests.
     #[serde(default)]
     pub keepalive_pool: KeepalivePool,
+    /// The PROXY header that begins each connection to a node and tells it the client's address and port. Such a
+    /// connection carries one request. An extension: APISIX has it for streams only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy_protocol: Option<ProxyHeader>,
     /// How the health of its nodes is found out; see [health checks](health-checks.md). Unset: it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checks: Option<Checks>,
     /// Where it stood.
     #[serde(skip)]
     pub origin: Origin,
+}
+
+/// The version of a PROXY header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ProxyHeader {
+    /// A line of text.
+    V1,
+    /// Binary.
+    V2,
 }
 
 /// How a node is chosen.
@@ -181,7 +197,7 @@ pub struct Nodes(pub Vec<NodeAddr>);
 pub struct NodeAddr {
     /// Its address or name.
     pub host: NodeHost,
-    /// Its port; the scheme's where none was written, 0 of a service, whose SRV records have it.
+    /// Its port; the scheme's where none was written, 0 of a service, whose SRV records have it, and of a Unix socket.
     pub port: u16,
     /// Its share of the requests; 0: none.
     pub weight: u32,
@@ -196,6 +212,8 @@ pub enum NodeHost {
     Ip(IpAddr),
     /// A name to be resolved, as it was written; `_SERVICE._tcp.DOMAIN` is that of a service.
     Name(String),
+    /// The absolute path of a Unix socket.
+    Unix(Arc<str>),
 }
 
 impl Upstream {
@@ -299,6 +317,7 @@ impl fmt::Display for NodeHost {
             Self::Ip(IpAddr::V4(address)) => address.fmt(f),
             Self::Ip(IpAddr::V6(address)) => write!(f, "[{address}]"),
             Self::Name(name) => f.write_str(name),
+            Self::Unix(path) => write!(f, "{UNIX}{path}"),
         }
     }
 }
@@ -306,13 +325,16 @@ impl fmt::Display for NodeHost {
 impl NodeAddr {
     /// Whether no port was written and none has been put in yet, where one is needed.
     pub(crate) fn has_no_port(&self) -> bool {
-        self.port == PORT_UNSET && !self.host.is_service()
+        self.port == PORT_UNSET && self.host.refuses_port().is_none()
     }
 }
 
 impl fmt::Display for NodeAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.is_service() { self.host.fmt(f) } else { write!(f, "{}:{}", self.host, self.port) }
+        match self.host.refuses_port() {
+            Some(_) => self.host.fmt(f),
+            None => write!(f, "{}:{}", self.host, self.port),
+        }
     }
 }
 
@@ -329,8 +351,14 @@ impl Serialize for Nodes {
 }
 
 impl NodeHost {
-    /// Takes an IPv4 address, an IPv6 address in brackets or a name.
+    /// Takes an IPv4 address, an IPv6 address in brackets, a name, or `unix:/PATH`.
     pub fn new(text: &str) -> Result<Self, &'static str> {
+        if let Some(path) = text.strip_prefix(UNIX) {
+            return unix_path(path).map(|path| Self::Unix(path.into()));
+        }
+        if text.starts_with('/') || text.starts_with("unix@") {
+            return Err("a Unix socket is written unix:/run/app.sock");
+        }
         if let Some(inner) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             return inner.parse::<Ipv6Addr>().map(|a| Self::Ip(a.into())).map_err(|_| "not an IPv6 address");
         }
@@ -375,14 +403,25 @@ impl NodeHost {
     pub fn is_service(&self) -> bool {
         matches!(self, Self::Name(name) if Self::is_service_name(name))
     }
+
+    /// Why no port may be written with it, for what has none of its own.
+    pub(crate) fn refuses_port(&self) -> Option<&'static str> {
+        match self {
+            Self::Unix(_) => Some("a Unix socket has no port"),
+            host => host.is_service().then_some(SERVICE_PORT),
+        }
+    }
 }
 
-pub(crate) const SERVICE_PORT: &str = "the ports of a service come from its SRV records: expected none here";
+const SERVICE_PORT: &str = "the ports of a service come from its SRV records: expected none here";
 
 /// The port of a node whose port was not written, until the loader puts in the scheme's.
 const PORT_UNSET: u16 = 0;
 
 pub(crate) fn node_from_key(key: &str, weight: u32) -> Result<NodeAddr, String> {
+    if key.starts_with(UNIX) {
+        return Ok(NodeAddr { host: NodeHost::new(key)?, port: PORT_UNSET, weight, priority: 0 });
+    }
     let (host, port) = match key.rsplit_once(':') {
         // The colon belongs to an address: [::1] alone, or ::1 without brackets.
         Some((host, _)) if key.ends_with(']') || (host.contains(':') && !host.ends_with(']')) => (key, None),
@@ -407,7 +446,8 @@ pub(crate) fn node_from_key(key: &str, weight: u32) -> Result<NodeAddr, String> 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListedNode {
-    /// Address or name; an IPv6 address in brackets; a service with SRV records as `_SERVICE._tcp.DOMAIN`.
+    /// Address or name; an IPv6 address in brackets; a service with SRV records as `_SERVICE._tcp.DOMAIN`; a Unix
+    /// socket as `unix:/PATH`.
     host: String,
     /// Port; the scheme's when there is none, and none for a service.
     #[serde(default)]
@@ -451,8 +491,8 @@ impl<'de> Deserialize<'de> for Nodes {
                         A::Error::custom(format_args!("host {}: {reason}", crate::node::quoted(&listed.host)))
                     })?;
                     let port = listed.port.unwrap_or(PORT_UNSET);
-                    if host.is_service() && port != PORT_UNSET {
-                        return Err(A::Error::custom(format_args!("host {}: {SERVICE_PORT}", listed.host)));
+                    if let (Some(reason), Some(_)) = (host.refuses_port(), listed.port) {
+                        return Err(A::Error::custom(format_args!("host {}: {reason}", listed.host)));
                     }
                     nodes.push(NodeAddr { host, port, weight: listed.weight, priority: listed.priority });
                 }

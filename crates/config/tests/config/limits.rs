@@ -89,8 +89,8 @@ fn limits() -> Vec<Limit> {
         limit(
             "upstreams",
             "nodes",
-            json!([{}, [], {"a:1": 0}, {"a:65535": 4294967295_u32}, {"[::1]:80": 1}, [{"host": "a", "port": 1, "weight": 0, "priority": 0, "metadata": {}}]]),
-            json!([5, "a:80", {"a:0": 1}, {"a:65536": 1}, {"a:80": -1}, {"a:80": 1.5}, {"a:80": "1"}, {"::1": 1}, {"::1:80": 1}, {"http://a:80": 1}, {"a:80/x": 1}, {"": 1}, {"a:": 1}, {"a b:1": 1},
+            json!([{}, [], {"a:1": 0}, {"a:65535": 4294967295_u32}, {"[::1]:80": 1}, [{"host": "a", "port": 1, "weight": 0, "priority": 0, "metadata": {}}], {"unix:/run/a.sock": 1}, [{"host": "unix:/a b", "weight": 1}]]),
+            json!([5, {"unix:a.sock": 1}, {"unix:/a.sock:80": 1}, {"unix:/": 1}, {"unix:": 1}, {"unix@/a": 1}, {"/a.sock": 1}, [{"host": "unix:/a", "port": 80, "weight": 1}], [{"host": "unix:a", "weight": 1}], "a:80", {"a:0": 1}, {"a:65536": 1}, {"a:80": -1}, {"a:80": 1.5}, {"a:80": "1"}, {"::1": 1}, {"::1:80": 1}, {"http://a:80": 1}, {"a:80/x": 1}, {"": 1}, {"a:": 1}, {"a b:1": 1},
                 [{"host": "a", "port": 1}], [{"port": 1, "weight": 1}], [{"host": "a", "port": 0, "weight": 1}], [{"host": "a", "port": 65536, "weight": 1}], [{"host": "::1", "port": 1, "weight": 1}],
                 [{"host": "a", "port": 1, "weight": 1, "x": 1}], [{"host": "a", "port": 1, "weight": 1, "priority": 1}], ["a:80"]]),
         ),
@@ -103,6 +103,7 @@ fn limits() -> Vec<Limit> {
             json!(["http", "https"]),
             json!(["grpc", "grpcs", "tcp", "tls", "udp", "kafka", "ftp", 1]),
         ),
+        limit("upstreams", "proxy_protocol", json!(["v1", "v2"]), json!([true, "on", 1, "v3"])),
         limit("upstreams", "pass_host", json!(["pass", "node"]), json!(["rewrite", "none", 1])),
         limit("upstreams", "upstream_host", json!(["a.b", "a:80"]), json!(["", "a b", "a/b", 1])),
         limit(

@@ -149,8 +149,10 @@ impl<'d> Upstreams<'d> {
             keepalive: Keepalive {
                 size: pool.size,
                 idle_ms: if pool.idle_timeout.is_zero() { u64::MAX } else { millis(pool.idle_timeout) },
-                requests: pool.requests,
+                // A connection with a PROXY header is its client's: no other request may follow on it.
+                requests: if upstream.proxy_protocol.is_some() { 1 } else { pool.requests },
             },
+            proxy_protocol: upstream.proxy_protocol,
             checked,
             host: match upstream.pass_host {
                 PassHost::Pass => CompiledHost::Pass,
@@ -180,7 +182,8 @@ fn host_of_checks<'a>(upstream: &'a weir_config::Upstream, checks: &'a Checks, n
     checks.active.host.as_ref().or(rewritten).map_or(node, |host| host.as_str())
 }
 
-/// The Host of `pass_host: node`: without the port where that is the scheme's.
+/// The Host of `pass_host: node`: without the port where that is the scheme's. A Unix socket is on this host, and nginx
+/// says so too.
 fn host_of(node: &NodeAddr, scheme: Scheme) -> String {
     let host = match &node.host {
         NodeHost::Ip(std::net::IpAddr::V6(ip)) => format!("[{ip}]"),
@@ -190,6 +193,7 @@ fn host_of(node: &NodeAddr, scheme: Scheme) -> String {
             Some(domain) => return domain.to_owned(),
             None => name.clone(),
         },
+        NodeHost::Unix(_) => return "localhost".to_owned(),
     };
     if node.port == scheme.default_port() { host } else { format!("{host}:{}", node.port) }
 }

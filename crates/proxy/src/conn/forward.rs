@@ -136,7 +136,9 @@ impl<S: ClientStream> Connection<S> {
         let now = self.timer.now();
         let choice = config.choose(now);
         let (pools, host) = (&self.worker.pools, head::host_for(x, upstream, config));
-        let mut kept = choice.and_then(|c| pools.take(&config.endpoint, c.addr, host, now, &self.worker.recorder));
+        // One with a PROXY header is its client's alone.
+        let pooled = choice.filter(|_| upstream.proxy_protocol.is_none());
+        let mut kept = pooled.and_then(|c| pools.take(&config.endpoint, c.addr, host, now, &self.worker.recorder));
         loop {
             let reused = kept.is_some();
             let node = match kept.take() {
@@ -149,7 +151,7 @@ impl<S: ClientStream> Connection<S> {
             };
             let addr = node.addr;
             if let Some(attempt) = x.upstream.tries.last_mut() {
-                attempt.addr = Some(addr);
+                attempt.addr = Some(config.endpoint.address(addr));
             }
             x.upstream.node = Some(node.node);
             if !reused {

@@ -238,7 +238,7 @@ impl<S: ClientStream> Connection<S> {
         if let Some(real_ip) = &options.real_ip {
             let fields = &x.request.head.fields;
             let base = x.request.buffer.bytes();
-            if let Some(addr) = real_ip.client(self.client.peer, fields.all(base, &real_ip.field)) {
+            if let Some(addr) = real_ip.client(self.client.sender, fields.all(base, &real_ip.field)) {
                 x.client.addr = addr;
                 x.client.addr_text = AddrText::new(addr);
             }
@@ -328,7 +328,7 @@ impl<S: ClientStream> Connection<S> {
         }
         x.times.now = x.times.start;
         x.request.head.keep_alive = false;
-        tracing::info!(client = %self.client.peer, status = reject.status, reason = reject.reason, "request refused");
+        tracing::info!(client = %self.client.addr_text, status = reject.status, reason = reject.reason, "request refused");
         self.linger = true;
         self.begin_failure(x, reject.into());
         self.write_reply(x, false).await;

@@ -239,6 +239,8 @@ client_errors! {
     TooManyConnections = "too_many_connections",
     /// The TLS handshake failed.
     TlsHandshake = "tls_handshake",
+    /// A PROXY header was missing or broken, or came from a peer that is not trusted; the connection was closed.
+    ProxyHeader = "proxy_header",
 }
 
 /// All that one worker writes.

@@ -322,8 +322,8 @@ impl<S: ClientStream> Connection<S> {
                 Next::Close
             }
             Some(Broke::Node(reason) | Broke::Plugin(Failure { reason, .. })) => {
-                let node = x.upstream.tries.last().and_then(|t| t.addr);
-                tracing::warn!(?node, reason, "response cut off");
+                let node = x.upstream.tries.last().and_then(|t| t.addr.as_ref()).map(tracing::field::display);
+                tracing::warn!(node, reason, "response cut off");
                 x.response.origin = weir_plugin::Origin::Failed(Failure::upstream(x.response.status(), reason));
                 Next::Close
             }

@@ -153,6 +153,8 @@ impl CheckedUpstream {
             let host = match &health.endpoint.host {
                 NodeHost::Ip(ip) => ip.to_string(),
                 NodeHost::Name(name) => name.clone(),
+                // Its checks are refused with the configuration.
+                NodeHost::Unix(_) => health.endpoint.host.to_string(),
             };
             AddressHealth { host, addr: address.node, status: status.as_str(), counters }
         });
