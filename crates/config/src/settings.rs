@@ -45,6 +45,8 @@ pub struct Settings {
     /// Peers whose X-Forwarded-* fields are kept: addresses and ranges. From every other peer they are overwritten,
     /// and X-Forwarded-For is dropped once this list is not empty.
     pub trusted_proxies: Vec<AddrRange>,
+    /// Redirects to HTTPS.
+    pub redirect: Redirect,
     /// Taking the client's address from a header.
     pub real_ip: RealIp,
     /// The access log.
@@ -190,6 +192,14 @@ pub struct Timeouts {
     pub upgrade: Seconds<1_000, 3_600_000>,
 }
 
+/// Redirects to HTTPS, by `http_to_https` of the plugin `redirect`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Redirect {
+    /// The port that clients are sent to. 0: that of the first listener in `listen.https` whose port is known, or 443.
+    pub https_port: u16,
+}
+
 /// Taking the client's address from a header that a proxy in front sets.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -277,6 +287,19 @@ pub struct ServerHeader(
 /// A name server: `ADDRESS` or `ADDRESS:PORT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DnsServer(pub std::net::SocketAddr);
+
+impl Settings {
+    /// The port at which clients reach the gateway over HTTPS.
+    #[must_use]
+    pub fn https_port(&self) -> u16 {
+        let listeners = || self.listen.https.iter().filter_map(|listener| listener.address.tcp());
+        [self.redirect.https_port]
+            .into_iter()
+            .chain(listeners().map(|address| address.port()))
+            .find(|port| *port != 0)
+            .unwrap_or(443)
+    }
+}
 
 impl Default for Listen {
     fn default() -> Self {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use schemars::{JsonSchema, Schema};
 use serde::de::DeserializeOwned;
 use weir_config::schema::{Checker, json_schema};
-use weir_config::{Diagnostic, Node, Scope, Severity};
+use weir_config::{AddrRange, Diagnostic, Node, Scope, Severity};
 
 use crate::consumer::{ConsumerMatch, Consumers};
 use crate::state::StateRegistry;
@@ -139,6 +139,10 @@ pub struct BuildCx<'a> {
     pub limit_keys: usize,
     /// The plugin's `plugin_metadata`, where there is one.
     pub metadata: Option<&'a Node>,
+    /// Peers whose X-Forwarded-* fields are believed (`trusted_proxies`).
+    pub trusted_proxies: &'a [AddrRange],
+    /// The port at which clients reach the gateway over HTTPS (`redirect.https_port`).
+    pub https_port: u16,
     /// Name and version, as told in fields such as `x-mock-by`.
     pub product: &'a str,
     /// The upstreams.

@@ -7,7 +7,7 @@
 //! | `traffic` | `limit-count`, `proxy-mirror`, `traffic-split` |
 //! | `transform` | `proxy-rewrite`, `response-rewrite` |
 //! | `requests` | `client-control`, `real-ip`, `request-validation` |
-//! | `general` | `fault-injection`, `mocking`, `request-id` |
+//! | `general` | `fault-injection`, `mocking`, `redirect`, `request-id` |
 //! | `observe` | `prometheus` |
 //!
 //! A plugin is built once for each place in a configuration where it stands; everything that depends on the

@@ -8,6 +8,7 @@ use crate::auth::jwt_auth::JwtAuth;
 use crate::auth::key_auth::KeyAuth;
 use crate::general::fault_injection::FaultInjection;
 use crate::general::mocking::Mocking;
+use crate::general::redirect::Redirect;
 use crate::general::request_id::RequestId;
 use crate::observe::prometheus::Prometheus;
 use crate::requests::client_control::ClientControl;
@@ -42,6 +43,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &ProxyMirror,
         &ProxyRewrite,
         &RealIp,
+        &Redirect,
         &RefererRestriction,
         &RequestId,
         &RequestValidation,

@@ -10,7 +10,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_config::settings::Dns;
-use weir_config::{Diagnostic, Document, Id, InvalidItems, Node, PluginCatalog, RouterMode, Scope, Settings, Status};
+use weir_config::{
+    AddrRange, Diagnostic, Document, Id, InvalidItems, Node, PluginCatalog, RouterMode, Scope, Settings, Status,
+};
 use weir_plugin::{Definition, RouteInfo, StateRegistry, Tables};
 use weir_router::{MethodSet, Mode, Router};
 
@@ -32,6 +34,8 @@ pub struct Compiler {
     definitions: ListedDefinitions,
     mode: Mode,
     limit_keys: usize,
+    trusted_proxies: Vec<AddrRange>,
+    https_port: u16,
     product: String,
     states: StateRegistry,
     endpoints: Arc<Endpoints>,
@@ -107,6 +111,8 @@ impl Compiler {
             definitions: ListedDefinitions(definitions),
             mode,
             limit_keys: settings.limits.limit_keys as usize,
+            trusted_proxies: settings.trusted_proxies.clone(),
+            https_port: settings.https_port(),
             product: product.to_owned(),
             states: StateRegistry::default(),
             endpoints: Arc::default(),
@@ -137,6 +143,8 @@ impl Compiler {
             credentials: &credentials,
             metadata: document.plugin_metadata.iter().map(|m| (m.plugin.as_str(), &m.conf)).collect(),
             limit_keys: self.limit_keys,
+            trusted_proxies: &self.trusted_proxies,
+            https_port: self.https_port,
             product: &self.product,
             upstreams: &upstreams,
         };

@@ -9,6 +9,7 @@
 mod harness;
 
 mod bodies;
+mod browsers;
 mod budget;
 mod cli;
 mod control;

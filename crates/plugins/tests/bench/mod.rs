@@ -92,6 +92,8 @@ impl Bench {
                 conf,
                 limit_keys: 100,
                 metadata: None,
+                trusted_proxies: &[],
+                https_port: 443,
                 product: "weir/1.2.3",
                 upstreams: &NamedUpstreams,
             },

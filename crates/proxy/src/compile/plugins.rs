@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use weir_config::{Diagnostic, ErrorResponse, Meta, Node, Plugins, Scope};
+use weir_config::{AddrRange, Diagnostic, ErrorResponse, Meta, Node, Plugins, Scope};
 use weir_plugin::{BuildCx, Consumers, Credentials, StateRegistry, UpstreamSet};
 
 use super::Definitions;
@@ -18,6 +18,8 @@ pub(super) struct Builder<'a> {
     pub(super) credentials: &'a [Option<Credentials>],
     pub(super) metadata: HashMap<&'a str, &'a Node>,
     pub(super) limit_keys: usize,
+    pub(super) trusted_proxies: &'a [AddrRange],
+    pub(super) https_port: u16,
     pub(super) product: &'a str,
     pub(super) upstreams: &'a dyn UpstreamSet,
 }
@@ -81,6 +83,8 @@ impl Builder<'_> {
                 conf: &conf.conf,
                 limit_keys: self.limit_keys,
                 metadata: self.metadata.get(name.as_str()).copied(),
+                trusted_proxies: self.trusted_proxies,
+                https_port: self.https_port,
                 product: self.product,
                 upstreams: self.upstreams,
             };
