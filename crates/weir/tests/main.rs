@@ -13,6 +13,7 @@ mod bodies;
 mod browsers;
 mod budget;
 mod cli;
+mod coding;
 mod control;
 mod descriptors;
 mod dns;
