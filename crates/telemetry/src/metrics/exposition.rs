@@ -192,6 +192,11 @@ impl Scrape {
         labelled(out, name, "state", "active", gauge(&|c| c.upstream(UpstreamState::Active)));
         labelled(out, name, "state", "idle", gauge(&|c| c.upstream(UpstreamState::Idle)));
 
+        let name = "weir_worker_connections";
+        header(out, name, "gauge", "Client connections of each worker");
+        for (number, worker) in workers.iter().enumerate() {
+            labelled(out, name, "worker", &number.to_string(), worker.active.value().cast_signed().max(0));
+        }
         let help = "Panics of request tasks, each of which ended one connection";
         single(out, "weir_worker_panics_total", "counter", help, total(&|c| &c.panics));
         single(out, "weir_limit_keys", "gauge", "Keys that the rate limiters hold", metrics.limit_keys.load(Relaxed));
