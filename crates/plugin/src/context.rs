@@ -87,6 +87,12 @@ impl RequestCx<'_> {
         client.port = port.unwrap_or(client.port);
     }
 
+    /// Sends the request to this upstream, of [`BuildCx::upstream`](crate::BuildCx::upstream) or
+    /// [`BuildCx::inline_upstream`](crate::BuildCx::inline_upstream), instead of the route's own; `None`: to the route's.
+    pub fn choose_upstream(&mut self, number: Option<u32>) {
+        self.0.upstream.chosen = number;
+    }
+
     /// Leaves two numbers for the later phases of this exchange, which find them with `noted`; a later note under the
     /// same mark takes the place of an earlier one.
     pub fn note(&mut self, mark: Mark, note: Note) {
@@ -217,6 +223,15 @@ impl UpstreamCx<'_> {
         &mut self.0.request
     }
 
+    /// Sends a copy of the request to an upstream beside, with the target that `write` makes of the request. It is sent
+    /// once the whole request is here, at most one for a request, and its answer is dropped.
+    pub fn mirror(&mut self, number: u32, write: impl FnOnce(&Request, &mut Vec<u8>)) {
+        let Exchange { request, upstream, .. } = &mut *self.0;
+        upstream.mirror = Some(number);
+        upstream.mirror_target.clear();
+        write(request, &mut upstream.mirror_target);
+    }
+
     /// Which try this is, from 0.
     #[must_use]
     pub fn attempt(&self) -> usize {
@@ -235,6 +250,12 @@ impl UpstreamCx<'_> {
 pub struct ResponseCx<'a>(pub &'a mut Exchange);
 
 impl ResponseCx<'_> {
+    /// Milliseconds since 1970 at the start of the request.
+    #[must_use]
+    pub fn unix_ms(&self) -> u64 {
+        self.0.times.unix_ms
+    }
+
     /// The status code.
     #[must_use]
     pub fn status(&self) -> u16 {

@@ -8,17 +8,22 @@ use crate::auth::jwt_auth::JwtAuth;
 use crate::auth::key_auth::KeyAuth;
 use crate::general::fault_injection::FaultInjection;
 use crate::general::mocking::Mocking;
+use crate::general::redirect::Redirect;
 use crate::general::request_id::RequestId;
 use crate::observe::prometheus::Prometheus;
 use crate::requests::client_control::ClientControl;
 use crate::requests::real_ip::RealIp;
 use crate::requests::request_validation::RequestValidation;
+use crate::security::consumer_restriction::ConsumerRestriction;
 use crate::security::cors::Cors;
+use crate::security::csrf::Csrf;
 use crate::security::ip_restriction::IpRestriction;
 use crate::security::referer_restriction::RefererRestriction;
 use crate::security::ua_restriction::UaRestriction;
 use crate::security::uri_blocker::UriBlocker;
 use crate::traffic::limit_count::LimitCount;
+use crate::traffic::proxy_mirror::ProxyMirror;
+use crate::traffic::traffic_split::TrafficSplit;
 use crate::transform::proxy_rewrite::ProxyRewrite;
 use crate::transform::response_rewrite::ResponseRewrite;
 
@@ -28,7 +33,9 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
     &[
         &BasicAuth,
         &ClientControl,
+        &ConsumerRestriction,
         &Cors,
+        &Csrf,
         &FaultInjection,
         &HmacAuth,
         &IpRestriction,
@@ -37,12 +44,15 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &LimitCount,
         &Mocking,
         &Prometheus,
+        &ProxyMirror,
         &ProxyRewrite,
         &RealIp,
+        &Redirect,
         &RefererRestriction,
         &RequestId,
         &RequestValidation,
         &ResponseRewrite,
+        &TrafficSplit,
         &UaRestriction,
         &UriBlocker,
     ]

@@ -10,7 +10,7 @@ use std::alloc::System;
 use bench::{Bench, definition};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use visit::Visit;
-use weir_plugin::{Flow, Origin, Phases, Plugin, ResponseCx};
+use weir_plugin::{Flow, Origin, Phases, Plugin, ResponseCx, UpstreamCx};
 use weir_telemetry::metrics::{Metrics, MetricsOptions, Recorder};
 
 #[global_allocator]
@@ -45,36 +45,6 @@ fn main() {
         ("basic-auth", "{hide_credentials: true}", "Authorization: Basic amFjazpwYXNzOndvcmQ=\r\n", true),
         ("basic-auth", "", "Authorization: Basic amFjazp3cm9uZw==\r\n", false),
         ("basic-auth", "", "", false),
-        ("cors", "", "", true),
-        (
-            "cors",
-            "{allow_origins: 'https://a.test,https://b.test', expose_headers: X-A, timing_allow_origins: '**'}",
-            "Origin: https://b.test\r\n",
-            true,
-        ),
-        ("cors", "{allow_origins_by_regex: ['^https://'], allow_headers: '**'}", "Origin: https://b.test\r\n", true),
-        ("fault-injection", "{abort: {http_status: 503}}", "", false),
-        (
-            "fault-injection",
-            "{abort: {http_status: 503, body: 'for $uri', headers: {X-A: $remote_addr}, vars: [[[arg_x, ~~, '1']]]}}",
-            "",
-            false,
-        ),
-        ("fault-injection", "{abort: {http_status: 503, percentage: 0}}", "", true),
-        ("ip-restriction", "{whitelist: [10.0.0.0/8, 0.0.0.0, '::1']}", "", true),
-        ("ip-restriction", "{blacklist: [0.0.0.0/0]}", "", false),
-        ("referer-restriction", "{whitelist: ['*.b.test', c.test]}", "Referer: https://a.B.test/x\r\n", true),
-        ("referer-restriction", "{blacklist: ['*.b.test']}", "", false),
-        ("request-id", "", "", true),
-        ("request-id", "{algorithm: uuidv7, header_name: X-Trace}", "", true),
-        ("request-id", "{algorithm: nanoid}", "", true),
-        ("request-id", "{algorithm: ksuid}", "", true),
-        ("request-id", "{algorithm: range_id, range_id: {length: 256}}", "", true),
-        ("request-id", "", "X-Request-Id: mine\r\n", true),
-        ("ua-restriction", "{denylist: ['(bot|spider)/\\d+', curl]}", "", true),
-        ("ua-restriction", "{allowlist: ['^x']}", "", false),
-        ("uri-blocker", "{block_rules: ['root\\.exe', '^/x/']}", "", true),
-        ("uri-blocker", "{block_rules: ['x=[0-9]']}", "", false),
         ("hmac-auth", "{clock_skew: 4000000000}", SIGNED, true),
         (
             "hmac-auth",
@@ -87,8 +57,47 @@ fn main() {
         ("jwt-auth", "", HS256, true),
         ("jwt-auth", "{hide_credentials: true, claims_to_verify: [exp]}", ES256, true),
         ("jwt-auth", "{cookie: session, hide_credentials: true}", "Cookie: a=1; session=x\r\n", false),
+        ("jwt-auth", "{hide_credentials: true}", &HS256.replace("Authorization: Bearer ", "Cookie: a=1; jwt="), true),
         ("jwt-auth", "", FORGED, false),
         ("jwt-auth", "{anonymous_consumer: anonymous}", FORGED, true),
+        ("consumer-restriction", "{type: route_id, whitelist: [r1], blacklist: [r2]}", "", true),
+        ("consumer-restriction", "{type: service_id, allowed_by_methods: [{user: s1, methods: [PUT]}]}", "", false),
+        ("consumer-restriction", "{whitelist: [jack]}", "", false),
+        ("cors", "", "", true),
+        (
+            "cors",
+            "{allow_origins: 'https://a.test,https://b.test', expose_headers: X-A, timing_allow_origins: '**'}",
+            "Origin: https://b.test\r\n",
+            true,
+        ),
+        ("cors", "{allow_origins_by_regex: ['^https://'], allow_headers: '**'}", "Origin: https://b.test\r\n", true),
+        ("csrf", "{key: secret}", "", true),
+        ("fault-injection", "{abort: {http_status: 503}}", "", false),
+        (
+            "fault-injection",
+            "{abort: {http_status: 503, body: 'for $uri', headers: {X-A: $remote_addr}, vars: [[[arg_x, ~~, '1']]]}}",
+            "",
+            false,
+        ),
+        ("fault-injection", "{abort: {http_status: 503, percentage: 0}}", "", true),
+        ("ip-restriction", "{whitelist: [10.0.0.0/8, 0.0.0.0, '::1']}", "", true),
+        ("ip-restriction", "{blacklist: [0.0.0.0/0]}", "", false),
+        ("redirect", "{http_to_https: true}", "", false),
+        ("redirect", "{uri: 'https://www.$host$uri?x=$arg_x', append_query_string: true}", "", false),
+        ("redirect", "{regex_uri: ['^/a/(.*)', '/$1/x']}", "", false),
+        ("redirect", "{regex_uri: ['^/z/(.*)', '/$1/x']}", "", true),
+        ("referer-restriction", "{whitelist: ['*.b.test', c.test]}", "Referer: https://a.B.test/x\r\n", true),
+        ("referer-restriction", "{blacklist: ['*.b.test']}", "", false),
+        ("request-id", "", "", true),
+        ("request-id", "{algorithm: uuidv7, header_name: X-Trace}", "", true),
+        ("request-id", "{algorithm: nanoid}", "", true),
+        ("request-id", "{algorithm: ksuid}", "", true),
+        ("request-id", "{algorithm: range_id, range_id: {length: 256}}", "", true),
+        ("request-id", "", "X-Request-Id: mine\r\n", true),
+        ("ua-restriction", "{denylist: ['(bot|spider)/\\d+', curl]}", "", true),
+        ("ua-restriction", "{allowlist: ['^x']}", "", false),
+        ("uri-blocker", "{block_rules: ['root\\.exe', '^/x/']}", "", true),
+        ("uri-blocker", "{block_rules: ['x=[0-9]']}", "", false),
         ("limit-count", "{count: 1000000, time_window: 60}", "", true),
         ("limit-count", "{count: 1000000, time_window: 60, window_type: sliding}", "", true),
         ("limit-count", "{count: 1000000, time_window: 60, key: a, key_type: constant}", "", true),
@@ -126,6 +135,13 @@ fn main() {
             true,
         ),
         ("response-rewrite", "{status_code: 201, vars: [[status, ==, 200]]}", "", true),
+        (
+            "traffic-split",
+            "{rules: [{match: [{vars: [[arg_x, ==, '2']]}]}, {weighted_upstreams: [{upstream_id: next}, {weight: 2}]}]}",
+            "",
+            true,
+        ),
+        ("proxy-mirror", "{host: 'http://127.0.0.1:1', path: /copy, path_concat_mode: prefix}", "", true),
         ("client-control", "{max_body_size: 1000}", "Content-Length: 1000\r\n", true),
         ("real-ip", "{source: http_x_real_ip, trusted_addresses: [0.0.0.0]}", "X-Real-IP: 1.2.3.4:80\r\n", true),
         (
@@ -164,6 +180,9 @@ fn round(visit: &mut Visit, name: &str, plugin: &dyn Plugin, head: &str, recorde
         Flow::Continue => {}
         Flow::Respond(_) => return false,
         other => panic!("{name}: {other:?}"),
+    }
+    if phases.contains(Phases::UPSTREAM) {
+        assert_eq!(plugin.upstream_request(&mut UpstreamCx(&mut visit.exchange)), Flow::Continue);
     }
     if phases.contains(Phases::RESPONSE) {
         visit.exchange.response.begin(200, Origin::Upstream);

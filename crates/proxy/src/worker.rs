@@ -45,6 +45,10 @@ pub(crate) struct Worker {
     pub(crate) recorder: Recorder,
     pub(crate) access_log: Option<LogWriter>,
     pub(crate) date: RefCell<DateLine>,
+    /// A configuration without plugins, for copies of requests.
+    pub(crate) bare: Rc<Local>,
+    /// Copies of requests under way.
+    pub(crate) copies: Cell<u32>,
     current: RefCell<Option<Rc<Local>>>,
     #[allow(clippy::vec_box, reason = "an exchange is large and changes hands with every request")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
@@ -130,6 +134,8 @@ async fn serve(start: Start) -> std::io::Result<()> {
         recorder: start.recorder,
         access_log: start.access_log,
         date: RefCell::default(),
+        bare: Local::new(Arc::default()),
+        copies: Cell::new(0),
         current: RefCell::default(),
         exchanges: RefCell::default(),
         drain: Cell::new(Drain::No),
@@ -170,6 +176,8 @@ async fn serve(start: Start) -> std::io::Result<()> {
         let _ = task.await;
     }
     let mut kept_idle = true;
+    // Copies for mirrors are not waited for: a mirror that hangs must not hold up the end.
+    //
     // Another worker that has not learnt of the drain yet may still hand a connection over; it is counted by then, or
     // else finds this end closed and keeps it.
     while worker.has_connections() || close(&mut arrivals, &worker).await {

@@ -205,13 +205,16 @@ enum End {
     HandedOver(Option<Keeper>),
 }
 
+/// A new process, until it serves or has failed.
+type Starting = Pin<Box<dyn Future<Output = anyhow::Result<Successor>>>>;
+
 /// The upgrade under way, and what one needs.
 struct Upgrades<'a> {
     program: Program,
     limit: Duration,
     listening: Listening,
     keeping: &'a Keeping,
-    under_way: Option<(Pin<Box<dyn Future<Output = anyhow::Result<Successor>>>>, Prepared)>,
+    under_way: Option<(Starting, Prepared)>,
 }
 
 impl Upgrades<'_> {

@@ -4,7 +4,7 @@
 //! listening sockets, so no connection is refused while there are two, and says when it serves. Until then this process
 //! serves as if nothing were; should the new one fail, or take too long, it is killed and the reason is logged.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -43,7 +43,7 @@ impl Program {
     pub(crate) fn of_this_process() -> anyhow::Result<Self> {
         let mut arguments = std::env::args_os();
         let name = PathBuf::from(arguments.next().unwrap_or_default());
-        let path = match find(&name, std::env::var_os("PATH").unwrap_or_default()) {
+        let path = match find(&name, &std::env::var_os("PATH").unwrap_or_default()) {
             Some(path) => std::path::absolute(path),
             None => std::env::current_exe(),
         };
@@ -59,11 +59,11 @@ impl std::fmt::Display for Program {
 }
 
 /// Where a shell finds a program.
-fn find(name: &Path, folders: OsString) -> Option<PathBuf> {
+fn find(name: &Path, folders: &OsStr) -> Option<PathBuf> {
     if name.components().count() > 1 {
         return name.is_file().then(|| name.to_owned());
     }
-    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|file| file.is_file())
+    std::env::split_paths(folders).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
 /// Starts the program and waits until it serves with what it inherits. Dropping the future gives up.
@@ -147,7 +147,11 @@ mod tests {
     fn a_program_is_found_as_a_shell_finds_it() {
         let cases = [("sh", true), ("/bin/sh", true), ("./Cargo.toml", true), ("Cargo.toml", false), ("./none", false)];
         for (name, found) in cases {
-            assert_eq!(find(Path::new(name), "/nowhere:/usr/bin:/bin".into()).is_some(), found, "{name}");
+            assert_eq!(
+                find(Path::new(name), std::ffi::OsStr::new("/nowhere:/usr/bin:/bin")).is_some(),
+                found,
+                "{name}"
+            );
         }
     }
 }
