@@ -24,6 +24,9 @@ use crate::security::uri_blocker::UriBlocker;
 use crate::traffic::limit_count::LimitCount;
 use crate::traffic::proxy_mirror::ProxyMirror;
 use crate::traffic::traffic_split::TrafficSplit;
+use crate::transform::brotli::Brotli;
+use crate::transform::echo::Echo;
+use crate::transform::gzip::Gzip;
 use crate::transform::proxy_rewrite::ProxyRewrite;
 use crate::transform::response_rewrite::ResponseRewrite;
 
@@ -32,11 +35,14 @@ use crate::transform::response_rewrite::ResponseRewrite;
 pub fn definitions() -> &'static [&'static dyn Definition] {
     &[
         &BasicAuth,
+        &Brotli,
         &ClientControl,
         &ConsumerRestriction,
         &Cors,
         &Csrf,
+        &Echo,
         &FaultInjection,
+        &Gzip,
         &HmacAuth,
         &IpRestriction,
         &JwtAuth,

@@ -142,6 +142,11 @@ fn main() {
             true,
         ),
         ("proxy-mirror", "{host: 'http://127.0.0.1:1', path: /copy, path_concat_mode: prefix}", "", true),
+        ("echo", "{before_body: a, body: b, after_body: c, headers: {X-A: b}}", "", true),
+        ("echo", "{before_body: a, after_body: c}", "", true),
+        // For whom nothing is encoded; an encoder takes memory of its own.
+        ("gzip", "{types: [text/plain], vary: true}", "Accept-Encoding: br, gzip;q=0\r\n", true),
+        ("brotli", "{types: [text/plain], vary: true}", "Accept-Encoding: gzip\r\n", true),
         ("client-control", "{max_body_size: 1000}", "Content-Length: 1000\r\n", true),
         ("real-ip", "{source: http_x_real_ip, trusted_addresses: [0.0.0.0]}", "X-Real-IP: 1.2.3.4:80\r\n", true),
         (
@@ -187,6 +192,13 @@ fn round(visit: &mut Visit, name: &str, plugin: &dyn Plugin, head: &str, recorde
     if phases.contains(Phases::RESPONSE) {
         visit.exchange.response.begin(200, Origin::Upstream);
         assert_eq!(plugin.response(&mut ResponseCx(&mut visit.exchange)), Flow::Continue);
+    }
+    if phases.contains(Phases::ENCODE) {
+        let response = &mut visit.exchange.response;
+        response.begin(200, Origin::Upstream);
+        response.head.fields.add(b"Content-Type", b"text/plain");
+        response.body.extend_from_slice(b"twenty bytes or more of text");
+        assert_eq!(plugin.encode(&mut ResponseCx(&mut visit.exchange)), Flow::Continue);
     }
     if phases.contains(Phases::LOG) {
         visit.log(plugin, recorder);

@@ -80,6 +80,8 @@ struct Running {
     thread: JoinHandle<io::Result<()>>,
     /// The revision it serves with; 0: none yet.
     revision: Arc<AtomicU64>,
+    /// When it was last seen to work, in microseconds of [`now_us`].
+    beat: Arc<AtomicU64>,
 }
 
 impl DataPlane {
@@ -111,7 +113,7 @@ impl DataPlane {
         let shared = Arc::new(Shared::new(spread));
         let mut workers = Vec::with_capacity(count);
         for (number, (listeners, arrivals)) in by_worker.into_iter().zip(arrivals).enumerate() {
-            let revision = Arc::new(AtomicU64::new(0));
+            let (revision, beat) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(now_us())));
             let start = Start {
                 number,
                 options: Arc::clone(&options),
@@ -121,6 +123,7 @@ impl DataPlane {
                 snapshots: snapshots.subscribe(),
                 drain: drain.subscribe(),
                 revision: Arc::clone(&revision),
+                beat: Arc::clone(&beat),
                 recorder: metrics.recorder(),
                 access_log: access_log.map(|log| log.writer()),
                 shared: Arc::clone(&shared),
@@ -128,7 +131,7 @@ impl DataPlane {
             let thread = std::thread::Builder::new()
                 .name(format!("weir-worker-{number}"))
                 .spawn(move || worker::run(start).inspect_err(|error| tracing::error!(%error, "worker ended")))?;
-            workers.push(Running { thread, revision });
+            workers.push(Running { thread, revision, beat });
         }
         Ok(Self { addresses, files, workers, snapshots, drain, shared, sockets, retired: Vec::new() })
     }
@@ -166,6 +169,21 @@ impl DataPlane {
         self.workers.iter().position(idle).map_or(Ok(()), Err)
     }
 
+    /// Whether all workers have moved within this time; those that have ended after a drain count as well. A worker
+    /// moves every 50 ms unless something holds it up.
+    ///
+    /// # Errors
+    /// The number of a worker that has not.
+    pub fn moves(&self, within: Duration) -> Result<(), usize> {
+        let since = now_us().saturating_sub(within.as_micros() as u64);
+        let drains = *self.drain.borrow() != Drain::No;
+        let stuck = |w: &Running| match w.thread.is_finished() {
+            true => !drains,
+            false => w.beat.load(Ordering::Relaxed) < since,
+        };
+        self.workers.iter().position(stuck).map_or(Ok(()), Err)
+    }
+
     /// Whether all workers serve with this revision or a later one.
     #[must_use]
     pub fn serves(&self, revision: u64) -> bool {
@@ -194,14 +212,13 @@ impl DataPlane {
         self.shared.connections.load(Ordering::Relaxed)
     }
 
-    /// Removes the files of Unix sockets: who comes from now on learns that nobody listens. Not for a process whose
-    /// sockets another one has taken over.
-    pub fn remove_socket_files(&self) {
-        self.files.iter().for_each(SocketFile::remove);
-    }
-
     /// Accepts what waits in the queues and nothing after that. Every request from now on is its connection's last.
-    pub fn stop_accepting(&mut self) {
+    /// Files of Unix sockets are removed, unless another process has taken the sockets over.
+    pub fn stop_accepting(&mut self, handed_over: bool) {
+        if !handed_over {
+            // Who comes now learns that nobody listens, rather than waiting in a queue that nobody looks at.
+            self.files.drain(..).for_each(|file| file.remove());
+        }
         self.sockets.clear();
         self.drain.send_replace(Drain::KeepIdle);
     }
@@ -226,6 +243,8 @@ impl DataPlane {
         while !self.has_ended() {
             tokio::time::sleep(LOOK).await;
         }
+        // Those that the other process had no use for.
+        self.files.iter().for_each(SocketFile::remove_if_dead);
         cut
     }
 

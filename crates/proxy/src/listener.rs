@@ -118,8 +118,7 @@ impl Listeners {
                     (listener.address.clone(), share(vec![socket.into()], workers)?)
                 } else {
                     if !activated {
-                        // Without a file there is none to remove.
-                        self.files.extend(SocketFile::of(path));
+                        self.files.push(SocketFile::inherited(path, listener.mode)?);
                     }
                     (listener.address.clone(), share(found, workers)?)
                 }

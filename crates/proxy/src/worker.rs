@@ -14,7 +14,7 @@ use weir_telemetry::metrics::{ClientError, ConnectionState, Recorder};
 use weir_wire::date::DateLine;
 
 use crate::Bound;
-use crate::clock::Clock;
+use crate::clock::{Clock, now_us};
 use crate::conn;
 use crate::conn::proxy_protocol::{self, Refused};
 use crate::listener::Listening;
@@ -108,6 +108,8 @@ pub(crate) struct Start {
     pub(crate) drain: watch::Receiver<Drain>,
     /// Set to the revision that the worker serves with.
     pub(crate) revision: Arc<AtomicU64>,
+    /// Set to the time, over and over.
+    pub(crate) beat: Arc<AtomicU64>,
     pub(crate) recorder: Recorder,
     pub(crate) access_log: Option<LogWriter>,
     pub(crate) shared: Arc<Shared>,
@@ -144,7 +146,7 @@ async fn serve(start: Start) -> std::io::Result<()> {
         fresh: Cell::new(0),
         shared: start.shared,
     });
-    tokio::task::spawn_local(tick(Rc::clone(&worker)));
+    tokio::task::spawn_local(tick(Rc::clone(&worker), start.beat));
 
     // Nothing is accepted before there is a configuration to serve with.
     let mut snapshots = start.snapshots;
@@ -211,13 +213,14 @@ async fn close(arrivals: &mut Arrivals, worker: &Rc<Worker>) -> bool {
 }
 
 /// Moves the worker's slow clocks on.
-async fn tick(worker: Rc<Worker>) {
+async fn tick(worker: Rc<Worker>, beat: Arc<AtomicU64>) {
     let mut interval = tokio::time::interval(Duration::from_millis(TICK_MS));
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     let mut ticks = 0u64;
     loop {
         interval.tick().await;
         worker.clock.adjust();
+        beat.store(now_us(), Ordering::Relaxed);
         let now = worker.clock.now() / 1000;
         worker.timers.advance(now);
         worker.fresh.set(0);

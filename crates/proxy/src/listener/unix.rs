@@ -59,13 +59,29 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 
 impl SocketFile {
     /// The file that is there now.
-    pub(super) fn of(path: &Path) -> io::Result<Self> {
+    fn of(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), made: Self::identity(path)? })
     }
 
     fn identity(path: &Path) -> io::Result<Identity> {
         let found = fs::symlink_metadata(path)?;
         Ok((found.dev(), found.ino(), found.mtime(), found.mtime_nsec()))
+    }
+
+    /// The file of a socket that another process has bound.
+    pub(super) fn inherited(path: &Path, mode: SocketMode) -> io::Result<Self> {
+        fs::set_permissions(path, Permissions::from_mode(mode.bits().into()))?;
+        Self::of(path)
+    }
+
+    /// Removes the file if nobody listens on it.
+    pub(crate) fn remove_if_dead(&self) {
+        if Self::identity(&self.path).is_ok_and(|found| found == self.made)
+            && let Err(error) = remove_stale(&self.path)
+            && error.kind() != ErrorKind::AddrInUse
+        {
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the file of a Unix socket");
+        }
     }
 
     /// Removes the file, unless another one has taken its place.
