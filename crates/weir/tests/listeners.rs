@@ -18,7 +18,7 @@ fn telling() -> Value {
     json!({ "routes": [{ "id": "tell", "uri": "/*", "plugins": { "mocking": { "response_example": told } } }] })
 }
 
-fn on_unix(config: &Value, settings: Value) -> Gateway {
+fn on_unix(config: &Value, settings: &Value) -> Gateway {
     let mut all = json!({ "listen": { "http": ["unix:FOLDER/weir.sock"], "https": [] } });
     all.as_object_mut().expect("settings").extend(settings.as_object().expect("settings").clone());
     Start::new(config).settings(all).workers(2).own_listeners().start()
@@ -46,7 +46,7 @@ fn curl(arguments: &[&str]) -> String {
 #[test]
 fn clients_come_in_through_a_unix_socket() {
     let log = json!({ "access_log": { "path": "FOLDER/access.log", "format": "$remote_addr $remote_port $status" } });
-    let gateway = on_unix(&telling(), log);
+    let gateway = on_unix(&telling(), &log);
     let socket = gateway.file("weir.sock");
     let path = socket.to_str().expect("a path in UTF-8");
     // Two requests on one connection, then twenty connections for both workers to take.
@@ -74,20 +74,20 @@ fn upstreams_are_told_of_unix_clients_as_nginx_tells() {
     };
     let config = route_to([&origin.node()]);
     let sent = "X-Forwarded-For: 10.9.9.9\r\nX-Forwarded-Port: 8443\r\n";
-    let plain = on_unix(&config, json!({}));
+    let plain = on_unix(&config, &json!({}));
     assert_eq!(told(&plain, ""), ["unix:", "unix:", "80"]);
     assert_eq!(told(&plain, sent), ["unix:", "10.9.9.9, unix:", "80"]);
-    let trusting = on_unix(&config, json!({ "trusted_proxies": ["unix:"] }));
+    let trusting = on_unix(&config, &json!({ "trusted_proxies": ["unix:"] }));
     assert_eq!(told(&trusting, sent), ["unix:", "10.9.9.9, unix:", "8443"]);
     let real = json!({ "real_ip": { "header": "X-Forwarded-For", "trusted": ["unix:"] } });
-    assert_eq!(told(&on_unix(&config, real), sent), ["10.9.9.9", "10.9.9.9, 10.9.9.9", "80"]);
+    assert_eq!(told(&on_unix(&config, &real), sent), ["10.9.9.9", "10.9.9.9, 10.9.9.9", "80"]);
     let others = json!({ "trusted_proxies": ["127.0.0.0/8"], "real_ip": { "header": "X-Forwarded-For", "trusted": ["127.0.0.0/8"] } });
-    assert_eq!(told(&on_unix(&config, others), sent), ["unix:", "unix:", "80"]);
+    assert_eq!(told(&on_unix(&config, &others), sent), ["unix:", "unix:", "80"]);
 }
 
 #[test]
 fn nginx_in_front_speaks_through_a_unix_socket() {
-    let gateway = on_unix(&telling(), json!({ "real_ip": { "trusted": ["unix:"] } }));
+    let gateway = on_unix(&telling(), &json!({ "real_ip": { "trusted": ["unix:"] } }));
     let socket = gateway.file("weir.sock");
     let nginx = Nginx::start(&format!(
         "location / {{ proxy_pass http://unix:{}:/; proxy_set_header X-Real-IP $remote_addr; }}",

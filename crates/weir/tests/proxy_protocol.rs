@@ -22,7 +22,7 @@ fn telling() -> Value {
 }
 
 /// Everywhere with the PROXY protocol, believing these.
-fn gateway(config: &Value, trusted: &str, more: Value) -> Gateway {
+fn gateway(config: &Value, trusted: &str, more: &Value) -> Gateway {
     let on = |address: &str| json!([{ "address": address, "proxy_protocol": true }]);
     let mut settings = json!({
         "listen": { "http": on("127.0.0.1:0"), "https": on("127.0.0.1:0") },
@@ -43,7 +43,7 @@ fn refused(gateway: &Gateway) -> f64 {
 
 #[test]
 fn a_header_tells_the_client() {
-    let gateway = gateway(&telling(), "127.0.0.0/8", json!({}));
+    let gateway = gateway(&telling(), "127.0.0.0/8", &json!({}));
     let port = gateway.addr.port();
     for (header, addr) in [
         (LINE, Some("198.51.100.7|4567")),
@@ -74,7 +74,7 @@ fn a_header_tells_the_client() {
 
 #[test]
 fn connections_without_a_good_header_are_closed() {
-    let gateway = gateway(&telling(), "127.0.0.0/8", json!({}));
+    let gateway = gateway(&telling(), "127.0.0.0/8", &json!({}));
     let plain = get("/");
     let too_long = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff";
     let cases: &[&[u8]] = &[
@@ -114,7 +114,7 @@ fn connections_without_a_good_header_are_closed() {
 
 #[test]
 fn only_trusted_peers_are_believed() {
-    let gateway = gateway(&telling(), "192.0.2.0/24", json!({}));
+    let gateway = gateway(&telling(), "192.0.2.0/24", &json!({}));
     let mut client = gateway.client();
     client.offer([LINE, get("/").as_bytes()].concat());
     assert!(client.try_response().is_err());
@@ -138,7 +138,7 @@ fn fields_are_believed_of_whom_the_header_names() {
         |(proxies, real_ip, expected)| {
             let real_ip = json!({ "header": "X-Forwarded-For", "trusted": [real_ip] });
             let more = json!({ "trusted_proxies": [proxies], "real_ip": real_ip });
-            let gateway = gateway(&route_to([&origin.node()]), "127.0.0.1", more);
+            let gateway = gateway(&route_to([&origin.node()]), "127.0.0.1", &more);
             let path = format!("/{proxies}/{}", expected[0]).replace('/', "-");
             let request = format!("GET /{path} HTTP/1.1\r\nHost: a.test\r\nX-Forwarded-For: 10.9.9.9\r\n\r\n");
             assert_eq!(gateway.client().request([LINE, request.as_bytes()].concat()).status, 200);
@@ -161,7 +161,7 @@ fn curl(url: &str) -> (String, String) {
 
 #[test]
 fn haproxy_tells_the_client_ahead_of_http_and_of_tls() {
-    let gateway = gateway(&telling(), "127.0.0.1", json!({}));
+    let gateway = gateway(&telling(), "127.0.0.1", &json!({}));
     let https = gateway.https.expect("a listener with TLS");
     let socket = gateway.file("weir.sock");
     each(
@@ -224,7 +224,7 @@ fn a_client_is_passed_on() {
     for version in ["v1", "v2"] {
         let upstream = json!({ "nodes": { (&node): 1 }, "proxy_protocol": version });
         let config = json!({ "routes": [{ "id": "all", "uri": "/*", "upstream": upstream }] });
-        let gateway = gateway(&config, "127.0.0.1", json!({}));
+        let gateway = gateway(&config, "127.0.0.1", &json!({}));
         for (header, client) in
             [(LINE, "198.51.100.7|4567"), (LINE6, "2001:db8::7|4567"), (BINARY, "198.51.100.7|4567")]
         {
