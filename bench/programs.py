@@ -5,6 +5,7 @@ Python's standard library only. Everything started here is stopped again, whatev
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -36,6 +37,15 @@ http {{
 }}
 """
 NGINX_FIXED = 'server {{ listen 127.0.0.1:{port} backlog=4096; location / {{ return 200 "{body}"; }} }}'
+NGINX_TLS = "ssl_certificate {cert}; ssl_certificate_key {key}; ssl_session_cache shared:s:4m; ssl_protocols TLSv1.2 TLSv1.3;"
+NGINX_FIXED_TLS = 'server {{ listen 127.0.0.1:{port} ssl backlog=4096; {tls} location / {{ return 200 "{body}"; }} }}'
+NGINX_PROXY_TLS = """
+    upstream origin {{ server 127.0.0.1:{origin}; keepalive 256; keepalive_requests 1000000000; }}
+    server {{
+        listen 127.0.0.1:{port} ssl backlog=4096; {tls}
+        location / {{ proxy_pass {scheme}://origin; proxy_http_version 1.1; proxy_set_header Connection ""; }}
+    }}
+"""
 NGINX_PROXY = """
     upstream origin {{ server 127.0.0.1:{origin}; keepalive 256; keepalive_requests 1000000000; }}
     server {{
@@ -93,14 +103,14 @@ class Programs:
                 program.process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def start(self, name, command, port, core, wait=30):
+    def start(self, name, command, port, core, wait=30, tls=False):
         """Runs `command` on one core and waits until it accepts connections on `port`."""
         log = self.folder / f"{name}.log"
         with open(log, "wb") as out:
             # pdeathsig: even a kill -9 of this script leaves nothing running.
             command = ["setpriv", "--pdeathsig", "TERM", "taskset", "-c", str(core), *map(str, command)]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-        program = Program(name, process, port)
+        program = Program(name, process, port, tls)
         self.started.append(program)
         deadline = time.monotonic() + wait
         while True:
@@ -114,26 +124,49 @@ class Programs:
                     raise Failure(f"{name} did not listen within {wait} s:\n{log.read_text()[-2000:]}")
                 time.sleep(0.01)
 
-    def nginx(self, name, http, port, core):
+    def nginx(self, name, http, port, core, tls=False):
         folder = self.folder / name
         folder.mkdir()
         (folder / "nginx.conf").write_text(NGINX.format(dir=folder, http=http))
         nginx = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
         if not nginx:
             raise Failure("nginx is missing: run tools/install-test-deps")
-        return self.start(name, [nginx, "-p", folder, "-e", folder / "error.log", "-c", folder / "nginx.conf"], port, core)
+        return self.start(name, [nginx, "-p", folder, "-e", folder / "error.log", "-c", folder / "nginx.conf"], port, core, tls=tls)
 
     def origin(self):
         port = free_port()
         return self.nginx("origin", NGINX_FIXED.format(port=port, body=BODY), port, LOAD_CORE)
 
-    def weir(self, binary, name, config):
+    def certificate(self):
+        """Files of a certificate (ECDSA, P-256) and its key, the same for every program."""
+        cert, key = self.folder / "cert.pem", self.folder / "key.pem"
+        if not cert.exists():
+            subprocess.run([
+                "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                "-subj", "/CN=bench.test", "-addext", "subjectAltName=DNS:bench.test", "-keyout", key, "-out", cert,
+            ], check=True, capture_output=True)
+        return cert, key
+
+    def secure_origin(self):
+        port = free_port()
+        return self.nginx("secure-origin", NGINX_FIXED_TLS.format(port=port, body=BODY, tls=self.nginx_tls()), port, LOAD_CORE)
+
+    def nginx_tls(self):
+        cert, key = self.certificate()
+        return NGINX_TLS.format(cert=cert, key=key)
+
+    def weir(self, binary, name, config, tls=False):
         """`config` is written as JSON, which is YAML too."""
-        file, port = self.folder / f"{name}.yaml", free_port()
+        file, port, other = self.folder / f"{name}.yaml", free_port(), free_port()
+        if tls:
+            cert, key = self.certificate()
+            config = {**config, "ssls": [{"sni": "bench.test", "cert": cert.read_text(), "key": key.read_text()}]}
         file.write_text(json.dumps(config) + "\n#END\n")
+        listen = {"http": f"127.0.0.1:{other if tls else port}", "https": f"127.0.0.1:{port}" if tls else "off"}
         return self.start(name, [
-            binary, "run", file, "--listen-http", f"127.0.0.1:{port}", "--listen-https", "off", "--metrics", "off", "--status", "off", "--workers", "1",
-        ], port, GATEWAY_CORE)
+            binary, "run", file, "--listen-http", listen["http"], "--listen-https", listen["https"], "--metrics", "off", "--status", "off",
+            "--workers", "1", "--set", "tls.fallback_sni=bench.test",
+        ], port, GATEWAY_CORE, tls=tls)
 
     def relay(self, binary, to):
         port = free_port()
@@ -152,8 +185,8 @@ class Programs:
 
 
 class Program:
-    def __init__(self, name, process, port):
-        self.name, self.process, self.port = name, process, port
+    def __init__(self, name, process, port, tls=False):
+        self.name, self.process, self.port, self.tls = name, process, port, tls
 
     def tree(self):
         """Its process ids: itself and all below it (nginx works in a child)."""
@@ -185,7 +218,7 @@ class Program:
 def load(program, script, seconds):
     """One run of wrk against `program`: a dict of figures; `void` holds the reason when it counts for nothing."""
     command = ["taskset", "-c", str(LOAD_CORE), "wrk", "-t", "1", "-c", str(CONNECTIONS), "-d", f"{seconds}s", "--latency",
-               "-s", str(script), f"http://127.0.0.1:{program.port}/"]
+               "-s", str(script), f"http{'s' if program.tls else ''}://127.0.0.1:{program.port}/"]
     before = program.cpu()
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds + 60)
     after = program.cpu()
@@ -200,6 +233,29 @@ def load(program, script, seconds):
         "program": program.name, "requests": told["requests"], "seconds": told["us"] / 1e6, "cpu_us": total,
         "user_us": total * user / max(user + system, 1e-9), "rps": told["requests"] / (told["us"] / 1e6), "p50_us": told["p50"], "p95_us": told["p95"],
         "p99_us": told["p99"], "void": void or ("" if told["requests"] else "no request was answered"),
+    }
+
+
+def handshakes(program, resumed, seconds):
+    """One run of openssl against `program`, one connection after the other with one request each: figures by connection."""
+    command = ["taskset", "-c", str(LOAD_CORE), "openssl", "s_time", "-connect", f"127.0.0.1:{program.port}", "-www", "/",
+               "-reuse" if resumed else "-new", "-time", str(seconds)]
+    before = program.cpu()
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds + 60)
+    after = program.cpu()
+    # With -reuse the first figures are those of the one connection that makes the session.
+    counts = re.findall(r"(\d+) connections in (\d+) real seconds", done.stdout)
+    if done.returncode != 0 or not counts:
+        raise Failure(f"openssl against {program.name} failed:\n{done.stdout[-1000:]}{done.stderr[-1000:]}")
+    count = int(counts[-1][0])
+    user, system, total = (1e6 * (b - a) / max(count, 1) for a, b in zip(before, after))
+    # A letter a connection: * is a full handshake, r a resumed one.
+    marks = "".join(re.findall(r"^[*r3t]+", done.stdout, re.MULTILINE))
+    wrong = marks.count("*") if resumed else marks.count("r")
+    void = f"{wrong} of {len(marks)} handshakes were of the other kind" if wrong > 1 + len(marks) // 100 else ""
+    return {
+        "program": program.name, "requests": count, "seconds": seconds, "cpu_us": total, "user_us": total * user / max(user + system, 1e-9),
+        "rps": count / seconds, "p50_us": 0, "p95_us": 0, "p99_us": 0, "void": void or ("" if count else "no connection was made"),
     }
 
 

@@ -16,6 +16,7 @@ import json
 import os
 import pathlib
 import shutil
+import ssl
 import statistics
 import sys
 import time
@@ -33,6 +34,11 @@ PAIRS = [
     ("basic-auth + limit-count, 100/100", "weir basic-auth + limit-count", "nginx bare", "100 passwords", 0.95),
     ("mocking", "weir mocking", "nginx return", "plain", 0.85),
     ("100,000 routes / 1 route", "weir 100,000 routes", "weir bare", "many paths", 1.03),
+    ("five plugins", "weir five plugins", "nginx bare", "one key of an origin", 1.0),
+    ("HTTPS to HTTP", "weir https", "nginx https", "plain", 0.85),
+    ("HTTPS to HTTPS", "weir https to https", "nginx https to https", "plain", 0.85),
+    ("handshakes, full", "weir https", "nginx https", "handshakes", 1.0),
+    ("handshakes, resumed", "weir https", "nginx https", "resumed handshakes", 1.0),
 ]
 FAIR = "CPU per request, in µs: total (of which user). A ratio is the median over the rounds (lowest to highest)."
 
@@ -44,14 +50,17 @@ def requests():
     return {
         "plain": None,
         "one key": [("/", {"apikey": "key-of-0"})],
+        "one key of an origin": [("/", {"apikey": "key-of-0", "Origin": "https://app.test"})],
+        "handshakes": None,
+        "resumed handshakes": None,
         "100 keys": [(f"/service-{r}/item", {"apikey": f"key-of-{c}"}) for r, c in pairs],
         "100 passwords": [(f"/service-{r}/item", {"Authorization": f"Basic {basic[c]}"}) for r, c in pairs],
         "many paths": [(f"/service/{k * 99 % 100_000}", {}) for k in range(1000)],
     }
 
 
-def configs(origin):
-    """name -> APISIX configuration; `origin` is the origin's port."""
+def configs(origin, secure=0):
+    """name -> APISIX configuration; `origin` and `secure` are the ports of the origins."""
     limit = {"count": 1_000_000_000, "time_window": 60, "rejected_code": 429}
     by_address = {"limit-count": {**limit, "key": "remote_addr"}}
     by_consumer = {"limit-count": {**limit, "key": "consumer_name"}}
@@ -74,6 +83,12 @@ def configs(origin):
     mock = {"response_example": BODY, "response_status": 200, "content_type": "text/plain"}
     return {
         "weir bare": one({}, **upstream),
+        "weir https": one({}, **upstream),
+        "weir https to https": one({}, upstream={"nodes": {f"127.0.0.1:{secure}": 1}, "scheme": "https", "keepalive_pool": pool}),
+        "weir five plugins": one({
+            "cors": {"allow_origins": "https://app.test,https://other.test"}, "ip-restriction": {"whitelist": ["127.0.0.0/8", "10.0.0.0/8"]},
+            "request-id": {}, "key-auth": {}, **by_consumer,
+        }, key_consumers[:1], **upstream),
         "weir key-auth": one({"key-auth": {}}, key_consumers[:1], **upstream),
         "weir limit-count": one(by_address, **upstream),
         "weir key-auth + limit-count": hundred({"key-auth": {}, **by_consumer}, key_consumers),
@@ -89,7 +104,11 @@ def check(program, walk):
     """Sends each first and last kind of request once: a program that answers wrongly must not be measured. Where the
     configuration asks for credentials, the same request without them has to be refused."""
     def get(path, headers):
-        connection = http.client.HTTPConnection("127.0.0.1", program.port, timeout=5)
+        if program.tls:
+            any_certificate = ssl._create_unverified_context()
+            connection = http.client.HTTPSConnection("127.0.0.1", program.port, timeout=5, context=any_certificate)
+        else:
+            connection = http.client.HTTPConnection("127.0.0.1", program.port, timeout=5)
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         body = answer.read().decode(errors="replace")
@@ -102,23 +121,32 @@ def check(program, walk):
             raise Failure(f"{program.name}: {path} answered {answer.status} {body[:200]!r}")
         if "limit-count" in program.name and not answer.getheader("X-RateLimit-Remaining"):
             raise Failure(f"{program.name}: no X-RateLimit-Remaining: limit-count did not run")
-        if "auth" in program.name and (status := get(path, {})[0].status) != 401:
+        if "five" in program.name:
+            wanted = {"X-RateLimit-Remaining", "X-Request-Id", "Access-Control-Allow-Origin"}
+            if missing := wanted - {name for name in wanted if answer.getheader(name)}:
+                raise Failure(f"{program.name}: no {missing}: a plugin did not run")
+        if ("auth" in program.name or "five" in program.name) and (status := get(path, {})[0].status) != 401:
             raise Failure(f"{program.name}: {path} without credentials answered {status}")
 
 
 def start(run, needed, options, broken):
     """Starts the named programs, all idle but the one that is measured; `broken` takes those that do not start."""
     origin = run.origin().port
-    known, started = configs(origin), {}
+    secure = run.secure_origin().port if any("to https" in name for name in needed) else 0
+    known, started = configs(origin, secure), {}
     def one(name):
         port = programs.free_port()
         if name == "nginx bare":
             return run.nginx("nginx-bare", programs.NGINX_PROXY.format(port=port, origin=origin), port, programs.GATEWAY_CORE)
+        if name.startswith("nginx https"):
+            to, scheme = (secure, "https") if "to https" in name else (origin, "http")
+            text = programs.NGINX_PROXY_TLS.format(port=port, origin=to, scheme=scheme, tls=run.nginx_tls())
+            return run.nginx(name.replace(" ", "-"), text, port, programs.GATEWAY_CORE, tls=True)
         if name == "nginx return":
             return run.nginx("nginx-return", programs.NGINX_FIXED.format(port=port, body=BODY), port, programs.GATEWAY_CORE)
         if name == "relay":
             return run.relay(options.relay, origin)
-        return run.weir(options.weir, name.replace(" ", "-"), known[name])
+        return run.weir(options.weir, name.replace(" ", "-"), known[name], tls="https" in name)
 
     for name in needed:
         try:
@@ -159,7 +187,10 @@ def measure(run, pairs, options, runs, broken):
                 if name not in warm:
                     warm.add(name)
                     programs.load(started[name], scripts[load], 1)
-                figures = programs.load(started[name], scripts[load], options.seconds)
+                if "handshakes" in load:
+                    figures = programs.handshakes(started[name], "resumed" in load, options.seconds)
+                else:
+                    figures = programs.load(started[name], scripts[load], options.seconds)
                 runs.append({"round": turn + 1, "load": load, **figures})
                 note = f"VOID: {figures['void']}" if figures["void"] else f"{figures['cpu_us']:.2f} µs"
                 progress(f"round {turn + 1}/{options.rounds}  {load}: {name}  {note}")
@@ -248,7 +279,7 @@ def main():
         raise Failure("--only leaves no case; there are: " + "; ".join(pair[0] for pair in PAIRS))
     if len(os.sched_getaffinity(0)) < 2:
         raise Failure("two cores are needed: one for the gateway, one for the load")
-    for tool in ("wrk", "taskset", "setpriv"):
+    for tool in ("wrk", "taskset", "setpriv", "openssl"):
         if not shutil.which(tool):
             raise Failure(f"{tool} is missing: run tools/install-test-deps")
     machine = programs.machine()

@@ -44,7 +44,7 @@ class Configurations(unittest.TestCase):
         for case, subject, reference, load, _ in quick.PAIRS:
             self.assertIn(load, quick.requests(), case)
             for program in (subject, reference):
-                self.assertTrue(program in known or program in ("nginx bare", "nginx return", "relay"), program)
+                self.assertTrue(program in known or program in ("nginx bare", "nginx return", "relay") or program.startswith("nginx https"), program)
 
     def test_each_request_has_its_route_and_its_consumer(self):
         known, requests = quick.configs(1), quick.requests()

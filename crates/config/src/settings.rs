@@ -46,6 +46,8 @@ pub struct Settings {
     /// Peers whose X-Forwarded-* fields are kept: addresses and ranges. From every other peer they are overwritten,
     /// and X-Forwarded-For is dropped once this list is not empty.
     pub trusted_proxies: Vec<AddrRange>,
+    /// Redirects to HTTPS.
+    pub redirect: Redirect,
     /// Taking the client's address from a header.
     pub real_ip: RealIp,
     /// The access log.
@@ -143,6 +145,12 @@ pub struct Limits {
     /// Bytes of a body that is held whole, because a plugin needs all of it. More is answered 413 (a request) or
     /// 502 (a response): a plugin must not let pass what it has not seen.
     pub buffered_body: Size<0, { GIB }>,
+    /// Copies of requests for mirrors (`proxy-mirror`) that one worker has under way. What is over is dropped and counted.
+    #[schemars(range(max = 1_000_000))]
+    pub mirror_copies: u32,
+    /// Bytes of the body of a copy for a mirror, which is held whole until it is sent. A request with more is not
+    /// copied, which is counted.
+    pub mirror_body: Size<0, { GIB }>,
     /// Client connections of the whole gateway at one time. More wait in the listen queue of the system.
     #[schemars(range(min = 1, max = 16_000_000))]
     pub connections: u32,
@@ -183,6 +191,14 @@ pub struct Timeouts {
     pub drain_idle: Seconds<0, 86_400_000>,
     /// How long a new process may take after SIGUSR2 until it serves. Then it is killed, and the old one goes on.
     pub upgrade: Seconds<1_000, 3_600_000>,
+}
+
+/// Redirects to HTTPS, by `http_to_https` of the plugin `redirect`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Redirect {
+    /// The port that clients are sent to. 0: that of the first listener in `listen.https` whose port is known, or 443.
+    pub https_port: u16,
 }
 
 /// Taking the client's address from a header that a proxy in front sets.
@@ -273,6 +289,19 @@ pub struct ServerHeader(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DnsServer(pub std::net::SocketAddr);
 
+impl Settings {
+    /// The port at which clients reach the gateway over HTTPS.
+    #[must_use]
+    pub fn https_port(&self) -> u16 {
+        let listeners = || self.listen.https.iter().filter_map(|listener| listener.address.tcp());
+        [self.redirect.https_port]
+            .into_iter()
+            .chain(listeners().map(|address| address.port()))
+            .find(|port| *port != 0)
+            .unwrap_or(443)
+    }
+}
+
 impl Default for Listen {
     fn default() -> Self {
         let addr = |ip: [u8; 4], port| std::net::SocketAddr::new(IpAddr::from(ip), port);
@@ -302,6 +331,8 @@ impl Default for Limits {
             body_rate_grace: Seconds::constant(10_000),
             response_head_size: Size::constant(64 * KIB),
             buffered_body: Size::constant(MIB),
+            mirror_copies: 128,
+            mirror_body: Size::constant(256 * KIB),
             connections: 65_536,
             requests_per_connection: 100_000,
             upstream_idle_connections: 4_096,

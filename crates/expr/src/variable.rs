@@ -62,7 +62,7 @@ variables! {
     HttpHost = "http_host",
     /// Path of the request after normalisation, without the query.
     Uri = "uri" | "document_uri",
-    /// Target of the request as received, with the query.
+    /// Path and query of the request as received.
     RequestUri = "request_uri",
     /// Query of the request, without `?`.
     Args = "args" | "query_string",

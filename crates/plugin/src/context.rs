@@ -87,6 +87,12 @@ impl RequestCx<'_> {
         client.port = port.unwrap_or(client.port);
     }
 
+    /// Sends the request to this upstream, of [`BuildCx::upstream`](crate::BuildCx::upstream) or
+    /// [`BuildCx::inline_upstream`](crate::BuildCx::inline_upstream), instead of the route's own; `None`: to the route's.
+    pub fn choose_upstream(&mut self, number: Option<u32>) {
+        self.0.upstream.chosen = number;
+    }
+
     /// Leaves two numbers for the later phases of this exchange, which find them with `noted`; a later note under the
     /// same mark takes the place of an earlier one.
     pub fn note(&mut self, mark: Mark, note: Note) {
@@ -215,6 +221,15 @@ impl UpstreamCx<'_> {
     /// The request, to change it.
     pub fn request_mut(&mut self) -> &mut Request {
         &mut self.0.request
+    }
+
+    /// Sends a copy of the request to an upstream beside, with the target that `write` makes of the request. It is sent
+    /// once the whole request is here, at most one for a request, and its answer is dropped.
+    pub fn mirror(&mut self, number: u32, write: impl FnOnce(&Request, &mut Vec<u8>)) {
+        let Exchange { request, upstream, .. } = &mut *self.0;
+        upstream.mirror = Some(number);
+        upstream.mirror_target.clear();
+        write(request, &mut upstream.mirror_target);
     }
 
     /// Which try this is, from 0.

@@ -181,6 +181,12 @@ pub struct Times {
 /// What was tried upstream.
 #[derive(Debug, Default)]
 pub struct UpstreamInfo {
+    /// The number of the upstream that a plugin has chosen; `None`: the route's own.
+    pub chosen: Option<u32>,
+    /// The number of the upstream that is to have a copy of the request.
+    pub mirror: Option<u32>,
+    /// The target of the copy.
+    pub mirror_target: Vec<u8>,
     /// Every try, in order.
     pub tries: Vec<Try>,
     /// Positions of the nodes that were tried.
@@ -264,6 +270,8 @@ impl Exchange {
         self.tables = None;
         self.matched = None;
         self.consumer = None;
+        self.upstream.chosen = None;
+        self.upstream.mirror = None;
         self.upstream.tries.clear();
         self.upstream.tried.clear();
         self.upstream.node = None;

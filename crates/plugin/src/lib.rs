@@ -18,6 +18,7 @@ mod request;
 mod response;
 mod state;
 mod tables;
+mod upstreams;
 mod variables;
 
 pub use consumer::{Consumer, ConsumerMatch, Consumers};
@@ -29,9 +30,12 @@ pub use request::{Request, UpstreamTarget};
 pub use response::{BodySource, Origin, Response};
 pub use state::{Shared, StateRegistry};
 pub use tables::{Named, RouteInfo, Tables};
+pub use upstreams::{NoUpstreams, Share, Turns, UpstreamSet};
 
 use std::future::Future;
 use std::pin::Pin;
+
+use weir_expr::Source;
 
 /// A future of one worker: it never leaves its thread.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -54,6 +58,12 @@ pub trait Plugin: Send + Sync + 'static {
     /// With the consumer known: limits, permissions, answers of its own.
     fn access(&self, _cx: &mut RequestCx<'_>) -> Flow {
         Flow::Continue
+    }
+
+    /// Among which upstreams the plugin would choose for a request of which nothing else is known; empty: it leaves that
+    /// to others. For `weir explain` alone.
+    fn shares(&self, _source: &dyn Source) -> &[Share] {
+        &[]
     }
 
     /// Goes on after [`Flow::Suspend`], for what has to wait. The only boxed future on the way of a request.

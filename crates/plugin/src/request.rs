@@ -177,6 +177,17 @@ impl Request {
         self.head.target.of(self.buffer.bytes())
     }
 
+    /// Path and query as received: nginx's `$request_uri`, which lacks the scheme and the authority of a whole URI.
+    #[must_use]
+    pub fn request_uri(&self) -> &[u8] {
+        if self.target.form != Form::Absolute {
+            return self.received_target();
+        }
+        let query = self.target.query.map(|query| query.start.saturating_sub(1));
+        let start = self.target.path.map(|path| path.start).or(query);
+        start.and_then(|start| self.received_target().get(start as usize..)).unwrap_or(b"/")
+    }
+
     /// The first query argument with this name, as received.
     #[must_use]
     pub fn argument(&self, name: &[u8]) -> Option<&[u8]> {

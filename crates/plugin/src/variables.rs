@@ -111,7 +111,7 @@ impl Source for Exchange {
             Variable::Hostname => text(hostname()),
             Variable::HttpHost => request.head.fields.get_known(base, Known::Host).map(Value::Bytes),
             Variable::Uri => Some(Value::Bytes(request.path())),
-            Variable::RequestUri => Some(Value::Bytes(request.received_target())),
+            Variable::RequestUri => Some(Value::Bytes(request.request_uri())),
             Variable::Args => request.query().map(Value::Bytes),
             Variable::IsArgs => {
                 Some(Value::Bytes(if request.query().is_some_and(|q| !q.is_empty()) { b"?" } else { b"" }))

@@ -100,7 +100,10 @@ fn exchange(conf: &str) -> Result<weir_plugin::Exchange, weir_config::Diagnostic
             conf: &conf,
             limit_keys: 1000,
             metadata: None,
+            trusted_proxies: &[],
+            https_port: 443,
             product: "example",
+            upstreams: &weir_plugin::NoUpstreams,
         },
     )?;
     let mut exchange = weir_plugin::Exchange::default();

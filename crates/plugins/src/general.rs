@@ -2,4 +2,5 @@
 
 pub(crate) mod fault_injection;
 pub(crate) mod mocking;
+pub(crate) mod redirect;
 pub(crate) mod request_id;

@@ -4,10 +4,10 @@
 //! |---|---|
 //! | `auth` | `basic-auth`, `hmac-auth`, `jwt-auth`, `key-auth` |
 //! | `security` | `cors`, `ip-restriction`, `referer-restriction`, `ua-restriction`, `uri-blocker` |
-//! | `traffic` | `limit-count` |
+//! | `traffic` | `limit-count`, `proxy-mirror`, `traffic-split` |
 //! | `transform` | `proxy-rewrite`, `response-rewrite` |
 //! | `requests` | `client-control`, `real-ip`, `request-validation` |
-//! | `general` | `fault-injection`, `mocking`, `request-id` |
+//! | `general` | `fault-injection`, `mocking`, `redirect`, `request-id` |
 //! | `observe` | `prometheus` |
 //!
 //! A plugin is built once for each place in a configuration where it stands; everything that depends on the

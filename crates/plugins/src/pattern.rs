@@ -1,6 +1,7 @@
 //! Regular expressions of configurations.
 
-use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
+use crossbeam_queue::ArrayQueue;
+use regex::bytes::{CaptureLocations, Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 use weir_plugin::Invalid;
 
 /// The most memory that a compiled expression, and its cache in each thread, may take.
@@ -20,10 +21,6 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Upper and lower case are the same.
-    pub(crate) const CASELESS: Self =
-        Self { caseless: true, multi_line: false, dot_all: false, extended: false, unicode: false, anchored: false };
-
     /// Reads the letters of nginx's Lua API. Those that only say how PCRE goes about its work mean nothing here.
     pub(crate) fn parse(letters: &str) -> Result<Self, String> {
         let mut options = Self::default();
@@ -72,6 +69,56 @@ fn compile_as(pattern: &str, options: Options) -> Result<(Regex, bool), String> 
     })
 }
 
+/// Most groups of an expression, with the whole match: they stand on the stack.
+pub(crate) const MOST_GROUPS: usize = 32;
+/// How many places for groups are kept for the next requests: one for each worker that matches at the same time.
+const SPARE: usize = 64;
+
+/// An expression whose groups are asked for.
+#[derive(Debug)]
+pub(crate) struct Grouped {
+    regex: Regex,
+    spare: ArrayQueue<CaptureLocations>,
+}
+
+/// What a [`Grouped`] expression found in a text.
+#[derive(Debug)]
+pub(crate) struct Found<'t> {
+    /// What the groups matched, the whole match first; those that matched nothing are empty.
+    pub(crate) groups: [&'t [u8]; MOST_GROUPS],
+    /// What stands before the match.
+    pub(crate) before: &'t [u8],
+    /// What stands behind it.
+    pub(crate) after: &'t [u8],
+}
+
+impl Grouped {
+    pub(crate) fn compile(pattern: &str, options: Options) -> Result<Self, String> {
+        let regex = compile(pattern, options)?;
+        if regex.captures_len() > MOST_GROUPS {
+            return Err(format!("expected at most {} groups", MOST_GROUPS - 1));
+        }
+        Ok(Self { regex, spare: ArrayQueue::new(SPARE) })
+    }
+
+    /// The first match. It allocates only when more workers than ever before match at the same time.
+    pub(crate) fn find<'t>(&self, text: &'t [u8]) -> Option<Found<'t>> {
+        let mut places = self.spare.pop().unwrap_or_else(|| self.regex.capture_locations());
+        let found = self.regex.captures_read(&mut places, text).map(|whole| {
+            let mut groups = [&[][..]; MOST_GROUPS];
+            for (n, group) in groups.iter_mut().enumerate().take(places.len()) {
+                let place = places.get(n).and_then(|(start, end)| text.get(start..end));
+                *group = place.unwrap_or_default();
+            }
+            let [before, after] = [text.get(..whole.start()), text.get(whole.end()..)].map(Option::unwrap_or_default);
+            Found { groups, before, after }
+        });
+        // Full: more workers matched at once than places are kept for.
+        let _ = self.spare.push(places);
+        found
+    }
+}
+
 /// A list of expressions, all of which are tried in one pass over a text.
 #[derive(Debug)]
 pub(crate) struct Patterns {
@@ -82,7 +129,8 @@ pub(crate) struct Patterns {
 
 impl Patterns {
     /// Compiles a list; `path` is where it stands in the configuration.
-    pub(crate) fn compile(path: &str, patterns: &[String], options: Options) -> Result<Self, Invalid> {
+    pub(crate) fn compile(path: &str, patterns: &[String], caseless: bool) -> Result<Self, Invalid> {
+        let options = Options { caseless, ..Options::default() };
         let (mut bytes, mut characters) = (Vec::new(), Vec::new());
         for (at, pattern) in patterns.iter().enumerate() {
             let compiled = compile_as(pattern, options);
@@ -91,14 +139,13 @@ impl Patterns {
         }
         let set = |patterns: &[&String], unicode| {
             RegexSetBuilder::new(patterns)
-                .case_insensitive(options.caseless)
+                .case_insensitive(caseless)
                 .unicode(unicode)
                 .size_limit(MOST_LIST_BYTES)
                 .dfa_size_limit(MOST_BYTES)
                 .build()
                 .map_err(|error| Invalid::new(path, format!("the expressions are too large together: {error}")))
         };
-        debug_assert!(options == Options { caseless: options.caseless, ..Options::default() });
         Ok(Self { bytes: set(&bytes, false)?, characters: set(&characters, true)? })
     }
 
@@ -115,23 +162,23 @@ mod tests {
 
     #[test]
     fn any_of_a_list_matches() {
-        let list = |patterns: &[&str], options| {
+        let list = |patterns: &[&str], caseless| {
             let owned: Vec<String> = patterns.iter().map(|p| (*p).to_owned()).collect();
-            Patterns::compile("list", &owned, options)
+            Patterns::compile("list", &owned, caseless)
         };
-        for (patterns, options, text, matches) in [
-            (&["a", "^b"][..], Options::default(), &b"xbx"[..], false),
-            (&["a", "^b"], Options::default(), b"bx", true),
-            (&["A"], Options::default(), b"a", false),
-            (&["A"], Options::CASELESS, b"a", true),
+        for (patterns, caseless, text, matches) in [
+            (&["a", "^b"][..], false, &b"xbx"[..], false),
+            (&["a", "^b"], false, b"bx", true),
+            (&["A"], false, b"a", false),
+            (&["A"], true, b"a", true),
             // One that needs Unicode leaves the others as they are.
-            (&["[\u{e4}]", "evil.bot"], Options::default(), b"evil\xffbot", true),
-            (&["[\u{e4}]", "evil.bot"], Options::default(), "x\u{e4}".as_bytes(), true),
-            (&[], Options::default(), b"a", false),
+            (&["[\u{e4}]", "evil.bot"], false, b"evil\xffbot", true),
+            (&["[\u{e4}]", "evil.bot"], false, "x\u{e4}".as_bytes(), true),
+            (&[], false, b"a", false),
         ] {
-            assert_eq!(list(patterns, options).unwrap().is_match(text), matches, "{patterns:?} {text:?}");
+            assert_eq!(list(patterns, caseless).unwrap().is_match(text), matches, "{patterns:?} {text:?}");
         }
-        let fault = list(&["a", "(?!b)"], Options::default()).unwrap_err();
+        let fault = list(&["a", "(?!b)"], false).unwrap_err();
         assert_eq!(fault.path, "list[1]");
         assert!(fault.message.contains("look-around"), "{}", fault.message);
     }

@@ -8,6 +8,7 @@ use crate::auth::jwt_auth::JwtAuth;
 use crate::auth::key_auth::KeyAuth;
 use crate::general::fault_injection::FaultInjection;
 use crate::general::mocking::Mocking;
+use crate::general::redirect::Redirect;
 use crate::general::request_id::RequestId;
 use crate::observe::prometheus::Prometheus;
 use crate::requests::client_control::ClientControl;
@@ -19,6 +20,8 @@ use crate::security::referer_restriction::RefererRestriction;
 use crate::security::ua_restriction::UaRestriction;
 use crate::security::uri_blocker::UriBlocker;
 use crate::traffic::limit_count::LimitCount;
+use crate::traffic::proxy_mirror::ProxyMirror;
+use crate::traffic::traffic_split::TrafficSplit;
 use crate::transform::proxy_rewrite::ProxyRewrite;
 use crate::transform::response_rewrite::ResponseRewrite;
 
@@ -37,12 +40,15 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &LimitCount,
         &Mocking,
         &Prometheus,
+        &ProxyMirror,
         &ProxyRewrite,
         &RealIp,
+        &Redirect,
         &RefererRestriction,
         &RequestId,
         &RequestValidation,
         &ResponseRewrite,
+        &TrafficSplit,
         &UaRestriction,
         &UriBlocker,
     ]

@@ -10,7 +10,7 @@ use std::alloc::System;
 use bench::{Bench, definition};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use visit::Visit;
-use weir_plugin::{Flow, Origin, Phases, Plugin, ResponseCx};
+use weir_plugin::{Flow, Origin, Phases, Plugin, ResponseCx, UpstreamCx};
 use weir_telemetry::metrics::{Metrics, MetricsOptions, Recorder};
 
 #[global_allocator]
@@ -63,6 +63,10 @@ fn main() {
         ("fault-injection", "{abort: {http_status: 503, percentage: 0}}", "", true),
         ("ip-restriction", "{whitelist: [10.0.0.0/8, 0.0.0.0, '::1']}", "", true),
         ("ip-restriction", "{blacklist: [0.0.0.0/0]}", "", false),
+        ("redirect", "{http_to_https: true}", "", false),
+        ("redirect", "{uri: 'https://www.$host$uri?x=$arg_x', append_query_string: true}", "", false),
+        ("redirect", "{regex_uri: ['^/a/(.*)', '/$1/x']}", "", false),
+        ("redirect", "{regex_uri: ['^/z/(.*)', '/$1/x']}", "", true),
         ("referer-restriction", "{whitelist: ['*.b.test', c.test]}", "Referer: https://a.B.test/x\r\n", true),
         ("referer-restriction", "{blacklist: ['*.b.test']}", "", false),
         ("request-id", "", "", true),
@@ -126,6 +130,13 @@ fn main() {
             true,
         ),
         ("response-rewrite", "{status_code: 201, vars: [[status, ==, 200]]}", "", true),
+        (
+            "traffic-split",
+            "{rules: [{match: [{vars: [[arg_x, ==, '2']]}]}, {weighted_upstreams: [{upstream_id: next}, {weight: 2}]}]}",
+            "",
+            true,
+        ),
+        ("proxy-mirror", "{host: 'http://127.0.0.1:1', path: /copy, path_concat_mode: prefix}", "", true),
         ("client-control", "{max_body_size: 1000}", "Content-Length: 1000\r\n", true),
         ("real-ip", "{source: http_x_real_ip, trusted_addresses: [0.0.0.0]}", "X-Real-IP: 1.2.3.4:80\r\n", true),
         (
@@ -164,6 +175,9 @@ fn round(visit: &mut Visit, name: &str, plugin: &dyn Plugin, head: &str, recorde
         Flow::Continue => {}
         Flow::Respond(_) => return false,
         other => panic!("{name}: {other:?}"),
+    }
+    if phases.contains(Phases::UPSTREAM) {
+        assert_eq!(plugin.upstream_request(&mut UpstreamCx(&mut visit.exchange)), Flow::Continue);
     }
     if phases.contains(Phases::RESPONSE) {
         visit.exchange.response.begin(200, Origin::Upstream);

@@ -5,11 +5,14 @@ mod consumers;
 mod plugins;
 mod upstreams;
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_config::settings::Dns;
-use weir_config::{Diagnostic, Document, Id, InvalidItems, Node, PluginCatalog, RouterMode, Scope, Settings, Status};
+use weir_config::{
+    AddrRange, Diagnostic, Document, Id, InvalidItems, Node, PluginCatalog, RouterMode, Scope, Settings, Status,
+};
 use weir_plugin::{Definition, RouteInfo, StateRegistry, Tables};
 use weir_router::{MethodSet, Mode, Router};
 
@@ -20,7 +23,7 @@ use crate::upstream::health::HealthTable;
 use crate::upstream::resolve::Resolver;
 use certificates::Certificates;
 use plugins::{Builder, Layer};
-use upstreams::Upstreams;
+use upstreams::{SharedUpstreams, Upstreams};
 
 /// The plugins there are.
 pub type Definitions = &'static [&'static dyn Definition];
@@ -31,6 +34,8 @@ pub struct Compiler {
     definitions: ListedDefinitions,
     mode: Mode,
     limit_keys: usize,
+    trusted_proxies: Vec<AddrRange>,
+    https_port: u16,
     product: String,
     states: StateRegistry,
     endpoints: Arc<Endpoints>,
@@ -106,6 +111,8 @@ impl Compiler {
             definitions: ListedDefinitions(definitions),
             mode,
             limit_keys: settings.limits.limit_keys as usize,
+            trusted_proxies: settings.trusted_proxies.clone(),
+            https_port: settings.https_port(),
             product: product.to_owned(),
             states: StateRegistry::default(),
             endpoints: Arc::default(),
@@ -127,6 +134,8 @@ impl Compiler {
         let mut faults = Faults { invalid, errors: Vec::new(), warnings: Vec::new() };
         let consumers = consumers::list(document);
         let credentials = consumers::credentials(self, document, &consumers, &mut faults);
+        let upstreams = Upstreams::new(&self.endpoints, &self.health, &self.certificates, document);
+        let upstreams = SharedUpstreams(RefCell::new(upstreams));
         let builder = Builder {
             definitions: self.definitions.0,
             states: &self.states,
@@ -134,14 +143,16 @@ impl Compiler {
             credentials: &credentials,
             metadata: document.plugin_metadata.iter().map(|m| (m.plugin.as_str(), &m.conf)).collect(),
             limit_keys: self.limit_keys,
+            trusted_proxies: &self.trusted_proxies,
+            https_port: self.https_port,
             product: &self.product,
+            upstreams: &upstreams,
         };
         let consumer_chains = consumers::chains(document, &consumers, &builder, &mut faults);
         let global = self.global(document, &builder, &mut faults);
         let tls = self.certificates.hosts(document, &mut faults);
-        let mut upstreams = Upstreams::new(&self.endpoints, &self.health, &self.certificates, document);
         let mut routes = Routes::default();
-        self.routes(document, &builder, &mut upstreams, &mut routes, &global, &mut faults);
+        self.routes(document, &builder, &upstreams, &mut routes, &global, &mut faults);
         if !faults.errors.is_empty() {
             return Err(faults.errors);
         }
@@ -156,7 +167,7 @@ impl Compiler {
             revision,
             tables,
             routes: routes.compiled,
-            upstreams: upstreams.compiled,
+            upstreams: upstreams.0.into_inner().compiled,
             tls,
             global,
             consumers: consumer_chains,
@@ -202,7 +213,7 @@ impl Compiler {
         &self,
         document: &'d Document,
         builder: &Builder<'_>,
-        upstreams: &mut Upstreams<'d>,
+        upstreams: &SharedUpstreams<'d>,
         routes: &mut Routes<'d>,
         global: &Chain,
         faults: &mut Faults,
@@ -239,7 +250,7 @@ impl Compiler {
                 faults.item(diagnostic);
                 continue;
             }
-            let upstream = match upstreams.of_route(route, service) {
+            let upstream = match upstreams.0.borrow_mut().of_route(route, service) {
                 Ok(upstream) => upstream,
                 Err(diagnostic) => {
                     faults.item(diagnostic);

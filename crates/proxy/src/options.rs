@@ -18,6 +18,8 @@ pub(crate) struct Options {
     pub(crate) body_rate: u64,
     pub(crate) body_rate_grace: u64,
     pub(crate) buffered_body: usize,
+    pub(crate) mirror_copies: u32,
+    pub(crate) mirror_body: u64,
     pub(crate) connections: usize,
     /// `u64::MAX`: no limit.
     pub(crate) requests_per_connection: u64,
@@ -68,6 +70,8 @@ impl Options {
             body_rate: limits.body_rate.bytes(),
             body_rate_grace: ms(limits.body_rate_grace.duration()),
             buffered_body: limits.buffered_body.as_usize(),
+            mirror_copies: limits.mirror_copies,
+            mirror_body: limits.mirror_body.bytes(),
             connections: limits.connections as usize,
             requests_per_connection: unlimited(u64::from(limits.requests_per_connection)),
             upstream_idle: limits.upstream_idle_connections as usize,

@@ -42,7 +42,7 @@ pub(crate) struct Upstream {
 /// An upstream with health checks: where it is written, and what it says.
 #[derive(Debug)]
 pub(crate) struct Checked {
-    /// `upstreams`, `routes` or `services`.
+    /// `upstreams`, `routes`, `services` or `plugins`.
     pub(crate) kind: &'static str,
     pub(crate) id: Arc<str>,
     pub(crate) checks: Arc<Checks>,

@@ -44,6 +44,10 @@ pub(crate) struct Worker {
     pub(crate) recorder: Recorder,
     pub(crate) access_log: Option<LogWriter>,
     pub(crate) date: RefCell<DateLine>,
+    /// A configuration without plugins, for copies of requests.
+    pub(crate) bare: Rc<Local>,
+    /// Copies of requests under way.
+    pub(crate) copies: Cell<u32>,
     current: RefCell<Option<Rc<Local>>>,
     #[allow(clippy::vec_box, reason = "an exchange is large and changes hands with every request")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
@@ -111,6 +115,8 @@ async fn serve(start: Start) -> std::io::Result<()> {
         recorder: start.recorder,
         access_log: start.access_log,
         date: RefCell::default(),
+        bare: Local::new(Arc::default()),
+        copies: Cell::new(0),
         current: RefCell::default(),
         exchanges: RefCell::default(),
         drain: Cell::new(Drain::No),
@@ -148,6 +154,7 @@ async fn serve(start: Start) -> std::io::Result<()> {
         let _ = task.await;
     }
     let mut kept_idle = true;
+    // Copies for mirrors are not waited for: a mirror that hangs must not hold up the end.
     while worker.shared.connections.load(Ordering::Relaxed) > 0 && !worker.shared.stop.load(Ordering::Relaxed) {
         let closes = *drain.borrow() == Drain::CloseIdle || drain.has_changed().is_err();
         if kept_idle && closes {

@@ -9,8 +9,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use weir_telemetry::access_log::{AccessLog, AccessLogOptions, Format, Target};
 use weir_telemetry::metrics::{
-    ClientError, ConnectionState, HttpSeries, Label, MetricTypes, Metrics, MetricsOptions, Recorder, ResponseSource,
-    Sample, UpstreamState,
+    ClientError, ConnectionState, HttpSeries, Label, MetricTypes, Metrics, MetricsOptions, Mirrored, Recorder,
+    ResponseSource, Sample, UpstreamState,
 };
 
 const MODEL: &str = r#"request_type="traditional_http",request_llm_model="",llm_model="""#;
@@ -193,6 +193,18 @@ fn plain_counters_and_gauges_sum_over_workers() {
                 ("weir_client_errors_total{reason=\"head_too_large\"}", 2.0),
                 ("weir_client_errors_total{reason=\"tls_handshake\"}", 1.0),
                 ("weir_client_errors_total{reason=\"bad_request\"}", 0.0),
+            ],
+        ),
+        (
+            |_, a, b| {
+                a.mirrored(Mirrored::Answered);
+                b.mirrored(Mirrored::Answered);
+                b.mirrored(Mirrored::Dropped);
+            },
+            &[
+                ("weir_mirror_requests_total{outcome=\"answered\"}", 2.0),
+                ("weir_mirror_requests_total{outcome=\"failed\"}", 0.0),
+                ("weir_mirror_requests_total{outcome=\"dropped\"}", 1.0),
             ],
         ),
         (|_, a, _| a.worker_panicked(), &[("weir_worker_panics_total", 1.0)]),

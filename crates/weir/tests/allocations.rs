@@ -156,6 +156,12 @@ fn a_request_on_a_kept_connection_allocates_nothing() {
             proxy-rewrite: {headers: {set: {X-From: $remote_addr}}}, \
             response-rewrite: {headers: {set: {X-Id: $consumer_name}}}",
         ),
+        (
+            "everyday",
+            "cors: {allow_origins: 'https://a.test,https://b.test'}, ip-restriction: {whitelist: [127.0.0.1]}, \
+            request-id: {}, ua-restriction: {denylist: [bot]}, uri-blocker: {block_rules: [evil]}, key-auth: {}, \
+            limit-count: {count: 1000000, time_window: 600}",
+        ),
         ("basic", "basic-auth: {}, limit-count: {count: 1000000, time_window: 600}"),
         ("mocked", "mocking: {response_example: hello}"),
     ];

@@ -319,6 +319,25 @@ fn explain_tells_what_would_be_done() {
             assert!(!stdout.contains(part), "{arguments:?}: no {part:?} in\n{stdout}");
         }
     }
+    let split = "routes: [{id: a, uri: /a, upstream_id: one, plugins: {traffic-split: {rules: [\
+        {match: [{vars: [[arg_v, ==, '2']]}], weighted_upstreams: [{upstream_id: two}]},\
+        {weighted_upstreams: [{weight: 3}, {upstream: {nodes: {'127.0.0.3:3': 1}}}]}]}}}]\n\
+        upstreams: [{id: one, nodes: {'127.0.0.1:1': 1}}, {id: two, nodes: {'127.0.0.2:2': 1}}]\n#END\n";
+    for (url, upstreams) in [
+        ("/a?v=2", &["127.0.0.2:2, by traffic-split"][..]),
+        (
+            "/a?v=1",
+            &[
+                "127.0.0.1:1, for 3 of 4 requests, by traffic-split",
+                "127.0.0.3:3, for 1 of 4 requests, by traffic-split",
+            ],
+        ),
+    ] {
+        let (code, stdout, stderr) = run(&[("a.yaml", split)], &[], "", &["explain", "a.yaml", "--request", url]);
+        assert!(code == 0 && stderr.is_empty(), "{url}: {stderr}");
+        let told: Vec<&str> = stdout.lines().filter_map(|line| line.strip_prefix("upstream:   ")).collect();
+        assert_eq!(told, upstreams, "{url}");
+    }
     let none = GOOD.replace("uri: /*,", "uri: /other,");
     let (code, stdout, _) = run(&[("a.yaml", &none)], &[], "", &["explain", "a.yaml", "--request", "/nowhere"]);
     assert!(code == 0 && stdout.contains("route:      none: answered 404\n"), "{stdout}");

@@ -9,6 +9,7 @@
 mod harness;
 
 mod bodies;
+mod browsers;
 mod budget;
 mod cli;
 mod control;
@@ -21,6 +22,7 @@ mod http1;
 mod limits;
 mod listeners;
 mod merging;
+mod mirror;
 mod mixture;
 mod observe;
 mod paths;
@@ -31,6 +33,7 @@ mod reload;
 mod retries;
 mod routing;
 mod signatures;
+mod splitting;
 mod streaming;
 mod strict;
 mod tls;

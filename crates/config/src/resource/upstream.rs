@@ -10,7 +10,10 @@ use serde::de::{Error, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Checks, Id, Labels, Origin, Secret};
+use crate::diagnostic::Diagnostic;
+use crate::load::prepare_upstream;
 use crate::node::Node;
+use crate::schema::Checker;
 use crate::settings::{UNIX, unix_path};
 
 /// Where requests go: nodes and how to speak to them.
@@ -214,22 +217,24 @@ pub enum NodeHost {
 }
 
 impl Upstream {
-    /// Reads an upstream that stands alone, such as one inside a plugin's configuration: checked, defaulted and with
-    /// the ports of its nodes. Warnings are left aside.
-    pub fn from_node(node: &Node) -> Result<Self, Vec<crate::Diagnostic>> {
-        let mut node = node.clone();
-        let mut found = Vec::new();
-        crate::load::prepare_upstream(&mut node, "", &mut found);
-        found.retain(crate::Diagnostic::is_error);
-        match crate::schema::read::<Self>(&node) {
-            Ok(mut upstream) if found.is_empty() => {
+    /// Reads an upstream that is written in a plugin's configuration, as strictly as a route's own: unless there is an
+    /// error the upstream, and what there is to say about it, with paths from the upstream on.
+    pub fn from_node(node: &Node) -> (Option<Self>, Vec<Diagnostic>) {
+        let (mut node, mut found) = (node.clone(), Vec::new());
+        prepare_upstream(&mut node, "", &mut found);
+        found.extend(Checker::of::<Self>().check(&node));
+        if found.iter().any(Diagnostic::is_error) {
+            return (None, found);
+        }
+        match node.parse_into::<Self>() {
+            Ok(mut upstream) => {
+                upstream.origin = Origin { mark: node.mark, ..Origin::default() };
                 upstream.fill_ports();
-                Ok(upstream)
+                (Some(upstream), found)
             }
-            Ok(_) => Err(found),
-            Err(more) => {
-                found.extend(more);
-                Err(found)
+            Err(error) => {
+                found.push(error);
+                (None, found)
             }
         }
     }

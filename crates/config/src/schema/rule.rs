@@ -229,6 +229,7 @@ impl Rule {
             (None | Some(0), None) => String::new(),
             (Some(min), None) => format!(" of {min} or more {what}"),
             (None | Some(0), Some(max)) => format!(" of at most {max} {what}"),
+            (Some(min), Some(max)) if min == max => format!(" of {min} {what}"),
             (Some(min), Some(max)) => format!(" of {min} to {max} {what}"),
         };
         match kind {

@@ -417,9 +417,13 @@ fn both_spellings_are_read_through_one_accessor() {
 #[test]
 fn an_upstream_inside_a_plugin_is_read_alone() {
     let read = |text: &str| weir_config::Upstream::from_node(&Node::parse(text).expect(text).root);
-    let upstream = read("nodes: {a: 1}\ntype: round-robin").expect("an upstream");
+    let (upstream, warnings) = read("nodes: {a: 1}\ntype: round-robin");
+    let upstream = upstream.expect("an upstream");
+    let warned: Vec<&str> = warnings.iter().map(|warning| warning.path.as_str()).collect();
+    assert_eq!(warned, ["type", "nodes.a"]);
     assert_eq!((upstream.nodes[0].port, &upstream.nodes[0].host), (80, &NodeHost::Name("a".into())));
-    let errors = read("nodes: {'a:0': 1}\nchecks: {}\nretries: x").expect_err("three faults");
+    let (upstream, errors) = read("nodes: {'a:0': 1}\nchecks: {}\nretries: x");
+    assert_eq!(upstream, None);
     let paths: Vec<&str> = errors.iter().map(|error| error.path.as_str()).collect();
     assert_eq!(paths, ["nodes[\"a:0\"]", "checks", "retries"]);
 }

@@ -344,3 +344,19 @@ fn every_setting_can_be_given_as_its_own_default() {
     let file = serde_json::to_string(&Settings::default()).expect("settings are JSON");
     assert_eq!(good(&file, &[], &[]), Settings::default());
 }
+
+#[test]
+fn clients_are_sent_to_the_port_that_listens_for_tls() {
+    for (text, port) in [
+        ("{}", 9443),
+        ("listen: {https: []}", 443),
+        ("listen: {https: [8443, 9443]}", 8443),
+        ("listen: {https: [\"unix:/run/weir\", \"127.0.0.1:0\", 9443]}", 9443),
+        ("redirect: {https_port: 443}", 443),
+        ("{listen: {https: [8443]}, redirect: {https_port: 444}}", 444),
+    ] {
+        let node = weir_config::Node::parse(text).expect("YAML");
+        let settings: Settings = node.root.parse_into().expect("settings");
+        assert_eq!(settings.https_port(), port, "{text}");
+    }
+}

@@ -13,7 +13,7 @@ use weir_wire::fields::Fields;
 use weir_wire::method::Method;
 use weir_wire::name::FieldName;
 
-use crate::pattern::{Options, Patterns};
+use crate::pattern::Patterns;
 use origins::{Origins, Policy};
 
 /// The definition.
@@ -258,7 +258,7 @@ impl Conf {
 }
 
 fn by_regex(path: &str, patterns: Option<&[String]>) -> Option<Result<Origins, Invalid>> {
-    patterns.map(|patterns| Patterns::compile(path, patterns, Options::default()).map(Origins::Matching))
+    patterns.map(|patterns| Patterns::compile(path, patterns, false).map(Origins::Matching))
 }
 
 /// An instance.

@@ -8,7 +8,7 @@ use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 use weir_wire::name::FieldName;
 
 use super::Listed;
-use crate::pattern::{Options, Patterns};
+use crate::pattern::Patterns;
 
 /// The definition.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl Conf {
     fn list(&self) -> Result<Listed<Patterns>, Invalid> {
         let (allowed, denied) = (self.allowlist.as_ref(), self.denylist.as_ref());
         Listed::compile(("allowlist", allowed), ("denylist", denied), |path, patterns| {
-            Patterns::compile(path, patterns, Options::default())
+            Patterns::compile(path, patterns, false)
         })
     }
 }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 
-use crate::pattern::{Options, Patterns};
+use crate::pattern::Patterns;
 use crate::rejection;
 
 /// The definition.
@@ -76,8 +76,7 @@ rejected_code: 404
 
 impl Conf {
     fn rules(&self) -> Result<Patterns, Invalid> {
-        let options = if self.case_insensitive { Options::CASELESS } else { Options::default() };
-        Patterns::compile("block_rules", &self.block_rules, options)
+        Patterns::compile("block_rules", &self.block_rules, self.case_insensitive)
     }
 }
 
@@ -98,7 +97,7 @@ impl Plugin for Blocking {
             normal.push(b'?');
             normal.extend_from_slice(query);
         }
-        let received = request.received_target();
+        let received = request.request_uri();
         let blocked = self.rules.is_match(received) || (normal != received && self.rules.is_match(&normal));
         cx.put_scratch(normal);
         if !blocked {

@@ -5,18 +5,15 @@ mod replacement;
 use std::cell::Cell;
 use std::sync::Arc;
 
-use crossbeam_queue::ArrayQueue;
-use regex::bytes::{CaptureLocations, Regex};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 use weir_wire::method::Method;
 use weir_wire::name::Known;
-use weir_wire::target::Form;
 
 use super::edits::{Edit, Edits, removed};
 use crate::fields::FieldsConf;
-use crate::pattern::{Options, compile};
+use crate::pattern::{Grouped, Options};
 use replacement::Replacement;
 
 /// The definition.
@@ -210,12 +207,9 @@ impl Conf {
         let pattern = |(at, pair): (usize, &[String])| {
             let fault = |place: usize| move |message: String| Invalid::new(format!("regex_uri[{place}]"), message);
             let [expression, replacement] = pair else { return Err(fault(2 * at)("expected a pair".into())) };
-            let regex = compile(expression, Options::default()).map_err(fault(2 * at))?;
-            if regex.captures_len() > MOST_GROUPS {
-                return Err(fault(2 * at)(format!("expected at most {} groups", MOST_GROUPS - 1)));
-            }
+            let expression = Grouped::compile(expression, Options::default()).map_err(fault(2 * at))?;
             let replacement = Replacement::parse(replacement, true).map_err(fault(2 * at + 1))?;
-            Ok(Pattern { regex, replacement, spare: ArrayQueue::new(SPARE) })
+            Ok(Pattern { expression, replacement })
         };
         texts.chunks(2).enumerate().map(pattern).collect::<Result<_, _>>().map(TargetRule::Regex)
     }
@@ -237,11 +231,6 @@ impl Conf {
     }
 }
 
-/// Most groups of an expression, with the whole match: they stand on the stack.
-const MOST_GROUPS: usize = 32;
-/// How many places for groups are kept for the next requests: one for each worker that matches at the same time.
-const SPARE: usize = 64;
-
 /// An instance.
 #[derive(Debug)]
 struct Rewriting {
@@ -261,9 +250,8 @@ enum TargetRule {
 
 #[derive(Debug)]
 struct Pattern {
-    regex: Regex,
+    expression: Grouped,
     replacement: Replacement,
-    spare: ArrayQueue<CaptureLocations>,
 }
 
 thread_local! {
@@ -306,23 +294,13 @@ impl Plugin for Rewriting {
 impl Rewriting {
     fn rewrite_by(&self, patterns: &[Pattern], cx: &mut RequestCx<'_>, room: &mut Vec<u8>) -> Result<(), &'static str> {
         let mut text = cx.take_scratch();
-        text.extend_from_slice(if self.raw { received(cx) } else { cx.request().path() });
+        text.extend_from_slice(if self.raw { cx.request().request_uri() } else { cx.request().path() });
         let mut done = None;
         for pattern in patterns {
-            let mut places = pattern.spare.pop().unwrap_or_else(|| pattern.regex.capture_locations());
-            if let Some(found) = pattern.regex.captures_read(&mut places, &text) {
-                let mut groups = [&[][..]; MOST_GROUPS];
-                for (n, group) in groups.iter_mut().enumerate().take(places.len()) {
-                    let place = places.get(n).and_then(|(start, end)| text.get(start..end));
-                    *group = place.unwrap_or_default();
-                }
-                let around = [text.get(..found.start()), text.get(found.end()..)].map(Option::unwrap_or_default);
-                let replaced = self.replace(cx, Some(&pattern.replacement), &groups, around, room);
-                done = Some(replaced.map(|()| self.edit(cx, &groups, room)));
-            }
-            // Full: more workers matched at once than places are kept for.
-            let _ = pattern.spare.push(places);
-            if done.is_some() {
+            if let Some(found) = pattern.expression.find(&text) {
+                let around = [found.before, found.after];
+                let replaced = self.replace(cx, Some(&pattern.replacement), &found.groups, around, room);
+                done = Some(replaced.map(|()| self.edit(cx, &found.groups, room)));
                 break;
             }
         }
@@ -356,7 +334,7 @@ impl Rewriting {
                 replacement.write(cx.source(), groups, around, cx.request().query(), room, &mut target)
             }
             None => {
-                weir_wire::target::encode_query(received(cx), &mut target);
+                weir_wire::target::encode_query(cx.request().request_uri(), &mut target);
                 Ok(())
             }
         };
@@ -377,16 +355,4 @@ impl Rewriting {
             },
         );
     }
-}
-
-/// Path and query as received: nginx's `$request_uri`, which lacks scheme and authority.
-fn received<'a>(cx: &'a RequestCx<'_>) -> &'a [u8] {
-    let target = cx.request().received_target();
-    if cx.request().form() != Form::Absolute {
-        return target;
-    }
-    let authority = target.iter().position(|b| *b == b':').map_or(0, |colon| colon + 3);
-    let rest = target.get(authority..).unwrap_or_default();
-    let path = rest.iter().position(|b| matches!(b, b'/' | b'?'));
-    path.and_then(|path| rest.get(path..)).unwrap_or(b"/")
 }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use weir_config::{Diagnostic, ErrorResponse, Meta, Node, Plugins, Scope};
-use weir_plugin::{BuildCx, Consumers, Credentials, StateRegistry};
+use weir_config::{AddrRange, Diagnostic, ErrorResponse, Meta, Node, Plugins, Scope};
+use weir_plugin::{BuildCx, Consumers, Credentials, StateRegistry, UpstreamSet};
 
 use super::Definitions;
 use crate::chain::{Chain, Step, StepMeta};
@@ -18,7 +18,10 @@ pub(super) struct Builder<'a> {
     pub(super) credentials: &'a [Option<Credentials>],
     pub(super) metadata: HashMap<&'a str, &'a Node>,
     pub(super) limit_keys: usize,
+    pub(super) trusted_proxies: &'a [AddrRange],
+    pub(super) https_port: u16,
     pub(super) product: &'a str,
+    pub(super) upstreams: &'a dyn UpstreamSet,
 }
 
 /// The plugins of one place; one that is switched off there still takes the place of what lies below.
@@ -80,7 +83,10 @@ impl Builder<'_> {
                 conf: &conf.conf,
                 limit_keys: self.limit_keys,
                 metadata: self.metadata.get(name.as_str()).copied(),
+                trusted_proxies: self.trusted_proxies,
+                https_port: self.https_port,
                 product: self.product,
+                upstreams: self.upstreams,
             };
             let plugin = definition.build(&conf.conf, &cx).map_err(under)?;
             let phases = plugin.phases(definition.phases());

@@ -1,10 +1,12 @@
 //! Upstreams: each compiled once, however many routes use it.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use weir_config::{Checks, Diagnostic, Document, Id, NodeAddr, NodeHost, Origin, PassHost, Scheme, Service, Timeout};
+use weir_plugin::{Turns, UpstreamSet};
 
 use super::certificates::Certificates;
 use crate::upstream::balance::RoundRobin;
@@ -13,19 +15,44 @@ use crate::upstream::health::HealthTable;
 use crate::upstream::pool::Keepalive;
 use crate::upstream::{Checked, Node, PassHost as CompiledHost, Timeouts, Upstream};
 
-/// The upstreams of a configuration.
+/// The upstreams of a configuration. Plugins and routes add to them in turn.
+#[derive(Debug)]
+pub(super) struct SharedUpstreams<'d>(pub(super) RefCell<Upstreams<'d>>);
+
+impl UpstreamSet for SharedUpstreams<'_> {
+    fn find(&self, id: &str) -> Result<Option<u32>, Diagnostic> {
+        self.0.borrow_mut().find(id)
+    }
+
+    fn add(&self, upstream: &weir_config::Upstream, place: &str) -> Result<u32, Diagnostic> {
+        self.0.borrow_mut().put(upstream, "plugins", place)
+    }
+
+    fn turns(&self, weights: &[u32]) -> Arc<dyn Turns> {
+        Arc::new(RoundRobin::new(weights))
+    }
+}
+
+impl Turns for RoundRobin {
+    fn next(&self) -> Option<usize> {
+        self.pick(&[], |_| true).map(usize::from)
+    }
+}
+
+/// What is compiled of them.
+#[derive(Debug)]
 pub(super) struct Upstreams<'d> {
     endpoints: &'d Endpoints,
     health: &'d HealthTable,
     certificates: &'d Certificates,
     document: &'d Document,
-    by_id: HashMap<&'d Id, &'d weir_config::Upstream>,
+    by_id: HashMap<&'d str, &'d weir_config::Upstream>,
     /// Where those with an id, and those of services, have been put.
     placed: HashMap<Place<'d>, u32>,
     pub(super) compiled: Vec<Upstream>,
 }
 
-#[derive(PartialEq, Eq, Hash)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 enum Place<'d> {
     Upstream(&'d Id),
     Service(&'d Id),
@@ -38,7 +65,7 @@ impl<'d> Upstreams<'d> {
         certificates: &'d Certificates,
         document: &'d Document,
     ) -> Self {
-        let by_id = document.upstreams.iter().map(|u| (&u.id, u)).collect();
+        let by_id = document.upstreams.iter().map(|u| (u.id.as_str(), u)).collect();
         Self { endpoints, health, certificates, document, by_id, placed: HashMap::new(), compiled: Vec::new() }
     }
 
@@ -56,10 +83,13 @@ impl<'d> Upstreams<'d> {
             ..fault.under(&format!("{}.upstream", origin.path))
         };
         if let Some(upstream) = &route.upstream {
-            return self.put(upstream, "routes", &route.id).map(Some).map_err(|fault| inline(&route.origin, fault));
+            return self
+                .put(upstream, "routes", route.id.as_str())
+                .map(Some)
+                .map_err(|fault| inline(&route.origin, fault));
         }
         if let Some(id) = &route.upstream_id {
-            return self.by_id(id);
+            return self.find(id.as_str());
         }
         let Some(service) = service else { return Ok(None) };
         if let Some(upstream) = &service.upstream {
@@ -67,28 +97,29 @@ impl<'d> Upstreams<'d> {
                 return Ok(Some(*found));
             }
             let position =
-                self.put(upstream, "services", &service.id).map_err(|fault| inline(&service.origin, fault))?;
+                self.put(upstream, "services", service.id.as_str()).map_err(|fault| inline(&service.origin, fault))?;
             self.placed.insert(Place::Service(&service.id), position);
             return Ok(Some(position));
         }
-        service.upstream_id.as_ref().map_or(Ok(None), |id| self.by_id(id))
+        service.upstream_id.as_ref().map_or(Ok(None), |id| self.find(id.as_str()))
     }
 
-    fn by_id(&mut self, id: &'d Id) -> Result<Option<u32>, Diagnostic> {
-        if let Some(found) = self.placed.get(&Place::Upstream(id)) {
+    fn find(&mut self, id: &str) -> Result<Option<u32>, Diagnostic> {
+        let Some(upstream) = self.by_id.get(id).copied() else { return Ok(None) };
+        if let Some(found) = self.placed.get(&Place::Upstream(&upstream.id)) {
             return Ok(Some(*found));
         }
-        let Some(upstream) = self.by_id.get(id).copied() else { return Ok(None) };
-        let position = self.put(upstream, "upstreams", id).map_err(|fault| fault.under(&upstream.origin.path))?;
-        self.placed.insert(Place::Upstream(id), position);
+        let position = self
+            .put(upstream, "upstreams", upstream.id.as_str())
+            .map_err(|fault| fault.under(&upstream.origin.path))?;
+        self.placed.insert(Place::Upstream(&upstream.id), position);
         Ok(Some(position))
     }
 
     /// Compiles an upstream; `kind` and `id` are those of the item it is written in.
-    fn put(&mut self, upstream: &weir_config::Upstream, kind: &'static str, id: &Id) -> Result<u32, Diagnostic> {
+    fn put(&mut self, upstream: &weir_config::Upstream, kind: &'static str, id: &str) -> Result<u32, Diagnostic> {
         let tls = self.certificates.setup(upstream, self.document)?;
-        let checked =
-            upstream.checks.clone().map(|checks| Checked { kind, id: id.as_str().into(), checks: Arc::new(checks) });
+        let checked = upstream.checks.clone().map(|checks| Checked { kind, id: id.into(), checks: Arc::new(checks) });
         let nodes: Box<[Node]> = upstream
             .nodes
             .0

@@ -7,16 +7,19 @@ mod relay_response;
 pub(super) use head::push_status;
 
 use std::future::poll_fn;
+use std::rc::Rc;
 use std::task::Poll;
 
 use weir_plugin::{Exchange, Failure, Side, Try};
 use weir_telemetry::metrics::UpstreamState;
 use weir_wire::Reject;
+use weir_wire::buffer::Buffer;
 use weir_wire::head::Framing;
 use weir_wire::method::Method;
 
 use super::body::{BODY_LATE, BODY_TOO_LARGE, CLIENT_WENT_AWAY, Pace, refused_body};
 use super::h1::{ClientStream, Connection, Next};
+use super::mirror::RequestCopy;
 use crate::phases;
 use crate::relay::{self, Encode, Pump};
 use crate::snapshot::{Local, Route};
@@ -31,16 +34,25 @@ const MAX_INTERIM: u32 = 64;
 
 /// A node that has sent the head of its response. It is lent and not handed on: each hand it went through would hold a
 /// place for it in the memory of every connection.
-struct Answering {
+pub(super) struct Answering {
     /// `None` once it has gone elsewhere.
     node: Option<Node>,
     /// The rest of the request body, still on its way.
     upload: Upload,
 }
 
+/// What is sent to a node.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Outgoing {
+    /// The request, as this node has to see it.
+    Request { websocket: bool },
+    /// A copy, as it stands in the buffer.
+    Copy,
+}
+
 /// Why a try ended without a response.
-struct Ended {
-    failure: Failure,
+pub(super) struct Ended {
+    pub(super) failure: Failure,
     /// Whether another node may be tried.
     again: bool,
     /// Whether the connection was kept from before and had been closed by then, so that it says nothing of the node.
@@ -58,7 +70,7 @@ impl<S: ClientStream> Connection<S> {
     pub(crate) async fn forward(
         &mut self,
         x: &mut Exchange,
-        local: &Local,
+        local: &Rc<Local>,
         route: &Route,
         upstream: &Upstream,
     ) -> Next {
@@ -83,6 +95,7 @@ impl<S: ClientStream> Connection<S> {
                 }
             }
         }
+        self.copy = None;
         x.times.upstream_end = x.times.now;
         match failure.side {
             Side::Client => self.fail_body(x, local, Reject::new(failure.status, failure.reason)).await,
@@ -90,11 +103,11 @@ impl<S: ClientStream> Connection<S> {
         }
     }
 
-    /// One node: over a kept connection, and if that turns out to be closed, over a new one.
+    /// One node.
     async fn try_node(
         &mut self,
         x: &mut Exchange,
-        local: &Local,
+        local: &Rc<Local>,
         route: &Route,
         config: &NodeConfig,
         upstream: &Upstream,
@@ -103,6 +116,23 @@ impl<S: ClientStream> Connection<S> {
         let begin = x.times.now;
         x.upstream.tries.push(Try { addr: None, status: 0, begin, connected: 0, head: 0, end: 0 });
         phases::before_upstream(x, &local.snapshot).map_err(Ended::final_)?;
+        if let Some(mirror) = x.upstream.mirror.take() {
+            head::encode(x, &self.worker.options, upstream, config, route.websocket);
+            let copy = RequestCopy::begin(x, mirror, local, &self.worker);
+            self.copy = copy.and_then(|copy| copy.take(&x.request.buffer));
+        }
+        self.reach(x, upstream, config, timeouts, Outgoing::Request { websocket: route.websocket }).await
+    }
+
+    /// Over a kept connection, and if that turns out to be closed, over a new one.
+    pub(super) async fn reach(
+        &mut self,
+        x: &mut Exchange,
+        upstream: &Upstream,
+        config: &NodeConfig,
+        timeouts: Timeouts,
+        outgoing: Outgoing,
+    ) -> Result<Answering, Ended> {
         let now = self.timer.now();
         let choice = config.choose(now);
         let (pools, host) = (&self.worker.pools, head::host_for(x, upstream, config));
@@ -130,7 +160,10 @@ impl<S: ClientStream> Connection<S> {
                     attempt.connected = x.times.now - attempt.begin;
                 }
             }
-            head::encode(x, &self.worker.options, upstream, config, route.websocket);
+            match outgoing {
+                Outgoing::Request { websocket } => head::encode(x, &self.worker.options, upstream, config, websocket),
+                Outgoing::Copy => head::put_received(x),
+            }
             match self.send(x, node, timeouts).await {
                 Err(ended) if reused && ended.stale => {}
                 Err(ended) => {
@@ -147,12 +180,14 @@ impl<S: ClientStream> Connection<S> {
         node.requests += 1;
         let to = x.request.upstream.method.unwrap_or(x.request.method());
         let mut upload = Upload::new(x, timeouts.send, &self.worker);
+        upload.copy = self.copy.take();
         let first = upload.pump.append(&x.request.buffer, &mut x.out).and_then(|()| upload.check_size());
         x.received = x.received.max(upload.pump.position() as u64);
         if let Err(reject) = first {
             self.worker.recorder.upstream_closed(UpstreamState::Active);
             return Err(Ended::final_(refused_body(reject)));
         }
+        upload.tee(&x.request.buffer);
         std::mem::swap(&mut upload.stage, &mut x.out);
         x.response.reset();
         let mut interim = 0;
@@ -214,6 +249,10 @@ impl<S: ClientStream> Connection<S> {
         let resend = untouched && !upload.pump.dropped && (to.is_idempotent() || upload.sent == 0);
         upload.give_back(x);
         x.out.clear();
+        self.copy = upload.copy.take();
+        if let Some(copy) = &mut self.copy {
+            copy.restart();
+        }
         Err(Ended { again: ended.again && resend, stale: ended.stale && resend, ..ended })
     }
 
@@ -285,6 +324,8 @@ struct Upload {
     body_ms: u64,
     body_size: u64,
     pace: Pace,
+    /// A copy that takes part of the body as it goes up.
+    copy: Option<Box<RequestCopy>>,
 }
 
 /// Whom an upload waits for.
@@ -313,6 +354,14 @@ impl Upload {
             body_ms: options.body_ms,
             body_size: x.body_limit,
             pace: Pace::new(worker),
+            copy: None,
+        }
+    }
+
+    /// Gives the copy what has come of the body.
+    fn tee(&mut self, buffer: &Buffer) {
+        if let Some(copy) = self.copy.take() {
+            self.copy = copy.take(buffer);
         }
     }
 
@@ -342,7 +391,7 @@ impl Upload {
         cx: &mut std::task::Context<'_>,
         client: &mut C,
         node: &mut NodeStream,
-        buffer: &mut weir_wire::buffer::Buffer,
+        buffer: &mut Buffer,
         timer: &Timer,
     ) -> Poll<Result<(), Reject>> {
         loop {
@@ -363,6 +412,9 @@ impl Upload {
                 }
                 Poll::Ready(Ok(())) => {}
             }
+            if let Some(copy) = &mut self.copy {
+                copy.moved(self.pump.position());
+            }
             self.pump.make_room(buffer);
             match relay::poll_read(cx, client, buffer) {
                 Poll::Pending => {
@@ -375,6 +427,7 @@ impl Upload {
             self.waits = Waits::Nobody;
             self.pump.refill(buffer, &mut self.stage)?;
             self.check_size()?;
+            self.tee(buffer);
             self.pace.check(self.received, timer.now())?;
         }
     }

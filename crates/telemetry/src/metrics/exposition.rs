@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 
 use super::label::{Label, Labels};
 use super::process::Process;
-use super::recorder::{ClientError, ConnectionState, Counters, UpstreamState};
+use super::recorder::{ClientError, ConnectionState, Counters, Mirrored, UpstreamState};
 use super::series::{BUCKETS_MS, Cell, HistogramTotals, HttpSeries, TrafficKey, TrafficTotals};
 use super::{MetricTypes, Metrics, UpstreamStatus};
 
@@ -191,6 +191,14 @@ impl Scrape {
         header(out, name, "gauge", "Connections to upstreams, by what they are doing");
         labelled(out, name, "state", "active", gauge(&|c| c.upstream(UpstreamState::Active)));
         labelled(out, name, "state", "idle", gauge(&|c| c.upstream(UpstreamState::Idle)));
+
+        let name = "weir_mirror_requests_total";
+        header(out, name, "counter", "Copies of requests for mirrors, by what became of them");
+        for outcome in Mirrored::ALL {
+            let cells = workers.iter().filter_map(|worker| worker.mirrored.get(outcome as usize));
+            let value = cells.fold(0u64, |sum, cell| sum.wrapping_add(cell.value()));
+            labelled(out, name, "outcome", outcome.text(), value);
+        }
 
         let help = "Panics of request tasks, each of which ended one connection";
         single(out, "weir_worker_panics_total", "counter", help, total(&|c| &c.panics));

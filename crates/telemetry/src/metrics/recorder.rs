@@ -130,6 +130,13 @@ impl Recorder {
         }
     }
 
+    /// A request was to be copied for a mirror.
+    pub fn mirrored(&self, outcome: Mirrored) {
+        if let Some(cell) = self.cells.counters.mirrored.get(outcome as usize) {
+            cell.add(1);
+        }
+    }
+
     /// A task of this worker panicked and was cut; the worker goes on.
     pub fn worker_panicked(&self) {
         self.cells.counters.panics.add(1);
@@ -154,6 +161,31 @@ pub enum UpstreamState {
     Idle,
     /// Carrying a request.
     Active,
+}
+
+/// What became of a request's copy for a mirror: the label `outcome` of `weir_mirror_requests_total`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mirrored {
+    /// The mirror has answered it.
+    Answered,
+    /// The mirror could not be reached, or did not answer in time.
+    Failed,
+    /// It was not made: there were too many, or its body was too long.
+    Dropped,
+}
+
+impl Mirrored {
+    /// All outcomes, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::Answered, Self::Failed, Self::Dropped];
+
+    /// The text of the label.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Failed => "failed",
+            Self::Dropped => "dropped",
+        }
+    }
 }
 
 /// Declares [`ClientError`] with the text of its label beside each reason.
@@ -233,6 +265,7 @@ pub(super) struct Counters {
     upstreams: [Cell; 2],
     pub(super) panics: Cell,
     pub(super) series_overflow: Cell,
+    pub(super) mirrored: [Cell; Mirrored::ALL.len()],
     pub(super) client_errors: [Cell; ClientError::ALL.len()],
 }
 

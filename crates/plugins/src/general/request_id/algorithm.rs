@@ -59,12 +59,13 @@ fn push_uuid(mut bytes: [u8; 16], version: u8, out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     bytes[6] = bytes[6] & 0x0f | version << 4;
     bytes[8] = bytes[8] & 0x3f | 0x80;
-    for (at, byte) in bytes.into_iter().enumerate() {
-        if matches!(at, 4 | 6 | 8 | 10) {
-            out.push(b'-');
-        }
-        out.extend([HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+    let mut text = [b'-'; 36];
+    let places = text.iter_mut().enumerate().filter(|(at, _)| !matches!(at, 8 | 13 | 18 | 23));
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    for ((_, place), digit) in places.zip(digits) {
+        *place = HEX[usize::from(digit)];
     }
+    out.extend_from_slice(&text);
 }
 
 /// Characters of a set, each as likely as the others: a random byte above the last multiple of the set's size is thrown

@@ -37,6 +37,12 @@ pub(super) fn encode(x: &mut Exchange, options: &Options, upstream: &Upstream, n
     x.out = out;
 }
 
+/// Writes the head as it stands in the buffer to [`Exchange::out`].
+pub(super) fn put_received(x: &mut Exchange) {
+    x.out.clear();
+    x.out.extend_from_slice(x.request.buffer.bytes().get(..x.request.head.len).unwrap_or_default());
+}
+
 /// The Host that a node is sent, by `pass_host`.
 pub(super) fn host_for<'a>(x: &'a Exchange, upstream: &'a Upstream, node: &'a Node) -> &'a [u8] {
     let request = &x.request;

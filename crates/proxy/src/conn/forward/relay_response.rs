@@ -32,7 +32,7 @@ enum Broke {
 
 impl<S: ClientStream> Connection<S> {
     /// Lets the plugins see the response and relays it; the rest of the request body goes on meanwhile.
-    pub(super) async fn relay_response(
+    pub(in crate::conn) async fn relay_response(
         &mut self,
         x: &mut Exchange,
         local: &Local,
