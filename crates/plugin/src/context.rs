@@ -9,6 +9,7 @@ use weir_wire::head::Framing;
 use weir_wire::name::FieldName;
 
 use crate::consumer::ConsumerMatch;
+use crate::encoder::Encoder;
 use crate::exchange::{AddrText, Client, Exchange};
 use crate::mark::{Mark, Note};
 use crate::request::Request;
@@ -250,6 +251,12 @@ impl UpstreamCx<'_> {
 pub struct ResponseCx<'a>(pub &'a mut Exchange);
 
 impl ResponseCx<'_> {
+    /// Milliseconds since 1970 at the start of the request.
+    #[must_use]
+    pub fn unix_ms(&self) -> u64 {
+        self.0.times.unix_ms
+    }
+
     /// The status code.
     #[must_use]
     pub fn status(&self) -> u16 {
@@ -348,6 +355,27 @@ impl ResponseCx<'_> {
     pub fn noted(&self, mark: Mark) -> Option<Note> {
         self.0.notes.get(mark)
     }
+
+    /// Sends the body in a content coding. The fields that spoke of the body as it was are changed with it: an entity
+    /// tag becomes a weak one, since the text is the same and the bytes are not (RFC 9110 section 8.8.3.3), and digests
+    /// and ranges go.
+    pub fn encode_body(&mut self, coding: &[u8], encoder: Box<dyn Encoder>) {
+        let Exchange { response, scratch, .. } = &mut *self.0;
+        let fields = &mut response.head.fields;
+        let base = response.buffer.bytes();
+        fields.add(b"Content-Encoding", coding);
+        for name in [&b"Accept-Ranges"[..], b"Content-MD5", b"Content-Digest", b"Repr-Digest", b"Digest"] {
+            fields.remove_str(base, name);
+        }
+        if let Some(tag) = fields.get_str(base, b"ETag").filter(|tag| tag.starts_with(b"\"")) {
+            scratch.clear();
+            scratch.extend_from_slice(b"W/");
+            scratch.extend_from_slice(tag);
+            fields.set_str(base, b"ETag", scratch);
+        }
+        response.encoder = Some(encoder);
+        response.filtered = true;
+    }
 }
 
 /// A response body on its way.
@@ -359,6 +387,13 @@ impl BodyCx<'_> {
     #[must_use]
     pub fn is_marked(&self, mark: Mark) -> bool {
         self.0.response.marks.contains(&mark)
+    }
+
+    /// The same, and forgets it: for what is to be done with one piece alone.
+    pub fn take_mark(&mut self, mark: Mark) -> bool {
+        let marks = &mut self.0.response.marks;
+        let found = marks.iter().position(|other| *other == mark);
+        found.map(|at| marks.swap_remove(at)).is_some()
     }
 
     /// What [`ResponseCx::put_state`] left for this response.

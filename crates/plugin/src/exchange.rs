@@ -302,6 +302,7 @@ impl Exchange {
         self.response.buffer.clear();
         self.response.buffer.shrink(BUFFER);
         self.response.head.fields.shrink(64, KEEP);
+        self.response.forget_states();
         for room in [&mut self.out, &mut self.scratch, &mut self.own_id, &mut self.response.body] {
             room.clear();
             room.shrink_to(KEEP);

@@ -1,7 +1,7 @@
 //! The plugin API: what a plugin is, what it sees of a request, and how it is defined.
 //!
 //! ```text
-//!  route matched ─► rewrite ─► (consumer known) ─► access ─► upstream_request ─► node ─► response ─► body ─► log
+//!  route matched ─► rewrite ─► (consumer known) ─► access ─► upstream_request ─► node ─► response ─► encode ─► body ─► log
 //!                   global rules first, then the route's plugins, from high priority to low, in every phase
 //! ```
 //!
@@ -12,6 +12,7 @@
 mod consumer;
 mod context;
 mod definition;
+mod encoder;
 mod exchange;
 mod mark;
 mod request;
@@ -24,6 +25,7 @@ mod variables;
 pub use consumer::{Consumer, ConsumerMatch, Consumers};
 pub use context::{Answer, BodyCx, LogCx, RequestCx, ResponseCx, UpstreamCx};
 pub use definition::{AuthEntry, BuildCx, Credentials, Define, Definition, Invalid};
+pub use encoder::Encoder;
 pub use exchange::{AddrText, Client, Exchange, NodeAddress, Times, Try, UpstreamInfo};
 pub use mark::{Mark, Note};
 pub use request::{Request, UpstreamTarget};
@@ -78,6 +80,12 @@ pub trait Plugin: Send + Sync + 'static {
 
     /// When the head of the answer is known, whoever gave it.
     fn response(&self, _cx: &mut ResponseCx<'_>) -> Flow {
+        Flow::Continue
+    }
+
+    /// When the head is as all plugins want it: for content codings, which come after whatever else changes a body. The
+    /// first that calls [`ResponseCx::encode_body`] wins.
+    fn encode(&self, _cx: &mut ResponseCx<'_>) -> Flow {
         Flow::Continue
     }
 
@@ -190,6 +198,8 @@ impl Phases {
     pub const BODY: Self = Self(16);
     /// [`Plugin::log`]
     pub const LOG: Self = Self(32);
+    /// [`Plugin::encode`]
+    pub const ENCODE: Self = Self(64);
 
     /// Both sets together.
     #[must_use]
@@ -217,6 +227,7 @@ impl Phases {
             (Self::ACCESS, "access"),
             (Self::UPSTREAM, "upstream_request"),
             (Self::RESPONSE, "response"),
+            (Self::ENCODE, "encode"),
             (Self::BODY, "body"),
             (Self::LOG, "log"),
         ]

@@ -148,6 +148,8 @@ fn a_request_on_a_kept_connection_allocates_nothing() {
     let node = origin();
     let plugins = [
         ("bare", ""),
+        // As many failures as make its node unhealthy, by requests alone: nobody makes the active checks here.
+        ("checked", ""),
         ("key", "key-auth: {}"),
         ("limited", "key-auth: {}, limit-count: {count: 1000000, time_window: 600, key: consumer_name}"),
         (
@@ -168,9 +170,16 @@ fn a_request_on_a_kept_connection_allocates_nothing() {
     let routes: String = plugins
         .iter()
         .map(|(name, plugins)| {
+            let checks = match *name {
+                "checked" => {
+                    ", checks: {active: {}, passive: {healthy: {http_statuses: [201]}, \
+                     unhealthy: {http_statuses: [200], http_failures: 254}}}"
+                }
+                _ => "",
+            };
             format!(
                 "  - {{id: {name}, uri: /{name}/*, upstream: {{nodes: {{\"{node}\": 1}}, \
-                 keepalive_pool: {{requests: 1000000}}}}, plugins: {{{plugins}}}}}\n"
+                 keepalive_pool: {{requests: 1000000}}{checks}}}, plugins: {{{plugins}}}}}\n"
             )
         })
         .collect();

@@ -12,7 +12,8 @@ routes:
   - {id: exact, uri: /orders, methods: [GET], host: api.test, upstream_id: u, plugins: {key-auth: {}, prometheus: {}}}
   - {id: wide, name: everything, uri: /*, upstream_id: u, priority: 3}
 upstreams:
-  - {id: u, nodes: {"127.0.0.1:1980": 1}, retries: 2, timeout: {connect: 1.5, send: 2, read: 3}, pass_host: rewrite, upstream_host: in.test}
+  - {id: u, nodes: {"127.0.0.1:1980": 1}, retries: 2, timeout: {connect: 1.5, send: 2, read: 3}, pass_host: rewrite, upstream_host: in.test,
+     checks: {active: {http_path: /health, port: 1981, unhealthy: {interval: 5}}, passive: {}}}
 global_rules:
   - {id: g, plugins: {limit-count: {count: 10, time_window: 60}}}
 consumers:
@@ -289,6 +290,7 @@ fn explain_tells_what_would_be_done() {
                 "  Host      in.test\n",
                 "  retries   2\n",
                 "  timeouts  connect 1.5 s, send 2 s, read 3 s\n",
+                "  checks    http, GET /health to port 1981 every 1 s, 5 s while unhealthy; requests count too\n",
             ],
             &[],
         ),

@@ -12,6 +12,7 @@ mod bodies;
 mod browsers;
 mod budget;
 mod cli;
+mod coding;
 mod control;
 mod descriptors;
 mod dns;

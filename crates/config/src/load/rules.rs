@@ -172,8 +172,9 @@ pub(crate) fn prepare_upstream(node: &mut Node, path: &str, found: &mut Vec<Diag
     }
     check_timeout(node, path, found);
     check_what_checks_reach(node, path, found);
+    let speaks_tls = node.get("scheme").and_then(Node::as_str) == Some("https");
     if let Some(checks) = node.get_mut("checks") {
-        prepare_checks(checks, &field(path, "checks"), found);
+        prepare_checks(checks, speaks_tls, &field(path, "checks"), found);
     }
     if let Some(tls) = node.get_mut("tls") {
         drop_nulls(tls, &field(path, "tls"), found);

@@ -119,6 +119,7 @@ impl<'d> Upstreams<'d> {
     /// Compiles an upstream; `kind` and `id` are those of the item it is written in.
     fn put(&mut self, upstream: &weir_config::Upstream, kind: &'static str, id: &str) -> Result<u32, Diagnostic> {
         let tls = self.certificates.setup(upstream, self.document)?;
+        let tls_of_checks = self.certificates.setup_of_checks(upstream, self.document)?;
         let checked = upstream.checks.clone().map(|checks| Checked { kind, id: id.into(), checks: Arc::new(checks) });
         let nodes: Box<[Node]> = upstream
             .nodes
@@ -127,9 +128,10 @@ impl<'d> Upstreams<'d> {
             .map(|addr| {
                 let endpoint = self.endpoints.get(addr, tls.as_ref());
                 let host = host_of(addr, upstream.scheme);
-                let health = checked
-                    .as_ref()
-                    .map(|c| self.health.get(&endpoint, &c.checks, host_of_checks(upstream, &c.checks, &host)));
+                let health = checked.as_ref().map(|checked| {
+                    let host = host_of_checks(upstream, &checked.checks, &host);
+                    self.health.get(&endpoint, &checked.checks, tls_of_checks.as_ref(), host)
+                });
                 Node { endpoint, host: host.into_bytes().into(), health }
             })
             .collect();
