@@ -15,6 +15,7 @@ mod phases;
 mod real_ip;
 mod relay;
 mod snapshot;
+mod spread;
 #[allow(unsafe_code, reason = "the one place: registering descriptors with the reactor")]
 mod sys;
 mod timer;
@@ -45,6 +46,7 @@ use weir_telemetry::metrics::Metrics;
 
 use listener::{HTTP, HTTPS, Listeners, SocketFile, Wanted};
 use options::Options;
+use spread::Spread;
 use worker::{Drain, Shared, Start};
 
 /// An address that traffic is accepted at.
@@ -107,13 +109,16 @@ impl DataPlane {
         let options = Arc::new(Options::new(settings));
         let (snapshots, _) = watch::channel(None);
         let (drain, _) = watch::channel(Drain::No);
-        let shared = Arc::new(Shared::default());
+        let (spread, arrivals) = Spread::new(count);
+        let shared = Arc::new(Shared::new(spread));
         let mut workers = Vec::with_capacity(count);
-        for (number, listeners) in by_worker.into_iter().enumerate() {
+        for (number, (listeners, arrivals)) in by_worker.into_iter().zip(arrivals).enumerate() {
             let (revision, beat) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(now_us())));
             let start = Start {
+                number,
                 options: Arc::clone(&options),
                 listeners,
+                arrivals,
                 entrances: Arc::clone(&addresses),
                 snapshots: snapshots.subscribe(),
                 drain: drain.subscribe(),

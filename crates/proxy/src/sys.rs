@@ -249,6 +249,12 @@ impl Listener {
 }
 
 impl Accepted {
+    /// One that was accepted elsewhere.
+    #[cfg(test)]
+    pub(crate) fn new(fd: OwnedFd, peer: Option<SocketAddr>) -> Self {
+        Self { fd, peer }
+    }
+
     /// The local address; an error for a Unix socket.
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         SocketAddr::try_from(rustix::net::getsockname(&self.fd)?).map_err(io::Error::from)

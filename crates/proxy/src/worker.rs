@@ -20,6 +20,7 @@ use crate::conn::proxy_protocol::{self, Refused};
 use crate::listener::Listening;
 use crate::options::Options;
 use crate::snapshot::{Local, Snapshot};
+use crate::spread::{Arrivals, Handed, Spread};
 use crate::sys::{Accepted, Listener, Socket};
 use crate::timer::{TICK_MS, Timers};
 use crate::tls::{self, Turns};
@@ -53,17 +54,33 @@ pub(crate) struct Worker {
     exchanges: RefCell<Vec<Box<Exchange>>>,
     drain: Cell<Drain>,
     entrances: Arc<[Bound]>,
+    number: usize,
+    /// Connections accepted since the last tick.
+    fresh: Cell<usize>,
     shared: Arc<Shared>,
 }
 
 /// What all workers share; none of it is written to by a request.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Shared {
     /// Open client connections.
     pub(crate) connections: AtomicUsize,
     /// Serial number of the last accepted connection.
     pub(crate) accepted: AtomicU64,
     pub(crate) stop: AtomicBool,
+    /// Which worker a connection goes to.
+    spread: Spread,
+}
+
+impl Shared {
+    pub(crate) fn new(spread: Spread) -> Self {
+        Self {
+            connections: AtomicUsize::default(),
+            accepted: AtomicU64::default(),
+            stop: AtomicBool::default(),
+            spread,
+        }
+    }
 }
 
 /// How far a worker is on its way to its end.
@@ -79,8 +96,12 @@ pub(crate) enum Drain {
 
 /// What a worker is started with.
 pub(crate) struct Start {
+    /// The number of the worker.
+    pub(crate) number: usize,
     pub(crate) options: Arc<Options>,
     pub(crate) listeners: Vec<Listening>,
+    /// Connections that other workers hand over.
+    pub(crate) arrivals: Arrivals,
     /// What holds at the listeners, by the numbers that those have.
     pub(crate) entrances: Arc<[Bound]>,
     pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
@@ -121,6 +142,8 @@ async fn serve(start: Start) -> std::io::Result<()> {
         exchanges: RefCell::default(),
         drain: Cell::new(Drain::No),
         entrances: start.entrances,
+        number: start.number,
+        fresh: Cell::new(0),
         shared: start.shared,
     });
     tokio::task::spawn_local(tick(Rc::clone(&worker), start.beat));
@@ -135,7 +158,7 @@ async fn serve(start: Start) -> std::io::Result<()> {
         accepting.push(tokio::task::spawn_local(accept(listener, entrance, Rc::clone(&worker), start.drain.clone())));
     }
 
-    let mut drain = start.drain;
+    let (mut drain, mut arrivals) = (start.drain, start.arrivals);
     loop {
         tokio::select! {
             changed = snapshots.changed() => match changed {
@@ -145,6 +168,7 @@ async fn serve(start: Start) -> std::io::Result<()> {
                 }
                 Err(_) => break,
             },
+            Some(handed) = arrivals.recv() => take_over(handed, &worker),
             _ = drain.wait_for(|drain| *drain != Drain::No) => break,
         }
     }
@@ -155,17 +179,37 @@ async fn serve(start: Start) -> std::io::Result<()> {
     }
     let mut kept_idle = true;
     // Copies for mirrors are not waited for: a mirror that hangs must not hold up the end.
-    while worker.shared.connections.load(Ordering::Relaxed) > 0 && !worker.shared.stop.load(Ordering::Relaxed) {
+    //
+    // Another worker that has not learnt of the drain yet may still hand a connection over; it is counted by then, or
+    // else finds this end closed and keeps it.
+    while worker.has_connections() || close(&mut arrivals, &worker).await {
+        if worker.shared.stop.load(Ordering::Relaxed) {
+            break;
+        }
         let closes = *drain.borrow() == Drain::CloseIdle || drain.has_changed().is_err();
         if kept_idle && closes {
             kept_idle = false;
             worker.drain.set(Drain::CloseIdle);
             worker.timers.wake_all();
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::select! {
+            () = tokio::time::sleep(PAUSE) => {}
+            Some(handed) = arrivals.recv() => take_over(handed, &worker),
+        }
     }
     worker.pools.clear(&worker.recorder);
     Ok(())
+}
+
+/// Lets nothing more be handed over, and takes what was; whether there was anything.
+async fn close(arrivals: &mut Arrivals, worker: &Rc<Worker>) -> bool {
+    arrivals.close();
+    let mut any = false;
+    while let Some(handed) = arrivals.recv().await {
+        any = true;
+        take_over(handed, worker);
+    }
+    any
 }
 
 /// Moves the worker's slow clocks on.
@@ -179,6 +223,7 @@ async fn tick(worker: Rc<Worker>, beat: Arc<AtomicU64>) {
         beat.store(now_us(), Ordering::Relaxed);
         let now = worker.clock.now() / 1000;
         worker.timers.advance(now);
+        worker.fresh.set(0);
         ticks += 1;
         if ticks.is_multiple_of(1000 / TICK_MS) {
             worker.pools.sweep(now, &worker.recorder);
@@ -189,7 +234,6 @@ async fn tick(worker: Rc<Worker>, beat: Arc<AtomicU64>) {
 /// Accepts connections until the drain begins, and then those that are in the queue: closing the listener would reset
 /// them.
 async fn accept(listener: Listener, entrance: usize, worker: Rc<Worker>, mut drain: watch::Receiver<Drain>) {
-    let Some(entrance) = worker.entrances.get(entrance) else { return };
     let mut warned = false;
     let mut drained = pin!(drain.wait_for(|drain| *drain != Drain::No));
     // Under a load of new connections the first branch is always ready.
@@ -204,7 +248,7 @@ async fn accept(listener: Listener, entrance: usize, worker: Rc<Worker>, mut dra
             accepted = listener.accept() => accepted,
             _ = &mut drained => break,
         };
-        match accepted.and_then(|accepted| open(accepted, entrance, &worker)) {
+        match accepted.and_then(|accepted| place(Handed { accepted, entrance }, &worker)) {
             Ok(()) => warned = false,
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
@@ -221,7 +265,7 @@ async fn accept(listener: Listener, entrance: usize, worker: Rc<Worker>, mut dra
         if worker.is_full() {
             break;
         }
-        match listener.accept_now().and_then(|accepted| open(accepted, entrance, &worker)) {
+        match listener.accept_now().and_then(|accepted| place(Handed { accepted, entrance }, &worker)) {
             Ok(()) => {}
             Err(error) if is_of_one_connection(&error) => {}
             Err(_) => break,
@@ -258,8 +302,17 @@ fn is_of_one_connection(error: &std::io::Error) -> bool {
 /// Counts a connection while it is open, also when its task panics.
 struct Open(Rc<Worker>);
 
+impl Open {
+    /// For a connection that [`place`] has counted.
+    fn new(worker: &Rc<Worker>) -> Self {
+        worker.recorder.connection_opened(ConnectionState::Waiting);
+        Self(Rc::clone(worker))
+    }
+}
+
 impl Drop for Open {
     fn drop(&mut self) {
+        self.0.shared.spread.closed(self.0.number);
         self.0.shared.connections.fetch_sub(1, Ordering::Relaxed);
         self.0.recorder.connection_closed(ConnectionState::Waiting);
         if std::thread::panicking() {
@@ -268,14 +321,35 @@ impl Drop for Open {
     }
 }
 
-fn open(accepted: Accepted, entrance: &Bound, worker: &Rc<Worker>) -> std::io::Result<()> {
+/// Counts a connection that was accepted, and opens it here or leaves it to a worker that has fewer.
+fn place(handed: Handed, worker: &Rc<Worker>) -> std::io::Result<()> {
+    worker.shared.connections.fetch_add(1, Ordering::Relaxed);
+    worker.recorder.connection_accepted();
+    let fresh = worker.fresh.get() + 1;
+    worker.fresh.set(fresh);
+    let spread = &worker.shared.spread;
+    let own = if worker.is_draining() {
+        spread.keep(worker.number);
+        Some(handed)
+    } else {
+        spread.place(worker.number, fresh, handed)
+    };
+    own.map_or(Ok(()), |handed| open(handed, worker))
+}
+
+/// Opens what another worker has accepted.
+fn take_over(handed: Handed, worker: &Rc<Worker>) {
+    if let Err(error) = open(handed, worker) {
+        tracing::error!(%error, "cannot take a connection over; it is closed");
+    }
+}
+
+fn open(Handed { accepted, entrance }: Handed, worker: &Rc<Worker>) -> std::io::Result<()> {
+    let guard = Open::new(worker);
+    let Some(entrance) = worker.entrances.get(entrance) else { return Ok(()) };
     let number = worker.shared.accepted.fetch_add(1, Ordering::Relaxed) + 1;
     let client = client(&accepted, entrance, number);
     let stream = Socket::accepted(accepted)?;
-    worker.shared.connections.fetch_add(1, Ordering::Relaxed);
-    worker.recorder.connection_accepted();
-    worker.recorder.connection_opened(ConnectionState::Waiting);
-    let guard = Open(Rc::clone(worker));
     let worker = Rc::clone(worker);
     // Kinds of tasks, so that an idle connection has no room for a handshake, or for a header that it does not begin
     // with.
@@ -339,6 +413,11 @@ impl Worker {
     /// Whether connections that wait for a request are to be closed.
     pub(crate) fn closes_idle(&self) -> bool {
         self.drain.get() == Drain::CloseIdle
+    }
+
+    /// Whether there are connections, of this worker or another.
+    fn has_connections(&self) -> bool {
+        self.shared.connections.load(Ordering::Relaxed) > 0
     }
 
     /// Whether there is no room for another connection.

@@ -1,9 +1,10 @@
 //! A new process takes over: nothing is refused, reset or lost, and one that fails changes nothing.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -191,6 +192,50 @@ fn twenty_upgrades_under_load_lose_nothing() {
         serde_json::from_str::<serde_json::Value>(line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
     }
     assert_eq!(log.lines().count(), requests);
+}
+
+#[test]
+fn a_unix_socket_is_taken_over_and_goes_with_the_last_process() {
+    let origin = Origin::hello();
+    let settings = json!({
+        "listen": { "http": ["unix:FOLDER/weir.sock", "127.0.0.1:0"], "https": [] },
+        "timeouts": { "drain_idle": "1s", "upgrade": "20s" },
+    });
+    let start = Start::new(route_to([&origin.node()])).settings(settings).workers(2);
+    let mut gateway = start.own_listeners().linked().start();
+    let socket = gateway.file("weir.sock");
+    let asked = AtomicUsize::new(0);
+    let stop = AtomicBool::new(false);
+    let ask = || {
+        let mut stream = UnixStream::connect(&socket).expect("somebody listens");
+        stream.set_read_timeout(Some(LIMIT)).expect("a time limit");
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n").expect("send");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("read");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        asked.fetch_add(1, SeqCst);
+    };
+    thread::scope(|scope| {
+        let until = Until(&stop);
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stop.load(SeqCst) {
+                    ask();
+                }
+            });
+        }
+        for _ in 0..5 {
+            let before = asked.load(SeqCst);
+            upgrade(&gateway);
+            wait_until("requests", LIMIT, || (asked.load(SeqCst) > before + 50).then_some(()));
+        }
+        drop(until);
+    });
+    await_processes(&gateway, 2);
+    ask();
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait().success());
+    wait_until("the socket to go", LIMIT, || (!socket.exists()).then_some(()));
 }
 
 /// A reload each second and an upgrade each five, for a quarter of a minute, or as long as `UPGRADE_SECONDS` says: a

@@ -200,6 +200,11 @@ impl Scrape {
             labelled(out, name, "outcome", outcome.text(), value);
         }
 
+        let name = "weir_worker_connections";
+        header(out, name, "gauge", "Client connections of each worker");
+        for (number, worker) in workers.iter().enumerate() {
+            labelled(out, name, "worker", &number.to_string(), worker.active.value().cast_signed().max(0));
+        }
         let help = "Panics of request tasks, each of which ended one connection";
         single(out, "weir_worker_panics_total", "counter", help, total(&|c| &c.panics));
         single(out, "weir_limit_keys", "gauge", "Keys that the rate limiters hold", metrics.limit_keys.load(Relaxed));
