@@ -168,13 +168,11 @@ fn unsupported(page: &mut String) {
             Place::Route => "a route",
             Place::Service => "a service",
             Place::Upstream => "an upstream",
-            Place::Node => "a node",
             Place::Meta => "`_meta`",
         };
         let field = match entry.when {
             When::Present | When::NotEmpty => format!("`{}`", entry.field),
             When::OneOf(values) => format!("`{}`: {}", entry.field, values.join(", ")),
-            When::NotZero => format!("`{}` other than 0", entry.field),
         };
         row(page, &[place, &field, entry.feature]);
     }

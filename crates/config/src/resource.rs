@@ -4,6 +4,7 @@
 //! say in two ways (`host` or `hosts`) is read through one accessor. Every limit stands once, at its field, and is
 //! checked from there. The limits and defaults are those of APISIX's own schemas.
 
+mod balancing;
 mod checks;
 mod consumer;
 mod document;
@@ -15,6 +16,7 @@ mod service;
 mod ssl;
 mod upstream;
 
+pub use balancing::{Balancer, HashKey, HashOn};
 pub use checks::{
     ActiveChecks, ActiveHealthy, ActiveUnhealthy, CheckType, Checks, PassiveChecks, PassiveHealthy, PassiveUnhealthy,
 };
@@ -27,7 +29,7 @@ pub use route::{Route, Status};
 pub use service::Service;
 pub use ssl::{ClientVerification, Secret, Sni, Ssl, SslProtocol, SslType};
 pub use upstream::{
-    Balancer, KeepalivePool, NodeAddr, NodeHost, Nodes, PassHost, ProxyHeader, Scheme, Timeout, Upstream, UpstreamHost,
+    KeepalivePool, NodeAddr, NodeHost, Nodes, PassHost, ProxyHeader, Scheme, Timeout, Upstream, UpstreamHost,
     UpstreamTls,
 };
 

@@ -63,6 +63,8 @@ pub struct Settings {
     pub server_header: ServerHeader,
     /// Resolving the names of upstream nodes.
     pub dns: Dns,
+    /// What holds for all upstreams.
+    pub upstream: Upstreams,
     /// Watching the rules file.
     pub config: ConfigWatch,
 }
@@ -267,6 +269,16 @@ pub struct Dns {
     pub resolv_conf: String,
 }
 
+/// What holds for all upstreams.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Upstreams {
+    /// How long a node is set aside that refuses connections, lets them time out or resets them at once, where its
+    /// upstream has others; then a connection to it is tried, apart from any request, and after each such time again.
+    /// 0 sets no node aside.
+    pub set_aside: Seconds<0, 3_600_000>,
+}
+
 /// Watching the rules file.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -385,6 +397,12 @@ impl Default for Dns {
             hosts: "/etc/hosts".into(),
             resolv_conf: "/etc/resolv.conf".into(),
         }
+    }
+}
+
+impl Default for Upstreams {
+    fn default() -> Self {
+        Self { set_aside: Seconds::constant(10_000) }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::chain::{Chain, Step};
 use crate::options::Options;
 use crate::phases;
 use crate::snapshot::{Route, Snapshot};
-use crate::upstream::PassHost;
+use crate::upstream::{Node, PassHost};
 
 /// A request to be explained.
 #[derive(Debug, Clone)]
@@ -90,8 +90,12 @@ pub struct PlannedPlugin {
 /// Where a request would go.
 #[derive(Debug)]
 pub struct PlannedUpstream {
-    /// `host:port` of each node.
+    /// `host:port` of each node, with its weight and priority where they differ.
     pub nodes: Vec<String>,
+    /// How a node is chosen; `None` where there is at most one to choose.
+    pub balancer: Option<&'static str>,
+    /// The node that is chosen while it is available, where the request decides that.
+    pub node: Option<String>,
     /// The Host that nodes see.
     pub host: String,
     /// Further tries after the first.
@@ -139,7 +143,7 @@ impl Snapshot {
             upstream_target: String::from_utf8_lossy(&upstream_target).into(),
             candidates: self.candidates(&x),
             plugins,
-            upstream: route.and_then(|route| self.planned(route, route.upstream?, &request.host)),
+            upstream: route.and_then(|route| self.planned(route, route.upstream?, &x, &request.host)),
             choice,
         })
     }
@@ -151,16 +155,19 @@ impl Snapshot {
         let (step, shares) = choosing.rfind(|(_, shares)| !shares.is_empty())?;
         let shares = shares.iter().filter(|share| share.weight > 0).map(|share| {
             let number = share.upstream.or(route.upstream);
-            (share.weight, number.and_then(|number| self.planned(route, number, host)))
+            (share.weight, number.and_then(|number| self.planned(route, number, x, host)))
         });
         Some(PlannedChoice { plugin: self.plugin_name(step).to_owned(), shares: shares.collect() })
     }
 
-    fn planned(&self, route: &Route, number: u32, host: &str) -> Option<PlannedUpstream> {
+    fn planned(&self, route: &Route, number: u32, x: &Exchange, host: &str) -> Option<PlannedUpstream> {
         let upstream = self.upstreams.get(number as usize)?;
+        let decided = upstream.decided(x).and_then(|at| upstream.nodes.get(usize::from(at)));
         let times = route.timeouts.unwrap_or(upstream.timeouts);
         Some(PlannedUpstream {
-            nodes: upstream.nodes.iter().map(|n| node_name(&n.endpoint.host, n.endpoint.port)).collect(),
+            nodes: node_names(&upstream.nodes),
+            balancer: upstream.balancer.name(),
+            node: decided.map(|n| node_name(&n.endpoint.host, n.endpoint.port)),
             host: match &upstream.host {
                 PassHost::Pass => format!("{host} (the client's)"),
                 PassHost::Node => "the node's".to_owned(),
@@ -222,6 +229,22 @@ impl Snapshot {
             })
             .collect()
     }
+}
+
+fn node_names(nodes: &[Node]) -> Vec<String> {
+    let differs = |of: fn(&Node) -> i64| nodes.windows(2).any(|pair| pair.iter().map(of).is_sorted_by(|a, b| a != b));
+    let (weights, priorities) = (differs(|n| n.weight.into()), differs(|n| n.priority));
+    let name = |node: &Node| {
+        let mut name = node_name(&node.endpoint.host, node.endpoint.port);
+        if weights {
+            name.push_str(&format!(" weight {}", node.weight));
+        }
+        if priorities {
+            name.push_str(&format!(" priority {}", node.priority));
+        }
+        name
+    };
+    nodes.iter().map(name).collect()
 }
 
 fn node_name(host: &NodeHost, port: u16) -> String {

@@ -24,6 +24,8 @@ pub(crate) struct Options {
     /// `u64::MAX`: no limit.
     pub(crate) requests_per_connection: u64,
     pub(crate) upstream_idle: usize,
+    /// 0: no node is set aside.
+    pub(crate) set_aside_ms: u64,
     pub(crate) head_ms: u64,
     pub(crate) handshake_ms: u64,
     pub(crate) idle_ms: u64,
@@ -75,6 +77,7 @@ impl Options {
             connections: limits.connections as usize,
             requests_per_connection: unlimited(u64::from(limits.requests_per_connection)),
             upstream_idle: limits.upstream_idle_connections as usize,
+            set_aside_ms: ms(settings.upstream.set_aside.duration()),
             handshake_ms: ms(settings.timeouts.handshake.duration()),
             head_ms: ms(settings.timeouts.head.duration()),
             idle_ms: ms(settings.timeouts.idle.duration()),

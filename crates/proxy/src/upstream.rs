@@ -1,9 +1,11 @@
 //! Upstreams as the path of a request needs them.
 
 pub(crate) mod addresses;
+pub(crate) mod aside;
 pub(crate) mod balance;
 pub(crate) mod endpoint;
 pub(crate) mod health;
+pub(crate) mod load;
 mod lookup;
 pub(crate) mod pool;
 pub(crate) mod resolve;
@@ -14,7 +16,7 @@ use std::sync::Arc;
 
 use weir_config::ProxyHeader;
 
-use balance::RoundRobin;
+use balance::Balancer;
 use endpoint::{Choice, Endpoint};
 use health::{Health, Seen};
 use pool::Keepalive;
@@ -25,7 +27,7 @@ use weir_plugin::{Failure, Side};
 #[derive(Debug)]
 pub(crate) struct Upstream {
     pub(crate) nodes: Box<[Node]>,
-    pub(crate) balancer: RoundRobin,
+    pub(crate) balancer: Balancer,
     /// Further tries after the first.
     pub(crate) retries: u32,
     /// Milliseconds after which no further try is made; `u64::MAX`: no limit.
@@ -54,23 +56,22 @@ pub(crate) struct Node {
     pub(crate) endpoint: Arc<Endpoint>,
     /// Its name for `pass_host: node`, with the port where that is not the scheme's.
     pub(crate) host: Box<[u8]>,
+    /// Its share of the requests; 0: none.
+    pub(crate) weight: u32,
+    /// For people; balancers have their groups.
+    pub(crate) priority: i64,
     /// Where its upstream has health checks.
     pub(crate) health: Option<Arc<Health>>,
-}
-
-impl Upstream {
-    /// The node for the next try: one that is available and not among `tried`. Where none at all is available, that is
-    /// ignored.
-    pub(crate) fn pick(&self, tried: &[u16]) -> Option<u16> {
-        let none = !self.nodes.iter().any(Node::is_available);
-        let available = |node: u16| none || self.nodes.get(usize::from(node)).is_some_and(Node::is_available);
-        self.balancer.pick(tried, available)
-    }
 }
 
 impl Node {
     /// Whether a balancer may choose it.
     pub(crate) fn is_available(&self) -> bool {
+        !self.endpoint.aside.is_set() && self.is_healthy()
+    }
+
+    /// Whether health checks, where there are some, have not found otherwise.
+    pub(crate) fn is_healthy(&self) -> bool {
         self.health.as_ref().is_none_or(|health| health.is_up())
     }
 

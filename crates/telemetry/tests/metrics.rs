@@ -197,6 +197,14 @@ fn plain_counters_and_gauges_sum_over_workers() {
         ),
         (
             |_, a, b| {
+                a.node_set_aside();
+                a.node_set_aside();
+                b.node_back();
+            },
+            &[("weir_upstream_nodes_set_aside", 1.0), ("weir_upstream_set_aside_total", 2.0)],
+        ),
+        (
+            |_, a, b| {
                 a.mirrored(Mirrored::Answered);
                 b.mirrored(Mirrored::Answered);
                 b.mirrored(Mirrored::Dropped);

@@ -137,6 +137,18 @@ fn plugins(out: &mut String, plugins: &[PlannedPlugin]) {
 fn upstream_lines(out: &mut String, upstream: &PlannedUpstream, share: &str, target: &str) {
     let nodes = if upstream.nodes.is_empty() { "no node: answered 503".to_owned() } else { upstream.nodes.join(", ") };
     line(out, "upstream", &format!("{nodes}{share}"));
+    match (upstream.balancer, &upstream.node) {
+        (Some(balancer), Some(node)) => {
+            let _ = writeln!(out, "  balancer  {balancer}: {node}, while it is available");
+        }
+        (Some(balancer), None) => {
+            let _ = writeln!(out, "  balancer  {balancer}");
+        }
+        (None, Some(node)) if upstream.nodes.len() > 1 => {
+            let _ = writeln!(out, "  balancer  none: {node} alone has a weight");
+        }
+        _ => {}
+    }
     let (connect, send, read) = upstream.timeouts_ms;
     let _ = writeln!(out, "  target    {target}, unless a plugin changes it");
     let _ = writeln!(out, "  Host      {}", upstream.host);

@@ -183,6 +183,23 @@ fn a_request_on_a_kept_connection_allocates_nothing() {
             )
         })
         .collect();
+    let balancers = [
+        ("roundrobin", "type: roundrobin"),
+        ("chash", "type: chash, hash_on: vars_combinations, key: $remote_addr$request_uri"),
+        ("least_conn", "type: least_conn"),
+        ("ewma", "type: ewma"),
+    ];
+    let route = |name: &str, nodes: &str, balancer: &str, plugins: &str| {
+        format!(
+            "  - {{id: {name}, uri: /{name}/*, upstream: {{nodes: {{{nodes}}}, {balancer}, \
+             keepalive_pool: {{requests: 1000000}}}}, plugins: {{{plugins}}}}}\n"
+        )
+    };
+    let one = format!("\"{node}\": 1");
+    let two = format!("{one}, \"{}\": 2", origin());
+    let with_plugins = plugins.iter().map(|(name, plugins)| route(name, &one, "type: roundrobin", plugins));
+    let routes: String =
+        with_plugins.chain(balancers.iter().map(|(name, balancer)| route(name, &two, balancer, ""))).collect();
     let rules = format!(
         "routes:\n{routes}consumers:\n  - {{username: jack, plugins: {{key-auth: {{key: secret}}, \
          basic-auth: {{username: jack, password: pw}}}}}}\n#END\n"
@@ -191,7 +208,7 @@ fn a_request_on_a_kept_connection_allocates_nothing() {
     let mut failures = Vec::new();
     // A connection that ends may cost an allocation, and must not do so while the next one is counted.
     let mut clients = Vec::new();
-    for (name, _) in plugins {
+    for (name, _) in plugins.into_iter().chain(balancers) {
         let mut client = TcpStream::connect(addr).expect("connect");
         client.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
         let request = format!(

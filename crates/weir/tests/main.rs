@@ -8,6 +8,7 @@
 
 mod harness;
 
+mod balancing;
 mod bodies;
 mod browsers;
 mod budget;
@@ -33,6 +34,7 @@ mod quickstart;
 mod reload;
 mod retries;
 mod routing;
+mod set_aside;
 mod signatures;
 mod splitting;
 mod streaming;

@@ -6,7 +6,7 @@
 use super::checks::prepare_checks;
 use crate::diagnostic::Diagnostic;
 use crate::node::{Kind, Node, push_index, push_name, quoted};
-use crate::resource::{NodeHost, node_from_key};
+use crate::resource::{Balancer, HashKey, HashOn, NodeHost, node_from_key};
 use crate::settings::RouterMode;
 use crate::settings::UNIX;
 use crate::unsupported::{Place, take_out};
@@ -146,14 +146,7 @@ pub(crate) fn prepare_upstream(node: &mut Node, path: &str, found: &mut Vec<Diag
         node.insert("nodes", Node::empty_map());
     }
     mend_type(node, path, found);
-    for name in ["key", "hash_on"] {
-        if let Some((key, _)) = node.remove(name)
-            && !taken.contains(&"type")
-        {
-            let message = "has no effect with the type roundrobin";
-            found.push(Diagnostic::warning(key.mark, field(path, name), message));
-        }
-    }
+    check_hash(node, path, found);
     let pass_host = node.get("pass_host").and_then(Node::as_str).unwrap_or("pass");
     match node.entry("upstream_host") {
         None if pass_host == "rewrite" => {
@@ -220,6 +213,49 @@ fn mend_type(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
     }
 }
 
+/// What `type: chash` hashes; for every other type it has no effect.
+fn check_hash(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
+    let text = |node: &Node, name: &str| node.get(name).and_then(Node::as_str).map(str::to_owned);
+    let balancer = text(node, "type").unwrap_or_else(|| Balancer::default().name().to_owned());
+    if balancer != Balancer::Chash.name() {
+        for name in ["key", "hash_on"] {
+            if let Some((key, _)) = node.remove(name) {
+                let message = format!("has no effect with the type {balancer}");
+                found.push(Diagnostic::warning(key.mark, field(path, name), message));
+            }
+        }
+        return;
+    }
+    // What is no text, or no known way to hash, is the schema's to say.
+    let hash_on = match node.get("hash_on") {
+        None => HashOn::default(),
+        Some(written) => match written.parse_into() {
+            Ok(hash_on) => hash_on,
+            Err(_) => return,
+        },
+    };
+    if node.get("key").is_some_and(|key| key.as_str().is_none()) {
+        return;
+    }
+    match HashKey::new(hash_on, text(node, "key").as_deref()) {
+        Err(message) if node.get("key").is_some() => {
+            found.push(Diagnostic::error(node.mark_of("key"), field(path, "key"), message));
+        }
+        Err(message) => found.push(Diagnostic::error(node.mark_of("type"), field(path, "type"), message)),
+        Ok(_) if hash_on == HashOn::Consumer => {
+            if let Some((key, _)) = node.remove("key") {
+                let message = "has no effect with hash_on: consumer";
+                found.push(Diagnostic::warning(key.mark, field(path, "key"), message));
+            }
+        }
+        Ok(key) if key.variables().next().is_none() => {
+            let message = "names no variable, so requests are hashed on the client's address";
+            found.push(Diagnostic::warning(node.mark_of("key"), field(path, "key"), message));
+        }
+        Ok(_) => {}
+    }
+}
+
 /// Reports nodes whose host or port is wrong, each at its place, and takes them out.
 fn prepare_nodes(nodes: &mut Node, path: &str, scheme_is_written: bool, found: &mut Vec<Diagnostic>) {
     let no_port = |mark, path: &str, found: &mut Vec<Diagnostic>| {
@@ -248,7 +284,6 @@ fn prepare_nodes(nodes: &mut Node, path: &str, scheme_is_written: bool, found: &
                 push_index(&mut path, index);
                 index += 1;
                 drop_nulls(item, &path, found);
-                take_out(Place::Node, item, &path, found);
                 let host = item.get("host").and_then(Node::as_str).map(NodeHost::new);
                 let no_port_of_its_own = match &host {
                     Some(Ok(host)) => host.refuses_port(),

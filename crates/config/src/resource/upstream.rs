@@ -9,7 +9,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Checks, Id, Labels, Origin, Secret};
+use super::{Balancer, Checks, HashOn, Id, Labels, Origin, Secret};
 use crate::diagnostic::Diagnostic;
 use crate::load::prepare_upstream;
 use crate::node::Node;
@@ -42,12 +42,18 @@ pub struct Upstream {
     /// When the upstream was last changed, in seconds since 1970. Information only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_time: Option<i64>,
-    /// The nodes: a mapping from `host:port` to weight, or a list of `{host, port, weight}`. An empty one answers 503.
+    /// The nodes: a mapping from `host:port` to weight, or a list of `{host, port, weight, priority}`. An empty one answers 503.
     /// A name stands for all its addresses, `_SERVICE._tcp.DOMAIN` for the targets of its SRV records.
     pub nodes: Nodes,
     /// How a node is chosen for a request.
     #[serde(default)]
     pub r#type: Balancer,
+    /// What `type: chash` hashes. A request without it is hashed on the client's address.
+    #[serde(default)]
+    pub hash_on: HashOn,
+    /// The key of `type: chash`, by `hash_on`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// How often a request is tried again on another node after a failure to connect, send or read, where that is
     /// safe. Unset: once for each further node; 0: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -94,15 +100,6 @@ pub enum ProxyHeader {
     V1,
     /// Binary.
     V2,
-}
-
-/// How a node is chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Balancer {
-    /// In turn, smoothly by weight.
-    #[default]
-    Roundrobin,
 }
 
 /// What is spoken to the nodes of an upstream.
@@ -201,7 +198,7 @@ pub struct NodeAddr {
     pub port: u16,
     /// Its share of the requests; 0: none.
     pub weight: u32,
-    /// Nodes of a lower priority are used when those of a higher one have been tried.
+    /// Nodes of a lower priority are used when none of a higher one can be.
     pub priority: i64,
 }
 
@@ -455,7 +452,7 @@ struct ListedNode {
     port: Option<u16>,
     /// Share of the requests; 0: none.
     weight: u32,
-    /// Only 0 for now.
+    /// Nodes of a lower priority are used when none of a higher one can be.
     #[serde(default)]
     priority: i64,
     /// For people and tools.

@@ -5,11 +5,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_config::{Checks, Diagnostic, Document, Id, NodeAddr, NodeHost, Origin, PassHost, Scheme, Service, Timeout};
+use weir_config::{
+    Checks, Diagnostic, Document, HashKey, Id, NodeAddr, NodeHost, Origin, PassHost, Scheme, Service, Timeout,
+};
 use weir_plugin::{Turns, UpstreamSet};
 
 use super::certificates::Certificates;
-use crate::upstream::balance::RoundRobin;
+use crate::upstream::balance::turns::RoundRobin;
+use crate::upstream::balance::{Balancer, MAX_NODES};
 use crate::upstream::endpoint::Endpoints;
 use crate::upstream::health::HealthTable;
 use crate::upstream::pool::Keepalive;
@@ -35,7 +38,7 @@ impl UpstreamSet for SharedUpstreams<'_> {
 
 impl Turns for RoundRobin {
     fn next(&self) -> Option<usize> {
-        self.pick(&[], |_| true).map(usize::from)
+        self.pick(|_| true).map(usize::from)
     }
 }
 
@@ -132,13 +135,23 @@ impl<'d> Upstreams<'d> {
                     let host = host_of_checks(upstream, &checked.checks, &host);
                     self.health.get(&endpoint, &checked.checks, tls_of_checks.as_ref(), host)
                 });
-                Node { endpoint, host: host.into_bytes().into(), health }
+                Node { endpoint, host: host.into_bytes().into(), weight: addr.weight, priority: addr.priority, health }
             })
             .collect();
-        let weights: Vec<u32> = upstream.nodes.0.iter().map(|n| n.weight).collect();
+        if nodes.len() > MAX_NODES {
+            let message = format!("an upstream has at most {MAX_NODES} nodes, found {}", nodes.len());
+            return Err(Diagnostic::error(upstream.origin.mark, "nodes", message));
+        }
+        let key = match upstream.r#type {
+            weir_config::Balancer::Chash => {
+                let key = HashKey::new(upstream.hash_on, upstream.key.as_deref());
+                Some(key.map_err(|message| Diagnostic::error(upstream.origin.mark, "key", message))?)
+            }
+            _ => None,
+        };
         let pool = &upstream.keepalive_pool;
         self.compiled.push(Upstream {
-            balancer: RoundRobin::new(&weights),
+            balancer: Balancer::new(upstream.r#type, key, &upstream.nodes.0),
             retries: upstream.retries.unwrap_or_else(|| (nodes.len() as u32).saturating_sub(1)),
             nodes,
             retry_ms: match upstream.retry_timeout {

@@ -7,6 +7,7 @@ mod relay_response;
 pub(super) use head::push_status;
 
 use std::future::poll_fn;
+use std::io;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -24,6 +25,7 @@ use crate::phases;
 use crate::relay::{self, Encode, Pump};
 use crate::snapshot::{Local, Route};
 use crate::timer::Timer;
+use crate::upstream::aside;
 use crate::upstream::pool::Connection as Node;
 use crate::upstream::stream::NodeStream;
 use crate::upstream::{Node as NodeConfig, Timeouts, Upstream};
@@ -31,6 +33,9 @@ use crate::worker::Worker;
 
 /// Most interim (1xx) responses passed on for one request.
 const MAX_INTERIM: u32 = 64;
+
+/// How soon after connecting a reset means that the node takes no connections.
+const AT_ONCE_US: u64 = 100_000;
 
 /// A node that has sent the head of its response. It is lent and not handed on: each hand it went through would hold a
 /// place for it in the memory of every connection.
@@ -57,11 +62,29 @@ pub(super) struct Ended {
     again: bool,
     /// Whether the connection was kept from before and had been closed by then, so that it says nothing of the node.
     stale: bool,
+    /// Whether the node takes no connections: those that are opened fail, or are reset at once.
+    unreachable: bool,
 }
 
 impl Ended {
     fn final_(failure: impl Into<Failure>) -> Self {
-        Self { failure: failure.into(), again: false, stale: false }
+        Self { failure: failure.into(), again: false, stale: false, unreachable: false }
+    }
+
+    /// A connection could not be opened.
+    fn unconnected(failure: Failure) -> Self {
+        // What this side has run out of says nothing of the node.
+        Self { failure, again: true, stale: false, unreachable: failure.side == Side::Upstream }
+    }
+
+    /// Something failed before a response was there, and may do better at another node.
+    fn failed(failure: Failure) -> Self {
+        Self { failure, again: true, stale: false, unreachable: false }
+    }
+
+    /// The same of the node itself.
+    fn node(status: u16, reason: &'static str) -> Self {
+        Self::failed(Failure::upstream(status, reason))
     }
 }
 
@@ -78,9 +101,11 @@ impl<S: ClientStream> Connection<S> {
         let give_up = self.timer.now().saturating_add(upstream.retry_ms);
         let mut failure = Failure { side: Side::Gateway, ..Failure::upstream(503, "upstream has no node") };
         x.times.upstream_start = x.times.now;
-        while let Some(turn) = upstream.pick(&x.upstream.tried) {
+        x.timed |= upstream.balancer.is_timed();
+        while let Some(turn) = upstream.pick(x, self.timer.now()) {
             let Some(config) = upstream.nodes.get(usize::from(turn)) else { break };
             x.upstream.tried.push(turn);
+            let _active = upstream.begin(config);
             match self.try_node(x, local, route, config, upstream, timeouts).await {
                 Ok(mut answering) => {
                     return self.relay_response(x, local, config, upstream, timeouts, &mut answering).await;
@@ -88,6 +113,12 @@ impl<S: ClientStream> Connection<S> {
                 Err(ended) => {
                     failure = ended.failure;
                     end_try(x, &self.worker, failure.status);
+                    if failure.side == Side::Upstream {
+                        upstream.observe_latency(config, x, true);
+                    }
+                    if ended.unreachable && upstream.nodes.len() > 1 {
+                        aside::set(&self.worker, &config.endpoint, failure.reason, timeouts.connect);
+                    }
                     let spent = x.upstream.tried.len() > upstream.retries as usize || self.timer.now() >= give_up;
                     if !ended.again || spent {
                         break;
@@ -143,11 +174,7 @@ impl<S: ClientStream> Connection<S> {
             let reused = kept.is_some();
             let node = match kept.take() {
                 Some(node) => node,
-                None => self.connect(x, upstream, config, choice, timeouts.connect).await.map_err(|f| Ended {
-                    failure: f,
-                    again: true,
-                    stale: false,
-                })?,
+                None => self.connect(x, upstream, config, choice, timeouts.connect).await?,
             };
             let addr = node.addr;
             if let Some(attempt) = x.upstream.tries.last_mut() {
@@ -159,6 +186,7 @@ impl<S: ClientStream> Connection<S> {
                 if let Some(attempt) = x.upstream.tries.last_mut() {
                     attempt.connected = x.times.now - attempt.begin;
                 }
+                aside::clear(&self.worker, &config.endpoint);
             }
             match outgoing {
                 Outgoing::Request { websocket } => head::encode(x, &self.worker.options, upstream, config, websocket),
@@ -208,7 +236,7 @@ impl<S: ClientStream> Connection<S> {
                 match relay::poll_read(cx, &mut node.stream, &mut x.response.buffer) {
                     Poll::Ready(Ok(0)) => return Poll::Ready(Got::Closed("upstream closed the connection")),
                     Poll::Ready(Ok(_)) => return Poll::Ready(Got::Bytes),
-                    Poll::Ready(Err(_)) => return Poll::Ready(Got::Closed("upstream reset the connection")),
+                    Poll::Ready(Err(error)) => return Poll::Ready(Got::Reset(error.kind())),
                     Poll::Pending => {}
                 }
                 if !upload.is_running() && client.poll_reset(cx).is_ready() {
@@ -220,17 +248,22 @@ impl<S: ClientStream> Connection<S> {
             match got {
                 Got::Bytes => {}
                 Got::Closed(reason) => {
-                    break Ended { failure: Failure::upstream(502, reason), again: true, stale: true };
+                    break Ended { stale: true, ..Ended::node(502, reason) };
+                }
+                Got::Reset(kind) => {
+                    // A service that is gone behind a proxy, as of a container: accepted, and reset unread. An orderly
+                    // close does not count: that is what a node does that fails over this one request.
+                    let unreachable = kind == io::ErrorKind::ConnectionReset
+                        && node.requests == 1
+                        && self.worker.clock.refresh().saturating_sub(x.times.now) <= AT_ONCE_US;
+                    let ended = Ended::node(502, "upstream reset the connection");
+                    break Ended { stale: true, unreachable, ..ended };
                 }
                 Got::Late if upload.is_running() && upload.waits_for_client() => {
                     break Ended::final_(BODY_LATE);
                 }
-                Got::Late if upload.is_running() => {
-                    break Ended { failure: Failure::upstream(504, "send timed out"), again: true, stale: false };
-                }
-                Got::Late => {
-                    break Ended { failure: Failure::upstream(504, "read timed out"), again: true, stale: false };
-                }
+                Got::Late if upload.is_running() => break Ended::node(504, "send timed out"),
+                Got::Late => break Ended::node(504, "read timed out"),
                 Got::Broken(reject) => break Ended::final_(refused_body(reject)),
             }
             waits = false;
@@ -246,6 +279,7 @@ impl<S: ClientStream> Connection<S> {
         x.received += upload.received;
         self.worker.recorder.upstream_closed(UpstreamState::Active);
         let untouched = x.response.buffer.is_empty() && interim == 0;
+        let unreachable = ended.unreachable && untouched;
         let resend = untouched && !upload.pump.dropped && (to.is_idempotent() || upload.sent == 0);
         upload.give_back(x);
         x.out.clear();
@@ -253,7 +287,7 @@ impl<S: ClientStream> Connection<S> {
         if let Some(copy) = &mut self.copy {
             copy.restart();
         }
-        Err(Ended { again: ended.again && resend, stale: ended.stale && resend, ..ended })
+        Err(Ended { again: ended.again && resend, stale: ended.stale && resend, unreachable, ..ended })
     }
 
     /// Reads a response head from the buffer and passes interim responses on; true when the final one is there.
@@ -304,6 +338,7 @@ impl<S: ClientStream> Connection<S> {
 enum Got {
     Bytes,
     Closed(&'static str),
+    Reset(io::ErrorKind),
     Late,
     Broken(Reject),
 }

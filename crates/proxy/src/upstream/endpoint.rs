@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_types, reason = "compiling and the resolver take the lock, never a worker")]
 
 use std::collections::HashMap;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -12,6 +13,8 @@ use weir_config::{NodeAddr, NodeHost};
 use weir_plugin::NodeAddress;
 
 use super::addresses::{Addresses, Place};
+use super::aside::Aside;
+use super::load::Load;
 use crate::tls::client::{Setup, SetupKey};
 
 /// Stands for the address of a Unix socket, which has a path.
@@ -30,6 +33,20 @@ pub(crate) struct Endpoint {
     pub(crate) tls: Option<Arc<Setup>>,
     /// `None` until a name was resolved for the first time.
     addresses: ArcSwapOption<Addresses>,
+    /// Whether it is set aside, for all upstreams and workers.
+    pub(crate) aside: Arc<Aside>,
+    /// What it has to do.
+    pub(crate) load: Load,
+}
+
+impl fmt::Display for Endpoint {
+    /// `host:port`, or `unix:` and a path.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host {
+            NodeHost::Unix(_) => self.host.fmt(f),
+            _ => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
 }
 
 /// Where a request for a node goes.
@@ -132,6 +149,8 @@ impl Endpoints {
             port: node.port,
             tls: tls.map(|(_, setup)| Arc::clone(setup)),
             addresses: ArcSwapOption::empty(),
+            aside: Arc::default(),
+            load: Load::default(),
         });
         inner.by_node.insert(key, Arc::downgrade(&made));
         made

@@ -191,6 +191,10 @@ impl Scrape {
         header(out, name, "gauge", "Connections to upstreams, by what they are doing");
         labelled(out, name, "state", "active", gauge(&|c| c.upstream(UpstreamState::Active)));
         labelled(out, name, "state", "idle", gauge(&|c| c.upstream(UpstreamState::Idle)));
+        let help = "Upstream nodes that are set aside for not taking connections";
+        single(out, "weir_upstream_nodes_set_aside", "gauge", help, gauge(&|c| &c.nodes_aside));
+        let help = "How often an upstream node was set aside";
+        single(out, "weir_upstream_set_aside_total", "counter", help, total(&|c| &c.set_aside));
 
         let name = "weir_mirror_requests_total";
         header(out, name, "counter", "Copies of requests for mirrors, by what became of them");

@@ -123,6 +123,17 @@ impl Recorder {
         self.cells.counters.upstream(state).subtract(1);
     }
 
+    /// A node is set aside for not taking connections.
+    pub fn node_set_aside(&self) {
+        self.cells.counters.nodes_aside.add(1);
+        self.cells.counters.set_aside.add(1);
+    }
+
+    /// A node that was set aside is back, or gone. May be another worker than the one that set it aside.
+    pub fn node_back(&self) {
+        self.cells.counters.nodes_aside.subtract(1);
+    }
+
     /// A client did something that ended its request or connection.
     pub fn client_error(&self, reason: ClientError) {
         if let Some(cell) = self.cells.counters.client_errors.get(reason as usize) {
@@ -263,6 +274,8 @@ pub(super) struct Counters {
     pub(super) active: Cell,
     connections: [Cell; 3],
     upstreams: [Cell; 2],
+    pub(super) nodes_aside: Cell,
+    pub(super) set_aside: Cell,
     pub(super) panics: Cell,
     pub(super) series_overflow: Cell,
     pub(super) mirrored: [Cell; Mirrored::ALL.len()],

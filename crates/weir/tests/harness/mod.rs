@@ -15,7 +15,7 @@ pub(crate) use gateway::{Gateway, Page, Reload, Start, replace, weir};
 pub(crate) use haproxy::Haproxy;
 pub(crate) use message::{Fault, Fields, Framing, Request, Response};
 pub(crate) use nginx::{Nginx, free_port};
-pub(crate) use origin::{Answer, Connection, Origin, Refusing};
+pub(crate) use origin::{Answer, Connection, Full, Origin, Refusing};
 pub(crate) use process::{Process, companion, program, repository, timed};
 
 use std::thread;

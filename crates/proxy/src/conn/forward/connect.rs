@@ -13,7 +13,7 @@ use weir_plugin::{Client, Exchange, Failure, NodeAddress, Side};
 use weir_telemetry::metrics::UpstreamState;
 use weir_wire::proxy_protocol;
 
-use super::head;
+use super::{Ended, head};
 use crate::conn::h1::{ClientStream, Connection};
 use crate::relay;
 use crate::sys::Socket;
@@ -39,17 +39,21 @@ impl<S: ClientStream> Connection<S> {
         config: &NodeConfig,
         choice: Option<Choice>,
         timeout: u64,
-    ) -> Result<Node, Failure> {
-        let Some(choice) = choice else { return Err(Failure::upstream(502, "node name has no address")) };
+    ) -> Result<Node, Ended> {
+        let Some(choice) = choice else {
+            return Err(Ended::failed(Failure::upstream(502, "node name has no address")));
+        };
         // Who refuses is told as well as who answers.
         tell_node(x, config.endpoint.address(choice.addr), &self.worker);
         let (stream, addr) = match &config.endpoint.host {
             NodeHost::Unix(path) => {
                 let connected = self.connect_unix(path, timeout);
-                let stream = connected.inspect_err(|failure| config.observe_failure(choice.addr, failure))?;
-                (stream, choice.addr)
+                let connected = connected.inspect_err(|failure| config.observe_failure(choice.addr, failure));
+                (connected.map_err(Ended::unconnected)?, choice.addr)
             }
-            NodeHost::Ip(_) | NodeHost::Name(_) => self.connect_tcp(config, choice, timeout).await?,
+            NodeHost::Ip(_) | NodeHost::Name(_) => {
+                self.connect_tcp(config, choice, timeout).await.map_err(Ended::unconnected)?
+            }
         };
         let address = config.endpoint.address(addr);
         let node = self.worker.recorder.labels().intern(&label(&address));
@@ -60,7 +64,7 @@ impl<S: ClientStream> Connection<S> {
             Err(failure) => {
                 config.observe_failure(addr, &failure);
                 self.worker.recorder.upstream_closed(UpstreamState::Active);
-                Err(failure)
+                Err(Ended::failed(failure))
             }
         }
     }

@@ -49,6 +49,7 @@ impl<S: ClientStream> Connection<S> {
         x.received += answering.upload.received;
         answering.upload.received = 0;
         end_try(x, &self.worker, code);
+        upstream.observe_latency(config, x, false);
         if let Some(attempt) = x.upstream.tries.last_mut() {
             attempt.head = attempt.end;
         }
