@@ -62,7 +62,8 @@ is still being written is not taken for whole; without it there is a warning, an
 const NODES: &str = "
 The nodes of an upstream are a mapping from `HOST:PORT` to weight, or a list of mappings with `host`, `port`, `weight`
 and, for people, `metadata`. A weight is an integer from 0 to 4294967295; a node of weight 0 gets no request. An IPv6
-address stands in brackets. Without a port it is that of the scheme.
+address stands in brackets. Without a port it is that of the scheme. A node on a Unix socket is `unix:/PATH`
+([listeners](listeners.md#nodes-on-unix-sockets)).
 
 ```yaml
 upstreams:
@@ -167,13 +168,11 @@ fn unsupported(page: &mut String) {
             Place::Route => "a route",
             Place::Service => "a service",
             Place::Upstream => "an upstream",
-            Place::Node => "a node",
             Place::Meta => "`_meta`",
         };
         let field = match entry.when {
             When::Present | When::NotEmpty => format!("`{}`", entry.field),
             When::OneOf(values) => format!("`{}`: {}", entry.field, values.join(", ")),
-            When::NotZero => format!("`{}` other than 0", entry.field),
         };
         row(page, &[place, &field, entry.feature]);
     }

@@ -4,6 +4,7 @@
 //! say in two ways (`host` or `hosts`) is read through one accessor. Every limit stands once, at its field, and is
 //! checked from there. The limits and defaults are those of APISIX's own schemas.
 
+mod balancing;
 mod checks;
 mod consumer;
 mod document;
@@ -15,6 +16,7 @@ mod service;
 mod ssl;
 mod upstream;
 
+pub use balancing::{Balancer, HashKey, HashOn};
 pub use checks::{
     ActiveChecks, ActiveHealthy, ActiveUnhealthy, CheckType, Checks, PassiveChecks, PassiveHealthy, PassiveUnhealthy,
 };
@@ -27,10 +29,11 @@ pub use route::{Route, Status};
 pub use service::Service;
 pub use ssl::{ClientVerification, Secret, Sni, Ssl, SslProtocol, SslType};
 pub use upstream::{
-    Balancer, KeepalivePool, NodeAddr, NodeHost, Nodes, PassHost, Scheme, Timeout, Upstream, UpstreamHost, UpstreamTls,
+    KeepalivePool, NodeAddr, NodeHost, Nodes, PassHost, ProxyHeader, Scheme, Timeout, Upstream, UpstreamHost,
+    UpstreamTls,
 };
 
-pub(crate) use upstream::{SERVICE_PORT, node_from_key};
+pub(crate) use upstream::node_from_key;
 
 /// Labels: names to values of 1 to 256 characters without white space.
 pub type Labels = std::collections::BTreeMap<String, String>;

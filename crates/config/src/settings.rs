@@ -15,6 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use address::{Endpoint, ListenAddr};
+pub(crate) use address::{UNIX, unix_path};
 pub use choice::{AccessLogFormat, AccessLogPath, ErrorLogPath, LogLevel, RouterMode, Workers};
 pub use listener::{Listener, SocketMode};
 pub use overlay::{Leaf, SettingsSource, leaves};
@@ -62,6 +63,8 @@ pub struct Settings {
     pub server_header: ServerHeader,
     /// Resolving the names of upstream nodes.
     pub dns: Dns,
+    /// What holds for all upstreams.
+    pub upstream: Upstreams,
     /// Watching the rules file.
     pub config: ConfigWatch,
 }
@@ -75,7 +78,7 @@ pub struct Listen {
     /// free one; a line at start names it. See [listeners](listeners.md).
     #[schemars(length(min = 1, max = 64))]
     pub http: Vec<Listener>,
-    /// Traffic over TLS: a list of `ADDRESS:PORT`, which may be empty. Certificates come from `ssls` of the rules; with
+    /// Traffic over TLS: a list like that of `listen.http`, which may be empty. Certificates come from `ssls` of the rules; with
     /// none there, one made at start shows that the listener works, and clients do not trust it.
     #[schemars(length(max = 64))]
     pub https: Vec<Listener>,
@@ -144,6 +147,12 @@ pub struct Limits {
     /// Bytes of a body that is held whole, because a plugin needs all of it. More is answered 413 (a request) or
     /// 502 (a response): a plugin must not let pass what it has not seen.
     pub buffered_body: Size<0, { GIB }>,
+    /// Copies of requests for mirrors (`proxy-mirror`) that one worker has under way. What is over is dropped and counted.
+    #[schemars(range(max = 1_000_000))]
+    pub mirror_copies: u32,
+    /// Bytes of the body of a copy for a mirror, which is held whole until it is sent. A request with more is not
+    /// copied, which is counted.
+    pub mirror_body: Size<0, { GIB }>,
     /// Client connections of the whole gateway at one time. More wait in the listen queue of the system.
     #[schemars(range(min = 1, max = 16_000_000))]
     pub connections: u32,
@@ -260,6 +269,16 @@ pub struct Dns {
     pub resolv_conf: String,
 }
 
+/// What holds for all upstreams.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Upstreams {
+    /// How long a node is set aside that refuses connections, lets them time out or resets them at once, where its
+    /// upstream has others; then a connection to it is tried, apart from any request, and after each such time again.
+    /// 0 sets no node aside.
+    pub set_aside: Seconds<0, 3_600_000>,
+}
+
 /// Watching the rules file.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -324,6 +343,8 @@ impl Default for Limits {
             body_rate_grace: Seconds::constant(10_000),
             response_head_size: Size::constant(64 * KIB),
             buffered_body: Size::constant(MIB),
+            mirror_copies: 128,
+            mirror_body: Size::constant(256 * KIB),
             connections: 65_536,
             requests_per_connection: 100_000,
             upstream_idle_connections: 4_096,
@@ -376,6 +397,12 @@ impl Default for Dns {
             hosts: "/etc/hosts".into(),
             resolv_conf: "/etc/resolv.conf".into(),
         }
+    }
+}
+
+impl Default for Upstreams {
+    fn default() -> Self {
+        Self { set_aside: Seconds::constant(10_000) }
     }
 }
 

@@ -29,8 +29,6 @@ pub enum Place {
     Service,
     /// An upstream, wherever it is written.
     Upstream,
-    /// A node of an upstream.
-    Node,
     /// The `_meta` of a plugin configuration.
     Meta,
 }
@@ -44,8 +42,6 @@ pub enum When {
     NotEmpty,
     /// One of these texts.
     OneOf(&'static [&'static str]),
-    /// Any number but 0.
-    NotZero,
 }
 
 /// Everything that is refused as not supported yet.
@@ -59,16 +55,12 @@ pub const UNSUPPORTED: &[Unsupported] = &[
     refuse(Place::Route, "script", When::Present, "Lua scripts"),
     refuse(Place::Route, "script_id", When::Present, "Lua scripts"),
     refuse(Place::Service, "script", When::Present, "Lua scripts"),
-    refuse(Place::Upstream, "type", When::OneOf(&["chash"]), "consistent hashing"),
-    refuse(Place::Upstream, "type", When::OneOf(&["least_conn"]), "balancing by connections"),
-    refuse(Place::Upstream, "type", When::OneOf(&["ewma"]), "balancing by latency"),
     refuse(Place::Upstream, "scheme", When::OneOf(&["grpc", "grpcs"]), "gRPC to upstreams"),
     refuse(Place::Upstream, "scheme", When::OneOf(&["tcp", "tls", "udp"]), "TCP and UDP proxying"),
     refuse(Place::Upstream, "scheme", When::OneOf(&["kafka"]), "Kafka proxying"),
     refuse(Place::Upstream, "service_name", When::Present, "service discovery"),
     refuse(Place::Upstream, "discovery_type", When::Present, "service discovery"),
     refuse(Place::Upstream, "discovery_args", When::Present, "service discovery"),
-    refuse(Place::Node, "priority", When::NotZero, "node priorities"),
     refuse(Place::Meta, "pre_function", When::Present, "Lua functions before plugins"),
 ];
 
@@ -89,8 +81,6 @@ impl When {
             (Self::NotEmpty, _) => true,
             (Self::OneOf(texts), Kind::Str(text)) => texts.contains(&text.as_str()),
             (Self::OneOf(_), _) => false,
-            (Self::NotZero, Kind::Int(number)) => *number != 0,
-            (Self::NotZero, _) => false,
         }
     }
 }

@@ -10,6 +10,7 @@ use weir_wire::head::Framing;
 use weir_wire::name::FieldName;
 
 use crate::consumer::ConsumerMatch;
+use crate::encoder::Encoder;
 use crate::exchange::{AddrText, Client, Exchange};
 use crate::mark::{Hold, Mark, Note};
 use crate::request::Request;
@@ -86,6 +87,12 @@ impl RequestCx<'_> {
         client.addr = addr;
         client.addr_text = AddrText::new(addr);
         client.port = port.unwrap_or(client.port);
+    }
+
+    /// Sends the request to this upstream, of [`BuildCx::upstream`](crate::BuildCx::upstream) or
+    /// [`BuildCx::inline_upstream`](crate::BuildCx::inline_upstream), instead of the route's own; `None`: to the route's.
+    pub fn choose_upstream(&mut self, number: Option<u32>) {
+        self.0.upstream.chosen = number;
     }
 
     /// Leaves two numbers for the later phases of this exchange, which find them with `noted`; a later note under the
@@ -224,6 +231,15 @@ impl UpstreamCx<'_> {
         &mut self.0.request
     }
 
+    /// Sends a copy of the request to an upstream beside, with the target that `write` makes of the request. It is sent
+    /// once the whole request is here, at most one for a request, and its answer is dropped.
+    pub fn mirror(&mut self, number: u32, write: impl FnOnce(&Request, &mut Vec<u8>)) {
+        let Exchange { request, upstream, .. } = &mut *self.0;
+        upstream.mirror = Some(number);
+        upstream.mirror_target.clear();
+        write(request, &mut upstream.mirror_target);
+    }
+
     /// Which try this is, from 0.
     #[must_use]
     pub fn attempt(&self) -> usize {
@@ -242,6 +258,12 @@ impl UpstreamCx<'_> {
 pub struct ResponseCx<'a>(pub &'a mut Exchange);
 
 impl ResponseCx<'_> {
+    /// Milliseconds since 1970 at the start of the request.
+    #[must_use]
+    pub fn unix_ms(&self) -> u64 {
+        self.0.times.unix_ms
+    }
+
     /// The status code.
     #[must_use]
     pub fn status(&self) -> u16 {
@@ -340,6 +362,27 @@ impl ResponseCx<'_> {
     pub fn noted(&self, mark: Mark) -> Option<Note> {
         self.0.notes.get(mark)
     }
+
+    /// Sends the body in a content coding. The fields that spoke of the body as it was are changed with it: an entity
+    /// tag becomes a weak one, since the text is the same and the bytes are not (RFC 9110 section 8.8.3.3), and digests
+    /// and ranges go.
+    pub fn encode_body(&mut self, coding: &[u8], encoder: Box<dyn Encoder>) {
+        let Exchange { response, scratch, .. } = &mut *self.0;
+        let fields = &mut response.head.fields;
+        let base = response.buffer.bytes();
+        fields.add(b"Content-Encoding", coding);
+        for name in [&b"Accept-Ranges"[..], b"Content-MD5", b"Content-Digest", b"Repr-Digest", b"Digest"] {
+            fields.remove_str(base, name);
+        }
+        if let Some(tag) = fields.get_str(base, b"ETag").filter(|tag| tag.starts_with(b"\"")) {
+            scratch.clear();
+            scratch.extend_from_slice(b"W/");
+            scratch.extend_from_slice(tag);
+            fields.set_str(base, b"ETag", scratch);
+        }
+        response.encoder = Some(encoder);
+        response.filtered = true;
+    }
 }
 
 /// A response body on its way.
@@ -351,6 +394,13 @@ impl BodyCx<'_> {
     #[must_use]
     pub fn is_marked(&self, mark: Mark) -> bool {
         self.0.response.marks.contains(&mark)
+    }
+
+    /// The same, and forgets it: for what is to be done with one piece alone.
+    pub fn take_mark(&mut self, mark: Mark) -> bool {
+        let marks = &mut self.0.response.marks;
+        let found = marks.iter().position(|other| *other == mark);
+        found.map(|at| marks.swap_remove(at)).is_some()
     }
 
     /// What [`ResponseCx::put_state`] left for this response.

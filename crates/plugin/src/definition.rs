@@ -10,6 +10,7 @@ use weir_config::{AddrRange, Diagnostic, Node, Scope, Severity};
 
 use crate::consumer::{ConsumerMatch, Consumers};
 use crate::state::StateRegistry;
+use crate::upstreams::UpstreamSet;
 use crate::{Phases, Plugin};
 
 /// What is wrong with a configuration that has the right shape.
@@ -70,6 +71,12 @@ pub trait Define: Sync + 'static {
     /// Everything that is wrong, and warnings.
     fn check_consumer(_conf: &Self::ConsumerConf) -> Result<(), Vec<Invalid>> {
         Ok(())
+    }
+
+    /// Checks what stands in the configuration and has rules of its own, such as an upstream: all findings, with paths
+    /// from the configuration on.
+    fn check_tree(_conf: &Node) -> Vec<Diagnostic> {
+        Vec::new()
     }
 
     /// Checks the plugin's `plugin_metadata`. Most plugins have none.
@@ -138,6 +145,8 @@ pub struct BuildCx<'a> {
     pub https_port: u16,
     /// Name and version, as told in fields such as `x-mock-by`.
     pub product: &'a str,
+    /// The upstreams.
+    pub upstreams: &'a dyn UpstreamSet,
 }
 
 impl BuildCx<'_> {
@@ -147,6 +156,30 @@ impl BuildCx<'_> {
     /// There is no such consumer.
     pub fn consumer(&self, field: &str, name: &str) -> Result<u32, Invalid> {
         self.consumers.find(name).ok_or_else(|| Invalid::new(field, format!("there is no consumer '{name}'")))
+    }
+
+    /// The number of the upstream that `field` of the configuration names.
+    ///
+    /// # Errors
+    /// There is no such upstream, or it cannot be built.
+    pub fn upstream(&self, field: &str, id: &str) -> Result<u32, Invalid> {
+        match self.upstreams.find(id) {
+            Ok(Some(number)) => Ok(number),
+            Ok(None) => Err(Invalid::new(field, format!("there is no upstream '{id}'"))),
+            Err(fault) => Err(Invalid::new(field, format!("the upstream '{id}' cannot be built: {}", fault.message))),
+        }
+    }
+
+    /// The number of an upstream that is written in `field` of the configuration, or follows from it.
+    ///
+    /// # Errors
+    /// It cannot be built.
+    pub fn inline_upstream(&self, field: &str, upstream: &weir_config::Upstream) -> Result<u32, Invalid> {
+        let place = format!("{}/{}/{field}", self.place, self.plugin);
+        self.upstreams.add(upstream, &place).map_err(|fault| {
+            let fault = fault.under(field);
+            Invalid::new(fault.path, fault.message)
+        })
     }
 
     /// The credentials in the type that the plugin built.
@@ -239,6 +272,9 @@ impl<T: Define> Definition for T {
         let (typed, mut found) = read::<T::Conf>(conf);
         if let Some(Err(faults)) = typed.as_ref().map(T::check) {
             found.extend(faults.into_iter().map(|fault| locate(conf, fault)));
+        }
+        if typed.is_some() {
+            found.extend(T::check_tree(conf));
         }
         if found.is_empty() { Ok(()) } else { Err(found) }
     }

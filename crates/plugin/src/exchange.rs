@@ -76,6 +76,13 @@ pub struct AddrText {
 }
 
 impl AddrText {
+    /// What stands for the address of a client on a Unix socket, as in nginx.
+    pub const UNIX: Self = {
+        let mut bytes = [0; 46];
+        (bytes[0], bytes[1], bytes[2], bytes[3], bytes[4]) = (b'u', b'n', b'i', b'x', b':');
+        Self { bytes, len: 5 }
+    };
+
     /// The text of this address.
     #[must_use]
     pub fn new(addr: IpAddr) -> Self {
@@ -95,18 +102,28 @@ impl AddrText {
     }
 }
 
+impl std::fmt::Display for AddrText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(std::str::from_utf8(self.as_bytes()).unwrap_or_default())
+    }
+}
+
 /// The client and its connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Client {
-    /// Its address, after trusted proxies were taken into account.
+    /// Its address, after trusted proxies were taken into account. On a Unix socket it is 0.0.0.0, which no client of
+    /// another kind can have and which only a range that names it, or all of IPv4, contains.
     pub addr: IpAddr,
-    /// The same as text.
+    /// The same as text; `unix:` on a Unix socket.
     pub addr_text: AddrText,
-    /// Its port.
+    /// Its port; 0 on a Unix socket.
     pub port: u16,
     /// The address of the peer itself.
     pub peer: IpAddr,
-    /// Where it was accepted.
+    /// Whose the connection is: the address in its PROXY header, else the peer's. Whether a request's fields about the
+    /// client are believed depends on it, for it is who has sent them.
+    pub sender: IpAddr,
+    /// Where it was accepted; 0.0.0.0:0 on a Unix socket.
     pub local: SocketAddr,
     /// `http` or `https`.
     pub https: bool,
@@ -114,6 +131,20 @@ pub struct Client {
     pub connection: u64,
     /// Number of requests on the connection, this one included.
     pub requests: u64,
+}
+
+impl Client {
+    /// A client on a Unix socket.
+    #[must_use]
+    pub fn unix(connection: u64) -> Self {
+        Self { addr_text: AddrText::UNIX, connection, ..Self::default() }
+    }
+
+    /// Whether it was accepted on a Unix socket.
+    #[must_use]
+    pub fn is_unix(&self) -> bool {
+        self.local.port() == 0
+    }
 }
 
 impl Default for Client {
@@ -124,6 +155,7 @@ impl Default for Client {
             addr_text: AddrText::new(nowhere),
             port: 0,
             peer: nowhere,
+            sender: nowhere,
             local: SocketAddr::new(nowhere, 0),
             https: false,
             connection: 0,
@@ -150,6 +182,12 @@ pub struct Times {
 /// What was tried upstream.
 #[derive(Debug, Default)]
 pub struct UpstreamInfo {
+    /// The number of the upstream that a plugin has chosen; `None`: the route's own.
+    pub chosen: Option<u32>,
+    /// The number of the upstream that is to have a copy of the request.
+    pub mirror: Option<u32>,
+    /// The target of the copy.
+    pub mirror_target: Vec<u8>,
     /// Every try, in order.
     pub tries: Vec<Try>,
     /// Positions of the nodes that were tried.
@@ -162,11 +200,29 @@ pub struct UpstreamInfo {
     pub(crate) time_text: Vec<u8>,
 }
 
+/// Where a node is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeAddress {
+    /// Over TCP.
+    Tcp(SocketAddr),
+    /// At the absolute path of a Unix socket.
+    Unix(Arc<str>),
+}
+
+impl std::fmt::Display for NodeAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(addr) => addr.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{path}"),
+        }
+    }
+}
+
 /// One try at a node. Times are microseconds after its begin; 0: not reached.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Try {
     /// The node's address; `None` when its name has none.
-    pub addr: Option<SocketAddr>,
+    pub addr: Option<NodeAddress>,
     /// The status it answered, or that the gateway gave it for failing.
     pub status: u16,
     /// When it began, on the worker's clock.
@@ -216,6 +272,8 @@ impl Exchange {
         self.tables = None;
         self.matched = None;
         self.consumer = None;
+        self.upstream.chosen = None;
+        self.upstream.mirror = None;
         self.upstream.tries.clear();
         self.upstream.tried.clear();
         self.upstream.node = None;
@@ -252,6 +310,7 @@ impl Exchange {
         self.response.buffer.clear();
         self.response.buffer.shrink(BUFFER);
         self.response.head.fields.shrink(64, KEEP);
+        self.response.forget_states();
         for room in [&mut self.out, &mut self.scratch, &mut self.own_id, &mut self.response.body] {
             room.clear();
             room.shrink_to(KEEP);
@@ -289,9 +348,11 @@ impl Exchange {
                     text.extend_from_slice(b", ");
                 }
             }
-            match attempt.addr {
-                Some(addr) => {
-                    crate::variables::push_socket(&mut info.addr_text, addr);
+            match &attempt.addr {
+                Some(NodeAddress::Tcp(addr)) => crate::variables::push_socket(&mut info.addr_text, *addr),
+                Some(NodeAddress::Unix(path)) => {
+                    info.addr_text.extend_from_slice(b"unix:");
+                    info.addr_text.extend_from_slice(path.as_bytes());
                 }
                 None => info.addr_text.push(b'-'),
             }

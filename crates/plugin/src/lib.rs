@@ -1,7 +1,7 @@
 //! The plugin API: what a plugin is, what it sees of a request, and how it is defined.
 //!
 //! ```text
-//!  route matched ─► rewrite ─► (consumer known) ─► access ─► upstream_request ─► node ─► response ─► body ─► log
+//!  route matched ─► rewrite ─► (consumer known) ─► access ─► upstream_request ─► node ─► response ─► encode ─► body ─► log
 //!                   global rules first, then the route's plugins, from high priority to low, in every phase
 //! ```
 //!
@@ -12,26 +12,32 @@
 mod consumer;
 mod context;
 mod definition;
+mod encoder;
 mod exchange;
 mod mark;
 mod request;
 mod response;
 mod state;
 mod tables;
+mod upstreams;
 mod variables;
 
 pub use consumer::{Consumer, ConsumerMatch, Consumers};
 pub use context::{Answer, BodyCx, LogCx, RequestCx, ResponseCx, UpstreamCx};
 pub use definition::{AuthEntry, BuildCx, Credentials, Define, Definition, Invalid};
-pub use exchange::{AddrText, Client, Exchange, Times, Try, UpstreamInfo};
+pub use encoder::Encoder;
+pub use exchange::{AddrText, Client, Exchange, NodeAddress, Times, Try, UpstreamInfo};
 pub use mark::{Hold, Mark, Note};
 pub use request::{Request, UpstreamTarget};
 pub use response::{BodySource, Origin, Response};
 pub use state::{Shared, StateRegistry};
 pub use tables::{Named, RouteInfo, Tables};
+pub use upstreams::{NoUpstreams, Share, Turns, UpstreamSet};
 
 use std::future::Future;
 use std::pin::Pin;
+
+use weir_expr::Source;
 
 /// A future of one worker: it never leaves its thread.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -56,6 +62,12 @@ pub trait Plugin: Send + Sync + 'static {
         Flow::Continue
     }
 
+    /// Among which upstreams the plugin would choose for a request of which nothing else is known; empty: it leaves that
+    /// to others. For `weir explain` alone.
+    fn shares(&self, _source: &dyn Source) -> &[Share] {
+        &[]
+    }
+
     /// Goes on after [`Flow::Suspend`], for what has to wait. The only boxed future on the way of a request.
     fn request_io<'a>(&'a self, _cx: &'a mut RequestCx<'_>) -> LocalFuture<'a, Flow> {
         Box::pin(std::future::ready(Flow::Abort(Failure::internal("plugin suspended without a continuation"))))
@@ -68,6 +80,12 @@ pub trait Plugin: Send + Sync + 'static {
 
     /// When the head of the answer is known, whoever gave it.
     fn response(&self, _cx: &mut ResponseCx<'_>) -> Flow {
+        Flow::Continue
+    }
+
+    /// When the head is as all plugins want it: for content codings, which come after whatever else changes a body. The
+    /// first that calls [`ResponseCx::encode_body`] wins.
+    fn encode(&self, _cx: &mut ResponseCx<'_>) -> Flow {
         Flow::Continue
     }
 
@@ -180,6 +198,8 @@ impl Phases {
     pub const BODY: Self = Self(16);
     /// [`Plugin::log`]
     pub const LOG: Self = Self(32);
+    /// [`Plugin::encode`]
+    pub const ENCODE: Self = Self(64);
 
     /// Both sets together.
     #[must_use]
@@ -207,6 +227,7 @@ impl Phases {
             (Self::ACCESS, "access"),
             (Self::UPSTREAM, "upstream_request"),
             (Self::RESPONSE, "response"),
+            (Self::ENCODE, "encode"),
             (Self::BODY, "body"),
             (Self::LOG, "log"),
         ]

@@ -1,9 +1,10 @@
 //! The response as plugins see it, whoever gave it.
 
 use weir_wire::buffer::Buffer;
-use weir_wire::head::ResponseHead;
+use weir_wire::head::{Framing, ResponseHead};
 
 use crate::Failure;
+use crate::encoder::Encoder;
 use crate::mark::{Mark, States};
 
 /// A response on its way to the client.
@@ -26,6 +27,8 @@ pub struct Response {
     /// What plugins left in the response phase for their body phase.
     pub(crate) marks: Vec<Mark>,
     pub(crate) states: States,
+    /// What makes the body's content coding.
+    pub(crate) encoder: Option<Box<dyn Encoder>>,
 }
 
 /// Who gave a response.
@@ -64,6 +67,7 @@ impl Response {
             collected: false,
             marks: Vec::new(),
             states: States::default(),
+            encoder: None,
         }
     }
 
@@ -74,14 +78,33 @@ impl Response {
         self.head.status = 0;
         self.head.len = 0;
         self.head.reason = weir_wire::Span::default();
-        self.head.framing = weir_wire::head::Framing::None;
+        self.head.framing = Framing::None;
         self.origin = Origin::Nobody;
         self.source = BodySource::Upstream;
         self.body.clear();
         self.filtered = false;
         self.collected = false;
         self.marks.clear();
+        self.forget_states();
+    }
+
+    /// Frees what plugins left for the body.
+    pub(crate) fn forget_states(&mut self) {
         self.states.0.clear();
+        self.encoder = None;
+    }
+
+    /// Makes the content coding of a piece of the body, where a plugin has chosen one.
+    ///
+    /// # Errors
+    /// The body cannot be encoded.
+    pub fn encode(&mut self, piece: &mut Vec<u8>, last: bool) -> Result<(), Failure> {
+        let Some(encoder) = &mut self.encoder else { return Ok(()) };
+        encoder.encode(piece, last)?;
+        if last {
+            self.encoder = None;
+        }
+        Ok(())
     }
 
     /// Begins an answer made here: no fields, no body.
@@ -90,6 +113,17 @@ impl Response {
         self.head.status = status;
         self.origin = origin;
         self.source = BodySource::Here;
+    }
+
+    /// Bytes of the body, where that is known before it has come.
+    #[must_use]
+    pub fn content_length(&self) -> Option<u64> {
+        match (self.source, self.head.framing) {
+            (BodySource::Here, _) => Some(self.body.len() as u64),
+            (BodySource::Upstream, Framing::Length(length)) => Some(length),
+            (BodySource::Upstream, Framing::None) => Some(0),
+            (BodySource::Upstream, Framing::Chunked | Framing::UntilClose) => None,
+        }
     }
 
     /// The status code.

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use weir_expr::{Source, Value, Variable};
 use weir_wire::name::Known;
 
-use crate::exchange::Exchange;
+use crate::exchange::{AddrText, Exchange, NodeAddress};
 
 /// Local time texts of one second.
 #[derive(Debug, Clone, Copy)]
@@ -64,6 +64,11 @@ pub(crate) fn push_socket(out: &mut Vec<u8>, addr: SocketAddr) {
     weir_wire::push_number(out, u64::from(addr.port()));
 }
 
+/// A port; nothing on a Unix socket, as in nginx.
+fn port(port: u16) -> Option<Value<'static>> {
+    Some(if port == 0 { Value::Bytes(b"") } else { Value::Number(u64::from(port)) })
+}
+
 fn text(text: &str) -> Option<Value<'_>> {
     Some(Value::Bytes(text.as_bytes()))
 }
@@ -94,9 +99,12 @@ impl Source for Exchange {
                 self.response.head.fields.received(self.response.buffer.bytes(), name.as_bytes()).map(Value::Bytes)
             }
             Variable::RemoteAddr => Some(Value::Bytes(self.client.addr_text.as_bytes())),
-            Variable::RemotePort => Some(Value::Number(u64::from(self.client.port))),
-            Variable::ServerAddr => Some(Value::Ip(self.client.local.ip())),
-            Variable::ServerPort => Some(Value::Number(u64::from(self.client.local.port()))),
+            Variable::RemotePort => port(self.client.port),
+            Variable::ServerAddr => Some(match self.client.is_unix() {
+                true => Value::Bytes(AddrText::UNIX.as_bytes()),
+                false => Value::Ip(self.client.local.ip()),
+            }),
+            Variable::ServerPort => port(self.client.local.port()),
             // The gateway has no named servers; nginx, and so APISIX, calls that one `_`.
             Variable::ServerName => text("_"),
             Variable::Host => Some(request.host()).filter(|h| not_empty(h)).map(Value::Bytes),
@@ -121,8 +129,14 @@ impl Source for Exchange {
             Variable::ServiceName => text(&self.route()?.service_name.as_ref()?.text),
             Variable::MatchedUri => text(&self.route()?.paths.get(usize::from(self.matched?.path))?.text),
             Variable::MatchedHost => text(&self.route()?.hosts.get(usize::from(self.matched?.host?))?.text),
-            Variable::BalancerIp => last_try()?.addr.map(|a| Value::Ip(a.ip())),
-            Variable::BalancerPort => last_try()?.addr.map(|a| Value::Number(u64::from(a.port()))),
+            Variable::BalancerIp => Some(match last_try()?.addr.as_ref()? {
+                NodeAddress::Tcp(addr) => Value::Ip(addr.ip()),
+                NodeAddress::Unix(path) => Value::Bytes(path.as_bytes()),
+            }),
+            Variable::BalancerPort => match last_try()?.addr.as_ref()? {
+                NodeAddress::Tcp(addr) => port(addr.port()),
+                NodeAddress::Unix(_) => port(0),
+            },
             Variable::UpstreamAddr => {
                 Some(Value::Bytes(&self.upstream.addr_text)).filter(|_| !self.upstream.tries.is_empty())
             }

@@ -103,6 +103,7 @@ fn exchange(conf: &str) -> Result<weir_plugin::Exchange, weir_config::Diagnostic
             trusted_proxies: &[],
             https_port: 443,
             product: "example",
+            upstreams: &weir_plugin::NoUpstreams,
         },
     )?;
     let mut exchange = weir_plugin::Exchange::default();

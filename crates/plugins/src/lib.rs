@@ -3,9 +3,9 @@
 //! | group | plugins |
 //! |---|---|
 //! | `auth` | `basic-auth`, `hmac-auth`, `jwt-auth`, `key-auth` |
-//! | `security` | `cors`, `ip-restriction`, `referer-restriction`, `ua-restriction`, `uri-blocker` |
-//! | `traffic` | `api-breaker`, `limit-conn`, `limit-count`, `limit-req` |
-//! | `transform` | `proxy-rewrite`, `response-rewrite` |
+//! | `security` | `consumer-restriction`, `cors`, `csrf`, `ip-restriction`, `referer-restriction`, `ua-restriction`, `uri-blocker` |
+//! | `traffic` | `api-breaker`, `limit-conn`, `limit-count`, `limit-req`, `proxy-mirror`, `traffic-split` |
+//! | `transform` | `brotli`, `echo`, `gzip`, `proxy-rewrite`, `response-rewrite` |
 //! | `requests` | `client-control`, `real-ip`, `request-validation` |
 //! | `general` | `fault-injection`, `mocking`, `redirect`, `request-id` |
 //! | `observe` | `prometheus` |

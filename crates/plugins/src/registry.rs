@@ -14,7 +14,9 @@ use crate::observe::prometheus::Prometheus;
 use crate::requests::client_control::ClientControl;
 use crate::requests::real_ip::RealIp;
 use crate::requests::request_validation::RequestValidation;
+use crate::security::consumer_restriction::ConsumerRestriction;
 use crate::security::cors::Cors;
+use crate::security::csrf::Csrf;
 use crate::security::ip_restriction::IpRestriction;
 use crate::security::referer_restriction::RefererRestriction;
 use crate::security::ua_restriction::UaRestriction;
@@ -23,6 +25,11 @@ use crate::traffic::api_breaker::ApiBreaker;
 use crate::traffic::limit_conn::LimitConn;
 use crate::traffic::limit_count::LimitCount;
 use crate::traffic::limit_req::LimitReq;
+use crate::traffic::proxy_mirror::ProxyMirror;
+use crate::traffic::traffic_split::TrafficSplit;
+use crate::transform::brotli::Brotli;
+use crate::transform::echo::Echo;
+use crate::transform::gzip::Gzip;
 use crate::transform::proxy_rewrite::ProxyRewrite;
 use crate::transform::response_rewrite::ResponseRewrite;
 
@@ -32,9 +39,14 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
     &[
         &ApiBreaker,
         &BasicAuth,
+        &Brotli,
         &ClientControl,
+        &ConsumerRestriction,
         &Cors,
+        &Csrf,
+        &Echo,
         &FaultInjection,
+        &Gzip,
         &HmacAuth,
         &IpRestriction,
         &JwtAuth,
@@ -44,6 +56,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &LimitReq,
         &Mocking,
         &Prometheus,
+        &ProxyMirror,
         &ProxyRewrite,
         &RealIp,
         &Redirect,
@@ -51,6 +64,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &RequestId,
         &RequestValidation,
         &ResponseRewrite,
+        &TrafficSplit,
         &UaRestriction,
         &UriBlocker,
     ]

@@ -1,7 +1,9 @@
 //! Who and what may come in, and which pages may read the answers.
 
 mod address_set;
+pub(crate) mod consumer_restriction;
 pub(crate) mod cors;
+pub(crate) mod csrf;
 mod host_set;
 pub(crate) mod ip_restriction;
 pub(crate) mod referer_restriction;

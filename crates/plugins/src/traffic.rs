@@ -1,4 +1,4 @@
-//! How much may be asked.
+//! How much may be asked, and where it goes.
 
 mod amount;
 pub(crate) mod api_breaker;
@@ -7,6 +7,8 @@ pub(crate) mod limit_conn;
 pub(crate) mod limit_count;
 pub(crate) mod limit_req;
 mod policy;
+pub(crate) mod proxy_mirror;
 mod table;
+pub(crate) mod traffic_split;
 
 pub use table::limit_keys;

@@ -10,7 +10,7 @@ use std::alloc::System;
 use bench::{Bench, definition};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use visit::Visit;
-use weir_plugin::{Flow, Origin, Phases, Plugin, ResponseCx};
+use weir_plugin::{Flow, Origin, Phases, Plugin, ResponseCx, UpstreamCx};
 use weir_telemetry::metrics::{Metrics, MetricsOptions, Recorder};
 
 #[global_allocator]
@@ -45,6 +45,24 @@ fn main() {
         ("basic-auth", "{hide_credentials: true}", "Authorization: Basic amFjazpwYXNzOndvcmQ=\r\n", true),
         ("basic-auth", "", "Authorization: Basic amFjazp3cm9uZw==\r\n", false),
         ("basic-auth", "", "", false),
+        ("hmac-auth", "{clock_skew: 4000000000}", SIGNED, true),
+        (
+            "hmac-auth",
+            "{clock_skew: 4000000000, signed_headers: [user-agent, date], hide_credentials: true, validate_request_body: true}",
+            WITH_DIGEST,
+            true,
+        ),
+        ("hmac-auth", "{clock_skew: 4000000000}", MISSIGNED, false),
+        ("hmac-auth", "", "", false),
+        ("jwt-auth", "", HS256, true),
+        ("jwt-auth", "{hide_credentials: true, claims_to_verify: [exp]}", ES256, true),
+        ("jwt-auth", "{cookie: session, hide_credentials: true}", "Cookie: a=1; session=x\r\n", false),
+        ("jwt-auth", "{hide_credentials: true}", &HS256.replace("Authorization: Bearer ", "Cookie: a=1; jwt="), true),
+        ("jwt-auth", "", FORGED, false),
+        ("jwt-auth", "{anonymous_consumer: anonymous}", FORGED, true),
+        ("consumer-restriction", "{type: route_id, whitelist: [r1], blacklist: [r2]}", "", true),
+        ("consumer-restriction", "{type: service_id, allowed_by_methods: [{user: s1, methods: [PUT]}]}", "", false),
+        ("consumer-restriction", "{whitelist: [jack]}", "", false),
         ("cors", "", "", true),
         (
             "cors",
@@ -53,6 +71,7 @@ fn main() {
             true,
         ),
         ("cors", "{allow_origins_by_regex: ['^https://'], allow_headers: '**'}", "Origin: https://b.test\r\n", true),
+        ("csrf", "{key: secret}", "", true),
         ("fault-injection", "{abort: {http_status: 503}}", "", false),
         (
             "fault-injection",
@@ -79,20 +98,6 @@ fn main() {
         ("ua-restriction", "{allowlist: ['^x']}", "", false),
         ("uri-blocker", "{block_rules: ['root\\.exe', '^/x/']}", "", true),
         ("uri-blocker", "{block_rules: ['x=[0-9]']}", "", false),
-        ("hmac-auth", "{clock_skew: 4000000000}", SIGNED, true),
-        (
-            "hmac-auth",
-            "{clock_skew: 4000000000, signed_headers: [user-agent, date], hide_credentials: true, validate_request_body: true}",
-            WITH_DIGEST,
-            true,
-        ),
-        ("hmac-auth", "{clock_skew: 4000000000}", MISSIGNED, false),
-        ("hmac-auth", "", "", false),
-        ("jwt-auth", "", HS256, true),
-        ("jwt-auth", "{hide_credentials: true, claims_to_verify: [exp]}", ES256, true),
-        ("jwt-auth", "{cookie: session, hide_credentials: true}", "Cookie: a=1; session=x\r\n", false),
-        ("jwt-auth", "", FORGED, false),
-        ("jwt-auth", "{anonymous_consumer: anonymous}", FORGED, true),
         ("limit-count", "{count: 1000000, time_window: 60}", "", true),
         ("limit-count", "{count: 1000000, time_window: 60, window_type: sliding}", "", true),
         ("limit-count", "{count: 1000000, time_window: 60, key: a, key_type: constant}", "", true),
@@ -141,6 +146,23 @@ fn main() {
             true,
         ),
         ("response-rewrite", "{status_code: 201, vars: [[status, ==, 200]]}", "", true),
+        ("echo", "{before_body: a, body: b, after_body: c, headers: {X-A: b}}", "", true),
+        ("echo", "{before_body: a, after_body: c}", "", true),
+        // For whom nothing is encoded; an encoder takes memory of its own.
+        ("gzip", "{types: [text/plain], vary: true}", "Accept-Encoding: br, gzip;q=0\r\n", true),
+        ("brotli", "{types: [text/plain], vary: true}", "Accept-Encoding: gzip\r\n", true),
+        (
+            "traffic-split",
+            "{rules: [{match: [{vars: [[arg_x, ==, '2']]}]}, {weighted_upstreams: [{upstream_id: next}, {weight: 2}]}]}",
+            "",
+            true,
+        ),
+        ("proxy-mirror", "{host: 'http://127.0.0.1:1', path: /copy, path_concat_mode: prefix}", "", true),
+        ("echo", "{before_body: a, body: b, after_body: c, headers: {X-A: b}}", "", true),
+        ("echo", "{before_body: a, after_body: c}", "", true),
+        // For whom nothing is encoded; an encoder takes memory of its own.
+        ("gzip", "{types: [text/plain], vary: true}", "Accept-Encoding: br, gzip;q=0\r\n", true),
+        ("brotli", "{types: [text/plain], vary: true}", "Accept-Encoding: gzip\r\n", true),
         ("client-control", "{max_body_size: 1000}", "Content-Length: 1000\r\n", true),
         ("real-ip", "{source: http_x_real_ip, trusted_addresses: [0.0.0.0]}", "X-Real-IP: 1.2.3.4:80\r\n", true),
         (
@@ -180,9 +202,19 @@ fn round(visit: &mut Visit, name: &str, plugin: &dyn Plugin, head: &str, recorde
         Flow::Respond(_) => return false,
         other => panic!("{name}: {other:?}"),
     }
+    if phases.contains(Phases::UPSTREAM) {
+        assert_eq!(plugin.upstream_request(&mut UpstreamCx(&mut visit.exchange)), Flow::Continue);
+    }
     if phases.contains(Phases::RESPONSE) {
         visit.exchange.response.begin(200, Origin::Upstream);
         assert_eq!(plugin.response(&mut ResponseCx(&mut visit.exchange)), Flow::Continue);
+    }
+    if phases.contains(Phases::ENCODE) {
+        let response = &mut visit.exchange.response;
+        response.begin(200, Origin::Upstream);
+        response.head.fields.add(b"Content-Type", b"text/plain");
+        response.body.extend_from_slice(b"twenty bytes or more of text");
+        assert_eq!(plugin.encode(&mut ResponseCx(&mut visit.exchange)), Flow::Continue);
     }
     if phases.contains(Phases::LOG) {
         visit.log(plugin, recorder);

@@ -40,6 +40,7 @@ impl Place<'_> {
             trusted_proxies: &[],
             https_port: 443,
             product: "weir/1.2.3",
+            upstreams: &weir_plugin::NoUpstreams,
         };
         definition("limit-count").build(&conf, &cx).unwrap_or_else(|error| panic!("{error}"))
     }

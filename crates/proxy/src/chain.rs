@@ -34,10 +34,11 @@ pub(crate) enum Phase {
     Response,
     Body,
     Log,
+    Encode,
 }
 
-const PHASES: [Phases; 6] =
-    [Phases::REWRITE, Phases::ACCESS, Phases::UPSTREAM, Phases::RESPONSE, Phases::BODY, Phases::LOG];
+const PHASES: [Phases; 7] =
+    [Phases::REWRITE, Phases::ACCESS, Phases::UPSTREAM, Phases::RESPONSE, Phases::BODY, Phases::LOG, Phases::ENCODE];
 
 /// The plugins of one place, ready to run.
 #[derive(Default)]
@@ -46,7 +47,7 @@ pub(crate) struct Chain {
     /// For each phase, positions in `steps`; all lists in one allocation.
     lists: Box<[u8]>,
     /// Where each phase's list ends in `lists`.
-    ends: [u16; 6],
+    ends: [u16; PHASES.len()],
     kinds: Kinds,
 }
 
@@ -86,7 +87,7 @@ impl Chain {
         steps.truncate(usize::from(u8::MAX));
         steps.sort_by_key(|s| std::cmp::Reverse(s.priority));
         let mut lists = Vec::new();
-        let mut ends = [0; 6];
+        let mut ends = [0; PHASES.len()];
         for (end, phase) in ends.iter_mut().zip(PHASES) {
             lists.extend(steps.iter().zip(0u8..).filter(|(s, _)| s.phases.contains(phase)).map(|(_, i)| i));
             *end = lists.len() as u16;

@@ -5,6 +5,7 @@ mod consumers;
 mod plugins;
 mod upstreams;
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ use crate::upstream::health::HealthTable;
 use crate::upstream::resolve::Resolver;
 use certificates::Certificates;
 use plugins::{Builder, Layer};
-use upstreams::Upstreams;
+use upstreams::{SharedUpstreams, Upstreams};
 
 /// The plugins there are.
 pub type Definitions = &'static [&'static dyn Definition];
@@ -133,6 +134,8 @@ impl Compiler {
         let mut faults = Faults { invalid, errors: Vec::new(), warnings: Vec::new() };
         let consumers = consumers::list(document);
         let credentials = consumers::credentials(self, document, &consumers, &mut faults);
+        let upstreams = Upstreams::new(&self.endpoints, &self.health, &self.certificates, document);
+        let upstreams = SharedUpstreams(RefCell::new(upstreams));
         let builder = Builder {
             definitions: self.definitions.0,
             states: &self.states,
@@ -143,13 +146,13 @@ impl Compiler {
             trusted_proxies: &self.trusted_proxies,
             https_port: self.https_port,
             product: &self.product,
+            upstreams: &upstreams,
         };
         let consumer_chains = consumers::chains(document, &consumers, &builder, &mut faults);
         let global = self.global(document, &builder, &mut faults);
         let tls = self.certificates.hosts(document, &mut faults);
-        let mut upstreams = Upstreams::new(&self.endpoints, &self.health, &self.certificates, document);
         let mut routes = Routes::default();
-        self.routes(document, &builder, &mut upstreams, &mut routes, &global, &mut faults);
+        self.routes(document, &builder, &upstreams, &mut routes, &global, &mut faults);
         if !faults.errors.is_empty() {
             return Err(faults.errors);
         }
@@ -164,7 +167,7 @@ impl Compiler {
             revision,
             tables,
             routes: routes.compiled,
-            upstreams: upstreams.compiled,
+            upstreams: upstreams.0.into_inner().compiled,
             tls,
             global,
             consumers: consumer_chains,
@@ -210,7 +213,7 @@ impl Compiler {
         &self,
         document: &'d Document,
         builder: &Builder<'_>,
-        upstreams: &mut Upstreams<'d>,
+        upstreams: &SharedUpstreams<'d>,
         routes: &mut Routes<'d>,
         global: &Chain,
         faults: &mut Faults,
@@ -247,7 +250,7 @@ impl Compiler {
                 faults.item(diagnostic);
                 continue;
             }
-            let upstream = match upstreams.of_route(route, service) {
+            let upstream = match upstreams.0.borrow_mut().of_route(route, service) {
                 Ok(upstream) => upstream,
                 Err(diagnostic) => {
                     faults.item(diagnostic);

@@ -8,11 +8,11 @@ use weir_plugin::{AddrText, Client, Exchange};
 use weir_router::{Outcome, Query};
 use weir_wire::Reject;
 
-use crate::chain::Chain;
+use crate::chain::{Chain, Step};
 use crate::options::Options;
 use crate::phases;
-use crate::snapshot::Snapshot;
-use crate::upstream::PassHost;
+use crate::snapshot::{Route, Snapshot};
+use crate::upstream::{Node, PassHost};
 
 /// A request to be explained.
 #[derive(Debug, Clone)]
@@ -44,6 +44,17 @@ pub struct Explanation {
     pub plugins: Vec<PlannedPlugin>,
     /// Where it would go; `None`: nowhere, or a plugin answers.
     pub upstream: Option<PlannedUpstream>,
+    /// A plugin's choice, which goes before `upstream`.
+    pub choice: Option<PlannedChoice>,
+}
+
+/// A plugin that sends shares of requests such as this one to different upstreams.
+#[derive(Debug)]
+pub struct PlannedChoice {
+    /// Its name.
+    pub plugin: String,
+    /// Weights, and where their share of the requests goes; `None`: nowhere.
+    pub shares: Vec<(u32, Option<PlannedUpstream>)>,
 }
 
 /// A route that was looked at.
@@ -79,8 +90,12 @@ pub struct PlannedPlugin {
 /// Where a request would go.
 #[derive(Debug)]
 pub struct PlannedUpstream {
-    /// `host:port` of each node.
+    /// `host:port` of each node, with its weight and priority where they differ.
     pub nodes: Vec<String>,
+    /// How a node is chosen; `None` where there is at most one to choose.
+    pub balancer: Option<&'static str>,
+    /// The node that is chosen while it is available, where the request decides that.
+    pub node: Option<String>,
     /// The Host that nodes see.
     pub host: String,
     /// Further tries after the first.
@@ -122,27 +137,50 @@ impl Snapshot {
         let route = x.matched.and_then(|m| self.routes.get(m.route as usize));
         let mut plugins = self.plan(&self.global, true);
         plugins.extend(route.map(|r| self.plan(&r.chain, false)).unwrap_or_default());
+        let choice = route.and_then(|route| self.choice(route, &x, &request.host));
         Ok(Explanation {
             path: String::from_utf8_lossy(x.request.path()).into(),
             upstream_target: String::from_utf8_lossy(&upstream_target).into(),
             candidates: self.candidates(&x),
             plugins,
-            upstream: route.and_then(|route| {
-                let upstream = self.upstreams.get(route.upstream? as usize)?;
-                let times = route.timeouts.unwrap_or(upstream.timeouts);
-                Some(PlannedUpstream {
-                    nodes: upstream.nodes.iter().map(|n| node_name(&n.endpoint.host, n.endpoint.port)).collect(),
-                    host: match &upstream.host {
-                        PassHost::Pass => format!("{} (the client's)", request.host),
-                        PassHost::Node => "the node's".to_owned(),
-                        PassHost::Rewrite(host) => String::from_utf8_lossy(host).into(),
-                    },
-                    retries: upstream.retries,
-                    timeouts_ms: (times.connect, times.send, times.read),
-                    checks: upstream.checked.as_ref().map(|checked| Arc::clone(&checked.checks)),
-                })
-            }),
+            upstream: route.and_then(|route| self.planned(route, route.upstream?, &x, &request.host)),
+            choice,
         })
+    }
+
+    /// What the last plugin that would choose among upstreams would choose.
+    fn choice(&self, route: &Route, x: &Exchange, host: &str) -> Option<PlannedChoice> {
+        let steps = self.global.steps().iter().chain(route.chain.steps());
+        let mut choosing = steps.filter(|step| step.applies(x)).map(|step| (step, step.plugin.shares(x)));
+        let (step, shares) = choosing.rfind(|(_, shares)| !shares.is_empty())?;
+        let shares = shares.iter().filter(|share| share.weight > 0).map(|share| {
+            let number = share.upstream.or(route.upstream);
+            (share.weight, number.and_then(|number| self.planned(route, number, x, host)))
+        });
+        Some(PlannedChoice { plugin: self.plugin_name(step).to_owned(), shares: shares.collect() })
+    }
+
+    fn planned(&self, route: &Route, number: u32, x: &Exchange, host: &str) -> Option<PlannedUpstream> {
+        let upstream = self.upstreams.get(number as usize)?;
+        let decided = upstream.decided(x).and_then(|at| upstream.nodes.get(usize::from(at)));
+        let times = route.timeouts.unwrap_or(upstream.timeouts);
+        Some(PlannedUpstream {
+            nodes: node_names(&upstream.nodes),
+            balancer: upstream.balancer.name(),
+            node: decided.map(|n| node_name(&n.endpoint.host, n.endpoint.port)),
+            host: match &upstream.host {
+                PassHost::Pass => format!("{host} (the client's)"),
+                PassHost::Node => "the node's".to_owned(),
+                PassHost::Rewrite(host) => String::from_utf8_lossy(host).into(),
+            },
+            retries: upstream.retries,
+            timeouts_ms: (times.connect, times.send, times.read),
+            checks: upstream.checked.as_ref().map(|checked| Arc::clone(&checked.checks)),
+        })
+    }
+
+    fn plugin_name(&self, step: &Step) -> &'static str {
+        self.definitions.0.get(usize::from(step.kind)).map_or("", |d| d.name())
     }
 
     fn candidates(&self, x: &Exchange) -> Vec<Candidate> {
@@ -183,7 +221,7 @@ impl Snapshot {
             .steps()
             .iter()
             .map(|step| PlannedPlugin {
-                name: self.definitions.0.get(usize::from(step.kind)).map_or("", |d| d.name()).to_owned(),
+                name: self.plugin_name(step).to_owned(),
                 global,
                 priority: step.priority,
                 phases: step.phases.names(),
@@ -193,10 +231,27 @@ impl Snapshot {
     }
 }
 
+fn node_names(nodes: &[Node]) -> Vec<String> {
+    let differs = |of: fn(&Node) -> i64| nodes.windows(2).any(|pair| pair.iter().map(of).is_sorted_by(|a, b| a != b));
+    let (weights, priorities) = (differs(|n| n.weight.into()), differs(|n| n.priority));
+    let name = |node: &Node| {
+        let mut name = node_name(&node.endpoint.host, node.endpoint.port);
+        if weights {
+            name.push_str(&format!(" weight {}", node.weight));
+        }
+        if priorities {
+            name.push_str(&format!(" priority {}", node.priority));
+        }
+        name
+    };
+    nodes.iter().map(name).collect()
+}
+
 fn node_name(host: &NodeHost, port: u16) -> String {
     match host {
         NodeHost::Ip(ip) => std::net::SocketAddr::new(*ip, port).to_string(),
         NodeHost::Name(name) if NodeHost::is_service_name(name) => name.clone(),
         NodeHost::Name(name) => format!("{name}:{port}"),
+        NodeHost::Unix(_) => host.to_string(),
     }
 }

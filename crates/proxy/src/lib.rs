@@ -15,6 +15,7 @@ mod phases;
 mod real_ip;
 mod relay;
 mod snapshot;
+mod spread;
 #[allow(unsafe_code, reason = "the one place: registering descriptors with the reactor")]
 mod sys;
 mod timer;
@@ -24,7 +25,7 @@ mod worker;
 
 pub use clock::now_us;
 pub use compile::{Catalog, Compiled, Compiler, Definitions};
-pub use explain::{Candidate, ExplainRequest, Explanation, PlannedPlugin, PlannedUpstream};
+pub use explain::{Candidate, ExplainRequest, Explanation, PlannedChoice, PlannedPlugin, PlannedUpstream};
 pub use listener::ListenSocket;
 pub use snapshot::Snapshot;
 pub use upstream::health::Counters;
@@ -43,8 +44,9 @@ use weir_config::settings::{ListenAddr, Workers};
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
 
-use listener::{HTTP, HTTPS, Listeners, Wanted};
+use listener::{HTTP, HTTPS, Listeners, SocketFile, Wanted};
 use options::Options;
+use spread::Spread;
 use worker::{Drain, Shared, Start};
 
 /// An address that traffic is accepted at.
@@ -54,12 +56,15 @@ pub struct Bound {
     pub address: ListenAddr,
     /// Whether it speaks TLS.
     pub tls: bool,
+    /// Whether connections begin with a PROXY header.
+    pub proxy_protocol: bool,
 }
 
 /// The running workers.
 #[derive(Debug)]
 pub struct DataPlane {
-    addresses: Vec<Bound>,
+    addresses: Arc<[Bound]>,
+    files: Vec<SocketFile>,
     workers: Vec<Running>,
     snapshots: watch::Sender<Option<Arc<Snapshot>>>,
     drain: watch::Sender<Drain>,
@@ -75,6 +80,8 @@ struct Running {
     thread: JoinHandle<io::Result<()>>,
     /// The revision it serves with; 0: none yet.
     revision: Arc<AtomicU64>,
+    /// When it was last seen to work, in microseconds of [`now_us`].
+    beat: Arc<AtomicU64>,
 }
 
 impl DataPlane {
@@ -96,20 +103,27 @@ impl DataPlane {
         let listen = &settings.listen;
         let plain = listen.http.iter().map(|listener| Wanted { setting: HTTP, listener, tls: false });
         let secure = listen.https.iter().map(|listener| Wanted { setting: HTTPS, listener, tls: true });
-        let Listeners { addresses, by_worker, sockets } = listener::bind_all(plain.chain(secure), count, inherited)?;
+        let listeners = Listeners::bind(plain.chain(secure), count, inherited)?;
+        let Listeners { addresses, by_worker, sockets, files } = listeners;
+        let addresses: Arc<[Bound]> = addresses.into();
         let options = Arc::new(Options::new(settings));
         let (snapshots, _) = watch::channel(None);
         let (drain, _) = watch::channel(Drain::No);
-        let shared = Arc::new(Shared::default());
+        let (spread, arrivals) = Spread::new(count);
+        let shared = Arc::new(Shared::new(spread));
         let mut workers = Vec::with_capacity(count);
-        for (number, listeners) in by_worker.into_iter().enumerate() {
-            let revision = Arc::new(AtomicU64::new(0));
+        for (number, (listeners, arrivals)) in by_worker.into_iter().zip(arrivals).enumerate() {
+            let (revision, beat) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(now_us())));
             let start = Start {
+                number,
                 options: Arc::clone(&options),
                 listeners,
+                arrivals,
+                entrances: Arc::clone(&addresses),
                 snapshots: snapshots.subscribe(),
                 drain: drain.subscribe(),
                 revision: Arc::clone(&revision),
+                beat: Arc::clone(&beat),
                 recorder: metrics.recorder(),
                 access_log: access_log.map(|log| log.writer()),
                 shared: Arc::clone(&shared),
@@ -117,9 +131,9 @@ impl DataPlane {
             let thread = std::thread::Builder::new()
                 .name(format!("weir-worker-{number}"))
                 .spawn(move || worker::run(start).inspect_err(|error| tracing::error!(%error, "worker ended")))?;
-            workers.push(Running { thread, revision });
+            workers.push(Running { thread, revision, beat });
         }
-        Ok(Self { addresses, workers, snapshots, drain, shared, sockets, retired: Vec::new() })
+        Ok(Self { addresses, files, workers, snapshots, drain, shared, sockets, retired: Vec::new() })
     }
 
     /// The bound addresses, in the order of the settings, those with TLS last.
@@ -155,6 +169,21 @@ impl DataPlane {
         self.workers.iter().position(idle).map_or(Ok(()), Err)
     }
 
+    /// Whether all workers have moved within this time; those that have ended after a drain count as well. A worker
+    /// moves every 50 ms unless something holds it up.
+    ///
+    /// # Errors
+    /// The number of a worker that has not.
+    pub fn moves(&self, within: Duration) -> Result<(), usize> {
+        let since = now_us().saturating_sub(within.as_micros() as u64);
+        let drains = *self.drain.borrow() != Drain::No;
+        let stuck = |w: &Running| match w.thread.is_finished() {
+            true => !drains,
+            false => w.beat.load(Ordering::Relaxed) < since,
+        };
+        self.workers.iter().position(stuck).map_or(Ok(()), Err)
+    }
+
     /// Whether all workers serve with this revision or a later one.
     #[must_use]
     pub fn serves(&self, revision: u64) -> bool {
@@ -184,7 +213,12 @@ impl DataPlane {
     }
 
     /// Accepts what waits in the queues and nothing after that. Every request from now on is its connection's last.
-    pub fn stop_accepting(&mut self) {
+    /// Files of Unix sockets are removed, unless another process has taken the sockets over.
+    pub fn stop_accepting(&mut self, handed_over: bool) {
+        if !handed_over {
+            // Who comes now learns that nobody listens, rather than waiting in a queue that nobody looks at.
+            self.files.drain(..).for_each(|file| file.remove());
+        }
         self.sockets.clear();
         self.drain.send_replace(Drain::KeepIdle);
     }
@@ -209,6 +243,8 @@ impl DataPlane {
         while !self.has_ended() {
             tokio::time::sleep(LOOK).await;
         }
+        // Those that the other process had no use for.
+        self.files.iter().for_each(SocketFile::remove_if_dead);
         cut
     }
 

@@ -208,12 +208,14 @@ pub(crate) fn before_upstream(x: &mut Exchange, snapshot: &Snapshot) -> Result<(
 pub(crate) fn on_response(x: &mut Exchange, snapshot: &Snapshot) -> Result<(), Failure> {
     let Exchange { early_fields, response, .. } = &mut *x;
     response.head.fields.take_over(response.buffer.bytes(), early_fields);
-    each(Phase::Response, x, snapshot, |step, x| step.plugin.response(&mut ResponseCx(x)))
+    each(Phase::Response, x, snapshot, |step, x| step.plugin.response(&mut ResponseCx(x)))?;
+    each(Phase::Encode, x, snapshot, |step, x| step.plugin.encode(&mut ResponseCx(x)))
 }
 
-/// A piece of the response body.
+/// A piece of the response body; its content coding comes last.
 pub(crate) fn on_body(x: &mut Exchange, snapshot: &Snapshot, chunk: &mut Vec<u8>, last: bool) -> Result<(), Failure> {
-    each(Phase::Body, x, snapshot, |step, x| step.plugin.body(&mut BodyCx(x), chunk, last))
+    each(Phase::Body, x, snapshot, |step, x| step.plugin.body(&mut BodyCx(x), chunk, last))?;
+    x.response.encode(chunk, last)
 }
 
 /// Whether anything looks at an exchange after its end.

@@ -240,6 +240,12 @@ impl Pump {
         Ok(!stage.is_empty() || self.ready < self.pos)
     }
 
+    /// The bytes of the buffer from the body's begin to `at` were dropped by another pump, which is not ahead.
+    pub(crate) fn skip(&mut self, at: usize) {
+        self.pos = self.pos.saturating_sub(at.saturating_sub(self.base)).max(self.base);
+        self.ready = self.pos;
+    }
+
     /// Makes room in the buffer by dropping what has been written; call when everything is.
     pub(crate) fn make_room(&mut self, buffer: &mut Buffer) {
         if self.pos > self.base {

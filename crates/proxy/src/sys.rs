@@ -1,4 +1,4 @@
-//! Sockets of the data plane: TCP on tokio's reactor, read and written with the bare system calls.
+//! Sockets of the data plane: TCP and Unix sockets on tokio's reactor, read and written with the bare system calls.
 //!
 //! tokio's own stream goes through libc, whose cancellation points cost a tenth of our user time, and asks the kernel
 //! once more after a short read unless it is used in one certain way. Here a read that does not fill its buffer, or a
@@ -6,33 +6,44 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
-use socket2::{Domain, Protocol, Socket as RawSocket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket as RawSocket, Type};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A connected TCP socket.
+/// A connected socket.
 #[derive(Debug)]
 pub(crate) struct Socket {
     fd: AsyncFd<OwnedFd>,
 }
 
-/// A listening TCP socket.
+/// A listening socket.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    fd: AsyncFd<TcpListener>,
+    fd: AsyncFd<OwnedFd>,
+}
+
+/// A connection that was accepted; no worker's reactor knows of it yet.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    fd: OwnedFd,
+    /// `None` on a Unix socket.
+    pub(crate) peer: Option<SocketAddr>,
 }
 
 impl Socket {
-    fn new(socket: RawSocket) -> io::Result<Self> {
+    fn tcp(fd: OwnedFd) -> io::Result<Self> {
         // Without it a small message may wait for an acknowledgement; failing to set it costs only that.
-        let _ = socket.set_tcp_nodelay(true);
-        let fd = OwnedFd::from(socket);
+        let _ = rustix::net::sockopt::set_tcp_nodelay(&fd, true);
+        Self::register(fd)
+    }
+
+    fn register(fd: OwnedFd) -> io::Result<Self> {
         // SAFETY: an `OwnedFd` names the same open descriptor until it is dropped.
         Ok(Self { fd: unsafe { AsyncFd::register(fd)? } })
     }
@@ -49,7 +60,7 @@ impl Socket {
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
             Err(error) => return Err(error),
         }
-        Self::new(socket)
+        Self::tcp(socket.into())
     }
 
     /// Ready when the socket is connected, or cannot be.
@@ -58,10 +69,16 @@ impl Socket {
         Poll::Ready(rustix::net::sockopt::socket_error(&self.fd)?.map_err(io::Error::from))
     }
 
-    /// The local address.
-    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        let addr = rustix::net::getsockname(&self.fd)?;
-        SocketAddr::try_from(addr).map_err(io::Error::from)
+    /// Connects to a Unix socket, which is done at once or not at all: a listener whose queue is full refuses.
+    pub(crate) fn connect_unix(path: &str) -> io::Result<Self> {
+        let socket = RawSocket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
+        socket.connect(&SockAddr::unix(path)?)?;
+        Self::register(socket.into())
+    }
+
+    /// Takes over what a listener has accepted.
+    pub(crate) fn accepted(accepted: Accepted) -> io::Result<Self> {
+        if accepted.peer.is_some() { Self::tcp(accepted.fd) } else { Self::register(accepted.fd) }
     }
 
     /// Ready when there may be something to read.
@@ -84,6 +101,45 @@ impl Socket {
             Poll::Ready(_) => Poll::Ready(()),
             Poll::Pending => Poll::Pending,
         }
+    }
+
+    /// Shows what has arrived, without taking it, to `look`, and again when there is more, until that says something. It
+    /// is told as well whether there will be no more.
+    pub(crate) fn poll_peek<T>(
+        &self,
+        cx: &mut Context<'_>,
+        room: &mut [u8],
+        mut look: impl FnMut(&[u8], bool) -> Option<T>,
+    ) -> Poll<io::Result<T>> {
+        loop {
+            let mut guard = ready!(self.fd.poll_read_ready(cx))?;
+            match rustix::net::recv(&self.fd, &mut *room, RecvFlags::PEEK) {
+                Ok((n, _)) => {
+                    let ended = n == 0 || guard.ready().is_read_closed();
+                    match look(room.get(..n).unwrap_or_default(), ended) {
+                        Some(said) => return Poll::Ready(Ok(said)),
+                        None if ended => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                        None => guard.clear_ready(),
+                    }
+                }
+                Err(rustix::io::Errno::WOULDBLOCK) => guard.clear_ready(),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
+    }
+
+    /// Takes bytes that were shown: as many as there is room for.
+    pub(crate) fn take_peeked(&self, mut room: &mut [u8]) -> io::Result<()> {
+        while !room.is_empty() {
+            match rustix::net::recv(&self.fd, &mut *room, RecvFlags::empty()) {
+                Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok((n, _)) => room = room.get_mut(n..).unwrap_or_default(),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 
     /// Whether nothing has arrived: neither bytes nor the end. Usually this costs no system call, because the reactor
@@ -156,18 +212,14 @@ impl AsyncWrite for Socket {
 }
 
 impl Listener {
-    /// Takes over a non-blocking listener.
-    pub(crate) fn new(listener: TcpListener) -> io::Result<Self> {
-        // SAFETY: a `TcpListener` owns one descriptor and names it until it is dropped.
-        Ok(Self { fd: unsafe { AsyncFd::register(listener)? } })
-    }
-
-    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.fd.get_ref().local_addr()
+    /// Takes over a listener that does not block.
+    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
+        // SAFETY: an `OwnedFd` names the same open descriptor until it is dropped.
+        Ok(Self { fd: unsafe { AsyncFd::register(fd)? } })
     }
 
     /// The next connection.
-    pub(crate) async fn accept(&self) -> io::Result<(Socket, SocketAddr)> {
+    pub(crate) async fn accept(&self) -> io::Result<Accepted> {
         poll_fn(|cx| {
             loop {
                 let mut guard = ready!(self.fd.poll_read_ready(cx))?;
@@ -181,17 +233,30 @@ impl Listener {
     }
 
     /// A connection that waits in the queue; [`io::ErrorKind::WouldBlock`] when none does.
-    pub(crate) fn accept_now(&self) -> io::Result<(Socket, SocketAddr)> {
+    pub(crate) fn accept_now(&self) -> io::Result<Accepted> {
         loop {
             let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
-            match rustix::net::acceptfrom_with(self.fd.get_ref(), flags) {
-                Ok((fd, Some(peer))) => {
-                    let peer = SocketAddr::try_from(peer).map_err(io::Error::from)?;
-                    return Socket::new(fd.into()).map(|socket| (socket, peer));
+            match rustix::net::acceptfrom_with(&self.fd, flags) {
+                Ok((fd, peer)) => {
+                    // A Unix client has a path, a name or nothing: none of it says who it is.
+                    return Ok(Accepted { fd, peer: peer.and_then(|peer| SocketAddr::try_from(peer).ok()) });
                 }
-                Ok((_, None)) | Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+}
+
+impl Accepted {
+    /// One that was accepted elsewhere.
+    #[cfg(test)]
+    pub(crate) fn new(fd: OwnedFd, peer: Option<SocketAddr>) -> Self {
+        Self { fd, peer }
+    }
+
+    /// The local address; an error for a Unix socket.
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        SocketAddr::try_from(rustix::net::getsockname(&self.fd)?).map_err(io::Error::from)
     }
 }

@@ -1,9 +1,11 @@
 //! Upstreams as the path of a request needs them.
 
 pub(crate) mod addresses;
+pub(crate) mod aside;
 pub(crate) mod balance;
 pub(crate) mod endpoint;
 pub(crate) mod health;
+pub(crate) mod load;
 mod lookup;
 pub(crate) mod pool;
 pub(crate) mod resolve;
@@ -12,7 +14,9 @@ pub(crate) mod stream;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use balance::RoundRobin;
+use weir_config::ProxyHeader;
+
+use balance::Balancer;
 use endpoint::{Choice, Endpoint};
 use health::{Health, Seen};
 use pool::Keepalive;
@@ -23,13 +27,15 @@ use weir_plugin::{Failure, Side};
 #[derive(Debug)]
 pub(crate) struct Upstream {
     pub(crate) nodes: Box<[Node]>,
-    pub(crate) balancer: RoundRobin,
+    pub(crate) balancer: Balancer,
     /// Further tries after the first.
     pub(crate) retries: u32,
     /// Milliseconds after which no further try is made; `u64::MAX`: no limit.
     pub(crate) retry_ms: u64,
     pub(crate) timeouts: Timeouts,
     pub(crate) keepalive: Keepalive,
+    /// The PROXY header that connections to its nodes begin with.
+    pub(crate) proxy_protocol: Option<ProxyHeader>,
     pub(crate) host: PassHost,
     /// Whether its nodes are checked, and how; each node has its [`Health`] then.
     pub(crate) checked: Option<Checked>,
@@ -38,7 +44,7 @@ pub(crate) struct Upstream {
 /// An upstream with health checks: where it is written, and what it says.
 #[derive(Debug)]
 pub(crate) struct Checked {
-    /// `upstreams`, `routes` or `services`.
+    /// `upstreams`, `routes`, `services` or `plugins`.
     pub(crate) kind: &'static str,
     pub(crate) id: Arc<str>,
     pub(crate) checks: Arc<Checks>,
@@ -50,23 +56,22 @@ pub(crate) struct Node {
     pub(crate) endpoint: Arc<Endpoint>,
     /// Its name for `pass_host: node`, with the port where that is not the scheme's.
     pub(crate) host: Box<[u8]>,
+    /// Its share of the requests; 0: none.
+    pub(crate) weight: u32,
+    /// For people; balancers have their groups.
+    pub(crate) priority: i64,
     /// Where its upstream has health checks.
     pub(crate) health: Option<Arc<Health>>,
-}
-
-impl Upstream {
-    /// The node for the next try: one that is available and not among `tried`. Where none at all is available, that is
-    /// ignored.
-    pub(crate) fn pick(&self, tried: &[u16]) -> Option<u16> {
-        let none = !self.nodes.iter().any(Node::is_available);
-        let available = |node: u16| none || self.nodes.get(usize::from(node)).is_some_and(Node::is_available);
-        self.balancer.pick(tried, available)
-    }
 }
 
 impl Node {
     /// Whether a balancer may choose it.
     pub(crate) fn is_available(&self) -> bool {
+        !self.endpoint.aside.is_set() && self.is_healthy()
+    }
+
+    /// Whether health checks, where there are some, have not found otherwise.
+    pub(crate) fn is_healthy(&self) -> bool {
         self.health.as_ref().is_none_or(|health| health.is_up())
     }
 

@@ -1,7 +1,6 @@
 //! A worker: one thread, one runtime, its own listeners, and everything its connections share.
 
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,12 +13,15 @@ use weir_telemetry::access_log::LogWriter;
 use weir_telemetry::metrics::{ClientError, ConnectionState, Recorder};
 use weir_wire::date::DateLine;
 
-use crate::clock::Clock;
+use crate::Bound;
+use crate::clock::{Clock, now_us};
 use crate::conn;
+use crate::conn::proxy_protocol::{self, Refused};
 use crate::listener::Listening;
 use crate::options::Options;
 use crate::snapshot::{Local, Snapshot};
-use crate::sys::{Listener, Socket};
+use crate::spread::{Arrivals, Handed, Spread};
+use crate::sys::{Accepted, Listener, Socket};
 use crate::timer::{TICK_MS, Timers};
 use crate::tls::{self, Turns};
 use crate::upstream::pool::Pools;
@@ -43,21 +45,42 @@ pub(crate) struct Worker {
     pub(crate) recorder: Recorder,
     pub(crate) access_log: Option<LogWriter>,
     pub(crate) date: RefCell<DateLine>,
+    /// A configuration without plugins, for copies of requests.
+    pub(crate) bare: Rc<Local>,
+    /// Copies of requests under way.
+    pub(crate) copies: Cell<u32>,
     current: RefCell<Option<Rc<Local>>>,
     #[allow(clippy::vec_box, reason = "an exchange is large and changes hands with every request")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
     drain: Cell<Drain>,
+    entrances: Arc<[Bound]>,
+    number: usize,
+    /// Connections accepted since the last tick.
+    fresh: Cell<usize>,
     shared: Arc<Shared>,
 }
 
 /// What all workers share; none of it is written to by a request.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Shared {
     /// Open client connections.
     pub(crate) connections: AtomicUsize,
     /// Serial number of the last accepted connection.
     pub(crate) accepted: AtomicU64,
     pub(crate) stop: AtomicBool,
+    /// Which worker a connection goes to.
+    spread: Spread,
+}
+
+impl Shared {
+    pub(crate) fn new(spread: Spread) -> Self {
+        Self {
+            connections: AtomicUsize::default(),
+            accepted: AtomicU64::default(),
+            stop: AtomicBool::default(),
+            spread,
+        }
+    }
 }
 
 /// How far a worker is on its way to its end.
@@ -73,12 +96,20 @@ pub(crate) enum Drain {
 
 /// What a worker is started with.
 pub(crate) struct Start {
+    /// The number of the worker.
+    pub(crate) number: usize,
     pub(crate) options: Arc<Options>,
     pub(crate) listeners: Vec<Listening>,
+    /// Connections that other workers hand over.
+    pub(crate) arrivals: Arrivals,
+    /// What holds at the listeners, by the numbers that those have.
+    pub(crate) entrances: Arc<[Bound]>,
     pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
     pub(crate) drain: watch::Receiver<Drain>,
     /// Set to the revision that the worker serves with.
     pub(crate) revision: Arc<AtomicU64>,
+    /// Set to the time, over and over.
+    pub(crate) beat: Arc<AtomicU64>,
     pub(crate) recorder: Recorder,
     pub(crate) access_log: Option<LogWriter>,
     pub(crate) shared: Arc<Shared>,
@@ -105,25 +136,29 @@ async fn serve(start: Start) -> std::io::Result<()> {
         recorder: start.recorder,
         access_log: start.access_log,
         date: RefCell::default(),
+        bare: Local::new(Arc::default()),
+        copies: Cell::new(0),
         current: RefCell::default(),
         exchanges: RefCell::default(),
         drain: Cell::new(Drain::No),
+        entrances: start.entrances,
+        number: start.number,
+        fresh: Cell::new(0),
         shared: start.shared,
     });
-    tokio::task::spawn_local(tick(Rc::clone(&worker)));
+    tokio::task::spawn_local(tick(Rc::clone(&worker), start.beat));
 
     // Nothing is accepted before there is a configuration to serve with.
     let mut snapshots = start.snapshots;
     let first = snapshots.wait_for(Option::is_some).await.map_err(std::io::Error::other)?.clone();
     worker.take_snapshot(first, &start.revision);
     let mut accepting = Vec::new();
-    for listener in start.listeners {
-        let tls = listener.tls;
-        let listener = Listener::new(listener.socket)?;
-        accepting.push(tokio::task::spawn_local(accept(listener, tls, Rc::clone(&worker), start.drain.clone())));
+    for Listening { socket, entrance } in start.listeners {
+        let listener = Listener::new(socket)?;
+        accepting.push(tokio::task::spawn_local(accept(listener, entrance, Rc::clone(&worker), start.drain.clone())));
     }
 
-    let mut drain = start.drain;
+    let (mut drain, mut arrivals) = (start.drain, start.arrivals);
     loop {
         tokio::select! {
             changed = snapshots.changed() => match changed {
@@ -133,6 +168,7 @@ async fn serve(start: Start) -> std::io::Result<()> {
                 }
                 Err(_) => break,
             },
+            Some(handed) = arrivals.recv() => take_over(handed, &worker),
             _ = drain.wait_for(|drain| *drain != Drain::No) => break,
         }
     }
@@ -142,29 +178,52 @@ async fn serve(start: Start) -> std::io::Result<()> {
         let _ = task.await;
     }
     let mut kept_idle = true;
-    while worker.shared.connections.load(Ordering::Relaxed) > 0 && !worker.shared.stop.load(Ordering::Relaxed) {
+    // Copies for mirrors are not waited for: a mirror that hangs must not hold up the end.
+    //
+    // Another worker that has not learnt of the drain yet may still hand a connection over; it is counted by then, or
+    // else finds this end closed and keeps it.
+    while worker.has_connections() || close(&mut arrivals, &worker).await {
+        if worker.shared.stop.load(Ordering::Relaxed) {
+            break;
+        }
         let closes = *drain.borrow() == Drain::CloseIdle || drain.has_changed().is_err();
         if kept_idle && closes {
             kept_idle = false;
             worker.drain.set(Drain::CloseIdle);
             worker.timers.wake_all();
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::select! {
+            () = tokio::time::sleep(PAUSE) => {}
+            Some(handed) = arrivals.recv() => take_over(handed, &worker),
+        }
     }
     worker.pools.clear(&worker.recorder);
     Ok(())
 }
 
+/// Lets nothing more be handed over, and takes what was; whether there was anything.
+async fn close(arrivals: &mut Arrivals, worker: &Rc<Worker>) -> bool {
+    arrivals.close();
+    let mut any = false;
+    while let Some(handed) = arrivals.recv().await {
+        any = true;
+        take_over(handed, worker);
+    }
+    any
+}
+
 /// Moves the worker's slow clocks on.
-async fn tick(worker: Rc<Worker>) {
+async fn tick(worker: Rc<Worker>, beat: Arc<AtomicU64>) {
     let mut interval = tokio::time::interval(Duration::from_millis(TICK_MS));
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     let mut ticks = 0u64;
     loop {
         interval.tick().await;
         worker.clock.adjust();
+        beat.store(now_us(), Ordering::Relaxed);
         let now = worker.clock.now() / 1000;
         worker.timers.advance(now);
+        worker.fresh.set(0);
         ticks += 1;
         if ticks.is_multiple_of(1000 / TICK_MS) {
             worker.pools.sweep(now, &worker.recorder);
@@ -174,8 +233,7 @@ async fn tick(worker: Rc<Worker>) {
 
 /// Accepts connections until the drain begins, and then those that are in the queue: closing the listener would reset
 /// them.
-async fn accept(listener: Listener, tls: bool, worker: Rc<Worker>, mut drain: watch::Receiver<Drain>) {
-    let Ok(local) = listener.local_addr() else { return };
+async fn accept(listener: Listener, entrance: usize, worker: Rc<Worker>, mut drain: watch::Receiver<Drain>) {
     let mut warned = false;
     let mut drained = pin!(drain.wait_for(|drain| *drain != Drain::No));
     // Under a load of new connections the first branch is always ready.
@@ -190,12 +248,8 @@ async fn accept(listener: Listener, tls: bool, worker: Rc<Worker>, mut drain: wa
             accepted = listener.accept() => accepted,
             _ = &mut drained => break,
         };
-        match accepted {
-            Ok((stream, peer)) => {
-                warned = false;
-                let client = client(&stream, peer, local, tls, &worker);
-                open(stream, client, &worker);
-            }
+        match accepted.and_then(|accepted| place(Handed { accepted, entrance }, &worker)) {
+            Ok(()) => warned = false,
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
                 // Out of descriptors or memory: waiting for a connection to close, without spinning.
@@ -208,14 +262,34 @@ async fn accept(listener: Listener, tls: bool, worker: Rc<Worker>, mut drain: wa
         }
     }
     for _ in 0..LAST_ACCEPTS {
-        match listener.accept_now() {
-            Ok((stream, peer)) if !worker.is_full() => {
-                let client = client(&stream, peer, local, tls, &worker);
-                open(stream, client, &worker);
-            }
-            Err(error) if is_of_one_connection(&error) => {}
-            _ => break,
+        if worker.is_full() {
+            break;
         }
+        match listener.accept_now().and_then(|accepted| place(Handed { accepted, entrance }, &worker)) {
+            Ok(()) => {}
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(_) => break,
+        }
+    }
+}
+
+/// The client of a connection that was accepted.
+fn client(accepted: &Accepted, entrance: &Bound, number: u64) -> Client {
+    let (Some(peer), Some(local)) = (accepted.peer, entrance.address.tcp()) else {
+        return Client { https: entrance.tls, ..Client::unix(number) };
+    };
+    let addr = peer.ip().to_canonical();
+    Client {
+        addr,
+        addr_text: AddrText::new(addr),
+        port: peer.port(),
+        peer: addr,
+        sender: addr,
+        // The listener may be bound to all addresses; which one this came in at is asked when needed.
+        local: if local.ip().is_unspecified() { accepted.local_addr().unwrap_or(local) } else { local },
+        https: entrance.tls,
+        connection: number,
+        requests: 0,
     }
 }
 
@@ -228,8 +302,17 @@ fn is_of_one_connection(error: &std::io::Error) -> bool {
 /// Counts a connection while it is open, also when its task panics.
 struct Open(Rc<Worker>);
 
+impl Open {
+    /// For a connection that [`place`] has counted.
+    fn new(worker: &Rc<Worker>) -> Self {
+        worker.recorder.connection_opened(ConnectionState::Waiting);
+        Self(Rc::clone(worker))
+    }
+}
+
 impl Drop for Open {
     fn drop(&mut self) {
+        self.0.shared.spread.closed(self.0.number);
         self.0.shared.connections.fetch_sub(1, Ordering::Relaxed);
         self.0.recorder.connection_closed(ConnectionState::Waiting);
         if std::thread::panicking() {
@@ -238,46 +321,73 @@ impl Drop for Open {
     }
 }
 
-/// Who has connected, and where.
-fn client(stream: &Socket, peer: SocketAddr, listener: SocketAddr, https: bool, worker: &Worker) -> Client {
-    let ip = peer.ip().to_canonical();
-    Client {
-        addr: ip,
-        addr_text: AddrText::new(ip),
-        port: peer.port(),
-        peer: ip,
-        // The listener may be bound to all addresses; which one this came in at is asked when needed.
-        local: if listener.ip().is_unspecified() { stream.local_addr().unwrap_or(listener) } else { listener },
-        https,
-        connection: worker.shared.accepted.fetch_add(1, Ordering::Relaxed) + 1,
-        requests: 0,
+/// Counts a connection that was accepted, and opens it here or leaves it to a worker that has fewer.
+fn place(handed: Handed, worker: &Rc<Worker>) -> std::io::Result<()> {
+    worker.shared.connections.fetch_add(1, Ordering::Relaxed);
+    worker.recorder.connection_accepted();
+    let fresh = worker.fresh.get() + 1;
+    worker.fresh.set(fresh);
+    let spread = &worker.shared.spread;
+    let own = if worker.is_draining() {
+        spread.keep(worker.number);
+        Some(handed)
+    } else {
+        spread.place(worker.number, fresh, handed)
+    };
+    own.map_or(Ok(()), |handed| open(handed, worker))
+}
+
+/// Opens what another worker has accepted.
+fn take_over(handed: Handed, worker: &Rc<Worker>) {
+    if let Err(error) = open(handed, worker) {
+        tracing::error!(%error, "cannot take a connection over; it is closed");
     }
 }
 
-fn open(stream: Socket, client: Client, worker: &Rc<Worker>) {
-    worker.shared.connections.fetch_add(1, Ordering::Relaxed);
-    worker.recorder.connection_accepted();
-    worker.recorder.connection_opened(ConnectionState::Waiting);
-    let guard = Open(Rc::clone(worker));
+fn open(Handed { accepted, entrance }: Handed, worker: &Rc<Worker>) -> std::io::Result<()> {
+    let guard = Open::new(worker);
+    let Some(entrance) = worker.entrances.get(entrance) else { return Ok(()) };
+    let number = worker.shared.accepted.fetch_add(1, Ordering::Relaxed) + 1;
+    let client = client(&accepted, entrance, number);
+    let stream = Socket::accepted(accepted)?;
     let worker = Rc::clone(worker);
-    // Two kinds of tasks, so that an idle connection without TLS has no room for a handshake.
-    if client.https {
+    // Kinds of tasks, so that an idle connection has no room for a handshake, or for a header that it does not begin
+    // with.
+    if entrance.proxy_protocol {
         tokio::task::spawn_local(async move {
             let _open = guard;
-            // In a box that is gone once the connection stands: a handshake needs more room than an idle connection.
-            match Box::pin(tls::accept(stream, &worker)).await {
-                Ok(stream) => conn::h1::serve(stream, client, worker).await,
-                Err(error) => {
-                    worker.recorder.client_error(ClientError::TlsHandshake);
-                    tracing::info!(client = %client.peer, %error, "TLS handshake failed");
+            match Box::pin(proxy_protocol::receive(&stream, client, &worker)).await {
+                Ok(client) if client.https => Box::pin(serve_tls(stream, client, worker)).await,
+                Ok(client) => conn::h1::serve(stream, client, worker).await,
+                Err(Refused::Nothing) => {}
+                Err(refused) => {
+                    worker.recorder.client_error(ClientError::ProxyHeader);
+                    tracing::info!(client = %client.addr_text, reason = %refused, "connection refused");
                 }
             }
+        });
+    } else if client.https {
+        tokio::task::spawn_local(async move {
+            let _open = guard;
+            serve_tls(stream, client, worker).await;
         });
     } else {
         tokio::task::spawn_local(async move {
             let _open = guard;
             conn::h1::serve(stream, client, worker).await;
         });
+    }
+    Ok(())
+}
+
+async fn serve_tls(stream: Socket, client: Client, worker: Rc<Worker>) {
+    // In a box that is gone once the connection stands: a handshake needs more room than an idle connection.
+    match Box::pin(tls::accept(stream, &worker)).await {
+        Ok(stream) => conn::h1::serve(stream, client, worker).await,
+        Err(error) => {
+            worker.recorder.client_error(ClientError::TlsHandshake);
+            tracing::info!(client = %client.addr_text, %error, "TLS handshake failed");
+        }
     }
 }
 
@@ -303,6 +413,11 @@ impl Worker {
     /// Whether connections that wait for a request are to be closed.
     pub(crate) fn closes_idle(&self) -> bool {
         self.drain.get() == Drain::CloseIdle
+    }
+
+    /// Whether there are connections, of this worker or another.
+    fn has_connections(&self) -> bool {
+        self.shared.connections.load(Ordering::Relaxed) > 0
     }
 
     /// Whether there is no room for another connection.

@@ -30,7 +30,7 @@ mod upstream;
 
 pub use exposition::Scrape;
 pub use label::{Label, Labels, LazyLabel, MAX_LABEL_BYTES};
-pub use recorder::{ClientError, ConnectionState, Recorder, UpstreamState};
+pub use recorder::{ClientError, ConnectionState, Mirrored, Recorder, UpstreamState};
 pub use series::{HttpSeries, ResponseSource, Sample};
 pub use upstream::{NodeHealth, UpstreamStatus};
 

@@ -9,8 +9,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use weir_telemetry::access_log::{AccessLog, AccessLogOptions, Format, Target};
 use weir_telemetry::metrics::{
-    ClientError, ConnectionState, HttpSeries, Label, MetricTypes, Metrics, MetricsOptions, Recorder, ResponseSource,
-    Sample, UpstreamState,
+    ClientError, ConnectionState, HttpSeries, Label, MetricTypes, Metrics, MetricsOptions, Mirrored, NodeHealth,
+    Recorder, ResponseSource, Sample, UpstreamState, UpstreamStatus,
 };
 
 const MODEL: &str = r#"request_type="traditional_http",request_llm_model="",llm_model="""#;
@@ -195,6 +195,26 @@ fn plain_counters_and_gauges_sum_over_workers() {
                 ("weir_client_errors_total{reason=\"bad_request\"}", 0.0),
             ],
         ),
+        (
+            |_, a, b| {
+                a.node_set_aside();
+                a.node_set_aside();
+                b.node_back();
+            },
+            &[("weir_upstream_nodes_set_aside", 1.0), ("weir_upstream_set_aside_total", 2.0)],
+        ),
+        (
+            |_, a, b| {
+                a.mirrored(Mirrored::Answered);
+                b.mirrored(Mirrored::Answered);
+                b.mirrored(Mirrored::Dropped);
+            },
+            &[
+                ("weir_mirror_requests_total{outcome=\"answered\"}", 2.0),
+                ("weir_mirror_requests_total{outcome=\"failed\"}", 0.0),
+                ("weir_mirror_requests_total{outcome=\"dropped\"}", 1.0),
+            ],
+        ),
         (|_, a, _| a.worker_panicked(), &[("weir_worker_panics_total", 1.0)]),
         (
             |m, _, _| {
@@ -292,6 +312,44 @@ fn label_values_are_escaped() {
         assert!(page.contains(&expected), "{text:?} in\n{page}");
         promtool(&page, &[]);
     }
+}
+
+#[derive(Debug)]
+struct Node(AtomicBool);
+
+impl NodeHealth for Node {
+    fn is_healthy(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn upstream_status_is_asked_for_at_each_scrape() {
+    let metrics = metrics(MetricsOptions::default());
+    assert!(!page(&metrics).contains("apisix_upstream_status"), "nothing is checked");
+    let nodes = [true, false].map(|healthy| Arc::new(Node(AtomicBool::new(healthy))));
+    let series = ["10.0.0.1:80", "[fd00::1]:8080"].into_iter().zip(&nodes).map(|(addr, node)| UpstreamStatus {
+        name: "/apisix/upstreams/u1".into(),
+        addr: addr.parse().expect("an address"),
+        health: Arc::clone(node) as Arc<dyn NodeHealth>,
+    });
+    metrics.set_upstream_status(series.collect());
+    let expected = |first: u8, second: u8| {
+        let labels = [r#"ip="10.0.0.1",port="80""#, r#"ip="fd00::1",port="8080""#];
+        [first, second]
+            .into_iter()
+            .zip(labels)
+            .map(|(value, labels)| format!(r#"apisix_upstream_status{{name="/apisix/upstreams/u1",{labels}}} {value}"#))
+            .collect::<Vec<_>>()
+    };
+    let first = page(&metrics);
+    assert_eq!(family(&first, "apisix_upstream_status"), expected(1, 0));
+    promtool(&first, &[]);
+    nodes[0].0.store(false, Ordering::Relaxed);
+    nodes[1].0.store(true, Ordering::Relaxed);
+    assert_eq!(family(&page(&metrics), "apisix_upstream_status"), expected(0, 1));
+    metrics.set_upstream_status(Vec::new());
+    assert!(!page(&metrics).contains("apisix_upstream_status"));
 }
 
 /// Runs `promtool check metrics`; `findings` are the complaints of its lint that are expected.

@@ -156,7 +156,7 @@ Each setting comes from the first of these that has it: flags, the environment (
 limits.head_size), the settings file, defaults.
 
 Signals: SIGTERM and SIGINT finish what is in flight and stop, a second one stops at once; SIGHUP reads the rules file \
-again; SIGUSR1 opens the log files again.
+again; SIGUSR1 opens the log files again; SIGUSR2 starts the program's file anew, which takes over without a lost request.
 
 Examples:
   weir run apisix.yaml

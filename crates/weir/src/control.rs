@@ -9,10 +9,8 @@
 //! ready
 //! ```
 
-use std::future::pending;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
@@ -23,6 +21,7 @@ use tokio::sync::{RwLock, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use weir_config::Settings;
+use weir_config::settings::Timeouts;
 use weir_proxy::{DataPlane, HealthChecks, Snapshot};
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
@@ -31,13 +30,13 @@ use crate::changes::Digest;
 use crate::error_log::ErrorLog;
 use crate::handover::Predecessor;
 use crate::inherited::{Inherited, Listening};
-use crate::keeper::{Keeper, Keeping, Prepared};
+use crate::keeper::{Keeper, Keeping};
 use crate::names::Names;
 use crate::reload::Reloader;
 use crate::rules::Rules;
 use crate::status_server::Draining;
 use crate::systemd::{self, NotifyState};
-use crate::upgrade::{self, Program, Successor};
+use crate::upgrade::{Program, Upgrades};
 use crate::watch::Watch;
 use crate::{metrics_server, server, status_server};
 
@@ -85,7 +84,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     let hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
     let mut tasks = JoinSet::new();
 
-    let mut listening = inherited.listening();
+    let mut listening = Listening::default();
     let listen = &settings.listen;
     let metrics_listener = server::open("listen.metrics", listen.metrics, &mut inherited, &mut listening)?;
     let status_listener = server::open("listen.status", listen.status, &mut inherited, &mut listening)?;
@@ -118,7 +117,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         let (plane, draining) = (Arc::clone(&data_plane), Arc::clone(&draining));
         tasks.spawn(status_server::run(listener, left, plane, draining, checks));
     }
-    tasks.spawn(systemd::watchdog(Arc::clone(&data_plane), Arc::clone(&draining)));
+    tasks.spawn(systemd::watchdog(Arc::clone(&data_plane)));
     announce(&addresses);
 
     let (names, requests) = Names::channel();
@@ -154,8 +153,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     };
     let reloading = tasks.spawn(reloader.run(watch, hangup));
 
-    let limit = settings.timeouts.upgrade.duration();
-    let mut upgrades = Upgrades { program, limit, listening, keeping: &keeping, under_way: None };
+    let mut upgrades = Upgrades::new(program, settings.timeouts.upgrade.duration(), listening, &keeping);
     let mut housekeeping = interval(HOUSEKEEPING);
     housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let end = loop {
@@ -175,7 +173,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         }
     };
     reloading.abort();
-    let (limit, idle) = (settings.timeouts.drain.duration(), settings.timeouts.drain_idle.duration());
+    let timeouts = &settings.timeouts;
     let logs = (access_log.as_ref(), &error_log);
     match end {
         End::Signal(name) => {
@@ -184,14 +182,13 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             tracing::info!(signal = name, "stopping: what is in flight is finished, nothing new is accepted");
             systemd::notify(&[NotifyState::Stopping, NotifyState::Status("finishing what is in flight")]);
             draining.store(true, Ordering::Relaxed);
-            drain(&data_plane, limit, STOP_IDLE, &mut signals, 1, logs).await;
+            drain(&data_plane, timeouts, false, &mut signals, logs).await;
             Ok(None)
         }
         End::HandedOver(keeper) => {
             drop(upgrades);
             leaving.send_replace(true);
-            // Whoever stops the service may send the signal to both processes.
-            drain(&data_plane, limit, idle, &mut signals, 2, logs).await;
+            drain(&data_plane, timeouts, true, &mut signals, logs).await;
             Ok(keeper)
         }
     }
@@ -202,68 +199,6 @@ enum End {
     Signal(&'static str),
     /// Another process serves.
     HandedOver(Option<Keeper>),
-}
-
-/// A new process, until it serves or has failed.
-type Starting = Pin<Box<dyn Future<Output = anyhow::Result<Successor>>>>;
-
-/// The upgrade under way, and what one needs.
-struct Upgrades<'a> {
-    program: Program,
-    limit: Duration,
-    listening: Listening,
-    keeping: &'a Keeping,
-    under_way: Option<(Starting, Prepared)>,
-}
-
-impl Upgrades<'_> {
-    /// Starts a new process, if none is starting.
-    fn begin(&mut self, data_plane: &DataPlane) {
-        if self.under_way.is_some() {
-            tracing::warn!("SIGUSR2: an upgrade is under way already; this one is refused");
-            return;
-        }
-        let prepared = self.listening.pass_on(data_plane).map_err(anyhow::Error::from).and_then(|mut inheritance| {
-            let prepared = self.keeping.prepare(&mut inheritance)?;
-            Ok((inheritance, prepared))
-        });
-        match prepared {
-            Ok((inheritance, prepared)) => {
-                tracing::info!(program = %self.program, "SIGUSR2: a new process is started to take over");
-                systemd::notify(&[NotifyState::Status("starting a new process to take over")]);
-                let starting = upgrade::start(self.program.clone(), inheritance, self.limit);
-                self.under_way = Some((Box::pin(starting), prepared));
-            }
-            Err(error) => refused(&error),
-        }
-    }
-
-    /// Waits for a new process that serves; `None` when one has failed.
-    async fn handed_over(&mut self, error_log: &Arc<ErrorLog>) -> Option<Option<Keeper>> {
-        let Some((starting, _)) = &mut self.under_way else { return pending().await };
-        let outcome = starting.await;
-        let (_, prepared) = self.under_way.take()?;
-        let successor = match outcome {
-            Ok(successor) => successor,
-            Err(error) => {
-                refused(&error);
-                return None;
-            }
-        };
-        let (process, version) = (successor.process.id(), &successor.version);
-        tracing::info!(process, version, "a new process serves; this one finishes what is in flight");
-        // It serves, whatever happens here.
-        let keeper = prepared.hand_over(&successor.process, error_log);
-        Some(keeper.unwrap_or_else(|error| {
-            tracing::error!("whoever started the gateway cannot be told of its new process: {error:#}");
-            None
-        }))
-    }
-}
-
-fn refused(error: &anyhow::Error) {
-    tracing::error!("the upgrade has failed, and this process serves on: {error:#}");
-    systemd::notify(&[NotifyState::Status("serving on after an upgrade that failed; the log tells why")]);
 }
 
 /// Signals to the control thread; the one to reload is not among them.
@@ -357,17 +292,20 @@ pub(crate) async fn reopen_logs(access_log: Option<&Arc<AccessLog>>, error_log: 
     }
 }
 
-/// Waits for the end of what is in flight; `patience` counts the signals after which it is not waited for any more.
+/// Waits for the end of what is in flight.
 async fn drain(
     data_plane: &RwLock<DataPlane>,
-    limit: Duration,
-    idle: Duration,
+    timeouts: &Timeouts,
+    handed_over: bool,
     signals: &mut Signals,
-    mut patience: u32,
     (access_log, error_log): (Option<&Arc<AccessLog>>, &Arc<ErrorLog>),
 ) {
+    let idle = if handed_over { timeouts.drain_idle.duration() } else { STOP_IDLE };
+    let limit = timeouts.drain.duration();
+    // Whoever stops the service may send the signal to both processes, so the first one is not for this one.
+    let mut patience = if handed_over { 2 } else { 1 };
     let began = Instant::now();
-    data_plane.write().await.stop_accepting();
+    data_plane.write().await.stop_accepting(handed_over);
     let mut drained = std::pin::pin!(async { data_plane.read().await.drain(limit, idle).await });
     loop {
         tokio::select! {
@@ -382,7 +320,7 @@ async fn drain(
             }
             asked = signals.next() => match asked {
                 Asked::Stop(name) => {
-                    patience = patience.saturating_sub(1);
+                    patience -= 1;
                     if patience == 0 {
                         tracing::warn!(signal = name, "stopped at once by a second signal");
                         return;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use weir_config::{CheckType, Checks, Settings};
-use weir_proxy::{Candidate, ExplainRequest, Explanation, PlannedPlugin, PlannedUpstream};
+use weir_proxy::{Candidate, ExplainRequest, Explanation, PlannedChoice, PlannedPlugin, PlannedUpstream};
 
 use crate::cli::ExplainArgs;
 use crate::failure::{Failure, print, tell_all};
@@ -93,14 +93,30 @@ fn report(request: &ExplainRequest, found: &Explanation, settings: &Settings) ->
         let _ = writeln!(out, "  the path of no route takes it (router: {})", router(settings));
     }
     plugins(&mut out, &found.plugins);
-    match &found.upstream {
-        Some(upstream) => upstream_lines(&mut out, upstream, &found.upstream_target),
-        None if found.candidates.iter().any(|candidate| candidate.chosen) => {
+    match (&found.choice, &found.upstream) {
+        (Some(choice), _) => choice_lines(&mut out, choice, &found.upstream_target),
+        (None, Some(upstream)) => upstream_lines(&mut out, upstream, "", &found.upstream_target),
+        (None, None) if found.candidates.iter().any(|candidate| candidate.chosen) => {
             line(&mut out, "upstream", "none: a plugin has to answer, else 503");
         }
-        None => {}
+        (None, None) => {}
     }
     out
+}
+
+/// The upstreams among which a plugin chooses.
+fn choice_lines(out: &mut String, choice: &PlannedChoice, target: &str) {
+    let total: u64 = choice.shares.iter().map(|(weight, _)| u64::from(*weight)).sum();
+    for (weight, upstream) in &choice.shares {
+        let share = match choice.shares.as_slice() {
+            [_] => format!(", by {}", choice.plugin),
+            _ => format!(", for {weight} of {total} requests, by {}", choice.plugin),
+        };
+        match upstream {
+            Some(upstream) => upstream_lines(out, upstream, &share, target),
+            None => line(out, "upstream", &format!("none: answered 503{share}")),
+        }
+    }
 }
 
 fn plugins(out: &mut String, plugins: &[PlannedPlugin]) {
@@ -118,9 +134,21 @@ fn plugins(out: &mut String, plugins: &[PlannedPlugin]) {
     }
 }
 
-fn upstream_lines(out: &mut String, upstream: &PlannedUpstream, target: &str) {
+fn upstream_lines(out: &mut String, upstream: &PlannedUpstream, share: &str, target: &str) {
     let nodes = if upstream.nodes.is_empty() { "no node: answered 503".to_owned() } else { upstream.nodes.join(", ") };
-    line(out, "upstream", &nodes);
+    line(out, "upstream", &format!("{nodes}{share}"));
+    match (upstream.balancer, &upstream.node) {
+        (Some(balancer), Some(node)) => {
+            let _ = writeln!(out, "  balancer  {balancer}: {node}, while it is available");
+        }
+        (Some(balancer), None) => {
+            let _ = writeln!(out, "  balancer  {balancer}");
+        }
+        (None, Some(node)) if upstream.nodes.len() > 1 => {
+            let _ = writeln!(out, "  balancer  none: {node} alone has a weight");
+        }
+        _ => {}
+    }
     let (connect, send, read) = upstream.timeouts_ms;
     let _ = writeln!(out, "  target    {target}, unless a plugin changes it");
     let _ = writeln!(out, "  Host      {}", upstream.host);

@@ -36,7 +36,8 @@ struct Counter {
     timeout_failure: u8,
 }
 
-/// The answer for a path: `/v1/healthcheck` for all, `/v1/healthcheck/{routes,services,upstreams}/ID` for one.
+/// The answer for a path: `/v1/healthcheck` for all, `/v1/healthcheck/{routes,services,upstreams,plugins}/ID` for
+/// one.
 pub(crate) fn page(path: &str, checks: &HealthChecks) -> Option<Response<Page>> {
     let rest = path.strip_prefix(PATH)?;
     let report = checks.report();
@@ -45,7 +46,7 @@ pub(crate) fn page(path: &str, checks: &HealthChecks) -> Option<Response<Page>> 
         return Some(json(StatusCode::OK, &all));
     }
     let (kind, id) = rest.strip_prefix('/')?.split_once('/')?;
-    if !matches!(kind, "routes" | "services" | "upstreams") {
+    if !matches!(kind, "routes" | "services" | "upstreams" | "plugins") {
         return Some(json(StatusCode::BAD_REQUEST, &error(&format!("invalid src type {kind}"))));
     }
     match report.into_iter().find(|upstream| upstream.kind == kind && *upstream.id == *id) {

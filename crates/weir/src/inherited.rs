@@ -1,10 +1,13 @@
 //! Sockets that were open before this process was: those of the process that it takes over from, or of systemd.
 
+use std::ffi::OsString;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 
-use weir_config::settings::Listen;
+use rustix::net::SocketAddrUnix;
+use weir_config::settings::{Listen, ListenAddr};
 use weir_proxy::{DataPlane, ListenSocket};
 
 use crate::handover::{Inheritance, Passed};
@@ -19,12 +22,10 @@ pub(crate) struct Inherited {
     sockets: Vec<Passed>,
 }
 
-/// Sockets that this process listens at beside the data plane, and what it has to pass on about all of them.
+/// Sockets that this process listens at beside those of the data plane.
 #[derive(Debug, Default)]
 pub(crate) struct Listening {
     servers: Vec<Passed>,
-    /// Settings whose sockets systemd opened.
-    activated: Vec<String>,
 }
 
 impl Inherited {
@@ -34,46 +35,47 @@ impl Inherited {
         Ok(Self { sockets })
     }
 
-    /// What is to be remembered of them.
-    pub(crate) fn listening(&self) -> Listening {
-        let activated = self.sockets.iter().filter(|passed| passed.activated);
-        Listening { servers: Vec::new(), activated: activated.map(|passed| passed.setting.clone()).collect() }
-    }
-
     /// The sockets of the data plane.
     pub(crate) fn traffic(&mut self) -> Vec<ListenSocket> {
         let traffic = self.sockets.extract_if(.., |passed| TRAFFIC.contains(&passed.setting.as_str()));
-        let socket = |Passed { setting, asked, socket, .. }| ListenSocket { setting, asked, socket: socket.into() };
+        let socket = |Passed { setting, asked, activated, socket }| ListenSocket { setting, asked, socket, activated };
         traffic.map(socket).collect()
     }
 
     /// The socket of another server: one that was opened for the same words, or else one that is bound to the address.
-    pub(crate) fn server(&mut self, setting: &str, asked: SocketAddr) -> Option<TcpListener> {
+    pub(crate) fn server(&mut self, setting: &str, asked: SocketAddr) -> Option<Passed> {
         let words = asked.to_string();
         let same = self.sockets.iter().position(|passed| passed.setting == setting && passed.asked == words);
         let bound = || self.sockets.iter().position(|passed| passed.setting == setting && is_bound_to(passed, asked));
-        Some(self.sockets.remove(same.or_else(bound)?).socket.into())
+        Some(self.sockets.remove(same.or_else(bound)?))
     }
 }
 
-fn is_bound_to(passed: &Passed, address: SocketAddr) -> bool {
-    let bound = rustix::net::getsockname(&passed.socket);
-    bound.is_ok_and(|bound| SocketAddr::try_from(bound).is_ok_and(|bound| bound == address))
+/// The address that a socket is bound to, if it is one to listen at.
+pub(crate) fn address(socket: &OwnedFd) -> Option<ListenAddr> {
+    let bound = rustix::net::getsockname(socket).ok()?;
+    if let Ok(bound) = SocketAddr::try_from(bound.clone()) {
+        return Some(ListenAddr::Tcp(bound));
+    }
+    let path = SocketAddrUnix::try_from(bound).ok()?.path_bytes()?.to_vec();
+    Some(ListenAddr::Unix(OsString::from_vec(path).into()))
+}
+
+fn is_bound_to(passed: &Passed, wanted: SocketAddr) -> bool {
+    address(&passed.socket) == Some(ListenAddr::Tcp(wanted))
 }
 
 impl Listening {
     /// Remembers the socket of a server beside the data plane.
-    pub(crate) fn add(&mut self, setting: &str, asked: SocketAddr, socket: OwnedFd) {
-        let activated = self.is_activated(setting);
+    pub(crate) fn add(&mut self, setting: &str, asked: SocketAddr, activated: bool, socket: OwnedFd) {
         self.servers.push(Passed { setting: setting.to_owned(), asked: asked.to_string(), activated, socket });
     }
 
     /// All sockets, for a process that takes them over.
     pub(crate) fn pass_on(&self, data_plane: &DataPlane) -> io::Result<Inheritance> {
         let mut sockets = Vec::new();
-        for ListenSocket { setting, asked, socket } in data_plane.sockets()? {
-            let activated = self.is_activated(&setting);
-            sockets.push(Passed { setting, asked, activated, socket: socket.into() });
+        for ListenSocket { setting, asked, socket, activated } in data_plane.sockets()? {
+            sockets.push(Passed { setting, asked, activated, socket });
         }
         for passed in &self.servers {
             let socket = passed.socket.as_fd().try_clone_to_owned()?;
@@ -81,9 +83,5 @@ impl Listening {
             sockets.push(Passed { setting, asked, activated: passed.activated, socket });
         }
         Ok(Inheritance { sockets, keeper: None })
-    }
-
-    fn is_activated(&self, setting: &str) -> bool {
-        self.activated.iter().any(|of| of == setting)
     }
 }

@@ -55,12 +55,12 @@ pub(crate) fn open(
     let Some(addr) = endpoint.addr() else { return Ok(None) };
     let inherited = inherited.server(setting, addr);
     let open = || -> io::Result<_> {
-        let socket = match inherited {
-            Some(socket) => socket,
-            None => std::net::TcpListener::bind(addr)?,
+        let (socket, activated) = match inherited {
+            Some(passed) => (passed.socket.into(), passed.activated),
+            None => (std::net::TcpListener::bind(addr)?, false),
         };
         socket.set_nonblocking(true)?;
-        listening.add(setting, addr, socket.try_clone()?.into());
+        listening.add(setting, addr, activated, socket.try_clone()?.into());
         TcpListener::from_std(socket)
     };
     open().map(Some).with_context(|| format!("{setting}: cannot listen on {addr}"))

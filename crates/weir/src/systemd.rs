@@ -1,11 +1,8 @@
 //! What systemd is told, and the sockets it opens for the gateway. Without systemd nothing here does anything.
 
-use std::collections::BTreeSet;
 use std::io;
-use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -17,7 +14,7 @@ use weir_config::settings::{Endpoint, Listen, ListenAddr};
 use weir_proxy::DataPlane;
 
 use crate::handover::Passed;
-use crate::status_server::Draining;
+use crate::inherited::address;
 
 /// Variables that are meant for one process and not for its successor.
 pub(crate) const OF_ONE_PROCESS: [&str; 4] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID"];
@@ -42,16 +39,17 @@ pub(crate) fn reloading() {
     }
 }
 
-/// Tells systemd twice in each interval of the unit's `WatchdogSec=` that the workers are well, for ever.
-pub(crate) async fn watchdog(data_plane: Arc<RwLock<DataPlane>>, draining: Draining) {
+/// Tells systemd twice in each interval of the unit's `WatchdogSec=` that all workers move, for ever. While one is stuck
+/// nothing is told, so that systemd starts the gateway anew.
+pub(crate) async fn watchdog(data_plane: Arc<RwLock<DataPlane>>) {
     let Some(limit) = sd_notify::watchdog_enabled() else { return std::future::pending().await };
     let mut ticks = interval((limit / 2).max(Duration::from_millis(1)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        // A worker that has drained has ended, and is well.
-        if draining.load(Ordering::Relaxed) || data_plane.read().await.ready().is_ok() {
-            notify(&[NotifyState::Watchdog]);
+        match data_plane.read().await.moves(limit / 2) {
+            Ok(()) => notify(&[NotifyState::Watchdog]),
+            Err(worker) => tracing::error!(worker, "a worker is stuck; systemd is not told to wait (WatchdogSec=)"),
         }
     }
 }
@@ -75,43 +73,53 @@ pub(crate) fn activated() -> anyhow::Result<Vec<Passed>> {
                 bail!("systemd passes a socket called `{name}`; FileDescriptorName= has to be http, metrics or status")
             }
         };
-        let socket = sockets.take_tcp_listener(number).and_then(check).with_context(|| {
-            format!("systemd passes a socket called `{name}` that is none for TCP connections (ListenStream=)")
+        let socket = take(&mut sockets, number).with_context(|| {
+            format!("systemd passes a socket called `{name}` that takes no connections (ListenStream= is needed, and Accept=no)")
         })?;
-        let Some(socket) = socket else { continue };
-        let asked = socket.local_addr()?.to_string();
-        found.push(Passed { setting: setting.to_owned(), asked, activated: true, socket: OwnedFd::from(socket) });
+        let asked = address(&socket).context("systemd passes a socket without an address")?.to_string();
+        found.push(Passed { setting: setting.to_owned(), asked, activated: true, socket });
     }
     Ok(found)
 }
 
-fn check(socket: Option<TcpListener>) -> io::Result<Option<TcpListener>> {
-    match &socket {
-        Some(open) if !rustix::net::sockopt::socket_acceptconn(open)? => {
-            Err(io::Error::new(io::ErrorKind::InvalidInput, "it does not listen (Accept=no is needed)"))
-        }
-        _ => Ok(socket),
+/// A socket for TCP connections or a Unix socket.
+fn take(sockets: &mut ListenFd, number: usize) -> io::Result<OwnedFd> {
+    let tcp = sockets.take_tcp_listener(number);
+    let socket = match tcp {
+        Ok(socket) => socket.map(OwnedFd::from),
+        Err(_) => sockets.take_unix_listener(number)?.map(OwnedFd::from),
+    };
+    match socket {
+        Some(socket) if rustix::net::sockopt::socket_acceptconn(&socket)? => Ok(socket),
+        _ => Err(io::ErrorKind::InvalidInput.into()),
     }
 }
 
-/// Puts the addresses of sockets that systemd opened into the place of those in the settings.
+/// Puts the addresses of sockets that systemd opened into the place of those in the settings. What else the settings
+/// say about an address stays so.
 pub(crate) fn replace(listen: &mut Listen, sockets: &[Passed]) -> anyhow::Result<()> {
-    let addresses = |setting: &str| -> anyhow::Result<Vec<_>> {
+    let addresses = |setting: &str| {
         let own = sockets.iter().filter(|passed| passed.activated && passed.setting == setting);
-        let unique: BTreeSet<_> = own.map(|passed| passed.asked.parse()).collect::<Result<_, _>>()?;
-        Ok(unique.into_iter().collect())
+        let mut found = Vec::new();
+        for address in own.filter_map(|passed| address(&passed.socket)) {
+            if !found.contains(&address) {
+                found.push(address);
+            }
+        }
+        found
     };
     for (setting, list) in [("listen.http", &mut listen.http), ("listen.https", &mut listen.https)] {
-        let found = addresses(setting)?;
+        let found = addresses(setting);
         if !found.is_empty() {
-            *list = found.into_iter().map(|address| ListenAddr::Tcp(address).into()).collect();
+            let same = |address| list.iter().find(|listener| listener.address == address).cloned();
+            *list = found.into_iter().map(|address| same(address.clone()).unwrap_or(address.into())).collect();
         }
     }
     for (setting, endpoint) in [("listen.metrics", &mut listen.metrics), ("listen.status", &mut listen.status)] {
-        match addresses(setting)?.as_slice() {
+        match addresses(setting).as_slice() {
             [] => {}
-            [one] => *endpoint = Endpoint::On(*one),
-            _ => bail!("systemd passes several sockets for {setting}, which takes one address"),
+            [ListenAddr::Tcp(one)] => *endpoint = Endpoint::On(*one),
+            _ => bail!("{setting} takes one address, so systemd has to pass one socket for it, for TCP"),
         }
     }
     Ok(())

@@ -5,16 +5,98 @@
 //! serves as if nothing were; should the new one fail, or take too long, it is killed and the reason is logged.
 
 use std::ffi::{OsStr, OsString};
+use std::future::pending;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use tokio::time::{sleep, timeout};
+use weir_proxy::DataPlane;
 
+use crate::error_log::ErrorLog;
 use crate::handover::{self, Channel, Inheritance, Outcome};
-use crate::systemd;
+use crate::inherited::Listening;
+use crate::keeper::{Keeper, Keeping, Prepared};
+use crate::systemd::{self, NotifyState};
+
+/// The upgrade under way, and what one needs.
+pub(crate) struct Upgrades<'a> {
+    program: Program,
+    limit: Duration,
+    listening: Listening,
+    keeping: &'a Keeping,
+    under_way: Option<UnderWay>,
+}
+
+/// A new process that is starting, and what is done when it serves.
+struct UnderWay {
+    starting: Pin<Box<dyn Future<Output = anyhow::Result<Successor>>>>,
+    prepared: Prepared,
+}
+
+impl<'a> Upgrades<'a> {
+    /// `limit` is for a new process to serve.
+    pub(crate) fn new(program: Program, limit: Duration, listening: Listening, keeping: &'a Keeping) -> Self {
+        Self { program, limit, listening, keeping, under_way: None }
+    }
+
+    /// Starts a new process, if none is starting.
+    pub(crate) fn begin(&mut self, data_plane: &DataPlane) {
+        if self.under_way.is_some() {
+            tracing::warn!("SIGUSR2: an upgrade is under way already; this one is refused");
+            return;
+        }
+        let prepared = self.listening.pass_on(data_plane).map_err(anyhow::Error::from).and_then(|mut inheritance| {
+            let prepared = self.keeping.prepare(&mut inheritance)?;
+            Ok((inheritance, prepared))
+        });
+        match prepared {
+            Ok((inheritance, prepared)) => {
+                tracing::info!(program = %self.program, "SIGUSR2: a new process is started to take over");
+                systemd::notify(&[NotifyState::Status("starting a new process to take over")]);
+                let starting = Box::pin(start(self.program.clone(), inheritance, self.limit));
+                self.under_way = Some(UnderWay { starting, prepared });
+            }
+            Err(error) => refused(&error),
+        }
+    }
+
+    /// Waits for a new process that serves; `None` when one has failed.
+    pub(crate) async fn handed_over(&mut self, error_log: &Arc<ErrorLog>) -> Option<Option<Keeper>> {
+        let Some(under_way) = &mut self.under_way else { return pending().await };
+        let outcome = under_way.starting.as_mut().await;
+        let prepared = self.under_way.take()?.prepared;
+        let successor = match outcome {
+            Ok(successor) => successor,
+            Err(error) => {
+                refused(&error);
+                return None;
+            }
+        };
+        let (process, took_ms) = (successor.process.id(), successor.took.as_millis() as u64);
+        tracing::info!(
+            process,
+            version = successor.version,
+            took_ms,
+            "a new process serves; this one finishes what is in flight"
+        );
+        // It serves, whatever happens here.
+        let keeper = prepared.hand_over(&successor.process, error_log);
+        Some(keeper.unwrap_or_else(|error| {
+            tracing::error!("whoever started the gateway cannot be told of its new process: {error:#}");
+            None
+        }))
+    }
+}
+
+fn refused(error: &anyhow::Error) {
+    tracing::error!("the upgrade has failed, and this process serves on: {error:#}");
+    systemd::notify(&[NotifyState::Status("serving on after an upgrade that failed; the log tells why")]);
+}
 
 /// How this process was started.
 #[derive(Clone, Debug)]
@@ -26,9 +108,11 @@ pub(crate) struct Program {
 
 /// A new process that serves.
 #[derive(Debug)]
-pub(crate) struct Successor {
-    pub(crate) process: Child,
-    pub(crate) version: String,
+struct Successor {
+    process: Child,
+    version: String,
+    /// From its start until it served.
+    took: Duration,
 }
 
 /// A new process that is killed unless it comes to serve.
@@ -43,11 +127,12 @@ impl Program {
     pub(crate) fn of_this_process() -> anyhow::Result<Self> {
         let mut arguments = std::env::args_os();
         let name = PathBuf::from(arguments.next().unwrap_or_default());
+        let running = std::env::current_exe().context("cannot tell where the program's file is")?;
         let path = match find(&name, &std::env::var_os("PATH").unwrap_or_default()) {
-            Some(path) => std::path::absolute(path),
-            None => std::env::current_exe(),
+            // Whoever starts a program may call it what they like.
+            Some(path) if path.canonicalize().is_ok_and(|file| file == running) => std::path::absolute(path)?,
+            _ => running,
         };
-        let path = path.context("cannot tell where the program's file is")?;
         Ok(Self { path, arguments: arguments.collect() })
     }
 }
@@ -67,7 +152,7 @@ fn find(name: &Path, folders: &OsStr) -> Option<PathBuf> {
 }
 
 /// Starts the program and waits until it serves with what it inherits. Dropping the future gives up.
-pub(crate) async fn start(program: Program, inheritance: Inheritance, limit: Duration) -> anyhow::Result<Successor> {
+async fn start(program: Program, inheritance: Inheritance, limit: Duration) -> anyhow::Result<Successor> {
     let began = Instant::now();
     let (channel, stdin) = handover::channel()?;
     let mut starting = Starting(Some(spawn(&program, stdin)?));
@@ -79,8 +164,7 @@ pub(crate) async fn start(program: Program, inheritance: Inheritance, limit: Dur
     match talked.context("the handover failed")? {
         Ok(Outcome::Ready { version }) => {
             let process = starting.0.take().context("it is gone")?;
-            tracing::info!(process = process.id(), version, took_ms = began.elapsed().as_millis() as u64, "it serves");
-            Ok(Successor { process, version })
+            Ok(Successor { process, version, took: began.elapsed() })
         }
         Ok(Outcome::Failed { reason }) => Err(anyhow!("{reason}")),
         Ok(Outcome::Gone) => Err(starting.end().await),
@@ -147,7 +231,7 @@ mod tests {
     fn a_program_is_found_as_a_shell_finds_it() {
         let cases = [("sh", true), ("/bin/sh", true), ("./Cargo.toml", true), ("Cargo.toml", false), ("./none", false)];
         for (name, found) in cases {
-            assert_eq!(find(Path::new(name), OsStr::new("/nowhere:/usr/bin:/bin")).is_some(), found, "{name}");
+            assert_eq!(find(Path::new(name), "/nowhere:/usr/bin:/bin".as_ref()).is_some(), found, "{name}");
         }
     }
 }

@@ -148,6 +148,7 @@ fn a_request_on_a_kept_connection_allocates_nothing() {
     let node = origin();
     let plugins = [
         ("bare", ""),
+        ("checked", ""),
         ("key", "key-auth: {}"),
         ("limited", "key-auth: {}, limit-count: {count: 1000000, time_window: 600, key: consumer_name}"),
         (
@@ -165,15 +166,29 @@ fn a_request_on_a_kept_connection_allocates_nothing() {
         ("basic", "basic-auth: {}, limit-count: {count: 1000000, time_window: 600}"),
         ("mocked", "mocking: {response_example: hello}"),
     ];
-    let routes: String = plugins
-        .iter()
-        .map(|(name, plugins)| {
-            format!(
-                "  - {{id: {name}, uri: /{name}/*, upstream: {{nodes: {{\"{node}\": 1}}, \
-                 keepalive_pool: {{requests: 1000000}}}}, plugins: {{{plugins}}}}}\n"
-            )
-        })
-        .collect();
+    let balancers = [
+        ("roundrobin", "type: roundrobin"),
+        ("chash", "type: chash, hash_on: vars_combinations, key: $remote_addr$request_uri"),
+        ("least_conn", "type: least_conn"),
+        ("ewma", "type: ewma"),
+    ];
+    let route = |name: &str, nodes: &str, balancer: &str, plugins: &str| {
+        format!(
+            "  - {{id: {name}, uri: /{name}/*, upstream: {{nodes: {{{nodes}}}, {balancer}, \
+             keepalive_pool: {{requests: 1000000}}}}, plugins: {{{plugins}}}}}\n"
+        )
+    };
+    let one = format!("\"{node}\": 1");
+    let two = format!("{one}, \"{}\": 2", origin());
+    // As many failures as make its node unhealthy, by requests alone: nobody makes the active checks here.
+    let checked = "checks: {active: {}, passive: {healthy: {http_statuses: [201]}, \
+                   unhealthy: {http_statuses: [200], http_failures: 254}}}";
+    let with_plugins = plugins.iter().map(|(name, plugins)| {
+        let balancer = if *name == "checked" { checked } else { "type: roundrobin" };
+        route(name, &one, balancer, plugins)
+    });
+    let routes: String =
+        with_plugins.chain(balancers.iter().map(|(name, balancer)| route(name, &two, balancer, ""))).collect();
     let rules = format!(
         "routes:\n{routes}consumers:\n  - {{username: jack, plugins: {{key-auth: {{key: secret}}, \
          basic-auth: {{username: jack, password: pw}}}}}}\n#END\n"
@@ -182,7 +197,7 @@ fn a_request_on_a_kept_connection_allocates_nothing() {
     let mut failures = Vec::new();
     // A connection that ends may cost an allocation, and must not do so while the next one is counted.
     let mut clients = Vec::new();
-    for (name, _) in plugins {
+    for (name, _) in plugins.into_iter().chain(balancers) {
         let mut client = TcpStream::connect(addr).expect("connect");
         client.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
         let request = format!(

@@ -12,7 +12,8 @@ routes:
   - {id: exact, uri: /orders, methods: [GET], host: api.test, upstream_id: u, plugins: {key-auth: {}, prometheus: {}}}
   - {id: wide, name: everything, uri: /*, upstream_id: u, priority: 3}
 upstreams:
-  - {id: u, nodes: {"127.0.0.1:1980": 1}, retries: 2, timeout: {connect: 1.5, send: 2, read: 3}, pass_host: rewrite, upstream_host: in.test}
+  - {id: u, nodes: {"127.0.0.1:1980": 1}, retries: 2, timeout: {connect: 1.5, send: 2, read: 3}, pass_host: rewrite, upstream_host: in.test,
+     checks: {active: {http_path: /health, port: 1981, unhealthy: {interval: 5}}, passive: {}}}
 global_rules:
   - {id: g, plugins: {limit-count: {count: 10, time_window: 60}}}
 consumers:
@@ -289,6 +290,7 @@ fn explain_tells_what_would_be_done() {
                 "  Host      in.test\n",
                 "  retries   2\n",
                 "  timeouts  connect 1.5 s, send 2 s, read 3 s\n",
+                "  checks    http, GET /health to port 1981 every 1 s, 5 s while unhealthy; requests count too\n",
             ],
             &[],
         ),
@@ -318,6 +320,25 @@ fn explain_tells_what_would_be_done() {
         for part in *absent {
             assert!(!stdout.contains(part), "{arguments:?}: no {part:?} in\n{stdout}");
         }
+    }
+    let split = "routes: [{id: a, uri: /a, upstream_id: one, plugins: {traffic-split: {rules: [\
+        {match: [{vars: [[arg_v, ==, '2']]}], weighted_upstreams: [{upstream_id: two}]},\
+        {weighted_upstreams: [{weight: 3}, {upstream: {nodes: {'127.0.0.3:3': 1}}}]}]}}}]\n\
+        upstreams: [{id: one, nodes: {'127.0.0.1:1': 1}}, {id: two, nodes: {'127.0.0.2:2': 1}}]\n#END\n";
+    for (url, upstreams) in [
+        ("/a?v=2", &["127.0.0.2:2, by traffic-split"][..]),
+        (
+            "/a?v=1",
+            &[
+                "127.0.0.1:1, for 3 of 4 requests, by traffic-split",
+                "127.0.0.3:3, for 1 of 4 requests, by traffic-split",
+            ],
+        ),
+    ] {
+        let (code, stdout, stderr) = run(&[("a.yaml", split)], &[], "", &["explain", "a.yaml", "--request", url]);
+        assert!(code == 0 && stderr.is_empty(), "{url}: {stderr}");
+        let told: Vec<&str> = stdout.lines().filter_map(|line| line.strip_prefix("upstream:   ")).collect();
+        assert_eq!(told, upstreams, "{url}");
     }
     let none = GOOD.replace("uri: /*,", "uri: /other,");
     let (code, stdout, _) = run(&[("a.yaml", &none)], &[], "", &["explain", "a.yaml", "--request", "/nowhere"]);

@@ -4,13 +4,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Answer, Gateway, LIMIT, Origin, Process, each, free_port, program, route_with, wait_until};
+use crate::harness::{
+    Answer, Gateway, LIMIT, Origin, Process, Request, each, free_port, program, route_with, wait_until,
+};
 
 /// A real name server that answers from a hosts file with a TTL of one second.
 struct Dnsmasq {
@@ -57,7 +61,10 @@ impl Dnsmasq {
             "--conf-file=/dev/null",
             "--pid-file=",
         ]);
-        command.args(["--listen-address=127.0.0.1", "--bind-interfaces", "--local-ttl=1", "--log-facility=-"]);
+        command.args(["--listen-address=127.0.0.1", "--bind-interfaces", "--log-facility=-"]);
+        if !arguments.iter().any(|argument| argument.starts_with("--local-ttl")) {
+            command.arg("--local-ttl=1");
+        }
         command.arg(format!("--port={port}"));
         command.arg(format!("--addn-hosts={}", folder.path().join("hosts").display()));
         // As whoever runs the tests: it would otherwise become `nobody` and not be able to read the hosts again.
@@ -93,9 +100,17 @@ impl Dnsmasq {
 
 /// Two origins on one port of two addresses, each of which answers with its address and keeps connections.
 fn pair() -> (Origin, Origin, u16) {
+    pair_answering(|ip, _| Answer::ok(&ip.to_string()))
+}
+
+/// The same, with other answers.
+fn pair_answering(
+    answer: impl Fn(Ipv4Addr, &Request) -> Answer + Clone + Send + Sync + 'static,
+) -> (Origin, Origin, u16) {
     let named = |ip: Ipv4Addr, port: u16| {
+        let answer = answer.clone();
         Origin::scripted_on(SocketAddr::from((ip, port)), move |connection| {
-            connection.answer_all(&|_| Answer::ok(&ip.to_string()));
+            connection.answer_all(&|request| answer(ip, request));
         })
     };
     wait_until("a port that is free on both addresses", LIMIT, || {
@@ -154,8 +169,10 @@ fn names_follow_their_ttl_and_the_last_good_answer_is_kept() {
     }
 }
 
-/// A name server that says of every name that it has failed.
-fn failing_server() -> (u16, UdpSocket) {
+/// A name server that says of every name that it has failed, and counts how often.
+fn failing_server() -> (u16, UdpSocket, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&asked);
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind a socket");
     let port = socket.local_addr().expect("its address").port();
     let serving = socket.try_clone().expect("a second handle");
@@ -165,17 +182,18 @@ fn failing_server() -> (u16, UdpSocket) {
             if len < 12 {
                 return;
             }
+            counter.fetch_add(1, SeqCst);
             // An answer, and SERVFAIL (RFC 1035 section 4.1.1).
             (query[2], query[3]) = (query[2] | 0x80, 2);
             let _ = serving.send_to(&query[..len], from);
         }
     });
-    (port, socket)
+    (port, socket, asked)
 }
 
 #[test]
 fn whatever_way_a_name_fails_its_last_addresses_stay_and_it_comes_back() {
-    let (failing, socket) = failing_server();
+    let (failing, socket, _) = failing_server();
     let forward = format!("--server=127.0.0.1#{failing}");
     let cases: &[(&str, &[&str])] = &[
         ("NXDOMAIN", &[NOBODY_ELSE]),
@@ -203,9 +221,30 @@ fn whatever_way_a_name_fails_its_last_addresses_stay_and_it_comes_back() {
 
             server.again("127.0.0.2 svc.test\n", &[NOBODY_ELSE]);
             await_answer(&gateway, "127.0.0.2");
-            assert!(gateway.stderr().contains("can be resolved again"), "{}", gateway.stderr());
+            let told = || gateway.stderr().contains("can be resolved again").then_some(());
+            wait_until("the log to tell that the name is back", LIMIT, told);
         },
     );
+    // Less than a head of a query ends its thread.
+    let _ = socket.send_to(&[], socket.local_addr().expect("its address"));
+}
+
+#[test]
+fn a_family_whose_question_fails_keeps_its_addresses() {
+    let (failing, socket, asked) = failing_server();
+    let origin = Origin::hello();
+    let mut server = Dnsmasq::start("127.0.0.1 svc.test\n::1 svc.test\n");
+    let gateway = Gateway::with(route_to_node(&format!("svc.test:{}", origin.addr().port())), server.settings());
+    await_answer(&gateway, "hello");
+
+    // Only the IPv6 address is known now, and nobody is there; whether there is another one cannot be found out.
+    server.again("::1 svc.test\n", &[&format!("--server=127.0.0.1#{failing}")]);
+    wait_until("the resolver to have asked again and again", LIMIT, || (asked.load(SeqCst) > 8).then_some(()));
+    assert_eq!(answers(&gateway, 10), BTreeMap::from([("hello".into(), 10)]));
+
+    // There is none.
+    server.again("::1 svc.test\n", &[NOBODY_ELSE]);
+    wait_until("the address to be gone", LIMIT, || (gateway.get("/").status == 502).then_some(()));
     // Less than a head of a query ends its thread.
     let _ = socket.send_to(&[], socket.local_addr().expect("its address"));
 }
@@ -219,6 +258,77 @@ fn all_addresses_of_a_name_have_their_share() {
     let halves = BTreeMap::from([("127.0.0.1".into(), 10), ("127.0.0.2".into(), 10)]);
     assert_eq!(answers(&gateway, 20), halves);
     assert!(first.connections() + second.connections() <= 3, "connections are kept for each address");
+}
+
+#[test]
+fn an_answer_is_used_no_longer_and_no_shorter_than_asked_for() {
+    let (_first, _second, port) = pair();
+    let server = Dnsmasq::with("127.0.0.1 svc.test\n", &[NOBODY_ELSE, "--local-ttl=86400"]);
+    let gateway = |least: &str, most: &str| {
+        let mut settings = server.settings();
+        settings["dns"]["min_ttl"] = json!(least);
+        settings["dns"]["max_ttl"] = json!(most);
+        Gateway::with(route_to_node(&format!("svc.test:{port}")), settings)
+    };
+    let (soon, late) = (gateway("0s", "1s"), gateway("1h", "2h"));
+    await_answer(&soon, "127.0.0.1");
+    await_answer(&late, "127.0.0.1");
+    server.change("127.0.0.2 svc.test\n");
+    await_answer(&soon, "127.0.0.2");
+    assert_eq!(late.get("/").text(), "127.0.0.1");
+
+    let short = Dnsmasq::start("127.0.0.1 svc.test\n");
+    let mut settings = short.settings();
+    let witness = Gateway::with(route_to_node(&format!("svc.test:{port}")), settings.clone());
+    settings["dns"]["min_ttl"] = json!("1h");
+    settings["dns"]["max_ttl"] = json!("1h");
+    let patient = Gateway::with(route_to_node(&format!("svc.test:{port}")), settings);
+    await_answer(&witness, "127.0.0.1");
+    await_answer(&patient, "127.0.0.1");
+    short.change("127.0.0.2 svc.test\n");
+    await_answer(&witness, "127.0.0.2");
+    assert_eq!(patient.get("/").text(), "127.0.0.1");
+}
+
+#[test]
+fn an_unhealthy_address_of_a_name_is_passed_over() {
+    let sick = Arc::new(AtomicBool::new(false));
+    let is_sick = Arc::clone(&sick);
+    let (_first, _second, port) = pair_answering(move |ip, request| {
+        let fails = request.target == "/check" && ip.octets()[3] == 2 && is_sick.load(SeqCst);
+        Answer::status(if fails { 500 } else { 200 }, &ip.to_string())
+    });
+    let server = Dnsmasq::start("127.0.0.1 svc.test\n127.0.0.2 svc.test\n");
+    let mut config = route_to_node(&format!("svc.test:{port}"));
+    config["routes"][0]["upstream"]["checks"] = json!({ "active": {
+        "http_path": "/check", "healthy": { "successes": 1 }, "unhealthy": { "http_failures": 1 },
+    }});
+    let gateway = Gateway::with(&config, server.settings());
+    let port = port.to_string();
+    let series = |ip| {
+        let labels = [("name", "/apisix/routes/all"), ("ip", ip), ("port", port.as_str())];
+        gateway.metrics_page().value("apisix_upstream_status", &labels)
+    };
+    let await_series = |ip, value| wait_until("the metric", LIMIT, || (series(ip) == value).then_some(()));
+    await_series("127.0.0.2", Some(1.0));
+    let halves = BTreeMap::from([("127.0.0.1".into(), 10), ("127.0.0.2".into(), 10)]);
+    assert_eq!(answers(&gateway, 20), halves);
+
+    sick.store(true, SeqCst);
+    await_series("127.0.0.2", Some(0.0));
+    assert_eq!(answers(&gateway, 20), BTreeMap::from([("127.0.0.1".into(), 20)]));
+    assert_eq!(series("127.0.0.1"), Some(1.0));
+
+    // The last one there is, is used whatever its health.
+    server.change("127.0.0.2 svc.test\n");
+    await_series("127.0.0.1", None);
+    assert_eq!(answers(&gateway, 5), BTreeMap::from([("127.0.0.2".into(), 5)]));
+
+    sick.store(false, SeqCst);
+    await_series("127.0.0.2", Some(1.0));
+    server.change("127.0.0.1 svc.test\n127.0.0.2 svc.test\n");
+    await_series("127.0.0.1", Some(1.0));
+    wait_until("both addresses", LIMIT, || (answers(&gateway, 20) == halves).then_some(()));
 }
 
 #[test]

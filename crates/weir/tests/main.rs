@@ -8,10 +8,12 @@
 
 mod harness;
 
+mod balancing;
 mod bodies;
 mod browsers;
 mod budget;
 mod cli;
+mod coding;
 mod control;
 mod descriptors;
 mod dns;
@@ -21,16 +23,21 @@ mod health;
 mod http1;
 mod limiters;
 mod limits;
+mod listeners;
 mod merging;
+mod mirror;
 mod mixture;
 mod observe;
 mod paths;
 mod plugins;
+mod proxy_protocol;
 mod quickstart;
 mod reload;
 mod retries;
 mod routing;
+mod set_aside;
 mod signatures;
+mod splitting;
 mod streaming;
 mod strict;
 mod tls;

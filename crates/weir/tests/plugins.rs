@@ -5,6 +5,7 @@
 //! says that nothing reaches it. The list `bad` holds configurations with what `weir check` says or warns.
 
 use std::fs;
+use std::io::Read;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
@@ -64,7 +65,7 @@ fn known(part: &Value, names: &[&str]) {
 fn run(case: &Value, gateway: &Gateway, origin: &Origin) -> Result<(), String> {
     let (request, expect) = (&case["request"], &case["expect"]);
     known(request, &["method", "path", "headers", "body"]);
-    known(expect, &["status", "headers", "absent", "body", "body_contains", "upstream", "repeat"]);
+    known(expect, &["status", "headers", "absent", "body", "body_contains", "decoded", "upstream", "repeat"]);
     let before = origin.requests().len();
     let response = gateway.client().request(encode(request));
 
@@ -86,6 +87,13 @@ fn run(case: &Value, gateway: &Gateway, origin: &Origin) -> Result<(), String> {
         return wrong("part of the body", &part, &response.text());
     }
 
+    if let Some(text) = expect["decoded"].as_str() {
+        let found = decoded(&response);
+        if found.as_deref() != Ok(text) {
+            return wrong("decoded body", &text, &found);
+        }
+    }
+
     let Some(upstream) = expect["upstream"].as_object() else { return Ok(()) };
     known(&expect["upstream"], &["target", "method", "headers", "absent", "none"]);
     let seen = origin.requests().split_off(before);
@@ -101,6 +109,18 @@ fn run(case: &Value, gateway: &Gateway, origin: &Origin) -> Result<(), String> {
         }
     }
     fields(&expect["upstream"], &seen.fields).map_err(|why| format!("{why} at the origin: {seen:?}"))
+}
+
+/// The text of a body without its content coding.
+pub(crate) fn decoded(response: &Response) -> Result<String, String> {
+    let mut text = String::new();
+    let read = match response.field("content-encoding") {
+        Some("gzip") => flate2::read::GzDecoder::new(&*response.body).read_to_string(&mut text),
+        Some("br") => brotli::Decompressor::new(&*response.body, 4096).read_to_string(&mut text),
+        other => return Err(format!("the body is in {other:?}")),
+    };
+    read.map_err(|error| error.to_string())?;
+    Ok(text)
 }
 
 fn encode(request: &Value) -> String {

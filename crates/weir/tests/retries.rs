@@ -1,14 +1,12 @@
 //! What happens when a node does not answer: retries where they are safe, timeouts, and the answers for failures.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SocketType};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Answer, Connection, Gateway, LIMIT, Origin, Refusing, Response, each, get, post, route_with, timed, wait_until,
+    Answer, Connection, Full, Gateway, LIMIT, Origin, Refusing, Response, each, get, post, route_with, timed,
+    wait_until,
 };
 
 /// An upstream with these nodes in this order, and further fields.
@@ -201,33 +199,14 @@ fn retry_timeout_ends_the_tries() {
     assert_eq!(tries, 2, "a third would begin after half a second; took {took:?}");
 }
 
-/// A listener whose queue is full: a connection to it never stands, and is not refused either.
-struct Full {
-    addr: SocketAddr,
-    _listener: OwnedFd,
-    _queued: Vec<TcpStream>,
-}
-
-fn full() -> Full {
-    let listener = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
-    rustix::net::bind(&listener, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("bind");
-    rustix::net::listen(&listener, 0).expect("listen");
-    let addr = rustix::net::getsockname(&listener).expect("an address").try_into().expect("an IP address");
-    let mut queued = Vec::new();
-    while let Ok(stream) = TcpStream::connect_timeout(&addr, Duration::from_millis(200)) {
-        queued.push(stream);
-    }
-    Full { addr, _listener: listener, _queued: queued }
-}
-
 #[test]
 fn every_timeout_of_an_upstream_ends_a_try() {
     let limit =
         |connect: f64, send: f64, read: f64| json!({ "timeout": { "connect": connect, "send": send, "read": read } });
     let close = |took: Duration| assert!(took >= Duration::from_millis(250) && took < LIMIT / 2, "after {took:?}");
 
-    let queue = full();
-    let gateway = serving(&[queue.addr.to_string()], &limit(0.3, 60.0, 60.0));
+    let queue = Full::bind();
+    let gateway = serving(&[queue.node()], &limit(0.3, 60.0, 60.0));
     let (response, took) = timed(|| gateway.get("/"));
     assert_failure(&response, 504, TIMEOUT);
     close(took);

@@ -1,9 +1,10 @@
 //! A new process takes over: nothing is refused, reset or lost, and one that fails changes nothing.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -16,7 +17,7 @@ use serde_json::json;
 
 use crate::harness::{
     Answer, Fault, Gateway, LIMIT, Origin, Page, Process, RawClient, Start, each, free_port, get, program, replace,
-    route_to, wait_until,
+    repository, route_to, wait_until,
 };
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -45,7 +46,7 @@ impl Load {
             let (load, until) = (&load, Until(&load.stop));
             for pause in PAUSES {
                 scope.spawn(move || load.keep(addr, Duration::from_millis(pause)));
-                scope.spawn(move || load.renew(addr, Duration::from_millis(pause.min(20))));
+                scope.spawn(move || load.renew(addr, Duration::from_millis(pause.clamp(10, 40))));
             }
             work(load);
             drop(until);
@@ -158,7 +159,7 @@ fn start(origin: &Origin, workers: usize) -> Gateway {
         "timeouts": { "drain_idle": "2s", "upgrade": "20s" },
         "access_log": { "path": "FOLDER/access.log" },
     });
-    Start::new(route_to([&origin.node()])).settings(settings).workers(workers).linked().start()
+    Start::new(route_to([&origin.node()])).settings(settings).workers(workers).linked().https().start()
 }
 
 #[test]
@@ -173,6 +174,10 @@ fn twenty_upgrades_under_load_lose_nothing() {
         }
     });
     assert!(gateway.process.exited().is_none(), "the first process stays");
+    let secure = format!("https://{}/", gateway.https.expect("an address for TLS"));
+    let output = Command::new(program("curl")).args(["--silent", "--insecure", "--max-time", "10", &secure]).output();
+    assert!(output.expect("run curl").status.success(), "{secure}");
+    let requests = requests + 1;
     // It, and the one that serves, once the others have drained.
     await_processes(&gateway, 2);
     assert!(processes(&gateway).contains(&first));
@@ -189,7 +194,52 @@ fn twenty_upgrades_under_load_lose_nothing() {
     assert_eq!(log.lines().count(), requests);
 }
 
-/// A minute as operators have it on a bad day. The default is shorter; `UPGRADE_SECONDS=60` is the whole.
+#[test]
+fn a_unix_socket_is_taken_over_and_goes_with_the_last_process() {
+    let origin = Origin::hello();
+    let settings = json!({
+        "listen": { "http": ["unix:FOLDER/weir.sock", "127.0.0.1:0"], "https": [] },
+        "timeouts": { "drain_idle": "1s", "upgrade": "20s" },
+    });
+    let start = Start::new(route_to([&origin.node()])).settings(settings).workers(2);
+    let mut gateway = start.own_listeners().linked().start();
+    let socket = gateway.file("weir.sock");
+    let asked = AtomicUsize::new(0);
+    let stop = AtomicBool::new(false);
+    let ask = || {
+        let mut stream = UnixStream::connect(&socket).expect("somebody listens");
+        stream.set_read_timeout(Some(LIMIT)).expect("a time limit");
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n").expect("send");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("read");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        asked.fetch_add(1, SeqCst);
+    };
+    thread::scope(|scope| {
+        let until = Until(&stop);
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stop.load(SeqCst) {
+                    ask();
+                }
+            });
+        }
+        for _ in 0..5 {
+            let before = asked.load(SeqCst);
+            upgrade(&gateway);
+            wait_until("requests", LIMIT, || (asked.load(SeqCst) > before + 50).then_some(()));
+        }
+        drop(until);
+    });
+    await_processes(&gateway, 2);
+    ask();
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait().success());
+    wait_until("the socket to go", LIMIT, || (!socket.exists()).then_some(()));
+}
+
+/// A reload each second and an upgrade each five, for a quarter of a minute, or as long as `UPGRADE_SECONDS` says: a
+/// minute in `make test`.
 #[test]
 fn reloads_and_upgrades_lose_nothing() {
     let seconds = std::env::var("UPGRADE_SECONDS").map_or(15, |text| text.parse().expect("UPGRADE_SECONDS"));
@@ -223,7 +273,7 @@ fn a_new_process_that_fails_leaves_the_old_one_serving() {
         (
             "hangs",
             |gateway| put_program(&gateway.file("weir"), "#!/bin/sh\nexec sleep 60\n"),
-            "did not serve within 3 s",
+            "did not serve within 1 s",
         ),
         ("settings", |gateway| replace(&gateway.file("weir.yaml"), "workres: 2\n"), "workres: unknown field"),
         (
@@ -239,8 +289,9 @@ fn a_new_process_that_fails_leaves_the_old_one_serving() {
     each(
         &cases,
         |(name, ..)| (*name).to_owned(),
-        |(_, break_it, told)| {
-            let settings = json!({ "timeouts": { "upgrade": "3s" }, "config": { "watch": false } });
+        |(name, break_it, told)| {
+            let limit = if *name == "hangs" { "1s" } else { "20s" };
+            let settings = json!({ "timeouts": { "upgrade": limit }, "config": { "watch": false } });
             let gateway = Start::new(route_to([&origin.node()])).settings(settings).workers(2).linked().start();
             let mut kept = gateway.client();
             assert_eq!(kept.get("/").status, 200);
@@ -279,6 +330,41 @@ fn the_number_of_workers_may_change() {
     });
 }
 
+#[test]
+fn unix_sockets_are_taken_over() {
+    let origin = Origin::hello();
+    let settings = "listen: {http: ['127.0.0.1:0', 'unix:FOLDER/a', 'unix:FOLDER/b'], https: []}";
+    let start = Start::new(route_to([&origin.node()])).settings(settings).own_listeners().workers(2);
+    let mut gateway = start.start();
+    let (a, b) = (gateway.file("a"), gateway.file("b"));
+    for path in [&a, &b] {
+        assert_eq!(get_by(path), "200");
+    }
+    upgrade(&gateway);
+    for path in [&a, &b] {
+        assert_eq!(get_by(path), "200");
+    }
+    replace(
+        &gateway.file("weir.yaml"),
+        &format!("listen: {{http: ['127.0.0.1:0', 'unix:{}'], https: []}}", a.display()),
+    );
+    upgrade(&gateway);
+    // Nobody listens there any more, so the file goes when the old process does.
+    wait_until("the file to be removed", LIMIT, || (!b.exists()).then_some(()));
+    assert_eq!(get_by(&a), "200");
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait().success());
+    assert!(!a.exists());
+}
+
+/// The status of an answer over a Unix socket.
+fn get_by(path: &Path) -> String {
+    let mut curl = Command::new(program("curl"));
+    curl.args(["--silent", "--output", "/dev/null", "--write-out", "%{http_code}", "--max-time", "10"]);
+    let output = curl.arg("--unix-socket").arg(path).arg("http://a.test/").output().expect("run curl");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
 /// Asks for a page on a connection to the metrics or status server; whether the connection is kept.
 fn page(client: &mut RawClient, path: &str) -> (String, bool) {
     let answer = client.request(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -298,30 +384,38 @@ fn connections_of_the_old_process_get_one_more_answer() {
     });
     let settings = json!({ "timeouts": { "drain_idle": "1s" } });
     let gateway = Start::new(route_to([&origin.node()])).settings(settings).workers(2).start();
-    let [mut used, mut unused, mut idle, mut busy] = [(); 4].map(|()| gateway.client());
+    let [mut used, mut unused, mut idle, mut busy, mut begun] = [(); 5].map(|()| gateway.client());
     for client in [&mut used, &mut idle] {
         assert!(client.get("/").keeps_connection());
     }
     let (mut metrics, mut status) = (RawClient::connect(gateway.metrics), RawClient::connect(gateway.status));
     assert!(page(&mut metrics, "/metrics").1 && page(&mut status, "/status/ready").1);
+    begun.send("GET /begun HTTP/1.1\r\nHo");
     busy.send(get("/held"));
     wait_until("the request to reach the origin", LIMIT, || {
         origin.requests().iter().any(|r| r.target == "/held").then_some(())
     });
 
     upgrade(&gateway);
+    let mut asked = 3;
     for client in [&mut used, &mut unused] {
-        let answer = client.get("/");
-        assert_eq!((answer.status, answer.keeps_connection()), (200, false), "{answer:?}");
+        // Workers learn of the upgrade a moment later.
+        wait_until("the last answer", LIMIT, || {
+            asked += 1;
+            (!client.get("/").keeps_connection()).then_some(())
+        });
         client.expect_close();
     }
     // The old process tells of itself while it drains, to whoever is connected to it; the new one to the others.
     let (old, kept) = page(&mut metrics, "/metrics");
     let requests = |page: &str| Page(page.to_owned()).value("apisix_http_requests_total", &[]);
-    assert_eq!((requests(&old), kept), (Some(5.0), false));
+    assert_eq!((requests(&old), kept), (Some(f64::from(asked)), false));
     assert_eq!(page(&mut status, "/status/ready"), (r#"{"status":"ok"}"#.to_owned(), false));
     assert_eq!(gateway.metric("apisix_http_requests_total", &[]), 0.0);
     idle.expect_close();
+    begun.send("st: a.test\r\n\r\n");
+    let answer = begun.response();
+    assert_eq!((answer.status, answer.keeps_connection()), (200, false), "{answer:?}");
     gate.wait();
     let answer = busy.response();
     assert_eq!((answer.status, answer.text().as_str(), answer.keeps_connection()), (200, "done", false));
@@ -426,7 +520,7 @@ fn systemd_is_told() {
     let start = |watchdog: bool| {
         let path = path.to_str().expect("a path in UTF-8");
         let start = Start::new(route_to([&origin.node()])).variable("NOTIFY_SOCKET", path);
-        if watchdog { start.variable("WATCHDOG_USEC", "100000").start() } else { start.start() }
+        if watchdog { start.variable("WATCHDOG_USEC", "2000000").start() } else { start.start() }
     };
 
     let mut gateway = start(false);
@@ -469,7 +563,8 @@ fn systemd_opens_the_sockets() {
     let [traffic, status] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
     let log = folder.path().join("stderr");
     let mut command = Command::new(program("systemd-socket-activate"));
-    command.args(["-l", &traffic.to_string(), "-l", &status.to_string(), "--fdname=http:status"]);
+    let unix = folder.path().join("s");
+    command.args(["-l", &traffic.to_string(), "-l", &status.to_string(), "--fdname=http:status:http", "-l"]).arg(&unix);
     command.arg(env!("CARGO_BIN_EXE_weir")).arg("run").arg(&rules);
     // The addresses of listen.http and listen.status are replaced, so these may be wrong.
     command.args(["--listen-http", "192.0.2.1:80", "--status", "192.0.2.1:81", "--metrics", "off"]);
@@ -494,6 +589,25 @@ fn systemd_opens_the_sockets() {
         load.go_on(50);
     });
     assert_eq!(page(&mut RawClient::connect(status), "/status/ready").0, r#"{"status":"ok"}"#);
+    assert_eq!(get_by(&unix), "200", "{}", log());
     process.signal(Signal::TERM);
     assert!(process.wait().success(), "{}", log());
+    assert!(unix.exists(), "the file is systemd's");
+}
+
+#[test]
+fn the_units_are_what_systemd_takes() {
+    let folder = tempfile::tempdir().expect("create a folder");
+    let mut command = Command::new(program("systemd-analyze"));
+    command.args(["verify", "--man=no"]);
+    for name in ["weir.service", "weir.socket", "weir-https.socket"] {
+        let text = fs::read_to_string(repository().join("packaging/systemd").join(name)).expect("read a unit");
+        let file = folder.path().join(name);
+        // What it starts has to be there.
+        fs::write(&file, text.replace("/usr/bin/weir ", concat!(env!("CARGO_BIN_EXE_weir"), " "))).expect("write it");
+        command.arg(file);
+    }
+    let output = command.output().expect("run systemd-analyze");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.is_empty(), "{told}");
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::harness::{Gateway, LIMIT, Origin, Start, each, get, route_with, timed, wait_until};
+use crate::harness::{Gateway, LIMIT, Origin, RawClient, Start, each, get, route_with, timed, wait_until};
 
 #[test]
 fn a_limit_is_exact_across_workers() {
@@ -46,6 +46,72 @@ fn a_limit_is_exact_across_workers() {
         },
     );
     assert_eq!(origin.requests().len(), 400);
+}
+
+/// How many connections each worker has.
+fn by_worker(gateway: &Gateway, workers: usize) -> Vec<usize> {
+    let page = gateway.metrics_page();
+    let count = |worker: usize| page.value("weir_worker_connections", &[("worker", &worker.to_string())]);
+    (0..workers).map(|worker| count(worker).expect("a metric for each worker") as usize).collect()
+}
+
+#[test]
+fn few_connections_are_spread_evenly() {
+    each(
+        &[(2, 10, 1), (2, 100, 1), (4, 10, 1), (4, 100, 1), (2, 10, 0), (4, 100, 0)],
+        |case| format!("{case:?}"),
+        |&(workers, connections, requests)| {
+            let gateway = Start::new(json!({ "routes": [] })).workers(workers).start();
+            let mut clients: Vec<_> = (0..connections).map(|_| gateway.client()).collect();
+            for client in &mut clients {
+                for _ in 0..requests {
+                    assert_eq!(client.get("/").status, 404);
+                }
+            }
+            let counts = wait_until("all connections to be open", LIMIT, || {
+                let counts = by_worker(&gateway, workers);
+                (counts.iter().sum::<usize>() == connections).then_some(counts)
+            });
+            let (most, least) = (counts.iter().max().expect("workers"), counts.iter().min().expect("workers"));
+            // One more where two workers chose the same third one at the same moment.
+            assert!(most - least <= 2, "{counts:?}");
+            // Half of them go, of whichever workers, and as many come.
+            clients.truncate(connections / 2);
+            let open = |wanted: usize| {
+                wait_until("connections to close", LIMIT, || {
+                    (by_worker(&gateway, workers).iter().sum::<usize>() == wanted).then_some(())
+                });
+            };
+            open(connections / 2);
+            clients.extend((connections / 2..connections).map(|_| gateway.client()));
+            for client in &mut clients {
+                assert_eq!(client.get("/").status, 404, "one that was handed over is served");
+            }
+            let counts = by_worker(&gateway, workers);
+            let (most, least) = (counts.iter().max().expect("workers"), counts.iter().min().expect("workers"));
+            assert!(most - least <= 2, "after half of them went: {counts:?}");
+            drop(clients);
+            open(0);
+        },
+    );
+}
+
+/// What is handed over is what was accepted: the client's address, and a listener's own ways.
+#[test]
+fn a_connection_stays_what_it_is_when_it_is_handed_over() {
+    let told = "$remote_addr|$remote_port|$server_port|$scheme";
+    let config =
+        json!({ "routes": [{ "id": "tell", "uri": "/*", "plugins": { "mocking": { "response_example": told } } }] });
+    let settings = json!({
+        "listen": { "http": ["127.0.0.1:0", "[::1]:0", "127.0.0.1:0"], "https": [] },
+    });
+    let gateway = Start::new(config).settings(settings).own_listeners().workers(4).start();
+    let mut clients: Vec<_> =
+        gateway.addrs.iter().cycle().take(30).map(|addr| (RawClient::connect(*addr), addr)).collect();
+    for (client, addr) in &mut clients {
+        let own = client.sender().local_addr().expect("an address");
+        assert_eq!(client.get("/").text(), format!("{}|{}|{}|http", own.ip(), own.port(), addr.port()));
+    }
 }
 
 /// An origin that answers when it is told to.

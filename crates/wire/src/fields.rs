@@ -125,6 +125,12 @@ impl Fields {
             .map(|f| f.value.of(base))
     }
 
+    /// The values of all fields with this known name among those received, whatever was edited since.
+    pub fn all_received<'a>(&'a self, base: &'a [u8], id: Known) -> impl Iterator<Item = &'a [u8]> {
+        debug_assert!(id != Known::Other);
+        self.list.iter().filter(move |f| f.state != State::Added && f.id == id).map(|f| f.value.of(base))
+    }
+
     /// All (name, value) pairs that are not removed, in order; hop-by-hop ones are among them.
     pub fn iter<'a>(&'a self, base: &'a [u8]) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         self.list

@@ -12,6 +12,7 @@ pub mod forwarded;
 pub mod head;
 pub mod method;
 pub mod name;
+pub mod proxy_protocol;
 pub mod status;
 pub mod target;
 

@@ -11,8 +11,8 @@ const HTTP_FIELDS: [&str; 6] =
 /// Fields that frame a check's request, which nobody but the gateway can get right.
 const OWN_FIELDS: [&str; 3] = ["connection", "content-length", "transfer-encoding"];
 
-/// Looks at the `checks` of an upstream.
-pub(super) fn prepare_checks(checks: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
+/// Looks at the `checks` of an upstream; `tls`: its nodes are spoken to over TLS.
+pub(super) fn prepare_checks(checks: &mut Node, tls: bool, path: &str, found: &mut Vec<Diagnostic>) {
     drop_nulls(checks, path, found);
     for kind in ["active", "passive"] {
         let Some(inner) = checks.get_mut(kind) else { continue };
@@ -33,6 +33,13 @@ pub(super) fn prepare_checks(checks: &mut Node, path: &str, found: &mut Vec<Diag
     }
     if let Some(active) = checks.get("active") {
         check_active(active, &field(path, "active"), found);
+        let plain = active.get("type").is_none_or(|value| value.as_str() == Some("http"));
+        if tls && plain && active.as_map().is_some() && active.get("port").is_none() {
+            let message =
+                "checks of the type http are made without TLS, which nodes of the scheme https will not answer";
+            let warning = Diagnostic::warning(active.mark_of("type"), field(path, "active"), message);
+            found.push(warning.with_hint("type: https checks them over TLS"));
+        }
     }
 }
 
@@ -44,10 +51,6 @@ fn check_active(active: &Node, path: &str, found: &mut Vec<Diagnostic>) {
                 found.push(Diagnostic::warning(key.mark, field(path, name), message));
             }
         }
-    }
-    if active.get("type").and_then(Node::as_str) == Some("https") {
-        let message = "not supported yet: TLS to upstreams (type: https)";
-        found.push(Diagnostic::error(active.mark_of("type"), field(path, "type"), message));
     }
     let seconds = match active.get("timeout").map(|value| &value.kind) {
         Some(Kind::Int(number)) => *number as f64,

@@ -6,8 +6,9 @@
 use super::checks::prepare_checks;
 use crate::diagnostic::Diagnostic;
 use crate::node::{Kind, Node, push_index, push_name, quoted};
-use crate::resource::{NodeHost, SERVICE_PORT, node_from_key};
+use crate::resource::{Balancer, HashKey, HashOn, NodeHost, node_from_key};
 use crate::settings::RouterMode;
+use crate::settings::UNIX;
 use crate::unsupported::{Place, take_out};
 
 /// A time limit that was probably meant in milliseconds.
@@ -145,14 +146,7 @@ pub(crate) fn prepare_upstream(node: &mut Node, path: &str, found: &mut Vec<Diag
         node.insert("nodes", Node::empty_map());
     }
     mend_type(node, path, found);
-    for name in ["key", "hash_on"] {
-        if let Some((key, _)) = node.remove(name)
-            && !taken.contains(&"type")
-        {
-            let message = "has no effect with the type roundrobin";
-            found.push(Diagnostic::warning(key.mark, field(path, name), message));
-        }
-    }
+    check_hash(node, path, found);
     let pass_host = node.get("pass_host").and_then(Node::as_str).unwrap_or("pass");
     match node.entry("upstream_host") {
         None if pass_host == "rewrite" => {
@@ -165,9 +159,15 @@ pub(crate) fn prepare_upstream(node: &mut Node, path: &str, found: &mut Vec<Diag
         }
         _ => {}
     }
+    if let (Some((key, _)), Some(_)) = (node.entry("keepalive_pool"), node.get("proxy_protocol")) {
+        let message = "has no effect with proxy_protocol: such a connection is for one request";
+        found.push(Diagnostic::warning(key.mark, field(path, "keepalive_pool"), message));
+    }
     check_timeout(node, path, found);
+    check_what_checks_reach(node, path, found);
+    let speaks_tls = node.get("scheme").and_then(Node::as_str) == Some("https");
     if let Some(checks) = node.get_mut("checks") {
-        prepare_checks(checks, &field(path, "checks"), found);
+        prepare_checks(checks, speaks_tls, &field(path, "checks"), found);
     }
     if let Some(tls) = node.get_mut("tls") {
         drop_nulls(tls, &field(path, "tls"), found);
@@ -213,6 +213,49 @@ fn mend_type(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
     }
 }
 
+/// What `type: chash` hashes; for every other type it has no effect.
+fn check_hash(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
+    let text = |node: &Node, name: &str| node.get(name).and_then(Node::as_str).map(str::to_owned);
+    let balancer = text(node, "type").unwrap_or_else(|| Balancer::default().name().to_owned());
+    if balancer != Balancer::Chash.name() {
+        for name in ["key", "hash_on"] {
+            if let Some((key, _)) = node.remove(name) {
+                let message = format!("has no effect with the type {balancer}");
+                found.push(Diagnostic::warning(key.mark, field(path, name), message));
+            }
+        }
+        return;
+    }
+    // What is no text, or no known way to hash, is the schema's to say.
+    let hash_on = match node.get("hash_on") {
+        None => HashOn::default(),
+        Some(written) => match written.parse_into() {
+            Ok(hash_on) => hash_on,
+            Err(_) => return,
+        },
+    };
+    if node.get("key").is_some_and(|key| key.as_str().is_none()) {
+        return;
+    }
+    match HashKey::new(hash_on, text(node, "key").as_deref()) {
+        Err(message) if node.get("key").is_some() => {
+            found.push(Diagnostic::error(node.mark_of("key"), field(path, "key"), message));
+        }
+        Err(message) => found.push(Diagnostic::error(node.mark_of("type"), field(path, "type"), message)),
+        Ok(_) if hash_on == HashOn::Consumer => {
+            if let Some((key, _)) = node.remove("key") {
+                let message = "has no effect with hash_on: consumer";
+                found.push(Diagnostic::warning(key.mark, field(path, "key"), message));
+            }
+        }
+        Ok(key) if key.variables().next().is_none() => {
+            let message = "names no variable, so requests are hashed on the client's address";
+            found.push(Diagnostic::warning(node.mark_of("key"), field(path, "key"), message));
+        }
+        Ok(_) => {}
+    }
+}
+
 /// Reports nodes whose host or port is wrong, each at its place, and takes them out.
 fn prepare_nodes(nodes: &mut Node, path: &str, scheme_is_written: bool, found: &mut Vec<Diagnostic>) {
     let no_port = |mark, path: &str, found: &mut Vec<Diagnostic>| {
@@ -241,23 +284,24 @@ fn prepare_nodes(nodes: &mut Node, path: &str, scheme_is_written: bool, found: &
                 push_index(&mut path, index);
                 index += 1;
                 drop_nulls(item, &path, found);
-                take_out(Place::Node, item, &path, found);
-                let host = item.get("host");
-                let parsed = host.and_then(Node::as_str).map(NodeHost::new);
-                let is_service = matches!(&parsed, Some(Ok(host)) if host.is_service());
-                match item.get("port") {
-                    None if item.as_map().is_some() && !is_service => no_port(item.mark, &path, found),
-                    Some(port) if is_service => {
-                        found.push(Diagnostic::error(port.mark, field(&path, "port"), SERVICE_PORT));
+                let host = item.get("host").and_then(Node::as_str).map(NodeHost::new);
+                let no_port_of_its_own = match &host {
+                    Some(Ok(host)) => host.refuses_port(),
+                    _ => None,
+                };
+                match (item.entry("port"), no_port_of_its_own) {
+                    (Some((_, port)), Some(reason)) => {
+                        found.push(Diagnostic::error(port.mark, field(&path, "port"), reason));
                         return false;
                     }
+                    (None, None) if item.as_map().is_some() => no_port(item.mark, &path, found),
                     _ => {}
                 }
-                let Some(host) = host else { return true };
-                match parsed {
+                let Some(written) = item.get("host") else { return true };
+                match host {
                     Some(Err(reason)) => {
-                        let message = format!("{}: {reason}", host.describe());
-                        found.push(Diagnostic::error(host.mark, field(&path, "host"), message));
+                        let message = format!("{}: {reason}", written.describe());
+                        found.push(Diagnostic::error(written.mark, field(&path, "host"), message));
                         false
                     }
                     _ => true,
@@ -265,6 +309,27 @@ fn prepare_nodes(nodes: &mut Node, path: &str, scheme_is_written: bool, found: &
             });
         }
         _ => {}
+    }
+}
+
+/// Health checks open connections of their own, over TCP and without a PROXY header: what needs another kind would be
+/// found dead.
+fn check_what_checks_reach(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
+    let Some((key, _)) = node.entry("checks") else { return };
+    let on_unix = |text: &str| text.starts_with(UNIX);
+    let nodes = node.get("nodes");
+    let by_key = nodes.and_then(Node::as_map).unwrap_or_default().iter().any(|(key, _)| on_unix(&key.text));
+    let mut hosts =
+        nodes.and_then(Node::as_seq).unwrap_or_default().iter().filter_map(|item| item.get("host")?.as_str());
+    let mut refuse = |feature: &str| {
+        let message = format!("not supported yet: health checks {feature}");
+        found.push(Diagnostic::error(key.mark, field(path, "checks"), message));
+    };
+    if by_key || hosts.any(on_unix) {
+        refuse("of a node on a Unix socket");
+    }
+    if node.get("proxy_protocol").is_some() {
+        refuse("together with proxy_protocol");
     }
 }
 

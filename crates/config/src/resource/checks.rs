@@ -47,7 +47,8 @@ pub struct ActiveChecks {
     /// Body of the checks' requests.
     #[schemars(length(max = 65536))]
     pub http_req_body: String,
-    /// Whether a node's certificate is verified, for the type `https`.
+    /// Whether a node's certificate is verified, for the type `https`: by an authority of `tls.trusted_certificate` in
+    /// the settings.
     pub https_verify_certificate: bool,
     /// Further fields of the checks' requests, each `Name: value`.
     #[serde(skip_serializing_if = "Vec::is_empty")]

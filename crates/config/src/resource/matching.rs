@@ -9,6 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use weir_expr::Expr;
 
+use crate::settings::UNIX;
+
 /// A path to match, as it was written: 1 to 4096 characters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
 #[serde(transparent)]
@@ -218,8 +220,12 @@ impl JsonSchema for Methods {
 const ADDR_EXPECTED: &str = "an IPv4 or IPv6 address, or a range of them such as 10.0.0.0/8";
 
 impl AddrRange {
-    /// Takes an address or a range; `None` for any other text.
+    /// Takes an address or a range; `None` for any other text. `unix:` stands for the clients of Unix sockets, as in
+    /// nginx; they count as 0.0.0.0.
     pub fn new(text: &str) -> Option<Self> {
+        if text == UNIX {
+            return Some(Self(IpAddr::from([0; 4]).into()));
+        }
         match text.parse::<IpAddr>() {
             Ok(address) => Some(Self(address.into())),
             // Host bits that are set do no harm: the range is what the prefix says.

@@ -2,14 +2,19 @@ use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Checks, Id, Labels, Origin, Secret};
+use super::{Balancer, Checks, HashOn, Id, Labels, Origin, Secret};
+use crate::diagnostic::Diagnostic;
+use crate::load::prepare_upstream;
 use crate::node::Node;
+use crate::schema::Checker;
+use crate::settings::{UNIX, unix_path};
 
 /// Where requests go: nodes and how to speak to them.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -37,12 +42,18 @@ pub struct Upstream {
     /// When the upstream was last changed, in seconds since 1970. Information only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_time: Option<i64>,
-    /// The nodes: a mapping from `host:port` to weight, or a list of `{host, port, weight}`. An empty one answers 503.
+    /// The nodes: a mapping from `host:port` to weight, or a list of `{host, port, weight, priority}`. An empty one answers 503.
     /// A name stands for all its addresses, `_SERVICE._tcp.DOMAIN` for the targets of its SRV records.
     pub nodes: Nodes,
     /// How a node is chosen for a request.
     #[serde(default)]
     pub r#type: Balancer,
+    /// What `type: chash` hashes. A request without it is hashed on the client's address.
+    #[serde(default)]
+    pub hash_on: HashOn,
+    /// The key of `type: chash`, by `hash_on`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// How often a request is tried again on another node after a failure to connect, send or read, where that is
     /// safe. Unset: once for each further node; 0: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,6 +80,10 @@ pub struct Upstream {
     /// Idle connections that are kept for further requests.
     #[serde(default)]
     pub keepalive_pool: KeepalivePool,
+    /// The PROXY header that begins each connection to a node and tells it the client's address and port. Such a
+    /// connection carries one request. An extension: APISIX has it for streams only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy_protocol: Option<ProxyHeader>,
     /// How the health of its nodes is found out; see [health checks](health-checks.md). Unset: it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checks: Option<Checks>,
@@ -77,13 +92,14 @@ pub struct Upstream {
     pub origin: Origin,
 }
 
-/// How a node is chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+/// The version of a PROXY header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Balancer {
-    /// In turn, smoothly by weight.
-    #[default]
-    Roundrobin,
+pub enum ProxyHeader {
+    /// A line of text.
+    V1,
+    /// Binary.
+    V2,
 }
 
 /// What is spoken to the nodes of an upstream.
@@ -178,11 +194,11 @@ pub struct Nodes(pub Vec<NodeAddr>);
 pub struct NodeAddr {
     /// Its address or name.
     pub host: NodeHost,
-    /// Its port; the scheme's where none was written, 0 of a service, whose SRV records have it.
+    /// Its port; the scheme's where none was written, 0 of a service, whose SRV records have it, and of a Unix socket.
     pub port: u16,
     /// Its share of the requests; 0: none.
     pub weight: u32,
-    /// Nodes of a lower priority are used when those of a higher one have been tried.
+    /// Nodes of a lower priority are used when none of a higher one can be.
     pub priority: i64,
 }
 
@@ -193,25 +209,29 @@ pub enum NodeHost {
     Ip(IpAddr),
     /// A name to be resolved, as it was written; `_SERVICE._tcp.DOMAIN` is that of a service.
     Name(String),
+    /// The absolute path of a Unix socket.
+    Unix(Arc<str>),
 }
 
 impl Upstream {
-    /// Reads an upstream that stands alone, such as one inside a plugin's configuration: checked, defaulted and with
-    /// the ports of its nodes. Warnings are left aside.
-    pub fn from_node(node: &Node) -> Result<Self, Vec<crate::Diagnostic>> {
-        let mut node = node.clone();
-        let mut found = Vec::new();
-        crate::load::prepare_upstream(&mut node, "", &mut found);
-        found.retain(crate::Diagnostic::is_error);
-        match crate::schema::read::<Self>(&node) {
-            Ok(mut upstream) if found.is_empty() => {
+    /// Reads an upstream that is written in a plugin's configuration, as strictly as a route's own: unless there is an
+    /// error the upstream, and what there is to say about it, with paths from the upstream on.
+    pub fn from_node(node: &Node) -> (Option<Self>, Vec<Diagnostic>) {
+        let (mut node, mut found) = (node.clone(), Vec::new());
+        prepare_upstream(&mut node, "", &mut found);
+        found.extend(Checker::of::<Self>().check(&node));
+        if found.iter().any(Diagnostic::is_error) {
+            return (None, found);
+        }
+        match node.parse_into::<Self>() {
+            Ok(mut upstream) => {
+                upstream.origin = Origin { mark: node.mark, ..Origin::default() };
                 upstream.fill_ports();
-                Ok(upstream)
+                (Some(upstream), found)
             }
-            Ok(_) => Err(found),
-            Err(more) => {
-                found.extend(more);
-                Err(found)
+            Err(error) => {
+                found.push(error);
+                (None, found)
             }
         }
     }
@@ -294,6 +314,7 @@ impl fmt::Display for NodeHost {
             Self::Ip(IpAddr::V4(address)) => address.fmt(f),
             Self::Ip(IpAddr::V6(address)) => write!(f, "[{address}]"),
             Self::Name(name) => f.write_str(name),
+            Self::Unix(path) => write!(f, "{UNIX}{path}"),
         }
     }
 }
@@ -301,13 +322,16 @@ impl fmt::Display for NodeHost {
 impl NodeAddr {
     /// Whether no port was written and none has been put in yet, where one is needed.
     pub(crate) fn has_no_port(&self) -> bool {
-        self.port == PORT_UNSET && !self.host.is_service()
+        self.port == PORT_UNSET && self.host.refuses_port().is_none()
     }
 }
 
 impl fmt::Display for NodeAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.is_service() { self.host.fmt(f) } else { write!(f, "{}:{}", self.host, self.port) }
+        match self.host.refuses_port() {
+            Some(_) => self.host.fmt(f),
+            None => write!(f, "{}:{}", self.host, self.port),
+        }
     }
 }
 
@@ -324,8 +348,14 @@ impl Serialize for Nodes {
 }
 
 impl NodeHost {
-    /// Takes an IPv4 address, an IPv6 address in brackets or a name.
+    /// Takes an IPv4 address, an IPv6 address in brackets, a name, or `unix:/PATH`.
     pub fn new(text: &str) -> Result<Self, &'static str> {
+        if let Some(path) = text.strip_prefix(UNIX) {
+            return unix_path(path).map(|path| Self::Unix(path.into()));
+        }
+        if text.starts_with('/') || text.starts_with("unix@") {
+            return Err("a Unix socket is written unix:/run/app.sock");
+        }
         if let Some(inner) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             return inner.parse::<Ipv6Addr>().map(|a| Self::Ip(a.into())).map_err(|_| "not an IPv6 address");
         }
@@ -370,14 +400,25 @@ impl NodeHost {
     pub fn is_service(&self) -> bool {
         matches!(self, Self::Name(name) if Self::is_service_name(name))
     }
+
+    /// Why no port may be written with it, for what has none of its own.
+    pub(crate) fn refuses_port(&self) -> Option<&'static str> {
+        match self {
+            Self::Unix(_) => Some("a Unix socket has no port"),
+            host => host.is_service().then_some(SERVICE_PORT),
+        }
+    }
 }
 
-pub(crate) const SERVICE_PORT: &str = "the ports of a service come from its SRV records: expected none here";
+const SERVICE_PORT: &str = "the ports of a service come from its SRV records: expected none here";
 
 /// The port of a node whose port was not written, until the loader puts in the scheme's.
 const PORT_UNSET: u16 = 0;
 
 pub(crate) fn node_from_key(key: &str, weight: u32) -> Result<NodeAddr, String> {
+    if key.starts_with(UNIX) {
+        return Ok(NodeAddr { host: NodeHost::new(key)?, port: PORT_UNSET, weight, priority: 0 });
+    }
     let (host, port) = match key.rsplit_once(':') {
         // The colon belongs to an address: [::1] alone, or ::1 without brackets.
         Some((host, _)) if key.ends_with(']') || (host.contains(':') && !host.ends_with(']')) => (key, None),
@@ -402,7 +443,8 @@ pub(crate) fn node_from_key(key: &str, weight: u32) -> Result<NodeAddr, String> 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListedNode {
-    /// Address or name; an IPv6 address in brackets; a service with SRV records as `_SERVICE._tcp.DOMAIN`.
+    /// Address or name; an IPv6 address in brackets; a service with SRV records as `_SERVICE._tcp.DOMAIN`; a Unix
+    /// socket as `unix:/PATH`.
     host: String,
     /// Port; the scheme's when there is none, and none for a service.
     #[serde(default)]
@@ -410,7 +452,7 @@ struct ListedNode {
     port: Option<u16>,
     /// Share of the requests; 0: none.
     weight: u32,
-    /// Only 0 for now.
+    /// Nodes of a lower priority are used when none of a higher one can be.
     #[serde(default)]
     priority: i64,
     /// For people and tools.
@@ -446,8 +488,8 @@ impl<'de> Deserialize<'de> for Nodes {
                         A::Error::custom(format_args!("host {}: {reason}", crate::node::quoted(&listed.host)))
                     })?;
                     let port = listed.port.unwrap_or(PORT_UNSET);
-                    if host.is_service() && port != PORT_UNSET {
-                        return Err(A::Error::custom(format_args!("host {}: {SERVICE_PORT}", listed.host)));
+                    if let (Some(reason), Some(_)) = (host.refuses_port(), listed.port) {
+                        return Err(A::Error::custom(format_args!("host {}: {reason}", listed.host)));
                     }
                     nodes.push(NodeAddr { host, port, weight: listed.weight, priority: listed.priority });
                 }

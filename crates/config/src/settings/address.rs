@@ -46,17 +46,23 @@ fn parse(text: &str) -> Option<SocketAddr> {
 }
 
 /// The path of a Unix socket, from what stands after `unix:`.
-pub(crate) fn unix_path(path: &str) -> Result<PathBuf, String> {
+pub(crate) fn unix_path(path: &str) -> Result<&str, &'static str> {
     if !path.starts_with('/') {
-        return Err("the path of a Unix socket must be absolute, such as unix:/run/app.sock".to_owned());
+        return Err("the path of a Unix socket must be absolute, such as unix:/run/app.sock");
     }
     if path.ends_with('/') || path.contains('\0') {
-        return Err("a Unix socket is a file: unix:/run/app.sock".to_owned());
+        return Err("a Unix socket is a file, such as unix:/run/app.sock");
+    }
+    match path.rsplit_once(':') {
+        Some((_, port)) if port.bytes().all(|b| b.is_ascii_digit()) => {
+            return Err("a Unix socket has no port, such as unix:/run/app.sock");
+        }
+        _ => {}
     }
     if path.len() > UNIX_PATH {
-        return Err(format!("the path of a Unix socket has at most {UNIX_PATH} bytes, this one {}", path.len()));
+        return Err("the path of a Unix socket has at most 107 bytes");
     }
-    Ok(path.into())
+    Ok(path)
 }
 
 impl ListenAddr {
@@ -165,7 +171,7 @@ impl Visitor<'_> for ListenVisitor {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<ListenAddr, E> {
         if let Some(path) = text.strip_prefix(UNIX) {
-            return unix_path(path).map(ListenAddr::Unix).map_err(E::custom);
+            return unix_path(path).map(|path| ListenAddr::Unix(path.into())).map_err(E::custom);
         }
         parse(text).map(ListenAddr::Tcp).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
     }

@@ -216,11 +216,13 @@ fn between(settings: &Settings) -> Vec<Diagnostic> {
         error("dns.min_ttl".into(), "dns.min_ttl must not be longer than dns.max_ttl");
     }
     if settings.proxy_protocol.trusted.is_empty() {
-        for (at, listener) in settings.listen.http.iter().enumerate() {
-            if listener.proxy_protocol && listener.address.tcp().is_some() {
-                let message =
-                    "every connection would be closed: proxy_protocol.trusted has to name who may send a header";
-                error(format!("listen.http[{at}].proxy_protocol"), message);
+        for (name, listeners) in [("http", &settings.listen.http), ("https", &settings.listen.https)] {
+            for (at, listener) in listeners.iter().enumerate() {
+                if listener.proxy_protocol && listener.address.tcp().is_some() {
+                    let message =
+                        "every connection would be closed: proxy_protocol.trusted has to name who may send a header";
+                    error(format!("listen.{name}[{at}].proxy_protocol"), message);
+                }
             }
         }
     }

@@ -25,7 +25,7 @@ fn with(place: &str, value: Value) -> Value {
 fn every_limit_holds() {
     let mut wrong = Vec::new();
     for (place, good, bad) in [
-        ("active.type", json!(["http", "tcp"]), json!(["udp", "HTTP", 1, "https"])),
+        ("active.type", json!(["http", "https", "tcp"]), json!(["udp", "HTTP", 1])),
         ("active.timeout", json!([0.1, 1, 60]), json!([0, -1, "1"])),
         ("active.concurrency", json!([1, 100]), json!([0, 1.5, "1"])),
         ("active.host", json!(["a.b", "a:80"]), json!(["", "a b", 1])),
@@ -152,5 +152,25 @@ fn rules_between_fields_hold() {
         let said = shown(&load(&checks));
         let same = said.len() == expected.len() && said.iter().zip(expected).all(|(said, part)| said.ends_with(part));
         assert!(same, "{checks}: {said:?}");
+    }
+}
+
+#[test]
+fn checks_without_tls_of_nodes_with_tls_are_doubtful() {
+    for (scheme, active, warned) in [
+        ("https", json!({}), true),
+        ("https", json!({ "type": "http" }), true),
+        ("https", json!({ "port": 8080 }), false),
+        ("https", json!({ "type": "https" }), false),
+        ("https", json!({ "type": "tcp" }), false),
+        ("http", json!({}), false),
+        ("http", json!({ "type": "https" }), false),
+    ] {
+        let upstream = json!({ "nodes": {}, "scheme": scheme, "checks": { "active": active } });
+        let loaded = load_with(&json!({ "upstreams": [upstream] }).to_string(), &OPTIONS);
+        let said = shown(&loaded);
+        let named =
+            said.iter().any(|said| said.contains("checks.active: checks of the type http are made without TLS"));
+        assert_eq!((named, said.len()), (warned, usize::from(warned)), "{scheme} {active}: {said:?}");
     }
 }

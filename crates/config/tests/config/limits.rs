@@ -89,12 +89,12 @@ fn limits() -> Vec<Limit> {
         limit(
             "upstreams",
             "nodes",
-            json!([{}, [], {"a:1": 0}, {"a:65535": 4294967295_u32}, {"[::1]:80": 1}, [{"host": "a", "port": 1, "weight": 0, "priority": 0, "metadata": {}}]]),
-            json!([5, "a:80", {"a:0": 1}, {"a:65536": 1}, {"a:80": -1}, {"a:80": 1.5}, {"a:80": "1"}, {"::1": 1}, {"::1:80": 1}, {"http://a:80": 1}, {"a:80/x": 1}, {"": 1}, {"a:": 1}, {"a b:1": 1},
+            json!([{}, [], {"a:1": 0}, {"a:65535": 4294967295_u32}, {"[::1]:80": 1}, [{"host": "a", "port": 1, "weight": 0, "priority": -5, "metadata": {}}], {"unix:/run/a.sock": 1}, [{"host": "unix:/a b", "weight": 1}]]),
+            json!([5, {"unix:a.sock": 1}, {"unix:/a.sock:80": 1}, {"unix:/": 1}, {"unix:": 1}, {"unix@/a": 1}, {"/a.sock": 1}, [{"host": "unix:/a", "port": 80, "weight": 1}], [{"host": "unix:a", "weight": 1}], "a:80", {"a:0": 1}, {"a:65536": 1}, {"a:80": -1}, {"a:80": 1.5}, {"a:80": "1"}, {"::1": 1}, {"::1:80": 1}, {"http://a:80": 1}, {"a:80/x": 1}, {"": 1}, {"a:": 1}, {"a b:1": 1},
                 [{"host": "a", "port": 1}], [{"port": 1, "weight": 1}], [{"host": "a", "port": 0, "weight": 1}], [{"host": "a", "port": 65536, "weight": 1}], [{"host": "::1", "port": 1, "weight": 1}],
-                [{"host": "a", "port": 1, "weight": 1, "x": 1}], [{"host": "a", "port": 1, "weight": 1, "priority": 1}], ["a:80"]]),
+                [{"host": "a", "port": 1, "weight": 1, "x": 1}], [{"host": "a", "port": 1, "weight": 1, "priority": 1.5}], ["a:80"]]),
         ),
-        limit("upstreams", "type", json!(["roundrobin"]), json!(["random", 5, "chash", "ewma", "least_conn"])),
+        limit("upstreams", "type", json!(["roundrobin", "ewma", "least_conn"]), json!(["random", 5])),
         limit("upstreams", "retries", json!([0, 5]), json!([-1, 1.5, "1"])),
         limit("upstreams", "retry_timeout", json!([0, 0.5, 60]), json!([-0.1, "1"])),
         limit(
@@ -103,6 +103,7 @@ fn limits() -> Vec<Limit> {
             json!(["http", "https"]),
             json!(["grpc", "grpcs", "tcp", "tls", "udp", "kafka", "ftp", 1]),
         ),
+        limit("upstreams", "proxy_protocol", json!(["v1", "v2"]), json!([true, "on", 1, "v3"])),
         limit("upstreams", "pass_host", json!(["pass", "node"]), json!(["rewrite", "none", 1])),
         limit("upstreams", "upstream_host", json!(["a.b", "a:80"]), json!(["", "a b", "a/b", 1])),
         limit(
@@ -382,6 +383,7 @@ fn defaults_are_those_of_the_model() {
             { "host": "10.0.0.1", "port": 82, "weight": 0, "priority": 0 },
         ],
         "type": "roundrobin",
+        "hash_on": "vars",
         "retry_timeout": 0,
         "timeout": { "connect": 60, "send": 60, "read": 60 },
         "scheme": "http",
@@ -416,11 +418,57 @@ fn both_spellings_are_read_through_one_accessor() {
 #[test]
 fn an_upstream_inside_a_plugin_is_read_alone() {
     let read = |text: &str| weir_config::Upstream::from_node(&Node::parse(text).expect(text).root);
-    let upstream = read("nodes: {a: 1}\ntype: round-robin").expect("an upstream");
+    let (upstream, warnings) = read("nodes: {a: 1}\ntype: round-robin");
+    let upstream = upstream.expect("an upstream");
+    let warned: Vec<&str> = warnings.iter().map(|warning| warning.path.as_str()).collect();
+    assert_eq!(warned, ["type", "nodes.a"]);
     assert_eq!((upstream.nodes[0].port, &upstream.nodes[0].host), (80, &NodeHost::Name("a".into())));
-    let errors = read("nodes: {'a:0': 1}\nchecks: {}\nretries: x").expect_err("three faults");
+    let (upstream, errors) = read("nodes: {'a:0': 1}\nchecks: {}\nretries: x");
+    assert_eq!(upstream, None);
     let paths: Vec<&str> = errors.iter().map(|error| error.path.as_str()).collect();
     assert_eq!(paths, ["nodes[\"a:0\"]", "checks", "retries"]);
+}
+
+#[test]
+fn keys_of_consistent_hashing() {
+    let cases = [
+        (json!({ "key": "remote_addr" }), None),
+        (json!({ "hash_on": "vars", "key": "arg_device-id" }), None),
+        (json!({ "hash_on": "header", "key": "X-Session_Id" }), None),
+        (json!({ "hash_on": "cookie", "key": "sid" }), None),
+        (json!({ "hash_on": "consumer" }), None),
+        (json!({ "hash_on": "consumer", "key": "x" }), Some("warning: upstreams[0].key: has no effect with hash_on")),
+        (json!({ "hash_on": "vars_combinations", "key": "$host:$arg_a" }), None),
+        (
+            json!({ "hash_on": "vars_combinations", "key": "host" }),
+            Some("warning: upstreams[0].key: names no variable"),
+        ),
+        (json!({ "hash_on": "vars_combinations", "key": "$hosst" }), Some("upstreams[0].key: at character 1")),
+        (json!({ "hash_on": "vars_combinations" }), Some("upstreams[0].type: type: chash needs key")),
+        (json!({}), Some("upstreams[0].type: type: chash needs key: the name of a variable")),
+        (json!({ "key": "" }), Some("upstreams[0].key: expected one of uri, ")),
+        (json!({ "key": "arg_" }), Some("upstreams[0].key: expected letters, digits")),
+        (json!({ "key": "request_method" }), Some("upstreams[0].key: expected one of uri, ")),
+        (json!({ "key": "mqtt_client_id" }), Some("upstreams[0].key: not supported yet: TCP and UDP")),
+        (json!({ "hash_on": "header", "key": "a b" }), Some("upstreams[0].key: expected letters, digits")),
+        (json!({ "hash_on": "cookie" }), Some("upstreams[0].type: type: chash needs key: the name of a cookie")),
+        (json!({ "hash_on": "client", "key": "a" }), Some("upstreams[0].hash_on: ")),
+        (json!({ "key": 5 }), Some("upstreams[0].key: ")),
+        (
+            json!({ "type": "least_conn", "key": "uri" }),
+            Some("warning: upstreams[0].key: has no effect with the type least_conn"),
+        ),
+    ];
+    for (fields, said) in cases {
+        let mut upstream = json!({ "nodes": { "a:80": 1 }, "type": "chash" });
+        upstream.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+        let loaded = load_with(&json!({ "upstreams": [upstream] }).to_string(), &OPTIONS);
+        let found: Vec<String> = loaded.diagnostics.iter().map(ToString::to_string).collect();
+        match said {
+            None => assert!(found.is_empty(), "{fields}: {found:?}"),
+            Some(said) => assert!(found.len() == 1 && found[0].contains(said), "{fields}: {found:?}"),
+        }
+    }
 }
 
 #[test]
@@ -430,7 +478,6 @@ fn everything_in_the_table_of_what_is_not_supported_is_refused_by_name() {
             When::Present => json!("x"),
             When::NotEmpty => json!([{}]),
             When::OneOf(texts) => json!(texts[0]),
-            When::NotZero => json!(1),
         };
         let field = |mut item: Value| {
             item[entry.field] = value.clone();
@@ -445,10 +492,6 @@ fn everything_in_the_table_of_what_is_not_supported_is_refused_by_name() {
             Place::Service => (json!({ "services": [field(json!({}))] }), format!("services[0].{}", entry.field)),
             Place::Upstream => {
                 (json!({ "upstreams": [field(json!({ "nodes": {} }))] }), format!("upstreams[0].{}", entry.field))
-            }
-            Place::Node => {
-                let node = field(json!({ "host": "a", "port": 80, "weight": 1 }));
-                (json!({ "upstreams": [{ "nodes": [node] }] }), format!("upstreams[0].nodes[0].{}", entry.field))
             }
             Place::Meta => {
                 let meta = field(json!({}));

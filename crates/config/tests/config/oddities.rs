@@ -181,6 +181,18 @@ fn files_that_are_refused() {
                 routes: None,
             },
             Case {
+                about: "what health checks do not reach, and ports of Unix sockets",
+                text: "upstreams:\n  - {nodes: {'unix:/a': 1}, checks: {active: {}}}\n  - {nodes: {'a:1': 1}, proxy_protocol: v1, checks: {active: {}}}\n  - nodes: {'unix:/a:80': 1, 'unix@/a': 1}\n  - nodes:\n    - {host: 'unix:/a', port: 80, weight: 1}\n#END",
+                said: &[
+                    "t:2:29: upstreams[0].checks: not supported yet: health checks of a node on a Unix socket",
+                    "t:3:45: upstreams[1].checks: not supported yet: health checks together with proxy_protocol",
+                    "t:4:13: upstreams[2].nodes[\"unix:/a:80\"]: a Unix socket has no port, such as unix:/run/app.sock",
+                    "t:4:30: upstreams[2].nodes[\"unix@/a\"]: a Unix socket is written unix:/run/app.sock",
+                    "t:6:31: upstreams[3].nodes[0].port: a Unix socket has no port",
+                ],
+                routes: None,
+            },
+            Case {
                 about: "an unquoted wildcard",
                 text: "routes:\n  - uri: /a\n    host: *.example.com\n#END",
                 said: &["t:3:11: routes[0].host: not YAML: while parsing node, found unknown anchor; \

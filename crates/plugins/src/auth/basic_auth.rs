@@ -135,11 +135,11 @@ impl Plugin for Checked {
         // What stands in scratch memory may be read by the next plugin or request, were there a fault elsewhere.
         room.fill(0);
         cx.put_scratch(room);
+        if self.hide && (found.is_ok() || self.anonymous.is_some()) {
+            cx.request_mut().head.fields.remove_known(Known::Authorization);
+        }
         match found {
             Ok(who) => {
-                if self.hide {
-                    cx.request_mut().head.fields.remove_known(Known::Authorization);
-                }
                 cx.set_consumer(who);
                 Flow::Continue
             }

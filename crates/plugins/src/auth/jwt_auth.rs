@@ -165,6 +165,7 @@ hide_credentials: true
 
     fn check_consumer(conf: &ConsumerConf) -> Result<(), Vec<Invalid>> {
         let mut faults = Vec::from_iter(Verifier::new(conf).err());
+        faults.extend(conf.unused());
         if conf.exp != exp() {
             let message = "tokens are issued elsewhere, with an exp of their own: it has no effect";
             faults.push(Invalid::warning("exp", message));
@@ -196,6 +197,21 @@ hide_credentials: true
 
     fn credentials(entries: Vec<AuthEntry<ConsumerConf>>) -> Result<Credentials, (usize, Invalid)> {
         Ok(Arc::new(Keys::of(&entries)?))
+    }
+}
+
+impl ConsumerConf {
+    /// What is there for algorithms of the other kind.
+    fn unused(&self) -> impl Iterator<Item = Invalid> {
+        let algorithm = self.algorithm.name();
+        let with_secret = self.algorithm.has_secret();
+        let unused = [
+            ("secret", self.secret.is_some() && !with_secret),
+            ("base64_secret", self.base64_secret && !with_secret),
+            ("public_key", self.public_key.is_some() && with_secret),
+        ];
+        let warn = move |field| Invalid::warning(field, format!("it has no effect with algorithm {algorithm}"));
+        unused.into_iter().filter(|(_, unused)| *unused).map(move |(field, _)| warn(field))
     }
 }
 
@@ -324,7 +340,8 @@ impl Checked {
         const FAILED: &str = "failed to verify jwt";
         let keys = &*self.keys;
         let tag = keys.verified.tag(&self.claim, token);
-        let known = match keys.verified.find(&tag) {
+        let remembered = keys.verified.find(&tag);
+        let known = match remembered {
             Some(known) => known,
             None => {
                 let token = Token::parse(token, &self.claim, room).ok_or("JWT token invalid")?;
@@ -340,17 +357,17 @@ impl Checked {
                 {
                     return Err(FAILED);
                 }
-                let known = Known { at: credential.at, exp: token.claims.exp, nbf: token.claims.nbf };
-                keys.verified.remember(tag, known);
-                known
+                Known { at: credential.at, exp: token.claims.exp, nbf: token.claims.nbf }
             }
         };
         let (credential, verifier) = keys.table.get(known.at).zip(keys.verifiers.get(known.at)).ok_or(FAILED)?;
-        if self.checks.hold(&known, unix_ms as f64 / 1000.0, f64::from(verifier.grace)) {
-            Ok(credential.who)
-        } else {
-            Err(FAILED)
+        if !self.checks.hold(&known, unix_ms as f64 / 1000.0, f64::from(verifier.grace)) {
+            return Err(FAILED);
         }
+        if remembered.is_none() {
+            keys.verified.remember(tag, known);
+        }
+        Ok(credential.who)
     }
 
     fn hide(&self, cx: &mut RequestCx<'_>, place: Option<Place>) {

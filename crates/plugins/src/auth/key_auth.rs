@@ -22,7 +22,8 @@ pub(crate) struct Conf {
     header: String,
     /// Name of the query argument that carries the key, when the field is absent. Name and value are compared decoded.
     query: String,
-    /// Takes the key out of the request before it goes upstream: the field, or every query argument of that name.
+    /// Takes the key out of the request before it goes upstream: the field, or every query argument of that name. When it
+    /// goes on as the anonymous consumer, both.
     hide_credentials: bool,
     /// Name of the consumer as whom requests without a valid key are let through; without it they are refused.
     #[schemars(length(min = 1))]
@@ -138,13 +139,16 @@ impl Plugin for Checked {
     fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
         let (who, place) = match self.find(cx) {
             Ok(found) => found,
-            Err(message) => return super::refuse(cx, self.anonymous, &self.challenge, message),
+            Err(message) => {
+                if self.hide && self.anonymous.is_some() {
+                    self.hide(cx, Place::Field);
+                    self.hide(cx, Place::Query);
+                }
+                return super::refuse(cx, self.anonymous, &self.challenge, message);
+            }
         };
         if self.hide {
-            match place {
-                Place::Field => cx.request_mut().remove_field(&self.header),
-                Place::Query => cx.request_mut().retain_arguments(|argument| !query::has_name(argument, &self.query)),
-            }
+            self.hide(cx, place);
         }
         cx.set_consumer(who);
         Flow::Continue
@@ -152,6 +156,16 @@ impl Plugin for Checked {
 }
 
 impl Checked {
+    fn hide(&self, cx: &mut RequestCx<'_>, place: Place) {
+        match place {
+            Place::Field => cx.request_mut().remove_field(&self.header),
+            Place::Query if cx.request().query().is_some_and(|query| query::argument(query, &self.query).is_some()) => {
+                cx.request_mut().retain_arguments(|argument| !query::has_name(argument, &self.query));
+            }
+            Place::Query => {}
+        }
+    }
+
     fn find(&self, cx: &mut RequestCx<'_>) -> Result<(ConsumerMatch, Place), &'static str> {
         const INVALID: &str = "Invalid API key in request";
         if let Some(key) = cx.request().field(&self.header) {

@@ -1,11 +1,12 @@
 //! Plugins without a data plane, built from configurations in YAML.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use weir_config::{Diagnostic, Node};
+use weir_config::{Diagnostic, Node, Upstream};
 use weir_plugin::{
     BuildCx, Consumer, ConsumerMatch, Consumers, Credentials, Definition, Named, Plugin, RouteInfo, StateRegistry,
-    Tables,
+    Tables, Turns, UpstreamSet,
 };
 use weir_router::{Mode, Route, Router};
 
@@ -94,8 +95,40 @@ impl Bench {
                 trusted_proxies: &[],
                 https_port: 443,
                 product: "weir/1.2.3",
+                upstreams: &NamedUpstreams,
             },
         )
+    }
+}
+
+/// Upstreams of the names `backend` and `next`, and whatever is written in place.
+#[derive(Debug)]
+pub(crate) struct NamedUpstreams;
+
+impl UpstreamSet for NamedUpstreams {
+    fn find(&self, id: &str) -> Result<Option<u32>, Diagnostic> {
+        Ok(["backend", "next"].iter().position(|name| *name == id).map(|at| at as u32))
+    }
+
+    fn add(&self, _: &Upstream, _: &str) -> Result<u32, Diagnostic> {
+        Ok(2)
+    }
+
+    fn turns(&self, weights: &[u32]) -> Arc<dyn Turns> {
+        Arc::new(OneAfterAnother { count: weights.len(), next: AtomicUsize::new(0) })
+    }
+}
+
+/// Turns of equal weights.
+#[derive(Debug)]
+struct OneAfterAnother {
+    count: usize,
+    next: AtomicUsize,
+}
+
+impl Turns for OneAfterAnother {
+    fn next(&self) -> Option<usize> {
+        Some(self.next.fetch_add(1, Ordering::Relaxed) % self.count)
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use rustls::RootCertStore;
 use rustls::server::ProducesTickets;
 use weir_config::{
-    ClientVerification, Diagnostic, Document, Scheme, Settings, Ssl, SslProtocol, SslType, Status, Upstream,
+    CheckType, ClientVerification, Diagnostic, Document, Scheme, Settings, Ssl, SslProtocol, SslType, Status, Upstream,
 };
 
 use super::Faults;
@@ -146,6 +146,35 @@ impl Certificates {
         if upstream.scheme != Scheme::Https {
             return Ok(None);
         }
+        let verify = upstream.tls.as_ref().is_some_and(|tls| tls.verify);
+        self.setup_with(upstream, document, verify).map(Some)
+    }
+
+    /// How TLS is set up for the active checks of an upstream: as with its nodes, but verified as the checks say.
+    pub(super) fn setup_of_checks(
+        &self,
+        upstream: &Upstream,
+        document: &Document,
+    ) -> Result<Option<Arc<Setup>>, Diagnostic> {
+        let Some(checks) = upstream.checks.as_ref().filter(|checks| checks.active.r#type == CheckType::Https) else {
+            return Ok(None);
+        };
+        let verify = checks.active.https_verify_certificate;
+        match self.setup_with(upstream, document, verify) {
+            Ok((_, setup)) => Ok(Some(setup)),
+            Err(fault) if fault.path == "tls.verify" => {
+                Err(Diagnostic { path: "checks.active.https_verify_certificate".to_owned(), ..fault })
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
+    fn setup_with(
+        &self,
+        upstream: &Upstream,
+        document: &Document,
+        verify: bool,
+    ) -> Result<(SetupKey, Arc<Setup>), Diagnostic> {
         let tls = upstream.tls.clone().unwrap_or_default();
         let fault =
             |field: &str, reason: String| Diagnostic::error(upstream.origin.mark, format!("tls.{field}"), reason);
@@ -158,12 +187,12 @@ impl Certificates {
             }
             _ => None,
         };
-        let key = SetupKey { verify: tls.verify, certificate };
+        let key = SetupKey { verify, certificate };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = kept.setups.get(&key).and_then(Weak::upgrade) {
-            return Ok(Some((key, found)));
+            return Ok((key, found));
         }
-        let trusted = match tls.verify {
+        let trusted = match verify {
             true => Some(self.trusted(&mut kept).map_err(|reason| fault("verify", reason))?),
             false => None,
         };
@@ -174,7 +203,7 @@ impl Certificates {
         })?;
         let made = Arc::new(made);
         kept.setups.insert(key.clone(), Arc::downgrade(&made));
-        Ok(Some((key, made)))
+        Ok((key, made))
     }
 
     fn trusted(&self, kept: &mut Kept) -> Result<Arc<RootCertStore>, String> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_config::{AddrRange, Diagnostic, ErrorResponse, Meta, Node, Plugins, Scope};
-use weir_plugin::{BuildCx, Consumers, Credentials, StateRegistry};
+use weir_plugin::{BuildCx, Consumers, Credentials, StateRegistry, UpstreamSet};
 
 use super::Definitions;
 use crate::chain::{Chain, Step, StepMeta};
@@ -21,6 +21,7 @@ pub(super) struct Builder<'a> {
     pub(super) trusted_proxies: &'a [AddrRange],
     pub(super) https_port: u16,
     pub(super) product: &'a str,
+    pub(super) upstreams: &'a dyn UpstreamSet,
 }
 
 /// The plugins of one place; one that is switched off there still takes the place of what lies below.
@@ -85,6 +86,7 @@ impl Builder<'_> {
                 trusted_proxies: self.trusted_proxies,
                 https_port: self.https_port,
                 product: self.product,
+                upstreams: self.upstreams,
             };
             let plugin = definition.build(&conf.conf, &cx).map_err(under)?;
             let phases = plugin.phases(definition.phases());

@@ -7,20 +7,25 @@ mod relay_response;
 pub(super) use head::push_status;
 
 use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
 use std::task::Poll;
 
 use weir_plugin::{Exchange, Failure, Side, Try};
 use weir_telemetry::metrics::UpstreamState;
 use weir_wire::Reject;
+use weir_wire::buffer::Buffer;
 use weir_wire::head::Framing;
 use weir_wire::method::Method;
 
 use super::body::{BODY_LATE, BODY_TOO_LARGE, CLIENT_WENT_AWAY, Pace, refused_body};
 use super::h1::{ClientStream, Connection, Next};
+use super::mirror::RequestCopy;
 use crate::phases;
 use crate::relay::{self, Encode, Pump};
 use crate::snapshot::{Local, Route};
 use crate::timer::Timer;
+use crate::upstream::aside;
 use crate::upstream::pool::Connection as Node;
 use crate::upstream::stream::NodeStream;
 use crate::upstream::{Node as NodeConfig, Timeouts, Upstream};
@@ -29,27 +34,57 @@ use crate::worker::Worker;
 /// Most interim (1xx) responses passed on for one request.
 const MAX_INTERIM: u32 = 64;
 
+/// How soon after connecting a reset means that the node takes no connections.
+const AT_ONCE_US: u64 = 100_000;
+
 /// A node that has sent the head of its response. It is lent and not handed on: each hand it went through would hold a
 /// place for it in the memory of every connection.
-struct Answering {
+pub(super) struct Answering {
     /// `None` once it has gone elsewhere.
     node: Option<Node>,
     /// The rest of the request body, still on its way.
     upload: Upload,
 }
 
+/// What is sent to a node.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Outgoing {
+    /// The request, as this node has to see it.
+    Request { websocket: bool },
+    /// A copy, as it stands in the buffer.
+    Copy,
+}
+
 /// Why a try ended without a response.
-struct Ended {
-    failure: Failure,
+pub(super) struct Ended {
+    pub(super) failure: Failure,
     /// Whether another node may be tried.
     again: bool,
     /// Whether the connection was kept from before and had been closed by then, so that it says nothing of the node.
     stale: bool,
+    /// Whether the node takes no connections: those that are opened fail, or are reset at once.
+    unreachable: bool,
 }
 
 impl Ended {
     fn final_(failure: impl Into<Failure>) -> Self {
-        Self { failure: failure.into(), again: false, stale: false }
+        Self { failure: failure.into(), again: false, stale: false, unreachable: false }
+    }
+
+    /// A connection could not be opened.
+    fn unconnected(failure: Failure) -> Self {
+        // What this side has run out of says nothing of the node.
+        Self { failure, again: true, stale: false, unreachable: failure.side == Side::Upstream }
+    }
+
+    /// Something failed before a response was there, and may do better at another node.
+    fn failed(failure: Failure) -> Self {
+        Self { failure, again: true, stale: false, unreachable: false }
+    }
+
+    /// The same of the node itself.
+    fn node(status: u16, reason: &'static str) -> Self {
+        Self::failed(Failure::upstream(status, reason))
     }
 }
 
@@ -58,7 +93,7 @@ impl<S: ClientStream> Connection<S> {
     pub(crate) async fn forward(
         &mut self,
         x: &mut Exchange,
-        local: &Local,
+        local: &Rc<Local>,
         route: &Route,
         upstream: &Upstream,
     ) -> Next {
@@ -66,9 +101,11 @@ impl<S: ClientStream> Connection<S> {
         let give_up = self.timer.now().saturating_add(upstream.retry_ms);
         let mut failure = Failure { side: Side::Gateway, ..Failure::upstream(503, "upstream has no node") };
         x.times.upstream_start = x.times.now;
-        while let Some(turn) = upstream.pick(&x.upstream.tried) {
+        x.timed |= upstream.balancer.is_timed();
+        while let Some(turn) = upstream.pick(x, self.timer.now()) {
             let Some(config) = upstream.nodes.get(usize::from(turn)) else { break };
             x.upstream.tried.push(turn);
+            let _active = upstream.begin(config);
             match self.try_node(x, local, route, config, upstream, timeouts).await {
                 Ok(mut answering) => {
                     return self.relay_response(x, local, config, upstream, timeouts, &mut answering).await;
@@ -76,6 +113,12 @@ impl<S: ClientStream> Connection<S> {
                 Err(ended) => {
                     failure = ended.failure;
                     end_try(x, &self.worker, failure.status);
+                    if failure.side == Side::Upstream {
+                        upstream.observe_latency(config, x, true);
+                    }
+                    if ended.unreachable && upstream.nodes.len() > 1 {
+                        aside::set(&self.worker, &config.endpoint, failure.reason, timeouts.connect);
+                    }
                     let spent = x.upstream.tried.len() > upstream.retries as usize || self.timer.now() >= give_up;
                     if !ended.again || spent {
                         break;
@@ -83,6 +126,7 @@ impl<S: ClientStream> Connection<S> {
                 }
             }
         }
+        self.copy = None;
         x.times.upstream_end = x.times.now;
         match failure.side {
             Side::Client => self.fail_body(x, local, Reject::new(failure.status, failure.reason)).await,
@@ -90,11 +134,11 @@ impl<S: ClientStream> Connection<S> {
         }
     }
 
-    /// One node: over a kept connection, and if that turns out to be closed, over a new one.
+    /// One node.
     async fn try_node(
         &mut self,
         x: &mut Exchange,
-        local: &Local,
+        local: &Rc<Local>,
         route: &Route,
         config: &NodeConfig,
         upstream: &Upstream,
@@ -103,23 +147,38 @@ impl<S: ClientStream> Connection<S> {
         let begin = x.times.now;
         x.upstream.tries.push(Try { addr: None, status: 0, begin, connected: 0, head: 0, end: 0 });
         phases::before_upstream(x, &local.snapshot).map_err(Ended::final_)?;
+        if let Some(mirror) = x.upstream.mirror.take() {
+            head::encode(x, &self.worker.options, upstream, config, route.websocket);
+            let copy = RequestCopy::begin(x, mirror, local, &self.worker);
+            self.copy = copy.and_then(|copy| copy.take(&x.request.buffer));
+        }
+        self.reach(x, upstream, config, timeouts, Outgoing::Request { websocket: route.websocket }).await
+    }
+
+    /// Over a kept connection, and if that turns out to be closed, over a new one.
+    pub(super) async fn reach(
+        &mut self,
+        x: &mut Exchange,
+        upstream: &Upstream,
+        config: &NodeConfig,
+        timeouts: Timeouts,
+        outgoing: Outgoing,
+    ) -> Result<Answering, Ended> {
         let now = self.timer.now();
         let choice = config.choose(now);
         let (pools, host) = (&self.worker.pools, head::host_for(x, upstream, config));
-        let mut kept = choice.and_then(|c| pools.take(&config.endpoint, c.addr, host, now, &self.worker.recorder));
+        // One with a PROXY header is its client's alone.
+        let pooled = choice.filter(|_| upstream.proxy_protocol.is_none());
+        let mut kept = pooled.and_then(|c| pools.take(&config.endpoint, c.addr, host, now, &self.worker.recorder));
         loop {
             let reused = kept.is_some();
             let node = match kept.take() {
                 Some(node) => node,
-                None => self.connect(x, upstream, config, choice, timeouts.connect).await.map_err(|f| Ended {
-                    failure: f,
-                    again: true,
-                    stale: false,
-                })?,
+                None => self.connect(x, upstream, config, choice, timeouts.connect).await?,
             };
             let addr = node.addr;
             if let Some(attempt) = x.upstream.tries.last_mut() {
-                attempt.addr = Some(addr);
+                attempt.addr = Some(config.endpoint.address(addr));
             }
             x.upstream.node = Some(node.node);
             if !reused {
@@ -127,8 +186,12 @@ impl<S: ClientStream> Connection<S> {
                 if let Some(attempt) = x.upstream.tries.last_mut() {
                     attempt.connected = x.times.now - attempt.begin;
                 }
+                aside::clear(&self.worker, &config.endpoint);
             }
-            head::encode(x, &self.worker.options, upstream, config, route.websocket);
+            match outgoing {
+                Outgoing::Request { websocket } => head::encode(x, &self.worker.options, upstream, config, websocket),
+                Outgoing::Copy => head::put_received(x),
+            }
             match self.send(x, node, timeouts).await {
                 Err(ended) if reused && ended.stale => {}
                 Err(ended) => {
@@ -145,12 +208,14 @@ impl<S: ClientStream> Connection<S> {
         node.requests += 1;
         let to = x.request.upstream.method.unwrap_or(x.request.method());
         let mut upload = Upload::new(x, timeouts.send, &self.worker);
+        upload.copy = self.copy.take();
         let first = upload.pump.append(&x.request.buffer, &mut x.out).and_then(|()| upload.check_size());
         x.received = x.received.max(upload.pump.position() as u64);
         if let Err(reject) = first {
             self.worker.recorder.upstream_closed(UpstreamState::Active);
             return Err(Ended::final_(refused_body(reject)));
         }
+        upload.tee(&x.request.buffer);
         std::mem::swap(&mut upload.stage, &mut x.out);
         x.response.reset();
         let mut interim = 0;
@@ -171,7 +236,7 @@ impl<S: ClientStream> Connection<S> {
                 match relay::poll_read(cx, &mut node.stream, &mut x.response.buffer) {
                     Poll::Ready(Ok(0)) => return Poll::Ready(Got::Closed("upstream closed the connection")),
                     Poll::Ready(Ok(_)) => return Poll::Ready(Got::Bytes),
-                    Poll::Ready(Err(_)) => return Poll::Ready(Got::Closed("upstream reset the connection")),
+                    Poll::Ready(Err(error)) => return Poll::Ready(Got::Reset(error.kind())),
                     Poll::Pending => {}
                 }
                 if !upload.is_running() && client.poll_reset(cx).is_ready() {
@@ -183,17 +248,22 @@ impl<S: ClientStream> Connection<S> {
             match got {
                 Got::Bytes => {}
                 Got::Closed(reason) => {
-                    break Ended { failure: Failure::upstream(502, reason), again: true, stale: true };
+                    break Ended { stale: true, ..Ended::node(502, reason) };
+                }
+                Got::Reset(kind) => {
+                    // A service that is gone behind a proxy, as of a container: accepted, and reset unread. An orderly
+                    // close does not count: that is what a node does that fails over this one request.
+                    let unreachable = kind == io::ErrorKind::ConnectionReset
+                        && node.requests == 1
+                        && self.worker.clock.refresh().saturating_sub(x.times.now) <= AT_ONCE_US;
+                    let ended = Ended::node(502, "upstream reset the connection");
+                    break Ended { stale: true, unreachable, ..ended };
                 }
                 Got::Late if upload.is_running() && upload.waits_for_client() => {
                     break Ended::final_(BODY_LATE);
                 }
-                Got::Late if upload.is_running() => {
-                    break Ended { failure: Failure::upstream(504, "send timed out"), again: true, stale: false };
-                }
-                Got::Late => {
-                    break Ended { failure: Failure::upstream(504, "read timed out"), again: true, stale: false };
-                }
+                Got::Late if upload.is_running() => break Ended::node(504, "send timed out"),
+                Got::Late => break Ended::node(504, "read timed out"),
                 Got::Broken(reject) => break Ended::final_(refused_body(reject)),
             }
             waits = false;
@@ -209,10 +279,15 @@ impl<S: ClientStream> Connection<S> {
         x.received += upload.received;
         self.worker.recorder.upstream_closed(UpstreamState::Active);
         let untouched = x.response.buffer.is_empty() && interim == 0;
+        let unreachable = ended.unreachable && untouched;
         let resend = untouched && !upload.pump.dropped && (to.is_idempotent() || upload.sent == 0);
         upload.give_back(x);
         x.out.clear();
-        Err(Ended { again: ended.again && resend, stale: ended.stale && resend, ..ended })
+        self.copy = upload.copy.take();
+        if let Some(copy) = &mut self.copy {
+            copy.restart();
+        }
+        Err(Ended { again: ended.again && resend, stale: ended.stale && resend, unreachable, ..ended })
     }
 
     /// Reads a response head from the buffer and passes interim responses on; true when the final one is there.
@@ -263,6 +338,7 @@ impl<S: ClientStream> Connection<S> {
 enum Got {
     Bytes,
     Closed(&'static str),
+    Reset(io::ErrorKind),
     Late,
     Broken(Reject),
 }
@@ -283,6 +359,8 @@ struct Upload {
     body_ms: u64,
     body_size: u64,
     pace: Pace,
+    /// A copy that takes part of the body as it goes up.
+    copy: Option<Box<RequestCopy>>,
 }
 
 /// Whom an upload waits for.
@@ -311,6 +389,14 @@ impl Upload {
             body_ms: options.body_ms,
             body_size: x.body_limit,
             pace: Pace::new(worker),
+            copy: None,
+        }
+    }
+
+    /// Gives the copy what has come of the body.
+    fn tee(&mut self, buffer: &Buffer) {
+        if let Some(copy) = self.copy.take() {
+            self.copy = copy.take(buffer);
         }
     }
 
@@ -340,7 +426,7 @@ impl Upload {
         cx: &mut std::task::Context<'_>,
         client: &mut C,
         node: &mut NodeStream,
-        buffer: &mut weir_wire::buffer::Buffer,
+        buffer: &mut Buffer,
         timer: &Timer,
     ) -> Poll<Result<(), Reject>> {
         loop {
@@ -361,6 +447,9 @@ impl Upload {
                 }
                 Poll::Ready(Ok(())) => {}
             }
+            if let Some(copy) = &mut self.copy {
+                copy.moved(self.pump.position());
+            }
             self.pump.make_room(buffer);
             match relay::poll_read(cx, client, buffer) {
                 Poll::Pending => {
@@ -373,6 +462,7 @@ impl Upload {
             self.waits = Waits::Nobody;
             self.pump.refill(buffer, &mut self.stage)?;
             self.check_size()?;
+            self.tee(buffer);
             self.pace.check(self.received, timer.now())?;
         }
     }

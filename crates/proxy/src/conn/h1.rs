@@ -14,6 +14,7 @@ use weir_wire::name::Known;
 use weir_wire::target::Form;
 
 use super::body::BODY_TOO_LARGE;
+use super::mirror::RequestCopy;
 use crate::phases::{self, Requests, Verdict};
 use crate::relay;
 use crate::snapshot::Local;
@@ -60,6 +61,8 @@ pub(crate) struct Connection<S> {
     pub(crate) stream: S,
     pub(crate) timer: Timer,
     pub(crate) worker: Rc<Worker>,
+    /// A copy of the request, while it waits to be sent upstream.
+    pub(super) copy: Option<Box<RequestCopy>>,
     client: Client,
     /// Bytes of the next request may still be in the kernel after a final answer.
     linger: bool,
@@ -85,8 +88,7 @@ enum NoHead {
 
 /// Serves a connection until it closes.
 pub(crate) async fn serve<S: ClientStream>(stream: S, client: Client, worker: Rc<Worker>) {
-    let timer = worker.timers.timer();
-    let mut connection = Connection { stream, timer, client, linger: false, state: ConnectionState::Waiting, worker };
+    let mut connection = Connection::new(stream, client, worker);
     connection.timer.set(connection.worker.options.head_ms);
     while connection.wait_readable().await {
         let mut exchange = connection.worker.take_exchange();
@@ -101,6 +103,11 @@ pub(crate) async fn serve<S: ClientStream>(stream: S, client: Client, worker: Rc
 }
 
 impl<S: ClientStream> Connection<S> {
+    pub(super) fn new(stream: S, client: Client, worker: Rc<Worker>) -> Self {
+        let timer = worker.timers.timer();
+        Self { stream, timer, worker, copy: None, client, linger: false, state: ConnectionState::Waiting }
+    }
+
     /// Waits for the first byte of a request; false when none came in time, or the drain closes what is idle.
     async fn wait_readable(&self) -> bool {
         poll_fn(|cx| {
@@ -231,7 +238,7 @@ impl<S: ClientStream> Connection<S> {
         if let Some(real_ip) = &options.real_ip {
             let fields = &x.request.head.fields;
             let base = x.request.buffer.bytes();
-            if let Some(addr) = real_ip.client(self.client.peer, fields.all(base, &real_ip.field)) {
+            if let Some(addr) = real_ip.client(self.client.sender, fields.all(base, &real_ip.field)) {
                 x.client.addr = addr;
                 x.client.addr_text = AddrText::new(addr);
             }
@@ -286,13 +293,16 @@ impl<S: ClientStream> Connection<S> {
         }
         match verdict {
             Verdict::Forward(_) if is_too_long(x) => self.fail_body(x, local, BODY_TOO_LARGE).await,
-            Verdict::Forward(route) => match route.upstream.and_then(|u| snapshot.upstreams.get(u as usize)) {
-                Some(upstream) => self.forward(x, local, route, upstream).await,
-                None => {
-                    let failure = Failure { side: Side::Gateway, ..Failure::upstream(503, "route has no upstream") };
-                    self.fail(x, local, failure).await
+            Verdict::Forward(route) => {
+                match x.upstream.chosen.or(route.upstream).and_then(|u| snapshot.upstreams.get(u as usize)) {
+                    Some(upstream) => self.forward(x, local, route, upstream).await,
+                    None => {
+                        let failure =
+                            Failure { side: Side::Gateway, ..Failure::upstream(503, "route has no upstream") };
+                        self.fail(x, local, failure).await
+                    }
                 }
-            },
+            }
             Verdict::Answered => self.send_reply(x, local).await,
             Verdict::Failed(Failure::BODY_TOO_LARGE) => self.fail_body(x, local, BODY_TOO_LARGE).await,
             Verdict::Failed(failure) => self.fail(x, local, failure).await,
@@ -318,7 +328,7 @@ impl<S: ClientStream> Connection<S> {
         }
         x.times.now = x.times.start;
         x.request.head.keep_alive = false;
-        tracing::info!(client = %self.client.peer, status = reject.status, reason = reject.reason, "request refused");
+        tracing::info!(client = %self.client.addr_text, status = reject.status, reason = reject.reason, "request refused");
         self.linger = true;
         self.begin_failure(x, reject.into());
         self.write_reply(x, false).await;

@@ -38,7 +38,7 @@ impl<S: ClientStream> Connection<S> {
     /// Answers with a failure.
     pub(crate) async fn fail(&mut self, x: &mut Exchange, local: &Local, failure: Failure) -> Next {
         let route = x.route().map(|r| &*r.id.text).unwrap_or_default();
-        tracing::warn!(client = %x.client.addr, route, status = failure.status, side = failure.side.name(), reason = failure.reason, "exchange failed");
+        tracing::warn!(client = %x.client.addr_text, route, status = failure.status, side = failure.side.name(), reason = failure.reason, "exchange failed");
         self.begin_failure(x, failure);
         if !x.upstream.tries.is_empty() {
             add_upstream_status(x);

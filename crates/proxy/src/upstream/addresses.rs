@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::balance::RoundRobin;
+use super::balance::turns::RoundRobin;
 
 /// Most addresses of one name that are connected to in one try of its node.
 pub(crate) const MAX_TRIED: usize = 4;
@@ -98,7 +98,7 @@ impl Addresses {
         let free = |at: &usize| !self.is_aside(*at, now_ms) && self.at(*at).is_some_and(&usable);
         let mut first = None;
         for group in &self.groups {
-            let start = usize::from(group.turns.pick(&[], |_| true)?);
+            let start = usize::from(group.turns.pick(|_| true)?);
             let turn = (0..group.len).map(|step| group.from + (start + step) % group.len);
             first = first.or(Some(group.from + start));
             if let Some(free) = turn.into_iter().find(free) {

@@ -1,126 +1,398 @@
-//! Choosing a node: smooth weighted round robin from a table built at compile time.
+//! Choosing a node for a try.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+mod key;
+mod load;
+mod ring;
+pub(crate) mod turns;
 
-/// Longest table. Weights whose sum, after their greatest common divisor was taken out, is larger are scaled to it; a
-/// share is then off by at most one in this many.
-const MAX_TABLE: u64 = 8192;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
-/// The order in which the nodes of an upstream take their turns.
+use weir_config::{Balancer as Type, HashKey, NodeAddr};
+use weir_expr::Variable;
+use weir_plugin::Exchange;
+
+use super::load::Active;
+use super::{Node, Upstream};
+use load::{Ewma, LeastConn};
+use ring::Ring;
+use turns::RoundRobin;
+
+/// Most nodes of one upstream: their positions have 16 bits.
+pub(crate) const MAX_NODES: usize = 1 << 16;
+
+/// What a node has to be for a request to go there; where no node is, the next is asked for.
+const GOOD: [fn(&Node) -> bool; 3] = [Node::is_available, Node::is_healthy, |_| true];
+
+/// How an upstream chooses among its nodes.
 #[derive(Debug)]
-pub(crate) struct RoundRobin {
-    /// Node positions in the order of nginx's smooth weighted round robin: heavy nodes spread among the light ones.
-    turns: Box<[u16]>,
-    /// One for all workers, so that shares are exact and not only exact for each worker.
-    next: AtomicU32,
+pub(crate) enum Balancer {
+    /// There is only this one to choose.
+    Sole(u16),
+    RoundRobin(Groups<RoundRobin>),
+    Hash(HashKey, Groups<Ring>),
+    LeastConn(Groups<LeastConn>),
+    Ewma(Groups<Ewma>),
 }
 
-impl RoundRobin {
-    /// Builds the table; nodes of weight 0 never have a turn.
-    pub(crate) fn new(weights: &[u32]) -> Self {
-        let weights = reduce(weights);
-        let total: i64 = weights.iter().sum();
-        let mut current = vec![0i64; weights.len()];
-        let mut turns = Vec::with_capacity(usize::try_from(total).unwrap_or_default());
-        for _ in 0..total {
-            for (c, w) in current.iter_mut().zip(&weights) {
-                *c += w;
-            }
-            // The first of the highest, as nginx does.
-            let mut best = 0;
-            for (i, c) in current.iter().enumerate() {
-                if *c > current.get(best).copied().unwrap_or(i64::MIN) {
-                    best = i;
-                }
-            }
-            if let Some(c) = current.get_mut(best) {
-                *c -= total;
-            }
-            turns.push(best as u16);
+/// One for each priority, the highest first.
+type Groups<T> = Box<[T]>;
+
+/// What a choice may go by, beside the state of the nodes.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    /// The hash of the key, where the balancer goes by it.
+    hash: u32,
+    now_ms: u64,
+    /// Whether the request has been at another node in vain.
+    again: bool,
+}
+
+impl Balancer {
+    /// A balancer of this type; nodes of weight 0 are never chosen. `key` is for [`Type::Chash`].
+    pub(crate) fn new(kind: Type, key: Option<HashKey>, nodes: &[NodeAddr]) -> Self {
+        let positions = nodes.iter().enumerate().map(|(position, node)| (position as u16, node));
+        let heavy: Vec<(u16, &NodeAddr)> = positions.filter(|(_, node)| node.weight > 0).collect();
+        if let [(only, _)] = *heavy {
+            return Self::Sole(only);
         }
-        Self { turns: turns.into(), next: AtomicU32::new(0) }
+        let priorities: BTreeSet<Reverse<i64>> = heavy.iter().map(|(_, node)| Reverse(node.priority)).collect();
+        let groups = priorities.into_iter().map(|Reverse(priority)| {
+            heavy.iter().copied().filter(move |(_, node)| node.priority == priority).collect::<Vec<_>>()
+        });
+        match (kind, key) {
+            (Type::Chash, Some(key)) => Self::Hash(key, groups.map(|group| Ring::new(&group)).collect()),
+            (Type::Roundrobin | Type::Chash, _) => {
+                let turns = groups.map(|group| {
+                    let mut weights = vec![0; nodes.len()];
+                    for (position, node) in group {
+                        if let Some(weight) = weights.get_mut(usize::from(position)) {
+                            *weight = node.weight;
+                        }
+                    }
+                    RoundRobin::new(&weights)
+                });
+                Self::RoundRobin(turns.collect())
+            }
+            (Type::LeastConn, _) => Self::LeastConn(groups.map(|group| LeastConn::new(&group)).collect()),
+            (Type::Ewma, _) => Self::Ewma(groups.map(|group| Ewma::new(&group)).collect()),
+        }
     }
 
-    /// The next node that is available and not among `tried`; `None` when there is none. A node without others is
-    /// always available.
-    pub(crate) fn pick(&self, tried: &[u16], available: impl Fn(u16) -> bool) -> Option<u16> {
-        let len = self.turns.len();
-        if len <= 1 {
-            return self.turns.first().copied().filter(|n| !tried.contains(n));
+    /// Its name in a configuration; `None` where there is nothing to choose.
+    pub(crate) fn name(&self) -> Option<&'static str> {
+        match self {
+            Self::Sole(_) => None,
+            Self::RoundRobin(_) => Some(Type::Roundrobin.name()),
+            Self::Hash(..) => Some(Type::Chash.name()),
+            Self::LeastConn(_) => Some(Type::LeastConn.name()),
+            Self::Ewma(_) => Some(Type::Ewma.name()),
         }
-        let start = self.next.fetch_add(1, Ordering::Relaxed) as usize % len;
-        let from_start = self.turns.get(start..).unwrap_or_default();
-        let before = self.turns.get(..start).unwrap_or_default();
-        from_start.iter().chain(before).copied().find(|n| !tried.contains(n) && available(*n))
+    }
+
+    /// Whether it goes by how long nodes take.
+    pub(crate) fn is_timed(&self) -> bool {
+        matches!(self, Self::Ewma(_))
+    }
+
+    fn pick(&self, nodes: &[Node], asked: Asked, usable: impl Fn(u16) -> bool) -> Option<u16> {
+        let usable = &usable;
+        match self {
+            Self::Sole(node) => usable(*node).then_some(*node),
+            Self::RoundRobin(groups) if asked.again => groups.iter().find_map(|turns| turns.pick_again(usable)),
+            Self::RoundRobin(groups) => groups.iter().find_map(|turns| turns.pick(usable)),
+            Self::Hash(_, groups) => groups.iter().find_map(|ring| ring.pick(asked.hash, usable)),
+            Self::LeastConn(groups) => groups.iter().find_map(|group| group.pick(nodes, usable)),
+            Self::Ewma(groups) => groups.iter().find_map(|group| group.pick(nodes, asked.now_ms, usable)),
+        }
     }
 }
 
-/// Weights with their greatest common divisor taken out, scaled to [`MAX_TABLE`]; a weight above 0 stays above 0.
-fn reduce(weights: &[u32]) -> Vec<i64> {
-    let divisor = weights.iter().fold(0, |a, b| gcd(a, *b)).max(1);
-    let total: u64 = weights.iter().map(|w| u64::from(w / divisor)).sum();
-    weights
-        .iter()
-        .map(|w| {
-            let w = u64::from(w / divisor);
-            let scaled = if total > MAX_TABLE { (w * MAX_TABLE / total).max(u64::from(w > 0)) } else { w };
-            scaled as i64
-        })
-        .collect()
+impl Upstream {
+    /// The position of the node for the next try, which is none of those that were tried; `None`: there is none.
+    ///
+    /// Nodes that are not available are passed over, unless none is: then set aside is no reason, and after that neither
+    /// is health.
+    pub(crate) fn pick(&self, x: &mut Exchange, now_ms: u64) -> Option<u16> {
+        if let Balancer::Sole(node) = self.balancer {
+            return x.upstream.tried.is_empty().then_some(node);
+        }
+        let hash = match &self.balancer {
+            Balancer::Hash(key, _) => {
+                let mut room = std::mem::take(&mut x.scratch);
+                let hash = key::hash(key, x, &mut room);
+                x.scratch = room;
+                hash
+            }
+            _ => 0,
+        };
+        let tried = &x.upstream.tried;
+        let asked = Asked { hash, now_ms, again: !tried.is_empty() };
+        for good in GOOD {
+            let is_good = |node: u16| self.nodes.get(usize::from(node)).is_some_and(good);
+            if let Some(node) = self.balancer.pick(&self.nodes, asked, |node| !tried.contains(&node) && is_good(node)) {
+                return Some(node);
+            }
+            if self.nodes.iter().any(|node| node.weight > 0 && good(node)) {
+                break;
+            }
+        }
+        None
+    }
+
+    /// The node that a request goes to while it is available, where that does not depend on other requests or on the
+    /// connection; for people.
+    pub(crate) fn decided(&self, x: &Exchange) -> Option<u16> {
+        match &self.balancer {
+            Balancer::Sole(node) => Some(*node),
+            Balancer::Hash(key, _) if key.variables().all(is_of_request) => {
+                let asked = Asked { hash: key::hash(key, x, &mut Vec::new()), now_ms: 0, again: false };
+                self.balancer.pick(&self.nodes, asked, |_| true)
+            }
+            _ => None,
+        }
+    }
+
+    /// Counts a request to one of the nodes, while what is returned lives, where it is balanced by that.
+    pub(crate) fn begin<'n>(&self, node: &'n Node) -> Option<Active<'n>> {
+        matches!(self.balancer, Balancer::LeastConn(_)).then(|| node.endpoint.load.begin())
+    }
+
+    /// Takes in how long the last try took, to its response or its failure, where it is balanced by that.
+    pub(crate) fn observe_latency(&self, node: &Node, x: &Exchange, failed: bool) {
+        if self.balancer.is_timed()
+            && let Some(attempt) = x.upstream.tries.last()
+        {
+            node.endpoint.load.observe(attempt.end, failed, x.times.now / 1000);
+        }
+    }
 }
 
-fn gcd(a: u32, b: u32) -> u32 {
-    if b == 0 { a } else { gcd(b, a % b) }
+/// Whether a request alone, with the address it comes from, says what a variable is.
+fn is_of_request(variable: &Variable) -> bool {
+    use Variable::{
+        Arg, Args, Cookie, Header, Host, Hostname, HttpHost, RemoteAddr, RequestMethod, RequestUri, ServerName, Uri,
+    };
+    matches!(variable, Arg(_) | Cookie(_) | Header(_))
+        || matches!(
+            variable,
+            Args | Host | Hostname | HttpHost | RemoteAddr | RequestMethod | RequestUri | ServerName | Uri
+        )
 }
 
 #[cfg(test)]
 mod tests {
-    use super::RoundRobin;
+    use std::collections::BTreeMap;
 
-    fn take(weights: &[u32], n: usize) -> Vec<u16> {
-        let balancer = RoundRobin::new(weights);
-        (0..n).filter_map(|_| balancer.pick(&[], |_| true)).collect()
+    use weir_config::{Balancer as Type, HashKey, HashOn, NodeAddr, NodeHost};
+    use weir_plugin::Exchange;
+
+    use super::Balancer;
+    use crate::upstream::endpoint::Endpoints;
+    use crate::upstream::pool::Keepalive;
+    use crate::upstream::{Node, PassHost, Timeouts, Upstream};
+
+    const TYPES: [Type; 4] = [Type::Roundrobin, Type::Chash, Type::LeastConn, Type::Ewma];
+
+    /// An upstream of nodes with these weights and priorities.
+    fn upstream(kind: Type, nodes: &[(u32, i64)]) -> Upstream {
+        let addr = |(number, (weight, priority)): (u8, &(u32, i64))| NodeAddr {
+            host: NodeHost::Ip([10, 0, 0, number].into()),
+            port: 80,
+            weight: *weight,
+            priority: *priority,
+        };
+        let addrs: Vec<NodeAddr> = (1..).zip(nodes).map(addr).collect();
+        let endpoints = Endpoints::default();
+        let node = |addr: &NodeAddr| Node {
+            endpoint: endpoints.get(addr, None),
+            host: Box::default(),
+            weight: addr.weight,
+            priority: addr.priority,
+            health: None,
+        };
+        let key = HashKey::new(HashOn::Vars, Some("remote_addr")).unwrap();
+        Upstream {
+            balancer: Balancer::new(kind, Some(key), &addrs),
+            nodes: addrs.iter().map(node).collect(),
+            retries: 0,
+            retry_ms: u64::MAX,
+            timeouts: Timeouts { connect: 1, send: 1, read: 1 },
+            keepalive: Keepalive { size: 1, idle_ms: 1, requests: 1 },
+            host: PassHost::Pass,
+            checked: None,
+            proxy_protocol: None,
+        }
+    }
+
+    /// All nodes that requests are given, one after the other, until there is none.
+    fn tries(upstream: &Upstream) -> Vec<u16> {
+        let mut x = Exchange::default();
+        while let Some(node) = upstream.pick(&mut x, 1_000) {
+            assert!(!x.upstream.tried.contains(&node), "{node} twice after {:?}", x.upstream.tried);
+            x.upstream.tried.push(node);
+        }
+        x.upstream.tried
+    }
+
+    fn sorted(nodes: &[u16]) -> Vec<u16> {
+        let mut nodes = nodes.to_vec();
+        nodes.sort_unstable();
+        nodes
+    }
+
+    fn set_aside(upstream: &Upstream, position: usize) {
+        assert!(upstream.nodes[position].endpoint.aside.set().is_some());
     }
 
     #[test]
-    fn turns_are_smooth() {
-        assert_eq!(take(&[5, 1, 1], 7), [0, 0, 1, 0, 2, 0, 0]);
-        assert_eq!(take(&[1, 1], 4), [0, 1, 0, 1]);
-        assert_eq!(take(&[300, 100], 4), [0, 0, 1, 0]);
-        assert_eq!(take(&[0, 2, 0], 3), [1, 1, 1]);
-        assert!(take(&[0, 0], 3).is_empty());
-        assert!(take(&[], 3).is_empty());
-    }
-
-    #[test]
-    fn shares_follow_weights() {
-        for weights in
-            [vec![1, 2, 3], vec![99, 1], vec![7; 50], vec![1_000_000, 1], vec![4_000_000_000, 1_000_000_000, 3]]
-        {
-            let total: u64 = weights.iter().map(|w| u64::from(*w)).sum();
-            let n = 100_000;
-            let mut counts = vec![0u64; weights.len()];
-            for node in take(&weights, n) {
-                counts[node as usize] += 1;
+    fn every_node_is_tried_once_and_those_of_weight_0_never() {
+        for kind in TYPES {
+            for nodes in
+                [vec![(1, 0), (1, 0), (1, 0)], vec![(5, 0), (0, 0), (1, 0)], vec![(0, 0), (7, 0)], vec![(0, 9)]]
+            {
+                let upstream = upstream(kind, &nodes);
+                let expected: Vec<u16> = (0..).zip(&nodes).filter(|(_, (w, _))| *w > 0).map(|(n, _)| n).collect();
+                for _ in 0..20 {
+                    assert_eq!(sorted(&tries(&upstream)), expected, "{kind:?} {nodes:?}");
+                }
             }
-            for (count, weight) in counts.iter().zip(&weights) {
-                let share = u64::from(*weight) as f64 / total as f64;
-                let got = *count as f64 / n as f64;
-                assert!((share - got).abs() < 0.001, "{weights:?}: {got} instead of {share}");
-                assert!(*count > 0, "{weights:?}: a node without a turn");
-            }
+            assert!(tries(&upstream(kind, &[])).is_empty());
         }
     }
 
     #[test]
-    fn a_tried_node_is_passed_over() {
-        let balancer = RoundRobin::new(&[3, 1, 1]);
-        for _ in 0..10 {
-            assert_ne!(balancer.pick(&[0], |_| true), Some(0));
-            assert_eq!(balancer.pick(&[0, 1], |_| true), Some(2));
-            assert_eq!(balancer.pick(&[0, 1, 2], |_| true), None);
-            assert_eq!(balancer.pick(&[0], |node| node != 1), Some(2));
-            assert_eq!(balancer.pick(&[], |_| false), None);
+    fn a_priority_is_exhausted_before_the_next() {
+        let nodes = [(1, -1), (1, 10), (3, 10), (1, 0), (0, 99), (1, -1)];
+        for kind in TYPES {
+            let upstream = upstream(kind, &nodes);
+            for _ in 0..20 {
+                let tries = tries(&upstream);
+                assert_eq!(
+                    (sorted(&tries[..2]), tries[2], sorted(&tries[3..])),
+                    (vec![1, 2], 3, vec![0, 5]),
+                    "{kind:?}"
+                );
+            }
+            // What is not available gives way to the next priority, and comes not even after it.
+            set_aside(&upstream, 1);
+            set_aside(&upstream, 2);
+            let tries = tries(&upstream);
+            assert_eq!((tries[0], sorted(&tries[1..])), (3, vec![0, 5]), "{kind:?}");
         }
+    }
+
+    #[test]
+    fn with_no_node_available_all_are() {
+        for kind in TYPES {
+            let upstream = upstream(kind, &[(1, 0), (2, 0), (0, 0), (1, 5)]);
+            for position in [0, 1, 3] {
+                assert_eq!(
+                    tries(&upstream).len(),
+                    3 - [0, 1, 3].iter().position(|p| *p == position).unwrap(),
+                    "{kind:?}"
+                );
+                set_aside(&upstream, position);
+            }
+            let tries = tries(&upstream);
+            assert_eq!((tries[0], sorted(&tries)), (3, vec![0, 1, 3]), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn the_only_node_is_always_there() {
+        for kind in TYPES {
+            let upstream = upstream(kind, &[(0, 5), (3, 0)]);
+            set_aside(&upstream, 1);
+            assert_eq!(tries(&upstream), [1]);
+        }
+    }
+
+    #[test]
+    fn the_fewest_requests_for_the_weight() {
+        let upstream = upstream(Type::LeastConn, &[(1, 0), (2, 0), (1, 0)]);
+        let mut x = Exchange::default();
+        let mut under_way = Vec::new();
+        for _ in 0..40 {
+            let node = upstream.pick(&mut x, 0).unwrap();
+            under_way.push((node, upstream.begin(&upstream.nodes[usize::from(node)]).unwrap()));
+        }
+        let active = || upstream.nodes.iter().map(|n| n.endpoint.load.active()).collect::<Vec<_>>();
+        assert_eq!(active(), [10, 20, 10]);
+        // The node that gets rid of its requests gets the next ones.
+        under_way.retain(|(node, _)| *node != 2);
+        assert_eq!(active(), [10, 20, 0]);
+        for _ in 0..9 {
+            let node = upstream.pick(&mut x, 0).unwrap();
+            assert_eq!(node, 2);
+            under_way.push((node, upstream.begin(&upstream.nodes[2]).unwrap()));
+        }
+        under_way.clear();
+        assert_eq!(active(), [0, 0, 0]);
+        // Without any load, nodes of the same weight take turns.
+        let even = self::upstream(Type::LeastConn, &[(1, 0), (1, 0)]);
+        let picks: Vec<_> = (0..4).filter_map(|_| even.pick(&mut x, 0)).collect();
+        assert_eq!(picks, [0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn the_sooner_of_two_by_chance() {
+        let upstream = upstream(Type::Ewma, &[(1, 0), (9, 0), (1, 0), (0, 0)]);
+        let now = 50_000;
+        for (node, latency) in [(0, 1_000), (1, 2_000), (2, 3_000)] {
+            upstream.nodes[node].endpoint.load.observe(latency, false, now);
+        }
+        let mut x = Exchange::default();
+        let mut counts = BTreeMap::new();
+        for _ in 0..9_000 {
+            *counts.entry(upstream.pick(&mut x, now).unwrap()).or_insert(0u32) += 1;
+        }
+        // The best wins both of its pairs, the second one of its two, the worst none.
+        assert_eq!(counts.keys().copied().collect::<Vec<_>>(), [0, 1], "{counts:?}");
+        assert!(counts[&0].abs_diff(6_000) < 300, "{counts:?}");
+
+        // Where one may not be used the pairs of the others stay equally likely.
+        upstream.nodes[0].endpoint.aside.set();
+        assert!((0..100).all(|_| upstream.pick(&mut x, now) == Some(1)));
+    }
+
+    #[test]
+    fn pairs_of_what_is_left_are_equally_likely() {
+        let upstream = upstream(Type::Ewma, &[(1, 0); 6]);
+        set_aside(&upstream, 0);
+        let mut x = Exchange::default();
+        x.upstream.tried.push(3);
+        let mut counts = [0u32; 6];
+        for _ in 0..8_000 {
+            counts[usize::from(upstream.pick(&mut x, 0).unwrap())] += 1;
+        }
+        // Nothing is known of any, so the first of each pair is taken.
+        for (node, count) in counts.iter().enumerate() {
+            let expected = if [0, 3].contains(&node) { 0 } else { 2_000 };
+            assert!(count.abs_diff(expected) < 250, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn a_missing_key_is_the_clients_address() {
+        let mut x = Exchange::default();
+        x.client.port = 7;
+        let hash = |key: &HashKey| super::key::hash(key, &x, &mut b"left over".to_vec());
+        let address = hash(&HashKey::new(HashOn::Vars, Some("remote_addr")).unwrap());
+        assert_eq!(address, crc32fast::hash(b"0.0.0.0"));
+        for (hash_on, key) in [
+            (HashOn::Vars, Some("arg_a")),
+            (HashOn::Header, Some("X-A")),
+            (HashOn::Cookie, Some("a")),
+            (HashOn::Consumer, None),
+            (HashOn::VarsCombinations, Some("x$arg_a$cookie_b")),
+            (HashOn::VarsCombinations, Some("without")),
+        ] {
+            assert_eq!(hash(&HashKey::new(hash_on, key).unwrap()), address, "{hash_on:?}");
+        }
+        let text = HashKey::new(HashOn::VarsCombinations, Some("$remote_port-$arg_a-")).unwrap();
+        assert_eq!(hash(&text), crc32fast::hash(b"7--"), "some of them are enough");
+        let port = HashKey::new(HashOn::Vars, Some("remote_port")).unwrap();
+        assert_eq!(hash(&port), crc32fast::hash(b"7"), "not only texts");
     }
 }

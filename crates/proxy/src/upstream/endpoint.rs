@@ -4,14 +4,21 @@
 #![allow(clippy::disallowed_types, reason = "compiling and the resolver take the lock, never a worker")]
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::ArcSwapOption;
 use weir_config::{NodeAddr, NodeHost};
+use weir_plugin::NodeAddress;
 
 use super::addresses::{Addresses, Place};
+use super::aside::Aside;
+use super::load::Load;
 use crate::tls::client::{Setup, SetupKey};
+
+/// Stands for the address of a Unix socket, which has a path.
+const UNIX_ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// A node's host and port, and what its name stands for.
 #[derive(Debug)]
@@ -26,6 +33,20 @@ pub(crate) struct Endpoint {
     pub(crate) tls: Option<Arc<Setup>>,
     /// `None` until a name was resolved for the first time.
     addresses: ArcSwapOption<Addresses>,
+    /// Whether it is set aside, for all upstreams and workers.
+    pub(crate) aside: Arc<Aside>,
+    /// What it has to do.
+    pub(crate) load: Load,
+}
+
+impl fmt::Display for Endpoint {
+    /// `host:port`, or `unix:` and a path.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host {
+            NodeHost::Unix(_) => self.host.fmt(f),
+            _ => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
 }
 
 /// Where a request for a node goes.
@@ -39,8 +60,10 @@ pub(crate) struct Choice {
 impl Endpoint {
     /// The address whose turn it is, one that is `usable` where there is such; `None` when a name has none yet.
     pub(crate) fn choose(&self, now_ms: u64, usable: impl Fn(SocketAddr) -> bool) -> Option<Choice> {
-        if let NodeHost::Ip(ip) = self.host {
-            return Some(Choice { addr: SocketAddr::new(ip, self.port), position: None });
+        match self.host {
+            NodeHost::Ip(ip) => return Some(Choice { addr: SocketAddr::new(ip, self.port), position: None }),
+            NodeHost::Unix(_) => return Some(Choice { addr: UNIX_ADDR, position: None }),
+            NodeHost::Name(_) => {}
         }
         let addresses = self.addresses.load();
         let addresses = addresses.as_ref()?;
@@ -48,10 +71,19 @@ impl Endpoint {
         Some(Choice { addr: addresses.at(turn)?, position: (addresses.len() > 1).then_some(turn) })
     }
 
+    /// A chosen address as people are told it.
+    pub(crate) fn address(&self, addr: SocketAddr) -> NodeAddress {
+        match &self.host {
+            NodeHost::Unix(path) => NodeAddress::Unix(Arc::clone(path)),
+            NodeHost::Ip(_) | NodeHost::Name(_) => NodeAddress::Tcp(addr),
+        }
+    }
+
     /// All addresses there are now.
     pub(crate) fn all_addrs(&self) -> Vec<SocketAddr> {
         match self.host {
             NodeHost::Ip(ip) => vec![SocketAddr::new(ip, self.port)],
+            NodeHost::Unix(_) => vec![UNIX_ADDR],
             NodeHost::Name(_) => self.addresses.load().as_ref().map(|all| all.iter().collect()).unwrap_or_default(),
         }
     }
@@ -73,12 +105,12 @@ impl Endpoint {
 
     /// Whether a connection to this address is of use for the node: what its name does not stand for any more is not.
     pub(crate) fn is_at(&self, addr: SocketAddr) -> bool {
-        matches!(self.host, NodeHost::Ip(_)) || self.addresses.load().as_ref().is_some_and(|a| a.contains(addr))
+        !matches!(self.host, NodeHost::Name(_)) || self.addresses.load().as_ref().is_some_and(|a| a.contains(addr))
     }
 
     /// Whether a name has addresses.
     pub(crate) fn is_resolved(&self) -> bool {
-        matches!(self.host, NodeHost::Ip(_)) || self.addresses.load().is_some()
+        !matches!(self.host, NodeHost::Name(_)) || self.addresses.load().is_some()
     }
 }
 
@@ -117,6 +149,8 @@ impl Endpoints {
             port: node.port,
             tls: tls.map(|(_, setup)| Arc::clone(setup)),
             addresses: ArcSwapOption::empty(),
+            aside: Arc::default(),
+            load: Load::default(),
         });
         inner.by_node.insert(key, Arc::downgrade(&made));
         made

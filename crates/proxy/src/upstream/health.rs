@@ -17,17 +17,18 @@ pub(crate) mod checker;
 mod probe;
 mod state;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
-use weir_config::{CheckType, Checks};
+use weir_config::{CheckType, Checks, NodeHost};
 use weir_telemetry::metrics::NodeHealth;
 
 use super::endpoint::Endpoint;
+use crate::tls::client::Setup;
 pub use state::Counters;
 use state::{Event, State, Thresholds};
 
@@ -39,6 +40,8 @@ const MAX_ADDRESSES: usize = 64;
 pub(crate) struct Health {
     endpoint: Arc<Endpoint>,
     checks: Arc<Checks>,
+    /// How TLS is set up for active checks of the type `https`.
+    tls: Option<Arc<Setup>>,
     /// The Host of active checks.
     host: Box<str>,
     passive: Option<Passive>,
@@ -82,10 +85,11 @@ struct Passive {
 struct StatusSet([u64; 7]);
 
 impl Health {
-    fn new(endpoint: &Arc<Endpoint>, checks: &Arc<Checks>, host: &str) -> Self {
+    fn new(endpoint: &Arc<Endpoint>, checks: &Arc<Checks>, tls: Option<&Arc<Setup>>, host: &str) -> Self {
         let health = Self {
             endpoint: Arc::clone(endpoint),
             checks: Arc::clone(checks),
+            tls: tls.cloned(),
             host: host.into(),
             passive: checks.passive.as_ref().map(Passive::new),
             addresses: ArcSwap::default(),
@@ -130,7 +134,7 @@ impl Health {
             let addresses = self.addresses.load();
             !addresses.is_empty() && addresses.iter().all(|address| !address.state.status().is_up())
         };
-        // Whoever is the last to store has looked after everybody's change, or looks again.
+        // Whoever stores last looks again afterwards, and sees every change that others stored for: all in one order.
         let mut down = all_down();
         loop {
             self.down.store(down, Ordering::SeqCst);
@@ -143,9 +147,13 @@ impl Health {
 
     /// Takes over what the node's name resolves to now; an address that stays keeps its state, a new one is healthy.
     fn refresh(&self) -> Arc<Vec<Arc<Address>>> {
-        let mut now = self.endpoint.all_addrs();
-        now.truncate(MAX_ADDRESSES);
         let known = self.addresses.load_full();
+        if matches!(self.endpoint.host, NodeHost::Ip(_)) && !known.is_empty() {
+            return known;
+        }
+        let mut seen = HashSet::new();
+        let mut now = self.endpoint.all_addrs();
+        now.retain(|addr| seen.len() < MAX_ADDRESSES && seen.insert(*addr));
         if known.iter().map(|address| address.node).eq(now.iter().copied()) {
             return known;
         }
@@ -230,21 +238,28 @@ pub(crate) struct HealthTable {
 /// What the health of a node depends on.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Key {
-    /// An endpoint's number is nobody else's while it lives, and the health of its node keeps it alive.
+    /// An endpoint's number is nobody else's while it lives, and the health of its node keeps it alive. What TLS shows
+    /// to its node belongs to it.
     endpoint: u32,
     checks: Arc<Checks>,
     host: Box<str>,
 }
 
 impl HealthTable {
-    /// The health of a node under these checks; `host` is the Host of active ones.
-    pub(crate) fn get(&self, endpoint: &Arc<Endpoint>, checks: &Arc<Checks>, host: &str) -> Arc<Health> {
+    /// The health of a node under these checks; `tls` is how active ones set it up, and `host` their Host.
+    pub(crate) fn get(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        checks: &Arc<Checks>,
+        tls: Option<&Arc<Setup>>,
+        host: &str,
+    ) -> Arc<Health> {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let key = Key { endpoint: endpoint.id, checks: Arc::clone(checks), host: host.into() };
         if let Some(found) = nodes.get(&key).and_then(Weak::upgrade) {
             return found;
         }
-        let made = Arc::new(Health::new(endpoint, checks, host));
+        let made = Arc::new(Health::new(endpoint, checks, tls, host));
         nodes.insert(key, Arc::downgrade(&made));
         made
     }

@@ -43,6 +43,8 @@ pub(super) struct Answer {
     pub(super) found: Vec<Found>,
     /// For how long this holds; `None`: until the hosts file changes.
     pub(super) ttl: Option<Duration>,
+    /// The name that was found, with its search domain; `None` where no name server was asked for addresses.
+    name: Option<Name>,
 }
 
 /// An address of a name.
@@ -98,27 +100,47 @@ impl Lookup {
         Ok(Self { resolver, hosts, timeout: dns.timeout.duration() })
     }
 
-    /// What a name stands for: the targets of its SRV records where it is that of a service, else its addresses.
+    /// What a name stands for: the targets of its SRV records where it is that of a service, else its addresses. What it
+    /// stood for before is kept of a family about which nothing can be found out.
     ///
     /// # Errors
     /// Nothing was found, for whatever reason.
-    pub(super) async fn find(self: Arc<Self>, name: &str) -> Result<Answer, String> {
-        if NodeHost::is_service_name(name) { self.service(name).await } else { self.addresses(name).await }
+    pub(super) async fn find(self: Arc<Self>, name: &str, before: Option<Answer>) -> Result<Answer, String> {
+        if NodeHost::is_service_name(name) {
+            return self.service(name).await;
+        }
+        let mut answer = self.addresses(name).await?;
+        for is_v4 in [true, false] {
+            let of_family = |found: &&Found| found.ip.is_ipv4() == is_v4;
+            let kept: Vec<Found> = before.iter().flat_map(|before| &before.found).filter(of_family).copied().collect();
+            let (Some(full_name), false) = (&answer.name, kept.is_empty()) else { continue };
+            if answer.found.iter().any(|found| found.ip.is_ipv4() == is_v4) {
+                continue;
+            }
+            // The lookup of both does not tell whether the family is gone or its question failed.
+            let kind = if is_v4 { RecordType::A } else { RecordType::AAAA };
+            let asked = timeout(self.timeout, self.resolver.lookup(full_name.clone(), kind)).await;
+            match asked {
+                Ok(Ok(late)) => answer.found.extend(late.answers().iter().filter_map(|r| r.data.ip_addr()).map(plain)),
+                Ok(Err(error)) if error.is_no_records_found() => {}
+                _ => answer.found.extend(kept),
+            }
+        }
+        Ok(answer)
     }
 
     async fn addresses(&self, name: &str) -> Result<Answer, String> {
-        let found = |ip| Found { ip, port: None, priority: 0, weight: 1 };
-        let listed: Vec<Found> = self.listed(name).into_iter().map(found).collect();
+        let listed: Vec<Found> = self.listed(name).into_iter().map(plain).collect();
         if !listed.is_empty() {
-            return Ok(Answer { found: listed, ttl: None });
+            return Ok(Answer { found: listed, ttl: None, name: None });
         }
         let answer = timeout(self.timeout, self.resolver.lookup_ip(name)).await;
         let answer = answer.map_err(|_| "no answer in time".to_owned())?.map_err(|error| error.to_string())?;
-        let found: Vec<Found> = answer.iter().map(found).collect();
+        let found: Vec<Found> = answer.iter().map(plain).collect();
         if found.is_empty() {
             return Err("the answer has no address".into());
         }
-        Ok(Answer { found, ttl: Some(until(answer.valid_until())) })
+        Ok(Answer { found, ttl: Some(until(answer.valid_until())), name: Some(answer.query().name().clone()) })
     }
 
     /// What the hosts file says. Whoever stands there, with one family alone, is not looked for elsewhere.
@@ -170,11 +192,16 @@ impl Lookup {
             Some(error) if found.is_empty() => Err(error),
             Some(error) => {
                 tracing::warn!(name, error, "a target of a service has no address; the others are used");
-                Ok(Answer { found, ttl: Some(ttl) })
+                Ok(Answer { found, ttl: Some(ttl), name: None })
             }
-            None => Ok(Answer { found, ttl: Some(ttl) }),
+            None => Ok(Answer { found, ttl: Some(ttl), name: None }),
         }
     }
+}
+
+/// An address that has its port from the node, like all others of its name.
+fn plain(ip: IpAddr) -> Found {
+    Found { ip, port: None, priority: 0, weight: 1 }
 }
 
 /// The addresses of a target, which share its weight. Beside heavier ones, a target of weight 0 has a very small share

@@ -14,7 +14,7 @@ use super::stream::NodeStream;
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) stream: NodeStream,
-    /// The node's address.
+    /// The node's address; without meaning for a Unix socket.
     pub(crate) addr: SocketAddr,
     /// Requests sent on it so far.
     pub(crate) requests: u32,

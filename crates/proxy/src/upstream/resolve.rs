@@ -155,9 +155,9 @@ impl Resolver {
             let Some(entry) = self.names.get_mut(&name).filter(|entry| entry.due == due) else { continue };
             entry.due = now + (self.dns.timeout.duration() * LOST).as_micros() as u64;
             self.queue.push(Reverse((entry.due, Arc::clone(&name))));
-            let lookup = Arc::clone(&self.lookup);
+            let (lookup, before) = (Arc::clone(&self.lookup), entry.answer.clone());
             self.under_way.spawn(async move {
-                let found = lookup.find(&name).await;
+                let found = lookup.find(&name, before).await;
                 (name, found)
             });
         }

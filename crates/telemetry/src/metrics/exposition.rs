@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 
 use super::label::{Label, Labels};
 use super::process::Process;
-use super::recorder::{ClientError, ConnectionState, Counters, UpstreamState};
+use super::recorder::{ClientError, ConnectionState, Counters, Mirrored, UpstreamState};
 use super::series::{BUCKETS_MS, Cell, HistogramTotals, HttpSeries, TrafficKey, TrafficTotals};
 use super::{MetricTypes, Metrics, UpstreamStatus};
 
@@ -191,7 +191,24 @@ impl Scrape {
         header(out, name, "gauge", "Connections to upstreams, by what they are doing");
         labelled(out, name, "state", "active", gauge(&|c| c.upstream(UpstreamState::Active)));
         labelled(out, name, "state", "idle", gauge(&|c| c.upstream(UpstreamState::Idle)));
+        let help = "Upstream nodes that are set aside for not taking connections";
+        single(out, "weir_upstream_nodes_set_aside", "gauge", help, gauge(&|c| &c.nodes_aside));
+        let help = "How often an upstream node was set aside";
+        single(out, "weir_upstream_set_aside_total", "counter", help, total(&|c| &c.set_aside));
 
+        let name = "weir_mirror_requests_total";
+        header(out, name, "counter", "Copies of requests for mirrors, by what became of them");
+        for outcome in Mirrored::ALL {
+            let cells = workers.iter().filter_map(|worker| worker.mirrored.get(outcome as usize));
+            let value = cells.fold(0u64, |sum, cell| sum.wrapping_add(cell.value()));
+            labelled(out, name, "outcome", outcome.text(), value);
+        }
+
+        let name = "weir_worker_connections";
+        header(out, name, "gauge", "Client connections of each worker");
+        for (number, worker) in workers.iter().enumerate() {
+            labelled(out, name, "worker", &number.to_string(), worker.active.value().cast_signed().max(0));
+        }
         let help = "Panics of request tasks, each of which ended one connection";
         single(out, "weir_worker_panics_total", "counter", help, total(&|c| &c.panics));
         single(out, "weir_limit_keys", "gauge", "Keys that the rate limiters hold", metrics.limit_keys.load(Relaxed));

@@ -123,9 +123,27 @@ impl Recorder {
         self.cells.counters.upstream(state).subtract(1);
     }
 
+    /// A node is set aside for not taking connections.
+    pub fn node_set_aside(&self) {
+        self.cells.counters.nodes_aside.add(1);
+        self.cells.counters.set_aside.add(1);
+    }
+
+    /// A node that was set aside is back, or gone. May be another worker than the one that set it aside.
+    pub fn node_back(&self) {
+        self.cells.counters.nodes_aside.subtract(1);
+    }
+
     /// A client did something that ended its request or connection.
     pub fn client_error(&self, reason: ClientError) {
         if let Some(cell) = self.cells.counters.client_errors.get(reason as usize) {
+            cell.add(1);
+        }
+    }
+
+    /// A request was to be copied for a mirror.
+    pub fn mirrored(&self, outcome: Mirrored) {
+        if let Some(cell) = self.cells.counters.mirrored.get(outcome as usize) {
             cell.add(1);
         }
     }
@@ -154,6 +172,31 @@ pub enum UpstreamState {
     Idle,
     /// Carrying a request.
     Active,
+}
+
+/// What became of a request's copy for a mirror: the label `outcome` of `weir_mirror_requests_total`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mirrored {
+    /// The mirror has answered it.
+    Answered,
+    /// The mirror could not be reached, or did not answer in time.
+    Failed,
+    /// It was not made: there were too many, or its body was too long.
+    Dropped,
+}
+
+impl Mirrored {
+    /// All outcomes, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::Answered, Self::Failed, Self::Dropped];
+
+    /// The text of the label.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Failed => "failed",
+            Self::Dropped => "dropped",
+        }
+    }
 }
 
 /// Declares [`ClientError`] with the text of its label beside each reason.
@@ -207,6 +250,8 @@ client_errors! {
     TooManyConnections = "too_many_connections",
     /// The TLS handshake failed.
     TlsHandshake = "tls_handshake",
+    /// A PROXY header was missing or broken, or came from a peer that is not trusted; the connection was closed.
+    ProxyHeader = "proxy_header",
 }
 
 /// All that one worker writes.
@@ -229,8 +274,11 @@ pub(super) struct Counters {
     pub(super) active: Cell,
     connections: [Cell; 3],
     upstreams: [Cell; 2],
+    pub(super) nodes_aside: Cell,
+    pub(super) set_aside: Cell,
     pub(super) panics: Cell,
     pub(super) series_overflow: Cell,
+    pub(super) mirrored: [Cell; Mirrored::ALL.len()],
     pub(super) client_errors: [Cell; ClientError::ALL.len()],
 }
 

@@ -22,6 +22,8 @@ use super::{LIMIT, wait_until};
 pub(crate) struct Gateway {
     pub(crate) process: Process,
     pub(crate) addr: SocketAddr,
+    /// All addresses with a port and without TLS, in the order of the settings; `addr` is the first.
+    pub(crate) addrs: Vec<SocketAddr>,
     /// Where it speaks TLS, with [`Start::https`].
     pub(crate) https: Option<SocketAddr>,
     pub(crate) metrics: SocketAddr,
@@ -35,6 +37,7 @@ pub(crate) struct Start {
     config: String,
     settings: String,
     workers: Option<usize>,
+    own_listeners: bool,
     open_files: Option<usize>,
     variables: Vec<(String, String)>,
     linked: bool,
@@ -61,6 +64,7 @@ impl Start {
             config: text,
             settings: String::new(),
             workers: Some(1),
+            own_listeners: false,
             open_files: None,
             variables: Vec::new(),
             linked: false,
@@ -76,6 +80,12 @@ impl Start {
 
     pub(crate) fn workers(mut self, workers: usize) -> Self {
         self.workers = Some(workers);
+        self
+    }
+
+    /// Listens where the settings say and nowhere else.
+    pub(crate) fn own_listeners(mut self) -> Self {
+        self.own_listeners = true;
         self
     }
 
@@ -126,8 +136,10 @@ impl Start {
         }
         let mut command = self.command(&program);
         command.args(["run".as_ref(), config.as_os_str(), "--settings".as_ref(), settings.as_os_str()]);
-        command.args(["--listen-http", "127.0.0.1:0", "--listen-https"]);
-        command.arg(if self.https { "127.0.0.1:0" } else { "off" });
+        if !self.own_listeners {
+            command.args(["--listen-http", "127.0.0.1:0", "--listen-https"]);
+            command.arg(if self.https { "127.0.0.1:0" } else { "off" });
+        }
         command.args(["--metrics", "127.0.0.1:0", "--status", "127.0.0.1:0"]);
         if let Some(workers) = self.workers {
             command.args(["--workers", &workers.to_string()]);
@@ -147,6 +159,7 @@ impl Start {
         let mut gateway = Gateway {
             process,
             addr: nowhere,
+            addrs: Vec::new(),
             https: None,
             metrics: nowhere,
             status: nowhere,
@@ -196,10 +209,13 @@ impl Gateway {
                 let authority = rest.trim_start_matches("http://").split('/').next().unwrap_or_default();
                 authority.parse().unwrap_or_else(|_| panic!("no address in {line:?}"))
             };
-            if let Some(rest) = line.strip_prefix("listening on https://") {
+            if line.starts_with("listening on ") && line.contains("://unix:") {
+                // The test knows the path.
+            } else if let Some(rest) = line.strip_prefix("listening on https://") {
                 self.https = Some(address(rest));
             } else if let Some(rest) = line.strip_prefix("listening on ") {
-                self.addr = address(rest);
+                self.addrs.push(address(rest));
+                self.addr = self.addrs[0];
             } else if let Some(rest) = line.strip_prefix("metrics on ") {
                 self.metrics = address(rest);
             } else if let Some(rest) = line.strip_prefix("status on ") {

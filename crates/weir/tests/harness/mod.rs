@@ -3,6 +3,7 @@
 mod certificate;
 mod client;
 mod gateway;
+mod haproxy;
 mod message;
 mod nginx;
 mod origin;
@@ -11,9 +12,10 @@ mod process;
 pub(crate) use certificate::{Authority, Certificate, Kind};
 pub(crate) use client::{RawClient, chunked, get, post};
 pub(crate) use gateway::{Gateway, Page, Reload, Start, replace, weir};
+pub(crate) use haproxy::Haproxy;
 pub(crate) use message::{Fault, Fields, Framing, Request, Response};
 pub(crate) use nginx::{Nginx, free_port};
-pub(crate) use origin::{Answer, Connection, Origin, Refusing};
+pub(crate) use origin::{Answer, Connection, Full, Origin, Refusing};
 pub(crate) use process::{Process, companion, program, repository, timed};
 
 use std::thread;

@@ -105,6 +105,11 @@ impl Nginx {
         self.addr.to_string()
     }
 
+    /// A file in its own folder.
+    pub(crate) fn file(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
     /// A file that it serves.
     pub(crate) fn write(&self, name: &str, content: &[u8]) {
         fs::write(self.folder.path().join(name), content).expect("write a file for nginx");

@@ -14,6 +14,9 @@ use super::message::{Fault, Fields, Head, Request, Wire};
 /// An origin. Requests that are not strictly HTTP/1.1, and panics of its script, fail the test when it is dropped.
 pub(crate) struct Origin {
     addr: SocketAddr,
+    listener: TcpListener,
+    /// Keeps the port while nothing listens there.
+    _bound: Option<OwnedFd>,
     shared: Arc<Shared>,
     accepting: Option<JoinHandle<()>>,
 }
@@ -31,6 +34,13 @@ pub(crate) struct Connection {
 pub(crate) struct Refusing {
     addr: SocketAddr,
     _bound: OwnedFd,
+}
+
+/// A listener whose queue is full: a connection to it never stands, and is not refused either.
+pub(crate) struct Full {
+    addr: SocketAddr,
+    _listener: OwnedFd,
+    _queued: Vec<TcpStream>,
 }
 
 /// What an origin answers with.
@@ -60,17 +70,23 @@ impl Origin {
         addr: SocketAddr,
         script: impl Fn(&mut Connection) + Send + Sync + 'static,
     ) -> std::io::Result<Self> {
+        let bound = if addr.port() == 0 { Some(bound_to(addr)?) } else { None };
+        let addr = bound.as_ref().map_or(addr, |(addr, _)| *addr);
         let listener = TcpListener::bind(addr)?;
-        let addr = listener.local_addr()?;
+        let accepts = listener.try_clone()?;
         let shared = Arc::<Shared>::default();
         let script = Arc::new(script);
         let of_thread = Arc::clone(&shared);
         let accepting = thread::spawn(move || {
-            for stream in listener.incoming() {
+            for stream in accepts.incoming() {
                 if of_thread.stopping.load(SeqCst) {
                     break;
                 }
-                let Ok(stream) = stream else { continue };
+                let Ok(stream) = stream else {
+                    // It refuses for now.
+                    thread::sleep(std::time::Duration::from_millis(1));
+                    continue;
+                };
                 let (shared, script) = (Arc::clone(&of_thread), Arc::clone(&script));
                 let number = shared.connections.fetch_add(1, SeqCst) + 1;
                 shared.open.fetch_add(1, SeqCst);
@@ -87,7 +103,20 @@ impl Origin {
                 });
             }
         });
-        Ok(Self { addr, shared, accepting: Some(accepting) })
+        Ok(Self { addr, listener, _bound: bound.map(|(_, socket)| socket), shared, accepting: Some(accepting) })
+    }
+
+    /// Refuses connections from now on and closes those there are, as a process that was killed does.
+    pub(crate) fn die(&self) {
+        rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).expect("stop listening");
+        for stream in self.shared.streams.lock().expect("streams").drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Takes connections again.
+    pub(crate) fn rise(&self) {
+        rustix::net::listen(&self.listener, 128).expect("listen again");
     }
 
     /// Answers request after request.
@@ -161,6 +190,7 @@ impl Drop for Origin {
             IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::from((Ipv4Addr::LOCALHOST, self.addr.port())),
             _ => self.addr,
         });
+        // One that refuses sees it anyway.
         if let Some(accepting) = self.accepting.take() {
             accepting.join().expect("the origin's accepting thread");
         }
@@ -174,13 +204,39 @@ impl Drop for Origin {
     }
 }
 
+/// A socket that is bound but does not listen: its port refuses, goes to nobody else, and may be listened at.
+fn bound_to(addr: SocketAddr) -> std::io::Result<(SocketAddr, OwnedFd)> {
+    let family = if addr.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let socket = rustix::net::socket(family, SocketType::STREAM, None)?;
+    rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &addr)?;
+    let addr = rustix::net::getsockname(&socket)?.try_into().map_err(std::io::Error::other)?;
+    Ok((addr, socket))
+}
+
 impl Refusing {
     pub(crate) fn bind() -> Self {
-        // Bound but not listening.
-        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
-        rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("bind");
-        let addr = rustix::net::getsockname(&socket).expect("an address").try_into().expect("an IP address");
-        Self { addr, _bound: socket }
+        let (addr, bound) = bound_to(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("bind");
+        Self { addr, _bound: bound }
+    }
+
+    /// `host:port`, as nodes are named in a configuration.
+    pub(crate) fn node(&self) -> String {
+        self.addr.to_string()
+    }
+}
+
+impl Full {
+    pub(crate) fn bind() -> Self {
+        let listener = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        rustix::net::bind(&listener, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("bind");
+        rustix::net::listen(&listener, 0).expect("listen");
+        let addr = rustix::net::getsockname(&listener).expect("an address").try_into().expect("an IP address");
+        let mut queued = Vec::new();
+        while let Ok(stream) = TcpStream::connect_timeout(&addr, std::time::Duration::from_millis(200)) {
+            queued.push(stream);
+        }
+        Self { addr, _listener: listener, _queued: queued }
     }
 
     /// `host:port`, as nodes are named in a configuration.

@@ -64,6 +64,11 @@ impl Algorithm {
         }
     }
 
+    /// Whether issuer and gateway share a secret.
+    pub(super) fn has_secret(self) -> bool {
+        matches!(self.kind(), Kind::Secret(_))
+    }
+
     /// The key that it needs.
     fn wants(self) -> &'static str {
         match self {

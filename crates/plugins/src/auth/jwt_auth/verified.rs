@@ -158,4 +158,21 @@ mod tests {
             assert_eq!(found, (n >= 96).then(|| known(n)), "{n}");
         }
     }
+
+    #[test]
+    fn workers_that_meet_forget_as_much_as_they_remember() {
+        let verified = Verified::with_room_for(16).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for n in 0..5000_usize {
+                        let tag = verified.tag("key", &(n / 3).to_le_bytes());
+                        verified.remember(tag, known(n / 3));
+                        assert!(verified.find(&tag).is_none_or(|found| found == known(n / 3)));
+                    }
+                });
+            }
+        });
+        assert_eq!(verified.len(), 16);
+    }
 }

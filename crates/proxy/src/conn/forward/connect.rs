@@ -8,11 +8,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use weir_plugin::{Exchange, Failure, Side};
+use weir_config::{NodeHost, ProxyHeader};
+use weir_plugin::{Client, Exchange, Failure, NodeAddress, Side};
 use weir_telemetry::metrics::UpstreamState;
+use weir_wire::proxy_protocol;
 
-use super::head;
+use super::{Ended, head};
 use crate::conn::h1::{ClientStream, Connection};
+use crate::relay;
 use crate::sys::Socket;
 use crate::timer::Timer;
 use crate::tls;
@@ -36,10 +39,93 @@ impl<S: ClientStream> Connection<S> {
         config: &NodeConfig,
         choice: Option<Choice>,
         timeout: u64,
-    ) -> Result<Node, Failure> {
-        let Some(choice) = choice else { return Err(Failure::upstream(502, "node name has no address")) };
+    ) -> Result<Node, Ended> {
+        let Some(choice) = choice else {
+            return Err(Ended::failed(Failure::upstream(502, "node name has no address")));
+        };
         // Who refuses is told as well as who answers.
-        tell_node(x, choice.addr, &self.worker);
+        tell_node(x, config.endpoint.address(choice.addr), &self.worker);
+        let (stream, addr) = match &config.endpoint.host {
+            NodeHost::Unix(path) => {
+                let connected = self.connect_unix(path, timeout);
+                let connected = connected.inspect_err(|failure| config.observe_failure(choice.addr, failure));
+                (connected.map_err(Ended::unconnected)?, choice.addr)
+            }
+            NodeHost::Ip(_) | NodeHost::Name(_) => {
+                self.connect_tcp(config, choice, timeout).await.map_err(Ended::unconnected)?
+            }
+        };
+        let address = config.endpoint.address(addr);
+        let node = self.worker.recorder.labels().intern(&label(&address));
+        tell_node(x, address, &self.worker);
+        self.worker.recorder.upstream_opened(UpstreamState::Active);
+        match self.set_up(x, upstream, config, stream).await {
+            Ok(stream) => Ok(Node { stream, addr, requests: 0, node }),
+            Err(failure) => {
+                config.observe_failure(addr, &failure);
+                self.worker.recorder.upstream_closed(UpstreamState::Active);
+                Err(Ended::failed(failure))
+            }
+        }
+    }
+
+    /// What comes before the first request: a PROXY header, and ahead of the request's bytes TLS.
+    async fn set_up(
+        &mut self,
+        x: &Exchange,
+        upstream: &Upstream,
+        config: &NodeConfig,
+        mut socket: Socket,
+    ) -> Result<NodeStream, Failure> {
+        if let Some(version) = upstream.proxy_protocol {
+            self.introduce(version, &x.client, &mut socket).await?;
+        }
+        match &config.endpoint.tls {
+            None => Ok(NodeStream::Plain(socket)),
+            Some(setup) => Box::pin(self.shake_hands(x, upstream, config, setup, socket)).await,
+        }
+    }
+
+    /// Tells a node whose connection this is, within what is left of the time to connect.
+    async fn introduce(&self, version: ProxyHeader, client: &Client, socket: &mut Socket) -> Result<(), Failure> {
+        let source = SocketAddr::new(client.addr, client.port);
+        // Nothing is known of a client on a Unix socket.
+        let known =
+            (!client.addr.is_unspecified()).then_some(proxy_protocol::Addresses { source, destination: client.local });
+        let mut header = Vec::with_capacity(128);
+        match version {
+            ProxyHeader::V1 => proxy_protocol::write_line(&mut header, known),
+            ProxyHeader::V2 => proxy_protocol::write_binary(&mut header, known),
+        }
+        let mut written = 0;
+        poll_fn(|cx| {
+            while let Some(rest) = header.get(written..).filter(|rest| !rest.is_empty()) {
+                match relay::poll_write(cx, socket, rest) {
+                    Poll::Ready(Ok(n)) => written += n,
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(connect_failure(&error))),
+                    Poll::Pending => {
+                        let late = Failure::upstream(504, "connect timed out");
+                        return self.timer.poll_expired(cx).map(|()| Err(late));
+                    }
+                }
+            }
+            Poll::Ready(Ok(()))
+        })
+        .await
+    }
+
+    /// A Unix socket takes a connection at once or not at all.
+    fn connect_unix(&self, path: &str, timeout: u64) -> Result<Socket, Failure> {
+        self.timer.set(timeout);
+        Socket::connect_unix(path).map_err(|error| connect_failure(&error))
+    }
+
+    async fn connect_tcp(
+        &self,
+        config: &NodeConfig,
+        choice: Choice,
+        timeout: u64,
+    ) -> Result<(Socket, SocketAddr), Failure> {
         let timer = &self.timer;
         let mut race = Race {
             node: config,
@@ -51,22 +137,10 @@ impl<S: ClientStream> Connection<S> {
             give_up: timer.now().saturating_add(timeout),
             failure: Failure::upstream(504, "connect timed out"),
         };
-        let (stream, addr) = poll_fn(|cx| race.poll(cx, timer)).await?;
-        tell_node(x, addr, &self.worker);
-        self.worker.recorder.upstream_opened(UpstreamState::Active);
-        let node = self.worker.recorder.labels().intern(&addr.ip().to_string());
-        let stream = match &config.endpoint.tls {
-            None => NodeStream::Plain(stream),
-            Some(setup) => match Box::pin(self.shake_hands(x, upstream, config, setup, stream)).await {
-                Ok(stream) => stream,
-                Err(failure) => {
-                    config.observe_failure(addr, &failure);
-                    self.worker.recorder.upstream_closed(UpstreamState::Active);
-                    return Err(failure);
-                }
-            },
-        };
-        Ok(Node { stream, addr, requests: 0, node })
+        let winner = poll_fn(|cx| race.poll(cx, timer)).await?;
+        // What follows has what is left of the time, and not of a head start.
+        timer.set_at(race.give_up);
+        Ok(winner)
     }
 
     /// Sets TLS up on a connection, within what is left of the time to connect. The name asked for is the Host the node
@@ -104,11 +178,19 @@ impl<S: ClientStream> Connection<S> {
 }
 
 /// Notes whom a try is about.
-fn tell_node(x: &mut Exchange, addr: SocketAddr, worker: &crate::worker::Worker) {
+fn tell_node(x: &mut Exchange, address: NodeAddress, worker: &crate::worker::Worker) {
     let Some(attempt) = x.upstream.tries.last_mut() else { return };
-    if attempt.addr != Some(addr) {
-        attempt.addr = Some(addr);
-        x.upstream.node = Some(worker.recorder.labels().intern(&addr.ip().to_string()));
+    if attempt.addr.as_ref() != Some(&address) {
+        x.upstream.node = Some(worker.recorder.labels().intern(&label(&address)));
+        attempt.addr = Some(address);
+    }
+}
+
+/// The address as metrics tell it.
+fn label(address: &NodeAddress) -> String {
+    match address {
+        NodeAddress::Tcp(addr) => addr.ip().to_string(),
+        NodeAddress::Unix(_) => address.to_string(),
     }
 }
 
@@ -231,6 +313,10 @@ fn connect_failure(error: &io::Error) -> Failure {
         io::ErrorKind::ConnectionReset => "connection reset",
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => "node unreachable",
         io::ErrorKind::TimedOut => "connect timed out",
+        // Of a Unix socket.
+        io::ErrorKind::NotFound => "socket of the node is not there",
+        io::ErrorKind::PermissionDenied => "no permission for the socket of the node",
+        io::ErrorKind::WouldBlock => "listen queue of the node is full",
         // EMFILE, ENFILE, ENOBUFS, EADDRNOTAVAIL: this side has run out of something.
         _ => return Failure { side: Side::Gateway, ..Failure::upstream(502, "cannot open a connection") },
     };

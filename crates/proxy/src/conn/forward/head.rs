@@ -37,6 +37,12 @@ pub(super) fn encode(x: &mut Exchange, options: &Options, upstream: &Upstream, n
     x.out = out;
 }
 
+/// Writes the head as it stands in the buffer to [`Exchange::out`].
+pub(super) fn put_received(x: &mut Exchange) {
+    x.out.clear();
+    x.out.extend_from_slice(x.request.buffer.bytes().get(..x.request.head.len).unwrap_or_default());
+}
+
 /// The Host that a node is sent, by `pass_host`.
 pub(super) fn host_for<'a>(x: &'a Exchange, upstream: &'a Upstream, node: &'a Node) -> &'a [u8] {
     let request = &x.request;
@@ -75,7 +81,7 @@ struct Forwarded {
 /// APISIX's rules: without trusted proxies X-Forwarded-For is continued and the others are written anew; with them,
 /// a trusted peer's fields go on and another's are all dropped.
 fn hold_back_forwarded(x: &mut Exchange, options: &Options) -> Forwarded {
-    let trusted = options.trusted_proxies.iter().any(|net| net.contains(&x.client.peer));
+    let trusted = options.trusted_proxies.iter().any(|net| net.contains(&x.client.sender));
     let forwarded = Forwarded { append: trusted || options.trusted_proxies.is_empty(), keep: trusted };
     let fields = &mut x.request.head.fields;
     fields.hold_back(Known::XForwardedFor);
@@ -128,7 +134,15 @@ fn push_forwarded(x: &Exchange, rules: Forwarded, out: &mut Vec<u8>) {
         out.extend_from_slice(b"X-Forwarded-Port: ");
         match request.port() {
             Some(port) => out.extend_from_slice(port),
-            None => weir_wire::push_number(out, u64::from(x.client.local.port())),
+            // A Unix socket has no port: that of the scheme.
+            None => weir_wire::push_number(
+                out,
+                match (x.client.local.port(), x.client.https) {
+                    (0, false) => 80,
+                    (0, true) => 443,
+                    (port, _) => u64::from(port),
+                },
+            ),
         }
         out.extend_from_slice(b"\r\n");
     }

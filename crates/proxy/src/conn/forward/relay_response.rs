@@ -32,7 +32,7 @@ enum Broke {
 
 impl<S: ClientStream> Connection<S> {
     /// Lets the plugins see the response and relays it; the rest of the request body goes on meanwhile.
-    pub(super) async fn relay_response(
+    pub(in crate::conn) async fn relay_response(
         &mut self,
         x: &mut Exchange,
         local: &Local,
@@ -49,6 +49,7 @@ impl<S: ClientStream> Connection<S> {
         x.received += answering.upload.received;
         answering.upload.received = 0;
         end_try(x, &self.worker, code);
+        upstream.observe_latency(config, x, false);
         if let Some(attempt) = x.upstream.tries.last_mut() {
             attempt.head = attempt.end;
         }
@@ -322,8 +323,8 @@ impl<S: ClientStream> Connection<S> {
                 Next::Close
             }
             Some(Broke::Node(reason) | Broke::Plugin(Failure { reason, .. })) => {
-                let node = x.upstream.tries.last().and_then(|t| t.addr);
-                tracing::warn!(?node, reason, "response cut off");
+                let node = x.upstream.tries.last().and_then(|t| t.addr.as_ref()).map(tracing::field::display);
+                tracing::warn!(node, reason, "response cut off");
                 x.response.origin = weir_plugin::Origin::Failed(Failure::upstream(x.response.status(), reason));
                 Next::Close
             }

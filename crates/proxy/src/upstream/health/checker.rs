@@ -70,7 +70,7 @@ pub struct UpstreamHealth {
 pub struct AddressHealth {
     /// The node's host as it is configured.
     pub host: String,
-    /// The address and port that are checked.
+    /// Where requests for it go; checks may go to another port.
     pub addr: SocketAddr,
     /// `healthy`, `mostly_healthy`, `mostly_unhealthy` or `unhealthy`.
     pub status: &'static str,
@@ -115,7 +115,11 @@ impl HealthChecks {
             let upstreams = self.upstreams.load_full();
             changed |= tasks.follow(&upstreams, &self.slots);
             if changed {
-                metrics.set_upstream_status(upstreams.iter().flat_map(CheckedUpstream::series).collect());
+                // One name may stand for several upstreams; a series stands once.
+                let mut seen = HashSet::new();
+                let mut series: Vec<_> = upstreams.iter().flat_map(CheckedUpstream::series).collect();
+                series.retain(|series| seen.insert((Arc::clone(&series.name), series.addr)));
+                metrics.set_upstream_status(series);
             }
         }
     }
@@ -149,8 +153,10 @@ impl CheckedUpstream {
             let host = match &health.endpoint.host {
                 NodeHost::Ip(ip) => ip.to_string(),
                 NodeHost::Name(name) => name.clone(),
+                // Its checks are refused with the configuration.
+                NodeHost::Unix(_) => health.endpoint.host.to_string(),
             };
-            AddressHealth { host, addr: address.checked, status: status.as_str(), counters }
+            AddressHealth { host, addr: address.node, status: status.as_str(), counters }
         });
         UpstreamHealth { kind: self.kind, id: Arc::clone(&self.id), check: self.check.as_str(), addresses }
     }
@@ -158,7 +164,7 @@ impl CheckedUpstream {
     fn series(&self) -> Vec<UpstreamStatus> {
         self.addresses(|_, address| UpstreamStatus {
             name: Arc::clone(&self.name),
-            addr: address.checked,
+            addr: address.node,
             health: Arc::clone(address) as Arc<dyn NodeHealth>,
         })
     }
@@ -244,7 +250,7 @@ impl Tasks {
 impl Task {
     async fn run(self) {
         let checks = &self.health.checks.active;
-        let probe = Probe::new(checks, &self.health.host);
+        let probe = Probe::new(&self.health);
         let thresholds = Thresholds {
             successes: checks.healthy.successes,
             http_failures: checks.unhealthy.http_failures,
@@ -253,13 +259,14 @@ impl Task {
         };
         let mut told = self.address.state.status();
         let mut due = clock::now_us() + fastrand::u64(0..=micros(FIRST_CHECK.min(self.interval())));
+        let (mut cause, mut unable) = (String::new(), false);
         loop {
-            self.tell(&mut told);
+            self.tell(&mut told, &std::mem::take(&mut cause));
             tokio::select! {
                 () = sleep(Duration::from_micros(due.saturating_sub(clock::now_us()))) => {}
-                // The other interval may hold now.
+                // The other interval may hold now. However often requests change the state, the check is not put off.
                 () = self.address.changed.notified() => {
-                    due = self.next(clock::now_us());
+                    due = due.min(self.next(clock::now_us()));
                     continue;
                 }
             }
@@ -268,29 +275,34 @@ impl Task {
             let (Ok(_own), Ok(_all)) = (own.acquire().await, all.acquire().await) else { return };
             let began = clock::now_us();
             let finding = probe.run(self.address.checked).await;
-            if let Some(event) = self.judge(finding) {
+            if let Finding::Unable(error) = &finding {
+                if !unable {
+                    let node = self.address.node;
+                    tracing::warn!(%node, %error, "a node cannot be checked; it stays as it is until that is possible");
+                }
+                unable = true;
+            } else {
+                unable = false;
+            }
+            if let Some(event) = self.judge(&finding) {
                 self.health.count(&self.address, event, &thresholds);
+                cause = finding.to_string();
             }
             due = self.next(began);
         }
     }
 
     /// What a finding counts as.
-    fn judge(&self, finding: Finding) -> Option<Event> {
+    fn judge(&self, finding: &Finding) -> Option<Event> {
         let checks = &self.health.checks.active;
         match finding {
             Finding::Connected => Some(Event::Success),
-            Finding::Status(status) if checks.healthy.http_statuses.contains(&status) => Some(Event::Success),
-            Finding::Status(status) if checks.unhealthy.http_statuses.contains(&status) => Some(Event::HttpFailure),
-            Finding::Status(_) => None,
-            Finding::NotHttp => Some(Event::HttpFailure),
-            Finding::Failed => Some(Event::TcpFailure),
+            Finding::Status(status) if checks.healthy.http_statuses.contains(status) => Some(Event::Success),
+            Finding::Status(status) if checks.unhealthy.http_statuses.contains(status) => Some(Event::HttpFailure),
+            Finding::Status(_) | Finding::Unable(_) => None,
+            Finding::NotHttp(_) => Some(Event::HttpFailure),
+            Finding::Failed(_) => Some(Event::TcpFailure),
             Finding::TimedOut => Some(Event::Timeout),
-            Finding::Unable(error) => {
-                let node = self.address.checked;
-                tracing::warn!(%node, %error, "a health check could not be made; it counts as nothing");
-                None
-            }
         }
     }
 
@@ -306,22 +318,24 @@ impl Task {
         began + interval - fastrand::u64(0..=interval / SPREAD)
     }
 
-    /// A line for a change of state: whether requests go there, or that it may soon come to another one.
-    fn tell(&self, told: &mut Status) {
+    /// A line for a change of state: whether requests go there, or that it may soon come to another one. `cause` is
+    /// what a check has found, and empty where none has brought the change about.
+    fn tell(&self, told: &mut Status, cause: &str) {
         let (status, counters) = self.address.state.read();
         if status == *told {
             return;
         }
-        let (node, upstream, state) = (self.address.checked, &*self.upstream, status.as_str());
+        let (node, upstream, state) = (self.address.node, &*self.upstream, status.as_str());
+        let cause = if cause.is_empty() { "requests" } else { cause };
         let Counters { success, http_failure, tcp_failure, timeout_failure } = counters;
         match (told.is_up(), status.is_up()) {
             (true, false) => tracing::warn!(
-                %node, upstream, state, http_failure, tcp_failure, timeout_failure,
+                %node, upstream, state, cause, http_failure, tcp_failure, timeout_failure,
                 "a node is unhealthy"
             ),
-            (false, true) => tracing::info!(%node, upstream, state, success, "a node is healthy again"),
+            (false, true) => tracing::info!(%node, upstream, state, cause, success, "a node is healthy again"),
             _ => tracing::debug!(
-                %node, upstream, state, success, http_failure, tcp_failure, timeout_failure,
+                %node, upstream, state, cause, success, http_failure, tcp_failure, timeout_failure,
                 "the health of a node changes"
             ),
         }

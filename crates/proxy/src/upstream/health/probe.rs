@@ -1,16 +1,23 @@
 //! One active check: a connection, and on it a request whose answer's status is what counts.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use weir_config::{ActiveChecks, CheckType};
 use weir_wire::head::{Framing, Limits, ResponseHead};
 use weir_wire::method::Method;
+
+use super::Health;
+use crate::sys::Socket;
+use crate::tls::client::Setup;
+use crate::tls::stream::TlsStream;
+use crate::tls::{self, Turns};
 
 /// What is taken of an answer's head. It is parsed as strictly as any answer to a request: a node that fails here would
 /// be answered 502 for.
@@ -21,7 +28,7 @@ const MAX_INTERIM: usize = 8;
 
 /// So much of an answer's body is read, for so long, that the node sees an orderly end; what is longer is cut.
 const MAX_BODY: u64 = 64 << 10;
-const BODY_LIMIT: Duration = Duration::from_millis(100);
+const END_LIMIT: Duration = Duration::from_millis(100);
 
 /// Bytes of one read.
 const READ: usize = 4096;
@@ -36,9 +43,9 @@ pub(super) enum Finding {
     Connected,
     Status(u16),
     /// An answer that is no HTTP, or not such as would be forwarded.
-    NotHttp,
-    /// The connection was refused or cut.
-    Failed,
+    NotHttp(&'static str),
+    /// The connection was refused or cut, or TLS could not be set up on it.
+    Failed(io::Error),
     TimedOut,
     /// This side could not even try, which says nothing of the node.
     Unable(io::Error),
@@ -49,6 +56,8 @@ pub(super) enum Finding {
 pub(super) struct Probe {
     /// `None`: a connection is enough.
     request: Option<Request>,
+    tls: Option<Arc<Setup>>,
+    host: Box<str>,
     limit: Duration,
 }
 
@@ -59,9 +68,10 @@ struct Request {
 }
 
 impl Probe {
-    pub(super) fn new(checks: &ActiveChecks, host: &str) -> Self {
+    pub(super) fn new(health: &Health) -> Self {
+        let (checks, host) = (&health.checks.active, &*health.host);
         let request = (checks.r#type != CheckType::Tcp).then(|| Request::new(checks, host));
-        Self { request, limit: checks.timeout }
+        Self { request, tls: health.tls.clone(), host: host.into(), limit: checks.timeout }
     }
 
     /// Checks once.
@@ -77,19 +87,55 @@ impl Probe {
     }
 
     async fn attempt(&self, addr: SocketAddr, status: &mut Option<u16>) -> Finding {
-        let mut stream = match TcpStream::connect(addr).await {
-            Ok(stream) => stream,
+        let mut socket = match connect(addr).await {
+            Ok(socket) => socket,
             Err(error) => return unconnected(error),
         };
-        match &self.request {
-            None => Finding::Connected,
-            Some(request) => match request.ask(&mut stream, status).await {
-                Ok(finding) => finding,
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => Finding::TimedOut,
-                Err(_) => Finding::Failed,
-            },
+        let Some(request) = &self.request else { return Finding::Connected };
+        let asked = match &self.tls {
+            None => request.ask(&mut socket, status).await,
+            Some(setup) => self.ask_over_tls(request, setup, socket, status).await,
+        };
+        match asked {
+            Ok(finding) => finding,
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Finding::TimedOut,
+            Err(error) => Finding::Failed(error),
         }
     }
+
+    async fn ask_over_tls(
+        &self,
+        request: &Request,
+        setup: &Setup,
+        socket: Socket,
+        status: &mut Option<u16>,
+    ) -> io::Result<Finding> {
+        let session = setup.session(self.host.as_bytes()).map_err(io::Error::other)?;
+        let mut stream = TlsStream::new(socket, session, Vec::new());
+        tls::shake_hands(&mut stream, &Turns::default()).await?;
+        let finding = request.ask(&mut stream, status).await?;
+        // Whoever logs an end without close_notify as an error shall not have to.
+        let _ = timeout(END_LIMIT, stream.shutdown()).await;
+        Ok(finding)
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connected => f.write_str("connected"),
+            Self::Status(status) => write!(f, "status {status}"),
+            Self::NotHttp(reason) => write!(f, "not HTTP: {reason}"),
+            Self::Failed(error) | Self::Unable(error) => error.fmt(f),
+            Self::TimedOut => f.write_str("timed out"),
+        }
+    }
+}
+
+async fn connect(addr: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::begin_connect(addr)?;
+    poll_fn(|cx| socket.poll_connected(cx)).await?;
+    Ok(socket)
 }
 
 fn unconnected(error: io::Error) -> Finding {
@@ -98,7 +144,7 @@ fn unconnected(error: io::Error) -> Finding {
         io::ErrorKind::ConnectionRefused
         | io::ErrorKind::ConnectionReset
         | io::ErrorKind::HostUnreachable
-        | io::ErrorKind::NetworkUnreachable => Finding::Failed,
+        | io::ErrorKind::NetworkUnreachable => Finding::Failed(error),
         // EMFILE, ENFILE, ENOBUFS, EADDRNOTAVAIL: this side has run out of something.
         _ => Finding::Unable(error),
     }
@@ -144,7 +190,7 @@ impl Request {
                 Ok(true) if (100..200).contains(&head.status) && head.status != 101 => {
                     interim += 1;
                     if interim > MAX_INTERIM {
-                        return Ok(Finding::NotHttp);
+                        return Ok(Finding::NotHttp("too many interim responses"));
                     }
                     buffer.drain(..head.len);
                 }
@@ -152,10 +198,10 @@ impl Request {
                 // The parser refuses a head that is longer than its limit.
                 Ok(false) => {
                     if read_some(stream, &mut buffer).await? == 0 {
-                        return Ok(Finding::Failed);
+                        return Err(io::Error::other("closed before an answer"));
                     }
                 }
-                Err(_) => return Ok(Finding::NotHttp),
+                Err(reject) => return Ok(Finding::NotHttp(reject.reason)),
             }
         }
         *status = Some(head.status);
@@ -166,7 +212,7 @@ impl Request {
         };
         let rest = rest.saturating_sub(buffer.len().saturating_sub(head.len) as u64);
         // Too slow or cut: the status has been said all the same.
-        let _ = timeout(BODY_LIMIT, tokio::io::copy(&mut stream.take(rest), &mut tokio::io::sink())).await;
+        let _ = timeout(END_LIMIT, tokio::io::copy(&mut stream.take(rest), &mut tokio::io::sink())).await;
         Ok(Finding::Status(head.status))
     }
 }

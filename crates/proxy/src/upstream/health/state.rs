@@ -111,8 +111,9 @@ impl Event {
 }
 
 impl State {
+    /// The status. Whoever has changed one address and then looks at all sees every change made before.
     pub(crate) fn status(&self) -> Status {
-        Status::of(self.0.load(Ordering::Relaxed))
+        Status::of(self.0.load(Ordering::SeqCst))
     }
 
     /// The status together with the counters that belong to it.
@@ -129,7 +130,7 @@ impl State {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
             let Some(next) = after(word, event, threshold) else { return false };
-            match self.0.compare_exchange_weak(word, next, Ordering::Relaxed, Ordering::Relaxed) {
+            match self.0.compare_exchange_weak(word, next, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => return Status::of(word) != Status::of(next),
                 Err(now) => word = now,
             }

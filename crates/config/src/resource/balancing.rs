@@ -1,0 +1,120 @@
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use weir_expr::{Template, Variable};
+
+/// How a node is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Balancer {
+    /// In turn, smoothly by weight.
+    #[default]
+    Roundrobin,
+    /// By a hash of `key`: the same key goes to the same node while that is there.
+    Chash,
+    /// Where the fewest requests are under way for its weight.
+    LeastConn,
+    /// Of two nodes by chance, the one that has answered sooner of late; weights other than 0 do not count.
+    Ewma,
+}
+
+/// What `type: chash` hashes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HashOn {
+    /// The variable that `key` names: `uri`, `server_name`, `server_addr`, `request_uri`, `remote_port`,
+    /// `remote_addr`, `query_string`, `host`, `hostname` or `arg_NAME`.
+    #[default]
+    Vars,
+    /// The request header that `key` names.
+    Header,
+    /// The cookie that `key` names.
+    Cookie,
+    /// The consumer; `key` is not needed.
+    Consumer,
+    /// The text `key`, with its variables replaced: `$host$request_uri`.
+    VarsCombinations,
+}
+
+/// What a request is hashed on, ready to be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HashKey {
+    /// The value of a variable.
+    Variable(Variable),
+    /// A text with variables.
+    Text(Template),
+}
+
+/// The variables that `hash_on: vars` knows, beside `arg_NAME`.
+const VARS: &[&str] = &[
+    "uri",
+    "server_name",
+    "server_addr",
+    "request_uri",
+    "remote_port",
+    "remote_addr",
+    "query_string",
+    "host",
+    "hostname",
+];
+
+impl Balancer {
+    /// The name in a configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Roundrobin => "roundrobin",
+            Self::Chash => "chash",
+            Self::LeastConn => "least_conn",
+            Self::Ewma => "ewma",
+        }
+    }
+}
+
+impl HashKey {
+    /// Compiles `hash_on` and `key`.
+    ///
+    /// # Errors
+    /// What is wrong with the key.
+    pub fn new(hash_on: HashOn, key: Option<&str>) -> Result<Self, String> {
+        let named = |what: &str| key.ok_or_else(|| format!("type: chash needs key: {what}"));
+        let member = |family: &str, key: &str| {
+            let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
+            if key.is_empty() || !key.bytes().all(allowed) {
+                return Err(format!("expected letters, digits, '-' and '_', found {}", crate::node::quoted(key)));
+            }
+            Variable::parse(&format!("{family}{key}")).map_err(|error| error.to_string())
+        };
+        Ok(match hash_on {
+            HashOn::Consumer => Self::Variable(Variable::ConsumerName),
+            HashOn::Header => Self::Variable(member("http_", named("the name of a header field")?)?),
+            HashOn::Cookie => Self::Variable(member("cookie_", named("the name of a cookie")?)?),
+            HashOn::Vars => match named("the name of a variable, such as remote_addr or arg_id")? {
+                "mqtt_client_id" => return Err("not supported yet: TCP and UDP proxying (mqtt_client_id)".into()),
+                key => match key.strip_prefix("arg_") {
+                    Some(name) => Self::Variable(member("arg_", name)?),
+                    None if VARS.contains(&key) => {
+                        Self::Variable(Variable::parse(key).map_err(|error| error.to_string())?)
+                    }
+                    None => {
+                        let known = VARS.join(", ");
+                        return Err(format!(
+                            "expected one of {known} and arg_NAME, found {}",
+                            crate::node::quoted(key)
+                        ));
+                    }
+                },
+            },
+            HashOn::VarsCombinations => {
+                let text = named("a text with variables, such as $host$request_uri")?;
+                Self::Text(Template::parse(text).map_err(|error| error.to_string())?)
+            }
+        })
+    }
+
+    /// The variables it reads.
+    pub fn variables(&self) -> Box<dyn Iterator<Item = &Variable> + '_> {
+        match self {
+            Self::Variable(variable) => Box::new(std::iter::once(variable)),
+            Self::Text(text) => Box::new(text.variables()),
+        }
+    }
+}
