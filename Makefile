@@ -10,7 +10,7 @@ run: ## build the gateway and start it with a demo origin; prints requests to tr
 test: ## everything that has to pass: format, lints, unit, black-box and conformance tests, fuzzing
 	@tools/test
 
-bench-quick: ## CPU per request against nginx and a byte relay, in under two minutes
+bench-quick: ## CPU per request against nginx and a byte relay, in three minutes
 	cargo build --profile dist -p weir -p weir-bench
 	bench/quick.py --weir $(TARGET)/dist/weir --relay $(TARGET)/dist/relay \
 	    --json bench/results/quick.json --markdown bench/results/quick.md

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Weir against nginx and a byte relay, in under two minutes: CPU per request, throughput, latency, ratios, aims.
+"""Weir against nginx and a byte relay, in three minutes: CPU per request, throughput, latency, ratios, aims.
 
 Each gateway is pinned to core 0; wrk (64 keep-alive connections) and a 200-byte nginx origin share core 1. In each
 round every case runs its programs one right after the other (A B A B ...), and a ratio is taken within a round, for

@@ -144,7 +144,7 @@ impl<C: Session> TlsStream<C> {
     pub(crate) fn advance(&mut self) -> io::Result<bool> {
         let mut received = std::mem::take(&mut self.pending);
         let (used, progress) = self.process(&mut received, None);
-        received.drain(..used);
+        received.drain(..used.min(received.len()));
         self.pending = received;
         Ok(progress? == Progress::Ready)
     }
@@ -323,7 +323,7 @@ impl<C: Session> TlsStream<C> {
                     Some(Err(io::Error::other(error)))
                 }
             };
-            pending.drain(..discard);
+            pending.drain(..discard.min(pending.len()));
             self.pending = pending;
             if let Some(done) = done {
                 return done;

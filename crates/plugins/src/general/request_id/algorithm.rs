@@ -56,17 +56,30 @@ fn random<const N: usize>() -> [u8; N] {
 
 /// RFC 9562 section 4: version and variant go into fixed bits, the rest stays.
 fn push_uuid(mut bytes: [u8; 16], version: u8, out: &mut Vec<u8>) {
-    const HEX: &[u8; 16] = b"0123456789abcdef";
+    /// Where the digits of each byte stand.
+    const PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
     bytes[6] = bytes[6] & 0x0f | version << 4;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     let mut text = [b'-'; 36];
-    let places = text.iter_mut().enumerate().filter(|(at, _)| !matches!(at, 8 | 13 | 18 | 23));
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    for ((_, place), digit) in places.zip(digits) {
-        *place = HEX[usize::from(digit)];
+    for (byte, at) in bytes.into_iter().zip(PLACES) {
+        let [high, low] = HEX[usize::from(byte)];
+        text[at] = high;
+        text[at + 1] = low;
     }
     out.extend_from_slice(&text);
 }
+
+/// The two hexadecimal digits of each byte.
+const HEX: [[u8; 2]; 256] = {
+    let digits = b"0123456789abcdef";
+    let mut table = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = [digits[byte >> 4], digits[byte & 15]];
+        byte += 1;
+    }
+    table
+};
 
 /// Characters of a set, each as likely as the others: a random byte above the last multiple of the set's size is thrown
 /// away.
