@@ -12,7 +12,7 @@ use weir_config::Document;
 /// take hundreds.
 #[derive(Debug, Default)]
 pub(crate) struct Digest {
-    sections: [(&'static str, HashMap<Box<str>, u64>); 8],
+    sections: [(&'static str, HashMap<Box<str>, u64>); 9],
 }
 
 /// How many resources came, changed and went, by section. Displayed as `routes +1 ~2 -0, upstreams +0 ~1 -0`.
@@ -37,6 +37,7 @@ impl Digest {
                 section("consumers", &document.consumers, |item| item.username.as_str()),
                 section("consumer_groups", &document.consumer_groups, |item| item.id.as_str()),
                 section("plugin_configs", &document.plugin_configs, |item| item.id.as_str()),
+                section("ssls", &document.ssls, |item| item.id.as_str()),
                 section("global_rules", &document.global_rules, |item| item.id.as_str()),
                 section("plugin_metadata", &document.plugin_metadata, |item| item.plugin.as_str()),
             ],

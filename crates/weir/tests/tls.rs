@@ -225,7 +225,7 @@ fn a_change_of_certificates_is_live_and_a_bad_one_is_refused() {
         (bad_ca, "ssls[0].client.ca: "),
     ] {
         assert_eq!(gateway.reload(answering(&json!([item]))), Reload::Rejected);
-        assert!(gateway.stderr().contains(says), "{says}: {}", gateway.stderr());
+        wait_until(says, LIMIT, || gateway.stderr().contains(says).then_some(()));
         assert_eq!(shown().as_deref(), Some("second.test"), "the old one stays");
     }
 }
