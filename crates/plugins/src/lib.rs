@@ -17,6 +17,7 @@ mod auth;
 mod cookies;
 mod fields;
 mod general;
+mod number_hash;
 mod observe;
 mod pattern;
 mod query;

@@ -4,6 +4,8 @@
 //! have come, and not whenever a deadline moves, so a request costs no timer operation at all.
 
 use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
@@ -147,6 +149,16 @@ impl Timer {
     /// The wheel's clock.
     pub(crate) fn now(&self) -> u64 {
         self.timers.now.get()
+    }
+
+    /// What comes of `work`; `None` when the deadline has come before.
+    pub(crate) async fn within<F: Future>(&self, work: F) -> Option<F::Output> {
+        let mut work = pin!(work);
+        poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending => self.poll_expired(cx).map(|()| None),
+        })
+        .await
     }
 
     /// Ready when the deadline has come; else the task is woken when it does.

@@ -5,9 +5,9 @@ pub(crate) mod pem;
 pub(crate) mod server;
 pub(crate) mod stream;
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 
@@ -20,7 +20,6 @@ use weir_wire::Reject;
 
 use crate::conn::h1::ClientStream;
 use crate::sys::Socket;
-use crate::timer::Timer;
 use crate::worker::Worker;
 use server::{Denied, Hosts};
 use stream::{Session, TlsStream};
@@ -87,16 +86,8 @@ pub(crate) struct TlsClient {
 pub(crate) async fn accept(socket: Socket, worker: &Worker) -> io::Result<TlsClient> {
     let timer = worker.timers.timer();
     timer.set(worker.options.handshake_ms);
-    let mut accepting = pin!(accept_unlimited(socket, worker));
-    poll_fn(|cx| match accepting.as_mut().poll(cx) {
-        Poll::Ready(done) => Poll::Ready(done),
-        Poll::Pending => poll_late(&timer, cx),
-    })
-    .await
-}
-
-fn poll_late<T>(timer: &Timer, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
-    timer.poll_expired(cx).map(|()| Err(io::Error::new(io::ErrorKind::TimedOut, "handshake took too long")))
+    let late = || Err(io::Error::new(io::ErrorKind::TimedOut, "handshake took too long"));
+    timer.within(accept_unlimited(socket, worker)).await.unwrap_or_else(late)
 }
 
 async fn accept_unlimited(mut socket: Socket, worker: &Worker) -> io::Result<TlsClient> {

@@ -9,10 +9,11 @@ use weir_expr::{Template, Value, Variable};
 use weir_plugin::{Invalid, Note, RequestCx};
 
 /// How `key` is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum KeyType {
     /// The name of a variable.
+    #[default]
     Var,
     /// A text with variables, such as `$remote_addr $http_x_tenant`.
     VarCombination,

@@ -46,7 +46,7 @@ pub(crate) struct Conf {
     #[schemars(length(min = 1))]
     key: Option<String>,
     /// How `key` is read.
-    #[serde(default = "var")]
+    #[serde(default)]
     key_type: KeyType,
     /// Status of the answer to a request that is over the limit.
     #[serde(default = "service_unavailable")]
@@ -56,7 +56,7 @@ pub(crate) struct Conf {
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
     /// Where the counts are kept. Only `local`, in this process and shared by all its workers, is supported yet.
-    #[serde(default = "local")]
+    #[serde(default)]
     policy: Policy,
     /// Lets requests through when they cannot be counted: there is no room for another key (`limits.limit_keys`), a
     /// `conn` or `burst` from variables is no such number, or no rule concerns them. Otherwise they are answered with
@@ -76,14 +76,6 @@ pub(crate) struct Rule {
     /// A text with variables: what is counted apart. The rule is skipped for a request that has none of them.
     #[schemars(length(min = 1))]
     key: String,
-}
-
-fn var() -> KeyType {
-    KeyType::Var
-}
-
-fn local() -> Policy {
-    Policy::Local
 }
 
 fn service_unavailable() -> u16 {

@@ -34,7 +34,7 @@ pub(crate) struct Conf {
     #[schemars(length(min = 1))]
     key: String,
     /// How `key` is read.
-    #[serde(default = "var")]
+    #[serde(default)]
     key_type: KeyType,
     /// Lets requests within `burst` through at once.
     #[serde(default)]
@@ -47,20 +47,12 @@ pub(crate) struct Conf {
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
     /// Where the counts are kept. Only `local`, in this process and shared by all its workers, is supported yet.
-    #[serde(default = "local")]
+    #[serde(default)]
     policy: Policy,
     /// Lets requests through when there is no room for another key (`limits.limit_keys`). Otherwise they are answered
     /// with 500.
     #[serde(default)]
     allow_degradation: bool,
-}
-
-fn var() -> KeyType {
-    KeyType::Var
-}
-
-fn local() -> Policy {
-    Policy::Local
 }
 
 fn service_unavailable() -> u16 {

@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 use weir_plugin::Invalid;
 
 /// Where the counts are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs, reason = "explained at the fields of this type")]
 pub(crate) enum Policy {
+    #[default]
     Local,
     Redis,
     RedisCluster,

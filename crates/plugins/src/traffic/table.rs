@@ -1,6 +1,5 @@
 //! What one limiter counts, by key.
 
-use std::hash::{BuildHasher, Hasher};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
@@ -8,6 +7,7 @@ use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use crossbeam_queue::SegQueue;
 
 use super::key::{Key, Which};
+use crate::number_hash::NumberHash;
 
 /// How many keys all limiters of the process hold.
 static ALL_KEYS: AtomicU64 = AtomicU64::new(0);
@@ -44,7 +44,7 @@ pub(crate) trait Entry: Sized {
 #[derive(Debug)]
 pub(crate) struct Table<E> {
     /// Made by the first request: an empty map takes some 19 KB, and there may be a limiter on each of 100,000 routes.
-    map: OnceLock<papaya::HashMap<Key, E, KeyIsHash>>,
+    map: OnceLock<papaya::HashMap<Key, E, NumberHash>>,
     /// The entry of a limiter that has only one; it is never retired.
     everything: E,
     /// Every key in the map, once, about in the order in which they end.
@@ -72,8 +72,8 @@ impl<E: Entry> Table<E> {
         }
     }
 
-    fn entries(&self) -> &papaya::HashMap<Key, E, KeyIsHash> {
-        self.map.get_or_init(|| papaya::HashMap::with_hasher(KeyIsHash))
+    fn entries(&self) -> &papaya::HashMap<Key, E, NumberHash> {
+        self.map.get_or_init(|| papaya::HashMap::with_hasher(NumberHash::default()))
     }
 
     /// Asks an entry, which is made if there is none and stays for `linger` milliseconds after it is over. `ask` gives
@@ -173,38 +173,6 @@ impl<E: Entry> Table<E> {
 impl<E> Drop for Table<E> {
     fn drop(&mut self) {
         ALL_KEYS.fetch_sub(self.held.load(Relaxed), Relaxed);
-    }
-}
-
-/// A key is a hash already.
-#[derive(Debug, Clone, Copy)]
-struct KeyIsHash;
-
-impl BuildHasher for KeyIsHash {
-    type Hasher = SameNumber;
-
-    fn build_hasher(&self) -> SameNumber {
-        SameNumber(0)
-    }
-}
-
-/// Hands on the one number it is given.
-#[derive(Debug)]
-struct SameNumber(u64);
-
-impl Hasher for SameNumber {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        self.0 = n;
     }
 }
 

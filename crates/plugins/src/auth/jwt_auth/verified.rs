@@ -1,12 +1,13 @@
 //! Tokens that were found good, so that the next request with the same one costs no signature.
 
-use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::sync::OnceLock;
 
 use aws_lc_rs::{hmac, rand};
 use crossbeam_queue::ArrayQueue;
 
 use super::token::Time;
+use crate::number_hash::NumberHash;
 
 /// How many tokens are remembered; the one that has been for the longest goes when another comes.
 const TOKENS: usize = 8192;
@@ -26,7 +27,7 @@ pub(super) struct Verified {
 
 #[derive(Debug)]
 struct Held {
-    tokens: papaya::HashMap<Tag, Known, BuildHasherDefault<FirstWord>>,
+    tokens: papaya::HashMap<Tag, Known, NumberHash>,
     /// The tags in the map, as they came.
     order: ArrayQueue<Tag>,
 }
@@ -74,7 +75,7 @@ impl Verified {
 
     pub(super) fn remember(&self, tag: Tag, known: Known) {
         let held = self.held.get_or_init(|| Held {
-            tokens: papaya::HashMap::with_hasher(BuildHasherDefault::default()),
+            tokens: papaya::HashMap::with_hasher(NumberHash::default()),
             order: ArrayQueue::new(self.most),
         });
         let tokens = held.tokens.pin();
@@ -92,30 +93,11 @@ impl Verified {
     }
 }
 
+/// A tag is a hash already: its first word will do.
 impl Hash for Tag {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
         state.write_u64(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
-    }
-}
-
-/// A tag is a hash already: its first word will do.
-#[derive(Debug, Default)]
-pub(super) struct FirstWord(u64);
-
-impl Hasher for FirstWord {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        self.0 = n;
     }
 }
 

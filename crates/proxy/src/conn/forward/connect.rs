@@ -1,10 +1,9 @@
 //! Opening a connection to a node. Of a name with several addresses, the next one is tried when one fails or takes its
 //! time, and the first to connect wins (RFC 8305).
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -157,15 +156,7 @@ impl<S: ClientStream> Connection<S> {
         let session = setup.session(host).map_err(|reason| Failure::upstream(502, reason))?;
         let mut stream = TlsStream::new(socket, session, Vec::new());
         let (timer, turns) = (&self.timer, &self.worker.turns);
-        let done = {
-            let mut shaking = pin!(tls::shake_hands(&mut stream, turns));
-            poll_fn(|cx| match shaking.as_mut().poll(cx) {
-                Poll::Ready(done) => Poll::Ready(Some(done)),
-                Poll::Pending => timer.poll_expired(cx).map(|()| None),
-            })
-            .await
-        };
-        match done {
+        match timer.within(tls::shake_hands(&mut stream, turns)).await {
             Some(Ok(())) => {}
             Some(Err(error)) => {
                 tracing::warn!(node = %config.endpoint.host, %error, "TLS handshake with a node failed");
