@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use tempfile::TempDir;
@@ -133,8 +134,16 @@ impl Drop for Nginx {
     }
 }
 
-/// A port that was free a moment ago, for programs that cannot take any free one themselves.
+/// A port that is free, for programs that cannot take any free one themselves. It lies below the ports that the kernel
+/// gives to whoever asks for any, so nobody else comes by it before the program binds it, and nobody gets it twice.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind a port");
-    listener.local_addr().expect("an address of one's own").port()
+    const RANGE: std::ops::Range<u32> = 10_000..32_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Test programs that run at the same time start at different places.
+    let start = std::process::id().wrapping_mul(211);
+    RANGE
+        .map(|_| RANGE.start + start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % (RANGE.end - RANGE.start))
+        .map(|port| u16::try_from(port).expect("the range is of ports"))
+        .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
+        .expect("a free port")
 }
