@@ -1,0 +1,45 @@
+//! The Admin API: what clients send over HTTP, checked and turned into commits to a store.
+//!
+//! This crate knows no data plane. The binary hands it a [`Configuration`], which checks changes against all that is
+//! live, keeps them and makes them live.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use weir_config::Diagnostic;
+use weir_store::{Commit, Store, StoreError};
+
+/// What serves, seen from the Admin API.
+pub trait Configuration: Send + Sync + fmt::Debug {
+    /// Where resources are read from.
+    fn store(&self) -> &dyn Store;
+
+    /// Checks changes as one against everything else, commits them and makes them live: when it answers `Ok`, every
+    /// worker serves with them. With `dry_run` they are only checked. On an error nothing has changed.
+    fn change(
+        &self,
+        commit: Commit,
+        dry_run: bool,
+    ) -> Pin<Box<dyn Future<Output = Result<Changed, Refused>> + Send + '_>>;
+}
+
+/// Changes that are live, or could be.
+#[derive(Clone, Debug, Default)]
+pub struct Changed {
+    /// The store's revision with them; without them for a dry run.
+    pub revision: u64,
+    /// What is doubtful about them.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Why changes were not made.
+#[derive(Clone, Debug)]
+pub enum Refused {
+    /// They are wrong: at least one error, positions and paths as in a rules file (`routes[0].uri`).
+    Invalid(Vec<Diagnostic>),
+    /// The store did not take them.
+    Store(StoreError),
+    /// The configuration cannot be changed this way at all: it comes from a file, or this is a data plane only.
+    ReadOnly(String),
+}

@@ -1,0 +1,118 @@
+//! Where resources live when no file holds them: one trait, and what stands behind it.
+//!
+//! A store keeps resources as JSON text under a [`Key`] and counts every change with a revision. It knows nothing of what
+//! a resource means: whether it may be stored is decided before, by whoever commits it.
+
+mod key;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+pub use key::{Key, Kind};
+use tokio::sync::mpsc;
+
+/// What a store's methods give: a future that may be sent to another thread.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// A place that keeps resources.
+pub trait Store: Send + Sync + fmt::Debug {
+    /// One resource.
+    fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Item>>;
+
+    /// All resources of a kind, in the order of their creation; of every kind for `None`.
+    fn list(&self, kind: Option<Kind>) -> Answer<'_, Listing>;
+
+    /// Makes changes as one: all of them or none. Gives their revision when they are kept, whatever happens next.
+    fn commit(&self, commit: Commit) -> Answer<'_, u64>;
+
+    /// What is committed after a revision, by whomever, in order. The receiver ends with the store. An event may bring
+    /// what the reader has already; a reader that falls too far behind is given [`Event::Reset`].
+    fn watch(&self, after: u64) -> mpsc::Receiver<Event>;
+}
+
+/// A resource as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Its place.
+    pub key: Key,
+    /// Its JSON. What another program wrote may be anything.
+    pub value: Arc<str>,
+    /// The revision that created it.
+    pub created: u64,
+    /// The revision that changed it last.
+    pub modified: u64,
+}
+
+/// Resources, all as they were at one revision.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// The store's revision then.
+    pub revision: u64,
+    /// The resources.
+    pub items: Vec<Item>,
+}
+
+/// What is to become of one resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Its place.
+    pub key: Key,
+    /// Its JSON from then on; `None`: it is deleted.
+    pub value: Option<Arc<str>>,
+    /// When it goes away by itself.
+    pub expires: Option<SystemTime>,
+}
+
+/// Changes that belong together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Commit {
+    /// One for each key at most.
+    pub changes: Vec<Change>,
+    /// Who makes them, for the history: `admin`, `import`, `rollback`, a client certificate's name.
+    pub author: String,
+    /// What must hold; else [`StoreError::Conflict`].
+    pub expect: Vec<Expectation>,
+}
+
+/// The state in which a resource has to be for a commit to happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expectation {
+    /// The resource.
+    pub key: Key,
+    /// The revision that changed it last; `None`: it must not exist.
+    pub modified: Option<u64>,
+}
+
+/// What a watch tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Changes were committed at this revision.
+    Committed {
+        /// The store's revision from then on.
+        revision: u64,
+        /// What became of the resources, each with its new state.
+        changes: Vec<(Key, Option<Item>)>,
+    },
+    /// Some changes cannot be told one by one any more: this is everything there is.
+    Reset(Listing),
+}
+
+/// Why a store did not do what it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// An [`Expectation`] did not hold.
+    #[error("{key} was changed by somebody else")]
+    Conflict {
+        /// The resource that is in another state.
+        key: Key,
+    },
+    /// The store cannot be written to or read now: a full disk, a read-only file, etcd away. Trying later may help.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The store does not do such a thing at all.
+    #[error("{0}")]
+    Refused(String),
+}
