@@ -37,7 +37,7 @@ use weir_config::Diagnostic;
 use weir_store::{Commit, Store, StoreError};
 
 pub use api::{Api, Options};
-pub use keys::{KeyDigest, Keys, Role, key_digest};
+pub use keys::{KeyDigest, Keys, Role, key_digest, new_key};
 pub use server::serve;
 pub use tls::server_config;
 /// What serves, seen from the Admin API.
