@@ -6,6 +6,7 @@
 //! listening on http://0.0.0.0:9080
 //! metrics on http://127.0.0.1:9091/apisix/prometheus/metrics
 //! status on http://127.0.0.1:7085/status
+//! admin on http://127.0.0.1:9180/apisix/admin
 //! ready
 //! ```
 
@@ -21,11 +22,12 @@ use tokio::sync::{RwLock, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use weir_config::Settings;
-use weir_config::settings::Timeouts;
+use weir_config::settings::{Endpoint, Timeouts};
 use weir_proxy::{DataPlane, HealthChecks, Snapshot};
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
 
+use crate::admin_server::AdminSetup;
 use crate::changes::Digest;
 use crate::data_dir::{self, DataDir};
 use crate::error_log::ErrorLog;
@@ -67,6 +69,7 @@ pub(crate) struct Gateway {
     /// The first configuration, and where it comes from.
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) source: Source,
+    pub(crate) admin: Option<AdminSetup>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
     pub(crate) error_log: Arc<ErrorLog>,
@@ -87,7 +90,7 @@ pub(crate) enum Source {
 /// Serves until SIGTERM or SIGINT, or until a new process has taken over; then drains. `predecessor` is told when this
 /// process serves. Gives the task of a process that stays when it has handed over.
 pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor>) -> anyhow::Result<Option<Keeper>> {
-    let Gateway { program, settings, rules, snapshot, source, metrics, access_log, error_log, .. } = gateway;
+    let Gateway { program, settings, rules, snapshot, source, admin, metrics, access_log, error_log, .. } = gateway;
     let (mut inherited, keeping) = (gateway.inherited, Keeping::new(gateway.keeper)?);
     let mut signals = Signals::catch()?;
     let hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
@@ -99,6 +102,9 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     let listen = &settings.listen;
     let metrics_listener = server::open("listen.metrics", listen.metrics, &mut inherited, &mut listening)?;
     let status_listener = server::open("listen.status", listen.status, &mut inherited, &mut listening)?;
+    let admin_endpoint = admin.as_ref().map_or(Endpoint::Off, |admin| admin.endpoint);
+    let admin_listener = server::open("listen.admin", admin_endpoint, &mut inherited, &mut listening)?;
+    let admin = admin.zip(admin_listener);
     let data_plane = DataPlane::start(&settings, inherited.traffic(), &metrics, access_log.as_ref())?;
     drop(inherited);
     let workers = data_plane.workers();
@@ -126,7 +132,10 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     if let Some(listener) = status_listener {
         addresses.push_str(&format!("status on http://{}/status\n", listener.local_addr()?));
         let (plane, draining) = (Arc::clone(&data_plane), Arc::clone(&draining));
-        tasks.spawn(status_server::run(listener, left, plane, draining, checks));
+        tasks.spawn(status_server::run(listener, left.clone(), plane, draining, checks));
+    }
+    if let Some((admin, listener)) = &admin {
+        addresses.push_str(&admin.announcement(listener)?);
     }
     tasks.spawn(systemd::watchdog(Arc::clone(&data_plane)));
     announce(&addresses);
@@ -166,6 +175,9 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             changing.spawn(live.clone().reload_on(hangup));
             if data.damage.is_none() {
                 changing.spawn(data_dir::keep_copy(data.folder.clone(), Arc::clone(&data.seal), live.clone()));
+            }
+            if let Some((admin, listener)) = admin {
+                tasks.spawn(admin.serve(listener, left, Arc::new(live.clone())));
             }
             stored = Some((data, live));
         }

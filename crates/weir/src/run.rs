@@ -10,6 +10,7 @@ use weir_proxy::Snapshot;
 use weir_telemetry::access_log::{AccessLog, AccessLogOptions, Format, Target};
 use weir_telemetry::metrics::{Metrics, MetricsOptions};
 
+use crate::admin_server::AdminSetup;
 use crate::cli::{RulesArgs, RunArgs};
 use crate::control::{self, Gateway, Source};
 use crate::data_dir::DataDir;
@@ -85,6 +86,11 @@ fn run_with(
         Err(error) => tracing::warn!("{error}"),
     }
 
+    let folder = match &source {
+        Source::File { .. } => None,
+        Source::Store { data, .. } => Some(data.folder.path()),
+    };
+    let admin = AdminSetup::new(&settings, folder)?;
     let access_log = open_access_log(&settings)?;
     let metrics = Metrics::new(MetricsOptions {
         max_series: settings.limits.metric_series as usize,
@@ -104,6 +110,7 @@ fn run_with(
         program,
         snapshot,
         source,
+        admin,
         rules: Arc::new(rules),
         settings,
         metrics,
