@@ -8,17 +8,17 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
-    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ALLOW, CONNECTION, CONTENT_TYPE,
-    HeaderName, HeaderValue, SERVER,
+    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ALLOW, CONNECTION,
+    CONTENT_TYPE, HeaderName, HeaderValue, SERVER,
 };
 use hyper::{Method, Response, StatusCode};
 use serde_json::json;
 use tokio::time::timeout;
 use weir_config::resource::AddrRange;
 
+use crate::answer::{Answer, Body, Outcome};
 use crate::configs::Whole;
 use crate::extensions::Streams;
-use crate::answer::{Answer, Body, Outcome};
 use crate::keys::{Identity, Keys};
 use crate::kinds::Place;
 use crate::openapi;

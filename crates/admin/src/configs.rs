@@ -12,8 +12,8 @@ use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
-use weir_config::node::Node;
 use weir_config::Diagnostic;
+use weir_config::node::Node;
 use weir_store::{Change, Commit, Key, Kind, Listing};
 
 use crate::answer::{Answer, Outcome};
@@ -118,7 +118,7 @@ impl Api {
                 continue;
             }
             let items = items(&body, kind)?;
-            let wanted = self.wanted(kind, &items)?;
+            let wanted = self.wanted(kind, &items, &live.listing)?;
             if !items.is_empty() {
                 config.insert(section.to_owned(), items.into());
             }
@@ -187,8 +187,11 @@ impl Api {
     }
 
     /// The resources that a section's items stand for, each checked by itself.
-    fn wanted(&self, kind: Kind, items: &[Value]) -> Result<Vec<(Key, Object)>, Answer> {
+    fn wanted(&self, kind: Kind, items: &[Value], live: &Listing) -> Result<Vec<(Key, Object)>, Answer> {
         let section = kind.directory();
+        let shown_whole = self.standalone || kind != Kind::Ssls;
+        let hiding = live.items.iter().filter(|item| !shown_whole && item.key.kind() == kind);
+        let hiding: HashMap<&Key, &str> = hiding.map(|item| (&item.key, &*item.value)).collect();
         let mut known = HashSet::new();
         let mut wanted = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
@@ -203,6 +206,9 @@ impl Api {
             }
             let id = id.unwrap_or_else(|| format!("arr_{}", index + 1));
             let key = format!("{section}/{id}").parse::<Key>().map_err(|error| fault(error.to_string()))?;
+            if let Some(old) = hiding.get(&key) {
+                keep_hidden(&mut value, old);
+            }
             let judged = if key.kind() == Kind::Credentials { "credentials" } else { section };
             let found = self.gateway.check_item(judged, node_of(&value.clone().into())).unwrap_or_default();
             if let Some(error) = found.iter().find(|found| found.is_error()) {
@@ -223,7 +229,6 @@ impl Api {
         for (key, mut value) in wanted {
             let old = there.remove(&key).and_then(|old| serde_json::from_str::<Object>(old).ok());
             if !self.standalone {
-                keep_hidden(kind, &mut value, old.as_ref());
                 if !renew_times(&key, &mut value, old.as_ref()) {
                     continue;
                 }
@@ -353,11 +358,11 @@ fn assembled(listing: &Listing) -> Object {
 }
 
 /// Puts back what is not shown: a certificate that comes without its key keeps the key that is stored.
-fn keep_hidden(kind: Kind, value: &mut Object, old: Option<&Object>) {
-    let Some(old) = old.filter(|_| kind == Kind::Ssls) else { return };
+fn keep_hidden(value: &mut Object, old: &str) {
+    let Ok(mut old) = serde_json::from_str::<Object>(old) else { return };
     for name in ["key", "keys"] {
-        if let (None, Some(kept)) = (value.get(name), old.get(name)) {
-            value.insert(name.into(), kept.clone());
+        if let (None, Some(kept)) = (value.get(name), old.remove(name)) {
+            value.insert(name.into(), kept);
         }
     }
 }

@@ -73,12 +73,7 @@ fn etag(revision: u64) -> HeaderValue {
 
 impl Api {
     /// Makes changes, or only checks them. The state that they were made from must still be that of the resources.
-    async fn commit(
-        &self,
-        changes: Vec<Change>,
-        expect: Vec<Expectation>,
-        request: &Request,
-    ) -> Result<Done, Answer> {
+    async fn commit(&self, changes: Vec<Change>, expect: Vec<Expectation>, request: &Request) -> Result<Done, Answer> {
         let dry_run = is_dry_run(request)?;
         let commit = Commit { changes, author: Self::author(&request.by), expect };
         match self.configuration.change(commit, dry_run).await {

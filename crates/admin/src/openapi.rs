@@ -100,7 +100,8 @@ fn resource_paths(resource: &Resource, paths: &mut Map<String, Value>) {
     let list = resource_operation(kind, "get", "list", &format!("All of one kind: {noun}"), Shown::List);
     item.insert("get".into(), with_arguments(list, LIST_ARGUMENTS));
     if has(&Method::POST) {
-        let made = resource_operation(kind, "post", "create", &format!("Makes a {noun} with an id of its own"), Shown::Made);
+        let made =
+            resource_operation(kind, "post", "create", &format!("Makes a {noun} with an id of its own"), Shown::Made);
         item.insert("post".into(), with_arguments(made, TTL));
     }
     if kind == Kind::Consumers {
@@ -186,7 +187,8 @@ fn resource_operation(kind: Kind, method: &str, verb: &str, summary: &str, shown
         responses.insert("201".into(), json!({ "description": "it was made", "content": content(&one) }));
     }
     if matches!(shown, Shown::Gone) {
-        let gone = json!({ "type": "object", "properties": { "key": { "type": "string" }, "deleted": { "const": "1" } } });
+        let gone =
+            json!({ "type": "object", "properties": { "key": { "type": "string" }, "deleted": { "const": "1" } } });
         responses.insert("200".into(), json!({ "description": "it is gone", "content": content(&gone) }));
     }
     responses.insert("default".into(), json!({ "$ref": "#/components/responses/Refused" }));
@@ -207,14 +209,13 @@ fn resource_operation(kind: Kind, method: &str, verb: &str, summary: &str, shown
 }
 
 fn in_path(names: &[&str]) -> Value {
-    let parameter = |name: &&str| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } });
+    let parameter =
+        |name: &&str| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } });
     names.iter().map(parameter).collect()
 }
 
 fn with_arguments(mut operation: Value, arguments: &[(&str, &str)]) -> Value {
-    let told = |(name, meaning): &(&str, &str)| {
-        json!({ "name": name, "in": "query", "description": meaning, "schema": { "type": "string" } })
-    };
+    let told = |(name, meaning): &(&str, &str)| json!({ "name": name, "in": "query", "description": meaning, "schema": { "type": "string" } });
     if !arguments.is_empty() {
         operation["parameters"] = arguments.iter().map(told).collect();
     }
@@ -235,13 +236,7 @@ fn operation_paths(operation: &Operation, paths: &mut Map<String, Value>) {
     }
 }
 
-fn add(
-    operation: &Operation,
-    path: String,
-    parameters: &[&str],
-    kind: Option<Kind>,
-    paths: &mut Map<String, Value>,
-) {
+fn add(operation: &Operation, path: String, parameters: &[&str], kind: Option<Kind>, paths: &mut Map<String, Value>) {
     let schema = match operation.body {
         Takes::Nothing => None,
         Takes::Resource => Some(kind.map_or_else(|| json!({ "type": "object" }), value_schema)),
@@ -300,15 +295,18 @@ fn components(schemas: &Schemas) -> Map<String, Value> {
         },
         "required": ["severity", "path", "message"],
     });
-    components.insert("Error".into(), json!({
-        "type": "object",
-        "properties": {
-            "error_msg": { "type": "string" },
-            "message": { "type": "string" },
-            "description": { "type": "string" },
-            "diagnostics": { "type": "array", "items": diagnostic },
-        },
-    }));
+    components.insert(
+        "Error".into(),
+        json!({
+            "type": "object",
+            "properties": {
+                "error_msg": { "type": "string" },
+                "message": { "type": "string" },
+                "description": { "type": "string" },
+                "diagnostics": { "type": "array", "items": diagnostic },
+            },
+        }),
+    );
     let mut sections = Map::new();
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Credentials) {
         let items = if kind == Kind::Consumers { json!({ "type": "object" }) } else { value_schema(kind) };
@@ -338,11 +336,14 @@ fn components(schemas: &Schemas) -> Map<String, Value> {
         "required": ["changes"],
         "additionalProperties": false,
     }));
-    components.insert("Rollback".into(), json!({
-        "type": "object",
-        "properties": { "revision": { "type": "integer", "description": "the revision to go back to" } },
-        "required": ["revision"],
-        "additionalProperties": false,
-    }));
+    components.insert(
+        "Rollback".into(),
+        json!({
+            "type": "object",
+            "properties": { "revision": { "type": "integer", "description": "the revision to go back to" } },
+            "required": ["revision"],
+            "additionalProperties": false,
+        }),
+    );
     components
 }

@@ -196,8 +196,11 @@ mod tests {
             (Method::GET, "apisix/admin/schema/route", Some((What::ResourceSchema, &["route"]))),
             (Method::GET, "apisix/admin/schema/plugins/cors", Some((What::PluginSchema, &["cors"]))),
             (Method::POST, "apisix/admin/schema/validate/routes", Some((What::ValidateResource, &["routes"]))),
-            (Method::PUT, "weir/v1/resources/consumers/j/credentials/c",
-                Some((What::PutResource, &["consumers", "j", "credentials", "c"]))),
+            (
+                Method::PUT,
+                "weir/v1/resources/consumers/j/credentials/c",
+                Some((What::PutResource, &["consumers", "j", "credentials", "c"])),
+            ),
             (Method::GET, "weir/v1/resources", Some((What::Resources, &[]))),
             (Method::GET, "apisix/admin/routes", None),
             (Method::GET, "weir/v1", None),

@@ -2,9 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use weir_config::schema::{fill_defaults, json_schema};
-use weir_config::{
-    Consumer, ConsumerGroup, Credential, GlobalRule, Meta, PluginConfig, Route, Service, Ssl, Upstream,
-};
+use weir_config::{Consumer, ConsumerGroup, Credential, GlobalRule, Meta, PluginConfig, Route, Service, Ssl, Upstream};
 
 /// What the binary tells of a plugin.
 #[derive(Clone, Debug)]
@@ -133,7 +131,8 @@ fn resources() -> Vec<(&'static str, Value)> {
         if *name == "route" {
             // What the type cannot say and the loader checks.
             let paths = json!([{ "required": ["uri"] }, { "required": ["uris"] }]);
-            let purpose = ["plugins", "upstream", "upstream_id", "service_id"].map(|field| json!({ "required": [field] }));
+            let purpose =
+                ["plugins", "upstream", "upstream_id", "service_id"].map(|field| json!({ "required": [field] }));
             schema["allOf"] = json!([{ "oneOf": paths }, { "anyOf": purpose }]);
         }
     }

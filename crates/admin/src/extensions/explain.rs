@@ -13,7 +13,8 @@ impl Api {
     /// Tells which route would take a request now, and why, with its plugins and its upstream.
     pub(crate) async fn explain(&self, request: &Request) -> Outcome {
         let asked = request.query.get("request").map(str::to_owned);
-        let asked = asked.ok_or_else(|| Answer::bad("request: expected a method and a URL: GET http://example.com/a"))?;
+        let asked =
+            asked.ok_or_else(|| Answer::bad("request: expected a method and a URL: GET http://example.com/a"))?;
         let field = |text: &str| {
             let (name, value) = text.split_once(':')?;
             Some((name.trim().to_owned(), value.trim().to_owned()))
