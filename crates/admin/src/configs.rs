@@ -146,7 +146,7 @@ impl Api {
                 let fault = told_id(kind, item).filter(|id| !known.insert(id.clone()));
                 if let Some(id) = fault {
                     let error = format!("found duplicate {} {id} in {}", id_name(kind, item), kind.directory());
-                    errors.push(fault_at(kind, index, Some(&id), error));
+                    errors.push(fault_at(kind, index, Some(&id), &error));
                 }
                 listed.push(without_index(item));
             }
@@ -418,10 +418,10 @@ fn told(error: &Diagnostic, document: &Object) -> Value {
     let item = document.get(kind.directory()).and_then(|items| items.get(index));
     let id = item.and_then(|item| told_id(kind, item));
     let within = Diagnostic { path: rest.to_owned(), ..error.clone() };
-    fault_at(kind, index, id.as_deref(), words::of_item(kind.directory(), &within))
+    fault_at(kind, index, id.as_deref(), &words::of_item(kind.directory(), &within))
 }
 
-fn fault_at(kind: Kind, index: usize, id: Option<&str>, error: String) -> Value {
+fn fault_at(kind: Kind, index: usize, id: Option<&str>, error: &str) -> Value {
     let mut fault = json!({ "resource_type": kind.directory(), "index": index, "error": error });
     if let Some(id) = id {
         fault["resource_id"] = id.into();

@@ -3,6 +3,7 @@
 
 mod events;
 mod explain;
+mod history;
 
 mod resources;
 

@@ -100,7 +100,10 @@ fn over_a_store_the_whole_is_another_view_of_the_resources() {
     let server = Server::start(options());
     assert_eq!(server.ask("PUT", "/apisix/admin/routes/1", r#"{"uri":"/a","service_id":"s"}"#).0, 201);
     assert_eq!(server.ask("PUT", "/apisix/admin/routes/2", r#"{"uri":"/b","service_id":"s"}"#).0, 201);
-    let certificate = format!(r#"{{"sni":"a.test","cert":"{0}","key":"{0}"}}"#, format!("-----BEGIN CERTIFICATE-----\\n{}\\n-----END CERTIFICATE-----", "x".repeat(128)));
+    let certificate = format!(
+        r#"{{"sni":"a.test","cert":"{0}","key":"{0}"}}"#,
+        format!("-----BEGIN CERTIFICATE-----\\n{}\\n-----END CERTIFICATE-----", "x".repeat(128))
+    );
     assert_eq!(server.ask("PUT", "/apisix/admin/ssls/1", &certificate).0, 201);
     let (head, config) = configs(&server);
     assert!(head.contains("x-digest: "), "{head}");
