@@ -29,6 +29,7 @@ mod failure;
 mod handover;
 mod health_pages;
 mod inherited;
+mod insight;
 mod keeper;
 mod live;
 mod live_text;
