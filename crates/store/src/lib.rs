@@ -62,10 +62,14 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn watch(&self, after: u64) -> mpsc::Receiver<Event>;
 
     /// The commits that are remembered, the latest first.
-    fn history(&self, query: HistoryQuery) -> Answer<'_, Vec<Recorded>>;
+    fn history(&self, _query: HistoryQuery) -> Answer<'_, Vec<Recorded>> {
+        Box::pin(async { Err(StoreError::Refused("this store remembers no history".to_owned())) })
+    }
 
     /// What is different at revision `to` from revision `from`, in the order of keys. Either may be the earlier one.
-    fn difference(&self, from: u64, to: u64) -> Answer<'_, Vec<Difference>>;
+    fn difference(&self, _from: u64, _to: u64) -> Answer<'_, Vec<Difference>> {
+        Box::pin(async { Err(StoreError::Refused("this store remembers no history".to_owned())) })
+    }
 }
 
 /// Which commits are asked for.
