@@ -35,7 +35,7 @@ impl Api {
             return Answer::bad(message);
         }
         match (first, found.iter().find(|found| found.is_error()).or(found.first())) {
-            (Some(found), _) => Answer::bad(of_resource(found, Resource::of(key.kind()))),
+            (Some(found), _) => Answer::bad(of_item(found, Resource::of(key.kind()))),
             // Something else would be wrong with this change.
             (None, Some(found)) => Answer::bad(format!("invalid configuration: {}", plain(found, &steps(&found.path)))),
             (None, None) => Answer::bad("invalid configuration"),
@@ -44,7 +44,7 @@ impl Api {
 }
 
 /// What is wrong with a resource. The path is that inside it.
-fn of_resource(found: &Diagnostic, resource: &Resource) -> String {
+fn of_item(found: &Diagnostic, resource: &Resource) -> String {
     let steps = steps(&found.path);
     let names: Vec<&str> = steps.iter().filter_map(name).collect();
     match (rank(found), names.as_slice()) {
@@ -71,6 +71,14 @@ fn of_resource(found: &Diagnostic, resource: &Resource) -> String {
         }
         _ => format!("invalid configuration: {}", phrase(found, &steps)),
     }
+}
+
+/// What is wrong with an item of a section, as the checks against schemas say it, which name no configuration.
+pub(crate) fn of_lone(section: &str, found: &Diagnostic) -> String {
+    let named = |kind: &Kind| *kind != Kind::Credentials && kind.directory() == section;
+    let kind = Kind::ALL.into_iter().find(named).unwrap_or(Kind::Credentials);
+    let message = of_item(found, Resource::of(kind));
+    message.strip_prefix("invalid configuration: ").map(str::to_owned).unwrap_or(message)
 }
 
 fn of_plugin(found: &Diagnostic, plugin: &str, rest: &[Step]) -> String {
@@ -221,16 +229,6 @@ fn plain(found: &Diagnostic, steps: &[Step]) -> String {
     Diagnostic { file: String::new(), mark: Mark::NONE, path, ..found.clone() }.to_string()
 }
 
-/// An error of a resource by itself, with its path from the resource on, as the schema checks of APISIX tell it.
-pub(crate) fn of_item(section: &str, found: &Diagnostic) -> String {
-    let kind = match section {
-        "credentials" => Kind::Credentials,
-        _ => Kind::ALL.into_iter().find(|kind| kind.directory() == section).unwrap_or(Kind::Routes),
-    };
-    let message = of_resource(found, Resource::of(kind));
-    message.strip_prefix("invalid configuration: ").map(str::to_owned).unwrap_or(message)
-}
-
 /// What a JSON value is called.
 pub(crate) fn type_name(value: &Value) -> &'static str {
     match value {
@@ -244,7 +242,7 @@ pub(crate) fn type_name(value: &Value) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::{Key, Kind, Mark, Resource, inside, of_resource, worst};
+    use super::{Key, Kind, Mark, Resource, inside, of_item, worst};
     use weir_config::catalog::{PluginCatalog, Scope};
     use weir_config::schema::read;
     use weir_config::{Diagnostic, InvalidItems, LoadOptions, Node, RouterMode, load};
@@ -293,7 +291,7 @@ mod tests {
         let loaded = load("test", text.as_bytes(), &options);
         let key = Key::new(kind, "1");
         let own: Vec<Diagnostic> = loaded.diagnostics.iter().filter_map(|found| inside(found, &key)).collect();
-        of_resource(worst(&own).unwrap_or_else(|| panic!("nothing is wrong with {item}")), Resource::of(kind))
+        of_item(worst(&own).unwrap_or_else(|| panic!("nothing is wrong with {item}")), Resource::of(kind))
     }
 
     #[test]

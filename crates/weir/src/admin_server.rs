@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow, bail};
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
-use weir_admin::{Api, Configuration, Options, serve, server_config};
+use weir_admin::{Api, Configuration, Gateway, Options, serve, server_config};
 use weir_config::Settings;
 use weir_config::settings::{AdminTls, Endpoint};
 
@@ -59,8 +59,14 @@ impl AdminSetup {
     }
 
     /// Answers requests, for ever.
-    pub(crate) async fn serve(self, listener: TcpListener, leaving: Leaving, configuration: Arc<dyn Configuration>) {
-        let api = Api::new(configuration, self.options);
+    pub(crate) async fn serve(
+        self,
+        listener: TcpListener,
+        leaving: Leaving,
+        configuration: Arc<dyn Configuration>,
+        gateway: Arc<dyn Gateway>,
+    ) {
+        let api = Api::new(configuration, gateway, self.options);
         serve(listener, self.tls, leaving, Arc::new(api)).await;
     }
 }

@@ -23,6 +23,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{RwLock, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep};
+use weir_admin::Configuration;
 use weir_config::Settings;
 use weir_config::settings::{Endpoint, Timeouts};
 use weir_proxy::{DataPlane, HealthChecks, Snapshot};
@@ -34,8 +35,10 @@ use crate::changes::Digest;
 use crate::control_api::{Control, InForce};
 use crate::data_dir::{self, DataDir};
 use crate::error_log::ErrorLog;
+use crate::file_source::FileSource;
 use crate::handover::Predecessor;
 use crate::inherited::{Inherited, Listening};
+use crate::insight::Insight;
 use crate::keeper::{Keeper, Keeping};
 use crate::live::{Live, State};
 use crate::live_text::LiveText;
@@ -181,30 +184,42 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     let serving = Serving { data_plane: Arc::clone(&data_plane), metrics: Arc::clone(&metrics), names };
     let mut stored = None;
     let in_force;
+    let configuration: Option<Arc<dyn Configuration>>;
     match source {
         Source::File { watch, digest, fingerprint, live } => {
             in_force = live.clone().map(InForce::File);
+            configuration = live.clone().map(|live| {
+                let name = rules.name.clone();
+                Arc::new(FileSource { live, name }) as Arc<dyn Configuration>
+            });
             let reloader = Reloader { rules: Arc::clone(&rules), serving, fingerprint, digest, revision, live };
             changing.spawn(reloader.run(watch, hangup));
         }
         Source::Store { data, state } => {
             let live = Live::new(Arc::clone(&data.store), Arc::clone(&rules), serving, state);
             in_force = Some(InForce::Store(Arc::new(live.clone())));
+            configuration = Some(Arc::new(live.clone()));
             changing.spawn(live.clone().follow());
             changing.spawn(live.clone().reload_on(hangup));
             if data.damage.is_none() {
                 changing.spawn(data_dir::keep_copy(data.folder.clone(), Arc::clone(&data.seal), live.clone()));
             }
-            if let Some((admin, listener)) = admin {
-                tasks.spawn(admin.serve(listener, left, Arc::new(live.clone())));
-            }
             stored = Some((data, live));
         }
     }
 
+    let schemas = Arc::new(schemas::all());
+    if let (Some((admin, listener)), Some(configuration)) = (admin, configuration) {
+        let insight = Insight {
+            schemas: Arc::clone(&schemas),
+            rules: Arc::clone(&rules),
+            settings: Arc::new(settings.clone()),
+            snapshots: data_plane.read().await.snapshots(),
+        };
+        tasks.spawn(admin.serve(listener, left.clone(), configuration, Arc::new(insight)));
+    }
     if let (Some(listener), Some(in_force)) = (control_listener, in_force) {
         let (rules, data_plane) = (Arc::clone(&rules), Arc::clone(&data_plane));
-        let schemas = Arc::new(schemas::all());
         let control = Control { schemas, in_force, rules, data_plane, checks };
         tasks.spawn(control_api::run(listener, left, Arc::new(control)));
     }

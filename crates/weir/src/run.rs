@@ -147,7 +147,8 @@ impl First {
         let watch = Watch::new(&file.file, &settings.config);
         let text = rules.read()?;
         let Ready { digest, snapshot, findings, gone, .. } = rules.compile(&text, 1).map_err(Failure::Refused)?;
-        let told = settings.listen.control.unless_given(Endpoint::Off).addr().is_some();
+        let apis = [settings.listen.admin, settings.listen.control];
+        let told = apis.into_iter().any(|api| api.unless_given(Endpoint::Off).addr().is_some());
         let live = told.then(|| Arc::new(LiveText::new(Kept::new(&text, 1, gone))));
         let source = Source::File { watch, digest, fingerprint: fingerprint(&text), live };
         Ok(Self { rules, source, snapshot, findings })
