@@ -5,6 +5,7 @@
 
 mod address;
 mod choice;
+mod deployment;
 mod listener;
 mod overlay;
 mod quantity;
@@ -18,10 +19,11 @@ use serde::{Deserialize, Serialize};
 pub use address::{AutoEndpoint, Endpoint, ListenAddr};
 pub(crate) use address::{UNIX, unix_path};
 pub use choice::{AccessLogFormat, AccessLogPath, ErrorLogPath, LogLevel, RouterMode, Workers};
+pub use deployment::{ConfigProvider, DataEncryption, Deployment, Etcd, EtcdTls, EtcdUrl, Role, Secret};
 pub use listener::{Listener, SocketMode};
 pub use overlay::{Leaf, SettingsSource, leaves};
 pub use quantity::{GIB, KIB, MIB, Seconds, Size};
-pub use store::{SecretText, Store};
+pub use store::Store;
 
 use crate::resource::AddrRange;
 
@@ -71,6 +73,8 @@ pub struct Settings {
     pub config: ConfigWatch,
     /// The store that resources live in when there is no rules file.
     pub store: Store,
+    /// What this gateway is among others, and where its resources come from.
+    pub deployment: Deployment,
 }
 
 /// Addresses to listen on.

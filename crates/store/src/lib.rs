@@ -44,6 +44,14 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// All resources of a kind, in the order of their creation; of every kind for `None`.
     fn list(&self, kind: Option<Kind>) -> Answer<'_, Listing>;
 
+    /// The revision of the last change.
+    fn revision(&self) -> Answer<'_, u64> {
+        Box::pin(async {
+            // Of a kind with few resources, if any: the listing comes with the revision of everything.
+            Ok(self.list(Some(Kind::Protos)).await?.revision)
+        })
+    }
+
     /// Makes changes as one: all of them or none. Gives their revision when they are kept, whatever happens next.
     fn commit(&self, commit: Commit) -> Answer<'_, u64>;
 
@@ -52,10 +60,18 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn watch(&self, after: u64) -> mpsc::Receiver<Event>;
 
     /// The commits that are remembered, the latest first.
-    fn history(&self, query: HistoryQuery) -> Answer<'_, Vec<Recorded>>;
+    fn history(&self, _query: HistoryQuery) -> Answer<'_, Vec<Recorded>> {
+        Box::pin(async { Err(no_history()) })
+    }
 
     /// What is different at revision `to` from revision `from`, in the order of keys. Either may be the earlier one.
-    fn difference(&self, from: u64, to: u64) -> Answer<'_, Vec<Difference>>;
+    fn difference(&self, _from: u64, _to: u64) -> Answer<'_, Vec<Difference>> {
+        Box::pin(async { Err(no_history()) })
+    }
+}
+
+fn no_history() -> StoreError {
+    StoreError::Refused("this store keeps no history".to_owned())
 }
 
 /// Which commits are asked for.

@@ -41,15 +41,20 @@ pub struct Fields {
 
 const _: () = assert!((Known::XRealIp as usize) < 32, "known names have the lower half of the marks");
 
-/// A bit for a known name, or for the length of another one.
-fn mark(id: Known, len: usize) -> u64 {
-    1 << if id == Known::Other { 32 + (len & 31) } else { id as usize & 31 }
+/// A bit for a known name, or for the length and some letters of another one, whatever their case.
+fn mark(id: Known, name: &[u8]) -> u64 {
+    if id != Known::Other {
+        return 1 << (id as usize & 31);
+    }
+    let letter = |at: usize| usize::from(name.get(at).copied().unwrap_or_default() | 0x20);
+    let len = name.len();
+    1 << (32 + ((len + 3 * letter(len / 2) + 5 * letter(len.wrapping_sub(3))) & 31))
 }
 
 impl Fields {
-    /// Takes in a field of the read buffer.
-    pub(crate) fn push(&mut self, field: Field) {
-        self.seen |= mark(field.id, field.name.len());
+    /// Takes in a field of the read buffer; `name` is its name.
+    pub(crate) fn push(&mut self, field: Field, name: &[u8]) {
+        self.seen |= mark(field.id, name);
         self.list.push(field);
     }
 
@@ -57,7 +62,7 @@ impl Fields {
     #[must_use]
     pub fn may_have(&self, id: Known) -> bool {
         debug_assert!(id != Known::Other);
-        self.seen & mark(id, 0) != 0
+        self.seen & mark(id, b"") != 0
     }
 
     /// Whether a field with this known name was added.
@@ -110,7 +115,7 @@ impl Fields {
     }
 
     fn get_text<'a>(&'a self, base: &'a [u8], id: Known, text: &[u8]) -> Option<&'a [u8]> {
-        if self.seen & mark(id, text.len()) == 0 {
+        if self.seen & mark(id, text) == 0 {
             return None;
         }
         self.list.iter().find(|f| self.is(base, f, id, text)).map(|f| self.bytes(base, f, f.value))
@@ -162,7 +167,7 @@ impl Fields {
 
     fn remove_text(&mut self, base: &[u8], id: Known, text: &[u8]) -> bool {
         let mut found = false;
-        if self.seen & mark(id, text.len()) == 0 {
+        if self.seen & mark(id, text) == 0 {
             return false;
         }
         for i in 0..self.list.len() {
@@ -234,13 +239,14 @@ impl Fields {
         }
         let to = self.overlay.len();
         self.overlay.extend_from_slice(b"\r\n");
-        self.push(Field {
+        let field = Field {
             name: Span::new(start, name_end),
             value: Span::new(from, to),
             end: self.overlay.len() as u32,
             id,
             state: State::Added,
-        });
+        };
+        self.push(field, name);
     }
 
     /// Replaces every field with this name by one.
@@ -260,9 +266,11 @@ impl Fields {
         let offset = self.overlay.len() as u32;
         self.overlay.extend_from_slice(&other.overlay);
         for field in other.list.iter().filter(|f| f.state == State::Added) {
-            self.remove_text(base, field.id, field.name.of(&other.overlay));
+            let name = field.name.of(&other.overlay);
+            self.remove_text(base, field.id, name);
             let moved = |span: Span| Span { start: span.start + offset, end: span.end + offset };
-            self.push(Field { name: moved(field.name), value: moved(field.value), end: field.end + offset, ..*field });
+            let field = Field { name: moved(field.name), value: moved(field.value), end: field.end + offset, ..*field };
+            self.push(field, name);
         }
     }
 
