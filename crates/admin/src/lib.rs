@@ -52,6 +52,12 @@ pub trait Configuration: Send + Sync + fmt::Debug {
         commit: Commit,
         dry_run: bool,
     ) -> Pin<Box<dyn Future<Output = Result<Changed, Refused>> + Send + '_>>;
+
+    /// As [`change`](Self::change), though other resources that refer to what is changed may become invalid by it; they
+    /// are left out of what serves until they are put right.
+    fn change_by_force(&self, commit: Commit) -> Pin<Box<dyn Future<Output = Result<Changed, Refused>> + Send + '_>> {
+        self.change(commit, false)
+    }
 }
 
 /// Changes that are live, or could be.
@@ -66,7 +72,7 @@ pub struct Changed {
 /// Why changes were not made.
 #[derive(Clone, Debug)]
 pub enum Refused {
-    /// They are wrong: at least one error, positions and paths as in a rules file (`routes[0].uri`).
+    /// They are wrong: at least one error. A path begins with the resource: `routes/1.uri`.
     Invalid(Vec<Diagnostic>),
     /// The store did not take them.
     Store(StoreError),

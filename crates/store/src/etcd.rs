@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use self::client::{CallError, Client, Shared};
 use self::follow::Follower;
-pub use self::keyring::{Keyring, NotAKeyring};
+pub use self::keyring::{Keyring, NotAKeyring, Sealing};
 use self::layout::Layout;
 use self::messages::{LeaseAnswer, Pair, RangeAnswer, TxnAnswer, encoded, under, with};
 use crate::{Answer, Change, Commit, Event, Expectation, Item, Key, Kind, Listing, Store, StoreError};
@@ -58,20 +58,8 @@ pub struct EtcdOptions {
     pub tls: Arc<ClientConfig>,
     /// The name that members are verified for, where it is not their host.
     pub server_name: Option<String>,
-    /// What makes secrets unreadable in etcd.
-    pub sealing: Option<Arc<dyn Sealing>>,
-}
-
-/// Makes what is secret in a resource unreadable for those who only see etcd.
-pub trait Sealing: Send + Sync + fmt::Debug {
-    /// The JSON that is kept.
-    ///
-    /// # Errors
-    /// It cannot be made unreadable, in words.
-    fn seal(&self, key: &Key, value: &str) -> Result<Arc<str>, String>;
-
-    /// The JSON that was sealed. What is not sealed, or with another key, stays as it is.
-    fn open(&self, key: &Key, value: &Arc<str>) -> Arc<str>;
+    /// What encrypts secrets in etcd.
+    pub sealing: Sealing,
 }
 
 /// A store in etcd.
@@ -237,9 +225,7 @@ impl Inner {
     /// The resource that a pair is, readable.
     fn item(&self, pair: Pair) -> Option<Item> {
         let mut item = self.layout.item(pair)?;
-        if let Some(sealing) = &self.options.sealing {
-            item.value = sealing.open(&item.key, &item.value);
-        }
+        item.value = self.options.sealing.open(item.key.kind(), item.value);
         Some(item)
     }
 
@@ -301,10 +287,11 @@ impl Inner {
         let Some(value) = &change.value else {
             return Ok(json!({ "request_delete_range": { "key": key } }));
         };
-        let sealed = match &self.options.sealing {
-            Some(sealing) => sealing.seal(&change.key, value).map_err(StoreError::Refused)?,
-            None => Arc::clone(value),
-        };
+        let sealed = self
+            .options
+            .sealing
+            .seal(change.key.kind(), value)
+            .ok_or_else(|| StoreError::Unavailable(format!("the secrets of {} cannot be encrypted", change.key)))?;
         let mut put = json!({ "key": key, "value": encoded(sealed.as_bytes()) });
         if let Some(expires) = change.expires {
             put = with(put, json!({ "lease": self.lease(expires).await? }));

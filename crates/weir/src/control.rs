@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, bail};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{RwLock, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use weir_config::Settings;
 use weir_config::settings::Timeouts;
@@ -27,13 +27,16 @@ use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
 
 use crate::changes::Digest;
+use crate::data_dir::{self, DataDir};
 use crate::error_log::ErrorLog;
 use crate::handover::Predecessor;
 use crate::inherited::{Inherited, Listening};
 use crate::keeper::{Keeper, Keeping};
+use crate::live::{Live, State};
 use crate::names::Names;
 use crate::reload::Reloader;
 use crate::rules::Rules;
+use crate::serving::Serving;
 use crate::status_server::Draining;
 use crate::systemd::{self, NotifyState};
 use crate::upgrade::{Program, Upgrades};
@@ -61,28 +64,36 @@ pub(crate) struct Gateway {
     pub(crate) program: Program,
     pub(crate) settings: Settings,
     pub(crate) rules: Arc<Rules>,
-    /// The first configuration, with the digest of its resources and the fingerprint of its text.
+    /// The first configuration, and where it comes from.
     pub(crate) snapshot: Arc<Snapshot>,
-    pub(crate) digest: Digest,
-    pub(crate) fingerprint: u64,
+    pub(crate) source: Source,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
     pub(crate) error_log: Arc<ErrorLog>,
-    pub(crate) watch: Watch,
     pub(crate) inherited: Inherited,
     /// The pipe to the process that was started first, if that is another one.
     pub(crate) keeper: Option<OwnedFd>,
 }
 
+/// Where the configuration comes from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// A rules file, with the digest of its resources and the fingerprint of its text.
+    File { watch: Watch, digest: Digest, fingerprint: u64 },
+    /// A store, and what was read from it.
+    Store { data: DataDir, state: State },
+}
+
 /// Serves until SIGTERM or SIGINT, or until a new process has taken over; then drains. `predecessor` is told when this
 /// process serves. Gives the task of a process that stays when it has handed over.
 pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor>) -> anyhow::Result<Option<Keeper>> {
-    let Gateway { program, settings, rules, snapshot, digest, fingerprint, metrics, access_log, error_log, .. } =
-        gateway;
-    let (watch, mut inherited, keeping) = (gateway.watch, gateway.inherited, Keeping::new(gateway.keeper)?);
+    let Gateway { program, settings, rules, snapshot, source, metrics, access_log, error_log, .. } = gateway;
+    let (mut inherited, keeping) = (gateway.inherited, Keeping::new(gateway.keeper)?);
     let mut signals = Signals::catch()?;
     let hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
     let mut tasks = JoinSet::new();
+    // What changes the configuration; it ends before the rest.
+    let mut changing = JoinSet::new();
 
     let mut listening = Listening::default();
     let listen = &settings.listen;
@@ -142,16 +153,23 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     }
     systemd::notify(&[NotifyState::Ready, NotifyState::Status(&format!("serving {routes} routes"))]);
 
-    let reloader = Reloader {
-        rules: Arc::clone(&rules),
-        data_plane: Arc::clone(&data_plane),
-        metrics: Arc::clone(&metrics),
-        names,
-        fingerprint,
-        digest,
-        revision,
-    };
-    let reloading = tasks.spawn(reloader.run(watch, hangup));
+    let serving = Serving { data_plane: Arc::clone(&data_plane), metrics: Arc::clone(&metrics), names };
+    let mut stored = None;
+    match source {
+        Source::File { watch, digest, fingerprint } => {
+            let reloader = Reloader { rules: Arc::clone(&rules), serving, fingerprint, digest, revision };
+            changing.spawn(reloader.run(watch, hangup));
+        }
+        Source::Store { data, state } => {
+            let live = Live::new(Arc::clone(&data.store), Arc::clone(&rules), serving, state);
+            changing.spawn(live.clone().follow());
+            changing.spawn(live.clone().reload_on(hangup));
+            if data.damage.is_none() {
+                changing.spawn(data_dir::keep_copy(data.folder.clone(), Arc::clone(&data.seal), live.clone()));
+            }
+            stored = Some((data, live));
+        }
+    }
 
     let mut upgrades = Upgrades::new(program, settings.timeouts.upgrade.duration(), listening, &keeping);
     let mut housekeeping = interval(HOUSEKEEPING);
@@ -166,13 +184,15 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             Some(keeper) = upgrades.handed_over(&error_log) => break End::HandedOver(keeper),
             () = keeping.lost() => break End::Signal("none, but the process that was started first is gone"),
             _ = housekeeping.tick() => clean_up(&data_plane, &rules, &metrics).await,
-            Some(ended) = tasks.join_next() => {
-                let reason = ended.err().map(|error| error.to_string()).unwrap_or_default();
-                tracing::error!(reason, "a task of the control thread has ended; the workers go on");
-            }
+            Some(ended) = tasks.join_next() => tell_end(ended),
+            Some(ended) = changing.join_next() => tell_end(ended),
         }
     };
-    reloading.abort();
+    // Nothing changes any more, and the process that follows may write to the store.
+    changing.abort_all();
+    if let Some((data, live)) = stored {
+        data.leave(&live, matches!(end, End::HandedOver(_))).await;
+    }
     let timeouts = &settings.timeouts;
     let logs = (access_log.as_ref(), &error_log);
     match end {
@@ -192,6 +212,11 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             Ok(keeper)
         }
     }
+}
+
+fn tell_end(ended: Result<(), JoinError>) {
+    let reason = ended.err().map(|error| error.to_string()).unwrap_or_default();
+    tracing::error!(reason, "a task of the control thread has ended; the workers go on");
 }
 
 /// Why the gateway ends.

@@ -1,27 +1,16 @@
 //! Takes over changes of the rules file while the gateway runs.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Instant;
 
 use tokio::signal::unix::Signal;
-use tokio::sync::RwLock;
-use tokio::time::sleep;
 use weir_config::Diagnostic;
-use weir_proxy::DataPlane;
-use weir_telemetry::metrics::Metrics;
 
 use crate::changes::Digest;
-use crate::names::Names;
 use crate::rules::{Ready, Rules, fingerprint};
+use crate::serving::Serving;
 use crate::systemd::{self, NotifyState};
 use crate::watch::{Change, Watch};
-
-/// How long a change may wait for the names of its upstream nodes to be resolved before it is live without them.
-const NAMES_LIMIT: Duration = Duration::from_millis(100);
-
-/// How long it is waited for all workers to serve with a change, and how often it is looked.
-const TAKEN_LIMIT: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(1);
 
 /// Findings that are logged of one refused file; `weir check` tells the rest.
 const LOGGED: usize = 200;
@@ -30,9 +19,7 @@ const LOGGED: usize = 200;
 #[derive(Debug)]
 pub(crate) struct Reloader {
     pub(crate) rules: Arc<Rules>,
-    pub(crate) data_plane: Arc<RwLock<DataPlane>>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) names: Names,
+    pub(crate) serving: Serving,
     /// Of the text that was read last, whatever came of it.
     pub(crate) fingerprint: u64,
     /// Of the rules that are live, and their revision.
@@ -87,7 +74,7 @@ impl Reloader {
             }
             Ok(Outcome::Refused { findings, fingerprint }) => {
                 self.fingerprint = fingerprint;
-                self.metrics.config_rejected();
+                self.serving.metrics.config_rejected();
                 let errors = findings.iter().filter(|found| found.is_error()).count();
                 log_findings(&findings);
                 tracing::error!(
@@ -98,36 +85,23 @@ impl Reloader {
                 );
             }
             Ok(Outcome::Unreadable(error)) => {
-                self.metrics.config_rejected();
+                self.serving.metrics.config_rejected();
                 tracing::error!("{error:#}; what is live stays live");
             }
             Err(panicked) => {
-                self.metrics.config_rejected();
+                self.serving.metrics.config_rejected();
                 tracing::error!(file, %panicked, "the rules file could not be compiled; what is live stays live");
             }
         }
     }
 
     async fn take(&mut self, ready: Ready, began: Instant) {
-        // Requests for a new name fail until it has an address, so it gets a moment before it is live.
-        self.names.look_up(NAMES_LIMIT).await;
         self.revision = ready.snapshot.revision();
-        self.data_plane.write().await.apply(Arc::clone(&ready.snapshot));
-        // A worker takes it between two requests, so this is a matter of microseconds.
-        let until = Instant::now() + TAKEN_LIMIT;
-        while !self.data_plane.read().await.serves(self.revision) {
-            if Instant::now() > until {
-                tracing::error!(revision = self.revision, "a worker does not take the change; it may hang");
-                break;
-            }
-            sleep(LOOK).await;
-        }
-        self.metrics.config_applied(self.revision, SystemTime::now());
+        let routes = ready.snapshot.route_count();
+        self.serving.take(ready.snapshot).await;
         log_findings(&ready.findings);
         let changes = self.digest.changes_to(&ready.digest);
         self.digest = ready.digest;
-        let routes = ready.snapshot.route_count();
-        systemd::notify(&[NotifyState::Status(&format!("serving {routes} routes"))]);
         tracing::info!(
             revision = self.revision,
             routes,

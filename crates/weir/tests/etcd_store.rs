@@ -7,7 +7,10 @@ use std::time::{Duration, SystemTime};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
-use weir_store::{Change, Commit, Etcd, EtcdOptions, Event, Expectation, Item, Key, Kind, Listing, Store, StoreError};
+use weir_store::{
+    Change, Commit, Etcd, EtcdOptions, Event, Expectation, Item, Key, Keyring, Kind, Listing, NoSecrets, Sealing,
+    Store, StoreError,
+};
 
 use crate::harness::{EtcdCluster, LIMIT, Relay, wait_until};
 
@@ -22,7 +25,11 @@ fn options(hosts: Vec<String>) -> EtcdOptions {
         resync_delay: Duration::from_millis(50),
         tls: Arc::new(weir_proxy::client_config(None, None).expect("TLS")),
         server_name: None,
-        sealing: None,
+        sealing: Sealing {
+            keyring: Arc::new(Keyring::new([]).expect("the known keys")),
+            secrets: Arc::new(NoSecrets),
+            fields: false,
+        },
     }
 }
 

@@ -4,12 +4,16 @@
 //! that one was exchanged. It is what APISIX reads.
 
 use std::fmt;
+use std::sync::Arc;
 
 use aws_lc_rs::cipher::{
     AES_128, DecryptionContext, EncryptionContext, PaddedBlockDecryptingKey, PaddedBlockEncryptingKey, UnboundCipherKey,
 };
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+use crate::{Kind, Secrets};
 
 /// The keys that APISIX comes with.
 const KNOWN_TO_ALL: [&str; 2] = ["qeddd145sfvddff3", "edd1c9f0985e76a2"];
@@ -19,6 +23,60 @@ const BLOCK: usize = 16;
 /// Keys that texts are encrypted with.
 pub struct Keyring {
     keys: Vec<[u8; BLOCK]>,
+}
+
+/// What is encrypted in etcd, and with what.
+#[derive(Clone, Debug)]
+pub struct Sealing {
+    /// The keys.
+    pub keyring: Arc<Keyring>,
+    /// Which texts are secret.
+    pub secrets: Arc<dyn Secrets>,
+    /// Whether others than private keys of `ssls` are encrypted. What is encrypted is read in any case.
+    pub fields: bool,
+}
+
+impl Sealing {
+    /// The JSON that is kept; `None` when the library refuses.
+    pub(super) fn seal(&self, kind: Kind, value: &Arc<str>) -> Option<Arc<str>> {
+        let mut failed = false;
+        let sealed = self.each(kind, value, |text| {
+            // APISIX takes a private key for plain by its beginning. A reference to a secret is none itself.
+            let secret = match kind {
+                Kind::Ssls => text.starts_with("---"),
+                _ => self.fields && !text.is_empty() && !is_reference(text),
+            };
+            if !secret {
+                return None;
+            }
+            let sealed = self.keyring.seal(text);
+            failed |= sealed.is_none();
+            sealed
+        });
+        if failed { None } else { Some(sealed.unwrap_or_else(|| Arc::clone(value))) }
+    }
+
+    /// The JSON that was sealed. What was not, or with another key, stays as it is.
+    pub(super) fn open(&self, kind: Kind, value: Arc<str>) -> Arc<str> {
+        self.each(kind, &value, |text| self.keyring.open(text)).unwrap_or(value)
+    }
+
+    /// The JSON with other secrets, if any is another.
+    fn each(&self, kind: Kind, value: &str, mut other: impl FnMut(&str) -> Option<String>) -> Option<Arc<str>> {
+        let mut value: Value = serde_json::from_str(value).ok()?;
+        let mut changed = false;
+        self.secrets.visit(kind, &mut value, &mut |text| {
+            if let Some(new) = other(text) {
+                *text = new;
+                changed = true;
+            }
+        });
+        changed.then(|| value.to_string().into())
+    }
+}
+
+fn is_reference(text: &str) -> bool {
+    ["$secret://", "$env://", "$ENV://"].iter().any(|scheme| text.starts_with(scheme))
 }
 
 /// A key of a keyring that is none.
@@ -89,7 +147,48 @@ impl fmt::Debug for Keyring {
 
 #[cfg(test)]
 mod tests {
-    use super::{Keyring, NotAKeyring};
+    use std::sync::Arc;
+
+    use serde_json::Value;
+
+    use super::{Keyring, NotAKeyring, Sealing};
+    use crate::{Kind, Secrets};
+
+    /// Every field `key` at the top.
+    #[derive(Debug)]
+    struct Keys;
+
+    impl Secrets for Keys {
+        fn visit(&self, _: Kind, value: &mut Value, each: &mut dyn FnMut(&mut String)) {
+            if let Some(Value::String(text)) = value.get_mut("key") {
+                each(text);
+            }
+        }
+    }
+
+    #[test]
+    fn secrets_are_sealed_where_apisix_seals_them() {
+        let keyring = Arc::new(Keyring::new([]).expect("the known keys"));
+        let on = Sealing { keyring, secrets: Arc::new(Keys), fields: true };
+        let off = Sealing { fields: false, ..on.clone() };
+        let private = r#"{"key":"-----BEGIN PRIVATE KEY-----"}"#;
+        let cases = [
+            (&on, Kind::Consumers, r#"{"key":"auth-one","a":1}"#, true),
+            (&off, Kind::Consumers, r#"{"key":"auth-one"}"#, false),
+            (&on, Kind::Consumers, r#"{"key":"$secret://vault/1/jack/key"}"#, false),
+            (&on, Kind::Consumers, r#"{"key":""}"#, false),
+            (&on, Kind::Routes, r#"{"other":"auth-one"}"#, false),
+            (&on, Kind::Routes, "{broken", false),
+            (&on, Kind::Ssls, private, true),
+            (&off, Kind::Ssls, private, true),
+            (&on, Kind::Ssls, r#"{"key":"$env://KEY"}"#, false),
+        ];
+        for (sealing, kind, value, is_sealed) in cases {
+            let sealed = sealing.seal(kind, &value.into()).expect("sealed");
+            assert_eq!(&*sealed != value, is_sealed, "{value}");
+            assert_eq!(&*off.open(kind, sealed), value);
+        }
+    }
 
     /// Made with `openssl enc -aes-128-cbc -K HEX -iv HEX -a -A`, where HEX are the digits of the key.
     #[test]
