@@ -1,5 +1,6 @@
 //! The rules, from a file or from a store: read, checked and compiled.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, Read};
@@ -50,6 +51,8 @@ pub(crate) struct Ready {
     pub(crate) findings: Vec<Diagnostic>,
     /// How many items were left out.
     pub(crate) left_out: usize,
+    /// Their paths: `routes[3]`.
+    pub(crate) gone: HashSet<String>,
 }
 
 impl Rules {
@@ -127,12 +130,16 @@ impl Rules {
                 return Err(self.judged(findings));
             }
         };
-        let left_out = loaded.dropped.len() + compiled.warnings.iter().filter(|found| found.is_error()).count();
+        let unbuilt = compiled.warnings.iter().filter(|found| found.is_error());
+        let left_out = loaded.dropped.len() + unbuilt.clone().count();
+        let item_of = |found: &Diagnostic| found.path.find(']').map(|end| found.path[..=end].to_owned());
+        let dropped = loaded.dropped.into_iter().map(|item| item.path);
+        let gone = dropped.chain(unbuilt.filter_map(item_of)).collect();
         findings.extend(compiled.warnings.into_iter().map(|warning| self.named(warning)));
         if self.strict && !findings.is_empty() {
             return Err(self.judged(findings));
         }
-        Ok(Ready { digest: Digest::of(&document), snapshot: compiled.snapshot, findings, left_out })
+        Ok(Ready { digest: Digest::of(&document), snapshot: compiled.snapshot, findings, left_out, gone })
     }
 
     /// In strict mode every finding is an error.
