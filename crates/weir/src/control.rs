@@ -77,6 +77,7 @@ pub(crate) struct Gateway {
 
 /// Where the configuration comes from.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one in a process")]
 pub(crate) enum Source {
     /// A rules file, with the digest of its resources and the fingerprint of its text.
     File { watch: Watch, digest: Digest, fingerprint: u64 },
