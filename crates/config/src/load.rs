@@ -18,7 +18,7 @@ use crate::env::Variables;
 use crate::node::{Mark, Node};
 use crate::resource::Document;
 use crate::settings::RouterMode;
-pub use lone::{check_item, in_force, items};
+pub use lone::{Written, check_item, in_force, items};
 pub(crate) use rules::prepare_upstream;
 
 /// Reads a rules file.
@@ -29,6 +29,16 @@ pub fn load(name: &str, text: &[u8], options: &LoadOptions<'_>) -> Loaded {
     let mut loader = Loader::new(options);
     let document = loader.text(text).and_then(|root| loader.document(root));
     loader.finish(name, document)
+}
+
+/// Reads the text of a rules file as far as the tree, with its variables replaced; what is in it is not looked at. The
+/// tree is there unless the text is refused.
+pub fn read(name: &str, text: &[u8], options: &LoadOptions<'_>) -> (Option<Node>, Vec<Diagnostic>) {
+    let mut loader = Loader::new(options);
+    let root = loader.text(text);
+    let refused = loader.refused;
+    let diagnostics = loader.finish(name, None).diagnostics;
+    (root.filter(|_| !refused), diagnostics)
 }
 
 /// Reads rules that are a tree already, such as the body of an API request or the values of a store.

@@ -71,10 +71,10 @@ pub struct Settings {
     pub upstream: Upstreams,
     /// Watching the rules file.
     pub config: ConfigWatch,
-    /// The store that resources live in when there is no rules file.
-    pub store: Store,
     /// What this gateway is among others, and where its resources come from.
     pub deployment: Deployment,
+    /// The store that resources live in when there is no rules file.
+    pub store: Store,
 }
 
 /// Addresses to listen on.

@@ -61,17 +61,13 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// The commits that are remembered, the latest first.
     fn history(&self, _query: HistoryQuery) -> Answer<'_, Vec<Recorded>> {
-        Box::pin(async { Err(no_history()) })
+        Box::pin(async { Err(StoreError::Refused("this store remembers no history".to_owned())) })
     }
 
     /// What is different at revision `to` from revision `from`, in the order of keys. Either may be the earlier one.
     fn difference(&self, _from: u64, _to: u64) -> Answer<'_, Vec<Difference>> {
-        Box::pin(async { Err(no_history()) })
+        Box::pin(async { Err(StoreError::Refused("this store remembers no history".to_owned())) })
     }
-}
-
-fn no_history() -> StoreError {
-    StoreError::Refused("this store keeps no history".to_owned())
 }
 
 /// Which commits are asked for.

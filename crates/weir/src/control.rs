@@ -6,10 +6,12 @@
 //! listening on http://0.0.0.0:9080
 //! metrics on http://127.0.0.1:9091/apisix/prometheus/metrics
 //! status on http://127.0.0.1:7085/status
+//! control on http://127.0.0.1:9090/v1
 //! ready
 //! ```
 
 use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,18 +23,20 @@ use tokio::sync::{RwLock, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use weir_config::Settings;
-use weir_config::settings::Timeouts;
+use weir_config::settings::{Endpoint, Timeouts};
 use weir_proxy::{DataPlane, HealthChecks, Snapshot};
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
 
 use crate::changes::Digest;
+use crate::control_api::{Control, InForce};
 use crate::data_dir::{self, DataDir};
 use crate::error_log::ErrorLog;
 use crate::handover::Predecessor;
 use crate::inherited::{Inherited, Listening};
 use crate::keeper::{Keeper, Keeping};
 use crate::live::{Live, State};
+use crate::live_text::LiveText;
 use crate::names::Names;
 use crate::reload::Reloader;
 use crate::rules::Rules;
@@ -41,7 +45,10 @@ use crate::status_server::Draining;
 use crate::systemd::{self, NotifyState};
 use crate::upgrade::{Program, Upgrades};
 use crate::watch::Watch;
-use crate::{metrics_server, server, status_server};
+use crate::{control_api, metrics_server, schemas, server, status_server};
+
+/// Where the control API is while resources live in a store, unless a setting says otherwise.
+const CONTROL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
 
 /// Workers that do not serve after so long never will.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -79,8 +86,9 @@ pub(crate) struct Gateway {
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "there is one in a process")]
 pub(crate) enum Source {
-    /// A rules file, with the digest of its resources and the fingerprint of its text.
-    File { watch: Watch, digest: Digest, fingerprint: u64 },
+    /// A rules file, with the digest of its resources, the fingerprint of its text and, where the control API tells of
+    /// it, the text.
+    File { watch: Watch, digest: Digest, fingerprint: u64, live: Option<Arc<LiveText>> },
     /// A store, and what was read from it.
     Store { data: DataDir, state: State },
 }
@@ -100,6 +108,11 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     let listen = &settings.listen;
     let metrics_listener = server::open("listen.metrics", listen.metrics, &mut inherited, &mut listening)?;
     let status_listener = server::open("listen.status", listen.status, &mut inherited, &mut listening)?;
+    let control = match &source {
+        Source::File { .. } => listen.control.unless_given(Endpoint::Off),
+        Source::Store { .. } => listen.control.unless_given(Endpoint::On(CONTROL)),
+    };
+    let control_listener = server::open("listen.control", control, &mut inherited, &mut listening)?;
     let data_plane = DataPlane::start(&settings, inherited.traffic(), &metrics, access_log.as_ref())?;
     drop(inherited);
     let workers = data_plane.workers();
@@ -127,7 +140,10 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     if let Some(listener) = status_listener {
         addresses.push_str(&format!("status on http://{}/status\n", listener.local_addr()?));
         let (plane, draining) = (Arc::clone(&data_plane), Arc::clone(&draining));
-        tasks.spawn(status_server::run(listener, left, plane, draining, checks));
+        tasks.spawn(status_server::run(listener, left.clone(), plane, draining, Arc::clone(&checks)));
+    }
+    if let Some(listener) = &control_listener {
+        addresses.push_str(&format!("control on http://{}/v1\n", listener.local_addr()?));
     }
     tasks.spawn(systemd::watchdog(Arc::clone(&data_plane)));
     announce(&addresses);
@@ -156,13 +172,16 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
 
     let serving = Serving { data_plane: Arc::clone(&data_plane), metrics: Arc::clone(&metrics), names };
     let mut stored = None;
+    let in_force;
     match source {
-        Source::File { watch, digest, fingerprint } => {
-            let reloader = Reloader { rules: Arc::clone(&rules), serving, fingerprint, digest, revision };
+        Source::File { watch, digest, fingerprint, live } => {
+            in_force = live.clone().map(InForce::File);
+            let reloader = Reloader { rules: Arc::clone(&rules), serving, fingerprint, digest, revision, live };
             changing.spawn(reloader.run(watch, hangup));
         }
         Source::Store { data, state } => {
             let live = Live::new(Arc::clone(&data.store), Arc::clone(&rules), serving, state);
+            in_force = Some(InForce::Store(Arc::new(live.clone())));
             changing.spawn(live.clone().follow());
             changing.spawn(live.clone().reload_on(hangup));
             if data.damage.is_none() {
@@ -170,6 +189,13 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             }
             stored = Some((data, live));
         }
+    }
+
+    if let (Some(listener), Some(in_force)) = (control_listener, in_force) {
+        let (rules, data_plane) = (Arc::clone(&rules), Arc::clone(&data_plane));
+        let schemas = Arc::new(schemas::all());
+        let control = Control { schemas, in_force, rules, data_plane, checks };
+        tasks.spawn(control_api::run(listener, left, Arc::new(control)));
     }
 
     let mut upgrades = Upgrades::new(program, settings.timeouts.upgrade.duration(), listening, &keeping);

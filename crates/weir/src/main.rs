@@ -20,6 +20,7 @@ mod check;
 mod cli;
 mod completions;
 mod control;
+mod control_api;
 mod data_dir;
 mod descriptors;
 mod error_log;
@@ -30,17 +31,21 @@ mod health_pages;
 mod inherited;
 mod keeper;
 mod live;
+mod live_text;
 mod metrics_server;
 mod names;
 mod reload;
 mod resources;
 mod rules;
+mod rules_file;
 mod run;
+mod schemas;
 mod secrets;
 mod server;
 mod serving;
 mod settings;
 mod status_server;
+mod store_command;
 mod systemd;
 mod upgrade;
 mod watch;
@@ -57,6 +62,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Check(args) => check::check(&args),
         Command::Explain(args) => explain::explain(&args),
+        Command::Store(command) => store_command::run(&command),
         Command::Version => version(),
         Command::Completions { shell } => completions::print(shell),
     };

@@ -7,6 +7,7 @@ use tokio::signal::unix::Signal;
 use weir_config::Diagnostic;
 
 use crate::changes::Digest;
+use crate::live_text::{Kept, LiveText};
 use crate::rules::{Ready, Rules, fingerprint};
 use crate::serving::Serving;
 use crate::systemd::{self, NotifyState};
@@ -25,12 +26,14 @@ pub(crate) struct Reloader {
     /// Of the rules that are live, and their revision.
     pub(crate) digest: Digest,
     pub(crate) revision: u64,
+    /// Where the text of what is live is kept, for whoever asks.
+    pub(crate) live: Option<Arc<LiveText>>,
 }
 
 /// What came of reading the file.
 enum Outcome {
     Same,
-    Ready { ready: Box<Ready>, fingerprint: u64 },
+    Ready { ready: Box<Ready>, fingerprint: u64, kept: Kept },
     Refused { findings: Vec<Diagnostic>, fingerprint: u64 },
     Unreadable(anyhow::Error),
 }
@@ -64,13 +67,17 @@ impl Reloader {
         let rules = Arc::clone(&self.rules);
         let (known, revision) = (self.fingerprint, self.revision + 1);
         // A large file takes a while, which signals, status and metrics shall not wait for.
-        let work = tokio::task::spawn_blocking(move || read(&rules, (!anyway).then_some(known), revision));
+        let keep = self.live.is_some();
+        let work = tokio::task::spawn_blocking(move || read(&rules, (!anyway).then_some(known), revision, keep));
         let file = self.rules.name.as_str();
         match work.await {
             Ok(Outcome::Same) => tracing::debug!(file, "the rules file was written, with the same content"),
-            Ok(Outcome::Ready { ready, fingerprint }) => {
+            Ok(Outcome::Ready { ready, fingerprint, kept }) => {
                 self.fingerprint = fingerprint;
                 self.take(*ready, began).await;
+                if let Some(live) = &self.live {
+                    live.set(kept);
+                }
             }
             Ok(Outcome::Refused { findings, fingerprint }) => {
                 self.fingerprint = fingerprint;
@@ -114,7 +121,7 @@ impl Reloader {
 }
 
 /// On a thread that may block.
-fn read(rules: &Rules, known: Option<u64>, revision: u64) -> Outcome {
+fn read(rules: &Rules, known: Option<u64>, revision: u64, keep: bool) -> Outcome {
     let text = match rules.read() {
         Ok(text) => text,
         Err(error) => return Outcome::Unreadable(error),
@@ -124,7 +131,11 @@ fn read(rules: &Rules, known: Option<u64>, revision: u64) -> Outcome {
         return Outcome::Same;
     }
     match rules.compile(&text, revision) {
-        Ok(ready) => Outcome::Ready { ready: Box::new(ready), fingerprint },
+        Ok(mut ready) => {
+            let gone = std::mem::take(&mut ready.gone);
+            let kept = if keep { Kept::new(&text, revision, gone) } else { Kept::default() };
+            Outcome::Ready { ready: Box::new(ready), fingerprint, kept }
+        }
         Err(findings) => {
             // What was built until the error was found is gone, but for its keys.
             rules.compiler.sweep();

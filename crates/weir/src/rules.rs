@@ -1,5 +1,6 @@
 //! The rules, from a file or from a store: read, checked and compiled.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, Read};
@@ -7,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use weir_config::load::load_node;
+use weir_config::load::{load_node, read};
 use weir_config::node::MAX_TEXT_BYTES;
 use weir_config::{Diagnostic, InvalidItems, LoadOptions, Loaded, Node, RouterMode, Settings, Severity, load};
 use weir_proxy::{Catalog, Compiler, Snapshot};
@@ -50,6 +51,8 @@ pub(crate) struct Ready {
     pub(crate) findings: Vec<Diagnostic>,
     /// How many items were left out.
     pub(crate) left_out: usize,
+    /// Their paths: `routes[3]`.
+    pub(crate) gone: HashSet<String>,
 }
 
 impl Rules {
@@ -101,6 +104,14 @@ impl Rules {
         self.compile_loaded(self.with_options(|options| load(&self.name, text, options)), revision)
     }
 
+    /// The tree of a text that can be served, with what was found in it.
+    pub(crate) fn tree(&self, text: &[u8]) -> (Option<Node>, Vec<Diagnostic>) {
+        match self.compile(text, 1) {
+            Ok(ready) => (self.with_options(|options| read(&self.name, text, options)).0, ready.findings),
+            Err(findings) => (None, findings),
+        }
+    }
+
     /// Checks and compiles a tree, as [`Self::compile`]. Findings name no file: there is none.
     pub(crate) fn compile_tree(&self, root: Node, revision: u64) -> Result<Ready, Vec<Diagnostic>> {
         self.compile_loaded(self.with_options(|options| load_node("", root, options)), revision)
@@ -127,12 +138,16 @@ impl Rules {
                 return Err(self.judged(findings));
             }
         };
-        let left_out = loaded.dropped.len() + compiled.warnings.iter().filter(|found| found.is_error()).count();
+        let unbuilt = compiled.warnings.iter().filter(|found| found.is_error());
+        let left_out = loaded.dropped.len() + unbuilt.clone().count();
+        let item_of = |found: &Diagnostic| found.path.find(']').map(|end| found.path[..=end].to_owned());
+        let dropped = loaded.dropped.into_iter().map(|item| item.path);
+        let gone = dropped.chain(unbuilt.filter_map(item_of)).collect();
         findings.extend(compiled.warnings.into_iter().map(|warning| self.named(warning)));
         if self.strict && !findings.is_empty() {
             return Err(self.judged(findings));
         }
-        Ok(Ready { digest: Digest::of(&document), snapshot: compiled.snapshot, findings, left_out })
+        Ok(Ready { digest: Digest::of(&document), snapshot: compiled.snapshot, findings, left_out, gone })
     }
 
     /// In strict mode every finding is an error.

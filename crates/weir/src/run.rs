@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use weir_config::settings::{AccessLogFormat, AccessLogPath};
+use weir_config::settings::{AccessLogFormat, AccessLogPath, Endpoint};
 use weir_config::{Diagnostic, Settings};
 use weir_proxy::Snapshot;
 use weir_telemetry::access_log::{AccessLog, AccessLogOptions, Format, Target};
@@ -19,6 +19,7 @@ use crate::failure::Failure;
 use crate::handover::{Inheritance, Predecessor};
 use crate::inherited::Inherited;
 use crate::live::State;
+use crate::live_text::{Kept, LiveText};
 use crate::reload::log_findings;
 use crate::rules::{Ready, Rules, fingerprint};
 use crate::upgrade::Program;
@@ -138,8 +139,10 @@ impl First {
         let rules = Rules::new(file, settings)?;
         let watch = Watch::new(&file.file, &settings.config);
         let text = rules.read()?;
-        let Ready { digest, snapshot, findings, .. } = rules.compile(&text, 1).map_err(Failure::Refused)?;
-        let source = Source::File { watch, digest, fingerprint: fingerprint(&text) };
+        let Ready { digest, snapshot, findings, gone, .. } = rules.compile(&text, 1).map_err(Failure::Refused)?;
+        let told = settings.listen.control.unless_given(Endpoint::Off).addr().is_some();
+        let live = told.then(|| Arc::new(LiveText::new(Kept::new(&text, 1, gone))));
+        let source = Source::File { watch, digest, fingerprint: fingerprint(&text), live };
         Ok(Self { rules, source, snapshot, findings })
     }
 

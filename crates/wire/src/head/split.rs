@@ -2,7 +2,7 @@
 
 use super::TOO_MANY_FIELDS;
 use crate::fields::{Field, Fields, State};
-use crate::name::Known;
+use crate::name::{Known, mark};
 use crate::{Reject, Span, first_below, is_tchar};
 
 /// A request line.
@@ -154,8 +154,8 @@ pub(super) fn fields(buf: &[u8], mut at: usize, most: usize, fields: &mut Fields
             return Err(TOO_MANY_FIELDS);
         }
         let name = Span::new(at, name_end);
-        let field = Field { name, value: Span::new(value, value_last), end: end as u32, id, state: State::Kept };
-        fields.push(field, name.of(buf));
+        let mark = mark(id, name.of(buf));
+        fields.push(Field { name, value: Span::new(value, value_last), end: end as u32, id, mark, state: State::Kept });
         at = end;
     }
 }
