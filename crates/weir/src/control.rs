@@ -180,6 +180,8 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             changing.spawn(reloader.run(watch, hangup));
         }
         Source::Store { data, state } => {
+            metrics.watch_store(data.status());
+            metrics.set_config_left_out(state.left_out() as u64);
             let live = Live::new(Arc::clone(&data.store), Arc::clone(&rules), serving, state);
             in_force = Some(InForce::Store(Arc::new(live.clone())));
             changing.spawn(live.clone().follow());

@@ -110,6 +110,11 @@ impl State {
         self.digest.inventory()
     }
 
+    /// How many resources are left out, because something is wrong with them.
+    pub(crate) fn left_out(&self) -> usize {
+        self.broken.len()
+    }
+
     fn unserved(listing: Listing) -> Self {
         Self {
             revision: listing.revision,
@@ -378,6 +383,7 @@ impl Shared {
 
     async fn serve(&self, mut state: OwnedMutexGuard<State>, candidate: Candidate, began: Instant, author: &str) {
         let Candidate { ready, broken, .. } = candidate;
+        self.serving.metrics.set_config_left_out(ready.left_out as u64);
         let (generation, routes) = (ready.snapshot.revision(), ready.snapshot.route_count());
         self.serving.take(ready.snapshot).await;
         let changes = state.digest.changes_to(&ready.digest);
