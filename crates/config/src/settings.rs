@@ -25,7 +25,7 @@ pub use deployment::{ConfigProvider, DataEncryption, Deployment, Etcd, EtcdTls, 
 pub use listener::{Listener, SocketMode};
 pub use overlay::{Leaf, SettingsSource, leaves};
 pub use quantity::{GIB, KIB, MIB, Seconds, Size};
-pub use store::{SecretText, Store};
+pub use store::Store;
 
 use crate::resource::AddrRange;
 
