@@ -141,11 +141,8 @@ mod tests {
 
     fn commit(changes: &[(&str, Option<&str>)], expect: &[(&str, Option<u64>)]) -> Commit {
         let key = |text: &str| text.parse::<Key>().unwrap();
-        let change = |(at, value): &(&str, Option<&str>)| Change {
-            key: key(at),
-            value: value.map(Into::into),
-            expires: None,
-        };
+        let change =
+            |(at, value): &(&str, Option<&str>)| Change { key: key(at), value: value.map(Into::into), expires: None };
         let expected = |(at, modified): &(&str, Option<u64>)| Expectation { key: key(at), modified: *modified };
         Commit {
             changes: changes.iter().map(change).collect(),
@@ -167,7 +164,8 @@ mod tests {
         assert_eq!(now(store.commit(commit(&[("services/s", Some("5"))], &[("services/s", None)]))), Ok(3));
 
         let listing = now(store.list(None)).unwrap();
-        let found: Vec<_> = listing.items.iter().map(|item| (item.key.to_string(), item.created, item.modified)).collect();
+        let found: Vec<_> =
+            listing.items.iter().map(|item| (item.key.to_string(), item.created, item.modified)).collect();
         assert_eq!(found, [("routes/b".into(), 1, 2), ("routes/a".into(), 1, 1), ("services/s".into(), 3, 3)]);
         assert_eq!((listing.revision, now(store.revision())), (3, Ok(3)));
         assert_eq!(now(store.list(Some(crate::Kind::Services))).unwrap().items.len(), 1);

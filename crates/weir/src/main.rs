@@ -15,6 +15,8 @@
     reason = "the bans guard the path of a request; nothing here is on it"
 )]
 
+mod admin_keys;
+mod admin_server;
 mod changes;
 mod check;
 mod cli;
@@ -26,6 +28,7 @@ mod descriptors;
 mod error_log;
 mod explain;
 mod failure;
+mod file_source;
 mod handover;
 mod health_pages;
 mod inherited;

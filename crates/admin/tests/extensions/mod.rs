@@ -156,7 +156,8 @@ fn what_was_is_told_and_brought_back() {
     assert_eq!(value["plugins"]["key-auth"]["key"], "***", "secrets are not told");
 
     let (_, _, answer) = ask(&server, "GET", "diff?from=1", "", "");
-    let expected = json!({ "from": 1, "to": 2, "changes": [{ "key": "routes/1", "old": null, "new": { "uri": "/a" } }] });
+    let expected =
+        json!({ "from": 1, "to": 2, "changes": [{ "key": "routes/1", "old": null, "new": { "uri": "/a" } }] });
     assert!(contains(&answer, &expected), "{answer}");
     let (_, _, answer) = ask(&server, "GET", "diff?from=2&to=1", "", "");
     assert!(contains(&answer["changes"], &json!([{ "old": { "uri": "/a" }, "new": null }])), "{answer}");
