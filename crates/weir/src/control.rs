@@ -32,7 +32,7 @@ use weir_telemetry::metrics::Metrics;
 
 use crate::admin_server::AdminSetup;
 use crate::changes::Digest;
-use crate::control_api::{Control, InForce};
+use crate::control_api::Control;
 use crate::data_dir::{self, DataDir};
 use crate::error_log::ErrorLog;
 use crate::file_source::FileSource;
@@ -90,6 +90,7 @@ pub(crate) struct Gateway {
 
 /// Where the configuration comes from.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one in a process")]
 pub(crate) enum Source {
     /// A rules file, with the digest of its resources, the fingerprint of its text and, where the control API tells of
     /// it, the text.
@@ -183,11 +184,9 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
 
     let serving = Serving { data_plane: Arc::clone(&data_plane), metrics: Arc::clone(&metrics), names };
     let mut stored = None;
-    let in_force;
     let configuration: Option<Arc<dyn Configuration>>;
     match source {
         Source::File { watch, digest, fingerprint, live } => {
-            in_force = live.clone().map(InForce::File);
             configuration = live.clone().map(|live| {
                 let name = rules.name.clone();
                 Arc::new(FileSource { live, name }) as Arc<dyn Configuration>
@@ -196,8 +195,9 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             changing.spawn(reloader.run(watch, hangup));
         }
         Source::Store { data, state } => {
+            metrics.watch_store(data.status());
+            metrics.set_config_left_out(state.left_out() as u64);
             let live = Live::new(Arc::clone(&data.store), Arc::clone(&rules), serving, state);
-            in_force = Some(InForce::Store(Arc::new(live.clone())));
             configuration = Some(Arc::new(live.clone()));
             changing.spawn(live.clone().follow());
             changing.spawn(live.clone().reload_on(hangup));
@@ -209,7 +209,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     }
 
     let schemas = Arc::new(schemas::all());
-    if let (Some((admin, listener)), Some(configuration)) = (admin, configuration) {
+    if let (Some((admin, listener)), Some(configuration)) = (admin, configuration.clone()) {
         let insight = Insight {
             schemas: Arc::clone(&schemas),
             rules: Arc::clone(&rules),
@@ -218,9 +218,9 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         };
         tasks.spawn(admin.serve(listener, left.clone(), configuration, Arc::new(insight)));
     }
-    if let (Some(listener), Some(in_force)) = (control_listener, in_force) {
+    if let (Some(listener), Some(configuration)) = (control_listener, configuration) {
         let (rules, data_plane) = (Arc::clone(&rules), Arc::clone(&data_plane));
-        let control = Control { schemas, in_force, rules, data_plane, checks };
+        let control = Control { schemas, configuration, rules, data_plane, checks };
         tasks.spawn(control_api::run(listener, left, Arc::new(control)));
     }
 
