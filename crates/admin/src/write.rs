@@ -119,9 +119,6 @@ impl Api {
             return Err(Answer::no_such_key());
         }
         let force = request.query.get("force") == Some("true");
-        if !force {
-            self.check_unused(&key).await?;
-        }
         let gone = |key: Key| Change { key, value: None, expires: None };
         let mut commit =
             Commit { changes: vec![gone(key.clone())], author: Self::author(&request.by), ..Commit::default() };
@@ -137,7 +134,13 @@ impl Api {
         };
         match changed {
             Ok(_) => Ok(Answer::json(StatusCode::OK, &json!({ "key": public_key(&key), "deleted": "1" }))),
-            Err(refused) => Err(self.refusal(&key, refused, None).await),
+            Err(refused) => {
+                // Whatever refers to it would be wrong without it; who that is takes a look at everything.
+                if matches!(refused, Refused::Invalid(_)) {
+                    self.check_unused(&key).await?;
+                }
+                Err(self.refusal(&key, refused, None).await)
+            }
         }
     }
 
