@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::resource::{Consumer, ConsumerGroup, Credential, GlobalRule, Meta, PluginConfig, Route, Service, Upstream};
 use crate::schema::{Checker, json_schema};
+use crate::settings::apisix::{Effect, KEYS};
 use crate::settings::{Settings, leaves};
 use crate::unsupported::{Place, UNSUPPORTED, When};
 
@@ -32,6 +33,45 @@ pub fn markdown() -> String {
     settings(&mut page);
     page
 }
+
+/// The page about APISIX's own `config.yaml`.
+pub fn config_yaml() -> String {
+    let mut page = String::from(CONFIG_YAML);
+    for row in KEYS {
+        let effect = match row.effect {
+            Effect::Sets(settings, _) => settings.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
+            Effect::Always(value) => format!("`{value}` is how it is; else none"),
+            Effect::Nothing => "none".to_owned(),
+        };
+        self::row(&mut page, &[&format!("`{}`", row.path), &effect, row.note]);
+    }
+    page
+}
+
+const CONFIG_YAML: &str = "\
+# APISIX's config.yaml
+
+<!-- Generated from the table in crates/config. Do not edit: UPDATE_DOCS=1 cargo test -p weir-config -->
+
+`--settings` takes APISIX's own `config.yaml` as it takes a `weir.yaml`, and tells the two apart by their sections:
+`apisix`, `nginx_config`, `plugin_attr` and `deployment` are those of a `config.yaml`. A file that mixes both kinds is
+refused.
+
+```sh
+weir check apisix.yaml --settings config.yaml
+```
+
+- A key either takes effect or is named at start, with the reason why it has none. `weir check` prints the same list.
+  A value that cannot be right is an error, by the name that the key has in the file.
+- What the file does not say keeps this gateway's own default ([configuration](configuration.md#settings)), which is
+  not always APISIX's.
+- Flags and `WEIR_` variables go before it, as before a `weir.yaml`. `${{NAME}}` and `${{NAME:=default}}` are replaced
+  by variables of the environment.
+- Relative paths begin where the process was started; APISIX's begin in its own folder.
+
+| key | sets | note |
+|---|---|---|
+";
 
 const INTRODUCTION: &str = "\
 # Configuration

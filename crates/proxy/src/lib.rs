@@ -24,7 +24,7 @@ mod upstream;
 mod worker;
 
 pub use clock::now_us;
-pub use compile::{Catalog, Compiled, Compiler, Definitions};
+pub use compile::{Catalog, ChosenPlugins, Compiled, Compiler, Definitions};
 pub use explain::{Candidate, ExplainRequest, Explanation, PlannedChoice, PlannedPlugin, PlannedUpstream};
 pub use listener::ListenSocket;
 pub use snapshot::Snapshot;

@@ -56,6 +56,8 @@ pub struct MetricsOptions {
     pub version: String,
     /// How metrics are declared whose APISIX type is at odds with their name.
     pub types: MetricTypes,
+    /// What the names of APISIX's metrics begin with, in the place of `apisix_`.
+    pub prefix: String,
 }
 
 impl Default for MetricsOptions {
@@ -66,6 +68,7 @@ impl Default for MetricsOptions {
             hostname: String::new(),
             version: String::new(),
             types: MetricTypes::default(),
+            prefix: exposition::PREFIX.to_owned(),
         }
     }
 }
@@ -96,6 +99,7 @@ pub struct Metrics {
     hostname: String,
     version: String,
     types: MetricTypes,
+    prefix: String,
 }
 
 /// What the control thread says about the configuration.
@@ -151,6 +155,7 @@ impl Metrics {
             hostname: options.hostname,
             version: options.version,
             types: options.types,
+            prefix: options.prefix,
         })
     }
 

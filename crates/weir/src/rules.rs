@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use weir_config::node::MAX_TEXT_BYTES;
 use weir_config::{Diagnostic, InvalidItems, LoadOptions, RouterMode, Settings, Severity, load};
-use weir_proxy::{Catalog, Compiler, Snapshot};
+use weir_proxy::{Catalog, ChosenPlugins, Compiler, Snapshot};
 
 use crate::changes::Digest;
 use crate::cli::{InvalidItemsArg, RulesArgs};
@@ -27,6 +27,8 @@ pub(crate) struct Rules {
     invalid_items: InvalidItems,
     strict: bool,
     router: RouterMode,
+    /// The setting `plugins`.
+    plugins: Vec<String>,
     /// Compiles each version of it.
     pub(crate) compiler: Compiler,
 }
@@ -63,6 +65,7 @@ impl Rules {
             invalid_items: args.invalid_items(),
             strict: args.strict,
             router: settings.router,
+            plugins: settings.plugins.clone(),
             compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT),
         })
     }
@@ -81,7 +84,7 @@ impl Rules {
 
     /// Checks and compiles a text. An `Err` holds everything that was found, at least one error among it.
     pub(crate) fn compile(&self, text: &[u8], revision: u64) -> Result<Ready, Vec<Diagnostic>> {
-        let plugins = Catalog(weir_plugins::registry::definitions());
+        let plugins = chosen_plugins(&self.plugins);
         let loaded = load(
             &self.name,
             text,
@@ -123,6 +126,11 @@ impl Rules {
     fn named(&self, found: Diagnostic) -> Diagnostic {
         if found.file.is_empty() { found.in_file(&self.name) } else { found }
     }
+}
+
+/// The plugins that the settings leave.
+pub(crate) fn chosen_plugins(names: &[String]) -> ChosenPlugins<'_> {
+    ChosenPlugins { catalog: Catalog(weir_plugins::registry::definitions()), names }
 }
 
 /// Tells texts apart, so that a file that was only touched is not compiled again.

@@ -76,7 +76,10 @@ impl Loader<'_> {
         if self.plugin_names.contains(name) {
             return true;
         }
-        let error = if self.options.plugins.peers_known(name) {
+        let error = if self.options.plugins.is_left_out(name) {
+            Diagnostic::error(mark, path, format!("the plugin {name} is not in the setting `plugins`"))
+                .with_hint("add it there, or take the setting out")
+        } else if self.options.plugins.peers_known(name) {
             Diagnostic::error(mark, path, format!("not supported yet: the plugin {name}"))
         } else {
             let error = Diagnostic::error(mark, path, format!("there is no plugin {}", quoted(name)));

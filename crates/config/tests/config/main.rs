@@ -1,6 +1,7 @@
 //! Black-box tests of the configuration model.
 
 mod checks;
+mod config_yaml;
 mod environment;
 mod limits;
 mod node;
