@@ -7,7 +7,9 @@ use std::fmt::Write;
 use schemars::{JsonSchema, Schema};
 use serde_json::Value;
 
-use crate::resource::{Consumer, ConsumerGroup, Credential, GlobalRule, Meta, PluginConfig, Route, Service, Upstream};
+use crate::resource::{
+    Consumer, ConsumerGroup, Credential, GlobalRule, Meta, PluginConfig, Route, SecretManager, Service, Upstream,
+};
 use crate::schema::{Checker, json_schema};
 use crate::settings::apisix::{Effect, KEYS};
 use crate::settings::{Settings, leaves};
@@ -25,6 +27,7 @@ pub fn markdown() -> String {
     resource::<ConsumerGroup>(&mut page, "consumer_groups");
     resource::<PluginConfig>(&mut page, "plugin_configs");
     resource::<GlobalRule>(&mut page, "global_rules");
+    resource::<SecretManager>(&mut page, "secrets");
     page.push_str(PLUGIN_METADATA);
     page.push_str(PLUGINS);
     rows(&mut page, json_schema::<Meta>().as_value(), "");
@@ -92,7 +95,7 @@ is still being written is not taken for whole; without it there is a warning, an
 - `${{NAME}}` and `${{NAME:=default}}` are replaced by the environment variable before the file is read, wherever they
   stand. A variable that is not set and has no default is an error, except in a comment. `${NAME}` is left as it is.
 - `$env://NAME` and `$env://NAME/key` (a key of a variable that holds JSON) stand for a whole text in a plugin's
-  configuration.
+  configuration, and so does `$secret://MANAGER/ID/KEY` ([secrets](secrets.md)).
 - By default one invalid item refuses the whole file, and the configuration before it stays. With `--invalid-items skip`
   the item alone is left out, together with what refers to it.
 - A file has at most 256 MiB; lists and mappings are nested at most 128 deep; YAML aliases stand for at most 1,000,000
@@ -216,7 +219,7 @@ fn unsupported(page: &mut String) {
         };
         row(page, &[place, &field, entry.feature]);
     }
-    row(page, &["a plugin", "`$secret://…`", "secret managers"]);
+    row(page, &["secrets", "`aws/…`, `gcp/…`", "AWS Secrets Manager, Google Cloud Secret Manager"]);
 }
 
 fn row(page: &mut String, cells: &[&str]) {

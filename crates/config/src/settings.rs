@@ -75,6 +75,8 @@ pub struct Settings {
     pub upstream: Upstreams,
     /// Watching the rules file.
     pub config: ConfigWatch,
+    /// Asking secret managers.
+    pub secrets: Secrets,
     /// What this gateway is among others, and where its resources come from.
     pub deployment: Deployment,
 }
@@ -307,6 +309,17 @@ pub struct ConfigWatch {
     pub poll_interval: Seconds<10, 3_600_000>,
 }
 
+/// Asking secret managers (`secrets` of the rules).
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Secrets {
+    /// How long a secret is used before its manager is asked again. When it is another one then, the configuration is
+    /// read anew; when the manager does not answer, it stays.
+    pub ttl: Seconds<100, 86_400_000>,
+    /// How long an answer is waited for.
+    pub timeout: Seconds<100, 60_000>,
+}
+
 /// The value of the Server field of responses.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(transparent)]
@@ -437,6 +450,12 @@ impl Default for Upstreams {
 impl Default for ConfigWatch {
     fn default() -> Self {
         Self { watch: true, poll_interval: Seconds::constant(100) }
+    }
+}
+
+impl Default for Secrets {
+    fn default() -> Self {
+        Self { ttl: Seconds::constant(300_000), timeout: Seconds::constant(5_000) }
     }
 }
 

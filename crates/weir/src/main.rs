@@ -33,6 +33,7 @@ mod names;
 mod reload;
 mod rules;
 mod run;
+mod secrets;
 mod server;
 mod settings;
 mod status_server;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::signal::unix::Signal;
 use tokio::sync::RwLock;
-use tokio::time::sleep;
+use tokio::time::{MissedTickBehavior, interval_at, sleep};
 use weir_config::Diagnostic;
 use weir_proxy::DataPlane;
 use weir_telemetry::metrics::Metrics;
@@ -51,10 +51,17 @@ enum Outcome {
 impl Reloader {
     /// Follows the file, and SIGHUP, for ever.
     pub(crate) async fn run(mut self, mut watch: Watch, mut hangup: Signal) {
+        let ttl = self.rules.secrets.ttl();
+        let mut secrets = interval_at(tokio::time::Instant::now() + ttl, ttl);
+        secrets.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let change = tokio::select! {
                 change = watch.changed() => Some(change),
                 _ = hangup.recv() => None,
+                _ = secrets.tick() => {
+                    self.refresh_secrets().await;
+                    continue;
+                }
             };
             match change {
                 Some(Change::Content) => self.reload(false).await,
@@ -64,10 +71,21 @@ impl Reloader {
                 }
                 None => {
                     systemd::reloading();
+                    self.rules.secrets.expire();
                     self.reload(true).await;
                     systemd::notify(&[NotifyState::Ready]);
                 }
             }
+        }
+    }
+
+    /// Asks for secrets again, and takes over those that are other ones now.
+    async fn refresh_secrets(&mut self) {
+        let rules = Arc::clone(&self.rules);
+        let changed = tokio::task::spawn_blocking(move || rules.secrets.refresh()).await;
+        if changed.unwrap_or(false) {
+            tracing::info!("a secret is another one now, so the rules are read again");
+            self.reload(true).await;
         }
     }
 

@@ -14,6 +14,7 @@ use weir_proxy::{Catalog, ChosenPlugins, Compiler, Snapshot};
 use crate::changes::Digest;
 use crate::cli::{InvalidItemsArg, RulesArgs};
 use crate::failure::Failure;
+use crate::secrets::Secrets;
 
 /// Name and version, as fields such as `x-mock-by` tell them.
 const PRODUCT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
@@ -29,6 +30,8 @@ pub(crate) struct Rules {
     router: RouterMode,
     /// The setting `plugins`.
     plugins: Vec<String>,
+    /// What secret managers said.
+    pub(crate) secrets: Secrets,
     /// Compiles each version of it.
     pub(crate) compiler: Compiler,
 }
@@ -66,6 +69,7 @@ impl Rules {
             strict: args.strict,
             router: settings.router,
             plugins: settings.plugins.clone(),
+            secrets: Secrets::new(settings),
             compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT),
         })
     }
@@ -84,6 +88,7 @@ impl Rules {
 
     /// Checks and compiles a text. An `Err` holds everything that was found, at least one error among it.
     pub(crate) fn compile(&self, text: &[u8], revision: u64) -> Result<Ready, Vec<Diagnostic>> {
+        self.secrets.begin();
         let plugins = chosen_plugins(&self.plugins);
         let loaded = load(
             &self.name,
@@ -92,6 +97,7 @@ impl Rules {
                 invalid_items: self.invalid_items,
                 strict: self.strict,
                 variables: &|name| std::env::var(name).ok(),
+                secrets: &self.secrets,
                 plugins: &plugins,
                 router: self.router,
             },
@@ -101,15 +107,18 @@ impl Rules {
         let compiled = match self.compiler.compile(&document, self.invalid_items, revision) {
             Ok(compiled) => compiled,
             Err(errors) => {
-                findings.extend(errors.into_iter().map(|error| self.named(error)));
+                let errors = errors.into_iter().map(|error| loaded.revealed.redact(error));
+                findings.extend(errors.map(|error| self.named(error)));
                 return Err(self.judged(findings));
             }
         };
         let left_out = loaded.dropped.len() + compiled.warnings.iter().filter(|found| found.is_error()).count();
-        findings.extend(compiled.warnings.into_iter().map(|warning| self.named(warning)));
+        let warnings = compiled.warnings.into_iter().map(|warning| loaded.revealed.redact(warning));
+        findings.extend(warnings.map(|warning| self.named(warning)));
         if self.strict && !findings.is_empty() {
             return Err(self.judged(findings));
         }
+        self.secrets.settle();
         Ok(Ready { digest: Digest::of(&document), snapshot: compiled.snapshot, findings, left_out })
     }
 

@@ -107,7 +107,8 @@ fn a_plugin_that_the_list_leaves_out_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let rules = folder.path().join("apisix.yaml");
     let settings = folder.path().join("config.yaml");
-    fs::write(&rules, "routes:\n  - {uri: /a, plugins: {cors: {}, mocking: {response_example: a}}}\n#END\n").expect("write");
+    fs::write(&rules, "routes:\n  - {uri: /a, plugins: {cors: {}, mocking: {response_example: a}}}\n#END\n")
+        .expect("write");
     let rules = rules.display().to_string();
     let cases = [
         ("plugins: [mocking]\ndeployment: {role: traditional}", "the plugin cors is not in the setting `plugins`"),

@@ -77,6 +77,7 @@ fn a_key_sets_what_the_table_says() {
             "/show_upstream_status_in_response_header",
             json!(true),
         ),
+        ("apisix: {lru: {secret: {ttl: 60}}}", "/secrets/ttl", json!("60s")),
         ("nginx_config: {error_log: /dev/stderr}", "/error_log/path", json!("stderr")),
         ("nginx_config: {error_log: logs/error.log}", "/error_log/path", json!("logs/error.log")),
         ("nginx_config: {error_log_level: notice}", "/error_log/level", json!("info")),

@@ -9,5 +9,6 @@ mod oddities;
 mod reference;
 mod references;
 mod scale;
+mod secrets;
 mod settings;
 mod support;
