@@ -19,7 +19,7 @@ use crate::node::{Mark, Node};
 use crate::resource::{Document, SecretManager};
 use crate::secret::{References, Revealed, SecretSource};
 use crate::settings::RouterMode;
-pub use lone::{check_item, in_force, items};
+pub use lone::{Written, check_item, in_force, items};
 pub(crate) use rules::prepare_upstream;
 
 /// Reads a rules file.

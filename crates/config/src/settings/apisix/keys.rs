@@ -1,9 +1,9 @@
 //! The table: every key of `config.yaml`, in the order in which APISIX's own file has them.
 
 use super::readers::{
-    access_log, config_provider, connections, dev_mode, error_log, http_listeners, https_listeners, listeners,
-    log_escape, log_level, metrics_server, on_off, plugins, protocols, real_ip_from, real_ip_header, same, status,
-    time,
+    access_log, admin, config_provider, connections, control, dev_mode, error_log, http_listeners, https_listeners,
+    listeners, log_escape, log_level, metrics_server, on_off, plugins, protocols, real_ip_from, real_ip_header, same,
+    status, time,
 };
 use super::{ConfigKey, Effect, Reader};
 
@@ -31,8 +31,7 @@ const NO_ETCD_OF_2: &str = "that is the form of APISIX 2; it is `deployment.etcd
 const NO_MEMORY_ZONES: &str = "memory is not set aside in zones; what is kept has limits of its own, see `limits`";
 const NO_HTTP2: &str = "HTTP/2 is not spoken yet";
 const NO_CACHE: &str = "the plugin proxy-cache is not supported yet";
-const NO_ADMIN: &str = "there is no Admin API yet";
-const NO_CONTROL: &str = "there is no control API yet";
+const NO_ADMIN_SETTING: &str = "the Admin API has no such setting yet";
 const NO_DISCOVERY: &str = "service discovery is not supported yet";
 const NO_PLUGIN: &str = "the plugin is not supported yet";
 const NO_NGINX_LIMIT: &str = "nothing here has a limit of this kind";
@@ -41,7 +40,7 @@ const NO_NGINX_LIMIT: &str = "nothing here has a limit of this kind";
 #[rustfmt::skip]
 pub const KEYS: &[ConfigKey] = &[
     sets("apisix.node_listen", &["listen.http"], http_listeners, "a port without an `ip` is that of 0.0.0.0, and of [::] too where `enable_ipv6` is `true`"),
-    nothing("apisix.enable_admin", NO_ADMIN),
+    sets("apisix.enable_admin", &["listen.admin"], admin, "`false` turns it off; `true` leaves the address to `deployment.admin.admin_listen`"),
     sets("apisix.enable_dev_mode", &["workers"], dev_mode, "`true` makes it one worker"),
     always("apisix.enable_reuseport", "true", "each worker has a socket of its own in any case"),
     is("apisix.show_upstream_status_in_response_header", &["show_upstream_status_in_response_header"]),
@@ -76,9 +75,9 @@ pub const KEYS: &[ConfigKey] = &[
     is("apisix.ssl.ssl_session_tickets", &["tls.session_tickets"]),
     is("apisix.ssl.fallback_sni", &["tls.fallback_sni"]),
     nothing("apisix.ssl.key_encrypt_salt", "that is the form of APISIX 2; it is `apisix.data_encryption.keyring` now"),
-    nothing("apisix.enable_control", NO_CONTROL),
-    nothing("apisix.control.ip", NO_CONTROL),
-    nothing("apisix.control.port", NO_CONTROL),
+    sets("apisix.enable_control", &["listen.control"], control, "`false` turns it off; `true` leaves the address to `control`"),
+    sets("apisix.control.ip", &["listen.control"], control, ""),
+    sets("apisix.control.port", &["listen.control"], control, ""),
     nothing("apisix.control.router", "the control API has a port of its own"),
     nothing("apisix.disable_sync_configuration_during_start", "nothing listens before there is a configuration"),
     nothing("apisix.worker_startup_time_threshold", "workers are threads, which are not started anew"),
@@ -183,7 +182,16 @@ pub const KEYS: &[ConfigKey] = &[
     nothing("deployment.role_data_plane.control_plane", "data planes ask etcd, not the control plane"),
     nothing("deployment.certs", "data planes ask etcd, not the control plane; its certificates are `deployment.etcd.tls`"),
     is("deployment.config_provider", &["deployment.config_provider"]),
-    nothing("deployment.admin", NO_ADMIN),
+    sets("deployment.admin.admin_listen.ip", &["listen.admin"], admin, ""),
+    sets("deployment.admin.admin_listen.port", &["listen.admin"], admin, ""),
+    nothing("deployment.admin.admin_key", NO_ADMIN_SETTING),
+    nothing("deployment.admin.admin_key_required", NO_ADMIN_SETTING),
+    nothing("deployment.admin.allow_admin", NO_ADMIN_SETTING),
+    always("deployment.admin.enable_admin_cors", "false", NO_ADMIN_SETTING),
+    nothing("deployment.admin.enable_admin_ui", "there is no dashboard"),
+    always("deployment.admin.https_admin", "false", NO_ADMIN_SETTING),
+    nothing("deployment.admin.admin_api_mtls", NO_ADMIN_SETTING),
+    always("deployment.admin.admin_api_version", "v3", "the Admin API speaks version 3 alone"),
     is("deployment.etcd.host", &["deployment.etcd.host"]),
     is("deployment.etcd.prefix", &["deployment.etcd.prefix"]),
     is("deployment.etcd.timeout", &["deployment.etcd.timeout"]),

@@ -372,6 +372,16 @@ pub(super) fn metrics_server(to: &mut Translation<'_>, place: &Place<'_>) {
     server(to, place, off, &format!("{group}.export_addr"), 9091);
 }
 
+pub(super) fn admin(to: &mut Translation<'_>, place: &Place<'_>) {
+    let off = to.elsewhere("apisix.enable_admin").and_then(plain).as_deref() == Some("false");
+    server(to, place, off, "deployment.admin.admin_listen", 9180);
+}
+
+pub(super) fn control(to: &mut Translation<'_>, place: &Place<'_>) {
+    let off = to.elsewhere("apisix.enable_control").and_then(plain).as_deref() == Some("false");
+    server(to, place, off, "apisix.control", 9090);
+}
+
 pub(super) fn status(to: &mut Translation<'_>, place: &Place<'_>) {
     server(to, place, false, "apisix.status", 7085);
 }

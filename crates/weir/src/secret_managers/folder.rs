@@ -44,7 +44,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::read;
-    use crate::secrets::{Refusal, Said};
+    use crate::secret_managers::{Refusal, Said};
 
     #[test]
     fn nothing_outside_of_the_folder_is_read() {
