@@ -46,13 +46,16 @@
 //! paths with more text behind an inner star that share the text in front of it. Nothing is allocated, but for [`Params`]
 //! on its first use and for what a regular expression in `vars` needs on its first use in a thread.
 
-mod build;
+mod block;
+mod candidate;
+mod change;
 mod host;
 mod index;
 mod method;
 mod pattern;
 mod router;
 mod segments;
+mod slots;
 mod table;
 mod tree;
 
