@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::vec::IntoIter;
 
 /// The most entries and links that a block takes up before parts of it become blocks of their own.
-const MOST: usize = 1024;
+const MOST: usize = 512;
 
 /// No part smaller than this becomes a block.
 const LEAST: usize = 8;
@@ -92,6 +92,9 @@ impl<V> Block<V> {
 
 /// A key with what it leads to, on the way into a block or out of it.
 type Keyed<'k, V> = (&'k [u8], Item<V>);
+
+/// The same with the place of the key in a text.
+type Held<V> = (Range<usize>, Item<V>);
 
 #[derive(Clone)]
 enum Item<V> {
@@ -193,7 +196,7 @@ impl<V: Clone> Block<V> {
     }
 
     /// Everything that the block holds in the order of the keys, which are in the text.
-    fn unfold(&self) -> (Vec<u8>, Vec<(Range<usize>, Item<V>)>) {
+    fn unfold(&self) -> (Vec<u8>, Vec<Held<V>>) {
         let (mut text, mut held) = (Vec::new(), Vec::new());
         let mut key = Vec::new();
         // What is still to be seen, the next at the end: a node, and how much of the key leads to its parent, with the
@@ -223,7 +226,7 @@ impl<V: Clone> Block<V> {
         if items.len() > MOST {
             items = part(items);
         }
-        (!items.is_empty()).then(|| Arc::new(Draft::default().lay_out(items)))
+        (!items.is_empty()).then(|| Arc::new(Draft::for_items(&items).lay_out(&items)))
     }
 
     fn copy(&self) -> Block<V> {
@@ -243,7 +246,7 @@ fn take_below<'k, V>(changes: &mut Peekable<IntoIter<(&'k [u8], Option<V>)>>, ke
 
 /// Makes blocks of the parts of a tree that are small enough, and keeps the items that are not in one.
 fn part<V: Clone>(items: Vec<Keyed<'_, V>>) -> Vec<Keyed<'_, V>> {
-    let most = (items.len() / 64).clamp(MOST / 16, MOST).max(items.len() / MOST);
+    let most = (items.len() / 64).clamp(MOST / 4, MOST).max(items.len() / MOST);
     let mut parted = Vec::new();
     let mut open = vec![(items, 0)];
     while let Some((items, depth)) = open.pop() {
@@ -266,7 +269,7 @@ fn part<V: Clone>(items: Vec<Keyed<'_, V>>) -> Vec<Keyed<'_, V>> {
             }
         }
     }
-    parted.sort_by(|(a, _), (b, _)| a.cmp(b));
+    parted.sort_by_key(|(key, _)| *key);
     parted
 }
 
@@ -287,9 +290,20 @@ struct Open<'i, 'k, V> {
 }
 
 impl<V: Clone> Draft<V> {
-    fn lay_out(mut self, items: Vec<Keyed<'_, V>>) -> Block<V> {
+    /// With as much room as one item needs exactly: a host often has one path.
+    fn for_items(items: &[Keyed<'_, V>]) -> Draft<V> {
+        let bytes = items.iter().map(|(key, _)| key.len()).max().unwrap_or_default();
+        Draft {
+            nodes: Vec::with_capacity(items.len() + 1),
+            bytes: Vec::with_capacity(bytes),
+            entries: Vec::with_capacity(items.len()),
+            blocks: Vec::new(),
+        }
+    }
+
+    fn lay_out(mut self, items: &[Keyed<'_, V>]) -> Block<V> {
         self.push(&[]);
-        let mut open = VecDeque::from([Open { node: 0, items: &items, depth: 0, shorter: NONE }]);
+        let mut open = VecDeque::from([Open { node: 0, items, depth: 0, shorter: NONE }]);
         while let Some(Open { node, mut items, depth, mut shorter }) = open.pop_front() {
             if let Some((key, item)) = items.first()
                 && key.len() == depth
@@ -350,12 +364,6 @@ impl<V: Clone> Draft<V> {
         let places_length = highest - lowest + 1;
         self.bytes.extend(std::iter::repeat_n(NO_CHILD, usize::from(places_length)));
         self.nodes[node] = Node { children_start, places_start, lowest, places_length, ..self.nodes[node] };
-    }
-}
-
-impl<V> Default for Draft<V> {
-    fn default() -> Self {
-        Draft { nodes: Vec::new(), bytes: Vec::new(), entries: Vec::new(), blocks: Vec::new() }
     }
 }
 

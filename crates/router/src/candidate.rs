@@ -102,26 +102,32 @@ impl Group {
         prefix: usize,
         turns: impl Iterator<Item = &'t Turn<'r>> + Clone,
     ) -> Option<Group> {
-        let compares = |turn: &Turn<'_>| turn.candidate.needs.has(Needs::COMPARISON);
         if let Some(Group::Patterns(segments)) = group {
             let mut segments = Segments::clone(segments);
             turns.for_each(|turn| segments.change(turn));
             return segments.into_group();
         }
-        let present = group.map(Group::plain).unwrap_or_default();
-        if turns.clone().any(compares) {
+        let mut present = group.map(Group::plain).unwrap_or_default();
+        if turns.clone().any(|turn| turn.candidate.needs.has(Needs::COMPARISON)) {
             let mut segments = Segments::new(prefix);
             present.iter().for_each(|candidate| segments.insert(*candidate, &Rest::Anything));
             turns.for_each(|turn| segments.change(turn));
             return segments.into_group();
         }
-        let mut gone = turns.clone().filter(|turn| !turn.comes).peekable();
-        let mut candidates: Vec<Candidate> = Vec::with_capacity(present.len() + 1);
-        candidates.extend(
-            present.iter().filter(|candidate| gone.next_if(|turn| turn.candidate.rank() == candidate.rank()).is_none()),
-        );
-        candidates.extend(turns.filter(|turn| turn.comes).map(|turn| turn.candidate));
-        candidates.sort_by_key(Candidate::rank);
+        let mut candidates = Vec::with_capacity(present.len() + 1);
+        for Turn { comes, candidate, .. } in turns {
+            let before = present.partition_point(|other| other.rank() < candidate.rank());
+            candidates.extend_from_slice(&present[..before]);
+            present = &present[before..];
+            if *comes {
+                candidates.push(*candidate);
+            } else if let Some((gone, others)) = present.split_first()
+                && gone.rank() == candidate.rank()
+            {
+                present = others;
+            }
+        }
+        candidates.extend_from_slice(present);
         Group::of(candidates)
     }
 

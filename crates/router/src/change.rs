@@ -29,15 +29,15 @@ impl Compiled {
         if route.hosts.len() > MOST {
             return Err(fault("hosts".to_owned(), "too many hosts for one route".to_owned()));
         }
-        let host = |(place, host): (usize, &String)| {
-            HostPattern::parse(host).map_err(|message| fault(format!("hosts[{place}]"), message))
-        };
-        let path = |(place, path): (usize, &String)| {
-            checked_pattern(mode, path).map_err(|message| fault(format!("paths[{place}]"), message))
-        };
-        let hosts = route.hosts.iter().enumerate().map(host).collect::<Result<_, _>>()?;
-        let patterns = route.paths.iter().enumerate().map(path).collect::<Result<_, _>>()?;
-        Ok(Compiled { route, patterns, hosts })
+        let mut hosts = Vec::with_capacity(route.hosts.len());
+        for (place, host) in route.hosts.iter().enumerate() {
+            hosts.push(HostPattern::parse(host).map_err(|message| fault(format!("hosts[{place}]"), message))?);
+        }
+        let mut patterns = Vec::with_capacity(route.paths.len());
+        for (place, path) in route.paths.iter().enumerate() {
+            patterns.push(checked_pattern(mode, path).map_err(|message| fault(format!("paths[{place}]"), message))?);
+        }
+        Ok(Compiled { route, patterns: patterns.into(), hosts: hosts.into() })
     }
 }
 

@@ -5,10 +5,10 @@ use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
 /// How many entries a shard has on average before there is one more; a change copies one shard.
-const ROOM: usize = 256;
+const ROOM: usize = 512;
 
 /// Below this average, there is one shard less.
-const SPARSE: usize = 32;
+const SPARSE: usize = 64;
 
 /// A map from text to values, in shards that its clones share: changing a clone copies the shard in question.
 ///
@@ -109,6 +109,9 @@ impl<V: Clone> Table<V> {
     /// Where the shard of a key is. These bits of the hash are none of those that count within a shard.
     #[inline]
     fn place(&self, hash: u64) -> usize {
+        if self.mask == 0 {
+            return 0; // without waiting for the hash
+        }
         let place = (hash >> 32) as usize & self.mask;
         if place < self.shards.len() { place } else { place & (self.mask >> 1) }
     }

@@ -44,7 +44,7 @@ impl<V: Clone, const REVERSED: bool> Tree<V, REVERSED> {
     #[inline]
     pub(crate) fn walk(&self, text: &[u8], mut visit: impl FnMut(&V) -> ControlFlow<()>) -> ControlFlow<()> {
         let mut within = text;
-        while let Some(Found { block, start, mut entry, .. }) = self.longest(within) {
+        while let Some(Found { block, start, mut entry }) = self.longest(within) {
             loop {
                 let found = block.entry(entry);
                 visit(&found.value)?;
