@@ -93,18 +93,23 @@ class Programs:
         return self
 
     def __exit__(self, *_):
-        for program in self.started:
+        self.stop(*self.started)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def stop(self, *programs):
+        """Ends programs that this started; kills what does not end by itself."""
+        for program in programs:
             program.process.terminate()
-        for program in self.started:
+        for program in programs:
             try:
                 program.process.wait(5)
             except subprocess.TimeoutExpired:
                 program.process.kill()
                 program.process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.started = [program for program in self.started if program not in programs]
 
     def start(self, name, command, port, core, wait=30, tls=False):
-        """Runs `command` on one core and waits until it accepts connections on `port`."""
+        """Runs `command` on one core (or several: "0,1") and waits until it accepts connections on `port`."""
         log = self.folder / f"{name}.log"
         with open(log, "wb") as out:
             # pdeathsig: even a kill -9 of this script leaves nothing running.
