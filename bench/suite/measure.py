@@ -127,7 +127,8 @@ class Suite:
         for turn in range(1, count + 1):
             for name, one in running.items():
                 entry = into["results"][name]
-                seconds = self.plan.seconds_left(seconds)
+                if self.options.profile not in case["seconds"]:  # a case's own length has its reason
+                    seconds = self.plan.seconds_left(seconds)
                 self.progress(f"{place}: run {turn} of {count}, {entry['title']}, {seconds} s")
                 began = time.monotonic()
                 try:
@@ -162,13 +163,13 @@ class Suite:
         side = 1 if self.load_cores == self.origin_cores else 2
         load_busy = figures["tool_cpu"] / took / (self.load_cores.count(",") + 1)
         origin_busy = spent.get("origin", (0, 0, 0))[2] / took / (self.origin_cores.count(",") + 1)
-        if program is origin:
-            origin_busy, total = total / took / (self.origin_cores.count(",") + 1), 0
-        return figures | {
-            "cpu_us": 1e6 * total / count, "user_us": 1e6 * total * user / ticks / count, "system_us": 1e6 * total * system / ticks / count,
-            "gateway_busy": total / took / (self.workers if not isinstance(one, targets.Running) else one.values["workers"]),
-            "load_busy": min(load_busy + origin_busy, 1) if side == 1 else max(load_busy, origin_busy), "resident": program.resident(),
-        }
+        if program is origin:  # no gateway: what it spends is the origin's
+            origin_busy = total / took / (self.origin_cores.count(",") + 1)
+            mine = {}
+        else:
+            mine = {"cpu_us": 1e6 * total / count, "user_us": 1e6 * total * user / ticks / count, "system_us": 1e6 * total * system / ticks / count,
+                    "gateway_busy": total / took / one.values["workers"], "resident": program.resident()}
+        return figures | mine | {"load_busy": min(load_busy + origin_busy, 1) if side == 1 else max(load_busy, origin_busy)}
 
     def highest(self, one, case, seconds):
         """The best of runs with more and more connections whose mean latency keeps the bound; halving at the end."""
@@ -264,7 +265,7 @@ class Suite:
             return None
         key = (case["origin"], case["origin_tls"], case["path"] if case["origin"] == "documents" else "", load["connections"], load["threads"])
         if key not in self.direct:
-            self.direct[key] = [self.bare(case, origin), case, None]
+            self.direct[key] = self.bare(case, origin), case
         return self.direct[key][0]
 
     def bare(self, case, origin):
@@ -276,13 +277,16 @@ class Suite:
 
     def verify_direct(self, out):
         """The direct runs again: where they differ much the machine changed under the scenario."""
-        for rps, case, after in list(self.direct.values()):
+        changed = []
+        for rps, case in self.direct.values():
             self.progress(f"{out['id']}: tool and origin once more, without a gateway")
             after = self.bare(case, self.origin(case))
             out["direct"].append({"load": f"{case['load']['tool']}, {case['load']['connections']} connections, origin {case['origin']} {case['path']}",
                                   "before_rps": rps, "after_rps": after})
             if rps and after and abs(after / rps - 1) > 0.25:
-                out["warnings"].append(f"without a gateway {rps:,.0f} requests a second before and {after:,.0f} after: the machine was not the same throughout")
+                changed.append(f"{rps:,.0f} before and {after:,.0f} after ({case['load']['connections']:,} connections, {case['path']})")
+        if changed:
+            out["warnings"].append(f"the machine was not the same throughout: requests a second without a gateway were {'; '.join(changed)}")
         self.direct.clear()
 
     def tell(self, place, entry):

@@ -5,7 +5,7 @@ from .shape import NEEDED, Choice, Either, Map, Record
 
 VERSION = 1
 SUMMED = ("rps", "cpu_us", "user_us", "system_us", "gateway_busy", "load_busy", "resident", "bytes_a_connection", "live_ms", "p99_before_us", "rps_at_the_end",
-          "connections")
+          "hits_a_day", "requests", "connections")
 LATENCIES = ("mean", "stddev", "p50", "p75", "p90", "p95", "p99", "max")
 
 SPREAD = Record(mean=(float, NEEDED, "mean over the runs"), stddev=(float, NEEDED, "standard deviation over the runs"))
@@ -21,6 +21,7 @@ RUN = Record(
     seconds=(float, None, "seconds it took"),
     rps=(float, None, "requests answered a second"),
     rps_at_the_end=(float, None, "of a rush: in its last two seconds"),
+    hits_a_day=(float, None, "of a rush: its requests as if they came all day"),
     cpu_us=(float, None, "µs of CPU of the gateway for a request"),
     user_us=(float, None, "of that in user space"),
     system_us=(float, None, "of that in the kernel"),

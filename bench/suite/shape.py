@@ -94,6 +94,8 @@ def filled(value, kind):
         return {name: filled(one, kind.fields[name][0]) if name in value else one for name, one in (known | value).items()}
     if isinstance(kind, list):
         return [filled(one, kind[0]) for one in value]
+    if isinstance(kind, Map):
+        return {name: filled(one, kind.kind) for name, one in value.items()}
     return value
 
 

@@ -145,6 +145,7 @@ def values_of(case, folder, program, port, spare, workers, origin, files):
         "hash-size": max(4096, 4 * len(people)), "cert": cert, "key": key, "cert-json": json.dumps(cert), "key-json": json.dumps(key),
         "routes": scenarios.routes(case), "consumers": people, "many-routes": case["routes"] > 1, "plugins": bool(case["plugins"]),
         "root": os.geteuid() == 0, "tls": case["tls"], "origin-tls": case["origin_tls"], "http2": case["http2"],
+        "idle": case["load"]["kind"] == "idle",
     } | {name: name in case["plugins"] for name in scenarios.PLUGINS}
 
 

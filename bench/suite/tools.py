@@ -242,7 +242,9 @@ def read_k6(text, seconds, rush):
     errors = {kind: count(name) for kind, name in (("timeout", "timeouts"), ("connect", "connect_errors"), ("status", "status_errors"), ("other", "other_errors"))}
     figures = {"requests": count("http_reqs") - sum(errors.values()), "seconds": seconds, "latency": latency,
                "errors": {kind: number for kind, number in errors.items() if number}}
-    return figures | ({"rps_at_the_end": count("requests_at_the_end") / min(END, seconds)} if rush else {})
+    if rush:
+        figures |= {"rps_at_the_end": count("requests_at_the_end") / min(END, seconds), "hits_a_day": figures["requests"] * 86400 / seconds}
+    return figures
 
 
 def load(tool, url, spec, seconds, cores, folder, requests, normal=None):
