@@ -5,6 +5,7 @@ mod document;
 mod foreign;
 mod item;
 mod link;
+mod lone;
 mod plugins;
 mod rules;
 mod text;
@@ -17,6 +18,7 @@ use crate::env::Variables;
 use crate::node::{Mark, Node};
 use crate::resource::Document;
 use crate::settings::RouterMode;
+pub use lone::{Written, check_item, in_force, items};
 pub(crate) use rules::prepare_upstream;
 
 /// Reads a rules file.

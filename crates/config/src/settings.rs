@@ -4,22 +4,28 @@
 //! the flags over the environment. A setting `limits.head_size` is the variable `WEIR_LIMITS_HEAD_SIZE`.
 
 mod address;
+mod admin;
 mod choice;
+mod deployment;
 mod listener;
 mod overlay;
 mod quantity;
+mod store;
 
 use std::net::IpAddr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use address::{Endpoint, ListenAddr};
+pub use address::{AutoEndpoint, Endpoint, ListenAddr};
 pub(crate) use address::{UNIX, unix_path};
+pub use admin::{Admin, AdminKey, AdminRole, AdminTls, Viewer};
 pub use choice::{AccessLogFormat, AccessLogPath, ErrorLogPath, LogLevel, RouterMode, Workers};
+pub use deployment::{ConfigProvider, DataEncryption, Deployment, Etcd, EtcdTls, EtcdUrl, Role, Secret};
 pub use listener::{Listener, SocketMode};
 pub use overlay::{Leaf, SettingsSource, leaves};
 pub use quantity::{GIB, KIB, MIB, Seconds, Size};
+pub use store::Store;
 
 use crate::resource::AddrRange;
 
@@ -67,6 +73,14 @@ pub struct Settings {
     pub upstream: Upstreams,
     /// Watching the rules file.
     pub config: ConfigWatch,
+    /// What this gateway is among others, and where its resources come from.
+    pub deployment: Deployment,
+    /// The Admin API.
+    pub admin: Admin,
+    /// The key of the Admin API that only reads.
+    pub viewer: Viewer,
+    /// The store that resources live in when there is no rules file.
+    pub store: Store,
 }
 
 /// Addresses to listen on.
@@ -86,6 +100,12 @@ pub struct Listen {
     pub metrics: Endpoint,
     /// `/status` and `/status/ready`: `ADDRESS:PORT` or `off`.
     pub status: Endpoint,
+    /// The Admin API: `ADDRESS:PORT`, `off` or `auto`: 127.0.0.1:9180 when resources live in a store, off with a rules
+    /// file.
+    pub admin: AutoEndpoint,
+    /// The control API: `ADDRESS:PORT`, `off` or `auto`: 127.0.0.1:9090 when resources live in a store, off with a
+    /// rules file.
+    pub control: AutoEndpoint,
 }
 
 /// TLS towards clients and upstreams.
@@ -153,6 +173,8 @@ pub struct Limits {
     /// Bytes of the body of a copy for a mirror, which is held whole until it is sent. A request with more is not
     /// copied, which is counted.
     pub mirror_body: Size<0, { GIB }>,
+    /// Bytes of the body of a request to the Admin API. More is answered 400.
+    pub admin_body: Size<{ KIB }, { GIB }>,
     /// Client connections of the whole gateway at one time. More wait in the listen queue of the system.
     #[schemars(range(min = 1, max = 16_000_000))]
     pub connections: u32,
@@ -322,6 +344,8 @@ impl Default for Listen {
             https: vec![ListenAddr::Tcp(addr([0, 0, 0, 0], 9443)).into()],
             metrics: Endpoint::On(addr([127, 0, 0, 1], 9091)),
             status: Endpoint::On(addr([127, 0, 0, 1], 7085)),
+            admin: AutoEndpoint::Auto,
+            control: AutoEndpoint::Auto,
         }
     }
 }
@@ -345,6 +369,7 @@ impl Default for Limits {
             buffered_body: Size::constant(MIB),
             mirror_copies: 128,
             mirror_body: Size::constant(256 * KIB),
+            admin_body: Size::constant(1536 * KIB),
             connections: 65_536,
             requests_per_connection: 100_000,
             upstream_idle_connections: 4_096,

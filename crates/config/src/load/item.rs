@@ -233,13 +233,13 @@ impl Loader<'_> {
     }
 }
 
-fn item_path(section: &str, index: usize) -> String {
+pub(super) fn item_path(section: &str, index: usize) -> String {
     let mut path = section.to_owned();
     push_index(&mut path, index);
     path
 }
 
-fn readable_id(node: &Node) -> Option<String> {
+pub(super) fn readable_id(node: &Node) -> Option<String> {
     match &node.kind {
         Kind::Str(text) => Some(text.clone()),
         Kind::Int(number) => Some(number.to_string()),
@@ -248,7 +248,7 @@ fn readable_id(node: &Node) -> Option<String> {
 }
 
 impl PluginMetadata {
-    const SECTION: &'static str = "plugin_metadata";
+    pub(super) const SECTION: &'static str = "plugin_metadata";
 }
 
 macro_rules! with_id {
