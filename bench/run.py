@@ -45,6 +45,7 @@ def arguments():
     parser.add_argument("--origin-cores", metavar="LIST", help="cores of the origin")
     parser.add_argument("--list", action="store_true", help="tell scenarios, cases and targets, and measure nothing")
     parser.add_argument("--render", type=pathlib.Path, metavar="JSON", help="make page and tables from results, and measure nothing")
+    parser.add_argument("--update-docs", action="store_true", help="with --render: also put the tables into README.md and docs/performance.md")
     parser.add_argument("--reference", action="store_true", help="print the reference of data files and results for docs/benchmarks.md")
     options = parser.parse_args()
     options.programs = dict(pair.split("=", 1) if "=" in pair else parser.error(f"--program {pair}: expected NAME=PATH") for pair in options.program)
@@ -95,7 +96,10 @@ def main():
         print(reference())
         return 0
     if options.render:
-        write(options.out, shape.checked(json.loads(options.render.read_text()), results.FIGURES, options.render.name))
+        figures = shape.checked(json.loads(options.render.read_text()), results.FIGURES, options.render.name)
+        write(options.out, figures)
+        if options.update_docs:
+            markdown.update(TOP, figures)
         return 0
     chosen, known = scenarios.read_all(options.only), targets.read_all()
     cores = preflight.split(*preflight.cores())

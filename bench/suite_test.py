@@ -262,6 +262,9 @@ class Pages(unittest.TestCase):
             if line.startswith("|"):
                 self.assertTrue(line.endswith("|"), line)
         self.assertIn("| HTTPS on both sides, 10 connections |", text)
+        for name, mark in markdown.PLACES:
+            document = (HERE.parent / name).read_text()
+            self.assertEqual([document.count(f"<!-- {slash}{mark} -->") for slash in ("", "/")], [1, 1], name)
 
     def test_void_results_are_named_and_in_no_plot(self):
         spoilt = json.loads(json.dumps(STORED))

@@ -1,4 +1,6 @@
 """Tables in Markdown: a short one for the README, and one for each scenario for docs/performance.md."""
+import textwrap
+
 from .page import ORDER, SUBJECT, published_words
 from .plots import number
 from .results import mean
@@ -21,15 +23,37 @@ SHORT = (
 )
 
 
+# Files and the marks between which a part of the tables stands there.
+PLACES = (("README.md", "bench"), ("docs/performance.md", "bench-tables"))
+
+
 def render(figures):
+    """Both parts between their marks."""
+    return "\n".join(f"<!-- {mark} -->\n{text}<!-- /{mark} -->\n" for mark, text in parts(figures).items())
+
+
+def parts(figures):
     machine = figures["machine"]
     said = (f"Measured on {figures['started'][:10]} with `make bench PROFILE={figures['profile']}` ({machine['model']}, {machine['cores']} cores, kernel "
             f"{machine['kernel'].split('-')[0]}; {versions(figures)}).")
     if figures["interrupted"]:
         said += " The run was stopped before its end."
-    parts = ["<!-- bench -->", said, "", short(figures), "<!-- /bench -->", "", "<!-- bench-tables -->", said, ""]
-    parts += [whole(scenario) for scenario in figures["scenarios"]]
-    return "\n".join([*parts, "<!-- /bench-tables -->", ""])
+    readme = ("### Beside others, in the cases of published benchmarks\n\n" + short(figures) + f"\n\n{said} Each is configured its own best way; all cases, with published figures beside "
+              "them, stand in [docs/performance.md](docs/performance.md#published-benchmarks-repeated), how to repeat them on your machine in [docs/benchmarks.md](docs/benchmarks.md).\n")
+    tables = (f"## Published benchmarks, repeated\n\n{textwrap.fill(said, 118)} [benchmarks.md](benchmarks.md) tells how; CPU per request is divided by nginx's of\n"
+              "the same round.\n\n" + "\n".join(whole(scenario) for scenario in figures["scenarios"]))
+    return {"bench": readme, "bench-tables": tables}
+
+
+def update(top, figures):
+    """Puts the parts into the documents. Every mark has to be there."""
+    for name, mark in PLACES:
+        file = top / name
+        before, first, rest = file.read_text().partition(f"<!-- {mark} -->\n")
+        _, last, after = rest.partition(f"<!-- /{mark} -->")
+        if not (first and last):
+            raise ValueError(f"{name}: no <!-- {mark} --> … <!-- /{mark} -->")
+        file.write_text(before + first + parts(figures)[mark] + last + after)
 
 
 def versions(figures):

@@ -12,7 +12,7 @@ from programs import Failure
 
 from . import plan, results, scenarios, targets, tools
 
-WARM_UP = {"quick": 0.5, "full": 3, "published": 10, "smoke": 0.3}
+WARM_UP = {"quick": 1, "full": 3, "published": 10, "smoke": 1}  # seconds
 SATURATED = 0.92  # of its cores' time: busier, and something is the bottleneck
 
 
@@ -29,6 +29,8 @@ class Suite:
         for scenario, cases in self.plan.scenarios:
             out = results.scenario(scenario)
             self.done.append(out)
+            if self.workers == 1 and len(scenario["workers"]) > 1:
+                out["notes_here"].append("One worker and all workers are the same here: the gateway has one core.")
             for case, workers in cases:
                 self.case(scenario, case, workers, out)
             self.verify_direct(out)
@@ -120,10 +122,10 @@ class Suite:
         step = {"closed": self.closed, "rate": self.closed, "rush": self.closed, "highest": self.highest, "idle": self.idle, "reload": self.reload}[kind]
         if kind not in ("idle", "reload"):
             into["direct_rps"] = self.direct_run(case, origin)
+            warm = case["load"] | {"connections": min(case["load"]["connections"], 1000)}
             for name, one in running.items():
-                if kind in ("closed", "highest"):
-                    with contextlib.suppress(Failure):
-                        self.once(one, case, max(1, round(WARM_UP[self.options.profile])))
+                with contextlib.suppress(Failure):
+                    self.once(one, case, WARM_UP[self.options.profile], warm)
         for turn in range(1, count + 1):
             for name, one in running.items():
                 entry = into["results"][name]

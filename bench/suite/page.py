@@ -116,7 +116,7 @@ def scenario(one):
     notes = "".join(f"<li>{escape(note)}</li>" for note in one["notes"])
     warnings = "".join(f"<li>{escape(note)}</li>" for note in one["warnings"])
     facts = "" if one["machine"] == "none" else (f"<dt>Publication<dd>{escape(one['source'])}<dt>Its machine<dd>{escape(one['machine'])}<dt>Its method<dd>{escape(one['method'])}")
-    out = [f'<h2 id="{one["id"]}">{escape(one["title"])}</h2><dl>{facts}<dt>Here<dd>{escape(one["here"])}</dl>']
+    out = [f'<h2 id="{one["id"]}">{escape(one["title"])}</h2><dl>{facts}<dt>Here<dd>{escape(" ".join([one["here"], *one["notes_here"]]))}</dl>']
     if notes:
         out.append(f"<details><summary>What does not fit together in the publication</summary><ul>{notes}</ul></details>")
     if warnings:

@@ -29,7 +29,7 @@ class Plan:
         for scenario in scenarios:
             chosen = []
             for case in scenario["cases"]:
-                if profile in case["not-in"]:
+                if profile in case["not_in"]:
                     continue
                 counts = [case["workers"]] if case["workers"] else scenario["workers"]
                 for count in dict.fromkeys(workers if one == "all" else min(one, workers) for one in counts):

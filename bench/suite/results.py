@@ -65,6 +65,7 @@ def figures_shape():
     scenario = Record(
         id=(str, NEEDED, "name"), title=(str, NEEDED, "title"), source=(str, NEEDED, "publication"), machine=(str, NEEDED, "its machine"),
         method=(str, NEEDED, "its method"), here=(str, NEEDED, "what this suite does"), notes=([str], NEEDED, "what does not fit in the publication"),
+        notes_here=([str], [], "what is so here"),
         direct=([Record(load=(str, NEEDED, "which load"), before_rps=(number, NEEDED, "requests a second before the scenario"),
                         after_rps=(number, NEEDED, "and after it"))], NEEDED, "tool and origin without a gateway"),
         warnings=([str], NEEDED, "what weakens the scenario"), cases=([case], NEEDED, "its cases"))
@@ -84,7 +85,7 @@ FIGURES = figures_shape()
 
 
 def scenario(data):
-    return {key: data[key] for key in ("id", "title", "source", "machine", "method", "here", "notes")} | {"direct": [], "warnings": [], "cases": []}
+    return {key: data[key] for key in ("id", "title", "source", "machine", "method", "here", "notes")} | {"notes_here": [], "direct": [], "warnings": [], "cases": []}
 
 
 def case(within, data, workers, load):

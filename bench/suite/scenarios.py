@@ -53,7 +53,7 @@ CASE = Record(
     direct=(bool, False, "also measured without a gateway, as a target called direct"),
     runs=(Map(int), {}, "runs for a profile, before those of the scenario"),
     seconds=(Map(int), {}, "seconds of a run for a profile, before those of the scenario"),
-    not__in=([Choice(*PROFILES)], [], "profiles that leave this case out"),
+    not_in=([Choice(*PROFILES)], [], "profiles that leave this case out"),
     published=([PUBLISHED], [], "the published figures"),
     relative_to=(str, "", "the case of this scenario whose throughput is 100 %"),
 )

@@ -29,10 +29,10 @@ class Map:
 
 
 class Record:
-    """Named fields: name -> (kind, default or NEEDED, what it means). `default` is what `filled` puts in."""
+    """Named fields: name -> (kind, default or NEEDED, what it means)."""
 
     def __init__(self, **fields):
-        self.fields = {name.replace("__", "-"): field for name, field in fields.items()}
+        self.fields = fields
 
 
 NEEDED = object()
@@ -99,16 +99,21 @@ def filled(value, kind):
     return value
 
 
-def reference(kind, title):
-    """Markdown tables of a record and of the records in it."""
+def reference(kind, title, told=None):
+    """Markdown tables of a record and of the records in it; one that stands in several places is told once."""
+    told = {} if told is None else told
+    told[id(kind)] = title
     inner, rows = [], []
     for name, (one, default, text) in kind.fields.items():
         below = one[0] if isinstance(one, list) else one.kind if isinstance(one, Map) else one
         said = name_of(one).replace("|", "\\|")
         if isinstance(below, Record):
-            inner.append((below, f"{title}.{name}"))
+            if id(below) in told:
+                text += f", as `{told[id(below)]}`"
+            else:
+                inner.append((below, f"{title}.{name}"))
         if default is not NEEDED and default not in (None, "", [], {}):
             text += f" (default: {str(default).lower() if isinstance(default, bool) else default})"
         rows.append(f"| `{name}` | {said}{'' if default is NEEDED else ', may be left out'} | {text} |")
     tables = f"`{title}`:\n\n| field | kind | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n"
-    return "\n".join([tables, *(reference(*one) for one in inner)])
+    return "\n".join([tables, *(reference(*one, told) for one in inner)])

@@ -40,7 +40,7 @@ TARGET = Record(
     reload=(str, "", "how it takes over a changed configuration: file (by itself) or the name of a signal, such as HUP"),
     notes=([str], [], "what a reader should know of its configuration"),
     files=(Map(str), {}, "name -> template of a file in its folder"),
-    each__route=(Map(str), {}, "as files, once for each route as r; names are templates too"),
+    each_route=(Map(str), {}, "as files, once for each route as r; names are templates too"),
 )
 
 
@@ -156,7 +156,7 @@ def start(run, target, program, case, workers, cores, origin):
     folder.mkdir()
     values = values_of(case, folder, program, port, programs.free_port(), workers, origin, run.certificate())
     files = [(path, text, values) for path, text in target["files"].items()]
-    for path, text in target["each-route"].items():
+    for path, text in target["each_route"].items():
         files += [(template.render(path, values | {"r": route}), text, values | {"r": route}) for route in values["routes"]]
     shown, place = [], ""
     try:
