@@ -215,9 +215,13 @@ class Program:
         return user, system, exact or user + system
 
     def resident(self):
-        """Bytes of resident memory of the whole tree."""
-        pages = sum(int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.tree())
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        """Bytes of resident memory of the whole tree. What several processes share, such as a configuration that was
+        read before a fork, counts once: each has its proportional share of it."""
+        pids = self.tree()
+        if len(pids) == 1:
+            return int(pathlib.Path(f"/proc/{pids[0]}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        shares = (re.search(r"^Pss:\s+(\d+)", pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE) for pid in pids)
+        return 1024 * sum(int(share[1]) for share in shares if share)
 
 
 def load(program, script, seconds):
