@@ -15,6 +15,7 @@ mod browsers;
 mod budget;
 mod cli;
 mod coding;
+mod config_yaml;
 mod control;
 mod descriptors;
 mod dns;
