@@ -15,6 +15,7 @@ pub mod catalog;
 pub mod diagnostic;
 pub mod env;
 pub mod load;
+pub mod model;
 pub mod node;
 pub mod reference;
 pub mod resource;
@@ -24,7 +25,8 @@ pub mod unsupported;
 
 pub use catalog::{PluginCatalog, Scope};
 pub use diagnostic::{Diagnostic, Severity};
-pub use load::{Dropped, InvalidItems, LoadOptions, Loaded, load};
+pub use load::{Changed, Dropped, InvalidItems, LoadOptions, Loaded, load};
+pub use model::{ItemChange, Items, Listed, Model, Place, Section};
 pub use node::{Key, Kind, Mark, Node};
 pub use resource::*;
 pub use settings::{RouterMode, Settings};

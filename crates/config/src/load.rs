@@ -1,5 +1,6 @@
 //! From the bytes of a rules file to a [`Document`], with everything that is wrong on the way.
 
+mod change;
 mod checks;
 mod document;
 mod foreign;
@@ -17,6 +18,7 @@ use crate::env::Variables;
 use crate::node::{Mark, Node};
 use crate::resource::Document;
 use crate::settings::RouterMode;
+pub use change::Changed;
 pub(crate) use rules::prepare_upstream;
 
 /// Reads a rules file.
