@@ -302,6 +302,7 @@ impl<'d> Routes<'d> {
             remote_addrs: route.client_ranges().map(|r| r.net()).collect(),
             vars: route.vars.as_ref().map(|v| v.expr().clone()),
             priority: route.priority,
+            order: self.patterns.len() as u64,
         });
         let service_websocket = service.and_then(|s| s.enable_websocket);
         self.compiled.push(Route {

@@ -15,10 +15,14 @@ const MOST: usize = u16::MAX as usize;
 const MOST_SEGMENTS: usize = 128;
 
 impl Index {
-    pub(crate) fn build(mode: Mode, routes: &[Route]) -> Result<Index, BuildError> {
+    pub(crate) fn build(mode: Mode, routes: &[Option<Route>]) -> Result<Index, BuildError> {
         let mut draft = Draft { mode, ..Draft::default() };
         draft.entries.reserve(routes.len());
         for (number, route) in routes.iter().enumerate() {
+            let Some(route) = route else {
+                draft.host_patterns.push(Vec::new());
+                continue;
+            };
             draft.add(number as u32, route).map_err(|Fault { field, message }| BuildError {
                 route: number,
                 path: field,
@@ -47,6 +51,7 @@ struct Entry<'r> {
     key: &'r [u8],
     priority: i64,
     pattern_length: usize,
+    order: u64,
     candidate: Candidate,
 }
 
@@ -89,6 +94,7 @@ impl<'r> Draft<'r> {
                 key,
                 priority: route.priority,
                 pattern_length: text.len(),
+                order: route.order,
                 candidate: Candidate { route: number, pattern, path, host, methods: route.methods, conditions },
             }));
         }
@@ -114,12 +120,13 @@ impl<'r> Draft<'r> {
     fn finish(mut self) -> Index {
         // The sort is stable: what is equal in all of this stays in the order of the list.
         self.entries.sort_by(|a, b| {
-            (a.site, a.exact, a.key, b.priority, b.pattern_length).cmp(&(
+            (a.site, a.exact, a.key, b.priority, b.pattern_length, a.order).cmp(&(
                 b.site,
                 b.exact,
                 b.key,
                 a.priority,
                 a.pattern_length,
+                b.order,
             ))
         });
         let mut exact = Table::with_capacity(self.entries.iter().filter(|entry| entry.exact).count());

@@ -1,7 +1,7 @@
 //! Finds the route of a request.
 //!
-//! Routes are compiled once with [`Router::build`]; [`Router::find`] then leads from a request to the position of its
-//! route in the list, and [`Router::explain`] tells how it got there. The rules are those of Apache APISIX.
+//! Routes are compiled with [`Router::build`]; [`Router::find`] then leads from a request to the number of its route, and
+//! [`Router::explain`] tells how it got there. [`Router::change`] makes a router with some routes changed. The rules are those of Apache APISIX.
 //!
 //! # Paths
 //! | written | takes | does not take |
@@ -33,8 +33,8 @@
 //!    the routes of one host before the next is looked at. With the other modes the host is a condition like the method.
 //! 2. The path without wildcards goes first. Then the paths with wildcards, by their text before the first wildcard: the
 //!    longest goes first. So a plain path of low priority beats a prefix of high priority.
-//! 3. Among those with the same text there, the greater `priority` goes first, then the longer path, then the one that
-//!    comes first in the list of routes (and of two paths or hosts of one route, the first in its own list).
+//! 3. Among those with the same text there, the greater `priority` goes first, then the longer path, then the one of
+//!    lower `order`, then the one of lower number (and of two paths or hosts of one route, the first in its own list).
 //! 4. A candidate whose other conditions fail gives way to the next one, down to shorter prefixes and other hosts. The
 //!    conditions are methods, hosts where they have not decided already, networks of the client's address and `vars`; all
 //!    have to hold. An IPv4 address that is mapped into IPv6 counts as IPv4.

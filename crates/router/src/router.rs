@@ -20,7 +20,8 @@ pub enum Mode {
     UriWithParameter,
 }
 
-/// What a route asks of a request. A route is known by its position in the list that was given to [`Router::build`].
+/// What a route asks of a request. A route is known by its number: its position in the list that was given to
+/// [`Router::build`], or the number under which [`Router::change`] has put it.
 #[derive(Clone, Debug, Default)]
 pub struct Route {
     /// Paths, of which at least one is needed.
@@ -35,6 +36,9 @@ pub struct Route {
     pub vars: Option<Expr>,
     /// Orders the routes of the same path: the greater goes first.
     pub priority: i64,
+    /// Which of two routes comes first where nothing else decides: the one of lower order, and at equal order the one
+    /// of lower number.
+    pub order: u64,
 }
 
 /// What of a request decides its route.
@@ -57,7 +61,7 @@ pub struct Query<'a> {
 /// The route of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
-    /// Position of the route.
+    /// Number of the route.
     pub route: u32,
     /// Which of its paths matched.
     pub path: u16,
@@ -91,7 +95,7 @@ impl Params {
 /// A candidate that was, or would have been, tried for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Position of the route.
+    /// Number of the route.
     pub route: u32,
     /// Which of its paths took the path of the request.
     pub path: u16,
@@ -120,7 +124,7 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("route {route}: {path}: {message}")]
 pub struct BuildError {
-    /// Position of the route.
+    /// Number of the route.
     pub route: usize,
     /// The field at fault, such as `hosts[1]`.
     pub path: String,
@@ -128,16 +132,35 @@ pub struct BuildError {
     pub message: String,
 }
 
-/// A compiled list of routes.
+/// Compiled routes.
 pub struct Router {
-    routes: Vec<Route>,
+    /// By number.
+    routes: Vec<Option<Route>>,
     index: Index,
 }
 
 impl Router {
-    /// Compiles routes; all of them or none.
-    pub fn build(mode: Mode, mut routes: Vec<Route>) -> Result<Router, BuildError> {
-        for network in routes.iter_mut().flat_map(|route| &mut route.remote_addrs) {
+    /// Compiles routes, which are numbered by their positions; all of them or none.
+    pub fn build(mode: Mode, routes: Vec<Route>) -> Result<Router, BuildError> {
+        Router::compile(mode, routes.into_iter().map(Some).collect())
+    }
+
+    /// A router with some routes put, replaced or taken away, by their numbers; of several changes of one number the last
+    /// one counts. All of them or none: with an error in one, there is no new router. This one stays as it is.
+    pub fn change(&self, changes: &[(u32, Option<Route>)]) -> Result<Router, BuildError> {
+        let mut routes = self.routes.clone();
+        for (number, route) in changes {
+            let number = *number as usize;
+            if number >= routes.len() {
+                routes.resize(number + 1, None);
+            }
+            routes[number].clone_from(route);
+        }
+        Router::compile(self.index.mode, routes)
+    }
+
+    fn compile(mode: Mode, mut routes: Vec<Option<Route>>) -> Result<Router, BuildError> {
+        for network in routes.iter_mut().flatten().flat_map(|route| &mut route.remote_addrs) {
             *network = canonical(*network);
         }
         let index = Index::build(mode, &routes)?;
@@ -233,16 +256,16 @@ impl Router {
 
     fn knows_remote(&self, route: u32, remote: IpAddr) -> bool {
         let remote = remote.to_canonical();
-        self.routes[route as usize].remote_addrs.iter().any(|network| network.contains(&remote))
+        self.route(route).is_some_and(|route| route.remote_addrs.iter().any(|network| network.contains(&remote)))
     }
 
     fn vars_hold(&self, candidate: &Candidate, query: &Query<'_>, params: &Params) -> bool {
-        let vars = self.routes[candidate.route as usize].vars.as_ref();
+        let vars = self.route(candidate.route).and_then(|route| route.vars.as_ref());
         vars.is_none_or(|vars| vars.eval(&self.with_params(candidate, query, params)))
     }
 
     fn failing_vars(&self, candidate: &Candidate, query: &Query<'_>, params: &Params) -> String {
-        let vars = self.routes[candidate.route as usize].vars.as_ref();
+        let vars = self.route(candidate.route).and_then(|route| route.vars.as_ref());
         vars.and_then(|vars| vars.failing(&self.with_params(candidate, query, params))).unwrap_or_default()
     }
 
@@ -251,10 +274,14 @@ impl Router {
         WithParams { source: query.source, segments, params, path: query.path }
     }
 
+    fn route(&self, number: u32) -> Option<&Route> {
+        self.routes.get(number as usize)?.as_ref()
+    }
+
     fn paths(&self) -> impl Iterator<Item = (u32, u16, &str)> {
-        self.routes.iter().zip(0u32..).flat_map(|(route, number)| {
-            route.paths.iter().zip(0u16..).map(move |(text, path)| (number, path, text.as_str()))
-        })
+        self.routes.iter().zip(0u32..).filter_map(|(route, number)| Some((route.as_ref()?, number))).flat_map(
+            |(route, number)| route.paths.iter().zip(0u16..).map(move |(text, path)| (number, path, text.as_str())),
+        )
     }
 }
 

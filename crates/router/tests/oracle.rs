@@ -60,7 +60,13 @@ fn expected(mode: Mode, routes: &[Route], wildcards: &[Vec<Regex>], request: &Re
             if conditions.iter().all(|holds| *holds) {
                 let text = &route.paths[path];
                 let literal = literal_prefix(mode, text);
-                let order = (regex.captures_len() > 1, Reverse(literal), Reverse(route.priority), Reverse(text.len()));
+                let order = (
+                    regex.captures_len() > 1,
+                    Reverse(literal),
+                    Reverse(route.priority),
+                    Reverse(text.len()),
+                    route.order,
+                );
                 fitting.extend(hosts.iter().map(|(rank, host)| (*rank, order, number, path, *host, named.clone())));
             }
         }
@@ -147,6 +153,7 @@ fn random_route(rng: &mut Rng) -> Route {
         remote_addrs: if rng.u8(..6) == 0 { vec![pick(rng, &networks).parse().unwrap()] } else { vec![] },
         vars: (rng.u8(..6) == 0).then(|| Expr::parse(&vars[rng.usize(..2)]).unwrap()),
         priority: rng.i64(-1..3),
+        order: rng.u64(..3),
     }
 }
 
