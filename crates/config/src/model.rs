@@ -88,6 +88,8 @@ pub struct Model {
     references: SetS<(Place, Place)>,
     /// The order of the next resource.
     next: u64,
+    /// Whether it is of a kind that cannot be changed.
+    whole: bool,
 }
 
 /// The resources of one section.
@@ -145,6 +147,12 @@ impl fmt::Display for Place {
 }
 
 impl Model {
+    /// Whether it can be changed piece by piece.
+    #[must_use]
+    pub fn is_changeable(&self) -> bool {
+        !self.whole
+    }
+
     /// What refers to a resource.
     pub fn referrers<'a>(&'a self, place: &'a Place) -> impl Iterator<Item = &'a Place> {
         let first = (place.clone(), Place { section: Section::Ssls, id: "".into() });
@@ -181,6 +189,7 @@ impl From<Document> for Model {
             global_rules: document.global_rules.into_iter().map(|item| (item.id.shared(), item)).collect(),
             ssls: document.ssls.into_iter().map(|item| (item.id.shared(), item)).collect(),
             plugin_metadata: document.plugin_metadata.into_iter().map(|m| (m.plugin.as_str().into(), m)).collect(),
+            whole: true,
             ..Self::default()
         }
     }

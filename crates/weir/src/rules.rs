@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use weir_config::node::MAX_TEXT_BYTES;
-use weir_config::{Diagnostic, InvalidItems, LoadOptions, RouterMode, Settings, Severity, load};
+use weir_config::{Diagnostic, InvalidItems, LoadOptions, Model, RouterMode, Settings, Severity, load};
 use weir_proxy::{Catalog, Compiler, Snapshot};
 
 use crate::changes::Digest;
@@ -95,7 +95,8 @@ impl Rules {
         );
         let mut findings = loaded.diagnostics;
         let Some(document) = loaded.document else { return Err(self.judged(findings)) };
-        let compiled = match self.compiler.compile(&document, self.invalid_items, revision) {
+        let digest = Digest::of(&document);
+        let compiled = match self.compiler.compile(&Model::from(document), self.invalid_items, revision) {
             Ok(compiled) => compiled,
             Err(errors) => {
                 findings.extend(errors.into_iter().map(|error| self.named(error)));
@@ -107,7 +108,7 @@ impl Rules {
         if self.strict && !findings.is_empty() {
             return Err(self.judged(findings));
         }
-        Ok(Ready { digest: Digest::of(&document), snapshot: compiled.snapshot, findings, left_out })
+        Ok(Ready { digest, snapshot: compiled.snapshot, findings, left_out })
     }
 
     /// In strict mode every finding is an error.

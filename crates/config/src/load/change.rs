@@ -9,7 +9,7 @@ use super::rules::field;
 use super::{LoadOptions, Loader};
 use crate::diagnostic::Diagnostic;
 use crate::model::{ItemChange, Items, Model, Place, Section};
-use crate::node::{Key, Kind, Node};
+use crate::node::{Key, Kind, Mark, Node};
 use crate::resource::{
     Consumer, ConsumerGroup, Credential, GlobalRule, PluginConfig, Route, Service, Ssl, SslType, Upstream,
 };
@@ -42,6 +42,10 @@ impl Model {
     ) -> Result<Changed, Vec<Diagnostic>> {
         let options = LoadOptions { invalid_items: super::InvalidItems::Refuse, ..*options };
         let mut loader = Loader::new(&options);
+        if !self.is_changeable() {
+            let message = "this configuration was read whole and can only be replaced whole";
+            return Err(vec![Diagnostic::error(Mark::NONE, "", message)]);
+        }
         let mut model = self.clone();
         let places = loader.change(&mut model, changes);
         let failed = loader.failed_since(0);
