@@ -68,6 +68,9 @@ fn the_origin_answers_by_path() {
         ("GET /delay/20 HTTP/1.1\r\n", 200, "\"target\": \"/delay/20\""),
         ("GET /stream/2/1 HTTP/1.1\r\n", 200, "8\r\nchunk 1\n\r\n8\r\nchunk 2\n\r\n0\r\n\r\n"),
         ("GET /sse/1/1 HTTP/1.1\r\n", 200, "text/event-stream"),
+        ("GET /json/valid HTTP/1.1\r\n", 200, "\"valid\":true"),
+        ("GET /json/hello?x HTTP/1.1\r\n", 200, "\r\n\r\n{\"hello\":\"world\"}"),
+        ("GET /text/hello HTTP/1.1\r\n", 200, "\r\n\r\nhello world\n"),
         ("GET /size/x HTTP/1.1\r\n", 200, "\"method\": \"GET\""),
     ] {
         let answer = exchange(origin.connect(), &format!("{request}Host: a\r\nConnection: close\r\n\r\n"));

@@ -3,20 +3,25 @@
 //! | path | answer |
 //! |---|---|
 //! | `/size/N` | N bytes, up to 1 GiB |
+//! | `/json/valid` | a small JSON document |
+//! | `/json/hello` | `{"hello":"world"}` |
+//! | `/text/hello` | `hello world` and a line end |
 //! | `/delay/MS` | the echo, after MS milliseconds |
 //! | `/status/N` | an empty answer with status N |
 //! | `/stream/N/MS` | N chunks, MS milliseconds apart |
 //! | `/sse/N/MS` (or `/sse`) | N server-sent events, MS milliseconds apart (10, 1000) |
 //! | anything else | the echo: method, target, headers and body length as JSON |
 //!
-//! Counts are cut at 10,000 and pauses at one minute, so that every answer ends.
+//! Counts are cut at 10,000 and pauses at one minute, so that every answer ends. With `--cert` and `--key` it speaks TLS.
 
 use std::convert::Infallible;
 use std::error::Error;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -29,13 +34,24 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use lexopt::ValueExt;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
 use tokio::time::{Sleep, sleep};
+use tokio_rustls::TlsAcceptor;
 
 const MAX_SIZE: u64 = 1 << 30;
 const MAX_CHUNKS: u64 = 10_000;
 const MAX_PAUSE_MS: u64 = 60_000;
+
+/// The documents with a path of their own: publications of benchmarks use them.
+const DOCUMENTS: [(&str, &str, &str); 3] = [
+    ("/json/valid", "application/json", "{\"valid\":true,\"items\":[1,2,3],\"text\":\"a small document\"}\n"),
+    ("/json/hello", "application/json", "{\"hello\":\"world\"}"),
+    ("/text/hello", "text/plain", "hello world\n"),
+];
 
 /// What `/size/N` is made of.
 static FILL: [u8; 16 * 1024] = [b'x'; 16 * 1024];
@@ -43,30 +59,45 @@ static FILL: [u8; 16 * 1024] = [b'x'; 16 * 1024];
 fn main() -> Result<(), Box<dyn Error>> {
     let mut listen = SocketAddr::from(([127, 0, 0, 1], 0));
     let mut keep_alive = true;
+    let (mut cert, mut key) = (None::<PathBuf>, None::<PathBuf>);
     let mut arguments = lexopt::Parser::from_env();
     while let Some(argument) = arguments.next()? {
         match argument {
             lexopt::Arg::Long("listen") => listen = arguments.value()?.parse()?,
             lexopt::Arg::Long("no-keep-alive") => keep_alive = false,
+            lexopt::Arg::Long("cert") => cert = Some(arguments.value()?.into()),
+            lexopt::Arg::Long("key") => key = Some(arguments.value()?.into()),
             lexopt::Arg::Long("help") => {
-                println!("usage: origin [--listen ADDRESS] [--no-keep-alive]");
+                println!("usage: origin [--listen ADDRESS] [--no-keep-alive] [--cert FILE --key FILE]");
                 return Ok(());
             }
             _ => return Err(argument.unexpected().into()),
         }
     }
+    let tls = match (cert, key) {
+        (Some(cert), Some(key)) => Some(acceptor(cert, key)?),
+        (None, None) => None,
+        _ => return Err("--cert and --key belong together".into()),
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    LocalSet::new().block_on(&runtime, serve(listen, keep_alive))?;
+    LocalSet::new().block_on(&runtime, serve(listen, keep_alive, tls))?;
     Ok(())
 }
 
-async fn serve(listen: SocketAddr, keep_alive: bool) -> io::Result<()> {
+fn acceptor(cert: PathBuf, key: PathBuf) -> Result<TlsAcceptor, Box<dyn Error>> {
+    let chain = CertificateDer::pem_file_iter(cert)?.collect::<Result<Vec<_>, _>>()?;
+    let key = PrivateKeyDer::from_pem_file(key)?;
+    let config = rustls::ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key)?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+async fn serve(listen: SocketAddr, keep_alive: bool, tls: Option<TlsAcceptor>) -> io::Result<()> {
     let listener = TcpListener::bind(listen).await?;
     println!("listening on {}", listener.local_addr()?);
     loop {
         match listener.accept().await {
             Ok((client, _)) => {
-                tokio::task::spawn_local(connection(client, keep_alive));
+                tokio::task::spawn_local(accepted(client, keep_alive, tls.clone()));
             }
             Err(error) => {
                 eprintln!("origin: accept: {error}");
@@ -76,7 +107,21 @@ async fn serve(listen: SocketAddr, keep_alive: bool) -> io::Result<()> {
     }
 }
 
-async fn connection(client: TcpStream, keep_alive: bool) {
+async fn accepted(client: TcpStream, keep_alive: bool, tls: Option<TlsAcceptor>) {
+    // Small answers in one segment each; without it those over TLS wait for an acknowledgement.
+    if let Err(error) = client.set_nodelay(true) {
+        eprintln!("origin: connection: {error}");
+    }
+    match tls {
+        None => connection(client, keep_alive).await,
+        Some(tls) => match tls.accept(client).await {
+            Ok(client) => connection(client, keep_alive).await,
+            Err(error) => eprintln!("origin: handshake: {error}"),
+        },
+    }
+}
+
+async fn connection(client: impl AsyncRead + AsyncWrite + Unpin, keep_alive: bool) {
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .keep_alive(keep_alive)
@@ -93,6 +138,10 @@ type Failure = Box<dyn Error + Send + Sync>;
 
 async fn answer(request: Request<Incoming>) -> Result<Response<Content>, Failure> {
     let path = request.uri().path().to_owned();
+    if let Some((_, kind, text)) = DOCUMENTS.iter().find(|(document, ..)| *document == path) {
+        let answer = Response::builder().header(CONTENT_TYPE, *kind);
+        return Ok(answer.body(Content::Whole(Bytes::from_static(text.as_bytes())))?);
+    }
     let mut segments = path.split('/').skip(1);
     let kind = segments.next();
     let mut number = || segments.next()?.parse::<u64>().ok();

@@ -1,7 +1,33 @@
 //! The Admin API: what clients send over HTTP, checked and turned into commits to a store.
 //!
+//! ```text
+//!  server ──► api ──────────────────────► read ───────────────────► Configuration::store
+//!  (sockets,  (who may, body, dispatch)   write ─► references ────► Configuration::change
+//!   bounds)                                 └──► words, when it is refused
+//! ```
+//!
 //! This crate knows no data plane. The binary hands it a [`Configuration`], which checks changes against all that is
 //! live, keeps them and makes them live.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the bans guard the path of a request; nothing here is on it"
+)]
+
+mod answer;
+mod api;
+mod cjson;
+mod keys;
+mod kinds;
+mod patch;
+mod read;
+mod references;
+mod request;
+mod server;
+mod tls;
+mod words;
+mod write;
 
 use std::fmt;
 use std::future::Future;
@@ -10,6 +36,10 @@ use std::pin::Pin;
 use weir_config::Diagnostic;
 use weir_store::{Commit, Store, StoreError};
 
+pub use api::{Api, Options};
+pub use keys::{KeyDigest, Keys, Role, key_digest};
+pub use server::serve;
+pub use tls::server_config;
 /// What serves, seen from the Admin API.
 pub trait Configuration: Send + Sync + fmt::Debug {
     /// Where resources are read from.

@@ -6,6 +6,7 @@ mod document;
 mod foreign;
 mod item;
 mod link;
+mod lone;
 mod plugins;
 mod rules;
 mod text;
@@ -19,6 +20,7 @@ use crate::node::{Mark, Node};
 use crate::resource::Document;
 use crate::settings::RouterMode;
 pub use change::Changed;
+pub use lone::{check_item, in_force, items};
 pub(crate) use rules::prepare_upstream;
 
 /// Reads a rules file.

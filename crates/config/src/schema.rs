@@ -6,6 +6,7 @@
 //! The keywords are those that `schemars` derives, and `x-expected`: the words for what a value should be, where a
 //! pattern would say too little.
 
+mod defaults;
 mod rule;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use schemars::{JsonSchema, Schema};
 use serde::de::{DeserializeOwned, Unexpected};
 use serde_json::Value;
 
+pub use defaults::fill_defaults;
 use rule::{Others, Rule};
 
 use crate::Diagnostic;

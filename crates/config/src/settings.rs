@@ -5,6 +5,7 @@
 
 mod address;
 mod choice;
+mod deployment;
 mod listener;
 mod overlay;
 mod quantity;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 pub use address::{Endpoint, ListenAddr};
 pub(crate) use address::{UNIX, unix_path};
 pub use choice::{AccessLogFormat, AccessLogPath, ErrorLogPath, LogLevel, RouterMode, Workers};
+pub use deployment::{ConfigProvider, DataEncryption, Deployment, Etcd, EtcdTls, EtcdUrl, Role, Secret};
 pub use listener::{Listener, SocketMode};
 pub use overlay::{Leaf, SettingsSource, leaves};
 pub use quantity::{GIB, KIB, MIB, Seconds, Size};
@@ -67,6 +69,8 @@ pub struct Settings {
     pub upstream: Upstreams,
     /// Watching the rules file.
     pub config: ConfigWatch,
+    /// What this gateway is among others, and where its resources come from.
+    pub deployment: Deployment,
 }
 
 /// Addresses to listen on.

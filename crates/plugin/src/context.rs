@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use weir_expr::{Source, Value, Variable};
 use weir_telemetry::metrics::Recorder;
@@ -16,6 +16,11 @@ use crate::mark::{Hold, Mark, Note};
 use crate::request::Request;
 use crate::response::{BodySource, Origin, Response};
 use crate::{Failure, Flow, Reply};
+
+/// What an upstream is told of a consumer.
+static CONSUMER_FIELDS: LazyLock<[FieldName; 3]> = LazyLock::new(|| {
+    ["X-Consumer-Username", "X-Credential-Identifier", "X-Consumer-Custom-ID"].map(FieldName::constant)
+});
 
 /// A request before it goes upstream.
 #[derive(Debug)]
@@ -140,17 +145,19 @@ impl RequestCx<'_> {
         let Some(tables) = tables else { return };
         let base = request.buffer.bytes();
         let fields = &mut request.head.fields;
-        for name in [&b"X-Consumer-Username"[..], b"X-Credential-Identifier", b"X-Consumer-Custom-ID"] {
-            fields.remove_str(base, name);
+        for name in &*CONSUMER_FIELDS {
+            fields.remove(base, name);
         }
+        let [username, credential, custom_id] = &*CONSUMER_FIELDS;
+        let mut add = |name, value: &str| fields.add_named(name, |out| out.extend_from_slice(value.as_bytes()));
         if let Some(consumer) = tables.consumers.get(who.consumer) {
-            fields.add(b"X-Consumer-Username", consumer.name.text.as_bytes());
+            add(username, &consumer.name.text);
             if let Some(id) = &consumer.custom_id {
-                fields.add(b"X-Consumer-Custom-ID", id.as_bytes());
+                add(custom_id, id);
             }
         }
         if let Some(id) = tables.consumers.credential(who) {
-            fields.add(b"X-Credential-Identifier", id.as_bytes());
+            add(credential, id);
         }
     }
 

@@ -15,16 +15,17 @@ use weir_wire::head::Framing;
 const STAGE: usize = 64 << 10;
 
 /// How a body is framed on its way out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Encode {
     /// As it is: the length is announced, or the connection's end is the body's.
+    #[default]
     Plain,
     /// In chunks.
     Chunked,
 }
 
 /// A body in motion.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Pump {
     incoming: Incoming,
     encode: Encode,
@@ -42,11 +43,12 @@ pub(crate) struct Pump {
     pub(crate) dropped: bool,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 enum Incoming {
     Length(u64),
     Chunked(Decoder),
     UntilClose,
+    #[default]
     Done,
 }
 

@@ -20,6 +20,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 #[derive(Debug)]
 pub(crate) struct Socket {
     fd: AsyncFd<OwnedFd>,
+    /// Whether the last write did not go through: until the reactor says otherwise there is no use in another one.
+    clogged: bool,
 }
 
 /// A listening socket.
@@ -45,7 +47,7 @@ impl Socket {
 
     fn register(fd: OwnedFd) -> io::Result<Self> {
         // SAFETY: an `OwnedFd` names the same open descriptor until it is dropped.
-        Ok(Self { fd: unsafe { AsyncFd::register(fd)? } })
+        Ok(Self { fd: unsafe { AsyncFd::register(fd)? }, clogged: false })
     }
 
     /// Begins to connect to an address; [`Socket::poll_connected`] tells when it is.
@@ -185,7 +187,19 @@ impl AsyncRead for Socket {
 }
 
 impl AsyncWrite for Socket {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        // A socket nearly always has room, so the reactor is asked only about one that had none.
+        while !self.clogged {
+            match rustix::net::send(&self.fd, bytes, SendFlags::NOSIGNAL) {
+                Ok(n) => {
+                    self.clogged = n < bytes.len();
+                    return Poll::Ready(Ok(n));
+                }
+                Err(rustix::io::Errno::WOULDBLOCK) => self.clogged = true,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
         loop {
             let mut guard = ready!(self.fd.poll_write_ready(cx))?;
             match rustix::net::send(&self.fd, bytes, SendFlags::NOSIGNAL) {
@@ -193,6 +207,8 @@ impl AsyncWrite for Socket {
                     if n > 0 && n < bytes.len() {
                         guard.clear_ready();
                     }
+                    drop(guard);
+                    self.clogged = n < bytes.len();
                     return Poll::Ready(Ok(n));
                 }
                 Err(rustix::io::Errno::WOULDBLOCK) => guard.clear_ready(),

@@ -25,6 +25,14 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// All resources of a kind, in the order of their creation; of every kind for `None`.
     fn list(&self, kind: Option<Kind>) -> Answer<'_, Listing>;
 
+    /// The revision of the last change.
+    fn revision(&self) -> Answer<'_, u64> {
+        Box::pin(async {
+            // Of a kind with few resources, if any: the listing comes with the revision of everything.
+            Ok(self.list(Some(Kind::Protos)).await?.revision)
+        })
+    }
+
     /// Makes changes as one: all of them or none. Gives their revision when they are kept, whatever happens next.
     fn commit(&self, commit: Commit) -> Answer<'_, u64>;
 

@@ -48,6 +48,9 @@ fn run_with(
         return Err(Failure::Usage(message.to_owned()));
     }
     let (mut settings, doubts) = settings::load(&args.settings, args.listen.assignments())?;
+    if settings.deployment != Default::default() {
+        return Err(Failure::Usage("`deployment` cannot be set yet".to_owned()));
+    }
     let Inheritance { mut sockets, keeper } = inheritance;
     sockets.extend(systemd::activated()?);
     let inherited = Inherited::new(sockets, &mut settings.listen)?;

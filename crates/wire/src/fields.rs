@@ -1,6 +1,6 @@
 //! The fields of a head: spans into the read buffer, and an overlay for what was set or removed since.
 
-use crate::name::{FieldName, Known};
+use crate::name::{FieldName, Known, mark};
 use crate::{Span, is_field_byte};
 
 /// One field line.
@@ -11,6 +11,8 @@ pub(crate) struct Field {
     /// One past the line's end (CRLF included); the line begins at `name.start`.
     pub(crate) end: u32,
     pub(crate) id: Known,
+    /// What [`mark`] gives for the name.
+    pub(crate) mark: u8,
     pub(crate) state: State,
 }
 
@@ -41,23 +43,22 @@ pub struct Fields {
 
 const _: () = assert!((Known::XRealIp as usize) < 32, "known names have the lower half of the marks");
 
-/// A bit for a known name, or for the length of another one.
-fn mark(id: Known, len: usize) -> u64 {
-    1 << if id == Known::Other { 32 + (len & 31) } else { id as usize & 31 }
-}
-
 impl Fields {
     /// Takes in a field of the read buffer.
     pub(crate) fn push(&mut self, field: Field) {
-        self.seen |= mark(field.id, field.name.len());
+        self.seen |= 1 << field.mark;
         self.list.push(field);
+    }
+
+    fn has_seen(&self, mark: u8) -> bool {
+        self.seen & 1 << mark != 0
     }
 
     /// Whether a field with this known name is or was in the list.
     #[must_use]
     pub fn may_have(&self, id: Known) -> bool {
         debug_assert!(id != Known::Other);
-        self.seen & mark(id, 0) != 0
+        self.has_seen(mark(id, b""))
     }
 
     /// Whether a field with this known name was added.
@@ -93,7 +94,7 @@ impl Fields {
     /// The value of the first field with this name.
     #[must_use]
     pub fn get<'a>(&'a self, base: &'a [u8], name: &FieldName) -> Option<&'a [u8]> {
-        self.get_text(base, name.id(), name.text())
+        if self.has_seen(name.mark()) { self.find(base, name.id(), name.text()) } else { None }
     }
 
     /// The value of the first field with this known name.
@@ -110,9 +111,10 @@ impl Fields {
     }
 
     fn get_text<'a>(&'a self, base: &'a [u8], id: Known, text: &[u8]) -> Option<&'a [u8]> {
-        if self.seen & mark(id, text.len()) == 0 {
-            return None;
-        }
+        if self.has_seen(mark(id, text)) { self.find(base, id, text) } else { None }
+    }
+
+    fn find<'a>(&'a self, base: &'a [u8], id: Known, text: &[u8]) -> Option<&'a [u8]> {
         self.list.iter().find(|f| self.is(base, f, id, text)).map(|f| self.bytes(base, f, f.value))
     }
 
@@ -146,7 +148,7 @@ impl Fields {
 
     /// Removes every field with this name; tells whether there was one.
     pub fn remove(&mut self, base: &[u8], name: &FieldName) -> bool {
-        self.remove_text(base, name.id(), name.text())
+        self.has_seen(name.mark()) && self.remove_all(base, name.id(), name.text())
     }
 
     /// Removes every field with this known name; tells whether there was one.
@@ -161,10 +163,11 @@ impl Fields {
     }
 
     fn remove_text(&mut self, base: &[u8], id: Known, text: &[u8]) -> bool {
+        self.has_seen(mark(id, text)) && self.remove_all(base, id, text)
+    }
+
+    fn remove_all(&mut self, base: &[u8], id: Known, text: &[u8]) -> bool {
         let mut found = false;
-        if self.seen & mark(id, text.len()) == 0 {
-            return false;
-        }
         for i in 0..self.list.len() {
             let Some(field) = self.list.get(i).copied() else { break };
             if self.is(base, &field, id, text) {
@@ -204,19 +207,21 @@ impl Fields {
 
     /// Adds a field whose value `write` appends.
     pub fn add_with(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
-        self.add_line(Known::classify(name), name, write);
+        let (start, id) = (self.overlay.len(), Known::classify(name));
+        self.overlay.extend_from_slice(name);
+        self.overlay.extend_from_slice(b": ");
+        self.add_value(start, id, mark(id, name), write);
     }
 
     /// Adds a field whose name was compiled before.
     pub fn add_named(&mut self, name: &FieldName, write: impl FnOnce(&mut Vec<u8>)) {
-        self.add_line(name.id(), name.text(), write);
+        let start = self.overlay.len();
+        self.overlay.extend_from_slice(name.line());
+        self.add_value(start, name.id(), name.mark(), write);
     }
 
-    fn add_line(&mut self, id: Known, name: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
-        let start = self.overlay.len();
-        self.overlay.extend_from_slice(name);
-        let name_end = self.overlay.len();
-        self.overlay.extend_from_slice(b": ");
+    /// Completes a line, of which the name, a colon and a space are there from `start` on.
+    fn add_value(&mut self, start: usize, id: Known, mark: u8, write: impl FnOnce(&mut Vec<u8>)) {
         let from = self.overlay.len();
         write(&mut self.overlay);
         if crate::first_below(&self.overlay, from, 0x20) < self.overlay.len() {
@@ -235,10 +240,11 @@ impl Fields {
         let to = self.overlay.len();
         self.overlay.extend_from_slice(b"\r\n");
         self.push(Field {
-            name: Span::new(start, name_end),
+            name: Span::new(start, from - 2),
             value: Span::new(from, to),
             end: self.overlay.len() as u32,
             id,
+            mark,
             state: State::Added,
         });
     }
@@ -260,7 +266,9 @@ impl Fields {
         let offset = self.overlay.len() as u32;
         self.overlay.extend_from_slice(&other.overlay);
         for field in other.list.iter().filter(|f| f.state == State::Added) {
-            self.remove_text(base, field.id, field.name.of(&other.overlay));
+            if self.has_seen(field.mark) {
+                self.remove_all(base, field.id, field.name.of(&other.overlay));
+            }
             let moved = |span: Span| Span { start: span.start + offset, end: span.end + offset };
             self.push(Field { name: moved(field.name), value: moved(field.value), end: field.end + offset, ..*field });
         }

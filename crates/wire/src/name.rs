@@ -103,11 +103,24 @@ fn eq_token(token: &[u8], lower: &[u8]) -> bool {
     }
 }
 
-/// A field name compiled once from configuration: its text and its id.
+/// A field name compiled once from configuration: its text, its id, and how a line with it begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldName {
     id: Known,
-    text: Box<[u8]>,
+    mark: u8,
+    /// The text, a colon and a space.
+    line: Box<[u8]>,
+}
+
+/// Names by which one is told from most others: 0 to 31 for a known one, 32 to 63 by the length and some letters of
+/// another, whatever their case.
+pub(crate) fn mark(id: Known, name: &[u8]) -> u8 {
+    if id != Known::Other {
+        return id as u8 & 31;
+    }
+    let letter = |at: usize| usize::from(name.get(at).copied().unwrap_or_default() | 0x20);
+    let len = name.len();
+    32 + ((len + 3 * letter(len / 2) + 5 * letter(len.wrapping_sub(3))) & 31) as u8
 }
 
 impl FieldName {
@@ -117,13 +130,33 @@ impl FieldName {
         if text.is_empty() || !text.bytes().all(crate::is_tchar) {
             return None;
         }
-        Some(Self { id: Known::classify(text.as_bytes()), text: text.as_bytes().into() })
+        let id = Known::classify(text.as_bytes());
+        Some(Self { id, mark: mark(id, text.as_bytes()), line: [text.as_bytes(), b": "].concat().into() })
+    }
+
+    /// Compiles a name that stands in the program.
+    ///
+    /// # Panics
+    /// It is not a token.
+    #[must_use]
+    pub fn constant(text: &'static str) -> Self {
+        Self::new(text).unwrap_or_else(|| panic!("{text:?} is not a token"))
     }
 
     /// As it was written.
     #[must_use]
     pub fn text(&self) -> &[u8] {
-        &self.text
+        self.line.get(..self.line.len() - 2).unwrap_or_default()
+    }
+
+    /// As a line begins with it.
+    pub(crate) fn line(&self) -> &[u8] {
+        &self.line
+    }
+
+    /// What [`mark`] gives for it.
+    pub(crate) fn mark(&self) -> u8 {
+        self.mark
     }
 
     /// Its id.

@@ -126,7 +126,7 @@ impl Loader<'_> {
 }
 
 /// An entry of a mapping from ids as an item with that id.
-fn with_id((key, mut node): (Key, Node)) -> Node {
+pub(super) fn with_id((key, mut node): (Key, Node)) -> Node {
     if node.is_null() {
         node.kind = Kind::Map(Vec::new());
     }

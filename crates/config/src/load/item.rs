@@ -264,7 +264,7 @@ fn item_path(section: &str, index: usize) -> String {
     path
 }
 
-fn readable_id(node: &Node) -> Option<String> {
+pub(super) fn readable_id(node: &Node) -> Option<String> {
     match &node.kind {
         Kind::Str(text) => Some(text.clone()),
         Kind::Int(number) => Some(number.to_string()),
@@ -273,7 +273,7 @@ fn readable_id(node: &Node) -> Option<String> {
 }
 
 impl PluginMetadata {
-    const SECTION: &'static str = Section::PluginMetadata.name();
+    pub(super) const SECTION: &'static str = Section::PluginMetadata.name();
 }
 
 /// The reference in a field that may be absent.

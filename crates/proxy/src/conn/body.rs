@@ -102,6 +102,7 @@ pub(super) fn refused_body(reject: Reject) -> Failure {
 }
 
 /// The least speed of a request body, as an average.
+#[derive(Default)]
 pub(super) struct Pace {
     /// Bytes a second; 0: any.
     rate: u64,

@@ -37,12 +37,13 @@ const MAX_INTERIM: u32 = 64;
 /// How soon after connecting a reset means that the node takes no connections.
 const AT_ONCE_US: u64 = 100_000;
 
-/// A node that has sent the head of its response. It is lent and not handed on: each hand it went through would hold a
-/// place for it in the memory of every connection.
+/// A node that sends its response. It is lent and not handed on: each hand it went through would hold a place for it in
+/// the memory of every connection, and cost a copy.
+#[derive(Default)]
 pub(super) struct Answering {
-    /// `None` once it has gone elsewhere.
-    node: Option<Node>,
-    /// The rest of the request body, still on its way.
+    /// `None` until it has sent the head, and once it has gone elsewhere.
+    node: Option<Box<Node>>,
+    /// The request body, of which a rest may still be on its way.
     upload: Upload,
 }
 
@@ -102,12 +103,13 @@ impl<S: ClientStream> Connection<S> {
         let mut failure = Failure { side: Side::Gateway, ..Failure::upstream(503, "upstream has no node") };
         x.times.upstream_start = x.times.now;
         x.timed |= upstream.balancer.is_timed();
+        let mut answering = Answering::default();
         while let Some(turn) = upstream.pick(x, self.timer.now()) {
             let Some(config) = upstream.nodes.get(usize::from(turn)) else { break };
             x.upstream.tried.push(turn);
             let _active = upstream.begin(config);
-            match self.try_node(x, local, route, config, upstream, timeouts).await {
-                Ok(mut answering) => {
+            match self.try_node(x, local, route, config, upstream, &mut answering).await {
+                Ok(()) => {
                     return self.relay_response(x, local, config, upstream, timeouts, &mut answering).await;
                 }
                 Err(ended) => {
@@ -142,8 +144,8 @@ impl<S: ClientStream> Connection<S> {
         route: &Route,
         config: &NodeConfig,
         upstream: &Upstream,
-        timeouts: Timeouts,
-    ) -> Result<Answering, Ended> {
+        answering: &mut Answering,
+    ) -> Result<(), Ended> {
         let begin = x.times.now;
         x.upstream.tries.push(Try { addr: None, status: 0, begin, connected: 0, head: 0, end: 0 });
         phases::before_upstream(x, &local.snapshot).map_err(Ended::final_)?;
@@ -152,7 +154,9 @@ impl<S: ClientStream> Connection<S> {
             let copy = RequestCopy::begin(x, mirror, local, &self.worker);
             self.copy = copy.and_then(|copy| copy.take(&x.request.buffer));
         }
-        self.reach(x, upstream, config, timeouts, Outgoing::Request { websocket: route.websocket }).await
+        let timeouts = route.timeouts.unwrap_or(upstream.timeouts);
+        let outgoing = Outgoing::Request { websocket: route.websocket };
+        self.reach(x, upstream, config, timeouts, outgoing, answering).await
     }
 
     /// Over a kept connection, and if that turns out to be closed, over a new one.
@@ -163,18 +167,20 @@ impl<S: ClientStream> Connection<S> {
         config: &NodeConfig,
         timeouts: Timeouts,
         outgoing: Outgoing,
-    ) -> Result<Answering, Ended> {
+        answering: &mut Answering,
+    ) -> Result<(), Ended> {
         let now = self.timer.now();
         let choice = config.choose(now);
-        let (pools, host) = (&self.worker.pools, head::host_for(x, upstream, config));
         // One with a PROXY header is its client's alone.
         let pooled = choice.filter(|_| upstream.proxy_protocol.is_none());
-        let mut kept = pooled.and_then(|c| pools.take(&config.endpoint, c.addr, host, now, &self.worker.recorder));
+        let host = || head::host_for(x, upstream, config);
+        let (pools, recorder) = (&self.worker.pools, &self.worker.recorder);
+        let mut kept = pooled.and_then(|c| pools.take(&config.endpoint, c.addr, host, now, recorder));
         loop {
             let reused = kept.is_some();
             let node = match kept.take() {
                 Some(node) => node,
-                None => self.connect(x, upstream, config, choice, timeouts.connect).await?,
+                None => Box::new(self.connect(x, upstream, config, choice, timeouts.connect).await?),
             };
             let addr = node.addr;
             if let Some(attempt) = x.upstream.tries.last_mut() {
@@ -192,7 +198,7 @@ impl<S: ClientStream> Connection<S> {
                 Outgoing::Request { websocket } => head::encode(x, &self.worker.options, upstream, config, websocket),
                 Outgoing::Copy => head::put_received(x),
             }
-            match self.send(x, node, timeouts).await {
+            match self.send(x, node, timeouts, answering).await {
                 Err(ended) if reused && ended.stale => {}
                 Err(ended) => {
                     config.observe_failure(addr, &ended.failure);
@@ -204,10 +210,17 @@ impl<S: ClientStream> Connection<S> {
     }
 
     /// Sends the head in [`Exchange::out`] and the body, until the head of the response is there.
-    async fn send(&mut self, x: &mut Exchange, mut node: Node, timeouts: Timeouts) -> Result<Answering, Ended> {
+    async fn send(
+        &mut self,
+        x: &mut Exchange,
+        mut node: Box<Node>,
+        timeouts: Timeouts,
+        answering: &mut Answering,
+    ) -> Result<(), Ended> {
         node.requests += 1;
         let to = x.request.upstream.method.unwrap_or(x.request.method());
-        let mut upload = Upload::new(x, timeouts.send, &self.worker);
+        let upload = &mut answering.upload;
+        upload.begin(x, timeouts.send, &self.worker);
         upload.copy = self.copy.take();
         let first = upload.pump.append(&x.request.buffer, &mut x.out).and_then(|()| upload.check_size());
         x.received = x.received.max(upload.pump.position() as u64);
@@ -270,7 +283,8 @@ impl<S: ClientStream> Connection<S> {
             match self.take_head(x, to, &mut interim).await {
                 Ok(true) => {
                     upload.give_back(x);
-                    return Ok(Answering { node: Some(node), upload });
+                    answering.node = Some(node);
+                    return Ok(());
                 }
                 Ok(false) => {}
                 Err(ended) => break ended,
@@ -344,6 +358,7 @@ enum Got {
 }
 
 /// A request body on its way to the node.
+#[derive(Default)]
 struct Upload {
     pump: Pump,
     /// Bytes to be written before what is in the buffer: the head, and re-framed body.
@@ -364,33 +379,31 @@ struct Upload {
 }
 
 /// Whom an upload waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Waits {
+    #[default]
     Nobody,
     Client,
     Node,
 }
 
 impl Upload {
-    fn new(x: &mut Exchange, send_ms: u64, worker: &Worker) -> Self {
+    /// Begins with the body of this request.
+    fn begin(&mut self, x: &mut Exchange, send_ms: u64, worker: &Worker) {
         let head = &x.request.head;
         let encode = if head.framing == Framing::Chunked { Encode::Chunked } else { Encode::Plain };
-        let options = &worker.options;
         x.scratch.clear();
-        Self {
-            pump: Pump::new(head.framing, encode, head.len),
-            stage: std::mem::take(&mut x.scratch),
-            written: 0,
-            sent: 0,
-            received: 0,
-            running: true,
-            waits: Waits::Nobody,
-            send_ms,
-            body_ms: options.body_ms,
-            body_size: x.body_limit,
-            pace: Pace::new(worker),
-            copy: None,
-        }
+        self.pump = Pump::new(head.framing, encode, head.len);
+        self.stage = std::mem::take(&mut x.scratch);
+        self.written = 0;
+        self.sent = 0;
+        self.received = 0;
+        self.running = true;
+        self.waits = Waits::Nobody;
+        self.send_ms = send_ms;
+        self.body_ms = worker.options.body_ms;
+        self.body_size = x.body_limit;
+        self.pace = Pace::new(worker);
     }
 
     /// Gives the copy what has come of the body.

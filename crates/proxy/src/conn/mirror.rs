@@ -13,7 +13,7 @@ use weir_wire::buffer::Buffer;
 use weir_wire::head::{Framing, Limits};
 use weir_wire::name::Known;
 
-use super::forward::Outgoing;
+use super::forward::{Answering, Outgoing};
 use super::h1::{ClientStream, Connection};
 use crate::relay::{Encode, Pump};
 use crate::snapshot::Local;
@@ -139,8 +139,9 @@ impl RequestCopy {
         x.upstream.tries.push(Try { addr: None, status: 0, begin, connected: 0, head: 0, end: 0 });
         let timeouts = upstream.timeouts;
         let mut connection = Connection::new(Nobody, Client::default(), Rc::clone(worker));
-        match connection.reach(x, upstream, node, timeouts, Outgoing::Copy).await {
-            Ok(mut answering) => {
+        let mut answering = Answering::default();
+        match connection.reach(x, upstream, node, timeouts, Outgoing::Copy, &mut answering).await {
+            Ok(()) => {
                 // No plugin sees the answer.
                 connection.relay_response(x, &worker.bare, node, upstream, timeouts, &mut answering).await;
                 !matches!(x.response.origin, Origin::Failed(_))

@@ -52,7 +52,7 @@ struct Pool {
 
 #[derive(Debug)]
 struct Idle {
-    connection: Connection,
+    connection: Box<Connection>,
     /// When it is closed for being idle.
     until: u64,
 }
@@ -64,25 +64,28 @@ impl Pools {
 
     /// Takes an idle connection to an address of a node, if there is one that still stands. With TLS it has to be one
     /// that asked for the same `host`.
-    pub(crate) fn take(
+    pub(crate) fn take<'h>(
         &self,
         endpoint: &Arc<Endpoint>,
         addr: SocketAddr,
-        host: &[u8],
+        host: impl FnOnce() -> &'h [u8],
         now: u64,
         recorder: &Recorder,
-    ) -> Option<Connection> {
+    ) -> Option<Box<Connection>> {
         let mut pools = self.pools.borrow_mut();
         let pool = pools.get_mut(endpoint.id as usize)?;
         if !std::ptr::eq(pool.owner.as_ptr(), Arc::as_ptr(endpoint)) {
             return None;
         }
-        let fits = |idle: &Idle| {
-            idle.connection.addr == addr && (endpoint.tls.is_none() || idle.connection.stream.is_for(host))
-        };
-        // Of a node with one address and without TLS, this is always the last.
-        while let Some(at) = pool.idle.iter().rposition(fits) {
-            let idle = pool.idle.remove(at);
+        let host = endpoint.tls.is_some().then(host);
+        let fits =
+            |idle: &Idle| idle.connection.addr == addr && host.is_none_or(|host| idle.connection.stream.is_for(host));
+        loop {
+            // Of a node with one address and without TLS it is always the last.
+            let idle = match pool.idle.pop_if(|last| fits(last)) {
+                Some(idle) => idle,
+                None => pool.idle.remove(pool.idle.iter().rposition(fits)?),
+            };
             self.idle.set(self.idle.get() - 1);
             if idle.until > now && idle.connection.stream.is_quiet() {
                 recorder.upstream_moved(UpstreamState::Idle, UpstreamState::Active);
@@ -90,14 +93,13 @@ impl Pools {
             }
             recorder.upstream_closed(UpstreamState::Idle);
         }
-        None
     }
 
     /// Keeps a connection for the next request, or closes it when there are enough.
     pub(crate) fn put(
         &self,
         endpoint: &Arc<Endpoint>,
-        connection: Connection,
+        connection: Box<Connection>,
         keepalive: Keepalive,
         now: u64,
         recorder: &Recorder,

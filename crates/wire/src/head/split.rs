@@ -2,7 +2,7 @@
 
 use super::TOO_MANY_FIELDS;
 use crate::fields::{Field, Fields, State};
-use crate::name::Known;
+use crate::name::{Known, mark};
 use crate::{Reject, Span, first_below, is_tchar};
 
 /// A request line.
@@ -128,25 +128,22 @@ fn value_end(buf: &[u8], at: usize) -> usize {
 /// `most` bounds the number of fields.
 pub(super) fn fields(buf: &[u8], mut at: usize, most: usize, fields: &mut Fields) -> Result<Option<usize>, Reject> {
     loop {
-        let name_end = token_end(buf, at);
-        match buf.get(name_end) {
-            None => return Ok(None),
-            Some(b':') if name_end > at => {}
-            Some(b'\r') if name_end == at => return line_end(buf, at, Reject::bad("malformed line end")),
-            Some(b' ' | b'\t') if name_end == at => return Err(Reject::bad("line folding")),
-            Some(b' ' | b'\t') => return Err(Reject::bad("white space before the colon")),
-            Some(_) => return Err(Reject::bad("malformed field name")),
-        }
+        let Some((name_end, id)) = field_name(buf, at)? else {
+            return match buf.get(at) {
+                Some(b'\r') => line_end(buf, at, Reject::bad("malformed line end")),
+                _ => Ok(None),
+            };
+        };
         let mut value = name_end + 1;
         while matches!(buf.get(value), Some(b' ' | b'\t')) {
             value += 1;
         }
         let line = value_end(buf, value);
-        let end = match (buf.get(line), buf.get(line + 1)) {
-            (Some(b'\r'), Some(b'\n')) => line + 2,
-            (None, _) | (Some(b'\r'), None) => return Ok(None),
-            (Some(b'\r'), _) => return Err(Reject::bad("bare CR in a field")),
-            (Some(b'\n'), _) => return Err(Reject::bad("bare LF in a field")),
+        let end = match buf.get(line..).unwrap_or_default() {
+            [b'\r', b'\n', ..] => line + 2,
+            [] | [b'\r'] => return Ok(None),
+            [b'\r', ..] => return Err(Reject::bad("bare CR in a field")),
+            [b'\n', ..] => return Err(Reject::bad("bare LF in a field")),
             _ => return Err(Reject::bad("control byte in a field value")),
         };
         let mut value_last = line;
@@ -156,13 +153,47 @@ pub(super) fn fields(buf: &[u8], mut at: usize, most: usize, fields: &mut Fields
         if fields.list.len() >= most {
             return Err(TOO_MANY_FIELDS);
         }
-        fields.push(Field {
-            name: Span::new(at, name_end),
-            value: Span::new(value, value_last),
-            end: end as u32,
-            id: Known::classify(buf.get(at..name_end).unwrap_or_default()),
-            state: State::Kept,
-        });
+        let name = Span::new(at, name_end);
+        let mark = mark(id, name.of(buf));
+        fields.push(Field { name, value: Span::new(value, value_last), end: end as u32, id, mark, state: State::Kept });
         at = end;
     }
+}
+
+/// The name of the field line at `at`: where its colon stands, and its id. `None` at the empty line, and where the bytes
+/// end.
+fn field_name(buf: &[u8], at: usize) -> Result<Option<(usize, Known)>, Reject> {
+    let rest = buf.get(at..).unwrap_or_default();
+    if let Some(colon @ 1..) = colon_within(rest) {
+        let name = rest.get(..colon).unwrap_or_default();
+        let id = Known::classify(name);
+        // A name that is known is a token, so nothing else is to be checked of it.
+        if id != Known::Other || name.iter().all(|b| TCHAR[usize::from(*b)]) {
+            return Ok(Some((at + colon, id)));
+        }
+    }
+    let name_end = token_end(buf, at);
+    match buf.get(name_end) {
+        None => Ok(None),
+        // Near the end of what has been received a known name may come here as well.
+        Some(b':') if name_end > at => Ok(Some((name_end, Known::classify(buf.get(at..name_end).unwrap_or_default())))),
+        Some(b'\r') if name_end == at => Ok(None),
+        Some(b' ' | b'\t') if name_end == at => Err(Reject::bad("line folding")),
+        Some(b' ' | b'\t') => Err(Reject::bad("white space before the colon")),
+        Some(_) => Err(Reject::bad("malformed field name")),
+    }
+}
+
+/// Where the first colon stands, if that is among the first 24 bytes: no known name is longer.
+fn colon_within(bytes: &[u8]) -> Option<usize> {
+    const ONES: u64 = u64::MAX / 255;
+    for (at, word) in bytes.as_chunks::<8>().0.iter().enumerate().take(3) {
+        let differs = u64::from_le_bytes(*word) ^ (ONES * b':' as u64);
+        // The lowest marked byte is a true one.
+        let colons = differs.wrapping_sub(ONES) & !differs & (ONES * 128);
+        if colons != 0 {
+            return Some(at * 8 + (colons.trailing_zeros() / 8) as usize);
+        }
+    }
+    None
 }

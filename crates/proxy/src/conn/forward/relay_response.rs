@@ -56,7 +56,7 @@ impl<S: ClientStream> Connection<S> {
         x.times.upstream_end = x.times.now;
         if code == 101 {
             let Some(node) = answering.node.take() else { return Next::Close };
-            return self.tunnel(x, local, node, timeouts).await;
+            return self.tunnel(x, local, *node, timeouts).await;
         }
         let framing = x.response.head.framing;
         if let Err(failure) = self.prepare(x, local, code) {
@@ -162,7 +162,7 @@ impl<S: ClientStream> Connection<S> {
         self.after(keep, end)
     }
 
-    fn keep_node(&self, config: &NodeConfig, upstream: &Upstream, node: crate::upstream::pool::Connection) {
+    fn keep_node(&self, config: &NodeConfig, upstream: &Upstream, node: Box<crate::upstream::pool::Connection>) {
         let (pools, recorder) = (&self.worker.pools, &self.worker.recorder);
         pools.put(&config.endpoint, node, upstream.keepalive, self.timer.now(), recorder);
     }

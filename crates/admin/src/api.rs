@@ -1,0 +1,191 @@
+//! From an HTTP request to the handler that answers it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::{Body as _, Incoming};
+use hyper::header::{
+    ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
+    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, CONNECTION, CONTENT_TYPE,
+    HeaderName, HeaderValue, SERVER,
+};
+use hyper::{Method, Response, StatusCode};
+use serde_json::json;
+use tokio::time::timeout;
+use weir_config::resource::AddrRange;
+
+use crate::Configuration;
+use crate::answer::{Answer, Body, Outcome};
+use crate::keys::{Identity, Keys};
+use crate::kinds::Place;
+use crate::request::{Query, Request, cookie, segments};
+
+/// The product that tools look for, with the version of its API that is spoken here, and ours.
+const SERVER_NAME: &str = concat!("APISIX/3.18.0 (weir/", env!("CARGO_PKG_VERSION"), ")");
+
+/// How long a client may take to send a body.
+const BODY_TIME: Duration = Duration::from_secs(60);
+
+const API_VERSION: HeaderName = HeaderName::from_static("x-api-version");
+
+/// The Admin API.
+#[derive(Debug)]
+pub struct Api {
+    pub(crate) configuration: Arc<dyn Configuration>,
+    options: Options,
+}
+
+/// Who is let in, and what is too much.
+#[derive(Debug)]
+pub struct Options {
+    /// Keys that open it.
+    pub keys: Keys,
+    /// Where requests may come from; empty: from anywhere.
+    pub allow: Vec<AddrRange>,
+    /// Whether pages of other origins may use it.
+    pub cors: bool,
+    /// Bytes of a request body.
+    pub body_size: usize,
+}
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) address: IpAddr,
+}
+
+impl Api {
+    /// An API over a configuration.
+    #[must_use]
+    pub fn new(configuration: Arc<dyn Configuration>, options: Options) -> Self {
+        Self { configuration, options }
+    }
+
+    /// Answers a request, whatever it is.
+    pub(crate) async fn respond(self: &Arc<Self>, request: hyper::Request<Incoming>, peer: Peer) -> Response<Body> {
+        let answer = self.admit(request, peer).await.unwrap_or_else(|refusal| refusal);
+        let versioned = answer.versioned;
+        let mut response = answer.into_response();
+        let fields = response.headers_mut();
+        fields.insert(SERVER, HeaderValue::from_static(SERVER_NAME));
+        fields.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
+        if versioned {
+            fields.insert(API_VERSION, HeaderValue::from_static("v3"));
+        }
+        if self.options.cors {
+            fields.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+            fields.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
+            fields.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("*"));
+            fields.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("3600"));
+        }
+        response
+    }
+
+    /// Everything before a handler: may this client ask, and is all of its request here?
+    async fn admit(self: &Arc<Self>, request: hyper::Request<Incoming>, peer: Peer) -> Outcome {
+        let allow = &self.options.allow;
+        if !allow.is_empty() && !allow.iter().any(|range| range.contains(peer.address)) {
+            let message = format!("{} may not use this API: it is not in admin.allow", peer.address);
+            return Err(Answer::error(StatusCode::FORBIDDEN, message).unversioned());
+        }
+        let (head, body) = request.into_parts();
+        let path = segments(head.uri.path());
+        let place: Vec<&str> = path.iter().map(String::as_str).collect();
+        match (&head.method, place.as_slice()) {
+            (&Method::OPTIONS, _) if self.options.cors => return Ok(preflight()),
+            (&Method::HEAD, ["apisix", "admin"]) => return Ok(Answer::empty(StatusCode::OK)),
+            (_, ["apisix", "admin", _, ..] | ["weir", "v1", _, ..]) => {}
+            _ => {
+                return Err(Answer::error(StatusCode::NOT_FOUND, "404 Not Found").unversioned());
+            }
+        }
+        let query = Query::parse(head.uri.query());
+        let from_cookie = cookie(&head.headers, "x_api_key");
+        let from_field = head.headers.get("x-api-key").map(|value| value.to_str().unwrap_or_default());
+        let key = from_field.or(query.get("api_key")).or(from_cookie.as_deref());
+        let by = self.options.keys.check(key, &head.method).map_err(|reason| unauthorized(&reason))?;
+        let body = receive(body, self.options.body_size).await?;
+        let request = Request { method: head.method, path, query, fields: head.headers, body, by };
+        if matches!(request.method, Method::GET | Method::HEAD) {
+            return self.dispatch(&request).await;
+        }
+        // On a task of its own: a change that has begun is not left in the middle when the client goes away.
+        let api = Arc::clone(self);
+        let change = tokio::spawn(async move {
+            let outcome = api.dispatch(&request).await;
+            let (Ok(answer) | Err(answer)) = &outcome;
+            // Neither bodies nor query strings: they hold keys.
+            let (method, path, status) = (&request.method, request.path.join("/"), answer.status.as_u16());
+            tracing::info!(%method, path, by = request.by.name, status, "admin API");
+            outcome
+        });
+        change.await.unwrap_or_else(|panicked| {
+            tracing::error!(%panicked, "a request to the admin API could not be answered");
+            Err(Answer::error(StatusCode::INTERNAL_SERVER_ERROR, "internal error: the error log tells more"))
+        })
+    }
+
+    async fn dispatch(&self, request: &Request) -> Outcome {
+        let below: Vec<&str> = request.path.iter().map(String::as_str).collect();
+        match below.as_slice() {
+            ["apisix", "admin", ..] => self.resource(request).await,
+            _ => Err(Answer::error(StatusCode::NOT_FOUND, "404 Not Found").unversioned()),
+        }
+    }
+
+    async fn resource(&self, request: &Request) -> Outcome {
+        let place = Place::parse(request.path.get(2..).unwrap_or_default())?;
+        place.resource.check(&request.method)?;
+        match request.method {
+            Method::PUT => self.put(&place, request).await,
+            Method::POST => self.post(&place, request).await,
+            Method::PATCH => self.patch(&place, request).await,
+            Method::DELETE => self.delete(&place, request).await,
+            _ => self.get(&place, request).await,
+        }
+    }
+
+    /// Who makes a change, for the history.
+    pub(crate) fn author(by: &Identity) -> String {
+        by.name.clone()
+    }
+}
+
+fn unauthorized(reason: &str) -> Answer {
+    let body = json!({ "error_msg": "failed to check token", "description": reason });
+    Answer::json(StatusCode::UNAUTHORIZED, &body).unversioned()
+}
+
+/// What browsers ask before a page of another origin may do something.
+fn preflight() -> Answer {
+    Answer::empty(StatusCode::OK)
+        .with(CONTENT_TYPE, HeaderValue::from_static("text/plain"))
+        .with(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("POST, GET, PUT, OPTIONS, DELETE, PATCH"))
+        .with(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("*"))
+}
+
+/// The whole body, unless it is too long or takes too long. The connection ends with such a request: the rest of its
+/// body would be taken for the next one.
+async fn receive(body: Incoming, limit: usize) -> Result<bytes::Bytes, Answer> {
+    let refuse = |status: StatusCode, message: String| {
+        let refusal = Answer::error(status, format!("invalid request body: {message}"));
+        Err(refusal.unversioned().with(CONNECTION, HeaderValue::from_static("close")))
+    };
+    let too_long = |size: &str| {
+        format!("request size {size} is greater than the maximum size {limit} allowed (limits.admin_body)")
+    };
+    let told = body.size_hint().lower();
+    if told > limit as u64 {
+        return refuse(StatusCode::BAD_REQUEST, too_long(&told.to_string()));
+    }
+    match timeout(BODY_TIME, Limited::new(body, limit).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            refuse(StatusCode::BAD_REQUEST, too_long(&format!("of more than {limit}")))
+        }
+        Ok(Err(error)) => refuse(StatusCode::BAD_REQUEST, error.to_string()),
+        Err(_) => refuse(StatusCode::REQUEST_TIMEOUT, format!("it did not come within {} s", BODY_TIME.as_secs())),
+    }
+}

@@ -1,0 +1,129 @@
+//! Who may ask for what: keys and roles.
+//!
+//! Keys are held as SHA-256 digests. A slow password hash would gain nothing: a key is not chosen by a person but has
+//! 32 random bytes, which no dictionary has and nobody tries out; and it is checked with every request.
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::digest::{SHA256, digest};
+use hyper::Method;
+
+/// What a key allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Everything.
+    Admin,
+    /// Reading.
+    Viewer,
+}
+
+/// The keys that open the API.
+#[derive(Clone, Debug, Default)]
+pub struct Keys {
+    known: Vec<Known>,
+    /// Whether requests without a key are let in, as administrators.
+    open: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    name: String,
+    role: Role,
+    digest: KeyDigest,
+}
+
+/// The SHA-256 of a key.
+pub type KeyDigest = [u8; 32];
+
+/// Who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// The name of the key, for the history.
+    pub(crate) name: String,
+    pub(crate) role: Role,
+}
+
+impl Role {
+    /// Its name, as in APISIX.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Admin => "admin",
+            Self::Viewer => "viewer",
+        }
+    }
+
+    fn allows(self, method: &Method) -> bool {
+        self == Self::Admin || *method == Method::GET || *method == Method::HEAD
+    }
+}
+
+/// The digest of a key, which is all that is kept of it.
+#[must_use]
+pub fn key_digest(key: &str) -> KeyDigest {
+    let mut found = KeyDigest::default();
+    found.copy_from_slice(digest(&SHA256, key.as_bytes()).as_ref());
+    found
+}
+
+impl Keys {
+    /// No key is asked for: whoever reaches the API may do everything.
+    #[must_use]
+    pub fn none_required() -> Self {
+        Self { known: Vec::new(), open: true }
+    }
+
+    /// Adds a key. `name` is what the history tells of who used it.
+    pub fn add(&mut self, name: &str, role: Role, digest: KeyDigest) {
+        self.known.push(Known { name: name.to_owned(), role, digest });
+    }
+
+    /// Who sends this key; else what is wrong with it, in APISIX's words.
+    pub(crate) fn check(&self, key: Option<&str>, method: &Method) -> Result<Identity, String> {
+        if self.open {
+            return Ok(Identity { name: Role::Admin.name().to_owned(), role: Role::Admin });
+        }
+        let key = key.filter(|key| !key.is_empty()).ok_or("missing apikey")?;
+        let digest = key_digest(key);
+        // All are compared whatever is found, and each in constant time.
+        let mut found = None;
+        for known in &self.known {
+            if verify_slices_are_equal(&known.digest, &digest).is_ok() {
+                found = Some(known);
+            }
+        }
+        let known = found.ok_or("wrong apikey")?;
+        if !known.role.allows(method) {
+            return Err(format!("invalid method for role {}", known.role.name()));
+        }
+        Ok(Identity { name: known.name.clone(), role: known.role })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Keys, Method, Role, key_digest};
+
+    #[test]
+    fn keys_open_what_their_role_allows() {
+        let mut keys = Keys::default();
+        keys.add("admin", Role::Admin, key_digest("a1"));
+        keys.add("viewer", Role::Viewer, key_digest("v1"));
+        let cases = [
+            (Some("a1"), Method::PUT, Ok("admin")),
+            (Some("a1"), Method::GET, Ok("admin")),
+            (Some("v1"), Method::GET, Ok("viewer")),
+            (Some("v1"), Method::HEAD, Ok("viewer")),
+            (Some("v1"), Method::PUT, Err("invalid method for role viewer")),
+            (Some("v1"), Method::DELETE, Err("invalid method for role viewer")),
+            (Some("x"), Method::GET, Err("wrong apikey")),
+            (Some(""), Method::GET, Err("missing apikey")),
+            (None, Method::GET, Err("missing apikey")),
+        ];
+        for (key, method, expected) in cases {
+            let found = keys.check(key, &method).map(|identity| identity.name);
+            assert_eq!(found.as_deref().map_err(String::as_str), expected, "{key:?} {method}");
+        }
+        assert!(Keys::default().check(Some("a1"), &Method::GET).is_err(), "no key opens nothing");
+        assert!(Keys::none_required().check(None, &Method::PUT).is_ok());
+    }
+}

@@ -1,0 +1,47 @@
+//! TLS in front of the API: a certificate of its own and, if wanted, certificates of its clients.
+
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+
+/// How TLS is spoken: with this certificate (those that follow it behind it) and key, both PEM. With `client_ca`, a
+/// PEM text of authorities, clients have to show a certificate of one of them.
+///
+/// # Errors
+/// What is wrong with which of the three.
+pub fn server_config(cert: &str, key: &str, client_ca: Option<&str>) -> Result<Arc<ServerConfig>, String> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let chain = certificates(cert).map_err(|reason| format!("admin.tls.cert: {reason}"))?;
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes())
+        .map_err(|error| format!("admin.tls.key: not a private key in PEM: {error}"))?;
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?;
+    let builder = match client_ca {
+        None => builder.with_no_client_auth(),
+        Some(text) => {
+            let wrong = |reason: String| format!("admin.tls.client_ca: {reason}");
+            let mut roots = RootCertStore::empty();
+            for authority in certificates(text).map_err(wrong)? {
+                roots.add(authority).map_err(|error| wrong(error.to_string()))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                .build()
+                .map_err(|error| wrong(error.to_string()))?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(|error| format!("admin.tls: {error}"))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Vec<_> = CertificateDer::pem_slice_iter(text.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(|error| format!("not a certificate in PEM: {error}"))?;
+    if found.is_empty() { Err("has no certificate in PEM".to_owned()) } else { Ok(found) }
+}

@@ -1,0 +1,268 @@
+//! PUT, POST, PATCH and DELETE: a value is completed, checked against everything that is live, and kept.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hyper::StatusCode;
+use serde_json::{Map, Value, json};
+use weir_store::{Change, Commit, Expectation, Item, Key, Kind, StoreError};
+
+use crate::Refused;
+use crate::answer::{Answer, Outcome};
+use crate::api::Api;
+use crate::kinds::Place;
+use crate::patch;
+use crate::read::{hide, public_key};
+use crate::request::Request;
+use crate::words;
+
+/// How often a change is tried again when others change the same resource at the same time.
+const TRIES: usize = 8;
+
+type Object = Map<String, Value>;
+
+impl Api {
+    /// Creates a resource or replaces it.
+    pub(crate) async fn put(&self, place: &Place, request: &Request) -> Outcome {
+        let mut value = whole(place, request)?;
+        let id = settle_id(place, &mut value)?;
+        let key = key(place, &id)?;
+        refuse_times(&value)?;
+        self.check_owner(place).await?;
+        let expires = expiry(request)?;
+        for _ in 0..TRIES {
+            let before = self.item(&key).await?;
+            let mut value = value.clone();
+            if place.resource.has_times() {
+                set_times(&mut value, before.as_ref(), None);
+            }
+            let status = if before.is_some() { StatusCode::OK } else { StatusCode::CREATED };
+            match self.keep(&key, value.clone(), before.as_ref(), expires, request).await {
+                Err(Refused::Store(StoreError::Conflict { .. })) => {}
+                Err(refused) => return Err(self.refusal(&key, refused, Some(&value)).await),
+                Ok(kept) => return Ok(Answer::json(status, &kept)),
+            }
+        }
+        Err(contended(&key))
+    }
+
+    /// Creates a resource with an id of its own.
+    pub(crate) async fn post(&self, place: &Place, request: &Request) -> Outcome {
+        let value = whole(place, request)?;
+        if place.id.is_some() || value.contains_key("id") {
+            return Err(Answer::bad(format!("wrong {} id, do not need it", place.resource.noun)));
+        }
+        refuse_times(&value)?;
+        let expires = expiry(request)?;
+        let revision = self.configuration.store().revision().await.map_err(|error| Answer::store(&error))?;
+        for next in 0..TRIES as u64 {
+            // As many digits as the largest revision has, so that the order of texts is that of creation.
+            let id = format!("{:020}", revision + next);
+            let key = key(place, &id)?;
+            let mut value = value.clone();
+            value.insert("id".to_owned(), id.into());
+            set_times(&mut value, None, None);
+            match self.keep(&key, value.clone(), None, expires, request).await {
+                Err(Refused::Store(StoreError::Conflict { .. })) => {}
+                Err(refused) => return Err(self.refusal(&key, refused, Some(&value)).await),
+                Ok(kept) => return Ok(Answer::json(StatusCode::CREATED, &kept)),
+            }
+        }
+        Err(Answer::error(StatusCode::CONFLICT, "others create resources at the same time: try again"))
+    }
+
+    /// Changes a part of a resource.
+    pub(crate) async fn patch(&self, place: &Place, request: &Request) -> Outcome {
+        let id = place.id.as_deref().ok_or_else(|| Answer::bad(format!("missing {} id", place.resource.noun)))?;
+        let change = request.json()?.ok_or_else(|| Answer::bad("missing new configuration"))?;
+        let key = place.key(id).ok_or_else(Answer::no_such_key)?;
+        let expires = expiry(request)?;
+        for _ in 0..TRIES {
+            let before = self.item(&key).await?.ok_or_else(Answer::no_such_key)?;
+            let Ok(Value::Object(mut value)) = serde_json::from_str(&before.value) else {
+                return Err(Answer::bad(format!("what is stored as {key} is no JSON object: replace it with PUT")));
+            };
+            let patched = if place.inside.is_empty() {
+                let Value::Object(change) = change.clone() else { return Err(Answer::bad("invalid configuration")) };
+                patch::merge(&mut value, change.clone());
+                Some(change)
+            } else {
+                patch::put(&mut value, &place.inside, change.clone())
+                    .map_err(|path| Answer::bad(format!("invalid sub-path: {path}")))?;
+                None
+            };
+            if value.get("id").is_some_and(|found| id_text(found).as_deref() != Some(id)) {
+                return Err(Answer::bad(format!("wrong {} id", place.resource.noun)));
+            }
+            if place.resource.has_times() {
+                set_times(&mut value, Some(&before), patched.as_ref());
+            }
+            match self.keep(&key, value.clone(), Some(&before), expires, request).await {
+                Err(Refused::Store(StoreError::Conflict { .. })) => {}
+                Err(refused) => return Err(self.refusal(&key, refused, Some(&value)).await),
+                Ok(kept) => return Ok(Answer::json(StatusCode::OK, &kept)),
+            }
+        }
+        Err(contended(&key))
+    }
+
+    /// Deletes a resource; a consumer with its credentials.
+    pub(crate) async fn delete(&self, place: &Place, request: &Request) -> Outcome {
+        let id = place.id.as_deref().ok_or_else(|| Answer::bad(format!("missing {} id", place.resource.noun)))?;
+        if !place.inside.is_empty() {
+            return Err(Answer::no_such_key());
+        }
+        let key = place.key(id).ok_or_else(Answer::no_such_key)?;
+        if self.item(&key).await?.is_none() {
+            return Err(Answer::no_such_key());
+        }
+        let force = request.query.get("force") == Some("true");
+        if !force {
+            self.check_unused(&key).await?;
+        }
+        let gone = |key: Key| Change { key, value: None, expires: None };
+        let mut commit =
+            Commit { changes: vec![gone(key.clone())], author: Self::author(&request.by), ..Commit::default() };
+        if key.kind() == Kind::Consumers {
+            let store = self.configuration.store();
+            let listing = store.list(Some(Kind::Credentials)).await.map_err(|error| Answer::store(&error))?;
+            let own = listing.items.into_iter().filter(|item| item.key.consumer() == Some(key.id()));
+            commit.changes.extend(own.map(|item| gone(item.key)));
+        }
+        match self.configuration.change(commit, false).await {
+            Ok(_) => Ok(Answer::json(StatusCode::OK, &json!({ "key": public_key(&key), "deleted": "1" }))),
+            Err(refused) => Err(self.refusal(&key, refused, None).await),
+        }
+    }
+
+    /// Keeps a value and makes it live, unless somebody else changed what was there before. Gives what is answered.
+    async fn keep(
+        &self,
+        key: &Key,
+        mut value: Object,
+        before: Option<&Item>,
+        expires: Option<SystemTime>,
+        request: &Request,
+    ) -> Result<Value, Refused> {
+        let text = serde_json::to_string(&value).map_err(|error| {
+            Refused::Store(StoreError::Refused(format!("the value cannot be written as JSON: {error}")))
+        })?;
+        let commit = Commit {
+            changes: vec![Change { key: key.clone(), value: Some(Arc::from(text)), expires }],
+            author: Self::author(&request.by),
+            expect: vec![Expectation { key: key.clone(), modified: before.map(|item| item.modified) }],
+        };
+        self.configuration.change(commit, false).await?;
+        hide(key.kind(), &mut value);
+        Ok(json!({ "key": public_key(key), "value": value }))
+    }
+
+    /// A credential needs its consumer.
+    async fn check_owner(&self, place: &Place) -> Result<(), Answer> {
+        let (Kind::Credentials, Some(consumer)) = (place.kind(), &place.parent) else { return Ok(()) };
+        match self.item(&Key::new(Kind::Consumers, consumer)).await? {
+            Some(_) => Ok(()),
+            None => Err(Answer::error(StatusCode::NOT_FOUND, "consumer not found")),
+        }
+    }
+}
+
+/// The object in the body of PUT or POST.
+fn whole(place: &Place, request: &Request) -> Result<Object, Answer> {
+    if !place.inside.is_empty() {
+        return Err(Answer::no_such_key());
+    }
+    match request.json()? {
+        None => Err(Answer::bad("missing configurations")),
+        Some(Value::Object(value)) => Ok(value),
+        Some(other) => {
+            let found = words::type_name(&other);
+            Err(Answer::bad(format!("invalid configuration: wrong type: expected object, got {found}")))
+        }
+    }
+}
+
+/// The id of what is PUT, from the path or the body, which must agree; and the value with it.
+fn settle_id(place: &Place, value: &mut Object) -> Result<String, Answer> {
+    let noun = place.resource.noun;
+    let field = if place.kind() == Kind::Consumers { "username" } else { "id" };
+    let told = value.get(field).map(|told| id_text(told).ok_or_else(|| not_an_id(field)));
+    // The name of a consumer is checked with everything else.
+    let told = told.transpose()?;
+    let id = match (&place.id, told) {
+        (_, None) if field == "username" => {
+            return Err(Answer::bad("invalid configuration: property \"username\" is required"));
+        }
+        (None, None) => return Err(Answer::bad(format!("missing {noun} id"))),
+        (Some(id), Some(told)) if *id != told && field == "username" => return Err(Answer::bad("wrong username")),
+        (Some(id), Some(told)) if *id != told => return Err(Answer::bad(format!("wrong {noun} id"))),
+        (Some(id), _) => id.clone(),
+        (None, Some(told)) => told,
+    };
+    if !place.resource.has_id() {
+        // A consumer may repeat its name as its id.
+        if value.get("id").is_some_and(|found| id_text(found).as_deref() != Some(&id)) {
+            return Err(Answer::bad(format!("wrong {noun} id")));
+        }
+    } else if place.id.is_some() {
+        value.insert("id".to_owned(), id.clone().into());
+    }
+    Ok(id)
+}
+
+fn key(place: &Place, id: &str) -> Result<Key, Answer> {
+    let field = if place.kind() == Kind::Consumers { "username" } else { "id" };
+    place.key(id).ok_or_else(|| not_an_id(field))
+}
+
+fn not_an_id(field: &str) -> Answer {
+    Answer::bad(format!(
+        "invalid configuration: property \"{field}\" validation failed: object matches none of the required"
+    ))
+}
+
+/// An id as a text; ids may be integers.
+fn id_text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) if number.is_u64() => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// Times are set here, but by a PATCH.
+fn refuse_times(value: &Object) -> Result<(), Answer> {
+    match ["create_time", "update_time"].into_iter().find(|name| value.contains_key(*name)) {
+        Some(name) => Err(Answer::bad(format!("the property is forbidden:  {name}"))),
+        None => Ok(()),
+    }
+}
+
+/// Keeps the time of creation, renews that of the last change, unless a PATCH sets it.
+fn set_times(value: &mut Object, before: Option<&Item>, patch: Option<&Object>) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    if !value.contains_key("create_time") {
+        let before = before.and_then(|item| serde_json::from_str::<Object>(&item.value).ok());
+        let created = before.and_then(|value| value.get("create_time").cloned());
+        value.insert("create_time".to_owned(), created.unwrap_or_else(|| now.into()));
+    }
+    if patch.is_none_or(|patch| !patch.contains_key("update_time")) {
+        value.insert("update_time".to_owned(), now.into());
+    }
+}
+
+/// When the resource goes away by itself.
+fn expiry(request: &Request) -> Result<Option<SystemTime>, Answer> {
+    // More than any clock can add up.
+    const LONGEST: u64 = 100 * 365 * 86_400;
+    let Some(text) = request.query.get("ttl") else { return Ok(None) };
+    let seconds = text.parse::<u64>().map_err(|_| Answer::bad("invalid argument ttl: should be a number"))?;
+    if !(1..=LONGEST).contains(&seconds) {
+        return Err(Answer::bad(format!("invalid argument ttl: should be a number of seconds from 1 to {LONGEST}")));
+    }
+    Ok(Some(SystemTime::now() + Duration::from_secs(seconds)))
+}
+
+fn contended(key: &Key) -> Answer {
+    Answer::error(StatusCode::CONFLICT, format!("others change {key} at the same time: try again"))
+}

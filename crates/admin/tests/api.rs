@@ -1,0 +1,388 @@
+//! The forms of the Admin API over a store in memory: envelopes, statuses, refusals, bounds. What the gateway makes of
+//! changes is for the black-box tests.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests wait for nobody's requests")]
+
+mod memory;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use memory::{Server, error};
+use serde_json::{Value, json};
+use weir_admin::{Keys, Options, Refused, Role, key_digest};
+use weir_config::resource::AddrRange;
+use weir_store::StoreError;
+
+fn options() -> Options {
+    let mut keys = Keys::default();
+    keys.add("admin", Role::Admin, key_digest("admin-key"));
+    keys.add("viewer", Role::Viewer, key_digest("viewer-key"));
+    Options { keys, allow: Vec::new(), cors: false, body_size: 64 * 1024 }
+}
+
+/// What is expected of an answer: every field that stands here has to be there with this value.
+fn contains(found: &Value, expected: &Value) -> bool {
+    match (found, expected) {
+        (Value::Object(found), Value::Object(expected)) => {
+            expected.iter().all(|(name, value)| found.get(name).is_some_and(|found| contains(found, value)))
+        }
+        (Value::Array(found), Value::Array(expected)) => {
+            found.len() == expected.len() && found.iter().zip(expected).all(|(found, value)| contains(found, value))
+        }
+        _ => found == expected,
+    }
+}
+
+#[test]
+fn resources_are_created_read_changed_and_deleted() {
+    let server = Server::start(options());
+    let not_found = json!({"message": "Key not found"});
+    let steps: &[(&str, &str, &str, u16, Value)] = &[
+        ("GET", "routes", "", 200, json!({"total": 0, "list": []})),
+        (
+            "PUT",
+            "routes/1",
+            r#"{"uri":"/a","name":"one","labels":{"env":"x"},"service_id":7}"#,
+            201,
+            json!({"key": "/apisix/routes/1", "value": {"id": "1", "uri": "/a"}}),
+        ),
+        (
+            "PUT",
+            "routes/1",
+            r#"{"uri":"/b","name":"one","labels":{"env":"x"},"service_id":7}"#,
+            200,
+            json!({"value": {"uri": "/b"}}),
+        ),
+        (
+            "GET",
+            "routes/1",
+            "",
+            200,
+            json!({"key": "/apisix/routes/1", "createdIndex": 1, "modifiedIndex": 2, "value": {"uri": "/b"}}),
+        ),
+        (
+            "POST",
+            "routes",
+            r#"{"uris":["/x","/y/2"],"name":"two"}"#,
+            201,
+            json!({"key": "/apisix/routes/00000000000000000002", "value": {"id": "00000000000000000002"}}),
+        ),
+        ("POST", "routes/9", r#"{"uri":"/x"}"#, 400, json!({"error_msg": "wrong route id, do not need it"})),
+        ("POST", "routes", r#"{"uri":"/x","id":"9"}"#, 400, json!({"error_msg": "wrong route id, do not need it"})),
+        ("GET", "routes", "", 200, json!({"total": 2, "list": [{"key": "/apisix/routes/1"}, {"createdIndex": 3}]})),
+        ("GET", "routes?name=tw", "", 200, json!({"total": 1, "list": [{"value": {"name": "two"}}]})),
+        ("GET", "routes?name=%5Eo", "", 200, json!({"total": 1, "list": [{"value": {"name": "one"}}]})),
+        ("GET", "routes?label=env", "", 200, json!({"total": 1, "list": [{"value": {"name": "one"}}]})),
+        ("GET", "routes?label=other", "", 200, json!({"total": 0, "list": []})),
+        ("GET", "routes?uri=y", "", 200, json!({"total": 1, "list": [{"value": {"name": "two"}}]})),
+        (
+            "GET",
+            "routes?filter=service_id%3D7%26name%3Done",
+            "",
+            200,
+            json!({"total": 1, "list": [{"value": {"name": "one"}}]}),
+        ),
+        ("GET", "routes?filter=service_id%3D8", "", 200, json!({"total": 0, "list": []})),
+        (
+            "GET",
+            "routes?name=%28",
+            "",
+            400,
+            json!({"error_msg": "invalid argument name: should be a regular expression"}),
+        ),
+        ("GET", "routes?page=2&page_size=10", "", 200, json!({"total": 2, "list": []})),
+        (
+            "GET",
+            "routes?page=0&page_size=10",
+            "",
+            200,
+            json!({"total": 2, "list": [{"createdIndex": 1}, {"createdIndex": 3}]}),
+        ),
+        ("GET", "routes?page=1&page_size=9", "", 400, json!({"error_msg": "page_size must be between 10 and 500"})),
+        ("GET", "routes?page=1&page_size=501", "", 400, json!({"error_msg": "page_size must be between 10 and 500"})),
+        (
+            "PATCH",
+            "routes/1",
+            r#"{"desc":"d","labels":{"env":null,"b":"c"}}"#,
+            200,
+            json!({"value": {"desc": "d", "uri": "/b", "labels": {"b": "c"}}}),
+        ),
+        ("PATCH", "routes/1/desc", r#""e""#, 200, json!({"value": {"desc": "e"}})),
+        ("PATCH", "routes/1/desc/x", "1", 400, json!({"error_msg": "invalid sub-path: /desc"})),
+        ("PATCH", "routes/1", r#"{"id":"2"}"#, 400, json!({"error_msg": "wrong route id"})),
+        ("PATCH", "routes/1", "", 400, json!({"error_msg": "missing new configuration"})),
+        ("PATCH", "routes", "{}", 400, json!({"error_msg": "missing route id"})),
+        ("PATCH", "routes/8", "{}", 404, not_found.clone()),
+        (
+            "PATCH",
+            "routes/1",
+            r#"{"update_time":5,"create_time":4}"#,
+            200,
+            json!({"value": {"update_time": 5, "create_time": 4}}),
+        ),
+        ("PUT", "routes/1", r#"{"uri":"/c"}"#, 200, json!({"value": {"create_time": 4}})),
+        (
+            "PUT",
+            "routes/1",
+            r#"{"uri":"/c","create_time":1}"#,
+            400,
+            json!({"error_msg": "the property is forbidden:  create_time"}),
+        ),
+        ("PUT", "routes/1", r#"{"uri":"/c","id":"2"}"#, 400, json!({"error_msg": "wrong route id"})),
+        ("PUT", "routes", r#"{"uri":"/c","id":5}"#, 201, json!({"key": "/apisix/routes/5", "value": {"id": 5}})),
+        ("PUT", "routes", r#"{"uri":"/c"}"#, 400, json!({"error_msg": "missing route id"})),
+        (
+            "PUT",
+            "routes/a%2Fb",
+            r#"{"uri":"/c"}"#,
+            400,
+            json!({"error_msg": "invalid configuration: property \"id\" validation failed: object matches none of the required"}),
+        ),
+        ("PUT", "routes/1", "", 400, json!({"error_msg": "missing configurations"})),
+        (
+            "PUT",
+            "routes/1",
+            "{bad",
+            400,
+            json!({"error_msg": "invalid request body: Expected object key string but found invalid token at character 2", "req_body": "{bad"}),
+        ),
+        (
+            "PUT",
+            "routes/1",
+            "[]",
+            400,
+            json!({"error_msg": "invalid configuration: wrong type: expected object, got table"}),
+        ),
+        (
+            "PUT",
+            "routes/1?ttl=x",
+            r#"{"uri":"/c"}"#,
+            400,
+            json!({"error_msg": "invalid argument ttl: should be a number"}),
+        ),
+        ("PUT", "routes/1?ttl=60", r#"{"uri":"/c"}"#, 200, json!({"value": {"uri": "/c"}})),
+        ("GET", "routes/none", "", 404, not_found.clone()),
+        ("DELETE", "routes/none", "", 404, not_found.clone()),
+        ("DELETE", "routes/5", "", 200, json!({"deleted": "1", "key": "/apisix/routes/5"})),
+        ("GET", "routes/5", "", 404, not_found.clone()),
+        ("GET", "foos", "", 404, json!({"error_msg": "Unsupported resource type: foos"})),
+        // In use.
+        ("PUT", "upstreams/u", r#"{"nodes":{}}"#, 201, json!({})),
+        ("PUT", "services/s", r#"{"upstream_id":"u"}"#, 201, json!({})),
+        ("PUT", "routes/r", r#"{"uri":"/","service_id":"s","plugin_config_id":"p"}"#, 201, json!({})),
+        ("PUT", "plugin_configs/p", r#"{"plugins":{}}"#, 201, json!({})),
+        (
+            "DELETE",
+            "upstreams/u",
+            "",
+            400,
+            json!({"error_msg": "can not delete this upstream, service [s] is still using it now"}),
+        ),
+        (
+            "DELETE",
+            "services/s",
+            "",
+            400,
+            json!({"error_msg": "can not delete this service directly, route [r] is still using it now"}),
+        ),
+        (
+            "DELETE",
+            "plugin_configs/p",
+            "",
+            400,
+            json!({"error_msg": "can not delete this plugin config, route [r] is still using it now"}),
+        ),
+        ("DELETE", "services/s?force=true", "", 200, json!({"key": "/apisix/services/s"})),
+        ("DELETE", "upstreams/u", "", 200, json!({})),
+        // Consumers and what is theirs.
+        (
+            "PUT",
+            "consumers",
+            r#"{"username":"jack"}"#,
+            201,
+            json!({"key": "/apisix/consumers/jack", "value": {"username": "jack"}}),
+        ),
+        ("PUT", "consumers/jack", r#"{"username":"jack","group_id":"g"}"#, 200, json!({})),
+        ("PUT", "consumers/jill", r#"{"username":"jack"}"#, 400, json!({"error_msg": "wrong username"})),
+        (
+            "PUT",
+            "consumers",
+            "{}",
+            400,
+            json!({"error_msg": "invalid configuration: property \"username\" is required"}),
+        ),
+        ("POST", "consumers", "{}", 405, json!({"error_msg": "not supported `POST` method for consumer"})),
+        ("PATCH", "consumers/jack", "{}", 405, json!({"error_msg": "not supported `PATCH` method for consumer"})),
+        ("PUT", "consumer_groups/g", r#"{"plugins":{}}"#, 201, json!({})),
+        (
+            "DELETE",
+            "consumer_groups/g",
+            "",
+            400,
+            json!({"error_msg": "can not delete this consumer group, consumer [jack] is still using it now"}),
+        ),
+        (
+            "PUT",
+            "consumers/jack/credentials/c",
+            r#"{"plugins":{"key-auth":{"key":"k"}}}"#,
+            201,
+            json!({"key": "/apisix/consumers/jack/credentials/c", "value": {"id": "c"}}),
+        ),
+        ("PUT", "consumers/nobody/credentials/c", r#"{"plugins":{}}"#, 404, json!({"error_msg": "consumer not found"})),
+        ("GET", "consumers/jack/credentials", "", 200, json!({"total": 1})),
+        ("GET", "consumers/jack/credentials/c", "", 200, json!({"value": {"plugins": {"key-auth": {"key": "k"}}}})),
+        ("GET", "consumers", "", 200, json!({"total": 1, "list": [{"key": "/apisix/consumers/jack"}]})),
+        ("DELETE", "consumers/jack", "", 200, json!({"key": "/apisix/consumers/jack"})),
+        ("GET", "consumers/jack/credentials/c", "", 404, not_found),
+        // The rest of the kinds.
+        (
+            "PUT",
+            "ssls/1",
+            r#"{"cert":"C","key":"K","certs":["D"],"keys":["L"],"sni":"a"}"#,
+            201,
+            json!({"value": {"cert": "C", "certs": ["D"]}}),
+        ),
+        (
+            "PUT",
+            "plugin_metadata/prometheus",
+            r#"{"a":1}"#,
+            201,
+            json!({"key": "/apisix/plugin_metadata/prometheus", "value": {"a": 1}}),
+        ),
+        (
+            "PATCH",
+            "plugin_metadata/prometheus",
+            "{}",
+            405,
+            json!({"error_msg": "not supported `PATCH` method for plugin_metadata"}),
+        ),
+        ("PUT", "global_rules/1", r#"{"plugins":{}}"#, 201, json!({"value": {"id": "1"}})),
+        ("POST", "global_rules", "{}", 405, json!({"error_msg": "not supported `POST` method for global rule"})),
+        ("PATCH", "global_rules/1", r#"{"plugins":{"cors":{}}}"#, 200, json!({"value": {"plugins": {"cors": {}}}})),
+        ("PUT", "secrets/vault/1", r#"{"uri":"u"}"#, 201, json!({"key": "/apisix/secrets/vault/1"})),
+        ("GET", "secrets", "", 200, json!({"total": 1})),
+        ("GET", "secrets/vault/1", "", 200, json!({"key": "/apisix/secrets/vault/1"})),
+        ("PATCH", "stream_routes/1", "{}", 405, json!({"error_msg": "not supported `PATCH` method for stream route"})),
+        ("POST", "secrets/vault", "{}", 405, json!({"error_msg": "not supported `POST` method for secret"})),
+    ];
+    for (method, path, body, status, expected) in steps {
+        let (found_status, found) = server.ask(method, &format!("/apisix/admin/{path}"), body);
+        assert_eq!(found_status, *status, "{method} {path} {body}: {found}");
+        assert!(contains(&found, expected), "{method} {path} {body}\nis answered {found}\nnot         {expected}");
+    }
+    for path in ["ssls", "ssls/1"] {
+        let (_, found) = server.ask("GET", &format!("/apisix/admin/{path}"), "");
+        let text = found.to_string();
+        assert!(!text.contains("\"K\"") && !text.contains("\"L\"") && text.contains("\"C\""), "{text}");
+    }
+}
+
+#[test]
+fn who_may_ask() {
+    let server = Server::start(options());
+    let missing = r#"{"error_msg":"failed to check token","description":"missing apikey"}"#;
+    let wrong = r#"{"error_msg":"failed to check token","description":"wrong apikey"}"#;
+    let viewer = r#"{"error_msg":"failed to check token","description":"invalid method for role viewer"}"#;
+    let cases = [
+        ("GET", "/apisix/admin/routes", "", 401, missing),
+        ("GET", "/apisix/admin/foos", "", 401, missing),
+        ("GET", "/apisix/admin/routes", "X-API-KEY: nope\r\n", 401, wrong),
+        ("GET", "/apisix/admin/routes", "X-API-KEY: admin-key\r\n", 200, r#"{"list":[],"total":0}"#),
+        ("GET", "/apisix/admin/routes", "x-api-key: viewer-key\r\n", 200, ""),
+        ("PUT", "/apisix/admin/routes/1", "X-API-KEY: viewer-key\r\n", 401, viewer),
+        ("GET", "/apisix/admin/routes?api_key=admin-key", "", 200, ""),
+        ("GET", "/apisix/admin/routes?api_key=nope", "", 401, wrong),
+        ("GET", "/apisix/admin/routes", "Cookie: a=b; x_api_key=viewer-key\r\n", 200, ""),
+        ("HEAD", "/apisix/admin", "", 200, ""),
+        ("GET", "/other", "", 404, ""),
+        ("OPTIONS", "/apisix/admin/routes", "", 401, missing),
+    ];
+    for (method, path, fields, status, body) in cases {
+        let (found, head, text) = server.send(method, path, fields, "");
+        assert_eq!(found, status, "{method} {path} {fields}: {text}");
+        assert!(text.starts_with(body), "{method} {path} {fields}: {text}");
+        assert!(text.is_empty() || text.ends_with('\n'), "{text:?}");
+        assert!(head.contains("\r\nserver: apisix/3."), "{head}");
+        assert!(!head.contains("access-control-"), "{head}");
+        assert_eq!(head.contains("\r\nx-api-version: v3"), status == 200, "{method} {path}: {head}");
+        assert!(head.contains("\r\ncontent-type: application/json"), "{head}");
+    }
+}
+
+#[test]
+fn addresses_and_origins_are_let_in_by_setting() {
+    let elsewhere = vec![AddrRange::new("10.0.0.0/8").unwrap()];
+    let server = Server::start(Options { allow: elsewhere, ..options() });
+    let (status, found) = server.ask("GET", "/apisix/admin/routes", "");
+    assert_eq!(status, 403);
+    assert!(found["error_msg"].as_str().unwrap().contains("127.0.0.1"), "{found}");
+
+    let server = Server::start(Options { cors: true, keys: Keys::none_required(), ..options() });
+    let (status, head, body) = server.send("OPTIONS", "/apisix/admin/routes", "", "");
+    assert_eq!((status, body.as_str()), (200, ""));
+    for field in [
+        "access-control-allow-origin: *",
+        "access-control-allow-credentials: true",
+        "access-control-expose-headers: *",
+        "access-control-max-age: 3600",
+        "access-control-allow-methods: post, get, put, options, delete, patch",
+        "access-control-allow-headers: *",
+        "content-type: text/plain",
+        "content-length: 0",
+    ] {
+        assert!(head.contains(&format!("\r\n{field}")), "{field} is not in {head}");
+    }
+    let (status, head, _) = server.send("GET", "/apisix/admin/routes", "", "");
+    assert!(status == 200 && head.contains("access-control-allow-origin: *"), "{head}");
+}
+
+#[test]
+fn refusals_of_the_configuration_reach_the_client() {
+    let server = Server::start(options());
+    let unavailable = StoreError::Unavailable("the disk is full".to_owned());
+    let cases = [
+        (Refused::Invalid(vec![error("routes[0].uri", "expected a text")]), 400, "uri"),
+        (Refused::Store(unavailable), 503, "the disk is full"),
+        (Refused::ReadOnly("comes from apisix.yaml".to_owned()), 405, "comes from apisix.yaml"),
+    ];
+    for (refused, status, says) in cases {
+        *server.memory.refuses.lock().unwrap() = Some(refused);
+        let (found, body) = server.ask("PUT", "/apisix/admin/routes/1", r#"{"uri":"/"}"#);
+        assert_eq!(found, status, "{body}");
+        assert!(body["error_msg"].as_str().unwrap().contains(says), "{body}");
+    }
+}
+
+#[test]
+fn bodies_are_bounded() {
+    let server = Server::start(options());
+    let large = format!(r#"{{"uri":"/","desc":"{}"}}"#, "x".repeat(70_000));
+    let (status, body) = server.ask("PUT", "/apisix/admin/routes/1", &large);
+    assert_eq!(status, 400, "{body}");
+    assert!(body["error_msg"].as_str().unwrap().contains("is greater than the maximum size 65536 allowed"), "{body}");
+
+    // Without a length, the limit is reached while the body comes.
+    let chunk = format!("{:x}\r\n{}\r\n", 40_000, "x".repeat(40_000));
+    let answer = server.raw(&format!(
+        "PUT /apisix/admin/routes/1 HTTP/1.1\r\nHost: a\r\nX-API-KEY: admin-key\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}{chunk}"
+    ));
+    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("maximum size"), "{answer}");
+
+    // Nobody without a key gets to send one.
+    let answer = server.raw("PUT /apisix/admin/routes/1 HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
+}
+
+#[test]
+fn idle_connections_make_room_for_others() {
+    let server = Server::start(options());
+    let mut idle: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(server.addr).unwrap()).collect();
+    let (status, _) = server.ask("GET", "/apisix/admin/routes", "");
+    assert_eq!(status, 200);
+    // The oldest are those that had to go.
+    let mut byte = [0];
+    assert_eq!(idle[0].read(&mut byte).unwrap_or(0), 0);
+    let last = idle.last_mut().unwrap();
+    last.write_all(b"HEAD /apisix/admin HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    assert_eq!(last.read(&mut byte).unwrap(), 1);
+}

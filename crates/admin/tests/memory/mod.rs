@@ -1,0 +1,148 @@
+//! A configuration in memory, served on a free port, and a client.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use weir_admin::{Api, Changed, Configuration, Options, Refused, serve};
+use weir_config::Diagnostic;
+use weir_config::node::Mark;
+use weir_store::{Answer, Commit, Event, Item, Key, Kind, Listing, Store, StoreError};
+
+/// A store that forgets, and takes everything unless it is told to refuse.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    state: Mutex<(u64, BTreeMap<Key, Item>)>,
+    /// What it says instead of taking a change.
+    pub(crate) refuses: Mutex<Option<Refused>>,
+}
+
+impl Store for Memory {
+    fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Item>> {
+        let found = self.state.lock().unwrap().1.get(key).cloned();
+        Box::pin(async { Ok(found) })
+    }
+
+    fn list(&self, kind: Option<Kind>) -> Answer<'_, Listing> {
+        let state = self.state.lock().unwrap();
+        let wanted = |item: &&Item| kind.is_none_or(|kind| item.key.kind() == kind);
+        let mut items: Vec<Item> = state.1.values().filter(wanted).cloned().collect();
+        items.sort_by_key(|item| item.created);
+        let listing = Listing { revision: state.0, items };
+        Box::pin(async { Ok(listing) })
+    }
+
+    fn commit(&self, commit: Commit) -> Answer<'_, u64> {
+        let mut state = self.state.lock().unwrap();
+        for expected in &commit.expect {
+            if state.1.get(&expected.key).map(|item| item.modified) != expected.modified {
+                let key = expected.key.clone();
+                return Box::pin(async { Err(StoreError::Conflict { key }) });
+            }
+        }
+        state.0 += 1;
+        let revision = state.0;
+        for change in commit.changes {
+            let created = state.1.get(&change.key).map_or(revision, |item| item.created);
+            match change.value {
+                Some(value) => {
+                    let item = Item { key: change.key.clone(), value, created, modified: revision };
+                    state.1.insert(change.key, item);
+                }
+                None => drop(state.1.remove(&change.key)),
+            }
+        }
+        Box::pin(async move { Ok(revision) })
+    }
+
+    fn watch(&self, _: u64) -> mpsc::Receiver<Event> {
+        mpsc::channel(1).1
+    }
+}
+
+impl Configuration for Memory {
+    fn store(&self) -> &dyn Store {
+        self
+    }
+
+    fn change(
+        &self,
+        commit: Commit,
+        dry_run: bool,
+    ) -> Pin<Box<dyn Future<Output = Result<Changed, Refused>> + Send + '_>> {
+        Box::pin(async move {
+            if let Some(refused) = self.refuses.lock().unwrap().clone() {
+                return Err(refused);
+            }
+            if dry_run {
+                return Ok(Changed::default());
+            }
+            let revision = self.commit(commit).await.map_err(Refused::Store)?;
+            Ok(Changed { revision, warnings: Vec::new() })
+        })
+    }
+}
+
+/// An API over a store in memory.
+pub(crate) struct Server {
+    pub(crate) addr: SocketAddr,
+    pub(crate) memory: Arc<Memory>,
+    _leave: watch::Sender<bool>,
+}
+
+impl Server {
+    pub(crate) fn start(options: Options) -> Self {
+        let memory = Arc::new(Memory::default());
+        let api = Arc::new(Api::new(memory.clone(), options));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (leave, leaving) = watch::channel(false);
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async { serve(TcpListener::from_std(listener).unwrap(), None, leaving, api).await });
+        });
+        Self { addr, memory, _leave: leave }
+    }
+
+    /// Sends bytes, reads to the end.
+    pub(crate) fn raw(&self, request: &str) -> String {
+        let mut stream = TcpStream::connect(self.addr).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        // A refused body may be cut with a reset, after the answer.
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// Sends a request with these fields; gives status, head and body.
+    pub(crate) fn send(&self, method: &str, path: &str, fields: &str, body: &str) -> (u16, String, String) {
+        let length = body.len();
+        let answer = self.raw(&format!(
+            "{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {length}\r\n{fields}\r\n{body}"
+        ));
+        let (head, body) =
+            answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer to {method} {path}: {answer:?}"));
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, head.to_ascii_lowercase(), body.to_owned())
+    }
+
+    /// Sends a request as an administrator; gives status and JSON.
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
+        let (status, _, body) = self.send(method, path, "X-API-KEY: admin-key\r\n", body);
+        (status, serde_json::from_str(&body).unwrap_or_else(|error| panic!("{method} {path}: {error}: {body:?}")))
+    }
+}
+
+/// An error as a check gives it.
+pub(crate) fn error(path: &str, message: &str) -> Diagnostic {
+    Diagnostic::error(Mark::NONE, path, message)
+}
