@@ -31,7 +31,6 @@ pub(crate) enum Body {
     /// All of it.
     Whole(Option<Bytes>),
     /// A piece after the other, as they come.
-    #[allow(dead_code, reason = "streams of events are written with it")]
     Stream(mpsc::Receiver<Bytes>),
 }
 

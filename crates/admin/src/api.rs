@@ -8,19 +8,23 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
-    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, CONNECTION, CONTENT_TYPE,
-    HeaderName, HeaderValue, SERVER,
+    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ALLOW, CONNECTION,
+    CONTENT_TYPE, HeaderName, HeaderValue, SERVER,
 };
 use hyper::{Method, Response, StatusCode};
 use serde_json::json;
 use tokio::time::timeout;
 use weir_config::resource::AddrRange;
 
-use crate::Configuration;
 use crate::answer::{Answer, Body, Outcome};
+use crate::configs::Whole;
+use crate::extensions::Streams;
 use crate::keys::{Identity, Keys};
 use crate::kinds::Place;
+use crate::openapi;
+use crate::operations::{self, Found, What};
 use crate::request::{Query, Request, cookie, segments};
+use crate::{Configuration, Gateway};
 
 /// The product that tools look for, with the version of its API that is spoken here, and ours.
 const SERVER_NAME: &str = concat!("APISIX/3.18.0 (weir/", env!("CARGO_PKG_VERSION"), ")");
@@ -34,7 +38,12 @@ const API_VERSION: HeaderName = HeaderName::from_static("x-api-version");
 #[derive(Debug)]
 pub struct Api {
     pub(crate) configuration: Arc<dyn Configuration>,
+    pub(crate) gateway: Arc<dyn Gateway>,
     options: Options,
+    /// Whether the configuration is only ever replaced as a whole.
+    pub(crate) standalone: bool,
+    pub(crate) whole: Whole,
+    pub(crate) streams: Streams,
 }
 
 /// Who is let in, and what is too much.
@@ -59,8 +68,15 @@ pub(crate) struct Peer {
 impl Api {
     /// An API over a configuration.
     #[must_use]
-    pub fn new(configuration: Arc<dyn Configuration>, options: Options) -> Self {
-        Self { configuration, options }
+    pub fn new(configuration: Arc<dyn Configuration>, gateway: Arc<dyn Gateway>, options: Options) -> Self {
+        let (whole, streams) = (Whole::default(), Streams::default());
+        Self { configuration, gateway, options, standalone: false, whole, streams }
+    }
+
+    /// In API-driven standalone mode: the configuration is replaced as a whole and nothing else.
+    #[must_use]
+    pub fn standalone(self) -> Self {
+        Self { standalone: true, ..self }
     }
 
     /// Answers a request, whatever it is.
@@ -128,10 +144,48 @@ impl Api {
     }
 
     async fn dispatch(&self, request: &Request) -> Outcome {
-        let below: Vec<&str> = request.path.iter().map(String::as_str).collect();
-        match below.as_slice() {
-            ["apisix", "admin", ..] => self.resource(request).await,
-            _ => Err(Answer::error(StatusCode::NOT_FOUND, "404 Not Found").unversioned()),
+        match operations::find(&request.method, &request.path) {
+            Found::Operation(what, rest) => self.perform(what, rest, request).await,
+            Found::WrongMethod(known) => {
+                let known = known.iter().map(|method| method.as_str()).collect::<Vec<_>>().join(", ");
+                let message = format!("not supported `{}` method for /{}", request.method, request.path.join("/"));
+                let allow = HeaderValue::try_from(known).unwrap_or(HeaderValue::from_static(""));
+                Err(Answer::error(StatusCode::METHOD_NOT_ALLOWED, message).with(ALLOW, allow))
+            }
+            Found::Nothing if self.standalone => Err(no_resources()),
+            Found::Nothing => match request.path.as_slice() {
+                [first, ..] if first == "apisix" => self.resource(request).await,
+                _ => Err(Answer::error(StatusCode::NOT_FOUND, "404 Not Found").unversioned()),
+            },
+        }
+    }
+
+    async fn perform(&self, what: What, rest: &[String], request: &Request) -> Outcome {
+        if self.standalone && what.is_of_a_store() {
+            return Err(no_resources());
+        }
+        let name = rest.first().map(String::as_str).unwrap_or_default();
+        match what {
+            What::PluginNames => self.plugin_names(&request.query),
+            What::PluginSchemas => self.plugin_schemas(&request.query),
+            What::PluginSchema => self.plugin_schema(name, &request.query),
+            What::ReloadPlugins => Self::reload_plugins(),
+            What::ResourceSchema => self.resource_schema(name),
+            What::ValidateResource => self.validate_resource(name, request),
+            What::Configs => self.configs(request).await,
+            What::ReplaceConfigs => self.replace_configs(request).await,
+            What::ValidateConfigs => self.validate_configs(request).await,
+            What::Resources => self.resources(request).await,
+            What::Resource => self.resource_at(rest, request).await,
+            What::PutResource => self.put_resource(rest, request).await,
+            What::DeleteResource => self.delete_resource(rest, request).await,
+            What::Transaction => self.transaction(request).await,
+            What::History => self.history(request).await,
+            What::Difference => self.difference_of(request).await,
+            What::Rollback => self.roll_back(request).await,
+            What::Events => self.events(request).await,
+            What::Explain => self.explain(request).await,
+            What::OpenApi => Ok(Answer::json(StatusCode::OK, &openapi::document(self.gateway.schemas()))),
         }
     }
 
@@ -151,6 +205,12 @@ impl Api {
     pub(crate) fn author(by: &Identity) -> String {
         by.name.clone()
     }
+}
+
+/// Resources cannot be changed one by one.
+fn no_resources() -> Answer {
+    let message = "in standalone mode the configuration is replaced as a whole: /apisix/admin/configs";
+    Answer::error(StatusCode::NOT_FOUND, message).unversioned()
 }
 
 fn unauthorized(reason: &str) -> Answer {

@@ -3,11 +3,12 @@
 //! ```text
 //!  server ──► api ──────────────────────► read ───────────────────► Configuration::store
 //!  (sockets,  (who may, body, dispatch)   write ─► references ────► Configuration::change
-//!   bounds)                                 └──► words, when it is refused
+//!   bounds)     │                           └──► words, when it is refused
+//!               └──► operations: describe, configs, extensions, openapi ───► Gateway
 //! ```
 //!
 //! This crate knows no data plane. The binary hands it a [`Configuration`], which checks changes against all that is
-//! live, keeps them and makes them live.
+//! live, keeps them and makes them live, and a [`Gateway`] for the rest.
 
 #![allow(
     clippy::disallowed_methods,
@@ -18,12 +19,18 @@
 mod answer;
 mod api;
 mod cjson;
+mod configs;
+mod describe;
+mod extensions;
 mod keys;
 mod kinds;
+mod openapi;
+mod operations;
 mod patch;
 mod read;
 mod references;
 mod request;
+mod schemas;
 mod server;
 mod tls;
 mod words;
@@ -31,13 +38,16 @@ mod write;
 
 use std::fmt;
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 
-use weir_config::Diagnostic;
-use weir_store::{Commit, Store, StoreError};
+use serde_json::Value;
+use weir_config::{Diagnostic, Node};
+use weir_store::{Commit, Kind, Store, StoreError};
 
 pub use api::{Api, Options};
 pub use keys::{KeyDigest, Keys, Role, key_digest};
+pub use schemas::{PluginSchema, Schemas};
 pub use server::serve;
 pub use tls::server_config;
 /// What serves, seen from the Admin API.
@@ -52,6 +62,35 @@ pub trait Configuration: Send + Sync + fmt::Debug {
         commit: Commit,
         dry_run: bool,
     ) -> Pin<Box<dyn Future<Output = Result<Changed, Refused>> + Send + '_>>;
+
+    /// As [`change`](Self::change), though other resources that refer to what is changed may become invalid by it; they
+    /// are left out of what serves until they are put right.
+    fn change_by_force(&self, commit: Commit) -> Pin<Box<dyn Future<Output = Result<Changed, Refused>> + Send + '_>> {
+        self.change(commit, false)
+    }
+}
+
+/// What the gateway can tell beside what it is configured with. All of it may take its time and is called on threads that
+/// may block.
+pub trait Gateway: Send + Sync + fmt::Debug {
+    /// The schemas of resources and plugins.
+    fn schemas(&self) -> &Schemas;
+
+    /// Everything that is to be said of one resource of a section by itself, with paths from the resource on; `None` for
+    /// a section that there is not.
+    fn check_item(&self, section: &str, item: Node) -> Option<Vec<Diagnostic>>;
+
+    /// Everything that is to be said of a whole configuration, whatever is live.
+    fn check_document(&self, root: Node) -> Vec<Diagnostic>;
+
+    /// What would become of a request now: a method and a URL, fields, and the client's address.
+    ///
+    /// # Errors
+    /// Why that is no request.
+    fn explain(&self, request: &str, fields: Vec<(String, String)>, remote: IpAddr) -> Result<Value, String>;
+
+    /// Puts something else in the place of the secrets of a resource.
+    fn mask(&self, kind: Kind, resource: &mut Value);
 }
 
 /// Changes that are live, or could be.
@@ -66,7 +105,7 @@ pub struct Changed {
 /// Why changes were not made.
 #[derive(Clone, Debug)]
 pub enum Refused {
-    /// They are wrong: at least one error, positions and paths as in a rules file (`routes[0].uri`).
+    /// They are wrong: at least one error. A path begins with the resource: `routes/1.uri`.
     Invalid(Vec<Diagnostic>),
     /// The store did not take them.
     Store(StoreError),

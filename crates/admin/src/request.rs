@@ -18,7 +18,6 @@ pub(crate) struct Request {
     /// The segments of the path below the API's own, decoded: `["routes", "1"]`.
     pub(crate) path: Vec<String>,
     pub(crate) query: Query,
-    #[allow(dead_code, reason = "preconditions are read from it")]
     pub(crate) fields: HeaderMap,
     pub(crate) body: Bytes,
     /// Whose key it came with.
@@ -48,6 +47,11 @@ impl Query {
     pub(crate) fn parse(text: Option<&str>) -> Self {
         let pairs = form_urlencoded::parse(text.unwrap_or_default().as_bytes());
         Self(pairs.map(|(name, value)| (name.into_owned(), value.into_owned())).collect())
+    }
+
+    /// All arguments of this name.
+    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
     /// The first argument of this name.

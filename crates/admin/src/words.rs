@@ -37,6 +37,13 @@ fn of_diagnostics(kind: Kind, found: &[Diagnostic]) -> String {
     }
 }
 
+/// An error of a resource by itself, with its path from the resource on, as the schema checks of APISIX tell it.
+pub(crate) fn of_item(section: &str, found: &Diagnostic) -> String {
+    let kind = Kind::ALL.into_iter().find(|kind| kind.directory() == section).unwrap_or(Kind::Routes);
+    let message = of_diagnostics(kind, std::slice::from_ref(found));
+    message.strip_prefix("invalid configuration: ").map(str::to_owned).unwrap_or(message)
+}
+
 /// What a JSON value is called.
 pub(crate) fn type_name(value: &Value) -> &'static str {
     match value {

@@ -222,7 +222,7 @@ fn not_an_id(field: &str) -> Answer {
 }
 
 /// An id as a text; ids may be integers.
-fn id_text(value: &Value) -> Option<String> {
+pub(crate) fn id_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) if number.is_u64() => Some(number.to_string()),
@@ -239,7 +239,7 @@ fn refuse_times(value: &Object) -> Result<(), Answer> {
 }
 
 /// Keeps the time of creation, renews that of the last change, unless a PATCH sets it.
-fn set_times(value: &mut Object, before: Option<&Item>, patch: Option<&Object>) {
+pub(crate) fn set_times(value: &mut Object, before: Option<&Item>, patch: Option<&Object>) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     if !value.contains_key("create_time") {
         let before = before.and_then(|item| serde_json::from_str::<Object>(&item.value).ok());

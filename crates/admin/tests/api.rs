@@ -2,6 +2,8 @@
 //! changes is for the black-box tests.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests wait for nobody's requests")]
 
+mod configs;
+mod extensions;
 mod memory;
 
 use std::io::{Read, Write};

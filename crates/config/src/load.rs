@@ -20,7 +20,7 @@ use crate::node::{Mark, Node};
 use crate::resource::Document;
 use crate::settings::RouterMode;
 pub use change::Changed;
-pub use lone::{check_item, in_force, items};
+pub use lone::{Written, check_item, in_force, items};
 pub(crate) use rules::prepare_upstream;
 
 /// Reads a rules file.

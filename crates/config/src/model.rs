@@ -142,7 +142,7 @@ impl Section {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}[{}]", self.section.name(), self.id)
+        write!(f, "{}/{}", self.section.name(), self.id)
     }
 }
 

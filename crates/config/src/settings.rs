@@ -9,19 +9,21 @@ mod deployment;
 mod listener;
 mod overlay;
 mod quantity;
+mod store;
 
 use std::net::IpAddr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use address::{Endpoint, ListenAddr};
+pub use address::{AutoEndpoint, Endpoint, ListenAddr};
 pub(crate) use address::{UNIX, unix_path};
 pub use choice::{AccessLogFormat, AccessLogPath, ErrorLogPath, LogLevel, RouterMode, Workers};
 pub use deployment::{ConfigProvider, DataEncryption, Deployment, Etcd, EtcdTls, EtcdUrl, Role, Secret};
 pub use listener::{Listener, SocketMode};
 pub use overlay::{Leaf, SettingsSource, leaves};
 pub use quantity::{GIB, KIB, MIB, Seconds, Size};
+pub use store::{SecretText, Store};
 
 use crate::resource::AddrRange;
 
@@ -71,6 +73,8 @@ pub struct Settings {
     pub config: ConfigWatch,
     /// What this gateway is among others, and where its resources come from.
     pub deployment: Deployment,
+    /// The store that resources live in when there is no rules file.
+    pub store: Store,
 }
 
 /// Addresses to listen on.
@@ -90,6 +94,12 @@ pub struct Listen {
     pub metrics: Endpoint,
     /// `/status` and `/status/ready`: `ADDRESS:PORT` or `off`.
     pub status: Endpoint,
+    /// The Admin API: `ADDRESS:PORT`, `off` or `auto`: 127.0.0.1:9180 when resources live in a store, off with a rules
+    /// file.
+    pub admin: AutoEndpoint,
+    /// The control API: `ADDRESS:PORT`, `off` or `auto`: 127.0.0.1:9090 when resources live in a store, off with a
+    /// rules file.
+    pub control: AutoEndpoint,
 }
 
 /// TLS towards clients and upstreams.
@@ -326,6 +336,8 @@ impl Default for Listen {
             https: vec![ListenAddr::Tcp(addr([0, 0, 0, 0], 9443)).into()],
             metrics: Endpoint::On(addr([127, 0, 0, 1], 9091)),
             status: Endpoint::On(addr([127, 0, 0, 1], 7085)),
+            admin: AutoEndpoint::Auto,
+            control: AutoEndpoint::Auto,
         }
     }
 }

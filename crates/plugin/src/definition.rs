@@ -79,6 +79,11 @@ pub trait Define: Sync + 'static {
         Vec::new()
     }
 
+    /// The JSON Schema of the plugin's `plugin_metadata`, where it has one: `Some(json_schema::<Metadata>())`.
+    fn metadata_schema() -> Option<Schema> {
+        None
+    }
+
     /// Checks the plugin's `plugin_metadata`. Most plugins have none.
     ///
     /// # Errors
@@ -243,6 +248,8 @@ pub trait Definition: Sync {
     fn schema(&self) -> Schema;
     /// The JSON Schema of its configuration on consumers.
     fn consumer_schema(&self) -> Option<Schema>;
+    /// The JSON Schema of its `plugin_metadata`.
+    fn metadata_schema(&self) -> Option<Schema>;
     /// Checks a configuration.
     ///
     /// # Errors
@@ -292,6 +299,10 @@ impl<T: Define> Definition for T {
 
     fn consumer_schema(&self) -> Option<Schema> {
         T::AUTH.then(json_schema::<T::ConsumerConf>)
+    }
+
+    fn metadata_schema(&self) -> Option<Schema> {
+        T::metadata_schema()
     }
 
     fn check(&self, scope: Scope, conf: &Node) -> Result<(), Vec<Diagnostic>> {

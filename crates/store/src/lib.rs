@@ -3,7 +3,20 @@
 //! A store keeps resources as JSON text under a [`Key`] and counts every change with a revision. It knows nothing of what
 //! a resource means: whether it may be stored is decided before, by whoever commits it.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the bans guard the path of a request; nothing here is on it"
+)]
+
+mod database;
+mod embedded;
+mod folder;
+mod frozen;
 mod key;
+mod last_good;
+mod seal;
+mod watchers;
 
 use std::fmt;
 use std::future::Future;
@@ -11,7 +24,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+pub use database::{Database, Lost};
+pub use embedded::{Embedded, Health, Options};
+pub use folder::{Folder, Lock, OpenError};
+pub use frozen::Frozen;
 pub use key::{Key, Kind};
+pub use last_good::LastGood;
+pub use seal::{NoSecrets, Seal, SealError, Secrets};
 use tokio::sync::mpsc;
 
 /// What a store's methods give: a future that may be sent to another thread.
@@ -39,6 +58,58 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// What is committed after a revision, by whomever, in order. The receiver ends with the store. An event may bring
     /// what the reader has already; a reader that falls too far behind is given [`Event::Reset`].
     fn watch(&self, after: u64) -> mpsc::Receiver<Event>;
+
+    /// The commits that are remembered, the latest first.
+    fn history(&self, _query: HistoryQuery) -> Answer<'_, Vec<Recorded>> {
+        Box::pin(async { Err(StoreError::Refused("this store remembers no history".to_owned())) })
+    }
+
+    /// What is different at revision `to` from revision `from`, in the order of keys. Either may be the earlier one.
+    fn difference(&self, _from: u64, _to: u64) -> Answer<'_, Vec<Difference>> {
+        Box::pin(async { Err(StoreError::Refused("this store remembers no history".to_owned())) })
+    }
+}
+
+/// Which commits are asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistoryQuery {
+    /// Only those of earlier revisions.
+    pub before: Option<u64>,
+    /// Only those that changed this resource.
+    pub key: Option<Key>,
+    /// So many at most.
+    pub limit: usize,
+}
+
+/// A commit that is remembered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// The store's revision from then on.
+    pub revision: u64,
+    /// When it was made.
+    pub time: SystemTime,
+    /// Who made it.
+    pub author: String,
+    /// What it changed.
+    pub changes: Vec<Difference>,
+}
+
+/// What became of a resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The resource.
+    pub key: Key,
+    /// Its JSON before; `None`: it was not there.
+    pub old: Option<Arc<str>>,
+    /// Its JSON after; `None`: it is not there.
+    pub new: Option<Arc<str>>,
+}
+
+impl Default for HistoryQuery {
+    /// The last hundred commits.
+    fn default() -> Self {
+        Self { before: None, key: None, limit: 100 }
+    }
 }
 
 /// A resource as it is stored.

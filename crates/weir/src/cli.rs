@@ -10,9 +10,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use weir_config::InvalidItems;
 
-/// An API gateway that reads Apache APISIX's resources from a file.
+/// An API gateway with Apache APISIX's resources, from a store or from a file.
 ///
-/// `weir run apisix.yaml` serves the routes in that file on all cores and takes over every change of it.
+/// `weir run` serves the routes of its own store and changes them over the Admin API. `weir run apisix.yaml` serves the
+/// routes in that file and takes over every change of it.
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, disable_help_subcommand = true, max_term_width = 120, after_long_help = EXAMPLES)]
 pub(crate) struct Cli {
@@ -22,9 +23,10 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve the routes of a rules file.
+    /// Serve the routes of a store, or of a rules file.
     ///
-    /// The file is read and checked as a whole before anything listens. Then one line for each bound address is printed
+    /// Without FILE the routes live in a store, in the data directory, and are changed over the Admin API while the gateway
+    /// runs. With FILE the file is read and checked as a whole before anything listens. Then one line for each bound address is printed
     /// on standard output, and `ready` when all workers serve. The file is watched: a change is live within 200 ms, or
     /// refused with its reasons in the error log, and what was live before goes on.
     #[command(after_long_help = RUN_EXAMPLES)]
@@ -51,8 +53,18 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
+    /// The rules: routes, services, upstreams, consumers, … in YAML or JSON. Without it they live in the store.
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) file: Option<PathBuf>,
+    /// What happens to a file with an invalid item: `refuse` refuses the whole file, `skip` leaves the item out, and
+    /// with it what refers to it, as APISIX does.
+    #[arg(long, value_name = "refuse|skip", default_value = "refuse", hide_possible_values = true, requires = "file")]
+    pub(crate) invalid_items: InvalidItemsArg,
+    /// Take warnings for errors, such as that of a YAML file without `#END`. Not together with `skip`.
+    #[arg(long, requires = "file")]
+    pub(crate) strict: bool,
     #[command(flatten)]
-    pub(crate) rules: RulesArgs,
+    pub(crate) data: DataArgs,
     #[command(flatten)]
     pub(crate) settings: SettingsArgs,
     #[command(flatten)]
@@ -87,10 +99,19 @@ pub(crate) struct ExplainArgs {
     pub(crate) settings: SettingsArgs,
 }
 
-/// The rules file and how it is read.
+/// Where a store lies.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Settings")]
+pub(crate) struct DataArgs {
+    /// The folder of the store; setting `store.data_dir`. [default: weir-data]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
+/// The rules file and how it is read.
+#[derive(Clone, Debug, Args)]
 pub(crate) struct RulesArgs {
-    /// The rules: routes, services, upstreams, consumers, … in YAML or JSON. `-` is standard input, except for `run`.
+    /// The rules: routes, services, upstreams, consumers, … in YAML or JSON. `-` is standard input.
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
     /// What happens to a file with an invalid item: `refuse` refuses the whole file, `skip` leaves the item out, and
@@ -138,6 +159,13 @@ pub(crate) struct ListenArgs {
     /// Serve /status and /status/ready here, or `off`; setting `listen.status`. [default: 127.0.0.1:7085]
     #[arg(long, value_name = "ADDRESS:PORT|off")]
     pub(crate) status: Option<String>,
+    /// Serve the Admin API here, or `off`; setting `listen.admin`. With FILE it only reads. [default: 127.0.0.1:9180,
+    /// with FILE off]
+    #[arg(long, value_name = "ADDRESS:PORT|off")]
+    pub(crate) admin: Option<String>,
+    /// Serve the control API here, or `off`; setting `listen.control`. [default: 127.0.0.1:9090, with FILE off]
+    #[arg(long, value_name = "ADDRESS:PORT|off")]
+    pub(crate) control: Option<String>,
     /// Threads that carry traffic, 1 to 1024, or `auto` for one a core; setting `workers`. [default: auto]
     #[arg(long, value_name = "N|auto")]
     pub(crate) workers: Option<String>,
@@ -155,10 +183,12 @@ const RUN_EXAMPLES: &str = "\
 Each setting comes from the first of these that has it: flags, the environment (WEIR_LIMITS_HEAD_SIZE is \
 limits.head_size), the settings file, defaults.
 
-Signals: SIGTERM and SIGINT finish what is in flight and stop, a second one stops at once; SIGHUP reads the rules file \
+Signals: SIGTERM and SIGINT finish what is in flight and stop, a second one stops at once; SIGHUP reads the rules \
 again; SIGUSR1 opens the log files again; SIGUSR2 starts the program's file anew, which takes over without a lost request.
 
 Examples:
+  weir run
+  weir run --data-dir /var/lib/weir
   weir run apisix.yaml
   weir run apisix.yaml --settings weir.yaml --workers 4
   weir run apisix.yaml --listen-http 127.0.0.1:8080 --listen-http '[::1]:8080' --metrics off
@@ -181,6 +211,26 @@ Examples:
   weir completions bash > /etc/bash_completion.d/weir
   weir completions zsh > \"${fpath[1]}/_weir\"
   weir completions fish > ~/.config/fish/completions/weir.fish";
+
+impl RunArgs {
+    /// The rules file, if there is one.
+    pub(crate) fn rules(&self) -> Option<RulesArgs> {
+        let file = self.file.clone()?;
+        Some(RulesArgs { file, invalid_items: self.invalid_items, strict: self.strict })
+    }
+
+    /// The flags as settings.
+    pub(crate) fn assignments(&self) -> Vec<(String, String)> {
+        self.listen.assignments().into_iter().chain(self.data.assignments()).collect()
+    }
+}
+
+impl DataArgs {
+    /// The flag as a setting.
+    pub(crate) fn assignments(&self) -> Option<(String, String)> {
+        Some(("store.data_dir".to_owned(), self.data_dir.as_ref()?.display().to_string()))
+    }
+}
 
 impl RulesArgs {
     pub(crate) fn invalid_items(&self) -> InvalidItems {
@@ -208,6 +258,8 @@ impl ListenArgs {
             ("listen.https", https.as_ref()),
             ("listen.metrics", self.metrics.as_ref()),
             ("listen.status", self.status.as_ref()),
+            ("listen.admin", self.admin.as_ref()),
+            ("listen.control", self.control.as_ref()),
             ("workers", self.workers.as_ref()),
         ];
         given.into_iter().filter_map(|(path, value)| Some((path.to_owned(), value?.clone()))).collect()

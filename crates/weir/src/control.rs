@@ -6,10 +6,12 @@
 //! listening on http://0.0.0.0:9080
 //! metrics on http://127.0.0.1:9091/apisix/prometheus/metrics
 //! status on http://127.0.0.1:7085/status
+//! control on http://127.0.0.1:9090/v1
 //! ready
 //! ```
 
 use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,27 +20,35 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, bail};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{RwLock, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use weir_config::Settings;
-use weir_config::settings::Timeouts;
+use weir_config::settings::{Endpoint, Timeouts};
 use weir_proxy::{DataPlane, HealthChecks, Snapshot};
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
 
 use crate::changes::Digest;
+use crate::control_api::{Control, InForce};
+use crate::data_dir::{self, DataDir};
 use crate::error_log::ErrorLog;
 use crate::handover::Predecessor;
 use crate::inherited::{Inherited, Listening};
 use crate::keeper::{Keeper, Keeping};
+use crate::live::{Live, State};
+use crate::live_text::LiveText;
 use crate::names::Names;
 use crate::reload::Reloader;
 use crate::rules::Rules;
+use crate::serving::Serving;
 use crate::status_server::Draining;
 use crate::systemd::{self, NotifyState};
 use crate::upgrade::{Program, Upgrades};
 use crate::watch::Watch;
-use crate::{metrics_server, server, status_server};
+use crate::{control_api, metrics_server, schemas, server, status_server};
+
+/// Where the control API is while resources live in a store, unless a setting says otherwise.
+const CONTROL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
 
 /// Workers that do not serve after so long never will.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -61,33 +71,47 @@ pub(crate) struct Gateway {
     pub(crate) program: Program,
     pub(crate) settings: Settings,
     pub(crate) rules: Arc<Rules>,
-    /// The first configuration, with the digest of its resources and the fingerprint of its text.
+    /// The first configuration, and where it comes from.
     pub(crate) snapshot: Arc<Snapshot>,
-    pub(crate) digest: Digest,
-    pub(crate) fingerprint: u64,
+    pub(crate) source: Source,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
     pub(crate) error_log: Arc<ErrorLog>,
-    pub(crate) watch: Watch,
     pub(crate) inherited: Inherited,
     /// The pipe to the process that was started first, if that is another one.
     pub(crate) keeper: Option<OwnedFd>,
 }
 
+/// Where the configuration comes from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// A rules file, with the digest of its resources, the fingerprint of its text and, where the control API tells of
+    /// it, the text.
+    File { watch: Watch, digest: Digest, fingerprint: u64, live: Option<Arc<LiveText>> },
+    /// A store, and what was read from it.
+    Store { data: DataDir, state: State },
+}
+
 /// Serves until SIGTERM or SIGINT, or until a new process has taken over; then drains. `predecessor` is told when this
 /// process serves. Gives the task of a process that stays when it has handed over.
 pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor>) -> anyhow::Result<Option<Keeper>> {
-    let Gateway { program, settings, rules, snapshot, digest, fingerprint, metrics, access_log, error_log, .. } =
-        gateway;
-    let (watch, mut inherited, keeping) = (gateway.watch, gateway.inherited, Keeping::new(gateway.keeper)?);
+    let Gateway { program, settings, rules, snapshot, source, metrics, access_log, error_log, .. } = gateway;
+    let (mut inherited, keeping) = (gateway.inherited, Keeping::new(gateway.keeper)?);
     let mut signals = Signals::catch()?;
     let hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
     let mut tasks = JoinSet::new();
+    // What changes the configuration; it ends before the rest.
+    let mut changing = JoinSet::new();
 
     let mut listening = Listening::default();
     let listen = &settings.listen;
     let metrics_listener = server::open("listen.metrics", listen.metrics, &mut inherited, &mut listening)?;
     let status_listener = server::open("listen.status", listen.status, &mut inherited, &mut listening)?;
+    let control = match &source {
+        Source::File { .. } => listen.control.unless_given(Endpoint::Off),
+        Source::Store { .. } => listen.control.unless_given(Endpoint::On(CONTROL)),
+    };
+    let control_listener = server::open("listen.control", control, &mut inherited, &mut listening)?;
     let data_plane = DataPlane::start(&settings, inherited.traffic(), &metrics, access_log.as_ref())?;
     drop(inherited);
     let workers = data_plane.workers();
@@ -115,7 +139,10 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     if let Some(listener) = status_listener {
         addresses.push_str(&format!("status on http://{}/status\n", listener.local_addr()?));
         let (plane, draining) = (Arc::clone(&data_plane), Arc::clone(&draining));
-        tasks.spawn(status_server::run(listener, left, plane, draining, checks));
+        tasks.spawn(status_server::run(listener, left.clone(), plane, draining, Arc::clone(&checks)));
+    }
+    if let Some(listener) = &control_listener {
+        addresses.push_str(&format!("control on http://{}/v1\n", listener.local_addr()?));
     }
     tasks.spawn(systemd::watchdog(Arc::clone(&data_plane)));
     announce(&addresses);
@@ -142,16 +169,33 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     }
     systemd::notify(&[NotifyState::Ready, NotifyState::Status(&format!("serving {routes} routes"))]);
 
-    let reloader = Reloader {
-        rules: Arc::clone(&rules),
-        data_plane: Arc::clone(&data_plane),
-        metrics: Arc::clone(&metrics),
-        names,
-        fingerprint,
-        digest,
-        revision,
-    };
-    let reloading = tasks.spawn(reloader.run(watch, hangup));
+    let serving = Serving { data_plane: Arc::clone(&data_plane), metrics: Arc::clone(&metrics), names };
+    let mut stored = None;
+    let in_force;
+    match source {
+        Source::File { watch, digest, fingerprint, live } => {
+            in_force = live.clone().map(InForce::File);
+            let reloader = Reloader { rules: Arc::clone(&rules), serving, fingerprint, digest, revision, live };
+            changing.spawn(reloader.run(watch, hangup));
+        }
+        Source::Store { data, state } => {
+            let live = Live::new(Arc::clone(&data.store), Arc::clone(&rules), serving, state);
+            in_force = Some(InForce::Store(Arc::new(live.clone())));
+            changing.spawn(live.clone().follow());
+            changing.spawn(live.clone().reload_on(hangup));
+            if data.damage.is_none() {
+                changing.spawn(data_dir::keep_copy(data.folder.clone(), Arc::clone(&data.seal), live.clone()));
+            }
+            stored = Some((data, live));
+        }
+    }
+
+    if let (Some(listener), Some(in_force)) = (control_listener, in_force) {
+        let (rules, data_plane) = (Arc::clone(&rules), Arc::clone(&data_plane));
+        let schemas = Arc::new(schemas::all());
+        let control = Control { schemas, in_force, rules, data_plane, checks };
+        tasks.spawn(control_api::run(listener, left, Arc::new(control)));
+    }
 
     let mut upgrades = Upgrades::new(program, settings.timeouts.upgrade.duration(), listening, &keeping);
     let mut housekeeping = interval(HOUSEKEEPING);
@@ -166,13 +210,15 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             Some(keeper) = upgrades.handed_over(&error_log) => break End::HandedOver(keeper),
             () = keeping.lost() => break End::Signal("none, but the process that was started first is gone"),
             _ = housekeeping.tick() => clean_up(&data_plane, &rules, &metrics).await,
-            Some(ended) = tasks.join_next() => {
-                let reason = ended.err().map(|error| error.to_string()).unwrap_or_default();
-                tracing::error!(reason, "a task of the control thread has ended; the workers go on");
-            }
+            Some(ended) = tasks.join_next() => tell_end(ended),
+            Some(ended) = changing.join_next() => tell_end(ended),
         }
     };
-    reloading.abort();
+    // Nothing changes any more, and the process that follows may write to the store.
+    changing.abort_all();
+    if let Some((data, live)) = stored {
+        data.leave(&live, matches!(end, End::HandedOver(_))).await;
+    }
     let timeouts = &settings.timeouts;
     let logs = (access_log.as_ref(), &error_log);
     match end {
@@ -192,6 +238,11 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             Ok(keeper)
         }
     }
+}
+
+fn tell_end(ended: Result<(), JoinError>) {
+    let reason = ended.err().map(|error| error.to_string()).unwrap_or_default();
+    tracing::error!(reason, "a task of the control thread has ended; the workers go on");
 }
 
 /// Why the gateway ends.

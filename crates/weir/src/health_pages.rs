@@ -37,29 +37,61 @@ struct Counter {
 }
 
 /// The answer for a path: `/v1/healthcheck` for all, `/v1/healthcheck/{routes,services,upstreams,plugins}/ID` for
-/// one.
-pub(crate) fn page(path: &str, checks: &HealthChecks) -> Option<Response<Page>> {
+/// one; as a page for people with `html`.
+pub(crate) fn page(path: &str, html: bool, checks: &HealthChecks) -> Option<Response<Page>> {
     let rest = path.strip_prefix(PATH)?;
     let report = checks.report();
     if matches!(rest, "" | "/") {
         let all: Vec<Upstream> = report.into_iter().map(Upstream::from).collect();
-        return Some(json(StatusCode::OK, &all));
+        return Some(if html { table(&all) } else { json(StatusCode::OK, &all) });
     }
-    let (kind, id) = rest.strip_prefix('/')?.split_once('/')?;
+    let Some((kind, id)) = rest.strip_prefix('/')?.split_once('/') else {
+        let message = format!("missing src id for src type {}", rest.trim_start_matches('/'));
+        return Some(error(StatusCode::NOT_FOUND, &message));
+    };
     if !matches!(kind, "routes" | "services" | "upstreams" | "plugins") {
-        return Some(json(StatusCode::BAD_REQUEST, &error(&format!("invalid src type {kind}"))));
+        return Some(error(StatusCode::BAD_REQUEST, &format!("invalid src type {kind}")));
     }
-    match report.into_iter().find(|upstream| upstream.kind == kind && *upstream.id == *id) {
-        Some(upstream) => Some(json(StatusCode::OK, &Upstream::from(upstream))),
-        None => Some(json(StatusCode::NOT_FOUND, &error(&format!("{kind}[{id}] not found")))),
-    }
+    Some(match report.into_iter().find(|upstream| upstream.kind == kind && *upstream.id == *id) {
+        Some(upstream) if html => table(&[upstream.into()]),
+        Some(upstream) => json(StatusCode::OK, &Upstream::from(upstream)),
+        None => error(StatusCode::NOT_FOUND, &format!("{kind}[{id}] not found")),
+    })
 }
 
-fn error(message: &str) -> serde_json::Value {
-    serde_json::json!({ "error_msg": message })
+/// The same for people.
+fn table(upstreams: &[Upstream]) -> Response<Page> {
+    const COLUMNS: [&str; 8] =
+        ["Upstream", "Check", "Node", "Status", "Successes", "TCP failures", "HTTP failures", "Timeouts"];
+    let cell = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;");
+    let mut page = "<!DOCTYPE html>\n<title>Health of upstream nodes</title>\n<table border=\"1\">\n<tr>".to_owned();
+    page.extend(COLUMNS.map(|name| format!("<th>{name}")));
+    page.push('\n');
+    for upstream in upstreams {
+        for Node { ip, hostname, port, status, counter } in &upstream.nodes {
+            let node = match hostname.as_str() {
+                name if name == ip.to_string() => std::net::SocketAddr::new(*ip, *port).to_string(),
+                name => format!("{name}, {}", std::net::SocketAddr::new(*ip, *port)),
+            };
+            let Counter { tcp_failure, http_failure, success, timeout_failure } = counter;
+            let texts = [&upstream.name, upstream.r#type, &node, status].map(|text| format!("<td>{}", cell(text)));
+            let counts = [success, tcp_failure, http_failure, timeout_failure].map(|count| format!("<td>{count}"));
+            page.push_str("<tr>");
+            page.extend(texts.into_iter().chain(counts));
+            page.push('\n');
+        }
+    }
+    page.push_str("</table>\n");
+    with_type(StatusCode::OK, "text/html; charset=utf-8", Page::Whole(Some(page.into())))
 }
 
-fn json(status: StatusCode, body: &impl Serialize) -> Response<Page> {
+/// A refusal in APISIX's shape.
+pub(crate) fn error(status: StatusCode, message: &str) -> Response<Page> {
+    json(status, &serde_json::json!({ "error_msg": message }))
+}
+
+/// A page of JSON.
+pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response<Page> {
     // These types have no map with keys that are no texts, which is all that could fail.
     let body = serde_json::to_vec(body).unwrap_or_default();
     with_type(status, "application/json", Page::Whole(Some(body.into())))

@@ -1,9 +1,9 @@
 //! Weir, an API gateway: the binary.
 //!
 //! ```text
-//!  weir run ──► settings ──► rules file ──► compile ──► data plane (worker threads)
-//!                                ▲            ▲
-//!             main thread:   watch, SIGHUP ───┘    metrics server, status server, DNS, health checks, signals
+//!  weir run ──► settings ──► rules file or store ──► compile ──► data plane (worker threads)
+//!                                ▲                      ▲
+//!             main thread:   watch, SIGHUP, Admin API ──┘    metrics server, status server, DNS, health checks, signals
 //! ```
 //!
 //! The main thread is the control thread: it reads configuration, compiles it and hands the result to the workers of
@@ -20,6 +20,8 @@ mod check;
 mod cli;
 mod completions;
 mod control;
+mod control_api;
+mod data_dir;
 mod descriptors;
 mod error_log;
 mod explain;
@@ -28,12 +30,18 @@ mod handover;
 mod health_pages;
 mod inherited;
 mod keeper;
+mod live;
+mod live_text;
 mod metrics_server;
 mod names;
 mod reload;
+mod resources;
 mod rules;
 mod run;
+mod schemas;
+mod secrets;
 mod server;
+mod serving;
 mod settings;
 mod status_server;
 mod systemd;

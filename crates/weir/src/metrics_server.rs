@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use weir_telemetry::metrics::Metrics;
 
-use crate::server::{Leaving, Page, serve, text, with_type};
+use crate::server::{Asked, Leaving, Page, serve, text, with_type};
 
 /// The path that is always there, beside `metrics.path`: scrapers look for it when not told otherwise.
 const USUAL_PATH: &str = "/metrics";
@@ -20,7 +20,7 @@ const SCRAPES: usize = 4;
 pub(crate) async fn run(listener: TcpListener, leaving: Leaving, metrics: Arc<Metrics>, path: String) {
     let path: Arc<str> = path.into();
     let free = Arc::new(Semaphore::new(SCRAPES));
-    let page = move |asked: String| {
+    let page = move |Asked { path: asked, .. }: Asked| {
         let (metrics, path, free) = (Arc::clone(&metrics), Arc::clone(&path), Arc::clone(&free));
         async move {
             if *asked != *path && asked != USUAL_PATH {
@@ -40,5 +40,5 @@ pub(crate) async fn run(listener: TcpListener, leaving: Leaving, metrics: Arc<Me
             Some(with_type(StatusCode::OK, "text/plain; version=0.0.4", page))
         }
     };
-    serve(listener, leaving, page).await;
+    serve(listener, leaving, &[], page).await;
 }

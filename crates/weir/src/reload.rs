@@ -1,27 +1,17 @@
 //! Takes over changes of the rules file while the gateway runs.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Instant;
 
 use tokio::signal::unix::Signal;
-use tokio::sync::RwLock;
-use tokio::time::sleep;
 use weir_config::Diagnostic;
-use weir_proxy::DataPlane;
-use weir_telemetry::metrics::Metrics;
 
 use crate::changes::Digest;
-use crate::names::Names;
+use crate::live_text::{Kept, LiveText};
 use crate::rules::{Ready, Rules, fingerprint};
+use crate::serving::Serving;
 use crate::systemd::{self, NotifyState};
 use crate::watch::{Change, Watch};
-
-/// How long a change may wait for the names of its upstream nodes to be resolved before it is live without them.
-const NAMES_LIMIT: Duration = Duration::from_millis(100);
-
-/// How long it is waited for all workers to serve with a change, and how often it is looked.
-const TAKEN_LIMIT: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(1);
 
 /// Findings that are logged of one refused file; `weir check` tells the rest.
 const LOGGED: usize = 200;
@@ -30,20 +20,20 @@ const LOGGED: usize = 200;
 #[derive(Debug)]
 pub(crate) struct Reloader {
     pub(crate) rules: Arc<Rules>,
-    pub(crate) data_plane: Arc<RwLock<DataPlane>>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) names: Names,
+    pub(crate) serving: Serving,
     /// Of the text that was read last, whatever came of it.
     pub(crate) fingerprint: u64,
     /// Of the rules that are live, and their revision.
     pub(crate) digest: Digest,
     pub(crate) revision: u64,
+    /// Where the text of what is live is kept, for whoever asks.
+    pub(crate) live: Option<Arc<LiveText>>,
 }
 
 /// What came of reading the file.
 enum Outcome {
     Same,
-    Ready { ready: Box<Ready>, fingerprint: u64 },
+    Ready { ready: Box<Ready>, fingerprint: u64, kept: Kept },
     Refused { findings: Vec<Diagnostic>, fingerprint: u64 },
     Unreadable(anyhow::Error),
 }
@@ -77,17 +67,21 @@ impl Reloader {
         let rules = Arc::clone(&self.rules);
         let (known, revision) = (self.fingerprint, self.revision + 1);
         // A large file takes a while, which signals, status and metrics shall not wait for.
-        let work = tokio::task::spawn_blocking(move || read(&rules, (!anyway).then_some(known), revision));
+        let keep = self.live.is_some();
+        let work = tokio::task::spawn_blocking(move || read(&rules, (!anyway).then_some(known), revision, keep));
         let file = self.rules.name.as_str();
         match work.await {
             Ok(Outcome::Same) => tracing::debug!(file, "the rules file was written, with the same content"),
-            Ok(Outcome::Ready { ready, fingerprint }) => {
+            Ok(Outcome::Ready { ready, fingerprint, kept }) => {
                 self.fingerprint = fingerprint;
                 self.take(*ready, began).await;
+                if let Some(live) = &self.live {
+                    live.set(kept);
+                }
             }
             Ok(Outcome::Refused { findings, fingerprint }) => {
                 self.fingerprint = fingerprint;
-                self.metrics.config_rejected();
+                self.serving.metrics.config_rejected();
                 let errors = findings.iter().filter(|found| found.is_error()).count();
                 log_findings(&findings);
                 tracing::error!(
@@ -98,36 +92,23 @@ impl Reloader {
                 );
             }
             Ok(Outcome::Unreadable(error)) => {
-                self.metrics.config_rejected();
+                self.serving.metrics.config_rejected();
                 tracing::error!("{error:#}; what is live stays live");
             }
             Err(panicked) => {
-                self.metrics.config_rejected();
+                self.serving.metrics.config_rejected();
                 tracing::error!(file, %panicked, "the rules file could not be compiled; what is live stays live");
             }
         }
     }
 
     async fn take(&mut self, ready: Ready, began: Instant) {
-        // Requests for a new name fail until it has an address, so it gets a moment before it is live.
-        self.names.look_up(NAMES_LIMIT).await;
         self.revision = ready.snapshot.revision();
-        self.data_plane.write().await.apply(Arc::clone(&ready.snapshot));
-        // A worker takes it between two requests, so this is a matter of microseconds.
-        let until = Instant::now() + TAKEN_LIMIT;
-        while !self.data_plane.read().await.serves(self.revision) {
-            if Instant::now() > until {
-                tracing::error!(revision = self.revision, "a worker does not take the change; it may hang");
-                break;
-            }
-            sleep(LOOK).await;
-        }
-        self.metrics.config_applied(self.revision, SystemTime::now());
+        let routes = ready.snapshot.route_count();
+        self.serving.take(ready.snapshot).await;
         log_findings(&ready.findings);
         let changes = self.digest.changes_to(&ready.digest);
         self.digest = ready.digest;
-        let routes = ready.snapshot.route_count();
-        systemd::notify(&[NotifyState::Status(&format!("serving {routes} routes"))]);
         tracing::info!(
             revision = self.revision,
             routes,
@@ -140,7 +121,7 @@ impl Reloader {
 }
 
 /// On a thread that may block.
-fn read(rules: &Rules, known: Option<u64>, revision: u64) -> Outcome {
+fn read(rules: &Rules, known: Option<u64>, revision: u64, keep: bool) -> Outcome {
     let text = match rules.read() {
         Ok(text) => text,
         Err(error) => return Outcome::Unreadable(error),
@@ -150,7 +131,11 @@ fn read(rules: &Rules, known: Option<u64>, revision: u64) -> Outcome {
         return Outcome::Same;
     }
     match rules.compile(&text, revision) {
-        Ok(ready) => Outcome::Ready { ready: Box::new(ready), fingerprint },
+        Ok(mut ready) => {
+            let gone = std::mem::take(&mut ready.gone);
+            let kept = if keep { Kept::new(&text, revision, gone) } else { Kept::default() };
+            Outcome::Ready { ready: Box::new(ready), fingerprint, kept }
+        }
         Err(findings) => {
             // What was built until the error was found is gone, but for its keys.
             rules.compiler.sweep();

@@ -1,5 +1,6 @@
-//! The rules file: read, checked and compiled.
+//! The rules, from a file or from a store: read, checked and compiled.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, Read};
@@ -7,8 +8,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
+use weir_config::load::load_node;
 use weir_config::node::MAX_TEXT_BYTES;
-use weir_config::{Diagnostic, InvalidItems, LoadOptions, Model, RouterMode, Settings, Severity, load};
+use weir_config::{Diagnostic, InvalidItems, LoadOptions, Loaded, Model, Node, RouterMode, Settings, Severity, load};
 use weir_proxy::{Catalog, Compiler, Snapshot};
 
 use crate::changes::Digest;
@@ -18,7 +20,7 @@ use crate::failure::Failure;
 /// Name and version, as fields such as `x-mock-by` tell them.
 const PRODUCT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
 
-/// A rules file and how it is to be read.
+/// Where the rules come from, and how they are to be read.
 #[derive(Debug)]
 pub(crate) struct Rules {
     source: Source,
@@ -35,6 +37,8 @@ pub(crate) struct Rules {
 enum Source {
     Stdin,
     File(PathBuf),
+    /// A tree that somebody else makes.
+    Store,
 }
 
 /// One version of the rules, ready to serve.
@@ -47,6 +51,8 @@ pub(crate) struct Ready {
     pub(crate) findings: Vec<Diagnostic>,
     /// How many items were left out.
     pub(crate) left_out: usize,
+    /// Their paths: `routes[3]`.
+    pub(crate) gone: HashSet<String>,
 }
 
 impl Rules {
@@ -67,6 +73,19 @@ impl Rules {
         })
     }
 
+    /// The rules of a store. An invalid resource is left out, and with it what refers to it: one that got in there, by
+    /// another version or another program, must not keep all others from being served.
+    pub(crate) fn of_store(settings: &Settings) -> Self {
+        Self {
+            source: Source::Store,
+            name: "the store".to_owned(),
+            invalid_items: InvalidItems::Skip,
+            strict: false,
+            router: settings.router,
+            compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT),
+        }
+    }
+
     /// The bytes of the file, one more at most than are accepted: the loader tells that it is too large.
     pub(crate) fn read(&self) -> anyhow::Result<Vec<u8>> {
         let limit = MAX_TEXT_BYTES as u64 + 1;
@@ -74,6 +93,7 @@ impl Rules {
         match &self.source {
             Source::Stdin => io::stdin().lock().take(limit).read_to_end(&mut text),
             Source::File(path) => File::open(path).and_then(|file| file.take(limit).read_to_end(&mut text)),
+            Source::Store => Err(io::Error::other("it is no file")),
         }
         .with_context(|| format!("cannot read {}", self.name))?;
         Ok(text)
@@ -81,18 +101,26 @@ impl Rules {
 
     /// Checks and compiles a text. An `Err` holds everything that was found, at least one error among it.
     pub(crate) fn compile(&self, text: &[u8], revision: u64) -> Result<Ready, Vec<Diagnostic>> {
+        self.compile_loaded(self.with_options(|options| load(&self.name, text, options)), revision)
+    }
+
+    /// Checks and compiles a tree, as [`Self::compile`]. Findings name no file: there is none.
+    pub(crate) fn compile_tree(&self, root: Node, revision: u64) -> Result<Ready, Vec<Diagnostic>> {
+        self.compile_loaded(self.with_options(|options| load_node("", root, options)), revision)
+    }
+
+    fn with_options<T>(&self, read: impl FnOnce(&LoadOptions<'_>) -> T) -> T {
         let plugins = Catalog(weir_plugins::registry::definitions());
-        let loaded = load(
-            &self.name,
-            text,
-            &LoadOptions {
-                invalid_items: self.invalid_items,
-                strict: self.strict,
-                variables: &|name| std::env::var(name).ok(),
-                plugins: &plugins,
-                router: self.router,
-            },
-        );
+        read(&LoadOptions {
+            invalid_items: self.invalid_items,
+            strict: self.strict,
+            variables: &|name| std::env::var(name).ok(),
+            plugins: &plugins,
+            router: self.router,
+        })
+    }
+
+    fn compile_loaded(&self, loaded: Loaded, revision: u64) -> Result<Ready, Vec<Diagnostic>> {
         let mut findings = loaded.diagnostics;
         let Some(document) = loaded.document else { return Err(self.judged(findings)) };
         let digest = Digest::of(&document);
@@ -103,12 +131,16 @@ impl Rules {
                 return Err(self.judged(findings));
             }
         };
-        let left_out = loaded.dropped.len() + compiled.warnings.iter().filter(|found| found.is_error()).count();
+        let unbuilt = compiled.warnings.iter().filter(|found| found.is_error());
+        let left_out = loaded.dropped.len() + unbuilt.clone().count();
+        let item_of = |found: &Diagnostic| found.path.find(']').map(|end| found.path[..=end].to_owned());
+        let dropped = loaded.dropped.into_iter().map(|item| item.path);
+        let gone = dropped.chain(unbuilt.filter_map(item_of)).collect();
         findings.extend(compiled.warnings.into_iter().map(|warning| self.named(warning)));
         if self.strict && !findings.is_empty() {
             return Err(self.judged(findings));
         }
-        Ok(Ready { digest, snapshot: compiled.snapshot, findings, left_out })
+        Ok(Ready { digest, snapshot: compiled.snapshot, findings, left_out, gone })
     }
 
     /// In strict mode every finding is an error.
@@ -122,7 +154,8 @@ impl Rules {
     }
 
     fn named(&self, found: Diagnostic) -> Diagnostic {
-        if found.file.is_empty() { found.in_file(&self.name) } else { found }
+        let unnamed = found.file.is_empty() && !matches!(self.source, Source::Store);
+        if unnamed { found.in_file(&self.name) } else { found }
     }
 }
 

@@ -4,20 +4,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use weir_config::Settings;
-use weir_config::settings::{AccessLogFormat, AccessLogPath};
+use weir_config::settings::{AccessLogFormat, AccessLogPath, Endpoint};
+use weir_config::{Diagnostic, Settings};
+use weir_proxy::Snapshot;
 use weir_telemetry::access_log::{AccessLog, AccessLogOptions, Format, Target};
 use weir_telemetry::metrics::{Metrics, MetricsOptions};
 
-use crate::cli::RunArgs;
-use crate::control::{self, Gateway};
+use crate::cli::{RulesArgs, RunArgs};
+use crate::control::{self, Gateway, Source};
+use crate::data_dir::DataDir;
 use crate::descriptors;
 use crate::error_log::ErrorLog;
 use crate::failure::Failure;
 use crate::handover::{Inheritance, Predecessor};
 use crate::inherited::Inherited;
+use crate::live::State;
+use crate::live_text::{Kept, LiveText};
 use crate::reload::log_findings;
-use crate::rules::{Rules, fingerprint};
+use crate::rules::{Ready, Rules, fingerprint};
 use crate::upgrade::Program;
 use crate::watch::Watch;
 use crate::{settings, systemd};
@@ -43,11 +47,12 @@ fn run_with(
     predecessor: &mut Option<Predecessor>,
     inheritance: Inheritance,
 ) -> Result<(), Failure> {
-    if args.rules.is_stdin() {
+    let file = args.rules();
+    if file.as_ref().is_some_and(RulesArgs::is_stdin) {
         let message = "`run` needs a file that it can read again, not standard input";
         return Err(Failure::Usage(message.to_owned()));
     }
-    let (mut settings, doubts) = settings::load(&args.settings, args.listen.assignments())?;
+    let (mut settings, doubts) = settings::load(&args.settings, args.assignments())?;
     if settings.deployment != Default::default() {
         return Err(Failure::Usage("`deployment` cannot be set yet".to_owned()));
     }
@@ -55,19 +60,22 @@ fn run_with(
     sockets.extend(systemd::activated()?);
     let inherited = Inherited::new(sockets, &mut settings.listen)?;
     let descriptors = descriptors::raise();
-    let rules = Rules::new(&args.rules, &settings)?;
-    let watch = Watch::new(&args.rules.file, &settings.config);
-    let text = rules.read()?;
-    let first = rules.compile(&text, 1).map_err(Failure::Refused)?;
-    let fingerprint = fingerprint(&text);
-    drop(text);
+    let First { rules, source, snapshot, findings } = match &file {
+        Some(file) => First::of_file(file, &settings)?,
+        None => First::of_store(&settings, predecessor.is_some())?,
+    };
 
     let error_log = ErrorLog::start(&settings.error_log)
         .with_context(|| format!("cannot open the error log {}", settings.error_log.path))?;
     // Dropped last: what the end has to say is still written.
     let error_log = Arc::new(error_log);
     log_findings(&doubts);
-    log_findings(&first.findings);
+    log_findings(&findings);
+    if let Source::Store { data, .. } = &source
+        && let Some(damage) = &data.damage
+    {
+        tracing::error!("{damage}");
+    }
     match descriptors {
         Ok(Some(limit)) => {
             if let Some(shortage) = descriptors::shortage(limit, settings.limits.connections) {
@@ -95,15 +103,13 @@ fn run_with(
         .context("cannot start the control thread")?;
     let gateway = Gateway {
         program,
-        digest: first.digest,
-        snapshot: first.snapshot,
-        fingerprint,
+        snapshot,
+        source,
         rules: Arc::new(rules),
         settings,
         metrics,
         access_log: access_log.clone(),
         error_log: Arc::clone(&error_log),
-        watch,
         inherited,
         keeper,
     };
@@ -118,6 +124,34 @@ fn run_with(
     };
     runtime.shutdown_timeout(LAST_WRITES);
     ended.map_err(Failure::Other)
+}
+
+/// The first configuration, and where it comes from.
+struct First {
+    rules: Rules,
+    source: Source,
+    snapshot: Arc<Snapshot>,
+    findings: Vec<Diagnostic>,
+}
+
+impl First {
+    fn of_file(file: &RulesArgs, settings: &Settings) -> Result<Self, Failure> {
+        let rules = Rules::new(file, settings)?;
+        let watch = Watch::new(&file.file, &settings.config);
+        let text = rules.read()?;
+        let Ready { digest, snapshot, findings, gone, .. } = rules.compile(&text, 1).map_err(Failure::Refused)?;
+        let told = settings.listen.control.unless_given(Endpoint::Off).addr().is_some();
+        let live = told.then(|| Arc::new(LiveText::new(Kept::new(&text, 1, gone))));
+        let source = Source::File { watch, digest, fingerprint: fingerprint(&text), live };
+        Ok(Self { rules, source, snapshot, findings })
+    }
+
+    fn of_store(settings: &Settings, succeeds: bool) -> Result<Self, Failure> {
+        let (data, listing) = DataDir::open(settings, succeeds)?;
+        let rules = Rules::of_store(settings);
+        let (state, Ready { snapshot, findings, .. }) = State::first(&rules, listing).map_err(Failure::Refused)?;
+        Ok(Self { rules, source: Source::Store { data, state }, snapshot, findings })
+    }
 }
 
 fn open_access_log(settings: &Settings) -> anyhow::Result<Option<Arc<AccessLog>>> {

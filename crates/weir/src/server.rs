@@ -1,4 +1,4 @@
-//! The servers beside the data plane, for metrics and status: small pages over HTTP/1.1, for a few known peers.
+//! The servers beside the data plane, for metrics, status and control: small pages over HTTP/1.1, for a few known peers.
 //!
 //! Bounds, so that a stuck or hostile peer costs little: [`CONNECTIONS`] at one time (more wait in the system's
 //! queue), [`HEAD_TIMEOUT`] for a request head and between requests, [`HEAD_BYTES`] of it, and [`LIFETIME`] of a
@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -35,6 +35,19 @@ const GRACE: Duration = Duration::from_secs(30);
 
 /// Becomes true when another process serves in the place of this one.
 pub(crate) type Leaving = watch::Receiver<bool>;
+
+/// A request to such a server.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    /// GET, HEAD or one of [`serve`]'s commands.
+    pub(crate) method: Method,
+    pub(crate) path: String,
+    /// Whether it is a browser that asks: `Accept` names HTML.
+    pub(crate) html: bool,
+}
+
+/// A method and a path that do something rather than show a page.
+pub(crate) type Command = (Method, &'static str);
 
 /// What a page is made of.
 pub(crate) enum Page {
@@ -66,25 +79,25 @@ pub(crate) fn open(
     open().map(Some).with_context(|| format!("{setting}: cannot listen on {addr}"))
 }
 
-/// Answers GET and HEAD requests with what `page` makes of their path. `None` is answered 404. When `leaving` is true
-/// nothing more is accepted, and each connection gets one more answer.
-pub(crate) async fn serve<P, F>(listener: TcpListener, mut leaving: Leaving, page: P)
+/// Answers GET and HEAD requests, and `commands`, with what `page` makes of them. `None` is answered 404. When `leaving`
+/// is true nothing more is accepted, and each connection gets one more answer.
+pub(crate) async fn serve<P, F>(listener: TcpListener, mut leaving: Leaving, commands: &'static [Command], page: P)
 where
-    P: Fn(String) -> F + Clone + Send + Sync + 'static,
+    P: Fn(Asked) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Option<Response<Page>>> + Send + 'static,
 {
     let connections = leaving.clone();
     tokio::select! {
-        () = accept(listener, connections, page) => {}
+        () = accept(listener, connections, commands, page) => {}
         // The socket is closed here, and connections go on.
         () = async { leaving.wait_for(|leaving| *leaving).await.map_or((), drop) } => {}
     }
     pending().await
 }
 
-async fn accept<P, F>(listener: TcpListener, leaving: Leaving, page: P)
+async fn accept<P, F>(listener: TcpListener, leaving: Leaving, commands: &'static [Command], page: P)
 where
-    P: Fn(String) -> F + Clone + Send + Sync + 'static,
+    P: Fn(Asked) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Option<Response<Page>>> + Send + 'static,
 {
     const PAUSE: Duration = Duration::from_millis(100);
@@ -102,21 +115,21 @@ where
         };
         let (page, leaving) = (page.clone(), leaving.clone());
         tokio::spawn(async move {
-            connection(stream, leaving, page).await;
+            connection(stream, leaving, commands, page).await;
             drop(permit);
         });
     }
 }
 
-async fn connection<P, F>(stream: TcpStream, leaving: Leaving, page: P)
+async fn connection<P, F>(stream: TcpStream, leaving: Leaving, commands: &'static [Command], page: P)
 where
-    P: Fn(String) -> F + Clone,
+    P: Fn(Asked) -> F + Clone,
     F: Future<Output = Option<Response<Page>>>,
 {
     let answer = |request: Request<Incoming>| {
         let (page, leaving) = (page.clone(), leaving.clone());
         async move {
-            let mut answer = answer(&request, page).await;
+            let mut answer = answer(&request, commands, page).await;
             if *leaving.borrow() {
                 answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
@@ -144,17 +157,21 @@ where
     }
 }
 
-async fn answer<P, F>(request: &Request<Incoming>, page: P) -> Response<Page>
+async fn answer<P, F>(request: &Request<Incoming>, commands: &[Command], page: P) -> Response<Page>
 where
-    P: Fn(String) -> F,
+    P: Fn(Asked) -> F,
     F: Future<Output = Option<Response<Page>>>,
 {
-    if request.method() != Method::GET && request.method() != Method::HEAD {
+    let (method, path) = (request.method(), request.uri().path());
+    let shows = method == Method::GET || method == Method::HEAD;
+    if !shows && !commands.iter().any(|(known, at)| known == method && *at == path) {
         let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "405 Method Not Allowed\n");
         refusal.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return refusal;
     }
-    let found = page(request.uri().path().to_owned()).await;
+    let html = |value: &HeaderValue| value.to_str().is_ok_and(|value| value.contains("text/html"));
+    let html = request.headers().get_all(ACCEPT).iter().any(html);
+    let found = page(Asked { method: method.clone(), path: path.to_owned(), html }).await;
     found.unwrap_or_else(|| text(StatusCode::NOT_FOUND, "404 Not Found\n"))
 }
 
@@ -197,7 +214,7 @@ impl Body for Page {
 
 #[cfg(test)]
 mod tests {
-    use super::{Endpoint, Inherited, Listening, Page, StatusCode, open, serve, text, watch, with_type};
+    use super::{Endpoint, Inherited, Listening, Method, Page, StatusCode, open, serve, text, watch, with_type};
     use bytes::Bytes;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
@@ -217,8 +234,9 @@ mod tests {
         let listener = opened.unwrap().unwrap();
         let addr = listener.local_addr().unwrap();
         let (leave, leaving) = watch::channel(false);
-        tokio::spawn(serve(listener, leaving, |path| async move {
-            match path.as_str() {
+        tokio::spawn(serve(listener, leaving, &[(Method::POST, "/command")], |asked| async move {
+            match asked.path.as_str() {
+                "/command" if asked.method == Method::POST => Some(text(StatusCode::OK, "done")),
                 "/text" => Some(text(StatusCode::OK, "whole")),
                 "/pieces" => {
                     let mut left = 3;
@@ -244,6 +262,8 @@ mod tests {
                 "5\r\npiece\r\n5\r\npiece\r\n5\r\npiece\r\n0\r\n\r\n",
             ),
             ("HEAD /pieces", &["HTTP/1.1 200 OK\r\n"], ""),
+            ("POST /command", &["HTTP/1.1 200 OK\r\n"], "done"),
+            ("GET /command", &["HTTP/1.1 404 Not Found\r\n"], "404 Not Found\n"),
             ("GET /other", &["HTTP/1.1 404 Not Found\r\n"], "404 Not Found\n"),
             (
                 "POST /text",

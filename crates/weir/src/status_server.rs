@@ -10,7 +10,7 @@ use tokio::sync::RwLock;
 use weir_proxy::{DataPlane, HealthChecks};
 
 use crate::health_pages;
-use crate::server::{Leaving, Page, serve, text};
+use crate::server::{Asked, Leaving, Page, serve, text};
 
 /// Whether the gateway is finishing what it has and takes nothing more.
 pub(crate) type Draining = Arc<AtomicBool>;
@@ -24,21 +24,21 @@ pub(crate) async fn run(
     draining: Draining,
     checks: Arc<HealthChecks>,
 ) {
-    let page = move |path: String| {
+    let page = move |asked: Asked| {
         let (data_plane, draining, checks) = (Arc::clone(&data_plane), Arc::clone(&draining), Arc::clone(&checks));
         async move {
-            match path.as_str() {
+            match asked.path.as_str() {
                 "/status" => Some(ok()),
                 "/status/ready" if draining.load(Ordering::Relaxed) => Some(not_ready("draining")),
                 "/status/ready" => Some(match data_plane.read().await.ready() {
                     Ok(()) => ok(),
                     Err(worker) => not_ready(&format!("worker id: {worker} has not received configuration")),
                 }),
-                other => health_pages::page(other, &checks),
+                other => health_pages::page(other, asked.html, &checks),
             }
         }
     };
-    serve(listener, leaving, page).await;
+    serve(listener, leaving, &[], page).await;
 }
 
 fn ok() -> Response<Page> {

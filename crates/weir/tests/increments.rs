@@ -133,7 +133,8 @@ fn random_change(random: &mut Rng) -> (String, Option<String>) {
         }
     };
     let nodes = |random: &mut Rng| {
-        let nodes: Vec<String> = (0..random.u8(1..3)).map(|n| format!("'127.0.0.1:{}': 1", 1000 + n * 10 + other)).collect();
+        let nodes: Vec<String> =
+            (0..random.u8(1..3)).map(|n| format!("'127.0.0.1:{}': 1", 10 + n * 10 + other)).collect();
         let checks = if random.u8(0..5) == 0 { ", checks: {active: {healthy: {interval: 1000}}}" } else { "" };
         format!("nodes: {{{}}}, retries: {another}{checks}", nodes.join(", "))
     };

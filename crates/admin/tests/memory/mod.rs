@@ -3,17 +3,19 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
-use weir_admin::{Api, Changed, Configuration, Options, Refused, serve};
-use weir_config::Diagnostic;
+use weir_admin::{Api, Changed, Configuration, Gateway, Options, PluginSchema, Refused, Schemas, serve};
+use weir_config::catalog::NoPlugins;
+use weir_config::load::{check_item, load_node};
 use weir_config::node::Mark;
+use weir_config::{Diagnostic, InvalidItems, LoadOptions, Node, RouterMode};
 use weir_store::{Answer, Commit, Event, Item, Key, Kind, Listing, Store, StoreError};
 
 /// A store that forgets, and takes everything unless it is told to refuse.
@@ -22,6 +24,7 @@ pub(crate) struct Memory {
     state: Mutex<(u64, BTreeMap<Key, Item>)>,
     /// What it says instead of taking a change.
     pub(crate) refuses: Mutex<Option<Refused>>,
+    watchers: Mutex<Vec<mpsc::Sender<Event>>>,
 }
 
 impl Store for Memory {
@@ -49,6 +52,7 @@ impl Store for Memory {
         }
         state.0 += 1;
         let revision = state.0;
+        let keys: Vec<Key> = commit.changes.iter().map(|change| change.key.clone()).collect();
         for change in commit.changes {
             let created = state.1.get(&change.key).map_or(revision, |item| item.created);
             match change.value {
@@ -59,11 +63,25 @@ impl Store for Memory {
                 None => drop(state.1.remove(&change.key)),
             }
         }
+        let changes: Vec<_> = keys.into_iter().map(|key| (key.clone(), state.1.get(&key).cloned())).collect();
+        for watcher in &*self.watchers.lock().unwrap() {
+            // A reader that is gone hears nothing.
+            let _ = watcher.try_send(Event::Committed { revision, changes: changes.clone() });
+        }
         Box::pin(async move { Ok(revision) })
     }
 
-    fn watch(&self, _: u64) -> mpsc::Receiver<Event> {
-        mpsc::channel(1).1
+    fn watch(&self, after: u64) -> mpsc::Receiver<Event> {
+        let (sender, receiver) = mpsc::channel(64);
+        let mut watchers = self.watchers.lock().unwrap();
+        watchers.retain(|watcher| !watcher.is_closed());
+        watchers.push(sender.clone());
+        let (revision, items) = &*self.state.lock().unwrap();
+        if after < *revision {
+            let items = items.values().cloned().collect();
+            sender.try_send(Event::Reset(Listing { revision: *revision, items })).unwrap();
+        }
+        receiver
     }
 }
 
@@ -90,6 +108,60 @@ impl Configuration for Memory {
     }
 }
 
+/// A gateway with one plugin, whose `key` is secret.
+#[derive(Debug)]
+struct Pretended(Schemas);
+
+fn load_options() -> LoadOptions<'static> {
+    LoadOptions {
+        invalid_items: InvalidItems::Refuse,
+        strict: false,
+        variables: &|_| None,
+        plugins: &NoPlugins,
+        router: RouterMode::default(),
+    }
+}
+
+impl Gateway for Pretended {
+    fn schemas(&self) -> &Schemas {
+        &self.0
+    }
+
+    fn check_item(&self, section: &str, item: Node) -> Option<Vec<Diagnostic>> {
+        check_item(section, item, &load_options())
+    }
+
+    fn check_document(&self, root: Node) -> Vec<Diagnostic> {
+        load_node("test", root, &load_options()).diagnostics
+    }
+
+    fn explain(&self, request: &str, fields: Vec<(String, String)>, remote: IpAddr) -> Result<Value, String> {
+        match request {
+            "GET /a" => Ok(json!({ "request": request, "fields": fields, "remote": remote })),
+            other => Err(format!("no request: {other}")),
+        }
+    }
+
+    fn mask(&self, _: Kind, resource: &mut Value) {
+        if let Some(key) = resource.pointer_mut("/plugins/key-auth/key") {
+            *key = "***".into();
+        }
+    }
+}
+
+fn schemas() -> Schemas {
+    let schema = json!({ "type": "object", "properties": { "key": { "type": "string" } } });
+    let plugin = |name, priority| PluginSchema {
+        name,
+        priority,
+        auth: priority > 0,
+        schema: schema.clone(),
+        consumer_schema: (priority > 0).then(|| schema.clone()),
+        metadata_schema: None,
+    };
+    Schemas::new(vec![plugin("echo", -1), plugin("key-auth", 2500)])
+}
+
 /// An API over a store in memory.
 pub(crate) struct Server {
     pub(crate) addr: SocketAddr,
@@ -99,8 +171,17 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(options: Options) -> Self {
+        Self::serving(options, |api| api)
+    }
+
+    /// In API-driven standalone mode.
+    pub(crate) fn standalone(options: Options) -> Self {
+        Self::serving(options, Api::standalone)
+    }
+
+    fn serving(options: Options, mode: impl FnOnce(Api) -> Api) -> Self {
         let memory = Arc::new(Memory::default());
-        let api = Arc::new(Api::new(memory.clone(), options));
+        let api = Arc::new(mode(Api::new(memory.clone(), Arc::new(Pretended(schemas())), options)));
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let addr = listener.local_addr().unwrap();
@@ -110,6 +191,13 @@ impl Server {
             runtime.block_on(async { serve(TcpListener::from_std(listener).unwrap(), None, leaving, api).await });
         });
         Self { addr, memory, _leave: leave }
+    }
+
+    /// The keys of what is stored, in their order.
+    pub(crate) fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = self.memory.state.lock().unwrap().1.keys().map(Key::to_string).collect();
+        keys.sort_unstable();
+        keys
     }
 
     /// Sends bytes, reads to the end.

@@ -29,7 +29,7 @@ impl Model {
     /// The resources after some were put in place, or taken away. What did not change is not checked again, but for its
     /// references to what did; and it is shared with this model.
     ///
-    /// Paths in messages have the id where those of a file have the number of an item: `routes[a].uri`.
+    /// Paths in messages begin with the place of a resource: `routes/a.uri`, where those of a file have `routes[0].uri`.
     ///
     /// # Errors
     /// Everything that is wrong, [`InvalidItems::Skip`](super::InvalidItems::Skip) or not: what is to be left out is not

@@ -258,7 +258,7 @@ impl Loader<'_> {
     }
 }
 
-fn item_path(section: &str, index: usize) -> String {
+pub(super) fn item_path(section: &str, index: usize) -> String {
     let mut path = section.to_owned();
     push_index(&mut path, index);
     path

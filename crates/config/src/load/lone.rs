@@ -1,11 +1,13 @@
 //! Single items: what can be told of one without the others.
 
+use std::collections::HashMap;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::item::{Item, readable_id};
+use super::item::{Item, item_path, readable_id};
 use super::rules::drop_nulls;
 use super::{LoadOptions, Loader};
 use crate::diagnostic::Diagnostic;
@@ -73,9 +75,20 @@ fn typed<T: Item + Serialize + DeserializeOwned + JsonSchema>(node: &Node) -> Op
     serde_json::to_value(item).ok()
 }
 
-/// The items of a section of a rules file that was loaded before, as they were written, with their ids; an id stands
-/// only once, for the item that holds. Empty for a text that is no rules file.
-pub fn items(text: &[u8], section: &str, variables: Variables<'_>) -> Vec<(String, Node)> {
+/// An item as it was written.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// Where it stands: `routes[3]`.
+    pub path: String,
+    /// Its id: the one that it has, or the one that it gets.
+    pub id: String,
+    /// All of it, with its id.
+    pub node: Node,
+}
+
+/// The items of a section of a rules file that was loaded before; of several with one id the one that holds. Empty for
+/// a text that is no rules file.
+pub fn items(text: &[u8], section: &str, variables: Variables<'_>) -> Vec<Written> {
     let Ok(text) = std::str::from_utf8(text) else { return Vec::new() };
     let substituted = substitute(text.strip_prefix('\u{feff}').unwrap_or(text), variables);
     let Ok(mut parsed) = Node::parse(&substituted.text) else { return Vec::new() };
@@ -87,20 +100,25 @@ pub fn items(text: &[u8], section: &str, variables: Variables<'_>) -> Vec<(Strin
         }
         _ => return Vec::new(),
     };
-    let mut found: Vec<(String, Node)> = Vec::with_capacity(nodes.len());
+    let mut found: Vec<Written> = Vec::with_capacity(nodes.len());
     for (index, mut node) in nodes.into_iter().enumerate() {
         let named = ["username", "id"].into_iter().find_map(|name| readable_id(node.get(name)?));
         let id = named.unwrap_or_else(|| format!("arr_{}", index + 1));
         if section != Consumer::SECTION {
             node.insert("id", Node { mark: node.mark, kind: Kind::Str(id.clone()) });
         }
-        found.push((id, node));
+        found.push(Written { path: item_path(section, index), id, node });
     }
-    // The later of two with one id holds.
-    let mut seen = std::collections::HashSet::new();
-    let mut held: Vec<_> = found.into_iter().rev().filter(|(id, _)| seen.insert(id.clone())).collect();
-    held.reverse();
-    held
+    let mut held: HashMap<String, usize> = HashMap::with_capacity(found.len());
+    for (at, item) in found.iter().enumerate() {
+        held.insert(item.id.clone(), at);
+    }
+    let mut at = 0;
+    found.retain(|item| {
+        at += 1;
+        held.get(&item.id) == Some(&(at - 1))
+    });
+    found
 }
 
 #[cfg(test)]
@@ -151,18 +169,19 @@ mod tests {
         let text = "routes:\n- {uri: /a, upstream: {nodes: {127.0.0.1: 1}}, plugins: {p: {key: $env://K}}}\n\
                     - {id: r, uri: /b, upstream_id: u}\n- {id: r, uri: /c, upstream_id: ${{U}}}\n#END\n";
         let found = items(text.as_bytes(), "routes", &|name| (name == "U").then(|| "v".to_owned()));
-        let ids: Vec<_> = found.iter().map(|(id, _)| id.as_str()).collect();
+        let ids: Vec<_> = found.iter().map(|item| item.id.as_str()).collect();
         assert_eq!(ids, ["arr_1", "r"]);
-        let first = in_force("routes", &found[0].1).expect("a route");
+        assert_eq!(found[1].path, "routes[2]");
+        let first = in_force("routes", &found[0].node).expect("a route");
         assert_eq!(first["id"], "arr_1");
         assert_eq!(first["priority"], 0);
         assert_eq!(first["plugins"]["p"]["key"], "$env://K");
         let node = json!([{ "host": "127.0.0.1", "port": 80, "weight": 1, "priority": 0 }]);
         assert_eq!(first["upstream"]["nodes"], node);
-        let second = in_force("routes", &found[1].1).expect("a route");
+        let second = in_force("routes", &found[1].node).expect("a route");
         assert_eq!((&second["uri"], &second["upstream_id"]), (&json!("/c"), &json!("v")));
         let metadata = items(b"plugin_metadata: {cors: {a: 1}}\n", "plugin_metadata", &|_| None);
-        assert_eq!(metadata[0].0, "cors");
+        assert_eq!(metadata[0].id, "cors");
         assert!(items(b"{", "routes", &|_| None).is_empty());
     }
 }

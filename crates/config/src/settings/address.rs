@@ -27,6 +27,16 @@ pub enum Endpoint {
     On(SocketAddr),
 }
 
+/// An address to listen on, `off`, or `auto`: whoever opens it knows whether it has a use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum AutoEndpoint {
+    /// Nobody has decided.
+    #[default]
+    Auto,
+    /// It was decided.
+    Given(Endpoint),
+}
+
 /// What stands before the path of a Unix socket, as in nginx.
 pub(crate) const UNIX: &str = "unix:";
 
@@ -35,6 +45,7 @@ const UNIX_PATH: usize = 107;
 
 pub(super) const LISTEN_EXPECTED: &str =
     "ADDRESS:PORT such as 127.0.0.1:9080 or [::1]:9080, a port alone, or unix:/PATH";
+const EXPECTED_OR_AUTO: &str = "ADDRESS:PORT such as 127.0.0.1:9180 or [::1]:9180, a port alone, off, or auto";
 const EXPECTED_OR_OFF: &str = "ADDRESS:PORT such as 127.0.0.1:9080 or [::1]:9080, a port alone, or off";
 
 fn parse(text: &str) -> Option<SocketAddr> {
@@ -93,6 +104,17 @@ impl Endpoint {
     }
 }
 
+impl AutoEndpoint {
+    /// What was decided, or else this.
+    #[must_use]
+    pub fn unless_given(self, auto: Endpoint) -> Endpoint {
+        match self {
+            Self::Auto => auto,
+            Self::Given(endpoint) => endpoint,
+        }
+    }
+}
+
 impl fmt::Display for ListenAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -111,6 +133,15 @@ impl fmt::Display for Endpoint {
     }
 }
 
+impl fmt::Display for AutoEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Given(endpoint) => endpoint.fmt(f),
+        }
+    }
+}
+
 impl Serialize for ListenAddr {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
@@ -118,6 +149,12 @@ impl Serialize for ListenAddr {
 }
 
 impl Serialize for Endpoint {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Serialize for AutoEndpoint {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -190,6 +227,40 @@ impl<'de> Deserialize<'de> for Endpoint {
     }
 }
 
+struct AutoEndpointVisitor;
+
+impl Visitor<'_> for AutoEndpointVisitor {
+    type Value = AutoEndpoint;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(EXPECTED_OR_AUTO)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<AutoEndpoint, E> {
+        match text {
+            "auto" => Ok(AutoEndpoint::Auto),
+            "off" => Ok(AutoEndpoint::Given(Endpoint::Off)),
+            _ => parse(text)
+                .map(|addr| AutoEndpoint::Given(Endpoint::On(addr)))
+                .ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self)),
+        }
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<AutoEndpoint, E> {
+        EndpointVisitor.visit_i64(number).map(AutoEndpoint::Given)
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<AutoEndpoint, E> {
+        EndpointVisitor.visit_bool(value).map(AutoEndpoint::Given)
+    }
+}
+
+impl<'de> Deserialize<'de> for AutoEndpoint {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AutoEndpointVisitor)
+    }
+}
+
 impl JsonSchema for ListenAddr {
     fn inline_schema() -> bool {
         true
@@ -215,6 +286,20 @@ impl JsonSchema for Endpoint {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({ "type": ["string", "integer", "boolean"], "x-expected": EXPECTED_OR_OFF })
+    }
+}
+
+impl JsonSchema for AutoEndpoint {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "AutoEndpoint".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": ["string", "integer", "boolean"], "x-expected": EXPECTED_OR_AUTO })
     }
 }
 

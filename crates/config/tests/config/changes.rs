@@ -60,48 +60,48 @@ fn changes_are_checked_like_documents() {
         (&["consumers/jack", "consumers/jack/credentials/c1", "consumer_groups/g"], &[]),
         // What refers and what is referred to may come in any order.
         (&["routes/new: {uri: /b, service_id: n}", "services/n: {upstream_id: v}", "upstreams/v: {nodes: {}}"], &[]),
-        (&["routes/r: {uri: /b, upstream_id: x}"], &["routes[r].upstream_id: there is no upstream with the id \"x\""]),
-        (&["upstreams/u"], &["services[s].upstream_id: there is no upstream with the id \"u\""]),
+        (&["routes/r: {uri: /b, upstream_id: x}"], &["routes/r.upstream_id: there is no upstream with the id \"x\""]),
+        (&["upstreams/u"], &["services/s.upstream_id: there is no upstream with the id \"u\""]),
         (
             &["services/s", "upstreams/u"],
-            &["routes[r].service_id: there is no service with the id \"s\"; there are no services at all"],
+            &["routes/r.service_id: there is no service with the id \"s\"; there are no services at all"],
         ),
         (
             &["plugin_configs/p"],
             &[
-                "routes[r].plugin_config_id: there is no plugin config with the id \"p\"; there are no plugin_configs at all",
+                "routes/r.plugin_config_id: there is no plugin config with the id \"p\"; there are no plugin_configs at all",
             ],
         ),
         (
             &["consumer_groups/g"],
             &[
-                "consumers[jack].group_id: there is no consumer group with the id \"g\"; there are no consumer_groups at all",
+                "consumers/jack.group_id: there is no consumer group with the id \"g\"; there are no consumer_groups at all",
             ],
         ),
         (
             &["ssls/cert"],
-            &["upstreams[tls].tls.client_cert_id: there is no item of ssls with type: client and the id \"cert\""],
+            &["upstreams/tls.tls.client_cert_id: there is no item of ssls with type: client and the id \"cert\""],
         ),
-        (&["consumers/jack"], &["consumers[jack/credentials/c1]: the consumer 'jack' of this credential is not there"]),
+        (&["consumers/jack"], &["consumers/jack/credentials/c1: the consumer 'jack' of this credential is not there"]),
         (
             &["consumers/jill/credentials/c: {}"],
-            &["consumers[jill/credentials/c]: the consumer 'jill' of this credential is not there"],
+            &["consumers/jill/credentials/c: the consumer 'jill' of this credential is not there"],
         ),
-        (&["routes/a: {id: b, uri: /b, upstream_id: u}"], &["routes[a].id: the id is b, but the item stands under a"]),
-        (&["consumers/a: {username: b}"], &["consumers[a].username: the username is b, but the item stands under a"]),
+        (&["routes/a: {id: b, uri: /b, upstream_id: u}"], &["routes/a.id: the id is b, but the item stands under a"]),
+        (&["consumers/a: {username: b}"], &["consumers/a.username: the username is b, but the item stands under a"]),
         (
             &["consumers/jack/credentials/c: {id: d}"],
-            &["consumers[jack/credentials/c].id: the id is d, but the item stands under jack/credentials/c"],
+            &["consumers/jack/credentials/c.id: the id is d, but the item stands under jack/credentials/c"],
         ),
         (
             &["routes/r: {uri: 5, upstream_id: u}"],
-            &["routes[r].uri: expected a text of 1 to 4096 characters, found 5; put it in quotes"],
+            &["routes/r.uri: expected a text of 1 to 4096 characters, found 5; put it in quotes"],
         ),
-        (&["plugin_metadata/no: {}"], &["plugin_metadata[no].id: there is no plugin \"no\""]),
+        (&["plugin_metadata/no: {}"], &["plugin_metadata/no.id: there is no plugin \"no\""]),
         // A change that is refused is refused whole.
         (
             &["routes/new: {uri: /b, upstream_id: u}", "routes/r: {upstream_id: u}"],
-            &["routes[r]: a route needs uri or uris"],
+            &["routes/r: a route needs uri or uris"],
         ),
     ];
     for (changes, expected) in cases {
@@ -130,7 +130,7 @@ fn credentials_belong_to_their_consumers() {
     };
     assert_eq!(ids(&base), ["c0", "c1"]);
     let more = after(&base, "consumers/jack/credentials/c2: {}");
-    assert_eq!(more.places.iter().map(ToString::to_string).collect::<Vec<_>>(), ["consumers[jack]"]);
+    assert_eq!(more.places.iter().map(ToString::to_string).collect::<Vec<_>>(), ["consumers/jack"]);
     assert_eq!(ids(&more.model), ["c0", "c1", "c2"]);
     // One that stands beside its consumer goes before one of the same id within.
     assert_eq!(ids(&after(&more.model, "consumers/jack/credentials/c0: {}").model), ["c1", "c2", "c0"]);

@@ -5,8 +5,9 @@ mod origins;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
+use weir_config::schema::json_schema;
 use weir_config::{Diagnostic, Node};
 use weir_plugin::{BuildCx, Define, Exchange, Flow, Invalid, Phases, Plugin, RequestCx, ResponseCx};
 use weir_wire::fields::Fields;
@@ -121,6 +122,10 @@ allow_credential: true
         faults.extend(conf.check_credentials().err());
         faults.extend(conf.warnings());
         if faults.is_empty() { Ok(()) } else { Err(faults) }
+    }
+
+    fn metadata_schema() -> Option<Schema> {
+        Some(json_schema::<Metadata>())
     }
 
     fn check_metadata(metadata: &Node) -> Result<(), Vec<Diagnostic>> {

@@ -4,8 +4,9 @@ pub(crate) mod counter;
 
 use std::sync::Arc;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
+use weir_config::schema::json_schema;
 use weir_config::{Diagnostic, Node};
 use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 use weir_wire::name::FieldName;
@@ -169,6 +170,10 @@ rejected_msg: too many requests
         faults.extend(conf.check_policy().err());
         faults.extend(conf.limits(&Metadata::default(), None).err());
         if faults.is_empty() { Ok(()) } else { Err(faults) }
+    }
+
+    fn metadata_schema() -> Option<Schema> {
+        Some(json_schema::<Metadata>())
     }
 
     fn check_metadata(metadata: &Node) -> Result<(), Vec<Diagnostic>> {

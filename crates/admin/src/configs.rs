@@ -1,0 +1,430 @@
+//! `/apisix/admin/configs`: the whole configuration as one thing, with a digest and a version for each section.
+//!
+//! In API-driven standalone mode that is all there is, and what was put is given back as it came. Over a store it is
+//! another view of the same resources: what is put is compared with what is there, and the difference is one commit.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use aws_lc_rs::digest::{Context, SHA256};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{HeaderMap, StatusCode};
+use serde_json::{Map, Value, json};
+use tokio::sync::Mutex;
+use weir_config::Diagnostic;
+use weir_config::node::Node;
+use weir_store::{Change, Commit, Key, Kind, Listing};
+
+use crate::answer::{Answer, Outcome};
+use crate::api::Api;
+use crate::describe::node_of;
+use crate::extensions::refusal;
+use crate::kinds::Resource;
+use crate::read::hide;
+use crate::request::Request;
+use crate::words;
+
+const DIGEST: HeaderName = HeaderName::from_static("x-digest");
+const LAST_MODIFIED: HeaderName = HeaderName::from_static("x-last-modified");
+const YAML: &str = "application/yaml";
+
+/// The sections of a configuration. Credentials stand among the consumers.
+const SECTIONS: [Kind; 12] = [
+    Kind::Routes,
+    Kind::Services,
+    Kind::Upstreams,
+    Kind::Consumers,
+    Kind::ConsumerGroups,
+    Kind::PluginConfigs,
+    Kind::GlobalRules,
+    Kind::Ssls,
+    Kind::PluginMetadata,
+    Kind::Protos,
+    Kind::Secrets,
+    Kind::StreamRoutes,
+];
+
+type Object = Map<String, Value>;
+
+/// What is remembered of the configurations that were put.
+#[derive(Debug, Default)]
+pub(crate) struct Whole(Mutex<Option<Put>>);
+
+/// A configuration that was put and is live.
+#[derive(Debug)]
+struct Put {
+    /// As it came, with versions for all sections.
+    config: Object,
+    digest: String,
+    /// Seconds since 1970.
+    time: u64,
+    /// The store's revision with it.
+    revision: u64,
+}
+
+/// The configuration that is live.
+struct Live {
+    config: Object,
+    digest: Option<String>,
+    time: Option<u64>,
+    listing: Listing,
+}
+
+impl Api {
+    /// The whole configuration; `HEAD` gives its digest alone.
+    pub(crate) async fn configs(&self, request: &Request) -> Outcome {
+        let put = self.whole.0.lock().await;
+        let live = self.live(put.as_ref()).await?;
+        drop(put);
+        let mut answer = if request.method == hyper::Method::HEAD {
+            Answer::empty(StatusCode::OK)
+        } else {
+            Answer::json(StatusCode::OK, &live.config.into())
+        };
+        // JSON is YAML.
+        if request.fields.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(YAML.as_bytes())) {
+            answer = answer.with(CONTENT_TYPE, HeaderValue::from_static(YAML));
+        }
+        if let Some(digest) = live.digest.and_then(|digest| HeaderValue::try_from(digest).ok()) {
+            answer = answer.with(DIGEST, digest);
+        }
+        if let Some(time) = live.time {
+            answer = answer.with(LAST_MODIFIED, time.into());
+        }
+        Ok(answer)
+    }
+
+    /// Replaces the whole configuration, or the sections of it whose version is another one.
+    pub(crate) async fn replace_configs(&self, request: &Request) -> Outcome {
+        let digest = request.fields.get(&DIGEST).and_then(|digest| digest.to_str().ok());
+        let digest = digest.ok_or_else(|| Answer::bad("missing digest header"))?.to_owned();
+        let body = configuration(request)?;
+        // One after the other: versions are compared with what is live.
+        let mut put = self.whole.0.lock().await;
+        let live = self.live(put.as_ref()).await?;
+        if live.digest.as_ref() == Some(&digest) {
+            return Ok(Answer::empty(StatusCode::NO_CONTENT));
+        }
+        let mut config = Object::new();
+        let mut commit = Commit { author: Self::author(&request.by), ..Commit::default() };
+        for kind in SECTIONS {
+            let (section, version_key) = (kind.directory(), version_key(kind));
+            let current = live.config.get(&version_key).and_then(Value::as_u64).unwrap_or_default();
+            let version = version(&body, &version_key, current)?;
+            config.insert(version_key, version.into());
+            if version == current {
+                config.extend(live.config.get(section).map(|items| (section.to_owned(), items.clone())));
+                continue;
+            }
+            let items = items(&body, kind)?;
+            let wanted = self.wanted(kind, &items, &live.listing)?;
+            if !items.is_empty() {
+                config.insert(section.to_owned(), items.into());
+            }
+            commit.changes.extend(self.difference(kind, wanted, &live.listing)?);
+        }
+        let mut revision = live.listing.revision;
+        if !commit.changes.is_empty() {
+            let changed = self.configuration.change(commit, false).await;
+            revision = changed.map_err(|refused| refusal(&refused))?.revision;
+        }
+        *put = Some(Put { config, digest, time: now(), revision });
+        Ok(Answer::empty(StatusCode::ACCEPTED))
+    }
+
+    /// Checks a whole configuration, without regard to the one that is live.
+    pub(crate) async fn validate_configs(&self, request: &Request) -> Outcome {
+        let body = configuration(request)?;
+        let mut document = Object::new();
+        let mut errors = Vec::new();
+        for kind in SECTIONS {
+            let items = items(&body, kind)?;
+            let mut known = HashSet::new();
+            let mut listed = Vec::with_capacity(items.len());
+            for (index, item) in items.iter().enumerate() {
+                let fault = told_id(kind, item).filter(|id| !known.insert(id.clone()));
+                if let Some(id) = fault {
+                    let error = format!("found duplicate {} {id} in {}", id_name(kind, item), kind.directory());
+                    errors.push(fault_at(kind, index, Some(&id), &error));
+                }
+                listed.push(without_index(item));
+            }
+            if !listed.is_empty() {
+                document.insert(kind.directory().to_owned(), listed.into());
+            }
+        }
+        let gateway = Arc::clone(&self.gateway);
+        let root = node_of(&document.clone().into());
+        let found = tokio::task::spawn_blocking(move || gateway.check_document(root)).await.map_err(|panicked| {
+            tracing::error!(%panicked, "a configuration could not be checked");
+            Answer::error(StatusCode::INTERNAL_SERVER_ERROR, "internal error: the error log tells more")
+        })?;
+        errors.extend(found.iter().filter(|found| found.is_error()).map(|error| told(error, &document)));
+        if errors.is_empty() {
+            return Ok(Answer::json(StatusCode::OK, &json!({})));
+        }
+        let body = json!({ "error_msg": "Configuration validation failed", "errors": errors });
+        Err(Answer::json(StatusCode::BAD_REQUEST, &body))
+    }
+
+    /// What is live, as it was put if nothing has changed it since.
+    async fn live(&self, put: Option<&Put>) -> Result<Live, Answer> {
+        let listing = self.configuration.store().list(None).await.map_err(|error| Answer::store(&error))?;
+        if let Some(put) = put.filter(|put| self.standalone || put.revision == listing.revision) {
+            let (digest, time) = (Some(put.digest.clone()), Some(put.time));
+            if self.standalone {
+                return Ok(Live { config: put.config.clone(), digest, time, listing });
+            }
+            return Ok(Live { config: assembled(&listing), digest, time, listing });
+        }
+        if self.standalone {
+            let config = SECTIONS.map(|kind| (version_key(kind), 0.into())).into_iter().collect();
+            return Ok(Live { config, digest: None, time: None, listing });
+        }
+        let config = assembled(&listing);
+        Ok(Live { digest: Some(digest_of(&listing)), time: last_change(&config), config, listing })
+    }
+
+    /// The resources that a section's items stand for, each checked by itself.
+    fn wanted(&self, kind: Kind, items: &[Value], live: &Listing) -> Result<Vec<(Key, Object)>, Answer> {
+        let section = kind.directory();
+        let shown_whole = self.standalone || kind != Kind::Ssls;
+        let hiding = live.items.iter().filter(|item| !shown_whole && item.key.kind() == kind);
+        let hiding: HashMap<&Key, &str> = hiding.map(|item| (&item.key, &*item.value)).collect();
+        let mut known = HashSet::new();
+        let mut wanted = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            let fault = |error: String| Answer::bad(format!("invalid {section} at index {index}, err: {error}"));
+            let Value::Object(mut value) = without_index(item) else {
+                return Err(fault(format!("wrong type: expected object, got {}", words::type_name(item))));
+            };
+            let id = told_id(kind, item);
+            if let Some(id) = id.as_ref().filter(|id| !known.insert((*id).clone())) {
+                let message = format!("found duplicate {} {id} in {section}", id_name(kind, item));
+                return Err(Answer::bad(message));
+            }
+            let id = id.unwrap_or_else(|| format!("arr_{}", index + 1));
+            let key = format!("{section}/{id}").parse::<Key>().map_err(|error| fault(error.to_string()))?;
+            if let Some(old) = hiding.get(&key) {
+                keep_hidden(&mut value, old);
+            }
+            let judged = if key.kind() == Kind::Credentials { "credentials" } else { section };
+            let found = self.gateway.check_item(judged, node_of(&value.clone().into())).unwrap_or_default();
+            if let Some(error) = found.iter().find(|found| found.is_error()) {
+                return Err(fault(words::of_item(judged, error)));
+            }
+            complete(&key, &mut value);
+            wanted.push((key, value));
+        }
+        Ok(wanted)
+    }
+
+    /// What has to change for a section to be as it is wanted.
+    fn difference(&self, kind: Kind, wanted: Vec<(Key, Object)>, live: &Listing) -> Result<Vec<Change>, Answer> {
+        let of_section = |key: &Key| key.kind().directory() == kind.directory();
+        let mut there: HashMap<&Key, &str> =
+            live.items.iter().filter(|item| of_section(&item.key)).map(|item| (&item.key, &*item.value)).collect();
+        let mut changes = Vec::new();
+        for (key, mut value) in wanted {
+            let old = there.remove(&key).and_then(|old| serde_json::from_str::<Object>(old).ok());
+            if !self.standalone {
+                if !renew_times(&key, &mut value, old.as_ref()) {
+                    continue;
+                }
+            } else if old.as_ref() == Some(&value) {
+                continue;
+            }
+            let text = serde_json::to_string(&value).map_err(|error| Answer::bad(error.to_string()))?;
+            changes.push(Change { key, value: Some(text.into()), expires: None });
+        }
+        let gone = there.into_keys().map(|key| Change { key: key.clone(), value: None, expires: None });
+        changes.extend(gone);
+        Ok(changes)
+    }
+}
+
+/// The body: JSON, or YAML if it says so.
+fn configuration(request: &Request) -> Result<Object, Answer> {
+    let refuse = |reason: &str| Answer::bad(format!("invalid request body: {reason}"));
+    if request.body.is_empty() {
+        return Err(refuse("empty request body"));
+    }
+    let body = if is_yaml(&request.fields) {
+        let text = std::str::from_utf8(&request.body).map_err(|_| refuse("invalid yaml request body: not UTF-8"))?;
+        let parsed = Node::parse(text).map_err(|error| refuse(&format!("invalid yaml request body: {error}")))?;
+        parsed.root.to_json()
+    } else {
+        request.json()?.unwrap_or_default()
+    };
+    match body {
+        Value::Object(config) => Ok(config),
+        other => Err(refuse(&format!("wrong type: expected object, got {}", words::type_name(&other)))),
+    }
+}
+
+fn is_yaml(fields: &HeaderMap) -> bool {
+    fields.get(CONTENT_TYPE).is_some_and(|media_type| media_type.as_bytes().starts_with(YAML.as_bytes()))
+}
+
+fn version_key(kind: Kind) -> String {
+    format!("{}_conf_version", kind.directory())
+}
+
+/// The version of a section in a body; one more than that of now where none is told.
+fn version(body: &Object, name: &str, current: u64) -> Result<u64, Answer> {
+    match body.get(name) {
+        None | Some(Value::Null) => Ok(current + 1),
+        Some(version) => {
+            let version = version.as_u64().ok_or_else(|| Answer::bad(format!("{name} must be a number")))?;
+            if version < current {
+                return Err(Answer::bad(format!("{name} must be greater than or equal to ({current})")));
+            }
+            Ok(version)
+        }
+    }
+}
+
+/// The items of a section in a body.
+fn items(body: &Object, kind: Kind) -> Result<Vec<Value>, Answer> {
+    match body.get(kind.directory()) {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Array(items)) => Ok(items.clone()),
+        Some(other) => {
+            let (section, found) = (kind.directory(), words::type_name(other));
+            Err(Answer::bad(format!("invalid {section}: wrong type: expected array, got {found}")))
+        }
+    }
+}
+
+/// An item without what only this interface knows.
+fn without_index(item: &Value) -> Value {
+    let mut item = item.clone();
+    if let Value::Object(fields) = &mut item {
+        fields.shift_remove("modifiedIndex");
+    }
+    item
+}
+
+/// What an item is called in its section.
+fn told_id(kind: Kind, item: &Value) -> Option<String> {
+    let text = |name: &str| match item.get(name) {
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(Value::Number(number)) => Some(number.to_string()),
+        _ => None,
+    };
+    match kind {
+        // An item of the consumers with an id may be a credential.
+        Kind::Consumers => text("id").filter(|id| id.contains('/')).or_else(|| text("username")),
+        _ => text("id"),
+    }
+}
+
+fn id_name(kind: Kind, item: &Value) -> &'static str {
+    match kind {
+        Kind::Consumers if item.get("id").is_some() => "credential id",
+        Kind::Consumers => "username",
+        _ => "id",
+    }
+}
+
+/// The form in which a resource is stored: its own part of its key as its id, where it has one.
+fn complete(key: &Key, value: &mut Object) {
+    if Resource::of(key.kind()).has_id() {
+        let own = key.id().rsplit('/').next().unwrap_or_default();
+        value.insert("id".into(), own.into());
+    } else if key.kind() == Kind::PluginMetadata {
+        value.shift_remove("id");
+    }
+}
+
+/// The configuration that resources make up, with the store's revision for all versions.
+fn assembled(listing: &Listing) -> Object {
+    let mut config = Object::new();
+    for item in &listing.items {
+        let Ok(mut value) = serde_json::from_str::<Object>(&item.value) else { continue };
+        let kind = item.key.kind();
+        hide(kind, &mut value);
+        if matches!(kind, Kind::Credentials | Kind::Secrets | Kind::PluginMetadata) {
+            value.insert("id".into(), item.key.id().into());
+        }
+        let section = config.entry(kind.directory()).or_insert_with(|| json!([]));
+        if let Value::Array(items) = section {
+            items.push(value.into());
+        }
+    }
+    config.extend(SECTIONS.map(|kind| (version_key(kind), listing.revision.into())));
+    config
+}
+
+/// Puts back what is not shown: a certificate that comes without its key keeps the key that is stored.
+fn keep_hidden(value: &mut Object, old: &str) {
+    let Ok(mut old) = serde_json::from_str::<Object>(old) else { return };
+    for name in ["key", "keys"] {
+        if let (None, Some(kept)) = (value.get(name), old.remove(name)) {
+            value.insert(name.into(), kept);
+        }
+    }
+}
+
+/// Sets the times of a resource; whether anything else about it is new.
+fn renew_times(key: &Key, value: &mut Object, old: Option<&Object>) -> bool {
+    const TIMES: [&str; 2] = ["create_time", "update_time"];
+    let timeless = |value: &Object| {
+        let mut value = value.clone();
+        value.retain(|name, _| !TIMES.contains(&name.as_str()));
+        value
+    };
+    if old.is_some_and(|old| timeless(old) == timeless(value)) {
+        return false;
+    }
+    if Resource::of(key.kind()).has_times() {
+        let created = old.and_then(|old| old.get("create_time")).cloned().unwrap_or_else(|| now().into());
+        value.insert("create_time".into(), created);
+        value.insert("update_time".into(), now().into());
+    }
+    true
+}
+
+/// A digest of resources that nobody has put as a whole.
+fn digest_of(listing: &Listing) -> String {
+    let mut context = Context::new(&SHA256);
+    for item in &listing.items {
+        context.update(format!("{}@{}\n", item.key, item.modified).as_bytes());
+    }
+    context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// When a resource was changed last, by what the resources say.
+fn last_change(config: &Object) -> Option<u64> {
+    let items = config.values().filter_map(Value::as_array).flatten();
+    items.filter_map(|item| item.get("update_time")?.as_u64()).max()
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// A finding about a whole configuration, by its item.
+fn told(error: &Diagnostic, document: &Object) -> Value {
+    let place = error.path.split_once('[').and_then(|(section, rest)| {
+        let (index, rest) = rest.split_once(']')?;
+        let kind = SECTIONS.into_iter().find(|kind| kind.directory() == section)?;
+        Some((kind, index.parse::<usize>().ok()?, rest.trim_start_matches('.')))
+    });
+    let Some((kind, index, rest)) = place else {
+        return json!({ "error": error.to_string() });
+    };
+    let item = document.get(kind.directory()).and_then(|items| items.get(index));
+    let id = item.and_then(|item| told_id(kind, item));
+    let within = Diagnostic { path: rest.to_owned(), ..error.clone() };
+    fault_at(kind, index, id.as_deref(), &words::of_item(kind.directory(), &within))
+}
+
+fn fault_at(kind: Kind, index: usize, id: Option<&str>, error: &str) -> Value {
+    let mut fault = json!({ "resource_type": kind.directory(), "index": index, "error": error });
+    if let Some(id) = id {
+        fault["resource_id"] = id.into();
+    }
+    fault
+}

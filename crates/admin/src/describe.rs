@@ -1,0 +1,119 @@
+//! Schemas of resources and plugins, and checks against them.
+
+use hyper::StatusCode;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use serde_json::{Value, json};
+use weir_config::node::{Key, Kind, Mark, Node};
+
+use crate::answer::{Answer, Outcome};
+use crate::api::Api;
+use crate::request::{Query, Request};
+use crate::words;
+
+impl Api {
+    /// Names of all plugins.
+    pub(crate) fn plugin_names(&self, query: &Query) -> Outcome {
+        let names: Vec<&str> = match subsystem(query)? {
+            Subsystem::Http => self.gateway.schemas().plugins().iter().map(|plugin| plugin.name).collect(),
+            Subsystem::Stream => Vec::new(),
+        };
+        Ok(Answer::json(StatusCode::OK, &json!(names)))
+    }
+
+    /// Everything about every plugin.
+    pub(crate) fn plugin_schemas(&self, query: &Query) -> Outcome {
+        if query.get("all") != Some("true") {
+            return Err(Answer::bad("expected ?all=true, or the name of a plugin: /apisix/admin/plugins/key-auth"));
+        }
+        match subsystem(query)? {
+            Subsystem::Http => Ok(Answer::json(StatusCode::OK, &self.gateway.schemas().all_plugins())),
+            Subsystem::Stream => Ok(Answer::json(StatusCode::OK, &json!({}))),
+        }
+    }
+
+    /// The schema of a plugin.
+    pub(crate) fn plugin_schema(&self, name: &str, query: &Query) -> Outcome {
+        let subsystem = subsystem(query)?;
+        let plugin = self.gateway.schemas().plugin(name).filter(|_| subsystem == Subsystem::Http).ok_or_else(|| {
+            let message = format!("plugin not found in subsystem {}", subsystem.name());
+            Answer::error(StatusCode::NOT_FOUND, message)
+        })?;
+        let schema = match query.get("schema_type") {
+            Some("consumer") => plugin.consumer_schema.as_ref(),
+            Some("metadata") => plugin.metadata_schema.as_ref(),
+            _ => Some(&plugin.schema),
+        };
+        let schema = schema.ok_or_else(|| Answer::bad("not found schema"))?;
+        Ok(Answer::json(StatusCode::OK, schema))
+    }
+
+    /// All plugins are part of the program, so there is nothing to load again.
+    pub(crate) fn reload_plugins() -> Outcome {
+        let answer = Answer::text(StatusCode::OK, "done".into());
+        Ok(answer.with(CONTENT_TYPE, HeaderValue::from_static("text/plain")))
+    }
+
+    /// The schema of a kind of resource.
+    pub(crate) fn resource_schema(&self, name: &str) -> Outcome {
+        match self.gateway.schemas().resource(name) {
+            Some(schema) => Ok(Answer::json(StatusCode::OK, schema)),
+            None => Err(Answer::bad(format!("not found schema: {name}"))),
+        }
+    }
+
+    /// Checks a resource by itself.
+    pub(crate) fn validate_resource(&self, section: &str, request: &Request) -> Outcome {
+        let body = request.json().map_err(Answer::unversioned)?;
+        let Some(body) = body else {
+            return Err(Answer::bad("invalid request body: there is none").unversioned());
+        };
+        let found = self.gateway.check_item(section, node_of(&body)).ok_or_else(|| {
+            Answer::error(StatusCode::NOT_FOUND, format!("Unsupported resource type: {section}")).unversioned()
+        })?;
+        match found.into_iter().find(weir_config::Diagnostic::is_error) {
+            Some(error) => Err(Answer::bad(words::of_item(section, &error)).unversioned()),
+            None => Ok(Answer::empty(StatusCode::OK).unversioned()),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Subsystem {
+    Http,
+    Stream,
+}
+
+impl Subsystem {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Stream => "stream",
+        }
+    }
+}
+
+fn subsystem(query: &Query) -> Result<Subsystem, Answer> {
+    match query.get("subsystem") {
+        None | Some("http") => Ok(Subsystem::Http),
+        Some("stream") => Ok(Subsystem::Stream),
+        Some(other) => Err(Answer::bad(format!("unsupported subsystem: {other}"))),
+    }
+}
+
+/// A JSON value as the loader takes it.
+pub(crate) fn node_of(value: &Value) -> Node {
+    Node::new(match value {
+        Value::Null => Kind::Null,
+        Value::Bool(value) => Kind::Bool(*value),
+        Value::Number(number) => match number.as_i64() {
+            Some(number) => Kind::Int(number),
+            None => Kind::Float(number.as_f64().unwrap_or(f64::MAX)),
+        },
+        Value::String(text) => Kind::Str(text.clone()),
+        Value::Array(items) => Kind::Seq(items.iter().map(node_of).collect()),
+        Value::Object(fields) => {
+            let key = |name: &str| Key { text: name.into(), mark: Mark::NONE };
+            Kind::Map(fields.iter().map(|(name, value)| (key(name), node_of(value))).collect())
+        }
+    })
+}

@@ -1,0 +1,91 @@
+//! What was, what is different, and back again.
+
+use std::time::UNIX_EPOCH;
+
+use hyper::StatusCode;
+use serde_json::{Value, json};
+use weir_store::{Change, Difference, Expectation, HistoryQuery, Key, Recorded};
+
+use super::{masked, object, revision};
+use crate::answer::{Answer, Outcome};
+use crate::api::Api;
+use crate::request::Request;
+
+/// Commits in one answer.
+const MOST_COMMITS: usize = 1000;
+
+impl Api {
+    /// The commits that are remembered.
+    pub(crate) async fn history(&self, request: &Request) -> Outcome {
+        let mut query = HistoryQuery { before: revision(request, "before")?, ..HistoryQuery::default() };
+        if let Some(key) = request.query.get("key") {
+            query.key = Some(key.parse::<Key>().map_err(|error| Answer::bad(format!("key: {error}")))?);
+        }
+        if let Some(limit) = request.query.get("limit") {
+            let limit = limit.parse().ok().filter(|limit| (1..=MOST_COMMITS).contains(limit));
+            query.limit = limit.ok_or_else(|| Answer::bad(format!("limit: expected 1 to {MOST_COMMITS}")))?;
+        }
+        let commits = self.configuration.store().history(query).await.map_err(|error| Answer::store(&error))?;
+        let commits: Vec<Value> = commits.iter().map(|commit| self.commit_told(commit)).collect();
+        Ok(Answer::json(StatusCode::OK, &json!({ "commits": commits })))
+    }
+
+    fn commit_told(&self, commit: &Recorded) -> Value {
+        let time = commit.time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        json!({
+            "revision": commit.revision,
+            "time": time.as_millis() as f64 / 1000.0,
+            "author": commit.author,
+            "changes": self.differences_told(&commit.changes),
+        })
+    }
+
+    fn differences_told(&self, differences: &[Difference]) -> Vec<Value> {
+        let told = |difference: &Difference| {
+            let side = |text: &Option<std::sync::Arc<str>>| {
+                text.as_ref().map(|text| masked(&*self.gateway, &difference.key, text))
+            };
+            json!({ "key": difference.key.to_string(), "old": side(&difference.old), "new": side(&difference.new) })
+        };
+        differences.iter().map(told).collect()
+    }
+
+    /// What is different between two revisions.
+    pub(crate) async fn difference_of(&self, request: &Request) -> Outcome {
+        let store = self.configuration.store();
+        let from = revision(request, "from")?.ok_or_else(|| Answer::bad("from: expected a revision"))?;
+        let to = match revision(request, "to")? {
+            Some(to) => to,
+            None => store.revision().await.map_err(|error| Answer::store(&error))?,
+        };
+        let changes = store.difference(from, to).await.map_err(|error| Answer::store(&error))?;
+        let body = json!({ "from": from, "to": to, "changes": self.differences_told(&changes) });
+        Ok(Answer::json(StatusCode::OK, &body))
+    }
+
+    /// Makes everything as it was at a revision.
+    pub(crate) async fn roll_back(&self, request: &Request) -> Outcome {
+        let body = object(request, &["revision"])?;
+        let to = body.get("revision").and_then(Value::as_u64);
+        let to = to.ok_or_else(|| Answer::bad("revision: expected the revision to go back to, a whole number"))?;
+        let store = self.configuration.store();
+        let now = store.revision().await.map_err(|error| Answer::store(&error))?;
+        let differences = store.difference(now, to).await.map_err(|error| Answer::store(&error))?;
+        let told = self.differences_told(&differences);
+        if differences.is_empty() {
+            return Ok(Answer::json(StatusCode::OK, &json!({ "revision": now, "changes": [], "diagnostics": [] })));
+        }
+        let (mut changes, mut expect) = (Vec::new(), Vec::new());
+        for Difference { key, old, new } in differences {
+            // What is there must be what was compared: somebody else may change it meanwhile.
+            let found = self.item(&key).await?;
+            if found.as_ref().map(|item| &item.value) != old.as_ref() {
+                return Err(super::conflict(&key));
+            }
+            expect.push(Expectation { key: key.clone(), modified: found.map(|item| item.modified) });
+            changes.push(Change { key, value: new, expires: None });
+        }
+        let done = self.commit(changes, expect, request).await?;
+        Ok(done.answer(StatusCode::OK, json!({ "restored": to, "changes": told })))
+    }
+}

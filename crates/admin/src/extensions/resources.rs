@@ -1,0 +1,226 @@
+//! Resources with the revisions that made and changed them, and several changes as one.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use hyper::header::{ETAG, IF_NONE_MATCH};
+use serde_json::{Map, Value, json};
+use weir_store::{Change, Expectation, Item, Key, Kind};
+
+use super::{Precondition, conflict, etag, object, tags_of};
+use crate::answer::{Answer, Outcome};
+use crate::api::Api;
+use crate::kinds::Resource;
+use crate::read::hide;
+use crate::request::Request;
+use crate::write::{id_text, set_times};
+
+/// Changes in one transaction.
+const MOST_CHANGES: usize = 10_000;
+
+impl Api {
+    /// All resources, or those of a kind.
+    pub(crate) async fn resources(&self, request: &Request) -> Outcome {
+        let kind = match request.query.get("kind") {
+            None => None,
+            Some(name) => Some(named(name)?),
+        };
+        let listing = self.configuration.store().list(kind).await.map_err(|error| Answer::store(&error))?;
+        let revision = listing.revision;
+        let work = tokio::task::spawn_blocking(move || {
+            let items: Vec<Value> = listing.items.iter().map(shown).collect();
+            json!({ "revision": revision, "total": items.len(), "resources": items })
+        });
+        let body = work.await.map_err(|panicked| {
+            tracing::error!(%panicked, "a list of resources could not be written");
+            Answer::error(StatusCode::INTERNAL_SERVER_ERROR, "internal error: the error log tells more")
+        })?;
+        Ok(Answer::json(StatusCode::OK, &body).with(ETAG, etag(revision)))
+    }
+
+    /// One resource.
+    pub(crate) async fn resource_at(&self, path: &[String], request: &Request) -> Outcome {
+        let key = key(path)?;
+        let item = self.item(&key).await?.ok_or_else(Answer::no_such_key)?;
+        let tags = request.fields.get(IF_NONE_MATCH).and_then(|value| value.to_str().ok());
+        if tags.is_some_and(|tags| tags == "*" || tags_of(tags).is_ok_and(|tags| tags.contains(&item.modified))) {
+            return Ok(Answer::empty(StatusCode::NOT_MODIFIED).with(ETAG, etag(item.modified)));
+        }
+        Ok(Answer::json(StatusCode::OK, &shown(&item)).with(ETAG, etag(item.modified)))
+    }
+
+    /// Makes or replaces a resource.
+    pub(crate) async fn put_resource(&self, path: &[String], request: &Request) -> Outcome {
+        let key = key(path)?;
+        let precondition = Precondition::of(&request.fields)?;
+        let Some(Value::Object(value)) = request.json()? else {
+            return Err(Answer::bad("expected a JSON object: the resource"));
+        };
+        let Prepared { change, expectation, before } = self.prepare(key, Some(value), &precondition).await?;
+        let status = if before.is_some() { StatusCode::OK } else { StatusCode::CREATED };
+        let shown = change.value.as_ref().map(|text| presented(&change.key, text)).unwrap_or_default();
+        let more = json!({ "key": change.key.to_string(), "value": shown });
+        let done = self.commit(vec![change], vec![expectation], request).await?;
+        Ok(done.answer(status, more))
+    }
+
+    /// Deletes a resource.
+    pub(crate) async fn delete_resource(&self, path: &[String], request: &Request) -> Outcome {
+        let key = key(path)?;
+        let precondition = Precondition::of(&request.fields)?;
+        let prepared = self.prepare(key, None, &precondition).await?;
+        if prepared.before.is_none() {
+            return Err(Answer::no_such_key());
+        }
+        let more = json!({ "key": prepared.change.key.to_string() });
+        let done = self.commit(vec![prepared.change], vec![prepared.expectation], request).await?;
+        Ok(done.answer(StatusCode::OK, more))
+    }
+
+    /// Makes several changes as one.
+    pub(crate) async fn transaction(&self, request: &Request) -> Outcome {
+        let mut body = object(request, &["changes"])?;
+        let Some(Value::Array(list)) = body.remove("changes") else {
+            return Err(Answer::bad("changes: expected a list of {key, value}"));
+        };
+        if list.is_empty() || list.len() > MOST_CHANGES {
+            let found = list.len();
+            return Err(Answer::bad(format!("changes: expected 1 to {MOST_CHANGES}, found {found}")));
+        }
+        let (mut changes, mut expect) = (Vec::with_capacity(list.len()), Vec::with_capacity(list.len()));
+        let mut known = HashSet::new();
+        for (at, entry) in list.into_iter().enumerate() {
+            let asked = Asked::read(entry).map_err(|reason| Answer::bad(format!("changes[{at}]: {reason}")))?;
+            if !known.insert(asked.key.clone()) {
+                return Err(Answer::bad(format!("changes[{at}]: {} stands twice", asked.key)));
+            }
+            let prepared = self.prepare(asked.key, asked.value, &asked.precondition).await?;
+            changes.push(prepared.change);
+            expect.push(prepared.expectation);
+        }
+        let keys: Vec<String> = changes.iter().map(|change| change.key.to_string()).collect();
+        let done = self.commit(changes, expect, request).await?;
+        Ok(done.answer(StatusCode::OK, json!({ "keys": keys })))
+    }
+
+    /// A change from the state that a resource is in, if that is the one that was asked for.
+    async fn prepare(
+        &self,
+        key: Key,
+        value: Option<Map<String, Value>>,
+        precondition: &Precondition,
+    ) -> Result<Prepared, Answer> {
+        let before = self.item(&key).await?;
+        if !precondition.holds(before.as_ref()) {
+            return Err(conflict(&key));
+        }
+        let expectation = Expectation { key: key.clone(), modified: before.as_ref().map(|item| item.modified) };
+        let value = match value {
+            None => None,
+            Some(mut value) => {
+                complete(&key, &mut value, before.as_ref())?;
+                let text = serde_json::to_string(&value).map_err(|error| Answer::bad(error.to_string()))?;
+                Some(Arc::from(text))
+            }
+        };
+        Ok(Prepared { change: Change { key, value, expires: None }, expectation, before })
+    }
+}
+
+/// A change on its way.
+struct Prepared {
+    change: Change,
+    expectation: Expectation,
+    before: Option<Item>,
+}
+
+/// A change of a transaction.
+struct Asked {
+    key: Key,
+    value: Option<Map<String, Value>>,
+    precondition: Precondition,
+}
+
+impl Asked {
+    fn read(entry: Value) -> Result<Self, String> {
+        const KNOWN: &[&str] = &["key", "value", "if_match", "if_none_match"];
+        let Value::Object(mut entry) = entry else { return Err("expected an object".to_owned()) };
+        if let Some(unknown) = entry.keys().find(|name| !KNOWN.contains(&name.as_str())) {
+            return Err(format!("{unknown}: unknown field; known are {}", KNOWN.join(", ")));
+        }
+        let key = entry.get("key").and_then(Value::as_str).ok_or("key: expected a text such as routes/1")?;
+        let key = key.parse::<Key>().map_err(|error| error.to_string())?;
+        let precondition = match (entry.get("if_match"), entry.get("if_none_match")) {
+            (None, None) => Precondition::None,
+            (Some(Value::String(any)), None) if any == "*" => Precondition::Exists,
+            (Some(revision), None) => {
+                let revision = revision.as_u64().ok_or("if_match: expected a revision, a whole number, or *")?;
+                Precondition::Revisions(vec![revision])
+            }
+            (None, Some(Value::String(any))) if any == "*" => Precondition::Absent,
+            (None, Some(_)) => return Err("if_none_match: expected *".to_owned()),
+            (Some(_), Some(_)) => return Err("expected if_match or if_none_match, found both".to_owned()),
+        };
+        let value = match entry.remove("value") {
+            Some(Value::Object(value)) => Some(value),
+            Some(Value::Null) => None,
+            Some(_) => return Err("value: expected an object, or null to delete".to_owned()),
+            None => return Err("value is missing: an object, or null to delete".to_owned()),
+        };
+        Ok(Self { key, value, precondition })
+    }
+}
+
+/// The key that a path names.
+fn key(path: &[String]) -> Result<Key, Answer> {
+    path.join("/").parse::<Key>().map_err(|error| Answer::error(StatusCode::NOT_FOUND, error.to_string()))
+}
+
+fn named(name: &str) -> Result<Kind, Answer> {
+    let found = Kind::ALL.into_iter().find(|kind| *kind != Kind::Credentials && kind.directory() == name);
+    let found = if name == "credentials" { Some(Kind::Credentials) } else { found };
+    found.ok_or_else(|| Answer::bad(format!("kind: there is no kind {name}; one is routes")))
+}
+
+/// Puts the id and the times into a value.
+fn complete(key: &Key, value: &mut Map<String, Value>, before: Option<&Item>) -> Result<(), Answer> {
+    let resource = Resource::of(key.kind());
+    let own = key.id().rsplit('/').next().unwrap_or_default();
+    let field = if key.kind() == Kind::Consumers { "username" } else { "id" };
+    if value.get(field).is_some_and(|told| id_text(told).as_deref() != Some(own)) {
+        return Err(Answer::bad(format!("{field}: expected {own}, as in the key {key}, or none")));
+    }
+    if resource.has_id() || field == "username" {
+        value.insert(field.to_owned(), own.into());
+    } else {
+        value.shift_remove(field);
+    }
+    if resource.has_times() {
+        // What a client read may be sent back as it came.
+        value.shift_remove("create_time");
+        set_times(value, before, None);
+    }
+    Ok(())
+}
+
+/// A resource as it is told.
+fn shown(item: &Item) -> Value {
+    json!({
+        "key": item.key.to_string(),
+        "value": presented(&item.key, &item.value),
+        "created": item.created,
+        "modified": item.modified,
+    })
+}
+
+/// A stored value without what is never shown; what is no JSON object stays a text.
+fn presented(key: &Key, text: &str) -> Value {
+    match serde_json::from_str::<Map<String, Value>>(text) {
+        Ok(mut value) => {
+            hide(key.kind(), &mut value);
+            value.into()
+        }
+        Err(_) => text.into(),
+    }
+}

@@ -1,0 +1,232 @@
+//! Everything of the API that is no plain resource, in one table: requests are dispatched by it, and the OpenAPI document
+//! is written from it.
+
+use hyper::Method;
+
+/// What one of them is.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    pub(crate) method: Method,
+    /// The path; `{name}` stands for one segment, `{key}` at the end for all that follow.
+    pub(crate) path: &'static str,
+    pub(crate) what: What,
+    pub(crate) summary: &'static str,
+    /// Arguments behind `?`, and what they mean.
+    pub(crate) query: &'static [(&'static str, &'static str)],
+    pub(crate) body: Takes,
+    /// Statuses beside those of every request, and what they mean.
+    pub(crate) answers: &'static [(u16, &'static str)],
+}
+
+/// Which handler answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    PluginNames,
+    PluginSchemas,
+    PluginSchema,
+    ReloadPlugins,
+    ResourceSchema,
+    ValidateResource,
+    Configs,
+    ReplaceConfigs,
+    ValidateConfigs,
+    Resources,
+    Resource,
+    PutResource,
+    DeleteResource,
+    Transaction,
+    History,
+    Difference,
+    Rollback,
+    Events,
+    Explain,
+    OpenApi,
+}
+
+/// What the body of a request holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Takes {
+    Nothing,
+    /// A resource of the kind that the path names.
+    Resource,
+    /// A whole configuration, as in a rules file.
+    Configs,
+    Transaction,
+    Rollback,
+}
+
+const DRY_RUN: (&str, &str) = ("dry_run", "true: everything is checked and nothing is changed");
+const NOT_IT: (u16, &str) = (412, "the resource is not in the state that If-Match or If-None-Match asks for");
+const INVALID: (u16, &str) = (400, "the configuration would be invalid: all findings are in `diagnostics`");
+const NOT_WRITTEN: (u16, &str) = (503, "the store cannot be written to");
+
+/// All of them.
+#[rustfmt::skip]
+pub(crate) const OPERATIONS: &[Operation] = &[
+    operation(Method::GET, "/apisix/admin/plugins/list", What::PluginNames, "Names of all plugins, those that run first first",
+        &[("subsystem", "`http` or `stream`")], Takes::Nothing, &[]),
+    operation(Method::PUT, "/apisix/admin/plugins/reload", What::ReloadPlugins, "Does nothing: all plugins are part of the program",
+        &[], Takes::Nothing, &[]),
+    operation(Method::GET, "/apisix/admin/plugins", What::PluginSchemas, "Everything about every plugin",
+        &[("all", "`true`, which is needed"), ("subsystem", "`http` or `stream`")], Takes::Nothing, &[]),
+    operation(Method::GET, "/apisix/admin/plugins/{name}", What::PluginSchema, "The schema of a plugin's configuration",
+        &[("schema_type", "`consumer`: of its configuration on a consumer; `metadata`: of its plugin_metadata"), ("subsystem", "`http` or `stream`")],
+        Takes::Nothing, &[(404, "there is no such plugin")]),
+    operation(Method::GET, "/apisix/admin/schema/{resource}", What::ResourceSchema, "The schema of a kind of resource, such as `route`",
+        &[], Takes::Nothing, &[(400, "there is no such kind")]),
+    operation(Method::GET, "/apisix/admin/schema/plugins/{name}", What::PluginSchema, "The schema of a plugin's configuration",
+        &[("schema_type", "`consumer` or `metadata`")], Takes::Nothing, &[(404, "there is no such plugin")]),
+    operation(Method::POST, "/apisix/admin/schema/validate/{resource}", What::ValidateResource,
+        "Checks a resource, such as one of `routes`, but not whether what it refers to exists",
+        &[], Takes::Resource, &[(400, "it is invalid")]),
+    operation(Method::GET, "/apisix/admin/configs", What::Configs, "The whole configuration, with its digest and versions",
+        &[], Takes::Nothing, &[]),
+    operation(Method::PUT, "/apisix/admin/configs", What::ReplaceConfigs, "Replaces the whole configuration; needs X-Digest",
+        &[], Takes::Configs, &[(202, "it is live"), (204, "the digest is that of what is live: nothing was done"), (400, "it is invalid, or older than what is live"), NOT_WRITTEN]),
+    operation(Method::POST, "/apisix/admin/configs/validate", What::ValidateConfigs, "Checks a whole configuration",
+        &[], Takes::Configs, &[(400, "it is invalid: all findings are in `errors`")]),
+
+    operation(Method::GET, "/weir/v1/resources", What::Resources, "All resources, with the revisions that made and changed them",
+        &[("kind", "only those of a kind, such as `routes`")], Takes::Nothing, &[]),
+    operation(Method::GET, "/weir/v1/resources/{key}", What::Resource, "A resource; ETag is the revision that changed it last",
+        &[], Takes::Nothing, &[(304, "it is the one that If-None-Match names"), (404, "there is no such resource")]),
+    operation(Method::PUT, "/weir/v1/resources/{key}", What::PutResource, "Makes or replaces a resource, under the conditions of If-Match and If-None-Match",
+        &[DRY_RUN], Takes::Resource, &[(201, "it was made"), INVALID, NOT_IT, NOT_WRITTEN]),
+    operation(Method::DELETE, "/weir/v1/resources/{key}", What::DeleteResource, "Deletes a resource, under the condition of If-Match",
+        &[DRY_RUN], Takes::Nothing, &[INVALID, (404, "there is no such resource"), NOT_IT, NOT_WRITTEN]),
+    operation(Method::POST, "/weir/v1/transactions", What::Transaction, "Makes several changes as one: all of them or none",
+        &[DRY_RUN], Takes::Transaction, &[INVALID, NOT_IT, NOT_WRITTEN]),
+    operation(Method::GET, "/weir/v1/history", What::History, "The commits that are remembered, the latest first",
+        &[("before", "only those of earlier revisions"), ("key", "only those that changed this resource, such as `routes/1`"), ("limit", "so many at most: 1 to 1000, 100 unless told")],
+        Takes::Nothing, &[]),
+    operation(Method::GET, "/weir/v1/diff", What::Difference, "What is different between two revisions",
+        &[("from", "a revision"), ("to", "a revision; the current one unless told")], Takes::Nothing, &[]),
+    operation(Method::POST, "/weir/v1/rollback", What::Rollback, "Makes everything as it was at a revision, with a new revision",
+        &[DRY_RUN], Takes::Rollback, &[INVALID, NOT_IT, NOT_WRITTEN]),
+    operation(Method::GET, "/weir/v1/events", What::Events, "Changes as they are made, as server-sent events",
+        &[("after", "the revision after which they begin; the current one unless told. Last-Event-ID goes before it")],
+        Takes::Nothing, &[(503, "too many such streams are open")]),
+    operation(Method::GET, "/weir/v1/explain", What::Explain, "What would become of a request now",
+        &[("request", "the method and the URL: `GET http://example.com/a`"), ("header", "a field, `NAME: VALUE`; may stand several times"), ("remote", "the client's address, 127.0.0.1 unless told")],
+        Takes::Nothing, &[(400, "that is no request")]),
+    operation(Method::GET, "/weir/v1/openapi.json", What::OpenApi, "This document", &[], Takes::Nothing, &[]),
+];
+
+const fn operation(
+    method: Method,
+    path: &'static str,
+    what: What,
+    summary: &'static str,
+    query: &'static [(&'static str, &'static str)],
+    body: Takes,
+    answers: &'static [(u16, &'static str)],
+) -> Operation {
+    Operation { method, path, what, summary, query, body, answers }
+}
+
+/// Where a path leads.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found<'a> {
+    /// To this operation, with what stands in the place of its `{…}`.
+    Operation(What, &'a [String]),
+    /// To operations with other methods.
+    WrongMethod(Vec<&'static Method>),
+    /// To none of these.
+    Nothing,
+}
+
+/// Finds the operation of a request. HEAD is taken for GET.
+pub(crate) fn find<'a>(method: &Method, path: &'a [String]) -> Found<'a> {
+    let mut others = Vec::new();
+    for operation in OPERATIONS {
+        let Some(rest) = operation.matches(path) else { continue };
+        if operation.method == *method || (*method == Method::HEAD && operation.method == Method::GET) {
+            return Found::Operation(operation.what, rest);
+        }
+        others.push(&operation.method);
+    }
+    if others.is_empty() { Found::Nothing } else { Found::WrongMethod(others) }
+}
+
+impl What {
+    /// Whether it has a meaning only where resources live in a store.
+    pub(crate) const fn is_of_a_store(self) -> bool {
+        matches!(
+            self,
+            Self::Resources
+                | Self::Resource
+                | Self::PutResource
+                | Self::DeleteResource
+                | Self::Transaction
+                | Self::History
+                | Self::Difference
+                | Self::Rollback
+                | Self::Events
+        )
+    }
+}
+
+impl Operation {
+    /// What a path has in the place of the last segment or segments, if it is one of this operation.
+    fn matches<'a>(&self, path: &'a [String]) -> Option<&'a [String]> {
+        let wanted: Vec<&str> = self.path.split('/').skip(1).collect();
+        let fixed = wanted.iter().take_while(|segment| !segment.starts_with('{')).count();
+        if path.len() < fixed || wanted.iter().zip(path).take(fixed).any(|(wanted, found)| wanted != found) {
+            return None;
+        }
+        let rest = &path[fixed..];
+        let fits = match wanted.get(fixed..) {
+            Some(["{key}"]) => !rest.is_empty(),
+            more => rest.len() == more.map_or(0, <[_]>::len),
+        };
+        fits.then_some(rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Found, Method, OPERATIONS, What, find};
+
+    #[test]
+    fn requests_find_their_operation() {
+        let cases: &[(Method, &str, Option<(What, &[&str])>)] = &[
+            (Method::GET, "apisix/admin/plugins/list", Some((What::PluginNames, &[]))),
+            (Method::HEAD, "apisix/admin/configs", Some((What::Configs, &[]))),
+            (Method::GET, "apisix/admin/plugins/key-auth", Some((What::PluginSchema, &["key-auth"]))),
+            (Method::GET, "apisix/admin/schema/route", Some((What::ResourceSchema, &["route"]))),
+            (Method::GET, "apisix/admin/schema/plugins/cors", Some((What::PluginSchema, &["cors"]))),
+            (Method::POST, "apisix/admin/schema/validate/routes", Some((What::ValidateResource, &["routes"]))),
+            (
+                Method::PUT,
+                "weir/v1/resources/consumers/j/credentials/c",
+                Some((What::PutResource, &["consumers", "j", "credentials", "c"])),
+            ),
+            (Method::GET, "weir/v1/resources", Some((What::Resources, &[]))),
+            (Method::GET, "apisix/admin/routes", None),
+            (Method::GET, "weir/v1", None),
+            (Method::GET, "weir/v1/nothing", None),
+        ];
+        for (method, path, expected) in cases {
+            let segments: Vec<String> = path.split('/').map(str::to_owned).collect();
+            match (find(method, &segments), expected) {
+                (Found::Operation(what, rest), Some((wanted, parts))) => {
+                    assert_eq!(what, *wanted, "{method} {path}");
+                    assert_eq!(rest, *parts, "{method} {path}");
+                }
+                (found, None) => assert_eq!(found, Found::Nothing, "{method} {path}"),
+                (found, _) => panic!("{method} {path}: {found:?}"),
+            }
+        }
+        let path = ["weir", "v1", "transactions"].map(str::to_owned);
+        assert_eq!(find(&Method::GET, &path), Found::WrongMethod(vec![&Method::POST]));
+    }
+
+    #[test]
+    fn no_operation_hides_another() {
+        for operation in OPERATIONS {
+            let path: Vec<String> = operation.path.split('/').skip(1).map(str::to_owned).collect();
+            let Found::Operation(what, _) = find(&operation.method, &path) else { panic!("{}", operation.path) };
+            assert_eq!(what, operation.what, "{} {}", operation.method, operation.path);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The JSON Schemas of resources and plugins, as the Admin API and the control API serve them.
+
+use serde_json::{Map, Value, json};
+use weir_config::schema::{fill_defaults, json_schema};
+use weir_config::{Consumer, ConsumerGroup, Credential, GlobalRule, Meta, PluginConfig, Route, Service, Ssl, Upstream};
+
+/// What the binary tells of a plugin.
+#[derive(Clone, Debug)]
+pub struct PluginSchema {
+    /// Its name.
+    pub name: &'static str,
+    /// Where it runs among the others of a phase.
+    pub priority: i32,
+    /// Whether it authenticates.
+    pub auth: bool,
+    /// The schema of its configuration.
+    pub schema: Value,
+    /// The schema of its configuration on a consumer, where that is another one.
+    pub consumer_schema: Option<Value>,
+    /// The schema of its `plugin_metadata`, where it has some.
+    pub metadata_schema: Option<Value>,
+}
+
+/// All schemas, made once.
+#[derive(Debug)]
+pub struct Schemas {
+    /// By the names that paths use, in the singular: `route`.
+    resources: Vec<(&'static str, Value)>,
+    /// High priority first.
+    plugins: Vec<PluginSchema>,
+}
+
+/// Versions of plugins are not counted here; APISIX's are mostly this one.
+const VERSION: f64 = 0.1;
+
+impl Schemas {
+    /// The schemas of the resources and of these plugins.
+    #[must_use]
+    pub fn new(mut plugins: Vec<PluginSchema>) -> Self {
+        let meta = json_schema::<Meta>().to_value();
+        for plugin in &mut plugins {
+            for schema in [Some(&mut plugin.schema), plugin.consumer_schema.as_mut()].into_iter().flatten() {
+                // Every configuration of a plugin may have it.
+                let properties = schema.as_object_mut().map(|s| s.entry("properties").or_insert_with(|| json!({})));
+                if let Some(Value::Object(properties)) = properties {
+                    properties.insert("_meta".into(), meta.clone());
+                }
+            }
+        }
+        plugins.sort_by_key(|plugin| std::cmp::Reverse(plugin.priority));
+        Self { resources: resources(), plugins }
+    }
+
+    /// The schema of a resource by its name in the singular: `route`, `plugin_config`.
+    #[must_use]
+    pub fn resource(&self, name: &str) -> Option<&Value> {
+        self.resources.iter().find(|(known, _)| *known == name).map(|(_, schema)| schema)
+    }
+
+    /// The schemas of all resources.
+    pub fn resources(&self) -> impl Iterator<Item = (&'static str, &Value)> {
+        self.resources.iter().map(|(name, schema)| (*name, schema))
+    }
+
+    /// A plugin.
+    #[must_use]
+    pub fn plugin(&self, name: &str) -> Option<&PluginSchema> {
+        self.plugins.iter().find(|plugin| plugin.name == name)
+    }
+
+    /// All plugins, those of high priority first.
+    #[must_use]
+    pub fn plugins(&self) -> &[PluginSchema] {
+        &self.plugins
+    }
+
+    /// Everything that is known of every plugin, by name: the answer to `/apisix/admin/plugins?all=true`.
+    #[must_use]
+    pub fn all_plugins(&self) -> Value {
+        self.plugins.iter().map(|plugin| (plugin.name.to_owned(), plugin.described())).collect::<Map<_, _>>().into()
+    }
+
+    /// All schemas there are: the answer to `/v1/schema` of the control API.
+    #[must_use]
+    pub fn everything(&self) -> Value {
+        let mut main: Map<String, Value> =
+            self.resources.iter().map(|(name, schema)| ((*name).to_owned(), schema.clone())).collect();
+        main.insert("plugins".into(), plugins_schema());
+        json!({ "main": main, "plugins": self.all_plugins(), "stream_plugins": {} })
+    }
+
+    /// Puts the defaults of plugins into the `plugins` of a resource.
+    pub fn complete_plugins(&self, resource: &mut Value) {
+        let Some(Value::Object(plugins)) = resource.get_mut("plugins") else { return };
+        for (name, conf) in plugins {
+            if let Some(plugin) = self.plugin(name) {
+                fill_defaults(&plugin.schema, conf);
+            }
+        }
+    }
+}
+
+impl PluginSchema {
+    fn described(&self) -> Value {
+        let mut described = json!({ "version": VERSION, "priority": self.priority, "schema": self.schema });
+        if self.auth {
+            described["type"] = "auth".into();
+        }
+        for (name, schema) in [("consumer_schema", &self.consumer_schema), ("metadata_schema", &self.metadata_schema)] {
+            if let Some(schema) = schema {
+                described[name] = schema.clone();
+            }
+        }
+        described
+    }
+}
+
+fn resources() -> Vec<(&'static str, Value)> {
+    let mut list = vec![
+        ("route", json_schema::<Route>().to_value()),
+        ("service", json_schema::<Service>().to_value()),
+        ("upstream", json_schema::<Upstream>().to_value()),
+        ("consumer", json_schema::<Consumer>().to_value()),
+        ("credential", json_schema::<Credential>().to_value()),
+        ("consumer_group", json_schema::<ConsumerGroup>().to_value()),
+        ("plugin_config", json_schema::<PluginConfig>().to_value()),
+        ("global_rule", json_schema::<GlobalRule>().to_value()),
+        ("ssl", json_schema::<Ssl>().to_value()),
+    ];
+    for (name, schema) in &mut list {
+        if *name == "route" {
+            // What the type cannot say and the loader checks.
+            let paths = json!([{ "required": ["uri"] }, { "required": ["uris"] }]);
+            let purpose =
+                ["plugins", "upstream", "upstream_id", "service_id"].map(|field| json!({ "required": [field] }));
+            schema["allOf"] = json!([{ "oneOf": paths }, { "anyOf": purpose }]);
+        }
+    }
+    list
+}
+
+/// The schema of the list of plugins, as `/apisix/admin/plugins/list` shows it.
+fn plugins_schema() -> Value {
+    json!({
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": { "name": { "type": "string", "minLength": 1 }, "stream": { "type": "boolean" } },
+            "required": ["name"],
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{PluginSchema, Schemas};
+
+    fn plugin(name: &'static str, priority: i32) -> PluginSchema {
+        let schema = json!({ "type": "object", "properties": { "a": { "type": "integer", "default": 1 } } });
+        PluginSchema { name, priority, auth: false, schema, consumer_schema: None, metadata_schema: None }
+    }
+
+    #[test]
+    fn schemas_are_told_by_name_and_all_at_once() {
+        let auth = PluginSchema { auth: true, consumer_schema: Some(json!({ "type": "object" })), ..plugin("auth", 5) };
+        let schemas = Schemas::new(vec![plugin("late", -1), auth, plugin("early", 10)]);
+        let names: Vec<_> = schemas.plugins().iter().map(|plugin| plugin.name).collect();
+        assert_eq!(names, ["early", "auth", "late"]);
+        let everything = schemas.everything();
+        for name in ["route", "service", "upstream", "consumer", "credential", "ssl", "plugins"] {
+            assert!(everything["main"][name].is_object(), "{name}");
+        }
+        assert_eq!(everything["plugins"]["auth"]["type"], "auth");
+        assert!(everything["plugins"]["auth"]["consumer_schema"]["properties"]["_meta"].is_object());
+        assert!(everything["plugins"]["late"].get("type").is_none());
+        assert!(schemas.resource("routes").is_none());
+        let mut route = json!({ "plugins": { "late": {}, "early": { "a": 2 }, "other": {} } });
+        schemas.complete_plugins(&mut route);
+        assert_eq!(route, json!({ "plugins": { "late": { "a": 1 }, "early": { "a": 2 }, "other": {} } }));
+    }
+}

@@ -1,0 +1,201 @@
+//! The control API, for whoever looks at this one gateway: what is in force here, and how well its upstreams are.
+//! APISIX's paths and bodies.
+
+use std::sync::Arc;
+
+use hyper::{Method, Response, StatusCode};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::{RwLock, Semaphore};
+use tokio::task::spawn_blocking;
+use weir_admin::{Configuration, Schemas};
+use weir_config::load::in_force;
+use weir_config::node::Node;
+use weir_proxy::{DataPlane, HealthChecks};
+use weir_store::Kind;
+
+use crate::health_pages::{self, error, json as json_page};
+use crate::live_text::LiveText;
+use crate::rules::Rules;
+use crate::server::{Asked, Command, Leaving, Page, serve, text, with_type};
+
+/// What the pages are made of.
+#[derive(Debug)]
+pub(crate) struct Control {
+    pub(crate) schemas: Arc<Schemas>,
+    pub(crate) in_force: InForce,
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) data_plane: Arc<RwLock<DataPlane>>,
+    pub(crate) checks: Arc<HealthChecks>,
+}
+
+/// Where the resources that are in force are told from.
+#[derive(Debug)]
+pub(crate) enum InForce {
+    File(Arc<LiveText>),
+    Store(Arc<dyn Configuration>),
+}
+
+const GC: &str = "/v1/gc";
+const RELOAD_PLUGINS: &str = "/v1/plugins/reload";
+const COMMANDS: &[Command] = &[(Method::POST, GC), (Method::PUT, RELOAD_PLUGINS)];
+
+/// Kinds of resources that are told: the path of all, that of one, what one is called, its section.
+const KINDS: [(&str, &str, &str, Kind); 4] = [
+    ("/v1/routes", "/v1/route/", "route", Kind::Routes),
+    ("/v1/services", "/v1/service/", "service", Kind::Services),
+    ("/v1/upstreams", "/v1/upstream/", "upstream", Kind::Upstreams),
+    ("/v1/plugin_metadatas", "/v1/plugin_metadata/", "plugin metadata", Kind::PluginMetadata),
+];
+
+/// Serves the pages.
+pub(crate) async fn run(listener: TcpListener, leaving: Leaving, control: Arc<Control>) {
+    // A dump of all routes takes memory in the order of the configuration, so there is one at a time.
+    let turn = Arc::new(Semaphore::new(1));
+    let page = move |asked: Asked| {
+        let (control, turn) = (Arc::clone(&control), Arc::clone(&turn));
+        async move {
+            let _turn = turn.acquire_owned().await.ok()?;
+            control.page(&asked).await
+        }
+    };
+    serve(listener, leaving, COMMANDS, page).await;
+}
+
+impl Control {
+    async fn page(&self, asked: &Asked) -> Option<Response<Page>> {
+        let path = asked.path.as_str();
+        match path {
+            GC if asked.method == Method::POST => return Some(self.clean_up().await),
+            RELOAD_PLUGINS if asked.method == Method::PUT => {
+                // All plugins are part of the program: there is nothing to load again.
+                return Some(text(StatusCode::OK, "done"));
+            }
+            "/v1/schema" => return Some(json_page(StatusCode::OK, &self.schemas.everything())),
+            _ => {}
+        }
+        for (all, one, name, kind) in KINDS {
+            if path.trim_end_matches('/') == all {
+                return Some(
+                    self.answer(kind, None, |found| match found.len() {
+                        // As Lua writes an empty table.
+                        0 if kind == Kind::PluginMetadata => json_page(StatusCode::OK, &json!({})),
+                        _ => json_page(StatusCode::OK, &found),
+                    })
+                    .await,
+                );
+            }
+            if let Some(id) = path.strip_prefix(one).filter(|id| !id.is_empty()) {
+                return Some(
+                    self.answer(kind, Some(id), |mut found| match found.pop() {
+                        Some(only) => json_page(StatusCode::OK, &only),
+                        None => error(StatusCode::NOT_FOUND, &format!("{name}[{id}] not found")),
+                    })
+                    .await,
+                );
+            }
+        }
+        health_pages::page(path, asked.html, &self.checks)
+    }
+
+    async fn answer(
+        &self,
+        kind: Kind,
+        id: Option<&str>,
+        page: impl FnOnce(Vec<Value>) -> Response<Page>,
+    ) -> Response<Page> {
+        match self.shown(kind, id).await {
+            Ok(found) => page(found),
+            Err(reason) => error(StatusCode::SERVICE_UNAVAILABLE, &reason),
+        }
+    }
+
+    /// Resources of a kind, or the one with an id, as they are in force.
+    async fn shown(&self, kind: Kind, id: Option<&str>) -> Result<Vec<Value>, String> {
+        let schemas = Arc::clone(&self.schemas);
+        let wanted = id.map(str::to_owned);
+        let shown = match &self.in_force {
+            InForce::File(live) => {
+                let live = Arc::clone(live);
+                spawn_blocking(move || {
+                    let (revision, items) = live.items(kind.directory());
+                    let wanted = items.into_iter().filter(|item| wanted.as_ref().is_none_or(|id| *id == item.id));
+                    let shown =
+                        wanted.filter_map(|item| show(&schemas, kind, &item.id, &item.node, (revision, revision)));
+                    shown.collect()
+                })
+            }
+            InForce::Store(configuration) => {
+                let listing = match id {
+                    Some(id) => {
+                        let key = weir_store::Key::new(kind, id);
+                        configuration.store().get(&key).await.map(|item| item.into_iter().collect())
+                    }
+                    None => configuration.store().list(Some(kind)).await.map(|listing| listing.items),
+                };
+                let items: Vec<weir_store::Item> = listing.map_err(|error| error.to_string())?;
+                spawn_blocking(move || {
+                    let shown = items.iter().filter_map(|item| {
+                        let node = Node::parse(&item.value).ok()?.root;
+                        show(&schemas, kind, item.key.id(), &node, (item.created, item.modified))
+                    });
+                    shown.collect()
+                })
+            }
+        };
+        shown.await.map_err(|panicked| panicked.to_string())
+    }
+
+    /// Frees what no request uses any more, now rather than within a second.
+    async fn clean_up(&self) -> Response<Page> {
+        let (data_plane, rules) = (Arc::clone(&self.data_plane), Arc::clone(&self.rules));
+        let work = spawn_blocking(move || {
+            data_plane.blocking_write().retire();
+            rules.compiler.sweep();
+        });
+        match work.await {
+            Ok(()) => with_type(StatusCode::OK, "text/plain", Page::Whole(None)),
+            Err(panicked) => error(StatusCode::INTERNAL_SERVER_ERROR, &panicked.to_string()),
+        }
+    }
+}
+
+/// A resource as it is in force, in APISIX's envelope. `None` for one that is not: it is invalid.
+fn show(schemas: &Schemas, kind: Kind, id: &str, node: &Node, (created, modified): (u64, u64)) -> Option<Value> {
+    if kind == Kind::PluginMetadata {
+        let mut value = node.to_json();
+        value["id"] = id.into();
+        return Some(value);
+    }
+    let key = format!("/apisix/{}/{id}", kind.directory());
+    let mut value = in_force(kind.directory(), node)?;
+    schemas.complete_plugins(&mut value);
+    let upstream = if kind == Kind::Upstreams { Some(&mut value) } else { value.get_mut("upstream") };
+    let mut has_domain = false;
+    if let Some(upstream) = upstream {
+        let nodes = upstream["nodes"].clone();
+        has_domain = nodes.as_array().into_iter().flatten().any(is_named);
+        if let Some(key) = upstream.pointer_mut("/tls/client_key") {
+            *key = "***".into();
+        }
+        upstream["original_nodes"] = nodes.clone();
+        upstream["nodes_ref"] = nodes;
+        upstream["resource_key"] = key.as_str().into();
+        upstream["resource_id"] = id.into();
+        upstream["resource_version"] = modified.into();
+    }
+    Some(json!({
+        "key": key,
+        "value": value,
+        "createdIndex": created,
+        "modifiedIndex": modified,
+        "has_domain": has_domain,
+    }))
+}
+
+/// Whether a node has a name to be resolved.
+fn is_named(node: &Value) -> bool {
+    let host = node["host"].as_str().unwrap_or_default();
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    bare.parse::<std::net::IpAddr>().is_err() && !host.starts_with("unix:")
+}

@@ -1,0 +1,124 @@
+//! The data directory: opening the store in it, and keeping a copy of the last good state beside.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
+use weir_config::Settings;
+use weir_store::{Embedded, Folder, Frozen, LastGood, Listing, OpenError, Options, Seal, Store, StoreError};
+
+use crate::failure::Failure;
+use crate::live::Live;
+use crate::secrets::SecretFields;
+
+/// The copy is written at most so often, and takes at most this part of the time.
+const COPY_PAUSE: Duration = Duration::from_secs(1);
+const COPY_SHARE: u32 = 50;
+
+/// A store that is open.
+#[derive(Debug)]
+pub(crate) struct DataDir {
+    pub(crate) folder: Folder,
+    pub(crate) seal: Arc<Seal>,
+    /// The embedded store, unless it is damaged.
+    pub(crate) embedded: Option<Arc<Embedded>>,
+    /// That one, or what stands in for it.
+    pub(crate) store: Arc<dyn Store>,
+    /// Why something stands in for it.
+    pub(crate) damage: Option<String>,
+}
+
+impl DataDir {
+    /// Opens the store that the settings name, with all that is in it. With `succeeds` the process before this one still
+    /// writes to it.
+    pub(crate) fn open(settings: &Settings, succeeds: bool) -> Result<(Self, Listing), Failure> {
+        let folder = Folder::create(Path::new(&settings.store.data_dir)).map_err(refused)?;
+        let seal = Arc::new(seal(&folder, settings)?);
+        let history = u64::from(settings.store.history);
+        let options = Options { folder: folder.clone(), seal: Arc::clone(&seal), history, succeeds };
+        // An empty database beside a copy of resources is one that was lost.
+        let opened = match is_lost(&folder) {
+            true => Err(OpenError::Broken(format!("{} is gone or empty", folder.database().display()))),
+            false => Embedded::open(options),
+        };
+        match opened {
+            Ok((embedded, listing)) => {
+                let embedded = Arc::new(embedded);
+                let store = Arc::clone(&embedded) as Arc<dyn Store>;
+                Ok((Self { folder, seal, embedded: Some(embedded), store, damage: None }, listing))
+            }
+            Err(OpenError::Broken(reason)) => {
+                let listing = LastGood::read(&folder.last_good(), &seal).map_err(|missing| {
+                    refused(format!(
+                        "the store cannot be opened: {reason}; and there is no copy of it to serve from: {missing}"
+                    ))
+                })?;
+                let damage = format!(
+                    "the store cannot be opened: {reason}; revision {} is served from a copy and cannot be changed; \
+                     see `weir store check` and `weir store restore`",
+                    listing.revision
+                );
+                let store = Arc::new(Frozen::new(listing.clone(), StoreError::Unavailable(damage.clone())));
+                Ok((Self { folder, seal, embedded: None, store, damage: Some(damage) }, listing))
+            }
+            Err(error) => Err(refused(error)),
+        }
+    }
+
+    /// Lets go of the store at the end of this process, or because another one has taken over.
+    pub(crate) async fn leave(&self, live: &Live, handed_over: bool) {
+        let Some(embedded) = &self.embedded else { return };
+        if handed_over {
+            embedded.close("another process has taken over").await;
+        } else {
+            write_copy(&self.folder, &self.seal, live).await;
+            embedded.close("the gateway stops").await;
+        }
+    }
+}
+
+/// Writes the copy after changes, for ever.
+pub(crate) async fn keep_copy(folder: Folder, seal: Arc<Seal>, live: Live) {
+    loop {
+        live.changed().await;
+        let began = Instant::now();
+        write_copy(&folder, &seal, &live).await;
+        sleep(COPY_PAUSE.max(began.elapsed() * COPY_SHARE)).await;
+    }
+}
+
+/// Writes the copy of what is live.
+async fn write_copy(folder: &Folder, seal: &Arc<Seal>, live: &Live) {
+    let listing = live.listing().await;
+    let (path, seal) = (folder.last_good(), Arc::clone(seal));
+    let written = tokio::task::spawn_blocking(move || LastGood::write(&path, &listing, &seal)).await;
+    match written {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "the copy of the last good state cannot be written"),
+        Err(panicked) => tracing::error!(%panicked, "the copy of the last good state was not written"),
+    }
+}
+
+/// The key that the settings give, or that of the folder.
+pub(crate) fn seal(folder: &Folder, settings: &Settings) -> Result<Seal, Failure> {
+    let fields = Arc::new(SecretFields);
+    match settings.store.key.reveal() {
+        Some(text) => Seal::from_hex(text, "store.key", fields),
+        None => {
+            // A new key would be of no use to a store that is there.
+            let create = !folder.database().exists();
+            Seal::from_file(&folder.key(), create, fields)
+        }
+    }
+    .map_err(refused)
+}
+
+fn is_lost(folder: &Folder) -> bool {
+    let empty = std::fs::metadata(folder.database()).map_or(true, |file| file.len() == 0);
+    empty && folder.last_good().exists()
+}
+
+pub(crate) fn refused(error: impl std::fmt::Display) -> Failure {
+    Failure::Other(anyhow::anyhow!("{error}"))
+}

@@ -1,0 +1,416 @@
+//! The configuration that lives in a store: checked, kept, and served.
+//!
+//! ```text
+//!  change ──► check (load and compile the candidate) ──► store.commit ──► workers ──► answer
+//!  store.watch (ttl, other gateways) ────────────────────────────────────────┘
+//! ```
+//!
+//! One change at a time goes this way, so each is checked against what the one before it left. When it is answered for,
+//! it is kept and every worker serves with it.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::signal::unix::Signal;
+use tokio::sync::{Mutex, Notify, OwnedMutexGuard, mpsc};
+use tokio::time::sleep;
+use weir_admin::{Changed, Configuration, Refused};
+use weir_config::{Diagnostic, Node};
+use weir_store::{Change, Commit, Event, Item, Key, Listing, Store, StoreError};
+
+use crate::changes::Digest;
+use crate::reload::log_findings;
+use crate::resources::{Resources, Undo};
+use crate::rules::{Ready, Rules};
+use crate::serving::Serving;
+use crate::systemd::{self, NotifyState};
+
+/// How soon a store is watched again that has ended a watch.
+const WATCH_AGAIN: Duration = Duration::from_secs(1);
+
+/// The live configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct Live(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    store: Arc<dyn Store>,
+    rules: Arc<Rules>,
+    serving: Serving,
+    state: Arc<Mutex<State>>,
+    /// Told of every change that is live.
+    changed: Notify,
+}
+
+/// What serves now.
+#[derive(Debug)]
+pub(crate) struct State {
+    resources: Resources,
+    /// The store's revision that they are of.
+    revision: u64,
+    /// The number of the configuration that the workers have.
+    generation: u64,
+    /// Resources that are left out, because something is wrong with them.
+    broken: HashSet<Key>,
+    digest: Digest,
+    /// Whether the resources may be others than those of the store.
+    unsure: bool,
+}
+
+/// Resources that may be served.
+#[derive(Debug)]
+struct Candidate {
+    ready: Ready,
+    /// Which resource each of the findings is about.
+    about: Vec<Option<Key>>,
+    broken: HashSet<Key>,
+}
+
+impl State {
+    /// Resources of a store, checked and compiled for the first time.
+    ///
+    /// # Errors
+    /// Why they cannot be served, not even without those that are wrong.
+    pub(crate) fn first(rules: &Rules, listing: Listing) -> Result<(Self, Ready), Vec<Diagnostic>> {
+        let revision = listing.revision;
+        let mut state = Self {
+            resources: Resources::new(listing),
+            revision,
+            generation: 0,
+            broken: HashSet::new(),
+            digest: Digest::default(),
+            unsure: false,
+        };
+        let Candidate { mut ready, broken, .. } = state.compile(rules)?;
+        state.generation = ready.snapshot.revision();
+        (state.broken, state.digest) = (broken, std::mem::take(&mut ready.digest));
+        Ok((state, ready))
+    }
+
+    /// Compiles the resources as they are.
+    fn compile(&self, rules: &Rules) -> Result<Candidate, Vec<Diagnostic>> {
+        let mut assembled = self.resources.assemble();
+        let root = std::mem::replace(&mut assembled.root, Node::empty_map());
+        let (keys, faults): (Vec<Key>, Vec<Diagnostic>) = std::mem::take(&mut assembled.faults).into_iter().unzip();
+        match rules.compile_tree(root, self.generation + 1) {
+            Ok(mut ready) => {
+                let mut about: Vec<Option<Key>> =
+                    ready.findings.iter_mut().map(|found| assembled.name(found)).collect();
+                ready.left_out += faults.len();
+                ready.findings.extend(faults);
+                about.extend(keys.into_iter().map(Some));
+                let errors = ready.findings.iter().zip(&about).filter(|(found, _)| found.is_error());
+                let broken = errors.filter_map(|(_, key)| key.clone()).collect();
+                Ok(Candidate { ready, about, broken })
+            }
+            Err(mut findings) => {
+                for found in &mut findings {
+                    assembled.name(found);
+                }
+                findings.extend(faults);
+                Err(findings)
+            }
+        }
+    }
+
+    /// Checks a commit with everything else. The resources are those of the candidate then; when it is refused they are
+    /// as before.
+    fn check(&mut self, rules: &Rules, commit: &Commit, force: bool) -> Result<(Candidate, Undo), Refused> {
+        for expectation in &commit.expect {
+            let modified = self.resources.get(&expectation.key).map(|item| item.modified);
+            if modified != expectation.modified {
+                return Err(Refused::Store(StoreError::Conflict { key: expectation.key.clone() }));
+            }
+        }
+        let undo = self.resources.change(self.changes_of(commit));
+        let refused = match self.compile(rules) {
+            Ok(candidate) => {
+                let touched = |key: &Key| commit.changes.iter().any(|change| change.key == *key);
+                // What was wrong before is no reason against a change of something else.
+                let counts = |key: &Key| touched(key) || (!force && !self.broken.contains(key));
+                if !candidate.broken.iter().any(counts) {
+                    return Ok((candidate, undo));
+                }
+                let Candidate { ready, about, .. } = candidate;
+                let all = ready.findings.into_iter().zip(about);
+                all.filter(|(_, key)| key.as_ref().is_some_and(counts)).map(|(found, _)| found).collect()
+            }
+            Err(findings) => findings,
+        };
+        self.resources.undo(undo);
+        // What was built until then is gone, but for its keys.
+        rules.compiler.sweep();
+        Err(Refused::Invalid(refused))
+    }
+
+    /// What a commit makes of resources.
+    fn changes_of(&self, commit: &Commit) -> Vec<(Key, Option<Item>)> {
+        let revision = self.revision + 1;
+        let state = |change: &Change| {
+            let key = change.key.clone();
+            let created = self.resources.get(&key).map_or(revision, |item| item.created);
+            let value = change.value.clone();
+            (change.key.clone(), value.map(|value| Item { key, value, created, modified: revision }))
+        };
+        commit.changes.iter().map(state).collect()
+    }
+
+    /// Takes over what a store tells; whether that was news.
+    fn follow(&mut self, event: Event) -> bool {
+        match event {
+            Event::Committed { revision, .. } if revision <= self.revision => false,
+            Event::Committed { revision, changes } => {
+                self.resources.change(changes);
+                self.revision = revision;
+                true
+            }
+            Event::Reset(listing) => {
+                self.revision = listing.revision;
+                self.resources = Resources::new(listing);
+                true
+            }
+        }
+    }
+
+    /// All of it, as it stands in the store.
+    fn listing(&self) -> Listing {
+        Listing { revision: self.revision, items: self.resources.iter().cloned().collect() }
+    }
+}
+
+impl Live {
+    pub(crate) fn new(store: Arc<dyn Store>, rules: Arc<Rules>, serving: Serving, state: State) -> Self {
+        let (state, changed) = (Arc::new(Mutex::new(state)), Notify::new());
+        changed.notify_one();
+        Self(Arc::new(Shared { store, rules, serving, state, changed }))
+    }
+
+    /// Follows what is committed by others, for ever.
+    pub(crate) async fn follow(self) {
+        loop {
+            let revision = self.0.state.lock().await.revision;
+            let mut events = self.0.store.watch(revision);
+            while let Some(event) = events.recv().await {
+                self.0.followed(event, &mut events).await;
+            }
+            // The store is closed, or had no room for a watcher.
+            sleep(WATCH_AGAIN).await;
+        }
+    }
+
+    /// Reads everything anew on each SIGHUP, for ever.
+    pub(crate) async fn reload_on(self, mut hangup: Signal) {
+        while hangup.recv().await.is_some() {
+            systemd::reloading();
+            self.reload().await;
+            systemd::notify(&[NotifyState::Ready]);
+        }
+    }
+
+    /// Reads everything anew from the store, and compiles it whatever it is.
+    async fn reload(&self) {
+        match self.0.store.list(None).await {
+            Ok(listing) => {
+                let mut state = Arc::clone(&self.0.state).lock_owned().await;
+                // A change that was made meanwhile is newer than what was read.
+                if listing.revision >= state.revision {
+                    state.follow(Event::Reset(listing));
+                }
+                self.0.serve_as_it_is(state).await;
+            }
+            Err(error) => {
+                self.0.serving.metrics.config_rejected();
+                tracing::error!("{error}; what is live stays live");
+            }
+        }
+    }
+
+    /// Waits for a change, or for the beginning.
+    pub(crate) async fn changed(&self) {
+        self.0.changed.notified().await;
+    }
+
+    /// What is live now.
+    pub(crate) async fn listing(&self) -> Listing {
+        let state = Arc::clone(&self.0.state).lock_owned().await;
+        // Of a large configuration this takes a while.
+        tokio::task::spawn_blocking(move || state.listing()).await.unwrap_or_default()
+    }
+
+    async fn make(&self, commit: Commit, dry_run: bool, force: bool) -> Result<Changed, Refused> {
+        let shared = Arc::clone(&self.0);
+        // Whoever asked may go away; what was begun is brought to its end.
+        let work = tokio::spawn(async move { shared.change(commit, dry_run, force).await });
+        work.await.unwrap_or_else(|panicked| {
+            tracing::error!(%panicked, "a change could not be made");
+            Err(Refused::Store(StoreError::Unavailable(
+                "the change could not be checked: the log tells why".to_owned(),
+            )))
+        })
+    }
+}
+
+impl Configuration for Live {
+    fn store(&self) -> &dyn Store {
+        &*self.0.store
+    }
+
+    fn change(
+        &self,
+        commit: Commit,
+        dry_run: bool,
+    ) -> Pin<Box<dyn Future<Output = Result<Changed, Refused>> + Send + '_>> {
+        Box::pin(self.make(commit, dry_run, false))
+    }
+
+    fn change_by_force(&self, commit: Commit) -> Pin<Box<dyn Future<Output = Result<Changed, Refused>> + Send + '_>> {
+        Box::pin(self.make(commit, false, true))
+    }
+}
+
+impl Shared {
+    async fn change(&self, commit: Commit, dry_run: bool, force: bool) -> Result<Changed, Refused> {
+        let began = Instant::now();
+        let mut state = Arc::clone(&self.state).lock_owned().await;
+        self.make_sure(&mut state).await.map_err(Refused::Store)?;
+        let (rules, checked) = (Arc::clone(&self.rules), commit.clone());
+        let (mut state, checked) = blocking(state, move |state| state.check(&rules, &checked, force)).await?;
+        let (candidate, undo) = checked.inspect_err(|refused| self.note(refused, dry_run))?;
+        let warnings = candidate.warnings_of(&commit);
+        if dry_run {
+            state.resources.undo(undo);
+            return Ok(Changed { revision: state.revision, warnings });
+        }
+        let author = commit.author.clone();
+        let revision = match self.store.commit(commit).await {
+            Ok(revision) => revision,
+            Err(error) => {
+                state.resources.undo(undo);
+                let refused = Refused::Store(error);
+                self.note(&refused, dry_run);
+                return Err(refused);
+            }
+        };
+        if revision == state.revision + 1 {
+            state.revision = revision;
+        }
+        // Else others have committed as well: the watch tells what, and this commit once more, in their order.
+        self.serve(state, candidate, began, &author).await;
+        Ok(Changed { revision, warnings })
+    }
+
+    /// Takes over what the store tells, and what else it has to tell already.
+    async fn followed(&self, event: Event, events: &mut mpsc::Receiver<Event>) {
+        let mut state = Arc::clone(&self.state).lock_owned().await;
+        let mut news = state.follow(event);
+        while let Ok(event) = events.try_recv() {
+            news |= state.follow(event);
+        }
+        if news {
+            self.serve_as_it_is(state).await;
+        }
+    }
+
+    /// Compiles what is there and serves it, if it can be.
+    async fn serve_as_it_is(&self, state: OwnedMutexGuard<State>) {
+        let (began, rules) = (Instant::now(), Arc::clone(&self.rules));
+        let Ok((state, compiled)) = blocking(state, move |state| {
+            let compiled = state.compile(&rules);
+            if compiled.is_err() {
+                rules.compiler.sweep();
+            }
+            compiled
+        })
+        .await
+        else {
+            self.serving.metrics.config_rejected();
+            return;
+        };
+        match compiled {
+            Ok(candidate) => {
+                log_findings(&candidate.ready.findings);
+                self.serve(state, candidate, began, "the store").await;
+            }
+            Err(findings) => {
+                self.serving.metrics.config_rejected();
+                log_findings(&findings);
+                tracing::error!(
+                    revision = state.revision,
+                    "the store's state cannot be served; what is live stays live"
+                );
+            }
+        }
+    }
+
+    async fn serve(&self, mut state: OwnedMutexGuard<State>, candidate: Candidate, began: Instant, author: &str) {
+        let Candidate { ready, broken, .. } = candidate;
+        let (generation, routes) = (ready.snapshot.revision(), ready.snapshot.route_count());
+        self.serving.take(ready.snapshot).await;
+        let changes = state.digest.changes_to(&ready.digest);
+        (state.generation, state.digest, state.broken) = (generation, ready.digest, broken);
+        self.changed.notify_one();
+        tracing::info!(
+            revision = state.revision,
+            author,
+            routes,
+            %changes,
+            left_out = ready.left_out,
+            took_ms = began.elapsed().as_millis() as u64,
+            "a change is live"
+        );
+    }
+
+    /// Reads the resources anew when it is not certain that those in memory are those of the store.
+    async fn make_sure(&self, state: &mut State) -> Result<(), StoreError> {
+        if state.unsure {
+            let listing = self.store.list(None).await?;
+            state.follow(Event::Reset(listing));
+            state.unsure = false;
+        }
+        Ok(())
+    }
+
+    fn note(&self, refused: &Refused, dry_run: bool) {
+        if dry_run {
+            return;
+        }
+        self.serving.metrics.config_rejected();
+        match refused {
+            // The words go to whoever asked; they may hold what nobody else should see.
+            Refused::Invalid(findings) => tracing::info!(findings = findings.len(), "a change is refused"),
+            Refused::Store(StoreError::Conflict { key }) => tracing::info!(%key, "a change is refused: a conflict"),
+            Refused::Store(error) => tracing::error!(%error, "a change cannot be kept; what is live stays live"),
+            Refused::ReadOnly(_) => {}
+        }
+    }
+}
+
+impl Candidate {
+    /// What is doubtful about the resources of a commit.
+    fn warnings_of(&self, commit: &Commit) -> Vec<Diagnostic> {
+        let about = |key: &Key| commit.changes.iter().any(|change| change.key == *key);
+        let all = self.ready.findings.iter().zip(&self.about);
+        all.filter(|(_, key)| key.as_ref().is_some_and(about)).map(|(found, _)| found.clone()).collect()
+    }
+}
+
+/// Works on the state on a thread that may block.
+async fn blocking<T: Send + 'static>(
+    mut state: OwnedMutexGuard<State>,
+    work: impl FnOnce(&mut State) -> T + Send + 'static,
+) -> Result<(OwnedMutexGuard<State>, T), Refused> {
+    let done = tokio::task::spawn_blocking(move || {
+        // Should the work panic, nobody knows what it left.
+        state.unsure = true;
+        let result = work(&mut state);
+        state.unsure = false;
+        (state, result)
+    });
+    done.await.map_err(|panicked| {
+        tracing::error!(%panicked, "a configuration could not be compiled; what is live stays live");
+        Refused::Store(StoreError::Unavailable("the change could not be checked: the log tells why".to_owned()))
+    })
+}

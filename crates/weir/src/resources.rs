@@ -1,0 +1,212 @@
+//! The resources of a store as they are to be served, and as the rules file that they would make.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::Value;
+use weir_config::node::Mark;
+use weir_config::unsupported::{Place, UNSUPPORTED};
+use weir_config::{Diagnostic, Key as Name, Kind as NodeKind, Node};
+use weir_store::{Item, Key, Kind, Listing};
+
+/// All resources, in the order of their creation.
+#[derive(Debug, Default)]
+pub(crate) struct Resources {
+    items: BTreeMap<u64, Item>,
+    /// The number of each resource in that order.
+    numbers: HashMap<Key, u64>,
+    next: u64,
+}
+
+/// What changes were before they were made; in the order in which they were.
+#[derive(Debug, Default)]
+pub(crate) struct Undo(Vec<(Key, Option<(u64, Item)>)>);
+
+/// Resources as a rules file has them.
+pub(crate) struct Assembled {
+    pub(crate) root: Node,
+    /// What is wrong with resources that are not in it.
+    pub(crate) faults: Vec<(Key, Diagnostic)>,
+    /// Which resource an item of a section is.
+    sections: Vec<(&'static str, Vec<Key>)>,
+}
+
+impl Resources {
+    pub(crate) fn new(listing: Listing) -> Self {
+        let mut resources = Self::default();
+        for item in listing.items {
+            resources.set(item.key.clone(), Some(item));
+        }
+        resources
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<&Item> {
+        self.items.get(self.numbers.get(key)?)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Item> {
+        self.items.values()
+    }
+
+    /// Makes changes, each with the new state of its resource.
+    pub(crate) fn change(&mut self, changes: impl IntoIterator<Item = (Key, Option<Item>)>) -> Undo {
+        Undo(changes.into_iter().map(|(key, item)| (key.clone(), self.set(key, item))).collect())
+    }
+
+    /// Makes them unmade.
+    pub(crate) fn undo(&mut self, undo: Undo) {
+        for (key, before) in undo.0.into_iter().rev() {
+            self.set(key.clone(), None);
+            if let Some((number, item)) = before {
+                self.numbers.insert(key, number);
+                self.items.insert(number, item);
+            }
+        }
+    }
+
+    /// Gives what was there.
+    fn set(&mut self, key: Key, item: Option<Item>) -> Option<(u64, Item)> {
+        let Some(item) = item else {
+            let number = self.numbers.remove(&key)?;
+            return self.items.remove(&number).map(|item| (number, item));
+        };
+        if let Some(number) = self.numbers.get(&key) {
+            return self.items.insert(*number, item).map(|item| (*number, item));
+        }
+        self.numbers.insert(key, self.next);
+        self.items.insert(self.next, item);
+        self.next += 1;
+        None
+    }
+
+    /// The rules file that they make.
+    pub(crate) fn assemble(&self) -> Assembled {
+        let mut faults = Vec::new();
+        let mut sections: Vec<(&'static str, Vec<Key>, Vec<Node>)> = Vec::new();
+        for item in self.iter() {
+            let node = match node(item) {
+                Ok(node) => node,
+                Err(fault) => {
+                    faults.push((item.key.clone(), fault));
+                    continue;
+                }
+            };
+            let section = item.key.kind().directory();
+            let place = sections.iter().position(|(name, ..)| *name == section).unwrap_or_else(|| {
+                sections.push((section, Vec::new(), Vec::new()));
+                sections.len() - 1
+            });
+            if let Some((_, keys, nodes)) = sections.get_mut(place) {
+                keys.push(item.key.clone());
+                nodes.push(node);
+            }
+        }
+        let mut entries = Vec::with_capacity(sections.len());
+        let mut places = Vec::with_capacity(sections.len());
+        for (section, keys, nodes) in sections {
+            entries.push((Name { text: section.into(), mark: Mark::NONE }, Node::new(NodeKind::Seq(nodes))));
+            places.push((section, keys));
+        }
+        Assembled { root: Node::new(NodeKind::Map(entries)), faults, sections: places }
+    }
+}
+
+impl Assembled {
+    /// The resource that a finding is about; then its path begins with the resource: `routes/1.uri` for
+    /// `routes[0].uri`.
+    pub(crate) fn name(&self, found: &mut Diagnostic) -> Option<Key> {
+        let (section, rest) = found.path.split_once('[')?;
+        let (number, rest) = rest.split_once(']')?;
+        let (_, keys) = self.sections.iter().find(|(name, _)| *name == section)?;
+        let key = keys.get(number.parse::<usize>().ok()?)?;
+        found.path = format!("{key}{rest}");
+        Some(key.clone())
+    }
+}
+
+/// A resource as an item of its section.
+fn node(item: &Item) -> Result<Node, Diagnostic> {
+    let fault = |message: String| Diagnostic::error(Mark::NONE, item.key.to_string(), message);
+    let kind = item.key.kind();
+    if let Some(entry) =
+        UNSUPPORTED.iter().find(|entry| entry.place == Place::Document && entry.field == kind.directory())
+    {
+        return Err(fault(format!("not supported yet: {}", entry.feature)));
+    }
+    let value: Value = serde_json::from_str(&item.value).map_err(|error| fault(format!("is no JSON: {error}")))?;
+    let Value::Object(mut fields) = value else {
+        return Err(fault("expected a JSON object".to_owned()));
+    };
+    // What a resource is called is told by its place.
+    let id = || Value::from(item.key.id());
+    match kind {
+        Kind::Consumers => {
+            fields.entry("username").or_insert_with(id);
+        }
+        // Of a credential it is that of the consumer too.
+        Kind::Credentials | Kind::PluginMetadata | Kind::Secrets => {
+            fields.insert("id".to_owned(), id());
+        }
+        _ => {
+            fields.entry("id").or_insert_with(id);
+        }
+    }
+    Ok(Node::from(&Value::Object(fields)))
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_store::{Item, Key, Listing};
+
+    use super::Resources;
+
+    fn item(key: &str, value: &str) -> Item {
+        Item { key: key.parse().unwrap(), value: value.into(), created: 1, modified: 1 }
+    }
+
+    fn text(resources: &Resources) -> String {
+        serde_json::to_string(&resources.assemble().root).unwrap()
+    }
+
+    #[test]
+    fn they_make_a_rules_file() {
+        let items = vec![
+            item("routes/b", r#"{"uri":"/b"}"#),
+            item("upstreams/1", r#"{"nodes":{}}"#),
+            item("routes/a", r#"{"id":"a","uri":"/a"}"#),
+            item("consumers/jack", "{}"),
+            item("consumers/jack/credentials/c", r#"{"id":"c","plugins":{}}"#),
+            item("plugin_metadata/x", r#"{"a":1}"#),
+            item("routes/broken", "{"),
+            item("routes/list", "[]"),
+            item("stream_routes/1", "{}"),
+        ];
+        let resources = Resources::new(Listing { revision: 1, items });
+        assert_eq!(
+            text(&resources),
+            r#"{"routes":[{"uri":"/b","id":"b"},{"id":"a","uri":"/a"}],"upstreams":[{"nodes":{},"id":"1"}],"#
+                .to_owned()
+                + r#""consumers":[{"username":"jack"},{"id":"jack/credentials/c","plugins":{}}],"#
+                + r#""plugin_metadata":[{"a":1,"id":"x"}]}"#
+        );
+        let faults: Vec<String> = resources.assemble().faults.iter().map(|(_, fault)| fault.to_string()).collect();
+        assert_eq!(faults.len(), 3, "{faults:?}");
+        assert!(faults[0].starts_with("routes/broken: is no JSON"), "{faults:?}");
+        assert!(faults[2].starts_with("stream_routes/1: not supported yet"), "{faults:?}");
+    }
+
+    #[test]
+    fn changes_are_undone() {
+        let items = vec![item("routes/a", r#"{"uri":"/a"}"#), item("routes/b", r#"{"uri":"/b"}"#)];
+        let mut resources = Resources::new(Listing { revision: 1, items });
+        let before = text(&resources);
+        let key = |text: &str| text.parse::<Key>().unwrap();
+        let undo = resources.change([
+            (key("routes/a"), None),
+            (key("routes/b"), Some(item("routes/b", r#"{"uri":"/c"}"#))),
+            (key("routes/c"), Some(item("routes/c", r#"{"uri":"/c"}"#))),
+        ]);
+        assert_eq!(text(&resources), r#"{"routes":[{"uri":"/c","id":"b"},{"uri":"/c","id":"c"}]}"#);
+        resources.undo(undo);
+        assert_eq!(text(&resources), before);
+    }
+}

@@ -1,0 +1,48 @@
+//! Making a compiled configuration live.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::RwLock;
+use tokio::time::sleep;
+use weir_proxy::{DataPlane, Snapshot};
+use weir_telemetry::metrics::Metrics;
+
+use crate::names::Names;
+use crate::systemd::{self, NotifyState};
+
+/// How long a change may wait for the names of its upstream nodes to be resolved before it is live without them.
+const NAMES_LIMIT: Duration = Duration::from_millis(100);
+
+/// How long it is waited for all workers to serve with a change, and how often it is looked.
+const TAKEN_LIMIT: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(1);
+
+/// What serves, for whoever changes its configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct Serving {
+    pub(crate) data_plane: Arc<RwLock<DataPlane>>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) names: Names,
+}
+
+impl Serving {
+    /// Hands a configuration to the workers, and waits until all of them serve with it.
+    pub(crate) async fn take(&self, snapshot: Arc<Snapshot>) {
+        // Requests for a new name fail until it has an address, so it gets a moment before it is live.
+        self.names.look_up(NAMES_LIMIT).await;
+        let (revision, routes) = (snapshot.revision(), snapshot.route_count());
+        self.data_plane.write().await.apply(snapshot);
+        // A worker takes it between two requests, so this is a matter of microseconds.
+        let until = Instant::now() + TAKEN_LIMIT;
+        while !self.data_plane.read().await.serves(revision) {
+            if Instant::now() > until {
+                tracing::error!(revision, "a worker does not take the change; it may hang");
+                break;
+            }
+            sleep(LOOK).await;
+        }
+        self.metrics.config_applied(revision, SystemTime::now());
+        systemd::notify(&[NotifyState::Status(&format!("serving {routes} routes"))]);
+    }
+}
