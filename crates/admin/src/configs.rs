@@ -212,7 +212,7 @@ impl Api {
             let judged = if key.kind() == Kind::Credentials { "credentials" } else { section };
             let found = self.gateway.check_item(judged, node_of(&value.clone().into())).unwrap_or_default();
             if let Some(error) = found.iter().find(|found| found.is_error()) {
-                return Err(fault(words::of_item(judged, error)));
+                return Err(fault(words::of_check(judged, error)));
             }
             complete(&key, &mut value);
             wanted.push((key, value));
@@ -418,7 +418,7 @@ fn told(error: &Diagnostic, document: &Object) -> Value {
     let item = document.get(kind.directory()).and_then(|items| items.get(index));
     let id = item.and_then(|item| told_id(kind, item));
     let within = Diagnostic { path: rest.to_owned(), ..error.clone() };
-    fault_at(kind, index, id.as_deref(), &words::of_item(kind.directory(), &within))
+    fault_at(kind, index, id.as_deref(), &words::of_check(kind.directory(), &within))
 }
 
 fn fault_at(kind: Kind, index: usize, id: Option<&str>, error: &str) -> Value {

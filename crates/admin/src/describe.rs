@@ -71,7 +71,7 @@ impl Api {
             Answer::error(StatusCode::NOT_FOUND, format!("Unsupported resource type: {section}")).unversioned()
         })?;
         match found.into_iter().find(weir_config::Diagnostic::is_error) {
-            Some(error) => Err(Answer::bad(words::of_item(section, &error)).unversioned()),
+            Some(error) => Err(Answer::bad(words::of_check(section, &error)).unversioned()),
             None => Ok(Answer::empty(StatusCode::OK).unversioned()),
         }
     }

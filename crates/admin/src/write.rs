@@ -129,7 +129,11 @@ impl Api {
             let own = listing.items.into_iter().filter(|item| item.key.consumer() == Some(key.id()));
             commit.changes.extend(own.map(|item| gone(item.key)));
         }
-        match self.configuration.change(commit, false).await {
+        let deleted = match force {
+            true => self.configuration.change_by_force(commit).await,
+            false => self.configuration.change(commit, false).await,
+        };
+        match deleted {
             Ok(_) => Ok(Answer::json(StatusCode::OK, &json!({ "key": public_key(&key), "deleted": "1" }))),
             Err(refused) => Err(self.refusal(&key, refused, None).await),
         }

@@ -182,6 +182,10 @@ impl Store for Embedded {
         Box::pin(self.ask(move |writer| writer.read(|database| database.list(kind))))
     }
 
+    fn revision(&self) -> Answer<'_, u64> {
+        Box::pin(self.ask(move |writer| writer.read(Database::revision)))
+    }
+
     fn commit(&self, commit: Commit) -> Answer<'_, u64> {
         Box::pin(async move {
             self.granted().await?;

@@ -11,6 +11,7 @@
 
 mod database;
 mod embedded;
+mod etcd;
 mod folder;
 mod frozen;
 mod key;
@@ -26,6 +27,7 @@ use std::time::SystemTime;
 
 pub use database::{Database, Lost};
 pub use embedded::{Embedded, Health, Options};
+pub use etcd::{Etcd, EtcdHealth, EtcdOptions, Keyring, NotAKeyring, Sealing};
 pub use folder::{Folder, Lock, OpenError};
 pub use frozen::Frozen;
 pub use key::{Key, Kind};

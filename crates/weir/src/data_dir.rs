@@ -103,13 +103,13 @@ async fn write_copy(folder: &Folder, seal: &Arc<Seal>, live: &Live) {
 /// The key that the settings give, or that of the folder.
 pub(crate) fn seal(folder: &Folder, settings: &Settings) -> Result<Seal, Failure> {
     let fields = Arc::new(SecretFields);
-    match settings.store.key.reveal() {
-        Some(text) => Seal::from_hex(text, "store.key", fields),
-        None => {
+    match settings.store.key.expose() {
+        "" => {
             // A new key would be of no use to a store that is there.
             let create = !folder.database().exists();
             Seal::from_file(&folder.key(), create, fields)
         }
+        text => Seal::from_hex(text, "store.key", fields),
     }
     .map_err(refused)
 }

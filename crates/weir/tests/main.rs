@@ -18,6 +18,7 @@ mod control;
 mod descriptors;
 mod dns;
 mod documentation;
+mod etcd_store;
 mod forwarding;
 mod health;
 mod http1;

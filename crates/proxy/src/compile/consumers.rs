@@ -7,7 +7,7 @@ use weir_config::{Consumer, InvalidItems, Model, Node, Place, Scope, Section};
 use weir_plugin::{ConsumerMatch, ConsumerSet, Consumers, CredentialChange, Credentials, Definition};
 
 use super::making::Making;
-use super::plugins::{Builder, Layer};
+use super::plugins::Builder;
 use super::{Compiler, Faults};
 
 /// A consumer that came, changed or went.
@@ -141,21 +141,23 @@ impl Making<'_> {
         let at = format!("consumer/{}", consumer.username);
         let own = builder.build(consumer.plugins.as_ref(), &at, &consumer.origin.path, Scope::Consumer);
         let group = consumer.group_id.as_ref().map(|id| Place { section: Section::ConsumerGroups, id: id.shared() });
-        let group = group.and_then(|place| self.layers.get(&place));
-        let mut layer = Layer::default();
-        for part in group.map(|group| group.as_deref()).into_iter().chain([own.as_ref()]) {
-            match part {
-                Ok(part) => layer.put_over(&part.layer),
-                // Without its limits a consumer would be let through: this refuses the change in any case.
-                Err(diagnostic) => faults.whole(diagnostic.clone()),
+        let group = group.map(|place| self.layer(builder, place)).transpose();
+        let (group, own) = match (group, own) {
+            (Ok(group), Ok(own)) => (group, own),
+            // Without its limits a consumer would be let through: this refuses the change in any case.
+            (group, own) => {
+                group.err().into_iter().chain(own.err()).for_each(|diagnostic| faults.whole(diagnostic));
+                return;
             }
-        }
+        };
+        let mut layer = group.map(|group| group.layer.clone()).unwrap_or_default();
+        layer.put_over(&own.layer);
         let chain = (!layer.is_empty()).then(|| layer.chain());
         if chain.is_some() || self.consumer_chains.get(number).is_some() {
             Arc::make_mut(&mut self.consumer_chains).set(number, chain);
         }
         // Most consumers have none of their own, and there may be a million.
-        if own.as_ref().is_ok_and(|own| own.layer.is_empty()) {
+        if own.layer.is_empty() {
             self.drop_layer(builder, &place);
         } else {
             self.put_layer(builder, place, own);

@@ -39,8 +39,8 @@ pub(super) struct RouteSlots {
 }
 
 /// Plugins that were built for services, plugin configs, consumer groups and consumers; and for all global rules under
-/// the place without an id.
-pub(super) type Layers = MapS<Place, Result<Arc<Built>, Diagnostic>>;
+/// the place without an id. What cannot be built is not among them: it is tried again when somebody needs it.
+pub(super) type Layers = MapS<Place, Arc<Built>>;
 
 /// A snapshot while it is made.
 pub(super) struct Making<'m> {
@@ -254,39 +254,62 @@ impl<'m> Making<'m> {
         }
         self.global = all.chain();
         let place = Place { section: Section::GlobalRules, id: "".into() };
-        self.put_layer(builder, place, Ok(Built { layer: all, upstreams: uses.into() }));
+        self.put_layer(builder, place, Built { layer: all, upstreams: uses.into() });
     }
 
     /// Keeps plugins that were built for several users, instead of those that were there before.
-    pub(super) fn put_layer(&mut self, builder: &Builder<'_, '_>, place: Place, built: Result<Built, Diagnostic>) {
+    pub(super) fn put_layer(&mut self, builder: &Builder<'_, '_>, place: Place, built: Built) -> Arc<Built> {
         let mut upstreams = builder.upstreams.0.borrow_mut();
-        if let Ok(built) = &built {
-            upstreams.claim(&built.upstreams);
-        }
-        if let Some(Ok(before)) = self.layers.insert_cow(place, built.map(Arc::new)) {
+        upstreams.claim(&built.upstreams);
+        let built = Arc::new(built);
+        if let Some(before) = self.layers.insert_cow(place, Arc::clone(&built)) {
             upstreams.release(&before.upstreams);
         }
+        built
     }
 
-    /// Forgets the plugins of a place that is gone.
+    /// Forgets the plugins of a place.
     pub(super) fn drop_layer(&mut self, builder: &Builder<'_, '_>, place: &Place) {
-        if let Some(Ok(before)) = self.layers.remove_cow(place) {
+        if let Some(before) = self.layers.remove_cow(place) {
             builder.upstreams.0.borrow_mut().release(&before.upstreams);
         }
     }
 
-    fn consumer_chains(&mut self, builder: &Builder<'_, '_>, faults: &mut Faults) {
-        let model = self.model;
-        for id in self.concerned(Section::ConsumerGroups, |model| model.consumer_groups.ids().collect()) {
-            let place = Place { section: Section::ConsumerGroups, id };
-            match model.consumer_groups.get(&place.id) {
-                Some(group) => {
-                    let at = format!("consumer_group/{}", group.id);
-                    let built = builder.build(Some(&group.plugins), &at, &group.origin.path, Scope::Route);
-                    self.put_layer(builder, place, built);
-                }
-                None => self.drop_layer(builder, &place),
+    /// Builds the plugins of a place anew, which others lay theirs over.
+    pub(super) fn renew_layer(&mut self, builder: &Builder<'_, '_>, place: Place) {
+        self.drop_layer(builder, &place);
+        // Whoever needs it will tell what is wrong with it.
+        let _ = self.layer(builder, place);
+    }
+
+    /// The plugins of a place, which others lay theirs over; they are built when they are not there.
+    pub(super) fn layer(&mut self, builder: &Builder<'_, '_>, place: Place) -> Result<Arc<Built>, Diagnostic> {
+        if let Some(found) = self.layers.get(&place) {
+            return Ok(Arc::clone(found));
+        }
+        let (model, id) = (self.model, &*place.id);
+        let (kind, plugins, origin) = match place.section {
+            Section::Services => {
+                let service = model.services.get(id);
+                ("service", service.and_then(|s| s.plugins.as_ref()), service.map(|s| &s.origin))
             }
+            Section::PluginConfigs => {
+                let config = model.plugin_configs.get(id);
+                ("plugin_config", config.map(|c| &c.plugins), config.map(|c| &c.origin))
+            }
+            _ => {
+                let group = model.consumer_groups.get(id);
+                ("consumer_group", group.map(|g| &g.plugins), group.map(|g| &g.origin))
+            }
+        };
+        let Some(origin) = origin else { return Ok(Arc::default()) };
+        let built = builder.build(plugins, &format!("{kind}/{id}"), &origin.path, Scope::Route)?;
+        Ok(self.put_layer(builder, place, built))
+    }
+
+    fn consumer_chains(&mut self, builder: &Builder<'_, '_>, faults: &mut Faults) {
+        for id in self.concerned(Section::ConsumerGroups, |model| model.consumer_groups.ids().collect()) {
+            self.renew_layer(builder, Place { section: Section::ConsumerGroups, id });
         }
         let mut consumers = self.concerned(Section::Consumers, |model| model.consumers.ids().collect());
         consumers.extend(self.users_of(Section::ConsumerGroups, Section::Consumers));

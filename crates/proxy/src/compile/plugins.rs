@@ -50,7 +50,7 @@ impl Layer {
 }
 
 /// Plugins that were built, and the upstreams that they may choose.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Built {
     pub(super) layer: Layer,
     pub(super) upstreams: Box<[u32]>,

@@ -24,29 +24,14 @@ pub(super) struct Routes<'m> {
 impl<'m> Making<'m> {
     /// Compiles all routes that are concerned.
     pub(super) fn routes(&mut self, builder: &Builder<'_, '_>, faults: &mut Faults) -> Routes<'m> {
-        let model = self.model();
         for id in self.concerned(Section::Services, |model| model.services.ids().collect()) {
             let place = Place { section: Section::Services, id };
-            match model.services.get(&place.id) {
-                Some(service) if self.concerns_users(&place) => {
-                    let at = format!("service/{}", service.id);
-                    let built = builder.build(service.plugins.as_ref(), &at, &service.origin.path, Scope::Route);
-                    self.put_layer(builder, place, built);
-                }
-                Some(_) => {}
-                None => self.drop_layer(builder, &place),
+            if self.concerns_users(&place) {
+                self.renew_layer(builder, place);
             }
         }
         for id in self.concerned(Section::PluginConfigs, |model| model.plugin_configs.ids().collect()) {
-            let place = Place { section: Section::PluginConfigs, id };
-            match model.plugin_configs.get(&place.id) {
-                Some(config) => {
-                    let at = format!("plugin_config/{}", config.id);
-                    let built = builder.build(Some(&config.plugins), &at, &config.origin.path, Scope::Route);
-                    self.put_layer(builder, place, built);
-                }
-                None => self.drop_layer(builder, &place),
-            }
+            self.renew_layer(builder, Place { section: Section::PluginConfigs, id });
         }
         let mut ids = self.concerned(Section::Routes, |model| {
             model.routes.in_order().into_iter().map(|listed| listed.item.id.as_str()).collect()
@@ -71,22 +56,23 @@ impl<'m> Making<'m> {
         let service = route.service_id.as_ref().and_then(|id| model.services.get(id.as_str())).map(AsRef::as_ref);
         let own = builder.build(route.plugins.as_ref(), &format!("route/{id}"), &route.origin.path, Scope::Route);
         let shared = [(Section::Services, &route.service_id), (Section::PluginConfigs, &route.plugin_config_id)];
-        let shared = shared.into_iter().filter_map(|(section, id)| {
-            let place = Place { section, id: id.as_ref()?.shared() };
-            self.layers.get(&place).map(|built| built.as_deref())
-        });
         let mut layer = Layer::default();
         let mut fault = None;
-        for part in shared.chain([own.as_ref()]) {
-            match part {
+        for (section, id) in shared {
+            let Some(id) = id else { continue };
+            match self.layer(builder, Place { section, id: id.shared() }) {
                 Ok(part) => layer.put_over(&part.layer),
-                Err(diagnostic) => fault = Some(diagnostic.clone()),
+                Err(diagnostic) => fault = Some(diagnostic),
             }
         }
-        if let Some(diagnostic) = fault {
-            faults.item(diagnostic);
-            return;
-        }
+        let own = match (own, fault) {
+            (Ok(own), None) => own,
+            (own, fault) => {
+                own.err().or(fault).into_iter().for_each(|diagnostic| faults.item(diagnostic));
+                return;
+            }
+        };
+        layer.put_over(&own.layer);
         let anew = self.has_changed(Section::Routes, id);
         let upstream = match builder.upstreams.0.borrow_mut().of_route(route, service, anew) {
             Ok(upstream) => upstream,
@@ -100,7 +86,7 @@ impl<'m> Making<'m> {
             self.slots.by_id.insert_cow(Arc::clone(id), number);
             number
         });
-        let uses: Box<[u32]> = own.iter().flat_map(|own| &own.upstreams).copied().chain(upstream).collect();
+        let uses: Box<[u32]> = own.upstreams.iter().copied().chain(upstream).collect();
         self.use_upstreams(number, Some(uses), builder);
         let chain = layer.chain();
         self.routes.set(
