@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use weir_config::load::load_node;
+use weir_config::load::{check_item, load_node, read};
 use weir_config::node::MAX_TEXT_BYTES;
 use weir_config::{Diagnostic, InvalidItems, LoadOptions, Loaded, Model, Node, RouterMode, Settings, Severity, load};
 use weir_proxy::{Catalog, Compiler, Snapshot};
@@ -104,9 +104,38 @@ impl Rules {
         self.compile_loaded(self.with_options(|options| load(&self.name, text, options)), revision)
     }
 
+    /// The tree of a text that can be served, with what was found in it.
+    pub(crate) fn tree(&self, text: &[u8]) -> (Option<Node>, Vec<Diagnostic>) {
+        match self.compile(text, 1) {
+            Ok(ready) => (self.with_options(|options| read(&self.name, text, options)).0, ready.findings),
+            Err(findings) => (None, findings),
+        }
+    }
+
     /// Checks and compiles a tree, as [`Self::compile`]. Findings name no file: there is none.
     pub(crate) fn compile_tree(&self, root: Node, revision: u64) -> Result<Ready, Vec<Diagnostic>> {
         self.compile_loaded(self.with_options(|options| load_node("", root, options)), revision)
+    }
+
+    /// Everything that is to be said of one resource of a section by itself; `None` for a section that there is not.
+    pub(crate) fn check_item(&self, section: &str, item: Node) -> Option<Vec<Diagnostic>> {
+        self.with_options(|options| check_item(section, item, options))
+    }
+
+    /// Everything that is to be said of a configuration that is not these rules.
+    pub(crate) fn check_tree(&self, root: Node) -> Vec<Diagnostic> {
+        let refuse = InvalidItems::Refuse;
+        let loaded =
+            self.with_options(|options| load_node("", root, &LoadOptions { invalid_items: refuse, ..*options }));
+        let mut found = loaded.diagnostics;
+        if let Some(document) = loaded.document {
+            match self.compiler.compile(&document, refuse, u64::MAX) {
+                Ok(compiled) => found.extend(compiled.warnings),
+                Err(errors) => found.extend(errors),
+            }
+            self.compiler.sweep();
+        }
+        found
     }
 
     fn with_options<T>(&self, read: impl FnOnce(&LoadOptions<'_>) -> T) -> T {
