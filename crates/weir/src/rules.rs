@@ -10,8 +10,10 @@ use std::sync::Arc;
 use anyhow::Context;
 use weir_config::load::{check_item, load_node, read};
 use weir_config::node::MAX_TEXT_BYTES;
-use weir_config::{Diagnostic, InvalidItems, LoadOptions, Loaded, Model, Node, RouterMode, Settings, Severity, load};
-use weir_proxy::{Catalog, Compiler, Snapshot};
+use weir_config::{
+    Diagnostic, InvalidItems, ItemChange, LoadOptions, Loaded, Model, Node, Place, RouterMode, Settings, Severity, load,
+};
+use weir_proxy::{Catalog, Compiled, Compiler, Snapshot};
 
 use crate::changes::Digest;
 use crate::cli::{InvalidItemsArg, RulesArgs};
@@ -129,13 +131,40 @@ impl Rules {
             self.with_options(|options| load_node("", root, &LoadOptions { invalid_items: refuse, ..*options }));
         let mut found = loaded.diagnostics;
         if let Some(document) = loaded.document {
-            match self.compiler.compile(&document, refuse, u64::MAX) {
+            match self.compiler.compile(&Model::from(document), refuse, u64::MAX) {
                 Ok(compiled) => found.extend(compiled.warnings),
                 Err(errors) => found.extend(errors),
             }
             self.compiler.sweep();
         }
         found
+    }
+
+    /// Checks and compiles resources that can be changed one by one from then on. There is no `Err` worth telling: what is
+    /// left out, where something is wrong, the tree of all of them tells.
+    pub(crate) fn compile_pieces(&self, resources: Vec<ItemChange>, revision: u64) -> Option<(Ready, Model)> {
+        let changed = self.with_options(|options| Model::default().change("", resources, options)).ok()?;
+        let compiled = self.compiler.compile(&changed.model, InvalidItems::Refuse, revision).ok()?;
+        let digest = Digest::of_model(&changed.model);
+        Some((Self::clean(digest, compiled, changed.warnings), changed.model))
+    }
+
+    /// Checks and compiles what has changed of the resources that `base` is of, and tells where.
+    pub(crate) fn compile_changes(
+        &self,
+        (before, base): (&Model, &Snapshot),
+        changes: Vec<ItemChange>,
+        revision: u64,
+    ) -> Result<(Ready, Model, Vec<Place>), Vec<Diagnostic>> {
+        let changed = self.with_options(|options| before.change("", changes, options))?;
+        let compiled = self.compiler.change(base, &changed.model, &changed.places, revision)?;
+        Ok((Self::clean(Digest::default(), compiled, changed.warnings), changed.model, changed.places))
+    }
+
+    /// With nothing left out.
+    fn clean(digest: Digest, compiled: Compiled, mut findings: Vec<Diagnostic>) -> Ready {
+        findings.extend(compiled.warnings);
+        Ready { digest, snapshot: compiled.snapshot, findings, left_out: 0, gone: HashSet::new() }
     }
 
     fn with_options<T>(&self, read: impl FnOnce(&LoadOptions<'_>) -> T) -> T {

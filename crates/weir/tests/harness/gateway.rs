@@ -234,7 +234,8 @@ impl Gateway {
             };
             let address = |rest: &str| {
                 let rest = rest.split(' ').next().unwrap_or_default();
-                let authority = rest.split_once("://").map_or(rest, |(_, rest)| rest).split('/').next().unwrap_or_default();
+                let authority =
+                    rest.split_once("://").map_or(rest, |(_, rest)| rest).split('/').next().unwrap_or_default();
                 authority.parse().unwrap_or_else(|_| panic!("no address in {line:?}"))
             };
             if line.starts_with("listening on ") && line.contains("://unix:") {
