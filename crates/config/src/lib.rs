@@ -20,6 +20,7 @@ pub mod node;
 pub mod reference;
 pub mod resource;
 pub mod schema;
+pub mod secret;
 pub mod settings;
 pub mod unsupported;
 
@@ -29,4 +30,5 @@ pub use load::{Changed, Dropped, InvalidItems, LoadOptions, Loaded, load};
 pub use model::{ItemChange, Items, Listed, Model, Place, Section};
 pub use node::{Key, Kind, Mark, Node};
 pub use resource::*;
+pub use secret::{NoSecrets, Revealed, SecretSource};
 pub use settings::{RouterMode, Settings};

@@ -12,13 +12,15 @@ use immutable_chunkmap::set::SetS;
 
 use crate::node::Node;
 use crate::resource::{
-    Consumer, ConsumerGroup, Credential, Document, GlobalRule, PluginConfig, PluginMetadata, Route, Service, Ssl,
-    Upstream,
+    Consumer, ConsumerGroup, Credential, Document, GlobalRule, PluginConfig, PluginMetadata, Route, SecretManager,
+    Service, Ssl, Upstream,
 };
 
 /// A kind of resource: the name of its list in a rules file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Section {
+    /// `secrets`
+    Secrets,
     /// `ssls`
     Ssls,
     /// `upstreams`
@@ -62,6 +64,8 @@ pub struct ItemChange {
 /// Resources as a [`Document`] has them: ids are unique in each section and every reference leads to a resource.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
+    /// Where secrets are kept. What was read from there before stays as it was when these change.
+    pub secrets: Items<SecretManager>,
     /// Which requests are taken and what is done with them.
     pub routes: Items<Route>,
     /// What several routes have in common.
@@ -109,6 +113,7 @@ impl Section {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Secrets => "secrets",
             Self::Ssls => "ssls",
             Self::Upstreams => "upstreams",
             Self::Services => "services",
@@ -127,7 +132,8 @@ impl Section {
         Self::ALL.into_iter().find(|section| section.name() == name)
     }
 
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
+        Self::Secrets,
         Self::Ssls,
         Self::Upstreams,
         Self::Services,
@@ -155,7 +161,7 @@ impl Model {
 
     /// What refers to a resource.
     pub fn referrers<'a>(&'a self, place: &'a Place) -> impl Iterator<Item = &'a Place> {
-        let first = (place.clone(), Place { section: Section::Ssls, id: "".into() });
+        let first = (place.clone(), Place { section: Section::Secrets, id: "".into() });
         let pairs = self.references.range((Bound::Included(first), Bound::Unbounded));
         pairs.take_while(move |(target, _)| target == place).map(|(_, referrer)| referrer)
     }
@@ -180,6 +186,7 @@ impl Model {
 impl From<Document> for Model {
     fn from(document: Document) -> Self {
         Self {
+            secrets: document.secrets.into_iter().map(|item| (item.id.as_str().into(), item)).collect(),
             routes: document.routes.into_iter().map(|item| (item.id.shared(), item)).collect(),
             services: document.services.into_iter().map(|item| (item.id.shared(), item)).collect(),
             upstreams: document.upstreams.into_iter().map(|item| (item.id.shared(), item)).collect(),

@@ -12,7 +12,7 @@ use weir_config::{Document, Items, Model, Place, Section};
 /// take hundreds.
 #[derive(Debug, Default)]
 pub(crate) struct Digest {
-    sections: [(&'static str, HashMap<Box<str>, u64>); 9],
+    sections: [(&'static str, HashMap<Box<str>, u64>); 10],
 }
 
 /// How many resources came, changed and went, by section. Displayed as `routes +1 ~2 -0, upstreams +0 ~1 -0`.
@@ -39,6 +39,7 @@ impl Digest {
                 section("plugin_configs", &document.plugin_configs, |item| item.id.as_str()),
                 section("ssls", &document.ssls, |item| item.id.as_str()),
                 section("global_rules", &document.global_rules, |item| item.id.as_str()),
+                section("secrets", &document.secrets, |item| item.id.as_str()),
                 section("plugin_metadata", &document.plugin_metadata, |item| item.plugin.as_str()),
             ],
         }
@@ -61,6 +62,7 @@ impl Digest {
                 all(Section::PluginConfigs, &model.plugin_configs),
                 all(Section::Ssls, &model.ssls),
                 all(Section::GlobalRules, &model.global_rules),
+                all(Section::Secrets, &model.secrets),
                 all(Section::PluginMetadata, &model.plugin_metadata),
             ],
         }
@@ -146,6 +148,7 @@ fn section<T: Serialize>(
 fn digest_at(model: &Model, place: &Place) -> Option<u64> {
     let id = &*place.id;
     match place.section {
+        Section::Secrets => model.secrets.get(id).map(|item| digest(&**item)),
         Section::Ssls => model.ssls.get(id).map(|item| digest(&**item)),
         Section::Upstreams => model.upstreams.get(id).map(|item| digest(&**item)),
         Section::Services => model.services.get(id).map(|item| digest(&**item)),
@@ -180,7 +183,7 @@ fn digest(item: &impl Serialize) -> u64 {
 #[cfg(test)]
 mod tests {
     use weir_config::catalog::NoPlugins;
-    use weir_config::{Document, InvalidItems, LoadOptions, Model, Place, RouterMode, Section, load};
+    use weir_config::{Document, InvalidItems, LoadOptions, Model, NoSecrets, Place, RouterMode, Section, load};
 
     use super::Digest;
 
@@ -190,6 +193,7 @@ mod tests {
             invalid_items: InvalidItems::Refuse,
             strict: false,
             variables: &|_| None,
+            secrets: &NoSecrets,
             plugins: &NoPlugins,
             router: RouterMode::default(),
         };

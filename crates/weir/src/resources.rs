@@ -95,6 +95,8 @@ impl Resources {
     /// anew. `None`: it concerns more than single resources.
     pub(crate) fn steps(&self, steps: &[Step]) -> Option<Result<Vec<ItemChange>, Diagnostic>> {
         let step = |step: &Step| match step.deleted {
+            // What was read from there is in other resources.
+            _ if step.key.kind() == Kind::Secrets => None,
             true => piece(&step.key, None),
             false => piece(&step.key, self.get(&step.key)),
         };

@@ -13,11 +13,12 @@ use weir_config::node::MAX_TEXT_BYTES;
 use weir_config::{
     Diagnostic, InvalidItems, ItemChange, LoadOptions, Loaded, Model, Node, Place, RouterMode, Settings, Severity, load,
 };
-use weir_proxy::{Catalog, Compiled, Compiler, Snapshot};
+use weir_proxy::{Catalog, ChosenPlugins, Compiled, Compiler, Snapshot};
 
 use crate::changes::Digest;
 use crate::cli::{InvalidItemsArg, RulesArgs};
 use crate::failure::Failure;
+use crate::secret_managers::SecretManagers;
 
 /// Name and version, as fields such as `x-mock-by` tell them.
 const PRODUCT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
@@ -31,6 +32,10 @@ pub(crate) struct Rules {
     invalid_items: InvalidItems,
     strict: bool,
     router: RouterMode,
+    /// The setting `plugins`.
+    plugins: Vec<String>,
+    /// What secret managers said.
+    pub(crate) secrets: Arc<SecretManagers>,
     /// Compiles each version of it.
     pub(crate) compiler: Compiler,
 }
@@ -71,6 +76,8 @@ impl Rules {
             invalid_items: args.invalid_items(),
             strict: args.strict,
             router: settings.router,
+            plugins: settings.plugins.clone(),
+            secrets: Arc::new(SecretManagers::new(settings)),
             compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT),
         })
     }
@@ -84,6 +91,8 @@ impl Rules {
             invalid_items: InvalidItems::Skip,
             strict: false,
             router: settings.router,
+            plugins: settings.plugins.clone(),
+            secrets: Arc::new(SecretManagers::new(settings)),
             compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT),
         }
     }
@@ -145,11 +154,11 @@ impl Rules {
     pub(crate) fn compile_pieces(&self, resources: Vec<ItemChange>, revision: u64) -> Option<(Ready, Model)> {
         let changed = self.with_options(|options| Model::default().change("", resources, options)).ok()?;
         let compiled = self.compiler.compile(&changed.model, InvalidItems::Refuse, revision).ok()?;
-        let digest = Digest::of_model(&changed.model);
-        Some((Self::clean(digest, compiled, changed.warnings), changed.model))
+        self.secrets.settle();
+        Some((clean(Digest::of_model(&changed.model), compiled, changed.warnings), changed.model))
     }
 
-    /// Checks and compiles what has changed of the resources that `base` is of, and tells where.
+    /// Checks and compiles what has changed of the resources that `base` was made of, and tells where.
     pub(crate) fn compile_changes(
         &self,
         (before, base): (&Model, &Snapshot),
@@ -157,22 +166,20 @@ impl Rules {
         revision: u64,
     ) -> Result<(Ready, Model, Vec<Place>), Vec<Diagnostic>> {
         let changed = self.with_options(|options| before.change("", changes, options))?;
-        let compiled = self.compiler.change(base, &changed.model, &changed.places, revision)?;
-        Ok((Self::clean(Digest::default(), compiled, changed.warnings), changed.model, changed.places))
-    }
-
-    /// With nothing left out.
-    fn clean(digest: Digest, compiled: Compiled, mut findings: Vec<Diagnostic>) -> Ready {
-        findings.extend(compiled.warnings);
-        Ready { digest, snapshot: compiled.snapshot, findings, left_out: 0, gone: HashSet::new() }
+        let compiled = self.compiler.change(base, &changed.model, &changed.places, revision);
+        let compiled =
+            compiled.map_err(|errors| errors.into_iter().map(|e| changed.revealed.redact(e)).collect::<Vec<_>>())?;
+        Ok((clean(Digest::default(), compiled, changed.warnings), changed.model, changed.places))
     }
 
     fn with_options<T>(&self, read: impl FnOnce(&LoadOptions<'_>) -> T) -> T {
-        let plugins = Catalog(weir_plugins::registry::definitions());
+        let plugins = chosen_plugins(&self.plugins);
+        self.secrets.begin();
         read(&LoadOptions {
             invalid_items: self.invalid_items,
             strict: self.strict,
             variables: &|name| std::env::var(name).ok(),
+            secrets: &*self.secrets,
             plugins: &plugins,
             router: self.router,
         })
@@ -185,7 +192,8 @@ impl Rules {
         let compiled = match self.compiler.compile(&Model::from(document), self.invalid_items, revision) {
             Ok(compiled) => compiled,
             Err(errors) => {
-                findings.extend(errors.into_iter().map(|error| self.named(error)));
+                let errors = errors.into_iter().map(|error| loaded.revealed.redact(error));
+                findings.extend(errors.map(|error| self.named(error)));
                 return Err(self.judged(findings));
             }
         };
@@ -194,10 +202,12 @@ impl Rules {
         let item_of = |found: &Diagnostic| found.path.find(']').map(|end| found.path[..=end].to_owned());
         let dropped = loaded.dropped.into_iter().map(|item| item.path);
         let gone = dropped.chain(unbuilt.filter_map(item_of)).collect();
-        findings.extend(compiled.warnings.into_iter().map(|warning| self.named(warning)));
+        let warnings = compiled.warnings.into_iter().map(|warning| loaded.revealed.redact(warning));
+        findings.extend(warnings.map(|warning| self.named(warning)));
         if self.strict && !findings.is_empty() {
             return Err(self.judged(findings));
         }
+        self.secrets.settle();
         Ok(Ready { digest, snapshot: compiled.snapshot, findings, left_out, gone })
     }
 
@@ -215,6 +225,17 @@ impl Rules {
         let unnamed = found.file.is_empty() && !matches!(self.source, Source::Store);
         if unnamed { found.in_file(&self.name) } else { found }
     }
+}
+
+/// The plugins that the settings leave.
+pub(crate) fn chosen_plugins(names: &[String]) -> ChosenPlugins<'_> {
+    ChosenPlugins { catalog: Catalog(weir_plugins::registry::definitions()), names }
+}
+
+/// With nothing left out.
+fn clean(digest: Digest, compiled: Compiled, mut findings: Vec<Diagnostic>) -> Ready {
+    findings.extend(compiled.warnings);
+    Ready { digest, snapshot: compiled.snapshot, findings, left_out: 0, gone: HashSet::new() }
 }
 
 /// Tells texts apart, so that a file that was only touched is not compiled again.

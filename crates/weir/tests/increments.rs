@@ -11,7 +11,8 @@ use fastrand::Rng;
 use weir_config::load::load_node;
 use weir_config::settings::SettingsSource;
 use weir_config::{
-    Diagnostic, InvalidItems, ItemChange, LoadOptions, Model, Node, PluginCatalog, RouterMode, Section, Settings,
+    Diagnostic, InvalidItems, ItemChange, LoadOptions, Model, NoSecrets, Node, PluginCatalog, RouterMode, Section,
+    Settings,
 };
 use weir_proxy::{Catalog, Compiler, DataPlane, ExplainRequest, Snapshot};
 use weir_telemetry::metrics::{Metrics, MetricsOptions};
@@ -30,6 +31,7 @@ fn options(plugins: &dyn PluginCatalog) -> LoadOptions<'_> {
         invalid_items: InvalidItems::Refuse,
         strict: false,
         variables: &|_: &str| None,
+        secrets: &NoSecrets,
         plugins,
         router: RouterMode::default(),
     }

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use super::item::Item;
 use super::link::Known;
 use super::rules::field;
-use super::{LoadOptions, Loader};
+use super::{LoadOptions, Loaded, Loader};
 use crate::diagnostic::Diagnostic;
 use crate::model::{ItemChange, Items, Model, Place, Section};
 use crate::node::{Key, Kind, Mark, Node};
 use crate::resource::{
-    Consumer, ConsumerGroup, Credential, GlobalRule, PluginConfig, Route, Service, Ssl, SslType, Upstream,
+    Consumer, ConsumerGroup, Credential, GlobalRule, PluginConfig, Route, SecretManager, Service, Ssl, SslType,
+    Upstream,
 };
+use crate::secret::Revealed;
 
 /// A change that is right.
 #[derive(Clone, Debug)]
@@ -23,6 +25,8 @@ pub struct Changed {
     pub places: Vec<Place>,
     /// What is doubtful about it.
     pub warnings: Vec<Diagnostic>,
+    /// The secrets in it. Whoever says something about it takes them out.
+    pub revealed: Revealed,
 }
 
 impl Model {
@@ -49,19 +53,29 @@ impl Model {
         let mut model = self.clone();
         let places = loader.change(&mut model, changes);
         let failed = loader.failed_since(0);
-        let found = loader.finish(name, None).diagnostics;
-        if failed { Err(found) } else { Ok(Changed { model, places, warnings: found }) }
+        let Loaded { diagnostics, revealed, .. } = loader.finish(name, None);
+        if failed { Err(diagnostics) } else { Ok(Changed { model, places, warnings: diagnostics, revealed }) }
     }
 }
 
 impl Loader<'_> {
     fn change(&mut self, model: &mut Model, changes: Vec<ItemChange>) -> Vec<Place> {
         let mut places = BTreeSet::new();
-        for ItemChange { section, id, node } in changes {
+        // The others may refer to what is kept there.
+        let (secrets, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(|c| c.section == Section::Secrets);
+        for ItemChange { section, id, node } in secrets {
+            places.insert(Place { section, id: Arc::clone(&id) });
+            self.put::<SecretManager>(model, &id, node);
+        }
+        let managers = model.secrets.in_order();
+        let managers = managers.into_iter().map(|listed| (listed.item.id.as_str().to_owned(), (*listed.item).clone()));
+        self.managers = Some(managers.collect());
+        for ItemChange { section, id, node } in others {
             // The consumer changes with its credentials.
             let owner = id.split_once("/credentials/").filter(|_| section == Section::Consumers);
             places.insert(Place { section, id: owner.map_or_else(|| Arc::clone(&id), |(owner, _)| owner.into()) });
             match section {
+                Section::Secrets => self.put::<SecretManager>(model, &id, node),
                 Section::Ssls => self.put::<Ssl>(model, &id, node),
                 Section::Upstreams => self.put::<Upstream>(model, &id, node),
                 Section::Services => self.put::<Service>(model, &id, node),
@@ -193,7 +207,8 @@ impl Loader<'_> {
             Section::Routes => check(self, &model.routes, model, &place.id),
             Section::Consumers => check(self, &model.consumers, model, &place.id),
             // They refer to nothing.
-            Section::Ssls
+            Section::Secrets
+            | Section::Ssls
             | Section::PluginConfigs
             | Section::ConsumerGroups
             | Section::GlobalRules
@@ -205,6 +220,7 @@ impl Loader<'_> {
 impl Known for Model {
     fn has(&self, section: Section, id: &str) -> bool {
         match section {
+            Section::Secrets => self.secrets.get(id).is_some(),
             Section::Ssls => self.ssls.get(id).is_some_and(|ssl| ssl.r#type == SslType::Client),
             Section::Upstreams => self.upstreams.get(id).is_some(),
             Section::Services => self.services.get(id).is_some(),
@@ -219,6 +235,7 @@ impl Known for Model {
 
     fn ids(&self, section: Section) -> Vec<&str> {
         match section {
+            Section::Secrets => self.secrets.ids().collect(),
             Section::Ssls => self.ssls.ids().collect(),
             Section::Upstreams => self.upstreams.ids().collect(),
             Section::Services => self.services.ids().collect(),

@@ -2,6 +2,7 @@
 
 mod changes;
 mod checks;
+mod config_yaml;
 mod environment;
 mod limits;
 mod node;
@@ -9,5 +10,6 @@ mod oddities;
 mod reference;
 mod references;
 mod scale;
+mod secrets;
 mod settings;
 mod support;

@@ -113,8 +113,8 @@ impl<'m> Making<'m> {
         let mut all: BTreeSet<Place> = BTreeSet::new();
         for place in places {
             match place.section {
-                // It is laid into instances wherever its plugin stands.
-                Section::PluginMetadata => return None,
+                // They are in what was built, wherever their plugin or a reference stands.
+                Section::PluginMetadata | Section::Secrets => return None,
                 // A number that plugins hold would lead to somebody else.
                 Section::Consumers if model.consumers.get(&place.id).is_none() => {
                     let number = base.tables.consumers.find(&place.id);
