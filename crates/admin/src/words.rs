@@ -73,7 +73,7 @@ fn of_item(found: &Diagnostic, resource: &Resource) -> String {
     }
 }
 
-/// What is wrong with an item of a section, as the checks against schemas say it, which name no configuration.
+/// What is wrong with a resource that is only looked at: without the words that tell of a change.
 pub(crate) fn of_check(section: &str, found: &Diagnostic) -> String {
     let named = |kind: &Kind| *kind != Kind::Credentials && kind.directory() == section;
     let kind = Kind::ALL.into_iter().find(named).unwrap_or(Kind::Credentials);

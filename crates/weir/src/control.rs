@@ -32,7 +32,7 @@ use weir_telemetry::metrics::Metrics;
 
 use crate::admin_server::AdminSetup;
 use crate::changes::Digest;
-use crate::control_api::{Control, InForce};
+use crate::control_api::Control;
 use crate::data_dir::{self, DataDir};
 use crate::error_log::ErrorLog;
 use crate::file_source::FileSource;
@@ -192,11 +192,9 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
 
     let serving = Serving { data_plane: Arc::clone(&data_plane), metrics: Arc::clone(&metrics), names };
     let mut stored = None;
-    let in_force;
     let configuration: Option<Arc<dyn Configuration>>;
     match source {
         Source::File { watch, digest, fingerprint, live } => {
-            in_force = live.clone().map(InForce::File);
             configuration = live.clone().map(|live| {
                 let name = rules.name.clone();
                 Arc::new(FileSource { live, name }) as Arc<dyn Configuration>
@@ -208,10 +206,10 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             metrics.watch_store(data.status());
             metrics.set_config_left_out(state.left_out() as u64);
             let live = Live::new(&data, Arc::clone(&rules), serving, state);
-            in_force = Some(InForce::Store(Arc::new(live.clone())));
             configuration = Some(Arc::new(live.clone()));
             changing.spawn(live.clone().follow());
             changing.spawn(live.clone().reload_on(hangup));
+            changing.spawn(live.clone().refresh_secrets());
             if data.damage.is_none() {
                 changing.spawn(data_dir::keep_copy(data.folder.clone(), Arc::clone(&data.seal), live.clone()));
             }
@@ -220,7 +218,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     }
 
     let schemas = Arc::new(schemas::all());
-    if let (Some((admin, listener)), Some(configuration)) = (admin, configuration) {
+    if let (Some((admin, listener)), Some(configuration)) = (admin, configuration.clone()) {
         let insight = Insight {
             schemas: Arc::clone(&schemas),
             rules: Arc::clone(&rules),
@@ -229,9 +227,9 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         };
         tasks.spawn(admin.serve(listener, left.clone(), configuration, Arc::new(insight)));
     }
-    if let (Some(listener), Some(in_force)) = (control_listener, in_force) {
+    if let (Some(listener), Some(configuration)) = (control_listener, configuration) {
         let (rules, data_plane) = (Arc::clone(&rules), Arc::clone(&data_plane));
-        let control = Control { schemas, in_force, rules, data_plane, checks };
+        let control = Control { schemas, configuration, rules, data_plane, checks };
         tasks.spawn(control_api::run(listener, left, Arc::new(control)));
     }
 
