@@ -388,6 +388,11 @@ fn bodies_are_bounded() {
     assert_eq!(status, 400, "{body}");
     assert!(body["error_msg"].as_str().unwrap().contains("is greater than the maximum size 65536 allowed"), "{body}");
 
+    // The answer reaches a client that sends everything before it reads.
+    let larger = "x".repeat(4 * 1024 * 1024);
+    let (status, body) = server.ask("PUT", "/apisix/admin/routes/1", &larger);
+    assert!(status == 400 && body["error_msg"].as_str().unwrap().contains("request size 4194304 is"), "{body}");
+
     // Without a length, the limit is reached while the body comes.
     let chunk = format!("{:x}\r\n{}\r\n", 40_000, "x".repeat(40_000));
     let answer = server.raw(&format!(
