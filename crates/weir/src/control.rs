@@ -32,6 +32,7 @@ use crate::changes::Digest;
 use crate::control_api::{Control, InForce};
 use crate::data_dir::{self, DataDir};
 use crate::error_log::ErrorLog;
+use crate::etcd;
 use crate::handover::Predecessor;
 use crate::inherited::{Inherited, Listening};
 use crate::keeper::{Keeper, Keeping};
@@ -87,9 +88,9 @@ pub(crate) struct Gateway {
 pub(crate) enum Source {
     /// A rules file, with the digest of its resources, the fingerprint of its text and, where the control API tells of
     /// it, the text.
-    File { watch: Watch, digest: Digest, fingerprint: u64, live: Option<Arc<LiveText>> },
+    File { watch: Box<Watch>, digest: Box<Digest>, fingerprint: u64, live: Option<Arc<LiveText>> },
     /// A store, and what was read from it.
-    Store { data: DataDir, state: State },
+    Store { data: DataDir, state: Box<State> },
 }
 
 /// Serves until SIGTERM or SIGINT, or until a new process has taken over; then drains. `predecessor` is told when this
@@ -175,16 +176,20 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     match source {
         Source::File { watch, digest, fingerprint, live } => {
             in_force = live.clone().map(InForce::File);
-            let reloader = Reloader { rules: Arc::clone(&rules), serving, fingerprint, digest, revision, live };
-            changing.spawn(reloader.run(watch, hangup));
+            let reloader =
+                Reloader { rules: Arc::clone(&rules), serving, fingerprint, digest: *digest, revision, live };
+            changing.spawn(reloader.run(*watch, hangup));
         }
         Source::Store { data, state } => {
-            let live = Live::new(Arc::clone(&data.store), Arc::clone(&rules), serving, state);
+            if let Some(health) = &data.etcd {
+                metrics.watch_etcd(Arc::new(etcd::Status(Arc::clone(health))));
+            }
+            let live = Live::new(Arc::clone(&data.store), Arc::clone(&rules), serving, *state);
             in_force = Some(InForce::Store(Arc::new(live.clone())));
             changing.spawn(live.clone().follow());
             changing.spawn(live.clone().reload_on(hangup));
             if data.damage.is_none() {
-                changing.spawn(data_dir::keep_copy(data.folder.clone(), Arc::clone(&data.seal), live.clone()));
+                changing.spawn(data_dir::keep_copy(data.copy(), Arc::clone(&data.seal), live.clone()));
             }
             stored = Some((data, live));
         }
