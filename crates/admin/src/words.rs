@@ -2,7 +2,8 @@
 
 use hyper::StatusCode;
 use serde_json::{Map, Value};
-use weir_config::{Diagnostic, Fault};
+use weir_config::node::{Step, steps};
+use weir_config::{Diagnostic, Fault, Mark};
 use weir_store::{Key, Kind};
 
 use crate::Refused;
@@ -12,6 +13,9 @@ use crate::kinds::Resource;
 
 /// What a route without a path or without anything to do with its requests is told.
 const ROUTE_ALTERNATIVES: &str = r#"object matches none of the required: ["plugins","uri"] or ["upstream","uri"] or ["upstream_id","uri"] or ["service_id","uri"] or ["plugins","uris"] or ["upstream","uris"] or ["upstream_id","uris"] or ["service_id","uris"] or ["script","uri"] or ["script","uris"]"#;
+
+const NONE_MATCHES: &str = "value should match only one schema, but matches none";
+const NONE_REQUIRED: &str = "object matches none of the required";
 
 impl Api {
     /// The answer to a change that was refused; `value` is what should have been stored as `key`.
@@ -33,22 +37,24 @@ impl Api {
         match (first, found.iter().find(|found| found.is_error()).or(found.first())) {
             (Some(found), _) => Answer::bad(of_item(found, Resource::of(key.kind()))),
             // Something else would be wrong with this change.
-            (None, Some(found)) => Answer::bad(format!("invalid configuration: {}", plain(found))),
+            (None, Some(found)) => Answer::bad(format!("invalid configuration: {}", plain(found, &steps(&found.path)))),
             (None, None) => Answer::bad("invalid configuration"),
         }
     }
 }
 
 /// What is wrong with a resource. The path is that inside it.
-pub(crate) fn of_item(found: &Diagnostic, resource: &Resource) -> String {
+fn of_item(found: &Diagnostic, resource: &Resource) -> String {
     let steps = steps(&found.path);
-    let names: Vec<&str> = steps.iter().filter_map(Step::name).collect();
+    let names: Vec<&str> = steps.iter().filter_map(name).collect();
     match (rank(found), names.as_slice()) {
         (Rank::Plugin, ["plugins", plugin, ..]) => {
             let message = of_plugin(found, plugin, &steps[2..]);
             match resource.kind {
                 // Whether the plugin exists is said without more words.
-                Kind::Consumers | Kind::Credentials if !message.starts_with("only ") => {
+                Kind::Consumers | Kind::Credentials
+                    if !["only ", "duplicate "].iter().any(|w| message.starts_with(w)) =>
+                {
                     format!("invalid plugins configuration: {message}")
                 }
                 _ => message,
@@ -60,14 +66,17 @@ pub(crate) fn of_item(found: &Diagnostic, resource: &Resource) -> String {
         (Rank::Rule, []) if resource.kind == Kind::Routes && found.message.starts_with("a route needs ") => {
             format!("invalid configuration: {ROUTE_ALTERNATIVES}")
         }
-        (Rank::Rule, ["vars", ..]) => format!("failed to validate the 'vars' expression: {}", plain(found)),
+        (Rank::Rule, ["vars", ..]) => {
+            format!("failed to validate the 'vars' expression: {}", plain(found, &steps[1..]))
+        }
         _ => format!("invalid configuration: {}", phrase(found, &steps)),
     }
 }
 
 /// What is wrong with a resource that is only looked at: without the words that tell of a change.
 pub(crate) fn of_check(section: &str, found: &Diagnostic) -> String {
-    let kind = Kind::ALL.into_iter().find(|kind| kind.directory() == section).unwrap_or(Kind::Routes);
+    let named = |kind: &Kind| *kind != Kind::Credentials && kind.directory() == section;
+    let kind = Kind::ALL.into_iter().find(named).unwrap_or(Kind::Credentials);
     let message = of_item(found, Resource::of(kind));
     message.strip_prefix("invalid configuration: ").map(str::to_owned).unwrap_or(message)
 }
@@ -89,6 +98,9 @@ fn of_plugin(found: &Diagnostic, plugin: &str, rest: &[Step]) -> String {
         {
             return format!("plugin '{plugin}' already exists in global rule with id '{id}'");
         }
+    }
+    if found.fault.is_none() && message.contains(" have the same ") {
+        return format!("duplicate key of plugin {plugin} found: {message}");
     }
     format!("failed to check the configuration of plugin {plugin} err: {}", phrase(found, rest))
 }
@@ -114,7 +126,9 @@ fn rank(found: &Diagnostic) -> Rank {
 
 /// The error that APISIX would find first.
 fn worst(found: &[Diagnostic]) -> Option<&Diagnostic> {
-    found.iter().filter(|found| found.is_error()).min_by_key(|found| rank(found))
+    // What follows from another error stands at the resource itself, and does not say what is wrong with it.
+    let follows = |found: &Diagnostic| found.path.is_empty() && found.message.starts_with("an invalid global rule is ");
+    found.iter().filter(|found| found.is_error()).min_by_key(|found| (follows(found), rank(found)))
 }
 
 /// A finding about a resource with the path inside it; `None` for one about something else. A path begins with the
@@ -131,48 +145,9 @@ fn inside(found: &Diagnostic, key: &Key) -> Option<Diagnostic> {
     Some(Diagnostic { path: rest.trim_start_matches('.').to_owned(), ..found.clone() })
 }
 
-/// A step of a path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Step {
-    Name(String),
-    Index(usize),
-}
-
-impl Step {
-    fn name(&self) -> Option<&str> {
-        match self {
-            Self::Name(name) => Some(name),
-            Self::Index(_) => None,
-        }
-    }
-}
-
-/// The steps of a path such as `upstream.nodes["a:1"]` or `uris[0]`.
-fn steps(path: &str) -> Vec<Step> {
-    let mut found = Vec::new();
-    let mut rest = path;
-    while !rest.is_empty() {
-        if let Some(quoted) = rest.strip_prefix("[\"") {
-            let (name, after) = quoted.split_once("\"]").unwrap_or((quoted, ""));
-            found.push(Step::Name(name.replace("\\\"", "\"")));
-            rest = after;
-        } else if let Some(index) = rest.strip_prefix('[') {
-            let (index, after) = index.split_once(']').unwrap_or((index, ""));
-            found.push(index.parse().map_or_else(|_| Step::Name(index.to_owned()), Step::Index));
-            rest = after;
-        } else {
-            let name = rest.trim_start_matches('.');
-            let end = name.find(['.', '[']).unwrap_or(name.len());
-            found.push(Step::Name(name[..end].to_owned()));
-            rest = &name[end..];
-        }
-    }
-    found
-}
-
 /// A finding with the way to its place, in the words of the JSON Schema library that APISIX uses.
 fn phrase(found: &Diagnostic, steps: &[Step]) -> String {
-    let Some(fault) = &found.fault else { return plain(found) };
+    let Some(fault) = &found.fault else { return plain(found, steps) };
     let mut steps = steps;
     let message = match &**fault {
         Fault::WrongType { expected, found } => {
@@ -185,7 +160,14 @@ fn phrase(found: &Diagnostic, steps: &[Step]) -> String {
             format!("wrong type: expected {expected}, got {found}")
         }
         Fault::NotInEnum => "matches none of the enum values".to_owned(),
-        Fault::NoAlternative => "value should match only one schema, but matches none".to_owned(),
+        Fault::NoAlternative { inside } => {
+            steps = steps.get(..steps.len().saturating_sub(*inside)).unwrap_or_default();
+            // What is `anyOf` there and what is `oneOf` cannot be told from the forms.
+            match steps.last().and_then(name) {
+                Some(field) if field == "nodes" || field == "id" || field.ends_with("_id") => NONE_REQUIRED.to_owned(),
+                _ => NONE_MATCHES.to_owned(),
+            }
+        }
         Fault::TooSmall { found, least, exclusive: false } => format!("expected {found} to be at least {least}"),
         Fault::TooSmall { found, least, exclusive: true } => format!("expected {found} to be greater than {least}"),
         Fault::TooLarge { found, most, exclusive: false } => format!("expected {found} to be at most {most}"),
@@ -208,21 +190,43 @@ fn phrase(found: &Diagnostic, steps: &[Step]) -> String {
         Fault::UnknownField => {
             let (last, way) = steps.split_last().unwrap_or((&Step::Index(0), &[]));
             steps = way;
-            format!("additional properties forbidden, found {}", last.name().unwrap_or_default())
+            format!("additional properties forbidden, found {}", name(last).unwrap_or_default())
         }
-        Fault::MissingField(name) => format!("property \"{name}\" is required"),
+        Fault::Fields { most, .. } => format!("expect object to have at most {most} properties"),
+        // Nodes are either written or discovered.
+        Fault::MissingField(field) if field == "nodes" => NONE_MATCHES.to_owned(),
+        Fault::MissingField(field) => format!("property \"{field}\" is required"),
     };
-    let way = steps.iter().map(|step| match step {
-        Step::Name(name) => format!("property \"{name}\" validation failed: "),
-        Step::Index(index) => format!("failed to validate item {}: ", index + 1),
-    });
-    way.chain([message]).collect()
+    let mut way = String::new();
+    for (at, step) in steps.iter().enumerate() {
+        let parent = at.checked_sub(1).and_then(|at| name(&steps[at]));
+        way.push_str(&match step {
+            Step::Name(label) if parent == Some("labels") => format!("failed to validate {label} (matching \".*\"): "),
+            Step::Name(field) => format!("property \"{field}\" validation failed: "),
+            Step::Index(index) => format!("failed to validate item {}: ", index + 1),
+        });
+    }
+    way + &message
 }
 
-/// A finding in our words, without the file.
-fn plain(found: &Diagnostic) -> String {
-    let found = Diagnostic { file: String::new(), mark: weir_config::Mark::NONE, ..found.clone() };
-    found.to_string()
+fn name(step: &Step) -> Option<&str> {
+    match step {
+        Step::Name(name) => Some(name),
+        Step::Index(_) => None,
+    }
+}
+
+/// A finding in our words, with no more of its path than these steps.
+fn plain(found: &Diagnostic, steps: &[Step]) -> String {
+    let mut path = String::new();
+    for step in steps {
+        match step {
+            Step::Name(name) if path.is_empty() => path.push_str(name),
+            Step::Name(name) => path.extend([".", name]),
+            Step::Index(index) => path.push_str(&format!("[{index}]")),
+        }
+    }
+    Diagnostic { file: String::new(), mark: Mark::NONE, path, ..found.clone() }.to_string()
 }
 
 /// What a JSON value is called.
@@ -238,7 +242,7 @@ pub(crate) fn type_name(value: &Value) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::{Key, Kind, Resource, inside, of_item, worst};
+    use super::{Key, Kind, Mark, Resource, inside, of_item, worst};
     use weir_config::catalog::{PluginCatalog, Scope};
     use weir_config::schema::read;
     use weir_config::{Diagnostic, InvalidItems, LoadOptions, Node, RouterMode, load};
@@ -371,6 +375,11 @@ mod tests {
                 r#"{"id":"a/credentials/b","plugins":{"limit":{"window":1}}}"#,
                 "only supports auth type plugins in consumer credential",
             ),
+            (
+                Kind::Credentials,
+                r#"{"id":"a/credentials/b","plugins":{"key-auth":{},"limit":{}}}"#,
+                "invalid configuration: property \"plugins\" validation failed: expect object to have at most 1 properties",
+            ),
             (Kind::PluginConfigs, r#"{"id":"1"}"#, "invalid configuration: property \"plugins\" is required"),
         ];
         for (kind, item, expected) in others {
@@ -382,8 +391,7 @@ mod tests {
     #[test]
     fn findings_about_a_resource_are_told_from_others() {
         let key = Key::new(Kind::Routes, "1");
-        let at =
-            |path: &str| inside(&Diagnostic::error(weir_config::Mark::NONE, path, "x"), &key).map(|found| found.path);
+        let at = |path: &str| inside(&Diagnostic::error(Mark::NONE, path, "x"), &key).map(|found| found.path);
         let cases = [
             ("routes/1.uri", Some("uri")),
             ("routes/1", Some("")),

@@ -38,8 +38,12 @@ pub enum Fault {
     },
     /// It is none of the values there are.
     NotInEnum,
-    /// It fits none of the forms there are.
-    NoAlternative,
+    /// It fits none of the forms there are. The path may lead to the place inside it that is wrong with the form that
+    /// was meant.
+    NoAlternative {
+        /// How many steps of the path lead from the value to that place.
+        inside: usize,
+    },
     /// A number below the least one.
     TooSmall {
         /// The number.
@@ -78,6 +82,13 @@ pub enum Fault {
         found: usize,
         /// The bound that it breaks.
         bound: usize,
+    },
+    /// A mapping with more fields than the most.
+    Fields {
+        /// How many it has.
+        found: usize,
+        /// The most.
+        most: usize,
     },
     /// An element of a list that stands in it before. The path is that of the later one.
     Repeated {

@@ -26,7 +26,7 @@ use rule::{Others, Rule};
 
 use crate::Diagnostic;
 use crate::diagnostic::{Fault, nearest};
-use crate::node::{Kind, Node, field_hint, hint_for, push_index, push_name, quoted};
+use crate::node::{Kind, Node, field_hint, hint_for, push_index, push_name, quoted, steps};
 
 /// The JSON Schema of a type: nothing is referred to (unless the type contains itself) and null is no value.
 pub fn json_schema<T: JsonSchema>() -> Schema {
@@ -163,7 +163,7 @@ impl Check<'_> {
                 return self.misfit(rule, node);
             }
             let words: Vec<String> = rule.any_of.iter().map(|at| self.rules[*at].expectation()).collect();
-            return self.report_misfit(&words.join(" or "), node, Fault::NoAlternative);
+            return self.report_misfit(&words.join(" or "), node, Fault::NoAlternative { inside: 0 });
         }
         // The faults of the branch that was meant: the one with the right type, and of several the one with fewest.
         let mut fewest: Option<Vec<Diagnostic>> = None;
@@ -181,7 +181,11 @@ impl Check<'_> {
         if rule.expected.is_some() && found.iter().all(|fault| fault.path == self.path && fault.mark == node.mark) {
             return self.misfit(rule, node);
         }
-        self.found.extend(found);
+        let length = self.path.len();
+        self.found.extend(found.into_iter().map(|found| {
+            let inside = found.path.get(length..).map_or(0, |rest| steps(rest).len());
+            found.with_fault(Fault::NoAlternative { inside })
+        }));
     }
 
     fn list(&mut self, rule: &Rule, node: &Node, items: &[Node]) {

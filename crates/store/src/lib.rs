@@ -16,6 +16,7 @@ mod folder;
 mod frozen;
 mod key;
 mod last_good;
+mod memory;
 mod seal;
 mod watchers;
 
@@ -32,6 +33,7 @@ pub use folder::{Folder, Lock, OpenError};
 pub use frozen::Frozen;
 pub use key::{Key, Kind};
 pub use last_good::LastGood;
+pub use memory::Memory;
 pub use seal::{NoSecrets, Seal, SealError, Secrets};
 use tokio::sync::mpsc;
 

@@ -6,36 +6,68 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
 use rustls::ServerConfig;
-use weir_admin::{Keys, Options, server_config};
+use tokio::net::TcpListener;
+use weir_admin::{Api, Configuration, Gateway, Options, serve, server_config};
 use weir_config::Settings;
-use weir_config::settings::AdminTls;
+use weir_config::settings::{AdminTls, Endpoint};
 
-use crate::admin_keys::{self, Made};
+use crate::admin_keys;
+use crate::server::Leaving;
 
 /// Everything about the API that is known before anything is served.
 #[derive(Debug)]
 pub(crate) struct AdminSetup {
-    pub(crate) options: Options,
-    pub(crate) tls: Option<Arc<ServerConfig>>,
-    /// Keys that were made now.
-    pub(crate) made: Option<Made>,
+    /// Where it listens.
+    pub(crate) endpoint: Endpoint,
+    options: Options,
+    tls: Option<Arc<ServerConfig>>,
 }
 
 impl AdminSetup {
-    /// Reads what the settings name. `folder` is the data directory, if there is one.
+    /// Reads what the settings name, and shows keys that had to be made. `folder` is the data directory, if there is
+    /// one; without it the API listens only where the settings say so. `None`: it does not listen.
     ///
     /// # Errors
     /// A setting or a file that it names is wrong.
-    pub(crate) fn new(settings: &Settings, folder: Option<&Path>) -> anyhow::Result<Self> {
+    pub(crate) fn new(settings: &Settings, folder: Option<&Path>) -> anyhow::Result<Option<Self>> {
+        let usual = match folder {
+            Some(_) => Endpoint::On(([127, 0, 0, 1], 9180).into()),
+            None => Endpoint::Off,
+        };
+        let endpoint = settings.listen.admin.unless_given(usual);
+        if endpoint == Endpoint::Off {
+            return Ok(None);
+        }
         let tls = tls(&settings.admin.tls)?;
-        let (keys, made): (Keys, _) = admin_keys::settle(settings, folder)?;
+        let (keys, made) = admin_keys::settle(settings, folder)?;
+        if let Some(made) = made {
+            made.show();
+        }
         let options = Options {
             keys,
             allow: settings.admin.allow.clone(),
             cors: settings.admin.cors,
             body_size: settings.limits.admin_body.as_usize(),
         };
-        Ok(Self { options, tls, made })
+        Ok(Some(Self { endpoint, options, tls }))
+    }
+
+    /// The line that tells where it listens.
+    pub(crate) fn announcement(&self, listener: &TcpListener) -> anyhow::Result<String> {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        Ok(format!("admin on {scheme}://{}/apisix/admin\n", listener.local_addr()?))
+    }
+
+    /// Answers requests, for ever.
+    pub(crate) async fn serve(
+        self,
+        listener: TcpListener,
+        leaving: Leaving,
+        configuration: Arc<dyn Configuration>,
+        gateway: Arc<dyn Gateway>,
+    ) {
+        let api = Api::new(configuration, gateway, self.options);
+        serve(listener, self.tls, leaving, Arc::new(api)).await;
     }
 }
 

@@ -9,6 +9,7 @@ use weir_config::Settings;
 use weir_store::{
     Embedded, EtcdHealth, Folder, Frozen, LastGood, Listing, OpenError, Options, Seal, Store, StoreError,
 };
+use weir_telemetry::metrics::StoreStatus;
 
 use crate::etcd::{self, Beginning};
 use crate::failure::Failure;
@@ -34,6 +35,36 @@ pub(crate) struct DataDir {
     copy: PathBuf,
     /// How it stands with etcd, where the store is there.
     pub(crate) etcd: Option<Arc<EtcdHealth>>,
+    /// The revision that it had when it was opened.
+    revision: u64,
+}
+
+/// An embedded store.
+#[derive(Debug)]
+struct Status(Arc<Embedded>);
+
+impl StoreStatus for Status {
+    fn is_up(&self) -> bool {
+        self.0.health().fault.is_none()
+    }
+
+    fn revision(&self) -> u64 {
+        self.0.health().revision
+    }
+}
+
+/// A store that cannot be opened, at the revision of the copy that stands in for it.
+#[derive(Debug)]
+struct Down(u64);
+
+impl StoreStatus for Down {
+    fn is_up(&self) -> bool {
+        false
+    }
+
+    fn revision(&self) -> u64 {
+        self.0
+    }
 }
 
 impl DataDir {
@@ -54,7 +85,9 @@ impl DataDir {
             Ok((embedded, listing)) => {
                 let embedded = Arc::new(embedded);
                 let store = Arc::clone(&embedded) as Arc<dyn Store>;
-                Ok((Self { folder, seal, embedded: Some(embedded), store, damage: None, copy, etcd: None }, listing))
+                let revision = listing.revision;
+                let embedded = Some(embedded);
+                Ok((Self { folder, seal, embedded, store, damage: None, copy, etcd: None, revision }, listing))
             }
             Err(OpenError::Broken(reason)) => {
                 let listing = LastGood::read(&folder.last_good(), &seal).map_err(|missing| {
@@ -68,7 +101,8 @@ impl DataDir {
                     listing.revision
                 );
                 let store = Arc::new(Frozen::new(listing.clone(), StoreError::Unavailable(damage.clone())));
-                Ok((Self { folder, seal, embedded: None, store, damage: Some(damage), copy, etcd: None }, listing))
+                let (damage, revision) = (Some(damage), listing.revision);
+                Ok((Self { folder, seal, embedded: None, store, damage, copy, etcd: None, revision }, listing))
             }
             Err(error) => Err(refused(error)),
         }
@@ -83,13 +117,23 @@ impl DataDir {
         let path = folder.path().join(&copy);
         let left = path.exists().then(|| LastGood::read(&path, &seal));
         let Beginning { store, listing, before, doubts } = etcd::begin(settings, left)?;
-        let etcd = Some(store.health());
-        Ok((Self { folder, seal, embedded: None, store, damage: None, copy, etcd }, listing, before, doubts))
+        let (etcd, revision) = (Some(store.health()), listing.revision);
+        let data = Self { folder, seal, embedded: None, store, damage: None, copy, etcd, revision };
+        Ok((data, listing, before, doubts))
     }
 
     /// The copy of what is live.
     pub(crate) fn copy(&self) -> PathBuf {
         self.folder.path().join(&self.copy)
+    }
+
+    /// What the metrics say of the store.
+    pub(crate) fn status(&self) -> Arc<dyn StoreStatus> {
+        match (&self.embedded, &self.etcd) {
+            (Some(embedded), _) => Arc::new(Status(Arc::clone(embedded))),
+            (None, Some(health)) => Arc::new(etcd::Status(Arc::clone(health))),
+            (None, None) => Arc::new(Down(self.revision)),
+        }
     }
 
     /// Lets go of the store at the end of this process, or because another one has taken over.

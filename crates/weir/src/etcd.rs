@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use weir_config::Settings;
 use weir_config::settings::{self, ConfigProvider, Deployment, EtcdTls, Role};
 use weir_store::{Etcd, EtcdHealth, EtcdOptions, Keyring, Kind, Listing, Sealing, Store, StoreError};
-use weir_telemetry::metrics::EtcdStatus;
+use weir_telemetry::metrics::{EtcdStatus, StoreStatus};
 
 use crate::failure::Failure;
 use crate::secrets::SecretFields;
@@ -203,5 +203,15 @@ impl EtcdStatus for Status {
         let latest = Kind::ALL.into_iter().map(|kind| self.0.modified(kind)).max().unwrap_or_default();
         indexes.extend([("max_modify_index", latest), ("prev_index", self.0.told()), ("x_etcd_index", self.0.index())]);
         indexes
+    }
+}
+
+impl StoreStatus for Status {
+    fn is_up(&self) -> bool {
+        self.0.reachable()
+    }
+
+    fn revision(&self) -> u64 {
+        self.0.told()
     }
 }

@@ -18,6 +18,7 @@ use tokio::signal::unix::Signal;
 use tokio::sync::{Mutex, Notify, OwnedMutexGuard, mpsc};
 use tokio::time::sleep;
 use weir_admin::{Changed, Configuration, Refused};
+use weir_config::node::Mark;
 use weir_config::{Diagnostic, Node};
 use weir_store::{Change, Commit, Event, Item, Key, Listing, Store, StoreError};
 
@@ -102,20 +103,56 @@ impl State {
         listing: Listing,
         before: Listing,
     ) -> Result<(Self, Ready), Vec<Diagnostic>> {
-        let revision = listing.revision;
-        let mut state = Self {
-            resources: Resources::new(listing),
-            revision,
-            generation: 0,
-            broken: HashSet::new(),
-            good: before.items.into_iter().map(|item| (item.key.clone(), item)).collect(),
-            digest: Digest::default(),
-            unsure: false,
-        };
+        let mut state = Self::unserved(listing);
+        state.good = before.items.into_iter().map(|item| (item.key.clone(), item)).collect();
         let Candidate { mut ready, broken, kept, .. } = state.compile(rules, &state.good)?;
         state.generation = ready.snapshot.revision();
         (state.broken, state.good, state.digest) = (broken, kept, std::mem::take(&mut ready.digest));
         Ok((state, ready))
+    }
+
+    /// Whether a commit leaves what can be served; gives what is doubtful about it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn check_alone(
+        rules: &Rules,
+        listing: Listing,
+        commit: &Commit,
+    ) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
+        // What cannot be served at all can only become better.
+        let mut state = match Self::first(rules, listing.clone()) {
+            Ok((state, _)) => state,
+            Err(_) => Self::unserved(listing),
+        };
+        match state.check(rules, commit, false) {
+            Ok((candidate, _)) => Ok(candidate.warnings_of(commit)),
+            Err(Refused::Invalid(findings)) => Err(findings),
+            Err(Refused::Store(error)) => Err(vec![Diagnostic::error(Mark::NONE, "", error.to_string())]),
+            Err(Refused::ReadOnly(reason)) => Err(vec![Diagnostic::error(Mark::NONE, "", reason)]),
+        }
+    }
+
+    /// The sizes of the sections: `2 routes, 1 upstream`.
+    pub(crate) fn inventory(&self) -> String {
+        self.digest.inventory()
+    }
+
+    /// How many resources are left out, because something is wrong with them.
+    pub(crate) fn left_out(&self) -> usize {
+        self.broken.len()
+    }
+
+    fn unserved(listing: Listing) -> Self {
+        Self {
+            revision: listing.revision,
+            resources: Resources::new(listing),
+            generation: 0,
+            broken: HashSet::new(),
+            good: HashMap::new(),
+            digest: Digest::default(),
+            unsure: false,
+        }
     }
 
     /// Compiles the resources as they are; those that are wrong as they were when they were good, where that is known.
@@ -283,7 +320,6 @@ impl State {
 
 impl Live {
     pub(crate) fn new(store: Arc<dyn Store>, rules: Arc<Rules>, serving: Serving, state: State) -> Self {
-        serving.metrics.set_config_left_out(state.broken.len() as u64);
         let (state, changed) = (Arc::new(Mutex::new(state)), Notify::new());
         changed.notify_one();
         Self(Arc::new(Shared { store, rules, serving, state, changed }))
@@ -306,8 +342,21 @@ impl Live {
     pub(crate) async fn reload_on(self, mut hangup: Signal) {
         while hangup.recv().await.is_some() {
             systemd::reloading();
+            self.0.rules.secrets.expire();
             self.reload().await;
             systemd::notify(&[NotifyState::Ready]);
+        }
+    }
+
+    /// Asks for secrets again that have been used for `secrets.ttl`, for ever.
+    pub(crate) async fn refresh_secrets(self) {
+        let secrets = &self.0.rules.secrets;
+        loop {
+            sleep(secrets.ttl()).await;
+            if secrets.changed().await {
+                let state = Arc::clone(&self.0.state).lock_owned().await;
+                self.0.serve_as_it_is(state).await;
+            }
         }
     }
 

@@ -8,14 +8,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use weir_config::load::load_node;
+use weir_config::load::{check_item, load_node, read};
 use weir_config::node::MAX_TEXT_BYTES;
 use weir_config::{Diagnostic, InvalidItems, LoadOptions, Loaded, Node, RouterMode, Settings, Severity, load};
-use weir_proxy::{Catalog, Compiler, Snapshot};
+use weir_proxy::{Catalog, ChosenPlugins, Compiler, Snapshot};
 
 use crate::changes::Digest;
 use crate::cli::{InvalidItemsArg, RulesArgs};
 use crate::failure::Failure;
+use crate::secret_managers::SecretManagers;
 
 /// Name and version, as fields such as `x-mock-by` tell them.
 const PRODUCT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
@@ -29,6 +30,10 @@ pub(crate) struct Rules {
     invalid_items: InvalidItems,
     strict: bool,
     router: RouterMode,
+    /// The setting `plugins`.
+    plugins: Vec<String>,
+    /// What secret managers said.
+    pub(crate) secrets: Arc<SecretManagers>,
     /// Compiles each version of it.
     pub(crate) compiler: Compiler,
 }
@@ -69,6 +74,8 @@ impl Rules {
             invalid_items: args.invalid_items(),
             strict: args.strict,
             router: settings.router,
+            plugins: settings.plugins.clone(),
+            secrets: Arc::new(SecretManagers::new(settings)),
             compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT),
         })
     }
@@ -82,6 +89,8 @@ impl Rules {
             invalid_items: InvalidItems::Skip,
             strict: false,
             router: settings.router,
+            plugins: settings.plugins.clone(),
+            secrets: Arc::new(SecretManagers::new(settings)),
             compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT),
         }
     }
@@ -104,17 +113,48 @@ impl Rules {
         self.compile_loaded(self.with_options(|options| load(&self.name, text, options)), revision)
     }
 
+    /// The tree of a text that can be served, with what was found in it.
+    pub(crate) fn tree(&self, text: &[u8]) -> (Option<Node>, Vec<Diagnostic>) {
+        match self.compile(text, 1) {
+            Ok(ready) => (self.with_options(|options| read(&self.name, text, options)).0, ready.findings),
+            Err(findings) => (None, findings),
+        }
+    }
+
     /// Checks and compiles a tree, as [`Self::compile`]. Findings name no file: there is none.
     pub(crate) fn compile_tree(&self, root: Node, revision: u64) -> Result<Ready, Vec<Diagnostic>> {
         self.compile_loaded(self.with_options(|options| load_node("", root, options)), revision)
     }
 
+    /// Everything that is to be said of one resource of a section by itself; `None` for a section that there is not.
+    pub(crate) fn check_item(&self, section: &str, item: Node) -> Option<Vec<Diagnostic>> {
+        self.with_options(|options| check_item(section, item, options))
+    }
+
+    /// Everything that is to be said of a configuration that is not these rules.
+    pub(crate) fn check_tree(&self, root: Node) -> Vec<Diagnostic> {
+        let refuse = InvalidItems::Refuse;
+        let loaded =
+            self.with_options(|options| load_node("", root, &LoadOptions { invalid_items: refuse, ..*options }));
+        let mut found = loaded.diagnostics;
+        if let Some(document) = loaded.document {
+            match self.compiler.compile(&document, refuse, u64::MAX) {
+                Ok(compiled) => found.extend(compiled.warnings),
+                Err(errors) => found.extend(errors),
+            }
+            self.compiler.sweep();
+        }
+        found
+    }
+
     fn with_options<T>(&self, read: impl FnOnce(&LoadOptions<'_>) -> T) -> T {
-        let plugins = Catalog(weir_plugins::registry::definitions());
+        let plugins = chosen_plugins(&self.plugins);
+        self.secrets.begin();
         read(&LoadOptions {
             invalid_items: self.invalid_items,
             strict: self.strict,
             variables: &|name| std::env::var(name).ok(),
+            secrets: &*self.secrets,
             plugins: &plugins,
             router: self.router,
         })
@@ -126,7 +166,8 @@ impl Rules {
         let compiled = match self.compiler.compile(&document, self.invalid_items, revision) {
             Ok(compiled) => compiled,
             Err(errors) => {
-                findings.extend(errors.into_iter().map(|error| self.named(error)));
+                let errors = errors.into_iter().map(|error| loaded.revealed.redact(error));
+                findings.extend(errors.map(|error| self.named(error)));
                 return Err(self.judged(findings));
             }
         };
@@ -135,10 +176,12 @@ impl Rules {
         let item_of = |found: &Diagnostic| found.path.find(']').map(|end| found.path[..=end].to_owned());
         let dropped = loaded.dropped.into_iter().map(|item| item.path);
         let gone = dropped.chain(unbuilt.filter_map(item_of)).collect();
-        findings.extend(compiled.warnings.into_iter().map(|warning| self.named(warning)));
+        let warnings = compiled.warnings.into_iter().map(|warning| loaded.revealed.redact(warning));
+        findings.extend(warnings.map(|warning| self.named(warning)));
         if self.strict && !findings.is_empty() {
             return Err(self.judged(findings));
         }
+        self.secrets.settle();
         Ok(Ready { digest: Digest::of(&document), snapshot: compiled.snapshot, findings, left_out, gone })
     }
 
@@ -156,6 +199,11 @@ impl Rules {
         let unnamed = found.file.is_empty() && !matches!(self.source, Source::Store);
         if unnamed { found.in_file(&self.name) } else { found }
     }
+}
+
+/// The plugins that the settings leave.
+pub(crate) fn chosen_plugins(names: &[String]) -> ChosenPlugins<'_> {
+    ChosenPlugins { catalog: Catalog(weir_plugins::registry::definitions()), names }
 }
 
 /// Tells texts apart, so that a file that was only touched is not compiled again.

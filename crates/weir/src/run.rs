@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use weir_config::settings::{AccessLogFormat, AccessLogPath, ConfigProvider, Endpoint};
+use weir_config::settings::{AccessLogEscape, AccessLogFormat, AccessLogPath, ConfigProvider, Endpoint};
 use weir_config::{Diagnostic, Settings};
 use weir_proxy::Snapshot;
 use weir_telemetry::access_log::{AccessLog, AccessLogOptions, Format, Target};
 use weir_telemetry::metrics::{Metrics, MetricsOptions};
 
+use crate::admin_server::AdminSetup;
 use crate::cli::{RulesArgs, RunArgs};
 use crate::control::{self, Gateway, Source};
 use crate::data_dir::DataDir;
@@ -89,11 +90,17 @@ fn run_with(
         Err(error) => tracing::warn!("{error}"),
     }
 
+    let folder = match &source {
+        Source::File { .. } => None,
+        Source::Store { data, .. } => Some(data.folder.path()),
+    };
+    let admin = AdminSetup::new(&settings, folder)?;
     let access_log = open_access_log(&settings)?;
     let metrics = Metrics::new(MetricsOptions {
         max_series: settings.limits.metric_series as usize,
         hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        prefix: settings.metrics.prefix.clone(),
         ..MetricsOptions::default()
     });
     if let Some(log) = &access_log {
@@ -108,6 +115,7 @@ fn run_with(
         program,
         snapshot,
         source,
+        admin,
         rules: Arc::new(rules),
         settings,
         metrics,
@@ -145,7 +153,8 @@ impl First {
         let watch = Box::new(Watch::new(&file.file, &settings.config));
         let text = rules.read()?;
         let Ready { digest, snapshot, findings, gone, .. } = rules.compile(&text, 1).map_err(Failure::Refused)?;
-        let told = settings.listen.control.unless_given(Endpoint::Off).addr().is_some();
+        let apis = [settings.listen.admin, settings.listen.control];
+        let told = apis.into_iter().any(|api| api.unless_given(Endpoint::Off).addr().is_some());
         let live = told.then(|| Arc::new(LiveText::new(Kept::new(&text, 1, gone))));
         let source = Source::File { watch, digest: Box::new(digest), fingerprint: fingerprint(&text), live };
         Ok(Self { rules, source, snapshot, findings, doubts: Vec::new() })
@@ -185,6 +194,10 @@ fn open_access_log(settings: &Settings) -> anyhow::Result<Option<Arc<AccessLog>>
         AccessLogFormat::Template(template) => Format::parse(template),
     };
     let format = format.context("access_log.format")?;
+    let format = match options.escape {
+        AccessLogEscape::Default => format,
+        AccessLogEscape::Json => format.escaped_for_json(),
+    };
     let log = AccessLog::open(AccessLogOptions { target, format, ring_bytes: options.buffer.as_usize() })
         .with_context(|| format!("cannot open the access log {}", options.path))?;
     Ok(Some(log))

@@ -272,7 +272,7 @@ impl Rule {
         if !self.fits_type(node) {
             return match self.types.as_slice() {
                 [only] => Fault::WrongType { expected: only.name(), found: type_name(&node.kind) },
-                _ => Fault::NoAlternative,
+                _ => Fault::NoAlternative { inside: 0 },
             };
         }
         if !self.choices.is_empty() {
@@ -291,7 +291,7 @@ impl Rule {
             return match (below, above) {
                 (Some((least, exclusive)), _) => Fault::TooSmall { found, least, exclusive },
                 (_, Some((most, exclusive))) => Fault::TooLarge { found, most, exclusive },
-                _ => Fault::NoAlternative,
+                _ => Fault::NoAlternative { inside: 0 },
             };
         }
         let outside = |found: usize, min: Option<usize>, max: Option<usize>| {
@@ -303,18 +303,18 @@ impl Rule {
                 match (outside(found, self.min_length, self.max_length), &self.pattern) {
                     (Some(bound), _) => Fault::Length { found, bound },
                     (None, Some(pattern)) => Fault::Pattern { pattern: pattern.as_str().into(), found: text.clone() },
-                    (None, None) => Fault::NoAlternative,
+                    (None, None) => Fault::NoAlternative { inside: 0 },
                 }
             }
             Kind::Seq(items) => match outside(items.len(), self.min_items, self.max_items) {
                 Some(bound) => Fault::Count { found: items.len(), bound },
-                None => Fault::NoAlternative,
+                None => Fault::NoAlternative { inside: 0 },
             },
             Kind::Map(entries) => match outside(entries.len(), None, self.max_fields) {
-                Some(bound) => Fault::Count { found: entries.len(), bound },
-                None => Fault::NoAlternative,
+                Some(most) => Fault::Fields { found: entries.len(), most },
+                None => Fault::NoAlternative { inside: 0 },
             },
-            _ => Fault::NoAlternative,
+            _ => Fault::NoAlternative { inside: 0 },
         }
     }
 
