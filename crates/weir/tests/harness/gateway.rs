@@ -45,6 +45,8 @@ pub(crate) struct Start {
     linked: bool,
     https: bool,
     stored: bool,
+    admin: bool,
+    data: Option<PathBuf>,
     arguments: Vec<String>,
 }
 
@@ -77,6 +79,8 @@ impl Start {
             linked: false,
             https: false,
             stored: false,
+            admin: true,
+            data: None,
             arguments: Vec::new(),
         }
     }
@@ -84,6 +88,18 @@ impl Start {
     /// A gateway with an empty store and the Admin API, whose key is [`ADMIN_KEY`] unless a variable says otherwise.
     pub(crate) fn stored() -> Self {
         Self { stored: true, ..Self::new("") }.variable("WEIR_ADMIN_KEY", ADMIN_KEY)
+    }
+
+    /// Leaves it to the settings whether there is an Admin API.
+    pub(crate) fn admin_by_settings(mut self) -> Self {
+        self.admin = false;
+        self
+    }
+
+    /// The data directory, instead of one in the gateway's own folder.
+    pub(crate) fn data(mut self, folder: &Path) -> Self {
+        self.data = Some(folder.to_owned());
+        self
     }
 
     /// One more argument on the command line.
@@ -157,8 +173,11 @@ impl Start {
         let mut command = self.command(&program);
         command.args(["run".as_ref(), "--settings".as_ref(), settings.as_os_str()]);
         if self.stored {
-            command.arg("--data-dir").arg(folder.path().join("data"));
-            command.args(["--admin", "127.0.0.1:0", "--control", "off"]);
+            command.arg("--data-dir").arg(self.data.clone().unwrap_or_else(|| folder.path().join("data")));
+            command.args(["--control", "off"]);
+            if self.admin {
+                command.args(["--admin", "127.0.0.1:0"]);
+            }
         } else {
             command.arg(&config);
         }
