@@ -27,6 +27,7 @@ mod label;
 mod process;
 mod recorder;
 mod series;
+mod store;
 mod upstream;
 
 pub use etcd::EtcdStatus;
@@ -34,6 +35,7 @@ pub use exposition::Scrape;
 pub use label::{Label, Labels, LazyLabel, MAX_LABEL_BYTES};
 pub use recorder::{ClientError, ConnectionState, Mirrored, Recorder, UpstreamState};
 pub use series::{HttpSeries, ResponseSource, Sample};
+pub use store::StoreStatus;
 pub use upstream::{NodeHealth, UpstreamStatus};
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -96,6 +98,7 @@ pub struct Metrics {
     access_logs: Mutex<LogDrops>,
     upstreams: Mutex<Arc<[UpstreamStatus]>>,
     etcd: OnceLock<Arc<dyn EtcdStatus>>,
+    store: OnceLock<Arc<dyn StoreStatus>>,
     hostname: String,
     version: String,
     types: MetricTypes,
@@ -153,6 +156,7 @@ impl Metrics {
             access_logs: Mutex::default(),
             upstreams: Mutex::default(),
             etcd: OnceLock::new(),
+            store: OnceLock::new(),
             hostname: options.hostname,
             version: options.version,
             types: options.types,
@@ -194,6 +198,11 @@ impl Metrics {
     /// stays.
     pub fn watch_etcd(&self, etcd: Arc<dyn EtcdStatus>) {
         let _ = self.etcd.set(etcd);
+    }
+
+    /// The embedded store that the configuration comes from: `weir_store_up`, `weir_store_revision`. The first one stays.
+    pub fn watch_store(&self, store: Arc<dyn StoreStatus>) {
+        let _ = self.store.set(store);
     }
 
     /// How many keys the limiters hold now: `weir_limit_keys`.

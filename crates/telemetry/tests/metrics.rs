@@ -10,7 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use weir_telemetry::access_log::{AccessLog, AccessLogOptions, Format, Target};
 use weir_telemetry::metrics::{
     ClientError, ConnectionState, EtcdStatus, HttpSeries, Label, MetricTypes, Metrics, MetricsOptions, Mirrored,
-    NodeHealth, Recorder, ResponseSource, Sample, UpstreamState, UpstreamStatus,
+    NodeHealth, Recorder, ResponseSource, Sample, StoreStatus, UpstreamState, UpstreamStatus,
 };
 
 const MODEL: &str = r#"request_type="traditional_http",request_llm_model="",llm_model="""#;
@@ -230,6 +230,7 @@ fn plain_counters_and_gauges_sum_over_workers() {
             ],
         ),
         (|m, _, _| m.set_config_left_out(3), &[("weir_config_left_out", 3.0)]),
+        (|m, _, _| m.watch_store(Arc::new(Broken)), &[("weir_store_up", 0.0), ("weir_store_revision", 41.0)]),
         (
             |m, _, _| m.watch_etcd(Arc::new(Followed)),
             &[
@@ -250,6 +251,20 @@ fn plain_counters_and_gauges_sum_over_workers() {
         for (series, number) in *expected {
             assert_eq!(value(&page, series), Some(*number), "{series} in\n{page}");
         }
+    }
+}
+
+/// A store that could not be written to.
+#[derive(Debug)]
+struct Broken;
+
+impl StoreStatus for Broken {
+    fn is_up(&self) -> bool {
+        false
+    }
+
+    fn revision(&self) -> u64 {
+        41
     }
 }
 

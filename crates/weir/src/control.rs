@@ -90,6 +90,7 @@ pub(crate) struct Gateway {
 
 /// Where the configuration comes from.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one in a process")]
 pub(crate) enum Source {
     /// A rules file, with the digest of its resources, the fingerprint of its text and, where the control API tells of
     /// it, the text.
@@ -194,6 +195,8 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             changing.spawn(reloader.run(watch, hangup));
         }
         Source::Store { data, state } => {
+            metrics.watch_store(data.status());
+            metrics.set_config_left_out(state.left_out() as u64);
             let live = Live::new(Arc::clone(&data.store), Arc::clone(&rules), serving, state);
             configuration = Some(Arc::new(live.clone()));
             changing.spawn(live.clone().follow());

@@ -41,6 +41,7 @@ mod names;
 mod reload;
 mod resources;
 mod rules;
+mod rules_file;
 mod run;
 mod schemas;
 mod secrets;
@@ -48,6 +49,7 @@ mod server;
 mod serving;
 mod settings;
 mod status_server;
+mod store_command;
 mod systemd;
 mod upgrade;
 mod watch;
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Check(args) => check::check(&args),
         Command::Explain(args) => explain::explain(&args),
+        Command::Store(command) => store_command::run(&command),
         Command::Version => version(),
         Command::Completions { shell } => completions::print(shell),
     };

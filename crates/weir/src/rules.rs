@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use weir_config::load::{check_item, load_node};
+use weir_config::load::{check_item, load_node, read};
 use weir_config::node::MAX_TEXT_BYTES;
 use weir_config::{Diagnostic, InvalidItems, LoadOptions, Loaded, Node, RouterMode, Settings, Severity, load};
 use weir_proxy::{Catalog, Compiler, Snapshot};
@@ -102,6 +102,14 @@ impl Rules {
     /// Checks and compiles a text. An `Err` holds everything that was found, at least one error among it.
     pub(crate) fn compile(&self, text: &[u8], revision: u64) -> Result<Ready, Vec<Diagnostic>> {
         self.compile_loaded(self.with_options(|options| load(&self.name, text, options)), revision)
+    }
+
+    /// The tree of a text that can be served, with what was found in it.
+    pub(crate) fn tree(&self, text: &[u8]) -> (Option<Node>, Vec<Diagnostic>) {
+        match self.compile(text, 1) {
+            Ok(ready) => (self.with_options(|options| read(&self.name, text, options)).0, ready.findings),
+            Err(findings) => (None, findings),
+        }
     }
 
     /// Checks and compiles a tree, as [`Self::compile`]. Findings name no file: there is none.

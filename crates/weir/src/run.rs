@@ -54,7 +54,7 @@ fn run_with(
         return Err(Failure::Usage(message.to_owned()));
     }
     let (mut settings, doubts) = settings::load(&args.settings, args.assignments())?;
-    if settings.deployment != Default::default() {
+    if settings.deployment != weir_config::settings::Deployment::default() {
         return Err(Failure::Usage("`deployment` cannot be set yet".to_owned()));
     }
     let Inheritance { mut sockets, keeper } = inheritance;

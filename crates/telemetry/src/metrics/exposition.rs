@@ -10,7 +10,7 @@ use super::label::{Label, Labels};
 use super::process::Process;
 use super::recorder::{ClientError, ConnectionState, Counters, Mirrored, UpstreamState};
 use super::series::{BUCKETS_MS, Cell, HistogramTotals, HttpSeries, TrafficKey, TrafficTotals};
-use super::{MetricTypes, Metrics, UpstreamStatus, etcd};
+use super::{MetricTypes, Metrics, UpstreamStatus, etcd, store};
 
 /// The metrics of one moment, ready to be written.
 ///
@@ -142,6 +142,9 @@ impl Scrape {
         // A gauge is the difference of what several workers count; between two reads it may dip below zero.
         let gauge = |cell: &dyn Fn(&Counters) -> &Cell| total(cell).cast_signed().max(0);
 
+        if let Some(status) = metrics.store.get() {
+            store::write(&**status, out);
+        }
         if let Some(status) = metrics.etcd.get() {
             etcd::write(&**status, out);
         }
