@@ -172,7 +172,12 @@ impl State {
                 }
                 let Candidate { ready, about, .. } = candidate;
                 let all = ready.findings.into_iter().zip(about);
-                all.filter(|(_, key)| key.as_ref().is_some_and(counts)).map(|(found, _)| found).collect()
+                // That a resource would be left out is no news: it is refused.
+                let left_out = |found: &Diagnostic, key: &Key| !found.is_error() && found.path == key.to_string();
+                let told = |(found, key): &(Diagnostic, Option<Key>)| {
+                    key.as_ref().is_some_and(|key| counts(key) && !left_out(found, key))
+                };
+                all.filter(told).map(|(found, _)| found).collect()
             }
             Err(findings) => findings,
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN_KEY, Gateway, Origin, RawClient, Start, companion_python, wait_until, LIMIT};
+use crate::harness::{ADMIN_KEY, Gateway, LIMIT, Origin, RawClient, Start, repository, wait_until};
 use crate::listings::{self, contains};
 
 /// Sends a request below `/weir/v1`; gives status and JSON.
@@ -30,7 +30,8 @@ fn changes_made_as_one_serve_as_one() {
     let alone = json!({ "changes": [{ "key": "routes/1", "value": route }] }).to_string();
     let (status, answer) = ask(&gateway, "POST", "transactions", &alone);
     assert!(status == 400 && answer["diagnostics"][0]["path"] == "routes/1.upstream_id", "{answer}");
-    let both = json!({ "changes": [{ "key": "routes/1", "value": route }, { "key": "upstreams/u", "value": upstream }] });
+    let both =
+        json!({ "changes": [{ "key": "routes/1", "value": route }, { "key": "upstreams/u", "value": upstream }] });
     assert_eq!(ask(&gateway, "POST", "transactions?dry_run=true", &both.to_string()).0, 200);
     assert_eq!(gateway.get("/a").status, 404);
     let (status, answer) = ask(&gateway, "POST", "transactions", &both.to_string());
@@ -54,13 +55,15 @@ fn what_was_serves_again() {
     let consumer = r#"{"plugins":{"key-auth":{"key":"the-secret-key"}}}"#;
     assert_eq!(ask(&gateway, "PUT", "resources/consumers/jack", consumer).0, 201);
     let (status, answer) = ask(&gateway, "GET", "diff?from=1", "");
-    let keys = json!({ "changes": [{ "key": "consumers/jack", "old": null }, { "key": "routes/1", "new": { "uri": "/b" } }] });
+    let keys =
+        json!({ "changes": [{ "key": "consumers/jack", "old": null }, { "key": "routes/1", "new": { "uri": "/b" } }] });
     assert!(status == 200 && contains(&answer, &keys), "{answer}");
     let (status, answer) = ask(&gateway, "POST", "rollback", r#"{"revision":1}"#);
     assert!(status == 200 && answer["revision"] == 4, "{answer}");
     assert_eq!((gateway.get("/a").status, gateway.get("/b").status), (200, 404));
     let (_, history) = ask(&gateway, "GET", "history", "");
-    let revisions: Vec<_> = history["commits"].as_array().expect("commits").iter().map(|c| c["revision"].clone()).collect();
+    let revisions: Vec<_> =
+        history["commits"].as_array().expect("commits").iter().map(|c| c["revision"].clone()).collect();
     assert_eq!(revisions, [4, 3, 2, 1]);
     assert!(history["commits"][0]["time"].as_f64().is_some_and(|time| time > 1.7e9), "{history}");
     assert_eq!(ask(&gateway, "POST", "rollback", r#"{"revision":99}"#).0, 400);
@@ -178,12 +181,13 @@ fn plugins_and_schemas_are_told() {
     let names: Vec<&str> = names.as_array().expect("a list").iter().filter_map(Value::as_str).collect();
     assert_eq!(names.len(), weir_plugins::definitions().len());
     assert!(names.iter().position(|n| *n == "real-ip") < names.iter().position(|n| *n == "prometheus"), "{names:?}");
-    assert_eq!(gateway.must("GET", "plugins/limit-count", "")["properties"]["time_window"]["type"], "integer");
+    assert_eq!(gateway.must("GET", "plugins/limit-count", "")["properties"]["policy"]["default"], "local");
     assert_eq!(gateway.must("GET", "schema/plugins/cors", "")["type"], "object");
     let route = gateway.must("GET", "schema/route", "");
     assert!(route["properties"]["uri"].is_object(), "{route}");
     let (status, answer) = gateway.ask("POST", "schema/validate/routes", r#"{"uri":1,"upstream_id":"u"}"#);
-    let expected = json!({ "error_msg": "property \"uri\" validation failed: wrong type: expected string, got number" });
+    let expected =
+        json!({ "error_msg": "property \"uri\" validation failed: wrong type: expected string, got number" });
     assert_eq!((status, answer), (400, expected));
 }
 
@@ -194,7 +198,8 @@ fn the_openapi_document_is_valid() {
     assert_eq!(status, 200);
     let file = gateway.file("openapi.json");
     std::fs::write(&file, document.to_string()).expect("write the document");
-    let validator = companion_python("openapi-spec-validator");
+    let validator = repository().join("target/test-tools/bin/openapi-spec-validator");
+    assert!(validator.exists(), "{} is missing: tools/install-test-deps installs it", validator.display());
     let output = Command::new(&validator).arg("--schema").arg("3.1").arg(&file).output().expect("run the validator");
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");

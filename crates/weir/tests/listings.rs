@@ -21,7 +21,8 @@ pub(crate) fn run(path: &str, variables: &[(&str, &str)]) -> usize {
             Command::new("sh").args(["-c", script]).envs(variables.iter().copied()).output().expect("run a shell");
         let said = String::from_utf8_lossy(&output.stdout);
         let found: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{script}: {error}: {said}"));
-        let expected: Value = serde_json::from_str(expected).unwrap_or_else(|error| panic!("{path}: {error}: {expected}"));
+        let expected: Value =
+            serde_json::from_str(expected).unwrap_or_else(|error| panic!("{path}: {error}: {expected}"));
         assert!(contains(&found, &expected), "{script}\nprinted\n{said}and not\n{expected}");
         count += 1;
     }

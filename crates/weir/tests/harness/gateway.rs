@@ -30,6 +30,8 @@ pub(crate) struct Gateway {
     pub(crate) status: SocketAddr,
     /// The Admin API, where there is one.
     pub(crate) admin: Option<SocketAddr>,
+    /// The control API, where there is one.
+    pub(crate) control: Option<SocketAddr>,
     folder: TempDir,
     lines: Mutex<Receiver<String>>,
 }
@@ -45,6 +47,7 @@ pub(crate) struct Start {
     linked: bool,
     https: bool,
     stored: bool,
+    control: bool,
     arguments: Vec<String>,
 }
 
@@ -77,6 +80,7 @@ impl Start {
             linked: false,
             https: false,
             stored: false,
+            control: false,
             arguments: Vec::new(),
         }
     }
@@ -84,6 +88,12 @@ impl Start {
     /// A gateway with an empty store and the Admin API, whose key is [`ADMIN_KEY`] unless a variable says otherwise.
     pub(crate) fn stored() -> Self {
         Self { stored: true, ..Self::new("") }.variable("WEIR_ADMIN_KEY", ADMIN_KEY)
+    }
+
+    /// With the control API.
+    pub(crate) fn control(mut self) -> Self {
+        self.control = true;
+        self
     }
 
     /// One more argument on the command line.
@@ -158,10 +168,11 @@ impl Start {
         command.args(["run".as_ref(), "--settings".as_ref(), settings.as_os_str()]);
         if self.stored {
             command.arg("--data-dir").arg(folder.path().join("data"));
-            command.args(["--admin", "127.0.0.1:0", "--control", "off"]);
+            command.args(["--admin", "127.0.0.1:0"]);
         } else {
             command.arg(&config);
         }
+        command.args(["--control", if self.control { "127.0.0.1:0" } else { "off" }]);
         command.args(&self.arguments);
         if !self.own_listeners {
             command.args(["--listen-http", "127.0.0.1:0", "--listen-https"]);
@@ -191,6 +202,7 @@ impl Start {
             metrics: nowhere,
             status: nowhere,
             admin: None,
+            control: None,
             folder,
             lines: lines.into(),
         };
@@ -234,7 +246,8 @@ impl Gateway {
             };
             let address = |rest: &str| {
                 let rest = rest.split(' ').next().unwrap_or_default();
-                let authority = rest.split_once("://").map_or(rest, |(_, rest)| rest).split('/').next().unwrap_or_default();
+                let authority =
+                    rest.split_once("://").map_or(rest, |(_, rest)| rest).split('/').next().unwrap_or_default();
                 authority.parse().unwrap_or_else(|_| panic!("no address in {line:?}"))
             };
             if line.starts_with("listening on ") && line.contains("://unix:") {
@@ -248,6 +261,8 @@ impl Gateway {
                 self.metrics = address(rest);
             } else if let Some(rest) = line.strip_prefix("status on ") {
                 self.status = address(rest);
+            } else if let Some(rest) = line.strip_prefix("control on ") {
+                self.control = Some(address(rest));
             } else if let Some(rest) = line.strip_prefix("admin on ") {
                 self.admin = Some(address(rest));
             } else if line == "ready" {
