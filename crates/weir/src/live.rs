@@ -8,7 +8,7 @@
 //! One change at a time goes this way, so each is checked against what the one before it left. When it is answered for,
 //! it is kept and every worker serves with it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -31,6 +31,11 @@ use crate::systemd::{self, NotifyState};
 
 /// How soon a store is watched again that has ended a watch.
 const WATCH_AGAIN: Duration = Duration::from_secs(1);
+
+/// How often a change is tried that is based on what others have changed meanwhile, and how long the watch has each time
+/// to tell of it.
+const CATCHING_UP: u32 = 10;
+const CATCH_UP: Duration = Duration::from_millis(20);
 
 /// The live configuration.
 #[derive(Clone, Debug)]
@@ -56,6 +61,8 @@ pub(crate) struct State {
     generation: u64,
     /// Resources that are left out, because something is wrong with them.
     broken: HashSet<Key>,
+    /// How resources were before something was wrong with them. Those of them that are broken serve like this.
+    good: HashMap<Key, Item>,
     digest: Digest,
     /// Whether the resources may be others than those of the store.
     unsure: bool,
@@ -67,6 +74,17 @@ struct Candidate {
     ready: Ready,
     /// Which resource each of the findings is about.
     about: Vec<Option<Key>>,
+    /// Resources that do not serve as they stand.
+    broken: HashSet<Key>,
+    /// Resources that serve as they were before they became broken.
+    kept: HashMap<Key, Item>,
+}
+
+/// Resources that may not be served.
+#[derive(Debug)]
+struct Unfit {
+    findings: Vec<Diagnostic>,
+    /// The resources that they are about.
     broken: HashSet<Key>,
 }
 
@@ -76,10 +94,20 @@ impl State {
     /// # Errors
     /// Why they cannot be served, not even without those that are wrong.
     pub(crate) fn first(rules: &Rules, listing: Listing) -> Result<(Self, Ready), Vec<Diagnostic>> {
+        Self::first_after(rules, listing, Listing::default())
+    }
+
+    /// As [`State::first`]; what is wrong serves as it was in `before`.
+    pub(crate) fn first_after(
+        rules: &Rules,
+        listing: Listing,
+        before: Listing,
+    ) -> Result<(Self, Ready), Vec<Diagnostic>> {
         let mut state = Self::unserved(listing);
-        let Candidate { mut ready, broken, .. } = state.compile(rules)?;
+        state.good = before.items.into_iter().map(|item| (item.key.clone(), item)).collect();
+        let Candidate { mut ready, broken, kept, .. } = state.compile(rules, &state.good)?;
         state.generation = ready.snapshot.revision();
-        (state.broken, state.digest) = (broken, std::mem::take(&mut ready.digest));
+        (state.broken, state.good, state.digest) = (broken, kept, std::mem::take(&mut ready.digest));
         Ok((state, ready))
     }
 
@@ -121,14 +149,46 @@ impl State {
             resources: Resources::new(listing),
             generation: 0,
             broken: HashSet::new(),
+            good: HashMap::new(),
             digest: Digest::default(),
             unsure: false,
         }
     }
 
-    /// Compiles the resources as they are.
-    fn compile(&self, rules: &Rules) -> Result<Candidate, Vec<Diagnostic>> {
-        let mut assembled = self.resources.assemble();
+    /// Compiles the resources as they are; those that are wrong as they were when they were good, where that is known.
+    fn compile(&self, rules: &Rules, good: &HashMap<Key, Item>) -> Result<Candidate, Vec<Diagnostic>> {
+        let outcome = self.attempt(rules, &HashMap::new());
+        let broken = match &outcome {
+            Ok(candidate) => &candidate.broken,
+            Err(unfit) => &unfit.broken,
+        };
+        let known = |key: &Key| good.get(key).map(|item| (key.clone(), item.clone()));
+        let kept: HashMap<Key, Item> = broken.iter().filter_map(known).collect();
+        let second = if kept.is_empty() { None } else { self.attempt(rules, &kept).ok() };
+        let Some(mut candidate) = second else { return outcome.map_err(|unfit| unfit.findings) };
+        // It is told what is wrong with what stands there, and not with what serves in its place.
+        match outcome {
+            Ok(Candidate { ready, about, .. }) => {
+                let wrong = ready.findings.into_iter().zip(about);
+                for (found, key) in wrong.filter(|(_, key)| key.as_ref().is_some_and(|key| kept.contains_key(key))) {
+                    candidate.ready.findings.push(found);
+                    candidate.about.push(key);
+                }
+            }
+            Err(unfit) => {
+                candidate.about.extend(unfit.findings.iter().map(|_| None));
+                candidate.ready.findings.extend(unfit.findings);
+            }
+        }
+        candidate.ready.left_out += kept.len();
+        candidate.broken.extend(kept.keys().cloned());
+        candidate.kept = kept;
+        Ok(candidate)
+    }
+
+    /// Compiles the resources, with others in the place of some.
+    fn attempt(&self, rules: &Rules, instead: &HashMap<Key, Item>) -> Result<Candidate, Unfit> {
+        let mut assembled = self.resources.assemble(instead);
         let root = std::mem::replace(&mut assembled.root, Node::empty_map());
         let (keys, faults): (Vec<Key>, Vec<Diagnostic>) = std::mem::take(&mut assembled.faults).into_iter().unzip();
         match rules.compile_tree(root, self.generation + 1) {
@@ -140,14 +200,16 @@ impl State {
                 about.extend(keys.into_iter().map(Some));
                 let errors = ready.findings.iter().zip(&about).filter(|(found, _)| found.is_error());
                 let broken = errors.filter_map(|(_, key)| key.clone()).collect();
-                Ok(Candidate { ready, about, broken })
+                Ok(Candidate { ready, about, broken, kept: HashMap::new() })
             }
             Err(mut findings) => {
+                let mut broken: HashSet<Key> = keys.into_iter().collect();
                 for found in &mut findings {
-                    assembled.name(found);
+                    let key = assembled.name(found);
+                    broken.extend(key.filter(|_| found.is_error()));
                 }
                 findings.extend(faults);
-                Err(findings)
+                Err(Unfit { findings, broken })
             }
         }
     }
@@ -162,7 +224,9 @@ impl State {
             }
         }
         let undo = self.resources.change(self.changes_of(commit));
-        let refused = match self.compile(rules) {
+        let untouched = |(key, _): &(&Key, &Item)| !commit.changes.iter().any(|change| change.key == **key);
+        let good = self.good.iter().filter(untouched).map(|(key, item)| (key.clone(), item.clone())).collect();
+        let refused = match self.compile(rules, &good) {
             Ok(candidate) => {
                 let touched = |key: &Key| commit.changes.iter().any(|change| change.key == *key);
                 // What was wrong before is no reason against a change of something else.
@@ -204,11 +268,20 @@ impl State {
         match event {
             Event::Committed { revision, .. } if revision <= self.revision => false,
             Event::Committed { revision, changes } => {
+                for (key, item) in &changes {
+                    self.remember(key, item.as_ref());
+                }
                 self.resources.change(changes);
                 self.revision = revision;
                 true
             }
             Event::Reset(listing) => {
+                let mut there = HashSet::new();
+                for item in &listing.items {
+                    self.remember(&item.key, Some(item));
+                    there.insert(item.key.clone());
+                }
+                self.good.retain(|key, _| there.contains(key));
                 self.revision = listing.revision;
                 self.resources = Resources::new(listing);
                 true
@@ -216,9 +289,37 @@ impl State {
         }
     }
 
-    /// All of it, as it stands in the store.
+    /// Keeps what a resource was before a change, in case something is wrong with what it becomes.
+    fn remember(&mut self, key: &Key, becomes: Option<&Item>) {
+        let Some(becomes) = becomes else {
+            self.good.remove(key);
+            return;
+        };
+        if self.broken.contains(key) || self.good.contains_key(key) {
+            return;
+        }
+        if let Some(was) = self.resources.get(key).filter(|was| was.value != becomes.value) {
+            let was = was.clone();
+            self.good.insert(key.clone(), was);
+        }
+    }
+
+    /// A commit happened at another revision than the next.
+    fn settle(&mut self, commit: &[Key], revision: u64) {
+        let assumed = self.revision + 1;
+        for key in commit {
+            if let Some(mut item) = self.resources.get(key).cloned() {
+                let created = if item.created == assumed { revision } else { item.created };
+                (item.created, item.modified) = (created, revision);
+                self.resources.change([(key.clone(), Some(item))]);
+            }
+        }
+    }
+
+    /// All of it, as it serves.
     fn listing(&self) -> Listing {
-        Listing { revision: self.revision, items: self.resources.iter().cloned().collect() }
+        let items = self.resources.iter().map(|item| self.good.get(&item.key).unwrap_or(item).clone());
+        Listing { revision: self.revision, items: items.collect() }
     }
 }
 
@@ -327,22 +428,56 @@ impl Configuration for Live {
 
 impl Shared {
     async fn change(&self, commit: Commit, dry_run: bool, force: bool) -> Result<Changed, Refused> {
+        let mut tries = CATCHING_UP;
+        loop {
+            let state = Arc::clone(&self.state).lock_owned().await;
+            let outcome = self.change_once(state, commit.clone(), dry_run, force, tries > 0).await?;
+            if let Some(changed) = outcome {
+                return Ok(changed);
+            }
+            // Somebody else was first; the watch tells of it in a moment.
+            tries -= 1;
+            sleep(CATCH_UP).await;
+        }
+    }
+
+    /// Makes a change, based on what is known now. `None` where that is not what the store has any more; without `again` that
+    /// is an error.
+    async fn change_once(
+        &self,
+        mut state: OwnedMutexGuard<State>,
+        mut commit: Commit,
+        dry_run: bool,
+        force: bool,
+        again: bool,
+    ) -> Result<Option<Changed>, Refused> {
         let began = Instant::now();
-        let mut state = Arc::clone(&self.state).lock_owned().await;
         self.make_sure(&mut state).await.map_err(Refused::Store)?;
-        let (rules, checked) = (Arc::clone(&self.rules), commit.clone());
+        let (rules, mut checked) = (Arc::clone(&self.rules), commit.clone());
+        let shared = self.store.is_shared() && !dry_run;
+        if shared {
+            // The store itself knows best.
+            checked.expect.clear();
+        }
         let (mut state, checked) = blocking(state, move |state| state.check(&rules, &checked, force)).await?;
         let (candidate, undo) = checked.inspect_err(|refused| self.note(refused, dry_run))?;
         let warnings = candidate.warnings_of(&commit);
         if dry_run {
             state.resources.undo(undo);
-            return Ok(Changed { revision: state.revision, warnings });
+            return Ok(Some(Changed { revision: state.revision, warnings }));
         }
-        let author = commit.author.clone();
+        let implied = if shared { undo.expectations(&commit.expect) } else { Vec::new() };
+        commit.expect.extend(implied.iter().cloned());
+        let (author, keys) = (commit.author.clone(), commit.changes.iter().map(|change| change.key.clone()));
+        let keys: Vec<Key> = keys.collect();
         let revision = match self.store.commit(commit).await {
             Ok(revision) => revision,
             Err(error) => {
                 state.resources.undo(undo);
+                let is_implied = |key: &Key| implied.iter().any(|expected| expected.key == *key);
+                if again && matches!(&error, StoreError::Conflict { key } if is_implied(key)) {
+                    return Ok(None);
+                }
                 let refused = Refused::Store(error);
                 self.note(&refused, dry_run);
                 return Err(refused);
@@ -350,10 +485,12 @@ impl Shared {
         };
         if revision == state.revision + 1 {
             state.revision = revision;
+        } else {
+            // Others have committed as well: the watch tells what, and this commit once more, in their order.
+            state.settle(&keys, revision);
         }
-        // Else others have committed as well: the watch tells what, and this commit once more, in their order.
         self.serve(state, candidate, began, &author).await;
-        Ok(Changed { revision, warnings })
+        Ok(Some(Changed { revision, warnings }))
     }
 
     /// Takes over what the store tells, and what else it has to tell already.
@@ -372,7 +509,7 @@ impl Shared {
     async fn serve_as_it_is(&self, state: OwnedMutexGuard<State>) {
         let (began, rules) = (Instant::now(), Arc::clone(&self.rules));
         let Ok((state, compiled)) = blocking(state, move |state| {
-            let compiled = state.compile(&rules);
+            let compiled = state.compile(&rules, &state.good);
             if compiled.is_err() {
                 rules.compiler.sweep();
             }
@@ -400,12 +537,13 @@ impl Shared {
     }
 
     async fn serve(&self, mut state: OwnedMutexGuard<State>, candidate: Candidate, began: Instant, author: &str) {
-        let Candidate { ready, broken, .. } = candidate;
-        self.serving.metrics.set_config_left_out(ready.left_out as u64);
+        let Candidate { ready, broken, kept, .. } = candidate;
         let (generation, routes) = (ready.snapshot.revision(), ready.snapshot.route_count());
         self.serving.take(ready.snapshot).await;
         let changes = state.digest.changes_to(&ready.digest);
-        (state.generation, state.digest, state.broken) = (generation, ready.digest, broken);
+        self.serving.metrics.set_config_left_out(broken.len() as u64);
+        (state.generation, state.digest) = (generation, ready.digest);
+        (state.broken, state.good) = (broken, kept);
         self.changed.notify_one();
         tracing::info!(
             revision = state.revision,
@@ -413,6 +551,7 @@ impl Shared {
             routes,
             %changes,
             left_out = ready.left_out,
+            kept = state.good.len(),
             took_ms = began.elapsed().as_millis() as u64,
             "a change is live"
         );
