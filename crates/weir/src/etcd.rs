@@ -11,6 +11,8 @@ use weir_config::settings::{self, ConfigProvider, Deployment, EtcdTls, Role};
 use weir_store::{Etcd, EtcdHealth, EtcdOptions, Keyring, Kind, Listing, Sealing, Store, StoreError};
 use weir_telemetry::metrics::{EtcdStatus, StoreStatus};
 
+use crate::admin_server::ADMIN;
+use crate::control_api::CONTROL;
 use crate::failure::Failure;
 use crate::secrets::SecretFields;
 
@@ -26,16 +28,32 @@ pub(crate) fn settle(settings: &mut Settings, has_file: bool) -> Result<(), Fail
         ConfigProvider::Etcd if has_file => {
             return usage("deployment.config_provider is etcd, so there is no place for a rules file");
         }
-        ConfigProvider::Auto if *etcd != settings::Etcd::default() => {
+        ConfigProvider::Auto | ConfigProvider::Yaml | ConfigProvider::Json if *etcd != settings::Etcd::default() => {
             return usage("deployment.etcd has no effect without deployment.config_provider: etcd");
         }
-        ConfigProvider::Auto if *role == Role::ControlPlane => {
+        ConfigProvider::Auto | ConfigProvider::Yaml | ConfigProvider::Json if *role == Role::ControlPlane => {
             return usage("deployment.role control_plane needs deployment.config_provider: etcd");
         }
         _ => {}
     }
     let (etcd, auto) = (*config_provider == ConfigProvider::Etcd, settings::AutoEndpoint::Auto);
     let off = settings::AutoEndpoint::Given(settings::Endpoint::Off);
+    if is_standalone(settings, has_file) {
+        if settings.listen.admin == off {
+            return usage(
+                "deployment.config_provider yaml without a rules file takes the configuration from the Admin API, so \
+                 listen.admin must not be off",
+            );
+        }
+        if settings.store != settings::Store::default() {
+            return usage("settings of the store have no effect: the configuration is kept in memory only");
+        }
+        let listen = &mut settings.listen;
+        for (api, usual) in [(&mut listen.admin, ADMIN), (&mut listen.control, CONTROL)] {
+            *api = settings::AutoEndpoint::Given(api.unless_given(settings::Endpoint::On(usual)));
+        }
+        return Ok(());
+    }
     match role {
         Role::Traditional => {}
         Role::DataPlane if !has_file && !etcd => {
@@ -59,6 +77,13 @@ pub(crate) fn settle(settings: &mut Settings, has_file: bool) -> Result<(), Fail
         }
     }
     Ok(())
+}
+
+/// Whether the configuration comes over the Admin API as a whole, and is kept in memory only.
+pub(crate) fn is_standalone(settings: &Settings, has_file: bool) -> bool {
+    let Deployment { role, config_provider, .. } = settings.deployment;
+    let by_name = matches!(config_provider, ConfigProvider::Yaml | ConfigProvider::Json);
+    by_name && !has_file && role == Role::Traditional
 }
 
 /// What was found at the start.

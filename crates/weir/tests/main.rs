@@ -43,6 +43,7 @@ mod routing;
 mod set_aside;
 mod signatures;
 mod splitting;
+mod standalone;
 mod streaming;
 mod strict;
 mod tls;

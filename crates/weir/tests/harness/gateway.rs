@@ -47,6 +47,7 @@ pub(crate) struct Start {
     linked: bool,
     https: bool,
     stored: bool,
+    standalone: bool,
     control: bool,
     arguments: Vec<String>,
 }
@@ -80,6 +81,7 @@ impl Start {
             linked: false,
             https: false,
             stored: false,
+            standalone: false,
             control: false,
             arguments: Vec::new(),
         }
@@ -88,6 +90,12 @@ impl Start {
     /// A gateway with an empty store and the Admin API, whose key is [`ADMIN_KEY`] unless a variable says otherwise.
     pub(crate) fn stored() -> Self {
         Self { stored: true, ..Self::new("") }.variable("WEIR_ADMIN_KEY", ADMIN_KEY)
+    }
+
+    /// A gateway in API-driven standalone mode, with the Admin API as with [`stored`](Self::stored). The settings have to
+    /// ask for it.
+    pub(crate) fn standalone() -> Self {
+        Self { standalone: true, ..Self::new("") }.variable("WEIR_ADMIN_KEY", ADMIN_KEY)
     }
 
     /// With the control API.
@@ -168,6 +176,8 @@ impl Start {
         command.args(["run".as_ref(), "--settings".as_ref(), settings.as_os_str()]);
         if self.stored {
             command.arg("--data-dir").arg(folder.path().join("data"));
+            command.args(["--admin", "127.0.0.1:0"]);
+        } else if self.standalone {
             command.args(["--admin", "127.0.0.1:0"]);
         } else {
             command.arg(&config);
