@@ -155,13 +155,13 @@ fn a_key_sets_what_the_table_says() {
         (
             "deployment: {role: data_plane, role_data_plane: {config_provider: yaml}}",
             "/deployment/config_provider",
-            json!("auto"),
+            json!("yaml"),
         ),
         ("deployment: {role_traditional: {config_provider: etcd}}", "/deployment/config_provider", json!("etcd")),
         (
             "deployment: {role: data_plane, role_data_plane: {config_provider: yaml}, role_traditional: {config_provider: etcd}}",
             "/deployment/config_provider",
-            json!("auto"),
+            json!("yaml"),
         ),
         (
             "deployment: {etcd: {host: ['http://e:2379'], prefix: /a}}",

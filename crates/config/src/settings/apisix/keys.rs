@@ -175,7 +175,7 @@ pub const KEYS: &[ConfigKey] = &[
     nothing("plugin_attr.zipkin", NO_PLUGIN),
 
     is("deployment.role", &["deployment.role"]),
-    sets("deployment.role_traditional.config_provider", &["deployment.config_provider"], config_provider, "that of the `role`; `yaml` and `json` are the rules file on the command line"),
+    sets("deployment.role_traditional.config_provider", &["deployment.config_provider"], config_provider, "that of the `role`; `yaml` and `json` are the rules file on the command line, or without one the Admin API with the whole configuration"),
     sets("deployment.role_control_plane.config_provider", &["deployment.config_provider"], config_provider, "as with `role_traditional`"),
     sets("deployment.role_data_plane.config_provider", &["deployment.config_provider"], config_provider, "as with `role_traditional`"),
     nothing("deployment.role_control_plane.conf_server", "data planes ask etcd, not the control plane"),

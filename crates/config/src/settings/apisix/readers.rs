@@ -419,7 +419,7 @@ pub(super) fn config_provider(to: &mut Translation<'_>, place: &Place<'_>) {
     }
     match plain(place.value).as_deref() {
         Some("etcd") => set_all(to, place, Kind::Str("etcd".to_owned())),
-        Some("yaml" | "json") => {}
+        Some(file @ ("yaml" | "json")) => set_all(to, place, Kind::Str(file.to_owned())),
         Some("xds") => {
             let message = "not supported yet: configuration over xDS";
             to.found.push(Diagnostic::error(place.value.mark, place.path, message));
