@@ -377,6 +377,69 @@ pub(super) fn admin(to: &mut Translation<'_>, place: &Place<'_>) {
     server(to, place, off, "deployment.admin.admin_listen", 9180);
 }
 
+/// APISIX makes a key for an entry without one, as this gateway does for a role without one.
+pub(super) fn admin_keys(to: &mut Translation<'_>, place: &Place<'_>) {
+    let Some(items) = place.value.as_seq() else { return to.error(place, "a list of mappings with name, key and role") };
+    let (mut admin, mut viewer, mut further) = (None, None, Vec::new());
+    for (index, item) in items.iter().enumerate() {
+        let text = |name: &str| item.get(name).filter(|node| !node.is_null());
+        match text("role").map(|role| (role, plain(role))) {
+            _ if text("key").and_then(plain).is_none_or(|key| key.is_empty()) => {}
+            Some((_, Some(role))) if role == "admin" && admin.is_none() => admin = text("key"),
+            Some((_, Some(role))) if role == "viewer" && viewer.is_none() => viewer = text("key"),
+            Some((_, Some(role))) if role == "admin" || role == "viewer" => further.push(item.clone()),
+            other => {
+                let mut path = place.path.to_owned();
+                push_index(&mut path, index);
+                let mark = other.map_or(item.mark, |(role, _)| role.mark);
+                to.found.push(Diagnostic::error(mark, path, "expected a role: admin or viewer"));
+            }
+        }
+    }
+    // A key of digits alone is a number for YAML.
+    let as_text = |node: &Node| Node { mark: node.mark, kind: Kind::Str(plain(node).unwrap_or_default()) };
+    for (setting, key) in [("admin.key", admin.map(as_text)), ("viewer.key", viewer.map(as_text))] {
+        if let Some(key) = key {
+            to.set(setting, key);
+        }
+    }
+    if !further.is_empty() {
+        to.set("admin.keys", Node { mark: place.value.mark, kind: Kind::Seq(further) });
+    }
+}
+
+/// Certificates have no effect without `https_admin`, and that has none without them.
+pub(super) fn admin_tls(to: &mut Translation<'_>, place: &Place<'_>) {
+    let group = "deployment.admin";
+    let on = match to.elsewhere("deployment.admin.https_admin").and_then(plain).as_deref() {
+        Some("true") => true,
+        Some("false") | None => false,
+        Some(_) => return tell_once(to, wrong_switch(place)),
+    };
+    let file = |name: &str| to.elsewhere(&format!("{group}.admin_api_mtls.{name}")).filter(|node| node.as_str() != Some(""));
+    let files = [
+        ("admin.tls.cert", file("admin_ssl_cert").cloned()),
+        ("admin.tls.key", file("admin_ssl_cert_key").cloned()),
+        ("admin.tls.client_ca", file("admin_ssl_ca_cert").cloned()),
+    ];
+    if !on {
+        return;
+    }
+    if files[0].1.is_none() || files[1].1.is_none() {
+        let message = "needs admin_api_mtls.admin_ssl_cert and admin_api_mtls.admin_ssl_cert_key";
+        return tell_once(to, Diagnostic::error(Mark::NONE, "deployment.admin.https_admin", message));
+    }
+    for (setting, file) in files {
+        if let Some(file) = file {
+            to.set(setting, file);
+        }
+    }
+}
+
+fn wrong_switch(place: &Place<'_>) -> Diagnostic {
+    Diagnostic::error(place.value.mark, "deployment.admin.https_admin", "expected true or false")
+}
+
 pub(super) fn control(to: &mut Translation<'_>, place: &Place<'_>) {
     let off = to.elsewhere("apisix.enable_control").and_then(plain).as_deref() == Some("false");
     server(to, place, off, "apisix.control", 9090);
