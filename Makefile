@@ -2,7 +2,7 @@
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := help
-.PHONY: run test bench-quick fmt lint fuzz help
+.PHONY: run test bench bench-quick bench-gate fmt lint fuzz help
 
 run: ## build the gateway and start it with a demo origin; prints requests to try
 	@tools/quickstart
@@ -14,6 +14,16 @@ bench-quick: ## CPU per request against nginx and a byte relay, in three minutes
 	cargo build --profile dist -p weir -p weir-bench
 	bench/quick.py --weir $(TARGET)/dist/weir --relay $(TARGET)/dist/relay \
 	    --json bench/results/quick.json --markdown bench/results/quick.md
+
+bench: ## all published benchmarks, side by side; PROFILE=quick (25 minutes), full (the default) or published
+	bench/install-tools
+	cargo build --profile dist -p weir -p weir-bench
+	BENCH_TOOLS=$(TARGET)/bench-tools/bin bench/run.py --profile $(or $(PROFILE),full) $(if $(filter quick,$(PROFILE)),--budget 23) \
+	    --weir $(TARGET)/dist/weir --origin $(TARGET)/dist/origin $(BENCH_FLAGS)
+
+bench-gate: ## fails when a request costs more against nginx than bench/baseline.json says; two minutes
+	cargo build --profile dist -p weir
+	bench/gate.py --weir $(TARGET)/dist/weir $(BENCH_FLAGS)
 
 fmt: ## format the code
 	cargo fmt --all

@@ -93,18 +93,23 @@ class Programs:
         return self
 
     def __exit__(self, *_):
-        for program in self.started:
+        self.stop(*self.started)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def stop(self, *programs):
+        """Ends programs that this started; kills what does not end by itself."""
+        for program in programs:
             program.process.terminate()
-        for program in self.started:
+        for program in programs:
             try:
                 program.process.wait(5)
             except subprocess.TimeoutExpired:
                 program.process.kill()
                 program.process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.started = [program for program in self.started if program not in programs]
 
     def start(self, name, command, port, core, wait=30, tls=False):
-        """Runs `command` on one core and waits until it accepts connections on `port`."""
+        """Runs `command` on one core (or several: "0,1") and waits until it accepts connections on `port`."""
         log = self.folder / f"{name}.log"
         with open(log, "wb") as out:
             # pdeathsig: even a kill -9 of this script leaves nothing running.
@@ -210,9 +215,13 @@ class Program:
         return user, system, exact or user + system
 
     def resident(self):
-        """Bytes of resident memory of the whole tree."""
-        pages = sum(int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.tree())
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        """Bytes of resident memory of the whole tree. What several processes share, such as a configuration that was
+        read before a fork, counts once: each has its proportional share of it."""
+        pids = self.tree()
+        if len(pids) == 1:
+            return int(pathlib.Path(f"/proc/{pids[0]}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        shares = (re.search(r"^Pss:\s+(\d+)", pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE) for pid in pids)
+        return 1024 * sum(int(share[1]) for share in shares if share)
 
 
 def load(program, script, seconds):

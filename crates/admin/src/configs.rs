@@ -18,7 +18,6 @@ use weir_store::{Change, Commit, Key, Kind, Listing};
 
 use crate::answer::{Answer, Outcome};
 use crate::api::Api;
-use crate::describe::node_of;
 use crate::extensions::refusal;
 use crate::kinds::Resource;
 use crate::read::hide;
@@ -155,7 +154,7 @@ impl Api {
             }
         }
         let gateway = Arc::clone(&self.gateway);
-        let root = node_of(&document.clone().into());
+        let root = Node::from(&document.clone().into());
         let found = tokio::task::spawn_blocking(move || gateway.check_document(root)).await.map_err(|panicked| {
             tracing::error!(%panicked, "a configuration could not be checked");
             Answer::error(StatusCode::INTERNAL_SERVER_ERROR, "internal error: the error log tells more")
@@ -210,9 +209,9 @@ impl Api {
                 keep_hidden(&mut value, old);
             }
             let judged = if key.kind() == Kind::Credentials { "credentials" } else { section };
-            let found = self.gateway.check_item(judged, node_of(&value.clone().into())).unwrap_or_default();
+            let found = self.gateway.check_item(judged, Node::from(&value.clone().into())).unwrap_or_default();
             if let Some(error) = found.iter().find(|found| found.is_error()) {
-                return Err(fault(words::of_item(judged, error)));
+                return Err(fault(words::of_check(judged, error)));
             }
             complete(&key, &mut value);
             wanted.push((key, value));
@@ -418,7 +417,7 @@ fn told(error: &Diagnostic, document: &Object) -> Value {
     let item = document.get(kind.directory()).and_then(|items| items.get(index));
     let id = item.and_then(|item| told_id(kind, item));
     let within = Diagnostic { path: rest.to_owned(), ..error.clone() };
-    fault_at(kind, index, id.as_deref(), &words::of_item(kind.directory(), &within))
+    fault_at(kind, index, id.as_deref(), &words::of_check(kind.directory(), &within))
 }
 
 fn fault_at(kind: Kind, index: usize, id: Option<&str>, error: &str) -> Value {

@@ -2,8 +2,8 @@
 
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use serde_json::{Value, json};
-use weir_config::node::{Key, Kind, Mark, Node};
+use serde_json::json;
+use weir_config::Node;
 
 use crate::answer::{Answer, Outcome};
 use crate::api::Api;
@@ -67,11 +67,11 @@ impl Api {
         let Some(body) = body else {
             return Err(Answer::bad("invalid request body: there is none").unversioned());
         };
-        let found = self.gateway.check_item(section, node_of(&body)).ok_or_else(|| {
+        let found = self.gateway.check_item(section, Node::from(&body)).ok_or_else(|| {
             Answer::error(StatusCode::NOT_FOUND, format!("Unsupported resource type: {section}")).unversioned()
         })?;
         match found.into_iter().find(weir_config::Diagnostic::is_error) {
-            Some(error) => Err(Answer::bad(words::of_item(section, &error)).unversioned()),
+            Some(error) => Err(Answer::bad(words::of_check(section, &error)).unversioned()),
             None => Ok(Answer::empty(StatusCode::OK).unversioned()),
         }
     }
@@ -98,22 +98,4 @@ fn subsystem(query: &Query) -> Result<Subsystem, Answer> {
         Some("stream") => Ok(Subsystem::Stream),
         Some(other) => Err(Answer::bad(format!("unsupported subsystem: {other}"))),
     }
-}
-
-/// A JSON value as the loader takes it.
-pub(crate) fn node_of(value: &Value) -> Node {
-    Node::new(match value {
-        Value::Null => Kind::Null,
-        Value::Bool(value) => Kind::Bool(*value),
-        Value::Number(number) => match number.as_i64() {
-            Some(number) => Kind::Int(number),
-            None => Kind::Float(number.as_f64().unwrap_or(f64::MAX)),
-        },
-        Value::String(text) => Kind::Str(text.clone()),
-        Value::Array(items) => Kind::Seq(items.iter().map(node_of).collect()),
-        Value::Object(fields) => {
-            let key = |name: &str| Key { text: name.into(), mark: Mark::NONE };
-            Kind::Map(fields.iter().map(|(name, value)| (key(name), node_of(value))).collect())
-        }
-    })
 }

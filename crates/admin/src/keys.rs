@@ -65,6 +65,16 @@ pub fn key_digest(key: &str) -> KeyDigest {
     found
 }
 
+/// A new key: 32 random bytes as hexadecimal digits.
+///
+/// # Errors
+/// The system gives no random bytes.
+pub fn new_key() -> Result<String, aws_lc_rs::error::Unspecified> {
+    let mut bytes = [0; 32];
+    aws_lc_rs::rand::fill(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 impl Keys {
     /// No key is asked for: whoever reaches the API may do everything.
     #[must_use]
@@ -101,7 +111,7 @@ impl Keys {
 
 #[cfg(test)]
 mod tests {
-    use super::{Keys, Method, Role, key_digest};
+    use super::{Keys, Method, Role, key_digest, new_key};
 
     #[test]
     fn keys_open_what_their_role_allows() {
@@ -124,6 +134,8 @@ mod tests {
             assert_eq!(found.as_deref().map_err(String::as_str), expected, "{key:?} {method}");
         }
         assert!(Keys::default().check(Some("a1"), &Method::GET).is_err(), "no key opens nothing");
+        let made = [new_key().unwrap(), new_key().unwrap()];
+        assert!(made[0].len() == 64 && made[0] != made[1], "{made:?}");
         assert!(Keys::none_required().check(None, &Method::PUT).is_ok());
     }
 }

@@ -46,7 +46,7 @@ use weir_config::{Diagnostic, Node};
 use weir_store::{Commit, Kind, Store, StoreError};
 
 pub use api::{Api, Options};
-pub use keys::{KeyDigest, Keys, Role, key_digest};
+pub use keys::{KeyDigest, Keys, Role, key_digest, new_key};
 pub use schemas::{PluginSchema, Schemas};
 pub use server::serve;
 pub use tls::server_config;

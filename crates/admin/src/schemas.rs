@@ -95,6 +95,9 @@ impl Schemas {
         for (name, conf) in plugins {
             if let Some(plugin) = self.plugin(name) {
                 fill_defaults(&plugin.schema, conf);
+                if let Value::Object(fields) = conf {
+                    fields.entry("_meta").or_insert_with(|| json!({}));
+                }
             }
         }
     }
@@ -178,6 +181,9 @@ mod tests {
         assert!(schemas.resource("routes").is_none());
         let mut route = json!({ "plugins": { "late": {}, "early": { "a": 2 }, "other": {} } });
         schemas.complete_plugins(&mut route);
-        assert_eq!(route, json!({ "plugins": { "late": { "a": 1 }, "early": { "a": 2 }, "other": {} } }));
+        assert_eq!(
+            route,
+            json!({ "plugins": { "late": { "a": 1, "_meta": {} }, "early": { "a": 2, "_meta": {} }, "other": {} } })
+        );
     }
 }

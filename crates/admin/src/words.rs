@@ -1,56 +1,409 @@
-//! What is wrong with a change, in the words that clients of APISIX know.
+//! What is wrong with a change, in the words that clients of APISIX know. Where it has none, the words are ours.
 
 use hyper::StatusCode;
 use serde_json::{Map, Value};
-use weir_config::Diagnostic;
+use weir_config::node::{Step, steps};
+use weir_config::{Diagnostic, Fault, Mark};
 use weir_store::{Key, Kind};
 
 use crate::Refused;
 use crate::answer::Answer;
 use crate::api::Api;
+use crate::kinds::Resource;
+
+/// What a route without a path or without anything to do with its requests is told.
+const ROUTE_ALTERNATIVES: &str = r#"object matches none of the required: ["plugins","uri"] or ["upstream","uri"] or ["upstream_id","uri"] or ["service_id","uri"] or ["plugins","uris"] or ["upstream","uris"] or ["upstream_id","uris"] or ["service_id","uris"] or ["script","uri"] or ["script","uris"]"#;
+
+const NONE_MATCHES: &str = "value should match only one schema, but matches none";
+const NONE_REQUIRED: &str = "object matches none of the required";
 
 impl Api {
     /// The answer to a change that was refused; `value` is what should have been stored as `key`.
     pub(crate) async fn refusal(&self, key: &Key, refused: Refused, value: Option<&Map<String, Value>>) -> Answer {
-        match refused {
-            Refused::Store(error) => Answer::store(&error),
-            Refused::ReadOnly(reason) => Answer::error(StatusCode::METHOD_NOT_ALLOWED, reason),
-            Refused::Invalid(found) => {
-                if let Some(value) = value
-                    && let Some(message) = self.missing_reference(key.kind(), value).await
-                {
-                    return Answer::bad(message);
-                }
-                Answer::bad(of_diagnostics(key.kind(), &found))
-            }
+        let found = match refused {
+            Refused::Store(error) => return Answer::store(&error),
+            Refused::ReadOnly(reason) => return Answer::error(StatusCode::METHOD_NOT_ALLOWED, reason),
+            Refused::Invalid(found) => found,
+        };
+        let own: Vec<Diagnostic> = found.iter().filter_map(|found| inside(found, key)).collect();
+        let first = worst(&own);
+        // APISIX looks at the form of a resource first, then at what it refers to, then at its plugins.
+        let formal = first.is_some_and(|found| rank(found) == Rank::Form);
+        if let (false, Some(value)) = (formal, value)
+            && let Some(message) = self.missing_reference(key.kind(), value).await
+        {
+            return Answer::bad(message);
+        }
+        match (first, found.iter().find(|found| found.is_error()).or(found.first())) {
+            (Some(found), _) => Answer::bad(of_item(found, Resource::of(key.kind()))),
+            // Something else would be wrong with this change.
+            (None, Some(found)) => Answer::bad(format!("invalid configuration: {}", plain(found, &steps(&found.path)))),
+            (None, None) => Answer::bad("invalid configuration"),
         }
     }
 }
 
-/// The first error of a refused change.
-fn of_diagnostics(kind: Kind, found: &[Diagnostic]) -> String {
-    let _ = kind;
-    let first = found.iter().find(|found| found.is_error()).or(found.first());
-    match first {
-        Some(found) => format!("invalid configuration: {found}"),
-        None => "invalid configuration".to_owned(),
+/// What is wrong with a resource. The path is that inside it.
+fn of_item(found: &Diagnostic, resource: &Resource) -> String {
+    let steps = steps(&found.path);
+    let names: Vec<&str> = steps.iter().filter_map(name).collect();
+    match (rank(found), names.as_slice()) {
+        (Rank::Plugin, ["plugins", plugin, ..]) => {
+            let message = of_plugin(found, plugin, &steps[2..]);
+            match resource.kind {
+                // Whether the plugin exists is said without more words.
+                Kind::Consumers | Kind::Credentials
+                    if !["only ", "duplicate "].iter().any(|w| message.starts_with(w)) =>
+                {
+                    format!("invalid plugins configuration: {message}")
+                }
+                _ => message,
+            }
+        }
+        (Rank::Rule, [field]) if found.message.starts_with("only one of ") => {
+            format!("only one of {} or {field} is allowed", field.trim_end_matches('s'))
+        }
+        (Rank::Rule, []) if resource.kind == Kind::Routes && found.message.starts_with("a route needs ") => {
+            format!("invalid configuration: {ROUTE_ALTERNATIVES}")
+        }
+        (Rank::Rule, ["vars", ..]) => {
+            format!("failed to validate the 'vars' expression: {}", plain(found, &steps[1..]))
+        }
+        _ => format!("invalid configuration: {}", phrase(found, &steps)),
     }
 }
 
-/// An error of a resource by itself, with its path from the resource on, as the schema checks of APISIX tell it.
-pub(crate) fn of_item(section: &str, found: &Diagnostic) -> String {
-    let kind = Kind::ALL.into_iter().find(|kind| kind.directory() == section).unwrap_or(Kind::Routes);
-    let message = of_diagnostics(kind, std::slice::from_ref(found));
+/// What is wrong with a resource that is only looked at: without the words that tell of a change.
+pub(crate) fn of_check(section: &str, found: &Diagnostic) -> String {
+    let named = |kind: &Kind| *kind != Kind::Credentials && kind.directory() == section;
+    let kind = Kind::ALL.into_iter().find(named).unwrap_or(Kind::Credentials);
+    let message = of_item(found, Resource::of(kind));
     message.strip_prefix("invalid configuration: ").map(str::to_owned).unwrap_or(message)
+}
+
+fn of_plugin(found: &Diagnostic, plugin: &str, rest: &[Step]) -> String {
+    let message = found.message.as_str();
+    if found.fault.is_none() && rest.is_empty() {
+        if message.starts_with("there is no plugin ") {
+            return format!("unknown plugin [{plugin}]");
+        }
+        if message.starts_with("not supported yet: the plugin ") {
+            return format!("unknown plugin [{plugin}]: it is not supported yet");
+        }
+        if message.starts_with("a credential takes authentication plugins only") {
+            return "only supports auth type plugins in consumer credential".to_owned();
+        }
+        if let Some(id) = message.strip_prefix(&format!("the plugin {plugin} is in the global rule "))
+            && let Some((id, _)) = id.split_once(" already")
+        {
+            return format!("plugin '{plugin}' already exists in global rule with id '{id}'");
+        }
+    }
+    if found.fault.is_none() && message.contains(" have the same ") {
+        return format!("duplicate key of plugin {plugin} found: {message}");
+    }
+    format!("failed to check the configuration of plugin {plugin} err: {}", phrase(found, rest))
+}
+
+/// Where in the order of APISIX's checks a finding belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// The schema of the resource.
+    Form,
+    /// Rules among its fields.
+    Rule,
+    /// A plugin.
+    Plugin,
+}
+
+fn rank(found: &Diagnostic) -> Rank {
+    match steps(&found.path).as_slice() {
+        [Step::Name(plugins), Step::Name(_), ..] if plugins == "plugins" => Rank::Plugin,
+        _ if found.fault.is_some() => Rank::Form,
+        _ => Rank::Rule,
+    }
+}
+
+/// The error that APISIX would find first.
+fn worst(found: &[Diagnostic]) -> Option<&Diagnostic> {
+    // What follows from another error stands at the resource itself, and does not say what is wrong with it.
+    let follows = |found: &Diagnostic| found.path.is_empty() && found.message.starts_with("an invalid global rule is ");
+    found.iter().filter(|found| found.is_error()).min_by_key(|found| (follows(found), rank(found)))
+}
+
+/// A finding about a resource with the path inside it; `None` for one about something else. A path begins with the
+/// resource (`routes/1.uri`) or its place in a list (`routes[0].uri`), of which only one is looked at in that case.
+fn inside(found: &Diagnostic, key: &Key) -> Option<Diagnostic> {
+    let rest = match found.path.strip_prefix(&key.to_string()) {
+        Some(rest) if rest.is_empty() || rest.starts_with(['.', '[']) => rest,
+        Some(_) => return None,
+        None => {
+            let rest = found.path.strip_prefix(key.kind().directory())?.strip_prefix('[')?;
+            rest.split_once(']')?.1
+        }
+    };
+    Some(Diagnostic { path: rest.trim_start_matches('.').to_owned(), ..found.clone() })
+}
+
+/// A finding with the way to its place, in the words of the JSON Schema library that APISIX uses.
+fn phrase(found: &Diagnostic, steps: &[Step]) -> String {
+    let Some(fault) = &found.fault else { return plain(found, steps) };
+    let mut steps = steps;
+    let message = match &**fault {
+        Fault::WrongType { expected, found } => {
+            // It is written in Lua, which has one type for lists and mappings, and one for null that is none of them.
+            let found = match *found {
+                "array" | "object" => "table",
+                "null" => "userdata",
+                other => other,
+            };
+            format!("wrong type: expected {expected}, got {found}")
+        }
+        Fault::NotInEnum => "matches none of the enum values".to_owned(),
+        Fault::NoAlternative { inside } => {
+            steps = steps.get(..steps.len().saturating_sub(*inside)).unwrap_or_default();
+            // What is `anyOf` there and what is `oneOf` cannot be told from the forms.
+            match steps.last().and_then(name) {
+                Some(field) if field == "nodes" || field == "id" || field.ends_with("_id") => NONE_REQUIRED.to_owned(),
+                _ => NONE_MATCHES.to_owned(),
+            }
+        }
+        Fault::TooSmall { found, least, exclusive: false } => format!("expected {found} to be at least {least}"),
+        Fault::TooSmall { found, least, exclusive: true } => format!("expected {found} to be greater than {least}"),
+        Fault::TooLarge { found, most, exclusive: false } => format!("expected {found} to be at most {most}"),
+        Fault::TooLarge { found, most, exclusive: true } => format!("expected {found} to be smaller than {most}"),
+        Fault::Length { found, bound } if found < bound => {
+            format!("string too short, expected at least {bound}, got {found}")
+        }
+        Fault::Length { found, bound } => format!("string too long, expected at most {bound}, got {found}"),
+        Fault::Pattern { pattern, found } => {
+            format!("failed to match pattern {} with {}", Value::from(pattern.as_str()), Value::from(found.as_str()))
+        }
+        Fault::Count { found, bound } if found < bound => format!("expect array to have at least {bound} items"),
+        Fault::Count { bound, .. } => format!("expect array to have at most {bound} items"),
+        Fault::Repeated { first } => {
+            let (last, way) = steps.split_last().unwrap_or((&Step::Index(0), &[]));
+            steps = way;
+            let later = if let Step::Index(index) = last { *index } else { 0 };
+            format!("expected unique items but items {} and {} are equal", first + 1, later + 1)
+        }
+        Fault::UnknownField => {
+            let (last, way) = steps.split_last().unwrap_or((&Step::Index(0), &[]));
+            steps = way;
+            format!("additional properties forbidden, found {}", name(last).unwrap_or_default())
+        }
+        Fault::Fields { most, .. } => format!("expect object to have at most {most} properties"),
+        // Nodes are either written or discovered.
+        Fault::MissingField(field) if field == "nodes" => NONE_MATCHES.to_owned(),
+        Fault::MissingField(field) => format!("property \"{field}\" is required"),
+    };
+    let mut way = String::new();
+    for (at, step) in steps.iter().enumerate() {
+        let parent = at.checked_sub(1).and_then(|at| name(&steps[at]));
+        way.push_str(&match step {
+            Step::Name(label) if parent == Some("labels") => format!("failed to validate {label} (matching \".*\"): "),
+            Step::Name(field) => format!("property \"{field}\" validation failed: "),
+            Step::Index(index) => format!("failed to validate item {}: ", index + 1),
+        });
+    }
+    way + &message
+}
+
+fn name(step: &Step) -> Option<&str> {
+    match step {
+        Step::Name(name) => Some(name),
+        Step::Index(_) => None,
+    }
+}
+
+/// A finding in our words, with no more of its path than these steps.
+fn plain(found: &Diagnostic, steps: &[Step]) -> String {
+    let mut path = String::new();
+    for step in steps {
+        match step {
+            Step::Name(name) if path.is_empty() => path.push_str(name),
+            Step::Name(name) => path.extend([".", name]),
+            Step::Index(index) => path.push_str(&format!("[{index}]")),
+        }
+    }
+    Diagnostic { file: String::new(), mark: Mark::NONE, path, ..found.clone() }.to_string()
 }
 
 /// What a JSON value is called.
 pub(crate) fn type_name(value: &Value) -> &'static str {
     match value {
-        Value::Null => "null",
+        Value::Null => "userdata",
         Value::Bool(_) => "boolean",
         Value::Number(_) => "number",
         Value::String(_) => "string",
         Value::Array(_) | Value::Object(_) => "table",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Key, Kind, Mark, Resource, inside, of_item, worst};
+    use weir_config::catalog::{PluginCatalog, Scope};
+    use weir_config::schema::read;
+    use weir_config::{Diagnostic, InvalidItems, LoadOptions, NoSecrets, Node, RouterMode, load};
+
+    /// Two plugins with schemas.
+    struct Catalog;
+
+    #[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code, reason = "only its schema is looked at")]
+    struct Limit {
+        #[schemars(range(min = 1))]
+        window: u32,
+        count: Option<Count>,
+    }
+
+    #[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
+    #[serde(untagged)]
+    #[allow(dead_code, reason = "only its schema is looked at")]
+    enum Count {
+        Number(#[schemars(range(min = 1))] u32),
+        Text(#[schemars(length(min = 1))] String),
+    }
+
+    impl PluginCatalog for Catalog {
+        fn names(&self) -> Vec<&str> {
+            vec!["limit", "key-auth"]
+        }
+
+        fn check(&self, name: &str, _: Scope, conf: &Node) -> Result<(), Vec<Diagnostic>> {
+            if name == "limit" { read::<Limit>(conf).map(drop) } else { Ok(()) }
+        }
+    }
+
+    /// What is told of an item of a section.
+    fn told(kind: Kind, item: &str) -> String {
+        let section = kind.directory();
+        let text = format!(r#"{{"{section}":[{item}]}}"#);
+        let options = LoadOptions {
+            invalid_items: InvalidItems::Refuse,
+            strict: false,
+            variables: &|_| None,
+            secrets: &NoSecrets,
+            plugins: &Catalog,
+            router: RouterMode::default(),
+        };
+        let loaded = load("test", text.as_bytes(), &options);
+        let key = Key::new(kind, "1");
+        let own: Vec<Diagnostic> = loaded.diagnostics.iter().filter_map(|found| inside(found, &key)).collect();
+        of_item(worst(&own).unwrap_or_else(|| panic!("nothing is wrong with {item}")), Resource::of(kind))
+    }
+
+    #[test]
+    fn faults_are_told_in_the_known_words() {
+        let routes = [
+            (
+                r#"{"uri":1,"upstream_id":"1"}"#,
+                r#"invalid configuration: property "uri" validation failed: wrong type: expected string, got number"#,
+            ),
+            (
+                r#"{"uri":"/","plugins":{},"foo":1}"#,
+                "invalid configuration: additional properties forbidden, found foo",
+            ),
+            (
+                r#"{"uri":"/","plugins":{},"methods":["GET","NO"]}"#,
+                r#"invalid configuration: property "methods" validation failed: failed to validate item 2: matches none of the enum values"#,
+            ),
+            (
+                r#"{"uri":"/","plugins":{},"timeout":{"connect":1,"send":1}}"#,
+                r#"invalid configuration: property "timeout" validation failed: property "read" is required"#,
+            ),
+            (
+                r#"{"uri":"/","plugins":{},"uris":["/","/"]}"#,
+                r#"invalid configuration: property "uris" validation failed: expected unique items but items 1 and 2 are equal"#,
+            ),
+            (
+                r#"{"uri":"/"}"#,
+                r#"invalid configuration: object matches none of the required: ["plugins","uri"] or ["upstream","uri"] or ["upstream_id","uri"] or ["service_id","uri"] or ["plugins","uris"] or ["upstream","uris"] or ["upstream_id","uris"] or ["service_id","uris"] or ["script","uri"] or ["script","uris"]"#,
+            ),
+            (
+                r#"{"uri":"/","plugins":{},"desc":7,"upstream":{"nodes":5}}"#,
+                r#"invalid configuration: property "desc" validation failed: wrong type: expected string, got number"#,
+            ),
+            (r#"{"uri":"/","plugins":{},"host":"a","hosts":["b"]}"#, "only one of host or hosts is allowed"),
+            (
+                r#"{"uri":"/","plugins":{},"remote_addr":"1.1.1.1","remote_addrs":["1.1.1.2"]}"#,
+                "only one of remote_addr or remote_addrs is allowed",
+            ),
+            (r#"{"uri":"/","plugins":{"nope":{}}}"#, "unknown plugin [nope]"),
+            (
+                r#"{"uri":"/","plugins":{"openid-connect":{}}}"#,
+                "unknown plugin [openid-connect]: it is not supported yet",
+            ),
+            (
+                r#"{"uri":"/","plugins":{"limit":{"window":0}}}"#,
+                r#"failed to check the configuration of plugin limit err: property "window" validation failed: expected 0 to be at least 1"#,
+            ),
+            (
+                r#"{"uri":"/","plugins":{"limit":{}}}"#,
+                r#"failed to check the configuration of plugin limit err: property "window" is required"#,
+            ),
+            (
+                r#"{"uri":"/","plugins":{"limit":{"window":1,"count":true}}}"#,
+                r#"failed to check the configuration of plugin limit err: property "count" validation failed: value should match only one schema, but matches none"#,
+            ),
+            (
+                r#"{"uri":"/","plugins":{"limit":{"window":0}},"priority":"x"}"#,
+                r#"invalid configuration: property "priority" validation failed: wrong type: expected integer, got string"#,
+            ),
+            (
+                r#"{"uri":"/","plugins":{},"filter_func":"function(vars) return true end"}"#,
+                "invalid configuration: filter_func: not supported yet: Lua filter functions (filter_func)",
+            ),
+        ];
+        for (item, expected) in routes {
+            assert_eq!(told(Kind::Routes, item), expected, "{item}");
+        }
+        let others = [
+            (
+                Kind::Consumers,
+                r#"{"username":"a b"}"#,
+                "invalid configuration: property \"username\" validation failed: failed to match pattern",
+            ),
+            (
+                Kind::Consumers,
+                r#"{"username":"a","plugins":{"limit":{"window":0}}}"#,
+                "invalid plugins configuration: failed to check the configuration of plugin limit err: property \"window\"",
+            ),
+            (
+                Kind::Credentials,
+                r#"{"id":"a/credentials/b","plugins":{"limit":{"window":1}}}"#,
+                "only supports auth type plugins in consumer credential",
+            ),
+            (
+                Kind::Credentials,
+                r#"{"id":"a/credentials/b","plugins":{"key-auth":{},"limit":{}}}"#,
+                "invalid configuration: property \"plugins\" validation failed: expect object to have at most 1 properties",
+            ),
+            (Kind::PluginConfigs, r#"{"id":"1"}"#, "invalid configuration: property \"plugins\" is required"),
+        ];
+        for (kind, item, expected) in others {
+            let found = told(kind, item);
+            assert!(found.starts_with(expected), "{item}: {found}");
+        }
+    }
+
+    #[test]
+    fn findings_about_a_resource_are_told_from_others() {
+        let key = Key::new(Kind::Routes, "1");
+        let at = |path: &str| inside(&Diagnostic::error(Mark::NONE, path, "x"), &key).map(|found| found.path);
+        let cases = [
+            ("routes/1.uri", Some("uri")),
+            ("routes/1", Some("")),
+            ("routes/1[\"a b\"]", Some("[\"a b\"]")),
+            ("routes/10.uri", None),
+            ("routes[3].plugins.limit", Some("plugins.limit")),
+            ("services/1.uri", None),
+            ("services[0].uri", None),
+        ];
+        for (path, expected) in cases {
+            assert_eq!(at(path).as_deref(), expected, "{path}");
+        }
     }
 }

@@ -24,6 +24,7 @@ type Object = Map<String, Value>;
 impl Api {
     /// Creates a resource or replaces it.
     pub(crate) async fn put(&self, place: &Place, request: &Request) -> Outcome {
+        Self::check_kind(place)?;
         let mut value = whole(place, request)?;
         let id = settle_id(place, &mut value)?;
         let key = key(place, &id)?;
@@ -48,6 +49,7 @@ impl Api {
 
     /// Creates a resource with an id of its own.
     pub(crate) async fn post(&self, place: &Place, request: &Request) -> Outcome {
+        Self::check_kind(place)?;
         let value = whole(place, request)?;
         if place.id.is_some() || value.contains_key("id") {
             return Err(Answer::bad(format!("wrong {} id, do not need it", place.resource.noun)));
@@ -129,7 +131,11 @@ impl Api {
             let own = listing.items.into_iter().filter(|item| item.key.consumer() == Some(key.id()));
             commit.changes.extend(own.map(|item| gone(item.key)));
         }
-        match self.configuration.change(commit, false).await {
+        let changed = match force {
+            true => self.configuration.change_by_force(commit).await,
+            false => self.configuration.change(commit, false).await,
+        };
+        match changed {
             Ok(_) => Ok(Answer::json(StatusCode::OK, &json!({ "key": public_key(&key), "deleted": "1" }))),
             Err(refused) => Err(self.refusal(&key, refused, None).await),
         }
@@ -155,6 +161,14 @@ impl Api {
         self.configuration.change(commit, false).await?;
         hide(key.kind(), &mut value);
         Ok(json!({ "key": public_key(key), "value": value }))
+    }
+
+    /// Kinds that nothing can be made of here are refused before their values are looked at.
+    fn check_kind(place: &Place) -> Result<(), Answer> {
+        match place.kind() {
+            Kind::StreamRoutes => Err(Answer::bad("stream mode is disabled, can not add stream routes")),
+            _ => Ok(()),
+        }
     }
 
     /// A credential needs its consumer.

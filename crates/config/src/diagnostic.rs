@@ -8,7 +8,7 @@ use crate::node::Mark;
 ///
 /// Displayed as `FILE:LINE:COLUMN: PATH: MESSAGE; HINT`, with `warning: ` before the path of a warning. What is not
 /// known (a position in a value that came from JSON, the path of a syntax error) is left out.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Diagnostic {
     /// Whether the configuration can be used in spite of it.
     pub severity: Severity,
@@ -22,6 +22,83 @@ pub struct Diagnostic {
     pub message: String,
     /// How to put it right, or the nearest known name.
     pub hint: Option<String>,
+    /// Which rule of a schema it breaks, when it is one: for whoever has words of its own for it.
+    pub fault: Option<Box<Fault>>,
+}
+
+/// A rule of a schema that a value breaks.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fault {
+    /// It is of another type than the only possible one.
+    WrongType {
+        /// As in a schema: `string`, `integer`, `object`, …
+        expected: &'static str,
+        /// What it is: `string`, `number`, `boolean`, `null`, `array`, `object`.
+        found: &'static str,
+    },
+    /// It is none of the values there are.
+    NotInEnum,
+    /// It fits none of the forms there are. The path may lead to the place inside it that is wrong with the form that
+    /// was meant.
+    NoAlternative {
+        /// How many steps of the path lead from the value to that place.
+        inside: usize,
+    },
+    /// A number below the least one.
+    TooSmall {
+        /// The number.
+        found: f64,
+        /// The least one.
+        least: f64,
+        /// Whether the least one is too small itself.
+        exclusive: bool,
+    },
+    /// A number above the largest one.
+    TooLarge {
+        /// The number.
+        found: f64,
+        /// The largest one.
+        most: f64,
+        /// Whether the largest one is too large itself.
+        exclusive: bool,
+    },
+    /// A text of fewer characters than the least, or more than the most.
+    Length {
+        /// How many it has.
+        found: usize,
+        /// The bound that it breaks.
+        bound: usize,
+    },
+    /// A text that does not match a regular expression.
+    Pattern {
+        /// The expression.
+        pattern: String,
+        /// The text.
+        found: String,
+    },
+    /// A list with fewer elements than the least, or more than the most.
+    Count {
+        /// How many it has.
+        found: usize,
+        /// The bound that it breaks.
+        bound: usize,
+    },
+    /// A mapping with more fields than the most.
+    Fields {
+        /// How many it has.
+        found: usize,
+        /// The most.
+        most: usize,
+    },
+    /// An element of a list that stands in it before. The path is that of the later one.
+    Repeated {
+        /// The place of the earlier one, from 0.
+        first: usize,
+    },
+    /// A field that there is not. The path is its own.
+    UnknownField,
+    /// A mapping without a field that it needs.
+    MissingField(String),
 }
 
 /// How bad a [`Diagnostic`] is.
@@ -43,6 +120,7 @@ impl Diagnostic {
             path: path.into(),
             message: message.into(),
             hint: None,
+            fault: None,
         }
     }
 
@@ -55,6 +133,13 @@ impl Diagnostic {
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
+        self
+    }
+
+    /// Tells which rule of a schema is broken.
+    #[must_use]
+    pub fn with_fault(mut self, fault: Fault) -> Self {
+        self.fault = Some(Box::new(fault));
         self
     }
 

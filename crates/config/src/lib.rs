@@ -24,7 +24,7 @@ pub mod settings;
 pub mod unsupported;
 
 pub use catalog::{PluginCatalog, Scope};
-pub use diagnostic::{Diagnostic, Severity};
+pub use diagnostic::{Diagnostic, Fault, Severity};
 pub use load::{Dropped, InvalidItems, LoadOptions, Loaded, load};
 pub use node::{Key, Kind, Mark, Node};
 pub use resource::*;

@@ -32,6 +32,16 @@ pub fn load(name: &str, text: &[u8], options: &LoadOptions<'_>) -> Loaded {
     loader.finish(name, document)
 }
 
+/// Reads the text of a rules file as far as the tree, with its variables replaced; what is in it is not looked at. The
+/// tree is there unless the text is refused.
+pub fn read(name: &str, text: &[u8], options: &LoadOptions<'_>) -> (Option<Node>, Vec<Diagnostic>) {
+    let mut loader = Loader::new(options);
+    let root = loader.text(text);
+    let refused = loader.refused;
+    let diagnostics = loader.finish(name, None).diagnostics;
+    (root.filter(|_| !refused), diagnostics)
+}
+
 /// Reads rules that are a tree already, such as the body of an API request or the values of a store.
 pub fn load_node(name: &str, root: Node, options: &LoadOptions<'_>) -> Loaded {
     let mut loader = Loader::new(options);

@@ -319,6 +319,38 @@ pub(crate) fn push_name(path: &mut String, name: &str) {
     path.push_str(name);
 }
 
+/// A step of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// To a field.
+    Name(String),
+    /// To an element of a list.
+    Index(usize),
+}
+
+/// The steps of the path of a diagnostic, such as `upstream.nodes["a:1"]` or `uris[0]`.
+pub fn steps(path: &str) -> Vec<Step> {
+    let mut found = Vec::new();
+    let mut rest = path;
+    while !rest.is_empty() {
+        if let Some(quoted) = rest.strip_prefix("[\"") {
+            let (name, after) = quoted.split_once("\"]").unwrap_or((quoted, ""));
+            found.push(Step::Name(name.replace("\\\"", "\"")));
+            rest = after;
+        } else if let Some(index) = rest.strip_prefix('[') {
+            let (index, after) = index.split_once(']').unwrap_or((index, ""));
+            found.push(index.parse().map_or_else(|_| Step::Name(index.to_owned()), Step::Index));
+            rest = after;
+        } else {
+            let name = rest.trim_start_matches('.');
+            let end = name.find(['.', '[']).unwrap_or(name.len());
+            found.push(Step::Name(name[..end].to_owned()));
+            rest = &name[end..];
+        }
+    }
+    found
+}
+
 /// Adds one step to a path: `[3]`.
 pub(crate) fn push_index(path: &mut String, index: usize) {
     path.push_str(&format!("[{index}]"));

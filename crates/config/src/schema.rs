@@ -25,8 +25,8 @@ pub use defaults::fill_defaults;
 use rule::{Others, Rule};
 
 use crate::Diagnostic;
-use crate::diagnostic::nearest;
-use crate::node::{Kind, Node, field_hint, hint_for, push_index, push_name, quoted};
+use crate::diagnostic::{Fault, nearest};
+use crate::node::{Kind, Node, field_hint, hint_for, push_index, push_name, quoted, steps};
 
 /// The JSON Schema of a type: nothing is referred to (unless the type contains itself) and null is no value.
 pub fn json_schema<T: JsonSchema>() -> Schema {
@@ -163,7 +163,7 @@ impl Check<'_> {
                 return self.misfit(rule, node);
             }
             let words: Vec<String> = rule.any_of.iter().map(|at| self.rules[*at].expectation()).collect();
-            return self.report_misfit(&words.join(" or "), node);
+            return self.report_misfit(&words.join(" or "), node, Fault::NoAlternative { inside: 0 });
         }
         // The faults of the branch that was meant: the one with the right type, and of several the one with fewest.
         let mut fewest: Option<Vec<Diagnostic>> = None;
@@ -181,7 +181,11 @@ impl Check<'_> {
         if rule.expected.is_some() && found.iter().all(|fault| fault.path == self.path && fault.mark == node.mark) {
             return self.misfit(rule, node);
         }
-        self.found.extend(found);
+        let length = self.path.len();
+        self.found.extend(found.into_iter().map(|found| {
+            let inside = found.path.get(length..).map_or(0, |rest| steps(rest).len());
+            found.with_fault(Fault::NoAlternative { inside })
+        }));
     }
 
     fn list(&mut self, rule: &Rule, node: &Node, items: &[Node]) {
@@ -203,7 +207,9 @@ impl Check<'_> {
             };
             if repeated {
                 let message = format!("{} stands twice in the list", item.describe());
-                self.found.push(Diagnostic::error(item.mark, &self.path, message));
+                let first = items.iter().position(|other| other.kind == item.kind).unwrap_or_default();
+                let error = Diagnostic::error(item.mark, &self.path, message);
+                self.found.push(error.with_fault(Fault::Repeated { first }));
             }
             self.path.truncate(length);
         }
@@ -231,7 +237,8 @@ impl Check<'_> {
                     });
                     misspelt.extend(nearest(&key.text, absent.iter().copied()));
                     let hint = field_hint(&key.text, absent.iter().copied());
-                    self.found.push(Diagnostic::error(key.mark, &self.path, "unknown field").with_hint(hint));
+                    let error = Diagnostic::error(key.mark, &self.path, "unknown field").with_hint(hint);
+                    self.found.push(error.with_fault(Fault::UnknownField));
                 }
             }
             self.path.truncate(length);
@@ -239,7 +246,8 @@ impl Check<'_> {
         for name in &rule.required {
             if entries.iter().all(|(key, _)| *key.text != *name) && !misspelt.contains(name.as_str()) {
                 let message = format!("the field {name} is missing");
-                self.found.push(Diagnostic::error(node.mark, &self.path, message));
+                let error = Diagnostic::error(node.mark, &self.path, message);
+                self.found.push(error.with_fault(Fault::MissingField(name.clone())));
             }
         }
     }
@@ -251,14 +259,14 @@ impl Check<'_> {
             if let Some(name) = nearest(text, names) {
                 expected = format!("expected {expected}, found {}", quoted(text));
                 let error = Diagnostic::error(node.mark, &self.path, expected);
-                self.found.push(error.with_hint(format!("did you mean {name}?")));
+                self.found.push(error.with_hint(format!("did you mean {name}?")).with_fault(Fault::NotInEnum));
                 return;
             }
         }
-        self.report_misfit(&expected, node);
+        self.report_misfit(&expected, node, rule.fault(node));
     }
 
-    fn report_misfit(&mut self, expected: &str, node: &Node) {
+    fn report_misfit(&mut self, expected: &str, node: &Node, fault: Fault) {
         let found = match &node.kind {
             Kind::Str(text) if text.chars().count() > 60 => {
                 format!("{} ({} characters)", quoted(text), text.chars().count())
@@ -275,7 +283,7 @@ impl Check<'_> {
             Kind::Str(s) => hint_for(Unexpected::Str(s), expected),
             _ => None,
         };
-        self.found.push(Diagnostic { hint, ..error });
+        self.found.push(Diagnostic { hint, ..error.with_fault(fault) });
     }
 }
 

@@ -4,6 +4,7 @@
 //! the flags over the environment. A setting `limits.head_size` is the variable `WEIR_LIMITS_HEAD_SIZE`.
 
 mod address;
+mod admin;
 pub mod apisix;
 mod choice;
 mod deployment;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 pub use address::{AutoEndpoint, Endpoint, ListenAddr};
 pub(crate) use address::{UNIX, unix_path};
+pub use admin::{Admin, AdminKey, AdminRole, AdminTls, Viewer};
 pub use choice::{
     AccessLogEscape, AccessLogFormat, AccessLogPath, ErrorLogPath, LogLevel, RouterMode, TlsVersion, Workers,
 };
@@ -26,7 +28,7 @@ pub use deployment::{ConfigProvider, DataEncryption, Deployment, Etcd, EtcdTls, 
 pub use listener::{Listener, SocketMode};
 pub use overlay::{Leaf, SettingsSource, leaves};
 pub use quantity::{GIB, KIB, MIB, Seconds, Size};
-pub use store::{SecretText, Store};
+pub use store::Store;
 
 use crate::resource::AddrRange;
 
@@ -81,6 +83,10 @@ pub struct Settings {
     pub secrets: Secrets,
     /// What this gateway is among others, and where its resources come from.
     pub deployment: Deployment,
+    /// The Admin API.
+    pub admin: Admin,
+    /// The key of the Admin API that only reads.
+    pub viewer: Viewer,
     /// The store that resources live in when there is no rules file.
     pub store: Store,
 }
@@ -178,6 +184,8 @@ pub struct Limits {
     /// Bytes of the body of a copy for a mirror, which is held whole until it is sent. A request with more is not
     /// copied, which is counted.
     pub mirror_body: Size<0, { GIB }>,
+    /// Bytes of the body of a request to the Admin API. More is answered 400.
+    pub admin_body: Size<{ KIB }, { GIB }>,
     /// Client connections of the whole gateway at one time. More wait in the listen queue of the system.
     #[schemars(range(min = 1, max = 16_000_000))]
     pub connections: u32,
@@ -393,6 +401,7 @@ impl Default for Limits {
             buffered_body: Size::constant(MIB),
             mirror_copies: 128,
             mirror_body: Size::constant(256 * KIB),
+            admin_body: Size::constant(1536 * KIB),
             connections: 65_536,
             requests_per_connection: 100_000,
             upstream_idle_connections: 4_096,

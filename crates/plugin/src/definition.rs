@@ -57,6 +57,10 @@ pub trait Define: Sync + 'static {
     /// Whether it authenticates: then consumers carry [`Define::ConsumerConf`].
     const AUTH: bool = false;
 
+    /// The texts in its configurations that are secret, whether on a route or on a consumer: they are encrypted where
+    /// they are stored. Those that APISIX encrypts.
+    const ENCRYPTED: &'static [&'static str] = &[];
+
     /// Checks what the type alone does not.
     ///
     /// # Errors
@@ -204,6 +208,8 @@ pub trait Definition: Sync {
     fn phases(&self) -> Phases;
     /// Whether it authenticates.
     fn is_auth(&self) -> bool;
+    /// The texts in its configurations that are secret.
+    fn encrypted(&self) -> &'static [&'static str];
     /// What it does, in Markdown.
     fn doc(&self) -> &'static str;
     /// An example configuration in YAML.
@@ -247,6 +253,10 @@ impl<T: Define> Definition for T {
 
     fn is_auth(&self) -> bool {
         T::AUTH
+    }
+
+    fn encrypted(&self) -> &'static [&'static str] {
+        T::ENCRYPTED
     }
 
     fn doc(&self) -> &'static str {

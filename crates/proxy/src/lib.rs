@@ -30,6 +30,7 @@ pub use compile::{Catalog, ChosenPlugins, Compiled, Compiler, Definitions};
 pub use explain::{Candidate, ExplainRequest, Explanation, PlannedChoice, PlannedPlugin, PlannedUpstream};
 pub use listener::ListenSocket;
 pub use snapshot::Snapshot;
+pub use tls::client::client_config;
 pub use upstream::health::Counters;
 pub use upstream::health::checker::{AddressHealth, HealthChecks, UpstreamHealth};
 pub use upstream::resolve::Resolver;

@@ -228,10 +228,15 @@ impl Database {
         Ok(Listing { revision, items })
     }
 
-    /// Makes changes as one, durably.
+    /// Makes changes as one, durably, and gives their revision. Whoever calls it has the [`Lock`](crate::Lock).
     ///
     /// # Errors
     /// [`Lost`]; then nothing was changed.
+    pub fn change_all(&mut self, commit: &Commit) -> Result<u64, Lost> {
+        self.commit(commit).map(|committed| committed.revision)
+    }
+
+    /// Makes changes as one, durably.
     pub(crate) fn commit(&mut self, commit: &Commit) -> Result<Committed, Lost> {
         self.is_in_place()?;
         let now = millis(SystemTime::now());
@@ -328,6 +333,24 @@ impl Database {
         let sql = "SELECT min(expires) FROM items WHERE expires IS NOT NULL";
         let next: Option<i64> = self.connection.query_row(sql, [], |row| row.get(0))?;
         Ok(next.map(moment))
+    }
+
+    /// Puts everything into a database that is empty, with its revisions; what was before is not known.
+    ///
+    /// # Errors
+    /// [`Lost`].
+    pub fn fill(&mut self, listing: &Listing) -> Result<(), Lost> {
+        let transaction = Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)?;
+        for item in &listing.items {
+            let value = self.seal.seal(&item.key, &item.value)?;
+            transaction.execute(
+                "INSERT INTO items (key, value, created, modified) VALUES (?, ?, ?, ?)",
+                params![item.key.to_string(), value, item.created.cast_signed(), item.modified.cast_signed()],
+            )?;
+        }
+        let revision = listing.revision.cast_signed();
+        transaction.execute("UPDATE store SET revision = ?1, forgotten = ?1", [revision])?;
+        Ok(transaction.commit()?)
     }
 
     /// Writes a copy that is whole and consistent, while others read and write. A file that is there is replaced.

@@ -100,9 +100,10 @@ impl Embedded {
         let database = Database::open(&folder.database(), seal, history)?;
         let listing = database.list(None)?;
         let expiry = database.next_expiry()?;
+        let fault = database.is_read_only()?.then(|| format!("{} is read-only", folder.database().display()));
         let granted = if lock.is_some() { Access::Granted } else { Access::Waiting };
         let (grant, access) = watch::channel(granted);
-        let health = Arc::new(Mutex::new(Health { revision: listing.revision, fault: None }));
+        let health = Arc::new(Mutex::new(Health { revision: listing.revision, fault }));
         let waits = lock.is_none();
         let mut writer = Writer {
             database: Some(database),
@@ -180,6 +181,10 @@ impl Store for Embedded {
 
     fn list(&self, kind: Option<Kind>) -> Answer<'_, Listing> {
         Box::pin(self.ask(move |writer| writer.read(|database| database.list(kind))))
+    }
+
+    fn revision(&self) -> Answer<'_, u64> {
+        Box::pin(self.ask(move |writer| writer.read(Database::revision)))
     }
 
     fn commit(&self, commit: Commit) -> Answer<'_, u64> {

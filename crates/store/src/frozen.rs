@@ -52,6 +52,10 @@ impl Store for Frozen {
         Box::pin(ready(Ok(listing)))
     }
 
+    fn revision(&self) -> Answer<'_, u64> {
+        Box::pin(ready(Ok(self.content().listing.revision)))
+    }
+
     fn commit(&self, _: Commit) -> Answer<'_, u64> {
         Box::pin(ready(Err(self.refusal.clone())))
     }

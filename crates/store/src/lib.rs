@@ -11,10 +11,12 @@
 
 mod database;
 mod embedded;
+mod etcd;
 mod folder;
 mod frozen;
 mod key;
 mod last_good;
+mod memory;
 mod seal;
 mod watchers;
 
@@ -26,10 +28,12 @@ use std::time::SystemTime;
 
 pub use database::{Database, Lost};
 pub use embedded::{Embedded, Health, Options};
+pub use etcd::{Etcd, EtcdHealth, EtcdOptions, Keyring, NotAKeyring, Sealing};
 pub use folder::{Folder, Lock, OpenError};
 pub use frozen::Frozen;
 pub use key::{Key, Kind};
 pub use last_good::LastGood;
+pub use memory::Memory;
 pub use seal::{NoSecrets, Seal, SealError, Secrets};
 use tokio::sync::mpsc;
 

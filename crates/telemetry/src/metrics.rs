@@ -15,27 +15,31 @@
 //! value `other`, and `weir_metric_series_overflow_total` says how often that happened.
 //!
 //! # Differences from APISIX's page
-//! Left out, because what they describe is not there: `apisix_etcd_*` (no etcd is asked), `apisix_shared_dict_*`
+//! `apisix_etcd_*` stand on it while an etcd is followed. Left out, because what they describe is not there: `apisix_shared_dict_*`
 //! (memory is not cut into dictionaries ahead), `apisix_llm_*` and `apisix_ai_*` (no AI plugins), `apisix_stream_*`,
 //! `apisix_batch_process_entries` and `apisix_redis_commands_total` (nothing reports to them yet). The labels `request_type="traditional_http"`, `request_llm_model=""` and `llm_model=""` are always present.
 //! `apisix_nginx_metric_errors_total` counts the requests that had no room under their own series.
 //! [`MetricTypes`] says how a few metrics are declared.
 
+mod etcd;
 mod exposition;
 mod label;
 mod process;
 mod recorder;
 mod series;
+mod store;
 mod upstream;
 
+pub use etcd::EtcdStatus;
 pub use exposition::Scrape;
 pub use label::{Label, Labels, LazyLabel, MAX_LABEL_BYTES};
 pub use recorder::{ClientError, ConnectionState, Mirrored, Recorder, UpstreamState};
 pub use series::{HttpSeries, ResponseSource, Sample};
+pub use store::StoreStatus;
 pub use upstream::{NodeHealth, UpstreamStatus};
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::access_log::AccessLog;
@@ -96,6 +100,8 @@ pub struct Metrics {
     limit_keys: AtomicU64,
     access_logs: Mutex<LogDrops>,
     upstreams: Mutex<Arc<[UpstreamStatus]>>,
+    etcd: OnceLock<Arc<dyn EtcdStatus>>,
+    store: OnceLock<Arc<dyn StoreStatus>>,
     hostname: String,
     version: String,
     types: MetricTypes,
@@ -110,6 +116,7 @@ struct ConfigCells {
     changed_ms: AtomicU64,
     applied: AtomicU64,
     rejected: AtomicU64,
+    left_out: AtomicU64,
 }
 
 /// The lines that access logs dropped.
@@ -152,6 +159,8 @@ impl Metrics {
             limit_keys: AtomicU64::new(0),
             access_logs: Mutex::default(),
             upstreams: Mutex::default(),
+            etcd: OnceLock::new(),
+            store: OnceLock::new(),
             hostname: options.hostname,
             version: options.version,
             types: options.types,
@@ -183,6 +192,22 @@ impl Metrics {
     /// A configuration was refused and the one before it goes on: `weir_config_rejected_total`.
     pub fn config_rejected(&self) {
         self.config.rejected.fetch_add(1, Relaxed);
+    }
+
+    /// How many resources do not serve as they stand, because something is wrong with them: `weir_config_left_out`.
+    pub fn set_config_left_out(&self, resources: u64) {
+        self.config.left_out.store(resources, Relaxed);
+    }
+
+    /// The etcd that the configuration comes from: `apisix_etcd_reachable`, `apisix_etcd_modify_indexes`. The first one
+    /// stays.
+    pub fn watch_etcd(&self, etcd: Arc<dyn EtcdStatus>) {
+        let _ = self.etcd.set(etcd);
+    }
+
+    /// The embedded store that the configuration comes from: `weir_store_up`, `weir_store_revision`. The first one stays.
+    pub fn watch_store(&self, store: Arc<dyn StoreStatus>) {
+        let _ = self.store.set(store);
     }
 
     /// How many keys the limiters hold now: `weir_limit_keys`.

@@ -9,8 +9,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use weir_telemetry::access_log::{AccessLog, AccessLogOptions, Format, Target};
 use weir_telemetry::metrics::{
-    ClientError, ConnectionState, HttpSeries, Label, MetricTypes, Metrics, MetricsOptions, Mirrored, NodeHealth,
-    Recorder, ResponseSource, Sample, UpstreamState, UpstreamStatus,
+    ClientError, ConnectionState, EtcdStatus, HttpSeries, Label, MetricTypes, Metrics, MetricsOptions, Mirrored,
+    NodeHealth, Recorder, ResponseSource, Sample, StoreStatus, UpstreamState, UpstreamStatus,
 };
 
 const MODEL: &str = r#"request_type="traditional_http",request_llm_model="",llm_model="""#;
@@ -229,6 +229,16 @@ fn plain_counters_and_gauges_sum_over_workers() {
                 ("weir_config_reload_total", 2.0),
             ],
         ),
+        (|m, _, _| m.set_config_left_out(3), &[("weir_config_left_out", 3.0)]),
+        (|m, _, _| m.watch_store(Arc::new(Broken)), &[("weir_store_up", 0.0), ("weir_store_revision", 41.0)]),
+        (
+            |m, _, _| m.watch_etcd(Arc::new(Followed)),
+            &[
+                ("apisix_etcd_reachable", 1.0),
+                ("apisix_etcd_modify_indexes{key=\"routes\"}", 5.0),
+                ("apisix_etcd_modify_indexes{key=\"x_etcd_index\"}", 7.0),
+            ],
+        ),
         (|m, _, _| m.set_limit_keys(12), &[("weir_limit_keys", 12.0)]),
         (|_, _, _| {}, &[("apisix_node_info{hostname=\"node-1\",version=\"0.1.0\"}", 1.0)]),
     ];
@@ -242,6 +252,40 @@ fn plain_counters_and_gauges_sum_over_workers() {
             assert_eq!(value(&page, series), Some(*number), "{series} in\n{page}");
         }
     }
+}
+
+/// A store that could not be written to.
+#[derive(Debug)]
+struct Broken;
+
+impl StoreStatus for Broken {
+    fn is_up(&self) -> bool {
+        false
+    }
+
+    fn revision(&self) -> u64 {
+        41
+    }
+}
+
+/// An etcd that answers.
+#[derive(Debug)]
+struct Followed;
+
+impl EtcdStatus for Followed {
+    fn reachable(&self) -> bool {
+        true
+    }
+
+    fn indexes(&self) -> Vec<(&'static str, u64)> {
+        vec![("routes", 5), ("x_etcd_index", 7)]
+    }
+}
+
+#[test]
+fn without_etcd_there_is_no_word_of_it() {
+    let page = page(&metrics(MetricsOptions::default()));
+    assert!(!page.contains("apisix_etcd"), "{page}");
 }
 
 #[test]

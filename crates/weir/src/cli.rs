@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use weir_config::InvalidItems;
+use weir_store::Key;
 
 /// An API gateway with Apache APISIX's resources, from a store or from a file.
 ///
@@ -41,6 +42,12 @@ pub(crate) enum Command {
     /// Nothing is sent anywhere.
     #[command(after_long_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArgs),
+    /// Look at the store of a gateway, and repair it.
+    ///
+    /// What only reads works while the gateway runs. What writes needs the gateway stopped: while it runs, its Admin API
+    /// does the same.
+    #[command(subcommand, after_long_help = STORE_EXAMPLES)]
+    Store(StoreCommand),
     /// Print the version.
     Version,
     /// Print completions for a shell.
@@ -69,6 +76,74 @@ pub(crate) struct RunArgs {
     pub(crate) settings: SettingsArgs,
     #[command(flatten)]
     pub(crate) listen: ListenArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Tell what is wrong with the store, and whether its resources can be served.
+    Check(StoreArgs),
+    /// Print all resources as a rules file, secrets included.
+    Export(StoreArgs),
+    /// Put the resources of a rules file in the place of all that are there.
+    Import {
+        /// The rules; `-` is standard input.
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        #[command(flatten)]
+        store: StoreArgs,
+    },
+    /// List the changes, the latest first: revision, time, author, and what became of which resource.
+    History {
+        /// Only the changes of one resource, such as `routes/1`.
+        #[arg(long, value_name = "KIND/ID")]
+        key: Option<Key>,
+        /// List so many at most.
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        limit: usize,
+        #[command(flatten)]
+        store: StoreArgs,
+    },
+    /// Tell what is different between two revisions. Secrets are masked.
+    Diff {
+        /// A revision of the history; 0 is the empty store.
+        from: u64,
+        /// Another one.
+        to: u64,
+        #[command(flatten)]
+        store: StoreArgs,
+    },
+    /// Make all resources what they were at a revision. That is a change like any other, and can be rolled back.
+    Rollback {
+        /// A revision of the history.
+        revision: u64,
+        #[command(flatten)]
+        store: StoreArgs,
+    },
+    /// Write a copy of the database, whole and consistent. The key is not in it.
+    Backup {
+        /// The copy; what is there is replaced.
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        #[command(flatten)]
+        store: StoreArgs,
+    },
+    /// Put a backup, or without one the copy of the last good state, in the place of the database, which is kept beside.
+    Restore {
+        /// What `weir store backup` has written.
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: Option<PathBuf>,
+        #[command(flatten)]
+        store: StoreArgs,
+    },
+}
+
+/// Which store.
+#[derive(Debug, Args)]
+pub(crate) struct StoreArgs {
+    #[command(flatten)]
+    pub(crate) data: DataArgs,
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs,
 }
 
 #[derive(Debug, Args)]
@@ -206,6 +281,14 @@ const EXPLAIN_EXAMPLES: &str = "\
 Examples:
   weir explain apisix.yaml --request 'GET http://api.example.com/orders?page=2'
   weir explain apisix.yaml --request 'POST /orders' -H 'Host: api.example.com' -H 'apikey: k1' --remote 10.0.0.7";
+
+const STORE_EXAMPLES: &str = "\
+Examples:
+  weir store export --data-dir /var/lib/weir > apisix.yaml
+  weir store import apisix.yaml
+  weir store history --key routes/1
+  weir store rollback 41
+  weir store backup /backup/weir.db";
 
 const COMPLETIONS_EXAMPLES: &str = "\
 Examples:

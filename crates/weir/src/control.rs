@@ -6,6 +6,7 @@
 //! listening on http://0.0.0.0:9080
 //! metrics on http://127.0.0.1:9091/apisix/prometheus/metrics
 //! status on http://127.0.0.1:7085/status
+//! admin on http://127.0.0.1:9180/apisix/admin
 //! control on http://127.0.0.1:9090/v1
 //! ready
 //! ```
@@ -22,18 +23,22 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{RwLock, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep};
+use weir_admin::Configuration;
 use weir_config::Settings;
 use weir_config::settings::{Endpoint, Timeouts};
 use weir_proxy::{DataPlane, HealthChecks, Snapshot};
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
 
+use crate::admin_server::AdminSetup;
 use crate::changes::Digest;
-use crate::control_api::{Control, InForce};
+use crate::control_api::Control;
 use crate::data_dir::{self, DataDir};
 use crate::error_log::ErrorLog;
+use crate::file_source::FileSource;
 use crate::handover::Predecessor;
 use crate::inherited::{Inherited, Listening};
+use crate::insight::Insight;
 use crate::keeper::{Keeper, Keeping};
 use crate::live::{Live, State};
 use crate::live_text::LiveText;
@@ -74,6 +79,7 @@ pub(crate) struct Gateway {
     /// The first configuration, and where it comes from.
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) source: Source,
+    pub(crate) admin: Option<AdminSetup>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
     pub(crate) error_log: Arc<ErrorLog>,
@@ -84,6 +90,7 @@ pub(crate) struct Gateway {
 
 /// Where the configuration comes from.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one in a process")]
 pub(crate) enum Source {
     /// A rules file, with the digest of its resources, the fingerprint of its text and, where the control API tells of
     /// it, the text.
@@ -95,7 +102,7 @@ pub(crate) enum Source {
 /// Serves until SIGTERM or SIGINT, or until a new process has taken over; then drains. `predecessor` is told when this
 /// process serves. Gives the task of a process that stays when it has handed over.
 pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor>) -> anyhow::Result<Option<Keeper>> {
-    let Gateway { program, settings, rules, snapshot, source, metrics, access_log, error_log, .. } = gateway;
+    let Gateway { program, settings, rules, snapshot, source, admin, metrics, access_log, error_log, .. } = gateway;
     let (mut inherited, keeping) = (gateway.inherited, Keeping::new(gateway.keeper)?);
     let mut signals = Signals::catch()?;
     let hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
@@ -107,6 +114,9 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     let listen = &settings.listen;
     let metrics_listener = server::open("listen.metrics", listen.metrics, &mut inherited, &mut listening)?;
     let status_listener = server::open("listen.status", listen.status, &mut inherited, &mut listening)?;
+    let admin_endpoint = admin.as_ref().map_or(Endpoint::Off, |admin| admin.endpoint);
+    let admin_listener = server::open("listen.admin", admin_endpoint, &mut inherited, &mut listening)?;
+    let admin = admin.zip(admin_listener);
     let control = match &source {
         Source::File { .. } => listen.control.unless_given(Endpoint::Off),
         Source::Store { .. } => listen.control.unless_given(Endpoint::On(CONTROL)),
@@ -141,6 +151,9 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         let (plane, draining) = (Arc::clone(&data_plane), Arc::clone(&draining));
         tasks.spawn(status_server::run(listener, left.clone(), plane, draining, Arc::clone(&checks)));
     }
+    if let Some((admin, listener)) = &admin {
+        addresses.push_str(&admin.announcement(listener)?);
+    }
     if let Some(listener) = &control_listener {
         addresses.push_str(&format!("control on http://{}/v1\n", listener.local_addr()?));
     }
@@ -171,16 +184,21 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
 
     let serving = Serving { data_plane: Arc::clone(&data_plane), metrics: Arc::clone(&metrics), names };
     let mut stored = None;
-    let in_force;
+    let configuration: Option<Arc<dyn Configuration>>;
     match source {
         Source::File { watch, digest, fingerprint, live } => {
-            in_force = live.clone().map(InForce::File);
+            configuration = live.clone().map(|live| {
+                let name = rules.name.clone();
+                Arc::new(FileSource { live, name }) as Arc<dyn Configuration>
+            });
             let reloader = Reloader { rules: Arc::clone(&rules), serving, fingerprint, digest, revision, live };
             changing.spawn(reloader.run(watch, hangup));
         }
         Source::Store { data, state } => {
+            metrics.watch_store(data.status());
+            metrics.set_config_left_out(state.left_out() as u64);
             let live = Live::new(Arc::clone(&data.store), Arc::clone(&rules), serving, state);
-            in_force = Some(InForce::Store(Arc::new(live.clone())));
+            configuration = Some(Arc::new(live.clone()));
             changing.spawn(live.clone().follow());
             changing.spawn(live.clone().reload_on(hangup));
             changing.spawn(live.clone().refresh_secrets());
@@ -191,10 +209,19 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         }
     }
 
-    if let (Some(listener), Some(in_force)) = (control_listener, in_force) {
+    let schemas = Arc::new(schemas::all());
+    if let (Some((admin, listener)), Some(configuration)) = (admin, configuration.clone()) {
+        let insight = Insight {
+            schemas: Arc::clone(&schemas),
+            rules: Arc::clone(&rules),
+            settings: Arc::new(settings.clone()),
+            snapshots: data_plane.read().await.snapshots(),
+        };
+        tasks.spawn(admin.serve(listener, left.clone(), configuration, Arc::new(insight)));
+    }
+    if let (Some(listener), Some(configuration)) = (control_listener, configuration) {
         let (rules, data_plane) = (Arc::clone(&rules), Arc::clone(&data_plane));
-        let schemas = Arc::new(schemas::all());
-        let control = Control { schemas, in_force, rules, data_plane, checks };
+        let control = Control { schemas, configuration, rules, data_plane, checks };
         tasks.spawn(control_api::run(listener, left, Arc::new(control)));
     }
 

@@ -12,28 +12,22 @@ use weir_admin::{Configuration, Schemas};
 use weir_config::load::in_force;
 use weir_config::node::Node;
 use weir_proxy::{DataPlane, HealthChecks};
-use weir_store::Kind;
+use weir_store::{Item, Key, Kind, Secrets};
 
 use crate::health_pages::{self, error, json as json_page};
-use crate::live_text::LiveText;
 use crate::rules::Rules;
+use crate::secrets::SecretFields;
 use crate::server::{Asked, Command, Leaving, Page, serve, text, with_type};
 
 /// What the pages are made of.
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) schemas: Arc<Schemas>,
-    pub(crate) in_force: InForce,
+    /// What is live.
+    pub(crate) configuration: Arc<dyn Configuration>,
     pub(crate) rules: Arc<Rules>,
     pub(crate) data_plane: Arc<RwLock<DataPlane>>,
     pub(crate) checks: Arc<HealthChecks>,
-}
-
-/// Where the resources that are in force are told from.
-#[derive(Debug)]
-pub(crate) enum InForce {
-    File(Arc<LiveText>),
-    Store(Arc<dyn Configuration>),
 }
 
 const GC: &str = "/v1/gc";
@@ -112,38 +106,15 @@ impl Control {
 
     /// Resources of a kind, or the one with an id, as they are in force.
     async fn shown(&self, kind: Kind, id: Option<&str>) -> Result<Vec<Value>, String> {
-        let schemas = Arc::clone(&self.schemas);
-        let wanted = id.map(str::to_owned);
-        let shown = match &self.in_force {
-            InForce::File(live) => {
-                let live = Arc::clone(live);
-                spawn_blocking(move || {
-                    let (revision, items) = live.items(kind.directory());
-                    let wanted = items.into_iter().filter(|item| wanted.as_ref().is_none_or(|id| *id == item.id));
-                    let shown =
-                        wanted.filter_map(|item| show(&schemas, kind, &item.id, &item.node, (revision, revision)));
-                    shown.collect()
-                })
-            }
-            InForce::Store(configuration) => {
-                let listing = match id {
-                    Some(id) => {
-                        let key = weir_store::Key::new(kind, id);
-                        configuration.store().get(&key).await.map(|item| item.into_iter().collect())
-                    }
-                    None => configuration.store().list(Some(kind)).await.map(|listing| listing.items),
-                };
-                let items: Vec<weir_store::Item> = listing.map_err(|error| error.to_string())?;
-                spawn_blocking(move || {
-                    let shown = items.iter().filter_map(|item| {
-                        let node = Node::parse(&item.value).ok()?.root;
-                        show(&schemas, kind, item.key.id(), &node, (item.created, item.modified))
-                    });
-                    shown.collect()
-                })
-            }
+        let store = self.configuration.store();
+        let found = match id {
+            Some(id) => store.get(&Key::new(kind, id)).await.map(|item| item.into_iter().collect()),
+            None => store.list(Some(kind)).await.map(|listing| listing.items),
         };
-        shown.await.map_err(|panicked| panicked.to_string())
+        let items: Vec<Item> = found.map_err(|error| error.to_string())?;
+        let schemas = Arc::clone(&self.schemas);
+        let work = spawn_blocking(move || items.iter().filter_map(|item| show(&schemas, item)).collect());
+        work.await.map_err(|panicked| panicked.to_string())
     }
 
     /// Frees what no request uses any more, now rather than within a second.
@@ -161,14 +132,17 @@ impl Control {
 }
 
 /// A resource as it is in force, in APISIX's envelope. `None` for one that is not: it is invalid.
-fn show(schemas: &Schemas, kind: Kind, id: &str, node: &Node, (created, modified): (u64, u64)) -> Option<Value> {
+fn show(schemas: &Schemas, item: &Item) -> Option<Value> {
+    let (kind, id, modified) = (item.key.kind(), item.key.id(), item.modified);
+    let mut written: Value = serde_json::from_str(&item.value).ok()?;
+    SecretFields.visit(kind, &mut written, &mut |secret| "***".clone_into(secret));
+    let fields = written.as_object_mut()?;
+    fields.insert("id".into(), id.into());
     if kind == Kind::PluginMetadata {
-        let mut value = node.to_json();
-        value["id"] = id.into();
-        return Some(value);
+        return Some(written);
     }
-    let key = format!("/apisix/{}/{id}", kind.directory());
-    let mut value = in_force(kind.directory(), node)?;
+    let key = format!("/apisix/{}", item.key);
+    let mut value = in_force(kind.directory(), &Node::from(&written))?;
     schemas.complete_plugins(&mut value);
     let upstream = if kind == Kind::Upstreams { Some(&mut value) } else { value.get_mut("upstream") };
     let mut has_domain = false;
@@ -187,7 +161,7 @@ fn show(schemas: &Schemas, kind: Kind, id: &str, node: &Node, (created, modified
     Some(json!({
         "key": key,
         "value": value,
-        "createdIndex": created,
+        "createdIndex": item.created,
         "modifiedIndex": modified,
         "has_domain": has_domain,
     }))

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use weir_config::Settings;
 use weir_store::{Embedded, Folder, Frozen, LastGood, Listing, OpenError, Options, Seal, Store, StoreError};
+use weir_telemetry::metrics::StoreStatus;
 
 use crate::failure::Failure;
 use crate::live::Live;
@@ -27,6 +28,36 @@ pub(crate) struct DataDir {
     pub(crate) store: Arc<dyn Store>,
     /// Why something stands in for it.
     pub(crate) damage: Option<String>,
+    /// The revision that it had when it was opened.
+    revision: u64,
+}
+
+/// An embedded store.
+#[derive(Debug)]
+struct Status(Arc<Embedded>);
+
+impl StoreStatus for Status {
+    fn is_up(&self) -> bool {
+        self.0.health().fault.is_none()
+    }
+
+    fn revision(&self) -> u64 {
+        self.0.health().revision
+    }
+}
+
+/// A store that cannot be opened, at the revision of the copy that stands in for it.
+#[derive(Debug)]
+struct Down(u64);
+
+impl StoreStatus for Down {
+    fn is_up(&self) -> bool {
+        false
+    }
+
+    fn revision(&self) -> u64 {
+        self.0
+    }
 }
 
 impl DataDir {
@@ -46,7 +77,10 @@ impl DataDir {
             Ok((embedded, listing)) => {
                 let embedded = Arc::new(embedded);
                 let store = Arc::clone(&embedded) as Arc<dyn Store>;
-                Ok((Self { folder, seal, embedded: Some(embedded), store, damage: None }, listing))
+                Ok((
+                    Self { folder, seal, embedded: Some(embedded), store, damage: None, revision: listing.revision },
+                    listing,
+                ))
             }
             Err(OpenError::Broken(reason)) => {
                 let listing = LastGood::read(&folder.last_good(), &seal).map_err(|missing| {
@@ -60,9 +94,20 @@ impl DataDir {
                     listing.revision
                 );
                 let store = Arc::new(Frozen::new(listing.clone(), StoreError::Unavailable(damage.clone())));
-                Ok((Self { folder, seal, embedded: None, store, damage: Some(damage) }, listing))
+                Ok((
+                    Self { folder, seal, embedded: None, store, damage: Some(damage), revision: listing.revision },
+                    listing,
+                ))
             }
             Err(error) => Err(refused(error)),
+        }
+    }
+
+    /// What the metrics say of the store.
+    pub(crate) fn status(&self) -> Arc<dyn StoreStatus> {
+        match &self.embedded {
+            Some(embedded) => Arc::new(Status(Arc::clone(embedded))),
+            None => Arc::new(Down(self.revision)),
         }
     }
 
@@ -103,13 +148,13 @@ async fn write_copy(folder: &Folder, seal: &Arc<Seal>, live: &Live) {
 /// The key that the settings give, or that of the folder.
 pub(crate) fn seal(folder: &Folder, settings: &Settings) -> Result<Seal, Failure> {
     let fields = Arc::new(SecretFields);
-    match settings.store.key.reveal() {
-        Some(text) => Seal::from_hex(text, "store.key", fields),
-        None => {
+    match settings.store.key.expose() {
+        "" => {
             // A new key would be of no use to a store that is there.
             let create = !folder.database().exists();
             Seal::from_file(&folder.key(), create, fields)
         }
+        text => Seal::from_hex(text, "store.key", fields),
     }
     .map_err(refused)
 }

@@ -1,7 +1,9 @@
-//! `weir explain`
+//! `weir explain`, and the same for the Admin API.
 
 use std::fmt::Write as _;
+use std::net::IpAddr;
 
+use serde_json::{Value, json};
 use weir_config::{CheckType, Checks, Settings};
 use weir_proxy::{Candidate, ExplainRequest, Explanation, PlannedChoice, PlannedPlugin, PlannedUpstream};
 
@@ -12,7 +14,8 @@ use crate::settings;
 
 /// Tells what would be done with a request.
 pub(crate) fn explain(args: &ExplainArgs) -> Result<(), Failure> {
-    let request = request(args).map_err(Failure::Usage)?;
+    let request = request(&args.request, args.headers.clone(), args.remote)
+        .map_err(|reason| Failure::Usage(format!("--request '{}': {reason}", args.request)))?;
     let (settings, warnings) = settings::load(&args.settings, Vec::new())?;
     tell_all(&warnings);
     let rules = Rules::new(&args.rules, &settings)?;
@@ -27,18 +30,24 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<(), Failure> {
     }
 }
 
-/// The request as it would arrive.
-fn request(args: &ExplainArgs) -> Result<ExplainRequest, String> {
-    let text = args.request.trim();
+/// The request as it would arrive: `METHOD URL`, or a URL alone, and fields.
+///
+/// # Errors
+/// What was expected instead.
+pub(crate) fn request(
+    text: &str,
+    mut headers: Vec<(String, String)>,
+    remote: IpAddr,
+) -> Result<ExplainRequest, String> {
+    let text = text.trim();
     let (method, url) = match text.split_once(char::is_whitespace) {
         Some((method, url)) => (method, url.trim_start()),
         None => ("GET", text),
     };
     if url.is_empty() || url.contains(char::is_whitespace) {
-        return Err(format!("--request '{text}': expected a method and a URL, such as 'GET http://example.com/a'"));
+        return Err("expected a method and a URL, such as 'GET http://example.com/a'".to_owned());
     }
-    let (https, mut host, target) = split_url(url).map_err(|reason| format!("--request '{text}': {reason}"))?;
-    let mut headers = args.headers.clone();
+    let (https, mut host, target) = split_url(url)?;
     // As with curl, a Host that is given goes before that of the URL.
     if let Some(at) = headers.iter().position(|(name, _)| name.eq_ignore_ascii_case("host")) {
         host = headers.remove(at).1;
@@ -48,7 +57,7 @@ fn request(args: &ExplainArgs) -> Result<ExplainRequest, String> {
             return Err("a field of a request has no line breaks".to_owned());
         }
     }
-    Ok(ExplainRequest { https, method: method.to_owned(), host, target, headers, remote: args.remote })
+    Ok(ExplainRequest { https, method: method.to_owned(), host, target, headers, remote })
 }
 
 /// The host of a request that names none.
@@ -72,6 +81,58 @@ fn split_url(url: &str) -> Result<(bool, String, String), &'static str> {
     }
     let slash = if target.starts_with('/') { "" } else { "/" };
     Ok((https, host.to_owned(), format!("{slash}{target}")))
+}
+
+/// The same for programs.
+pub(crate) fn json(found: &Explanation) -> Value {
+    let candidate = |candidate: &Candidate| {
+        json!({
+            "id": candidate.id,
+            "name": candidate.name,
+            "pattern": candidate.pattern,
+            "chosen": candidate.chosen,
+            "reason": candidate.reason,
+        })
+    };
+    let plugin = |plugin: &PlannedPlugin| {
+        json!({
+            "name": plugin.name,
+            "global": plugin.global,
+            "priority": plugin.priority,
+            "phases": plugin.phases,
+            "filtered": plugin.filtered,
+        })
+    };
+    let chosen = found.candidates.iter().find(|candidate| candidate.chosen);
+    let choice = found.choice.as_ref().map(|choice| {
+        let share = |(weight, upstream): &(u32, Option<PlannedUpstream>)| {
+            json!({ "weight": weight, "upstream": upstream.as_ref().map(upstream_json) })
+        };
+        json!({ "plugin": choice.plugin, "shares": choice.shares.iter().map(share).collect::<Vec<_>>() })
+    });
+    json!({
+        "matched_as": found.path,
+        "route": chosen.map(|chosen| &chosen.id),
+        "candidates": found.candidates.iter().map(candidate).collect::<Vec<_>>(),
+        "plugins": found.plugins.iter().map(plugin).collect::<Vec<_>>(),
+        "upstream_target": found.upstream_target,
+        "upstream": found.upstream.as_ref().map(upstream_json),
+        "choice": choice,
+    })
+}
+
+fn upstream_json(upstream: &PlannedUpstream) -> Value {
+    let seconds = |milliseconds: u64| milliseconds as f64 / 1000.0;
+    let (connect, send, read) = upstream.timeouts_ms;
+    json!({
+        "nodes": upstream.nodes,
+        "balancer": upstream.balancer,
+        "node": upstream.node,
+        "host": upstream.host,
+        "retries": upstream.retries,
+        "timeout": { "connect": seconds(connect), "send": seconds(send), "read": seconds(read) },
+        "checks": upstream.checks.as_ref().map(|checks| describe_checks(checks)),
+    })
 }
 
 fn report(request: &ExplainRequest, found: &Explanation, settings: &Settings) -> String {

@@ -18,6 +18,7 @@ use tokio::signal::unix::Signal;
 use tokio::sync::{Mutex, Notify, OwnedMutexGuard, mpsc};
 use tokio::time::sleep;
 use weir_admin::{Changed, Configuration, Refused};
+use weir_config::node::Mark;
 use weir_config::{Diagnostic, Node};
 use weir_store::{Change, Commit, Event, Item, Key, Listing, Store, StoreError};
 
@@ -75,19 +76,54 @@ impl State {
     /// # Errors
     /// Why they cannot be served, not even without those that are wrong.
     pub(crate) fn first(rules: &Rules, listing: Listing) -> Result<(Self, Ready), Vec<Diagnostic>> {
-        let revision = listing.revision;
-        let mut state = Self {
-            resources: Resources::new(listing),
-            revision,
-            generation: 0,
-            broken: HashSet::new(),
-            digest: Digest::default(),
-            unsure: false,
-        };
+        let mut state = Self::unserved(listing);
         let Candidate { mut ready, broken, .. } = state.compile(rules)?;
         state.generation = ready.snapshot.revision();
         (state.broken, state.digest) = (broken, std::mem::take(&mut ready.digest));
         Ok((state, ready))
+    }
+
+    /// Whether a commit leaves what can be served; gives what is doubtful about it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn check_alone(
+        rules: &Rules,
+        listing: Listing,
+        commit: &Commit,
+    ) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
+        // What cannot be served at all can only become better.
+        let mut state = match Self::first(rules, listing.clone()) {
+            Ok((state, _)) => state,
+            Err(_) => Self::unserved(listing),
+        };
+        match state.check(rules, commit, false) {
+            Ok((candidate, _)) => Ok(candidate.warnings_of(commit)),
+            Err(Refused::Invalid(findings)) => Err(findings),
+            Err(Refused::Store(error)) => Err(vec![Diagnostic::error(Mark::NONE, "", error.to_string())]),
+            Err(Refused::ReadOnly(reason)) => Err(vec![Diagnostic::error(Mark::NONE, "", reason)]),
+        }
+    }
+
+    /// The sizes of the sections: `2 routes, 1 upstream`.
+    pub(crate) fn inventory(&self) -> String {
+        self.digest.inventory()
+    }
+
+    /// How many resources are left out, because something is wrong with them.
+    pub(crate) fn left_out(&self) -> usize {
+        self.broken.len()
+    }
+
+    fn unserved(listing: Listing) -> Self {
+        Self {
+            revision: listing.revision,
+            resources: Resources::new(listing),
+            generation: 0,
+            broken: HashSet::new(),
+            digest: Digest::default(),
+            unsure: false,
+        }
     }
 
     /// Compiles the resources as they are.
@@ -360,6 +396,7 @@ impl Shared {
 
     async fn serve(&self, mut state: OwnedMutexGuard<State>, candidate: Candidate, began: Instant, author: &str) {
         let Candidate { ready, broken, .. } = candidate;
+        self.serving.metrics.set_config_left_out(ready.left_out as u64);
         let (generation, routes) = (ready.snapshot.revision(), ready.snapshot.route_count());
         self.serving.take(ready.snapshot).await;
         let changes = state.digest.changes_to(&ready.digest);

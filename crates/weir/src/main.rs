@@ -15,6 +15,8 @@
     reason = "the bans guard the path of a request; nothing here is on it"
 )]
 
+mod admin_keys;
+mod admin_server;
 mod changes;
 mod check;
 mod cli;
@@ -26,9 +28,11 @@ mod descriptors;
 mod error_log;
 mod explain;
 mod failure;
+mod file_source;
 mod handover;
 mod health_pages;
 mod inherited;
+mod insight;
 mod keeper;
 mod live;
 mod live_text;
@@ -37,6 +41,7 @@ mod names;
 mod reload;
 mod resources;
 mod rules;
+mod rules_file;
 mod run;
 mod schemas;
 mod secret_managers;
@@ -45,6 +50,7 @@ mod server;
 mod serving;
 mod settings;
 mod status_server;
+mod store_command;
 mod systemd;
 mod upgrade;
 mod watch;
@@ -61,6 +67,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Check(args) => check::check(&args),
         Command::Explain(args) => explain::explain(&args),
+        Command::Store(command) => store_command::run(&command),
         Command::Version => version(),
         Command::Completions { shell } => completions::print(shell),
     };

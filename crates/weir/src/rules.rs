@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use weir_config::load::load_node;
+use weir_config::load::{check_item, load_node, read};
 use weir_config::node::MAX_TEXT_BYTES;
 use weir_config::{Diagnostic, InvalidItems, LoadOptions, Loaded, Node, RouterMode, Settings, Severity, load};
 use weir_proxy::{Catalog, ChosenPlugins, Compiler, Snapshot};
@@ -110,17 +110,46 @@ impl Rules {
 
     /// Checks and compiles a text. An `Err` holds everything that was found, at least one error among it.
     pub(crate) fn compile(&self, text: &[u8], revision: u64) -> Result<Ready, Vec<Diagnostic>> {
+        self.secrets.begin();
         self.compile_loaded(self.with_options(|options| load(&self.name, text, options)), revision)
+    }
+
+    /// The tree of a text that can be served, with what was found in it.
+    pub(crate) fn tree(&self, text: &[u8]) -> (Option<Node>, Vec<Diagnostic>) {
+        match self.compile(text, 1) {
+            Ok(ready) => (self.with_options(|options| read(&self.name, text, options)).0, ready.findings),
+            Err(findings) => (None, findings),
+        }
     }
 
     /// Checks and compiles a tree, as [`Self::compile`]. Findings name no file: there is none.
     pub(crate) fn compile_tree(&self, root: Node, revision: u64) -> Result<Ready, Vec<Diagnostic>> {
+        self.secrets.begin();
         self.compile_loaded(self.with_options(|options| load_node("", root, options)), revision)
+    }
+
+    /// Everything that is to be said of one resource of a section by itself; `None` for a section that there is not.
+    pub(crate) fn check_item(&self, section: &str, item: Node) -> Option<Vec<Diagnostic>> {
+        self.with_options(|options| check_item(section, item, options))
+    }
+
+    /// Everything that is to be said of a configuration that is not these rules.
+    pub(crate) fn check_tree(&self, root: Node) -> Vec<Diagnostic> {
+        let refuse = InvalidItems::Refuse;
+        let loaded =
+            self.with_options(|options| load_node("", root, &LoadOptions { invalid_items: refuse, ..*options }));
+        let mut found = loaded.diagnostics;
+        if let Some(document) = loaded.document {
+            let compiled = self.compiler.compile(&document, refuse, u64::MAX);
+            let more = compiled.map_or_else(|errors| errors, |compiled| compiled.warnings);
+            found.extend(more.into_iter().map(|found| loaded.revealed.redact(found)));
+            self.compiler.sweep();
+        }
+        found
     }
 
     fn with_options<T>(&self, read: impl FnOnce(&LoadOptions<'_>) -> T) -> T {
         let plugins = chosen_plugins(&self.plugins);
-        self.secrets.begin();
         read(&LoadOptions {
             invalid_items: self.invalid_items,
             strict: self.strict,
@@ -152,7 +181,6 @@ impl Rules {
         if self.strict && !findings.is_empty() {
             return Err(self.judged(findings));
         }
-        self.secrets.settle();
         Ok(Ready { digest: Digest::of(&document), snapshot: compiled.snapshot, findings, left_out, gone })
     }
 

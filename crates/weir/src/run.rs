@@ -10,6 +10,7 @@ use weir_proxy::Snapshot;
 use weir_telemetry::access_log::{AccessLog, AccessLogOptions, Format, Target};
 use weir_telemetry::metrics::{Metrics, MetricsOptions};
 
+use crate::admin_server::AdminSetup;
 use crate::cli::{RulesArgs, RunArgs};
 use crate::control::{self, Gateway, Source};
 use crate::data_dir::DataDir;
@@ -53,7 +54,7 @@ fn run_with(
         return Err(Failure::Usage(message.to_owned()));
     }
     let (mut settings, doubts) = settings::load(&args.settings, args.assignments())?;
-    if settings.deployment != Default::default() {
+    if settings.deployment != weir_config::settings::Deployment::default() {
         return Err(Failure::Usage("`deployment` cannot be set yet".to_owned()));
     }
     let Inheritance { mut sockets, keeper } = inheritance;
@@ -86,6 +87,11 @@ fn run_with(
         Err(error) => tracing::warn!("{error}"),
     }
 
+    let folder = match &source {
+        Source::File { .. } => None,
+        Source::Store { data, .. } => Some(data.folder.path()),
+    };
+    let admin = AdminSetup::new(&settings, folder)?;
     let access_log = open_access_log(&settings)?;
     let metrics = Metrics::new(MetricsOptions {
         max_series: settings.limits.metric_series as usize,
@@ -106,6 +112,7 @@ fn run_with(
         program,
         snapshot,
         source,
+        admin,
         rules: Arc::new(rules),
         settings,
         metrics,
@@ -141,7 +148,8 @@ impl First {
         let watch = Watch::new(&file.file, &settings.config);
         let text = rules.read()?;
         let Ready { digest, snapshot, findings, gone, .. } = rules.compile(&text, 1).map_err(Failure::Refused)?;
-        let told = settings.listen.control.unless_given(Endpoint::Off).addr().is_some();
+        let apis = [settings.listen.admin, settings.listen.control];
+        let told = apis.into_iter().any(|api| api.unless_given(Endpoint::Off).addr().is_some());
         let live = told.then(|| Arc::new(LiveText::new(Kept::new(&text, 1, gone))));
         let source = Source::File { watch, digest, fingerprint: fingerprint(&text), live };
         Ok(Self { rules, source, snapshot, findings })

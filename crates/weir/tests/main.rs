@@ -19,6 +19,7 @@ mod control;
 mod descriptors;
 mod dns;
 mod documentation;
+mod etcd_store;
 mod forwarding;
 mod health;
 mod http1;

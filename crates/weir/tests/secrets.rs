@@ -209,7 +209,7 @@ fn certificates_come_from_a_manager_as_well_and_vault_speaks_tls() {
     let own = authority.certificate(Kind::P256, &["localhost"]);
     let secret = json!({ "data": { "cert": shown.cert, "key": shown.key } }).to_string();
     let vault = Nginx::start_tls(&format!(
-        "ssl_certificate {}; ssl_certificate_key {}; root FOLDER;",
+        "ssl_certificate {}; ssl_certificate_key {};",
         own.cert_file.display(),
         own.key_file.display()
     ));
@@ -244,4 +244,37 @@ fn the_example_of_the_documentation_works() {
         .replace("127.0.0.1:1980", &origin.node());
     let gateway = Start::new(text).variable("VAULT_TOKEN", "hvs.t0ken").start();
     assert_eq!((status(&gateway, "k1"), status(&gateway, "k2"), status(&gateway, "k3")), (200, 200, 401));
+}
+
+#[test]
+fn a_store_keeps_references_and_serves_what_they_stand_for() {
+    let vault = Vault::start();
+    let gateway = Start::stored().settings("secrets: {ttl: 100ms}").variable("VAULT_TOKEN", "hvs.t0ken").start();
+    let jack = |reference: &str| json!({ "username": "jack", "plugins": { "key-auth": { "key": reference } } });
+    let (status_code, answer) =
+        gateway.ask("PUT", "/apisix/admin/consumers/jack", &jack("$secret://vault/1/jack/key").to_string());
+    assert_eq!(status_code, 400, "{answer}: nobody knows vault/1");
+    let manager = json!({ "uri": format!("http://{}", vault.origin.node()), "prefix": "kv/apisix", "token": "$env://VAULT_TOKEN" });
+    gateway.must("PUT", "/apisix/admin/secrets/vault/1", &manager.to_string());
+    gateway.must("PUT", "/apisix/admin/consumers/jack", &jack("$secret://vault/1/jack/key").to_string());
+    let route = json!({ "uri": "/who", "plugins": { "key-auth": {}, "mocking": { "response_example": "x" } } });
+    gateway.must("PUT", "/apisix/admin/routes/1", &route.to_string());
+    assert_eq!((status(&gateway, "k1"), status(&gateway, "k2")), (200, 401));
+    let shown = gateway.must("GET", "/apisix/admin/consumers/jack", "");
+    assert_eq!(shown["value"]["plugins"]["key-auth"]["key"], "$secret://vault/1/jack/key", "{shown}");
+
+    vault.set("k2");
+    wait_until("the new secret", LIMIT, || (status(&gateway, "k2") == 200).then_some(()));
+    // Sealed: nothing new is known, and what is there can be changed.
+    vault.status.store(503, Ordering::Relaxed);
+    let (code, answer) = gateway.ask(
+        "PUT",
+        "/apisix/admin/consumers/jill",
+        &json!({ "username": "jill", "plugins": { "key-auth": { "key": "$secret://vault/1/jill/key" } } }).to_string(),
+    );
+    assert_eq!(code, 400, "{answer}");
+    gateway.must("PUT", "/apisix/admin/routes/1", &route.to_string().replace("/who", "/wh*"));
+    assert_eq!(status(&gateway, "k2"), 200);
+    let log = gateway.stderr();
+    assert!(!log.contains("t0ken") && !log.contains("k2"), "{log}");
 }

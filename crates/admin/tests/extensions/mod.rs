@@ -131,6 +131,52 @@ fn several_changes_are_made_as_one() {
 }
 
 #[test]
+fn what_was_is_told_and_brought_back() {
+    let server = Server::start(options());
+    let consumer = r#"{"username":"jack","plugins":{"key-auth":{"key":"k1"}}}"#;
+    assert_eq!(ask(&server, "PUT", "resources/consumers/jack", "", consumer).0, 201);
+    assert_eq!(ask(&server, "PUT", "resources/routes/1", "", r#"{"uri":"/a"}"#).0, 201);
+    let revisions = |path: &str| {
+        let (status, _, answer) = ask(&server, "GET", path, "", "");
+        assert_eq!(status, 200, "{path}: {answer}");
+        let commits = answer["commits"].as_array().unwrap().clone();
+        commits.iter().map(|commit| commit["revision"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(revisions("history"), [2, 1]);
+    assert_eq!(revisions("history?before=2"), [1]);
+    assert_eq!(revisions("history?limit=1"), [2]);
+    assert_eq!(revisions("history?key=consumers/jack"), [1]);
+    for path in ["history?limit=0", "history?limit=1001", "history?key=x", "history?before=x", "diff", "diff?from=x"] {
+        assert_eq!(ask(&server, "GET", path, "", "").0, 400, "{path}");
+    }
+    let (_, _, answer) = ask(&server, "GET", "history?before=2", "", "");
+    let expected = json!({ "author": "admin", "time": 1.5, "changes": [{ "key": "consumers/jack", "old": null }] });
+    assert!(contains(&answer["commits"][0], &expected), "{answer}");
+    let value = &answer["commits"][0]["changes"][0]["new"];
+    assert_eq!(value["plugins"]["key-auth"]["key"], "***", "secrets are not told");
+
+    let (_, _, answer) = ask(&server, "GET", "diff?from=1", "", "");
+    let expected =
+        json!({ "from": 1, "to": 2, "changes": [{ "key": "routes/1", "old": null, "new": { "uri": "/a" } }] });
+    assert!(contains(&answer, &expected), "{answer}");
+    let (_, _, answer) = ask(&server, "GET", "diff?from=2&to=1", "", "");
+    assert!(contains(&answer["changes"], &json!([{ "old": { "uri": "/a" }, "new": null }])), "{answer}");
+
+    let back = |path: &str, body: &str| ask(&server, "POST", path, "", body);
+    for body in ["", "[]", "{}", r#"{"revision":"1"}"#, r#"{"revision":1,"x":2}"#] {
+        assert_eq!(back("rollback", body).0, 400, "{body}");
+    }
+    let (status, _, answer) = back("rollback?dry_run=true", r#"{"revision":1}"#);
+    assert!(status == 200 && contains(&answer, &json!({ "dry_run": true, "restored": 1 })), "{answer}");
+    assert_eq!(server.keys(), ["consumers/jack", "routes/1"]);
+    let (status, _, answer) = back("rollback", r#"{"revision":1}"#);
+    assert!(status == 200 && contains(&answer, &json!({ "revision": 3, "restored": 1 })), "{answer}");
+    assert_eq!(server.keys(), ["consumers/jack"]);
+    let (status, _, answer) = back("rollback", r#"{"revision":3}"#);
+    assert!(status == 200 && contains(&answer, &json!({ "revision": 3, "changes": [] })), "{answer}");
+}
+
+#[test]
 fn changes_are_told_as_they_are_made() {
     let server = Server::start(options());
     let follow = |path: &str, fields: &str| {

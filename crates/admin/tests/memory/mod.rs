@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -15,8 +15,10 @@ use weir_admin::{Api, Changed, Configuration, Gateway, Options, PluginSchema, Re
 use weir_config::catalog::NoPlugins;
 use weir_config::load::{check_item, load_node};
 use weir_config::node::Mark;
-use weir_config::{Diagnostic, InvalidItems, LoadOptions, Node, RouterMode};
-use weir_store::{Answer, Commit, Event, Item, Key, Kind, Listing, Store, StoreError};
+use weir_config::{Diagnostic, InvalidItems, LoadOptions, NoSecrets, Node, RouterMode};
+use weir_store::{
+    Answer, Change, Commit, Difference, Event, HistoryQuery, Item, Key, Kind, Listing, Recorded, Store, StoreError,
+};
 
 /// A store that forgets, and takes everything unless it is told to refuse.
 #[derive(Debug, Default)]
@@ -25,6 +27,7 @@ pub(crate) struct Memory {
     /// What it says instead of taking a change.
     pub(crate) refuses: Mutex<Option<Refused>>,
     watchers: Mutex<Vec<mpsc::Sender<Event>>>,
+    history: Mutex<Vec<Recorded>>,
 }
 
 impl Store for Memory {
@@ -52,6 +55,17 @@ impl Store for Memory {
         }
         state.0 += 1;
         let revision = state.0;
+        let mut recorded = Recorded {
+            revision,
+            time: SystemTime::UNIX_EPOCH + Duration::from_millis(1500),
+            author: commit.author,
+            changes: Vec::new(),
+        };
+        for Change { key, value, .. } in &commit.changes {
+            let old = state.1.get(key).map(|item| item.value.clone());
+            recorded.changes.push(Difference { key: key.clone(), old, new: value.clone() });
+        }
+        self.history.lock().unwrap().push(recorded);
         let keys: Vec<Key> = commit.changes.iter().map(|change| change.key.clone()).collect();
         for change in commit.changes {
             let created = state.1.get(&change.key).map_or(revision, |item| item.created);
@@ -82,6 +96,28 @@ impl Store for Memory {
             sender.try_send(Event::Reset(Listing { revision: *revision, items })).unwrap();
         }
         receiver
+    }
+
+    fn history(&self, query: HistoryQuery) -> Answer<'_, Vec<Recorded>> {
+        let wanted = |recorded: &&Recorded| {
+            query.before.is_none_or(|before| recorded.revision < before)
+                && query.key.as_ref().is_none_or(|key| recorded.changes.iter().any(|change| change.key == *key))
+        };
+        let history = self.history.lock().unwrap();
+        let found: Vec<Recorded> = history.iter().rev().filter(wanted).take(query.limit).cloned().collect();
+        Box::pin(async { Ok(found) })
+    }
+
+    /// Of one resource that was changed once at most.
+    fn difference(&self, from: u64, to: u64) -> Answer<'_, Vec<Difference>> {
+        let (early, late) = (from.min(to), from.max(to));
+        let history = self.history.lock().unwrap();
+        let between = history.iter().filter(|recorded| recorded.revision > early && recorded.revision <= late);
+        let mut found: Vec<Difference> = between.flat_map(|recorded| recorded.changes.clone()).collect();
+        if from > to {
+            found.iter_mut().for_each(|change| std::mem::swap(&mut change.old, &mut change.new));
+        }
+        Box::pin(async { Ok(found) })
     }
 }
 
@@ -117,6 +153,7 @@ fn load_options() -> LoadOptions<'static> {
         invalid_items: InvalidItems::Refuse,
         strict: false,
         variables: &|_| None,
+        secrets: &NoSecrets,
         plugins: &NoPlugins,
         router: RouterMode::default(),
     }

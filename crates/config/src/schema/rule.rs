@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use regex::Regex;
 use serde_json::{Map, Value};
 
+use crate::diagnostic::Fault;
 use crate::node::{Kind, Node};
 
 /// The rules of a schema: that of the schema itself first, then those inside it.
@@ -266,11 +267,87 @@ impl Rule {
             && self.below.is_none_or(|below| number < below)
     }
 
+    /// What a value breaks of this rule, which it does not fit.
+    pub(super) fn fault(&self, node: &Node) -> Fault {
+        if !self.fits_type(node) {
+            return match self.types.as_slice() {
+                [only] => Fault::WrongType { expected: only.name(), found: type_name(&node.kind) },
+                _ => Fault::NoAlternative { inside: 0 },
+            };
+        }
+        if !self.choices.is_empty() {
+            return Fault::NotInEnum;
+        }
+        let number = match &node.kind {
+            Kind::Int(number) => Some(*number as f64),
+            Kind::Float(number) => Some(*number),
+            _ => None,
+        };
+        if let Some(found) = number {
+            let below = self.min.filter(|min| found < *min).map(|least| (least, false));
+            let below = below.or(self.above.filter(|above| found <= *above).map(|least| (least, true)));
+            let above = self.max.filter(|max| found > *max).map(|most| (most, false));
+            let above = above.or(self.below.filter(|below| found >= *below).map(|most| (most, true)));
+            return match (below, above) {
+                (Some((least, exclusive)), _) => Fault::TooSmall { found, least, exclusive },
+                (_, Some((most, exclusive))) => Fault::TooLarge { found, most, exclusive },
+                _ => Fault::NoAlternative { inside: 0 },
+            };
+        }
+        let outside = |found: usize, min: Option<usize>, max: Option<usize>| {
+            min.filter(|min| found < *min).or(max.filter(|max| found > *max))
+        };
+        match &node.kind {
+            Kind::Str(text) => {
+                let found = text.chars().count();
+                match (outside(found, self.min_length, self.max_length), &self.pattern) {
+                    (Some(bound), _) => Fault::Length { found, bound },
+                    (None, Some(pattern)) => Fault::Pattern { pattern: pattern.as_str().into(), found: text.clone() },
+                    (None, None) => Fault::NoAlternative { inside: 0 },
+                }
+            }
+            Kind::Seq(items) => match outside(items.len(), self.min_items, self.max_items) {
+                Some(bound) => Fault::Count { found: items.len(), bound },
+                None => Fault::NoAlternative { inside: 0 },
+            },
+            Kind::Map(entries) => match outside(entries.len(), None, self.max_fields) {
+                Some(most) => Fault::Fields { found: entries.len(), most },
+                None => Fault::NoAlternative { inside: 0 },
+            },
+            _ => Fault::NoAlternative { inside: 0 },
+        }
+    }
+
     pub(super) fn fits_text(&self, text: &str) -> bool {
         let long_enough = |length: usize| {
             self.min_length.is_none_or(|min| length >= min) && self.max_length.is_none_or(|max| length <= max)
         };
         (self.min_length.is_none() && self.max_length.is_none() || long_enough(text.chars().count()))
             && self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(text))
+    }
+}
+
+impl Type {
+    /// Its name in a schema.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Bool => "boolean",
+            Self::Integer => "integer",
+            Self::Number => "number",
+            Self::Text => "string",
+            Self::List => "array",
+            Self::Mapping => "object",
+        }
+    }
+}
+
+fn type_name(kind: &Kind) -> &'static str {
+    match kind {
+        Kind::Null => "null",
+        Kind::Bool(_) => "boolean",
+        Kind::Int(_) | Kind::Float(_) => "number",
+        Kind::Str(_) => "string",
+        Kind::Seq(_) => "array",
+        Kind::Map(_) => "object",
     }
 }

@@ -1,10 +1,10 @@
-use std::fmt;
-
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
+
+use super::Secret;
 
 /// The store that resources live in when there is no rules file.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Store {
     /// The folder of the store: the database, the key of what is encrypted in it, a copy of the last good state. It is made
@@ -16,36 +16,11 @@ pub struct Store {
     pub history: u32,
     /// The key that secrets are encrypted with in the store: 64 hexadecimal digits. Empty: that of the file `key` in the
     /// folder, which is made with the store.
-    pub key: SecretText,
+    pub key: Secret,
 }
-
-/// A text that is never shown: neither in logs nor in what is written.
-#[derive(Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(transparent)]
-pub struct SecretText(#[schemars(length(max = 4096))] String);
 
 impl Default for Store {
     fn default() -> Self {
-        Self { data_dir: "weir-data".into(), history: 100_000, key: SecretText::default() }
-    }
-}
-
-impl SecretText {
-    /// The text itself; `None` when it is empty.
-    #[must_use]
-    pub fn reveal(&self) -> Option<&str> {
-        (!self.0.is_empty()).then_some(self.0.as_str())
-    }
-}
-
-impl fmt::Debug for SecretText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_empty() { "none" } else { "***" })
-    }
-}
-
-impl Serialize for SecretText {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(if self.0.is_empty() { "" } else { "***" })
+        Self { data_dir: "weir-data".into(), history: 100_000, key: Secret::default() }
     }
 }

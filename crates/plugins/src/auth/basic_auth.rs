@@ -68,6 +68,7 @@ hide_credentials: true
 realm: example
 ";
     const AUTH: bool = true;
+    const ENCRYPTED: &'static [&'static str] = &["password"];
 
     type Conf = Conf;
     type ConsumerConf = ConsumerConf;

@@ -144,6 +144,7 @@ signed_headers: [\"@request-target\", date]
 hide_credentials: true
 ";
     const AUTH: bool = true;
+    const ENCRYPTED: &'static [&'static str] = &["secret_key"];
 
     type Conf = Conf;
     type ConsumerConf = ConsumerConf;

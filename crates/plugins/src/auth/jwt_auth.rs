@@ -147,6 +147,7 @@ claims_to_verify: [exp]
 hide_credentials: true
 ";
     const AUTH: bool = true;
+    const ENCRYPTED: &'static [&'static str] = &["secret", "private_key"];
 
     type Conf = Conf;
     type ConsumerConf = ConsumerConf;

@@ -73,6 +73,7 @@ header: X-API-Key
 hide_credentials: true
 ";
     const AUTH: bool = true;
+    const ENCRYPTED: &'static [&'static str] = &["key"];
 
     type Conf = Conf;
     type ConsumerConf = ConsumerConf;

@@ -69,6 +69,8 @@ expires: 3600
     type Conf = Conf;
     type ConsumerConf = ();
 
+    const ENCRYPTED: &'static [&'static str] = &["key"];
+
     fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
         conf.field().map(drop).map_err(|fault| vec![fault])
     }

@@ -30,27 +30,7 @@ impl Setup {
     /// # Errors
     /// Whether it is the key that is wrong, and what is wrong with it.
     pub(crate) fn new(key: &SetupKey, trusted: Option<Arc<RootCertStore>>) -> Result<Self, (bool, String)> {
-        let provider = super::provider();
-        let other = |error: String| (false, error);
-        let builder = ClientConfig::builder_with_provider(Arc::clone(provider))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| other(error.to_string()))?;
-        let verifier: Arc<dyn ServerCertVerifier> = match trusted {
-            Some(roots) => WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider))
-                .build()
-                .map_err(|error| other(error.to_string()))?,
-            None => Arc::new(Unverified(provider.signature_verification_algorithms)),
-        };
-        let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
-        let mut config = match &key.certificate {
-            None => builder.with_no_client_auth(),
-            Some((cert, private)) => {
-                pem::certified_key(cert, private, provider)?;
-                let chain = pem::certificates(cert).map_err(|reason| (false, reason))?;
-                let private = pem::private_key(private).map_err(|reason| (true, reason))?;
-                builder.with_client_auth_cert(chain, private).map_err(|error| (true, error.to_string()))?
-            }
-        };
+        let mut config = config(trusted, key.certificate.as_ref())?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Self { config: Arc::new(config) })
     }
@@ -66,6 +46,49 @@ impl Setup {
             Err(_) => ServerName::try_from(text).map_err(|_| "host is no server name")?.to_owned(),
         };
         UnbufferedClientConnection::new(Arc::clone(&self.config), name).map_err(|_| "TLS cannot be set up")
+    }
+}
+
+/// TLS as a client of something else than a node: a store, say.
+///
+/// `authorities` is `system` or the path of a file in PEM; `None` takes every certificate. `certificate` and its key, in
+/// PEM, are shown where they are asked for.
+///
+/// # Errors
+/// What is wrong with the one or the other.
+pub fn client_config(
+    authorities: Option<&str>,
+    certificate: Option<&(String, String)>,
+) -> Result<ClientConfig, String> {
+    let trusted = authorities.map(trusted).transpose()?.map(Arc::new);
+    config(trusted, certificate)
+        .map_err(|(of_key, reason)| format!("{}: {reason}", if of_key { "the key" } else { "the certificate" }))
+}
+
+fn config(
+    trusted: Option<Arc<RootCertStore>>,
+    certificate: Option<&(String, String)>,
+) -> Result<ClientConfig, (bool, String)> {
+    let provider = super::provider();
+    let other = |error: String| (false, error);
+    let builder = ClientConfig::builder_with_provider(Arc::clone(provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| other(error.to_string()))?;
+    let verifier: Arc<dyn ServerCertVerifier> = match trusted {
+        Some(roots) => WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider))
+            .build()
+            .map_err(|error| other(error.to_string()))?,
+        None => Arc::new(Unverified(provider.signature_verification_algorithms)),
+    };
+    let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
+    match certificate {
+        None => Ok(builder.with_no_client_auth()),
+        Some((cert, private)) => {
+            pem::certified_key(cert, private, provider)?;
+            let chain = pem::certificates(cert).map_err(|reason| (false, reason))?;
+            let private = pem::private_key(private).map_err(|reason| (true, reason))?;
+            builder.with_client_auth_cert(chain, private).map_err(|error| (true, error.to_string()))
+        }
     }
 }
 

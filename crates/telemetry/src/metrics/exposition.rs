@@ -10,7 +10,7 @@ use super::label::{Label, Labels};
 use super::process::Process;
 use super::recorder::{ClientError, ConnectionState, Counters, Mirrored, UpstreamState};
 use super::series::{BUCKETS_MS, Cell, HistogramTotals, HttpSeries, TrafficKey, TrafficTotals};
-use super::{MetricTypes, Metrics, UpstreamStatus};
+use super::{MetricTypes, Metrics, UpstreamStatus, etcd, store};
 
 /// The metrics of one moment, ready to be written.
 ///
@@ -155,6 +155,12 @@ impl Scrape {
         // A gauge is the difference of what several workers count; between two reads it may dip below zero.
         let gauge = |cell: &dyn Fn(&Counters) -> &Cell| total(cell).cast_signed().max(0);
 
+        if let Some(status) = metrics.store.get() {
+            store::write(&**status, out);
+        }
+        if let Some(status) = metrics.etcd.get() {
+            etcd::write(&**status, out);
+        }
         let requests_type = if page.linted { "counter" } else { "gauge" };
         let help = "The total number of client requests since APISIX started";
         single(out, "apisix_http_requests_total", requests_type, help, total(&|c| &c.requests));
@@ -243,6 +249,8 @@ impl Scrape {
         single(out, "weir_config_rejected_total", "counter", help, config.rejected.load(Relaxed));
         let help = "Configurations that became live";
         single(out, "weir_config_reload_total", "counter", help, config.applied.load(Relaxed));
+        let help = "Resources that do not serve as they stand, because something is wrong with them";
+        single(out, "weir_config_left_out", "gauge", help, config.left_out.load(Relaxed));
     }
 }
 
@@ -384,17 +392,17 @@ fn renamed(lines: &str, prefix: &str, out: &mut String) {
     }
 }
 
-fn header(out: &mut String, name: &str, kind: &str, help: &str) {
+pub(super) fn header(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
 }
 
-fn single(out: &mut String, name: &str, kind: &str, help: &str, number: impl std::fmt::Display) {
+pub(super) fn single(out: &mut String, name: &str, kind: &str, help: &str, number: impl std::fmt::Display) {
     header(out, name, kind, help);
     out.push_str(name);
     value(out, number);
 }
 
-fn labelled(out: &mut String, name: &str, label: &str, text: &str, number: impl std::fmt::Display) {
+pub(super) fn labelled(out: &mut String, name: &str, label: &str, text: &str, number: impl std::fmt::Display) {
     let _ = write!(out, "{name}{{{label}=\"{text}\"}}");
     value(out, number);
 }

@@ -28,6 +28,8 @@ pub(crate) struct Gateway {
     pub(crate) https: Option<SocketAddr>,
     pub(crate) metrics: SocketAddr,
     pub(crate) status: SocketAddr,
+    /// The Admin API, where there is one.
+    pub(crate) admin: Option<SocketAddr>,
     folder: TempDir,
     lines: Mutex<Receiver<String>>,
 }
@@ -42,7 +44,12 @@ pub(crate) struct Start {
     variables: Vec<(String, String)>,
     linked: bool,
     https: bool,
+    stored: bool,
+    arguments: Vec<String>,
 }
+
+/// The key of the Admin API of gateways that tests start.
+pub(crate) const ADMIN_KEY: &str = "the-admin-key-of-a-test";
 
 /// What came of a change of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +76,20 @@ impl Start {
             variables: Vec::new(),
             linked: false,
             https: false,
+            stored: false,
+            arguments: Vec::new(),
         }
+    }
+
+    /// A gateway with an empty store and the Admin API, whose key is [`ADMIN_KEY`] unless a variable says otherwise.
+    pub(crate) fn stored() -> Self {
+        Self { stored: true, ..Self::new("") }.variable("WEIR_ADMIN_KEY", ADMIN_KEY)
+    }
+
+    /// One more argument on the command line.
+    pub(crate) fn argument(mut self, argument: &str) -> Self {
+        self.arguments.push(argument.to_owned());
+        self
     }
 
     /// The gateway's own settings, as the text of a `weir.yaml`. `FOLDER` stands for the gateway's own folder.
@@ -135,7 +155,14 @@ impl Start {
             program = link;
         }
         let mut command = self.command(&program);
-        command.args(["run".as_ref(), config.as_os_str(), "--settings".as_ref(), settings.as_os_str()]);
+        command.args(["run".as_ref(), "--settings".as_ref(), settings.as_os_str()]);
+        if self.stored {
+            command.arg("--data-dir").arg(folder.path().join("data"));
+            command.args(["--admin", "127.0.0.1:0", "--control", "off"]);
+        } else {
+            command.arg(&config);
+        }
+        command.args(&self.arguments);
         if !self.own_listeners {
             command.args(["--listen-http", "127.0.0.1:0", "--listen-https"]);
             command.arg(if self.https { "127.0.0.1:0" } else { "off" });
@@ -163,6 +190,7 @@ impl Start {
             https: None,
             metrics: nowhere,
             status: nowhere,
+            admin: None,
             folder,
             lines: lines.into(),
         };
@@ -206,7 +234,8 @@ impl Gateway {
             };
             let address = |rest: &str| {
                 let rest = rest.split(' ').next().unwrap_or_default();
-                let authority = rest.trim_start_matches("http://").split('/').next().unwrap_or_default();
+                let authority =
+                    rest.split_once("://").map_or(rest, |(_, rest)| rest).split('/').next().unwrap_or_default();
                 authority.parse().unwrap_or_else(|_| panic!("no address in {line:?}"))
             };
             if line.starts_with("listening on ") && line.contains("://unix:") {
@@ -220,6 +249,8 @@ impl Gateway {
                 self.metrics = address(rest);
             } else if let Some(rest) = line.strip_prefix("status on ") {
                 self.status = address(rest);
+            } else if let Some(rest) = line.strip_prefix("admin on ") {
+                self.admin = Some(address(rest));
             } else if line == "ready" {
                 return;
             }
@@ -234,6 +265,29 @@ impl Gateway {
     /// `GET path` on a connection of its own.
     pub(crate) fn get(&self, path: &str) -> Response {
         self.client().get(path)
+    }
+
+    /// Sends a request to the Admin API, with a path below `/apisix/admin`; gives the status and the JSON of the answer.
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, serde_json::Value) {
+        let answer = self.send_to_admin(method, path, &format!("X-API-KEY: {ADMIN_KEY}\r\n"), body);
+        (answer.status, answer.json())
+    }
+
+    /// As [`ask`](Self::ask), for what has to succeed.
+    pub(crate) fn must(&self, method: &str, path: &str, body: &str) -> serde_json::Value {
+        let (status, answer) = self.ask(method, path, body);
+        assert!(status < 300, "{method} {path} {body}: {status} {answer}");
+        answer
+    }
+
+    /// Sends a request to the Admin API with these fields.
+    pub(crate) fn send_to_admin(&self, method: &str, path: &str, fields: &str, body: &str) -> Response {
+        let mut client = RawClient::connect(self.admin.expect("the gateway has an Admin API"));
+        let length = body.len();
+        client.request(format!(
+            "{method} /apisix/admin/{path} HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\
+             Content-Length: {length}\r\n{fields}\r\n{body}"
+        ))
     }
 
     /// The next line on standard output.

@@ -2,21 +2,25 @@
 
 mod certificate;
 mod client;
+mod etcd;
 mod gateway;
 mod haproxy;
 mod message;
 mod nginx;
 mod origin;
 mod process;
+mod relay;
 
 pub(crate) use certificate::{Authority, Certificate, Kind};
 pub(crate) use client::{RawClient, chunked, get, post};
+pub(crate) use etcd::EtcdCluster;
 pub(crate) use gateway::{Gateway, Page, Reload, Start, replace, weir};
 pub(crate) use haproxy::Haproxy;
 pub(crate) use message::{Fault, Fields, Framing, Request, Response};
 pub(crate) use nginx::{Nginx, free_port};
 pub(crate) use origin::{Answer, Connection, Full, Origin, Refusing};
 pub(crate) use process::{Process, companion, program, repository, timed};
+pub(crate) use relay::Relay;
 
 use std::thread;
 use std::time::{Duration, Instant};

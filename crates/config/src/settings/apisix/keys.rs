@@ -1,9 +1,9 @@
 //! The table: every key of `config.yaml`, in the order in which APISIX's own file has them.
 
 use super::readers::{
-    access_log, admin, admin_keys, admin_tls, config_provider, connections, control, dev_mode, error_log, http_listeners, https_listeners,
-    listeners, log_escape, log_level, metrics_server, on_off, plugins, protocols, real_ip_from, real_ip_header, same,
-    status, time,
+    access_log, admin, admin_keys, admin_tls, config_provider, connections, control, dev_mode, error_log,
+    http_listeners, https_listeners, listeners, log_escape, log_level, metrics_server, on_off, plugins, protocols,
+    real_ip_from, real_ip_header, same, status, time,
 };
 use super::{ConfigKey, Effect, Reader};
 

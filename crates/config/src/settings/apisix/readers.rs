@@ -379,7 +379,9 @@ pub(super) fn admin(to: &mut Translation<'_>, place: &Place<'_>) {
 
 /// APISIX makes a key for an entry without one, as this gateway does for a role without one.
 pub(super) fn admin_keys(to: &mut Translation<'_>, place: &Place<'_>) {
-    let Some(items) = place.value.as_seq() else { return to.error(place, "a list of mappings with name, key and role") };
+    let Some(items) = place.value.as_seq() else {
+        return to.error(place, "a list of mappings with name, key and role");
+    };
     let (mut admin, mut viewer, mut further) = (None, None, Vec::new());
     for (index, item) in items.iter().enumerate() {
         let text = |name: &str| item.get(name).filter(|node| !node.is_null());
@@ -416,7 +418,8 @@ pub(super) fn admin_tls(to: &mut Translation<'_>, place: &Place<'_>) {
         Some("false") | None => false,
         Some(_) => return tell_once(to, wrong_switch(place)),
     };
-    let file = |name: &str| to.elsewhere(&format!("{group}.admin_api_mtls.{name}")).filter(|node| node.as_str() != Some(""));
+    let file =
+        |name: &str| to.elsewhere(&format!("{group}.admin_api_mtls.{name}")).filter(|node| node.as_str() != Some(""));
     let files = [
         ("admin.tls.cert", file("admin_ssl_cert").cloned()),
         ("admin.tls.key", file("admin_ssl_cert_key").cloned()),

@@ -1,0 +1,86 @@
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Secret;
+use crate::resource::AddrRange;
+
+/// The Admin API at `listen.admin`.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Admin {
+    /// The key that may do everything. Empty: the one that was made at the first start, and shown then. In the data
+    /// directory only its digest is kept.
+    pub key: Secret,
+    /// Further keys: a list of mappings with `name`, `key` and `role`, which is `admin` or `viewer`.
+    #[schemars(length(max = 64))]
+    pub keys: Vec<AdminKey>,
+    /// Whether requests need a key. `false` lets everybody who reaches the API do everything.
+    pub key_required: bool,
+    /// Where requests may come from: addresses and ranges. An empty list is everywhere.
+    pub allow: Vec<AddrRange>,
+    /// Whether pages of other origins may use the API from a browser (CORS).
+    pub cors: bool,
+    /// TLS towards clients of the API.
+    pub tls: AdminTls,
+}
+
+/// A key that only reads.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Viewer {
+    /// The key of the Admin API that may only read. Empty: as with `admin.key`.
+    pub key: Secret,
+}
+
+/// A key of the Admin API.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AdminKey {
+    /// What the history calls whoever uses it.
+    #[schemars(length(min = 1, max = 256))]
+    pub name: String,
+    /// The key itself.
+    pub key: Secret,
+    /// What it allows.
+    pub role: AdminRole,
+}
+
+/// What a key of the Admin API allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AdminRole {
+    /// Everything.
+    Admin,
+    /// Reading.
+    Viewer,
+}
+
+/// TLS towards clients of the Admin API.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AdminTls {
+    /// The path of the certificate, in PEM. Empty: the API speaks no TLS.
+    #[schemars(length(max = 4096))]
+    pub cert: String,
+    /// The path of its private key, in PEM.
+    #[schemars(length(max = 4096))]
+    pub key: String,
+    /// The path of the authorities of clients, in PEM: clients have to show a certificate of one of them, beside their
+    /// key. Empty: they need none.
+    #[schemars(length(max = 4096))]
+    pub client_ca: String,
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        let local = ["127.0.0.0/8", "::1"];
+        Self {
+            key: Secret::default(),
+            keys: Vec::new(),
+            key_required: true,
+            allow: local.into_iter().filter_map(AddrRange::new).collect(),
+            cors: false,
+            tls: AdminTls::default(),
+        }
+    }
+}

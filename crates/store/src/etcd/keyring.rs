@@ -1,0 +1,232 @@
+//! Secrets in etcd as APISIX keeps them: AES-128 in CBC mode with the key as its first block, in base64.
+//!
+//! It hides texts from those who only see etcd, and no more: the same text is the same everywhere, and nobody would notice
+//! that one was exchanged. It is what APISIX reads.
+
+use std::fmt;
+use std::sync::Arc;
+
+use aws_lc_rs::cipher::{
+    AES_128, DecryptionContext, EncryptionContext, PaddedBlockDecryptingKey, PaddedBlockEncryptingKey, UnboundCipherKey,
+};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+use crate::{Kind, Secrets};
+
+/// The keys that APISIX comes with.
+const KNOWN_TO_ALL: [&str; 2] = ["qeddd145sfvddff3", "edd1c9f0985e76a2"];
+
+const BLOCK: usize = 16;
+
+/// Keys that texts are encrypted with.
+pub struct Keyring {
+    keys: Vec<[u8; BLOCK]>,
+}
+
+/// What is encrypted in etcd, and with what.
+#[derive(Clone, Debug)]
+pub struct Sealing {
+    /// The keys.
+    pub keyring: Arc<Keyring>,
+    /// Which texts are secret.
+    pub secrets: Arc<dyn Secrets>,
+    /// Whether others than private keys of `ssls` are encrypted. What is encrypted is read in any case.
+    pub fields: bool,
+}
+
+impl Sealing {
+    /// The JSON that is kept; `None` when the library refuses.
+    pub(super) fn seal(&self, kind: Kind, value: &Arc<str>) -> Option<Arc<str>> {
+        let mut failed = false;
+        let sealed = self.each(kind, value, |text| {
+            // APISIX takes a private key for plain by its beginning. A reference to a secret is none itself.
+            let secret = match kind {
+                Kind::Ssls => text.starts_with("---"),
+                _ => self.fields && !text.is_empty() && !is_reference(text),
+            };
+            if !secret {
+                return None;
+            }
+            let sealed = self.keyring.seal(text);
+            failed |= sealed.is_none();
+            sealed
+        });
+        if failed { None } else { Some(sealed.unwrap_or_else(|| Arc::clone(value))) }
+    }
+
+    /// The JSON that was sealed. What was not, or with another key, stays as it is.
+    pub(super) fn open(&self, kind: Kind, value: Arc<str>) -> Arc<str> {
+        self.each(kind, &value, |text| self.keyring.open(text)).unwrap_or(value)
+    }
+
+    /// The JSON with other secrets, if any is another.
+    fn each(&self, kind: Kind, value: &str, mut other: impl FnMut(&str) -> Option<String>) -> Option<Arc<str>> {
+        let mut value: Value = serde_json::from_str(value).ok()?;
+        let mut changed = false;
+        self.secrets.visit(kind, &mut value, &mut |text| {
+            if let Some(new) = other(text) {
+                *text = new;
+                changed = true;
+            }
+        });
+        changed.then(|| value.to_string().into())
+    }
+}
+
+fn is_reference(text: &str) -> bool {
+    ["$secret://", "$env://", "$ENV://"].iter().any(|scheme| text.starts_with(scheme))
+}
+
+/// A key of a keyring that is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("key {position} of the keyring has {length} bytes and must have 16")]
+pub struct NotAKeyring {
+    /// Counted from 1.
+    pub position: usize,
+    /// Its bytes.
+    pub length: usize,
+}
+
+impl Keyring {
+    /// With these keys: the first one encrypts, all of them decrypt. With none: those that APISIX comes with.
+    ///
+    /// # Errors
+    /// One has not 16 bytes.
+    pub fn new<'a>(keys: impl IntoIterator<Item = &'a str>) -> Result<Self, NotAKeyring> {
+        let read = |(index, key): (usize, &str)| {
+            key.as_bytes().try_into().map_err(|_| NotAKeyring { position: index + 1, length: key.len() })
+        };
+        let mut keys = keys.into_iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
+        if keys.is_empty() {
+            keys = KNOWN_TO_ALL.into_iter().enumerate().map(read).collect::<Result<_, _>>()?;
+        }
+        Ok(Self { keys })
+    }
+
+    /// Whether it encrypts with a key that everybody knows.
+    #[must_use]
+    pub fn is_known_to_all(&self) -> bool {
+        self.keys.first().is_some_and(|key| KNOWN_TO_ALL.iter().any(|known| known.as_bytes() == key))
+    }
+
+    /// The text encrypted; `None` when the library refuses.
+    #[must_use]
+    pub fn seal(&self, text: &str) -> Option<String> {
+        let key = self.keys.first()?;
+        let cipher = UnboundCipherKey::new(&AES_128, key).and_then(PaddedBlockEncryptingKey::cbc_pkcs7).ok()?;
+        let mut bytes = text.as_bytes().to_vec();
+        cipher.less_safe_encrypt(&mut bytes, EncryptionContext::Iv128(key.into())).ok()?;
+        Some(STANDARD.encode(bytes))
+    }
+
+    /// The text that was encrypted; `None` for what was not, or not with one of these keys.
+    #[must_use]
+    pub fn open(&self, text: &str) -> Option<String> {
+        let bytes = STANDARD.decode(text).ok()?;
+        if bytes.is_empty() || !bytes.len().is_multiple_of(BLOCK) {
+            return None;
+        }
+        self.keys.iter().find_map(|key| {
+            let cipher = UnboundCipherKey::new(&AES_128, key).and_then(PaddedBlockDecryptingKey::cbc_pkcs7).ok()?;
+            let mut bytes = bytes.clone();
+            let plain = cipher.decrypt(&mut bytes, DecryptionContext::Iv128(key.into())).ok()?;
+            // A wrong key gives rubbish that is padded well by chance, one time in 256.
+            std::str::from_utf8(plain).ok().map(str::to_owned)
+        })
+    }
+}
+
+impl fmt::Debug for Keyring {
+    /// Without the keys.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Keyring({} keys)", self.keys.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::Value;
+
+    use super::{Keyring, NotAKeyring, Sealing};
+    use crate::{Kind, Secrets};
+
+    /// Every field `key` at the top.
+    #[derive(Debug)]
+    struct Keys;
+
+    impl Secrets for Keys {
+        fn visit(&self, _: Kind, value: &mut Value, each: &mut dyn FnMut(&mut String)) {
+            if let Some(Value::String(text)) = value.get_mut("key") {
+                each(text);
+            }
+        }
+    }
+
+    #[test]
+    fn secrets_are_sealed_where_apisix_seals_them() {
+        let keyring = Arc::new(Keyring::new([]).expect("the known keys"));
+        let on = Sealing { keyring, secrets: Arc::new(Keys), fields: true };
+        let off = Sealing { fields: false, ..on.clone() };
+        let private = r#"{"key":"-----BEGIN PRIVATE KEY-----"}"#;
+        let cases = [
+            (&on, Kind::Consumers, r#"{"key":"auth-one","a":1}"#, true),
+            (&off, Kind::Consumers, r#"{"key":"auth-one"}"#, false),
+            (&on, Kind::Consumers, r#"{"key":"$secret://vault/1/jack/key"}"#, false),
+            (&on, Kind::Consumers, r#"{"key":""}"#, false),
+            (&on, Kind::Routes, r#"{"other":"auth-one"}"#, false),
+            (&on, Kind::Routes, "{broken", false),
+            (&on, Kind::Ssls, private, true),
+            (&off, Kind::Ssls, private, true),
+            (&on, Kind::Ssls, r#"{"key":"$env://KEY"}"#, false),
+        ];
+        for (sealing, kind, value, is_sealed) in cases {
+            let sealed = sealing.seal(kind, &value.into()).expect("sealed");
+            assert_eq!(&*sealed != value, is_sealed, "{value}");
+            assert_eq!(&*off.open(kind, sealed), value);
+        }
+    }
+
+    /// Made with `openssl enc -aes-128-cbc -K HEX -iv HEX -a -A`, where HEX are the digits of the key.
+    #[test]
+    fn it_is_what_openssl_makes() {
+        let keyring = Keyring::new(["qeddd145sfvddff3"]).expect("a keyring");
+        let cases = [
+            ("auth-one", "4y+JvURBE6ZwRbbgaryrhg=="),
+            ("", "CEGh183MAO3X8/ZV2jzHeA=="),
+            ("sixteen bytes ok", "bCNXBPzbrTUi1SCwHcmm1Ks8u4jceEPcAgrQDN2FWYk="),
+        ];
+        for (plain, sealed) in cases {
+            assert_eq!(keyring.seal(plain).as_deref(), Some(sealed), "{plain}");
+            assert_eq!(keyring.open(sealed).as_deref(), Some(plain), "{plain}");
+        }
+    }
+
+    #[test]
+    fn all_keys_decrypt_and_the_first_encrypts() {
+        let old = Keyring::new(["edd1c9f0985e76a2"]).expect("a keyring");
+        let new = Keyring::new(["0123456789abcdef", "edd1c9f0985e76a2"]).expect("a keyring");
+        let sealed = old.seal("a secret of some length").expect("sealed");
+        assert_eq!(new.open(&sealed).as_deref(), Some("a secret of some length"));
+        let sealed = new.seal("a secret of some length").expect("sealed");
+        assert_ne!(old.open(&sealed).as_deref(), Some("a secret of some length"));
+    }
+
+    #[test]
+    fn what_is_not_encrypted_is_no_text_of_ours() {
+        let keyring = Keyring::new([]).expect("the known keys");
+        assert!(keyring.is_known_to_all());
+        for plain in ["auth-one", "", "$secret://vault/1/jack/key", "YWJj", "-----BEGIN PRIVATE KEY-----"] {
+            assert_eq!(keyring.open(plain), None, "{plain}");
+        }
+    }
+
+    #[test]
+    fn keys_have_sixteen_bytes() {
+        let error = Keyring::new(["0123456789abcdef", "short"]).map(|_| ()).expect_err("too short");
+        assert_eq!(error, NotAKeyring { position: 2, length: 5 });
+    }
+}

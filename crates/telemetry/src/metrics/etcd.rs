@@ -1,0 +1,24 @@
+//! `apisix_etcd_reachable` and `apisix_etcd_modify_indexes`: how it stands with the etcd that the configuration is from.
+
+use std::fmt::Debug;
+
+use super::exposition::{header, labelled, single};
+
+/// Whoever follows an etcd. It is asked at each scrape.
+pub trait EtcdStatus: Debug + Send + Sync {
+    /// Whether etcd answers.
+    fn reachable(&self) -> bool;
+
+    /// Revisions of etcd, by what the label `key` says of them.
+    fn indexes(&self) -> Vec<(&'static str, u64)>;
+}
+
+pub(super) fn write(status: &dyn EtcdStatus, out: &mut String) {
+    let name = "apisix_etcd_modify_indexes";
+    header(out, name, "gauge", "Etcd modify index for APISIX keys");
+    for (key, index) in status.indexes() {
+        labelled(out, name, "key", key, index);
+    }
+    let help = "Config server etcd reachable from APISIX, 0 is unreachable";
+    single(out, "apisix_etcd_reachable", "gauge", help, u8::from(status.reachable()));
+}

@@ -1,0 +1,92 @@
+//! The Admin API of this gateway: who may use it, and how it is spoken to.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow, bail};
+use rustls::ServerConfig;
+use tokio::net::TcpListener;
+use weir_admin::{Api, Configuration, Gateway, Options, serve, server_config};
+use weir_config::Settings;
+use weir_config::settings::{AdminTls, Endpoint};
+
+use crate::admin_keys;
+use crate::server::Leaving;
+
+/// Everything about the API that is known before anything is served.
+#[derive(Debug)]
+pub(crate) struct AdminSetup {
+    /// Where it listens.
+    pub(crate) endpoint: Endpoint,
+    options: Options,
+    tls: Option<Arc<ServerConfig>>,
+}
+
+impl AdminSetup {
+    /// Reads what the settings name, and shows keys that had to be made. `folder` is the data directory, if there is
+    /// one; without it the API listens only where the settings say so. `None`: it does not listen.
+    ///
+    /// # Errors
+    /// A setting or a file that it names is wrong.
+    pub(crate) fn new(settings: &Settings, folder: Option<&Path>) -> anyhow::Result<Option<Self>> {
+        let usual = match folder {
+            Some(_) => Endpoint::On(([127, 0, 0, 1], 9180).into()),
+            None => Endpoint::Off,
+        };
+        let endpoint = settings.listen.admin.unless_given(usual);
+        if endpoint == Endpoint::Off {
+            return Ok(None);
+        }
+        let tls = tls(&settings.admin.tls)?;
+        let (keys, made) = admin_keys::settle(settings, folder)?;
+        if let Some(made) = made {
+            made.show();
+        }
+        let options = Options {
+            keys,
+            allow: settings.admin.allow.clone(),
+            cors: settings.admin.cors,
+            body_size: settings.limits.admin_body.as_usize(),
+        };
+        Ok(Some(Self { endpoint, options, tls }))
+    }
+
+    /// The line that tells where it listens.
+    pub(crate) fn announcement(&self, listener: &TcpListener) -> anyhow::Result<String> {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        Ok(format!("admin on {scheme}://{}/apisix/admin\n", listener.local_addr()?))
+    }
+
+    /// Answers requests, for ever.
+    pub(crate) async fn serve(
+        self,
+        listener: TcpListener,
+        leaving: Leaving,
+        configuration: Arc<dyn Configuration>,
+        gateway: Arc<dyn Gateway>,
+    ) {
+        let api = Api::new(configuration, gateway, self.options);
+        serve(listener, self.tls, leaving, Arc::new(api)).await;
+    }
+}
+
+fn tls(settings: &AdminTls) -> anyhow::Result<Option<Arc<ServerConfig>>> {
+    let AdminTls { cert, key, client_ca } = settings;
+    if cert.is_empty() {
+        return match (key.is_empty(), client_ca.is_empty()) {
+            (true, true) => Ok(None),
+            (false, _) => bail!("admin.tls.key has no effect without admin.tls.cert"),
+            (true, false) => bail!("admin.tls.client_ca has no effect without admin.tls.cert and admin.tls.key"),
+        };
+    }
+    if key.is_empty() {
+        bail!("admin.tls.cert needs admin.tls.key");
+    }
+    let read = |setting: &str, path: &str| {
+        fs::read_to_string(path).with_context(|| format!("admin.tls.{setting}: cannot read {path}"))
+    };
+    let authorities = if client_ca.is_empty() { None } else { Some(read("client_ca", client_ca)?) };
+    let (cert, key) = (read("cert", cert)?, read("key", key)?);
+    server_config(&cert, &key, authorities.as_deref()).map(Some).map_err(|reason| anyhow!(reason))
+}
