@@ -69,7 +69,9 @@ enum Said {
 enum Refusal {
     /// There is no such secret, or it may not be read.
     None(String),
-    /// It cannot be reached, or cannot answer now.
+    /// It cannot answer now.
+    Unable(String),
+    /// It cannot be reached.
     Unreachable(String),
 }
 
@@ -159,7 +161,7 @@ impl SecretManagers {
         for place in &places {
             let said = match self.ask(place) {
                 Ok(said) => said,
-                Err(Refusal::None(reason) | Refusal::Unreachable(reason)) => {
+                Err(Refusal::None(reason) | Refusal::Unable(reason) | Refusal::Unreachable(reason)) => {
                     tracing::warn!("{}: {reason}; the secret that is in use stays", place.name());
                     continue;
                 }
@@ -191,7 +193,7 @@ impl SecretManagers {
                 Ok(said)
             }
             Err(Refusal::None(reason)) => Err(reason),
-            Err(Refusal::Unreachable(reason)) => {
+            Err(Refusal::Unable(reason) | Refusal::Unreachable(reason)) => {
                 let Some(answer) = self.kept().answers.get(place).map(|answer| answer.said.clone()) else {
                     return Err(reason);
                 };

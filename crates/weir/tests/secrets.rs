@@ -251,16 +251,15 @@ fn a_store_keeps_references_and_serves_what_they_stand_for() {
     let vault = Vault::start();
     let gateway = Start::stored().settings("secrets: {ttl: 100ms}").variable("VAULT_TOKEN", "hvs.t0ken").start();
     let jack = |reference: &str| json!({ "username": "jack", "plugins": { "key-auth": { "key": reference } } });
-    let (status_code, answer) =
-        gateway.ask("PUT", "/apisix/admin/consumers/jack", &jack("$secret://vault/1/jack/key").to_string());
+    let (status_code, answer) = gateway.ask("PUT", "consumers/jack", &jack("$secret://vault/1/jack/key").to_string());
     assert_eq!(status_code, 400, "{answer}: nobody knows vault/1");
     let manager = json!({ "uri": format!("http://{}", vault.origin.node()), "prefix": "kv/apisix", "token": "$env://VAULT_TOKEN" });
-    gateway.must("PUT", "/apisix/admin/secrets/vault/1", &manager.to_string());
-    gateway.must("PUT", "/apisix/admin/consumers/jack", &jack("$secret://vault/1/jack/key").to_string());
+    gateway.must("PUT", "secrets/vault/1", &manager.to_string());
+    gateway.must("PUT", "consumers/jack", &jack("$secret://vault/1/jack/key").to_string());
     let route = json!({ "uri": "/who", "plugins": { "key-auth": {}, "mocking": { "response_example": "x" } } });
-    gateway.must("PUT", "/apisix/admin/routes/1", &route.to_string());
+    gateway.must("PUT", "routes/1", &route.to_string());
     assert_eq!((status(&gateway, "k1"), status(&gateway, "k2")), (200, 401));
-    let shown = gateway.must("GET", "/apisix/admin/consumers/jack", "");
+    let shown = gateway.must("GET", "consumers/jack", "");
     assert_eq!(shown["value"]["plugins"]["key-auth"]["key"], "$secret://vault/1/jack/key", "{shown}");
 
     vault.set("k2");
@@ -269,11 +268,11 @@ fn a_store_keeps_references_and_serves_what_they_stand_for() {
     vault.status.store(503, Ordering::Relaxed);
     let (code, answer) = gateway.ask(
         "PUT",
-        "/apisix/admin/consumers/jill",
+        "consumers/jill",
         &json!({ "username": "jill", "plugins": { "key-auth": { "key": "$secret://vault/1/jill/key" } } }).to_string(),
     );
     assert_eq!(code, 400, "{answer}");
-    gateway.must("PUT", "/apisix/admin/routes/1", &route.to_string().replace("/who", "/wh*"));
+    gateway.must("PUT", "routes/1", &route.to_string().replace("/who", "/wh*"));
     assert_eq!(status(&gateway, "k2"), 200);
     let log = gateway.stderr();
     assert!(!log.contains("t0ken") && !log.contains("k2"), "{log}");
