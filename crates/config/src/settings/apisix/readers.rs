@@ -64,13 +64,13 @@ fn seconds(text: &str) -> Option<f64> {
 /// nginx's switches, which YAML does not take for booleans.
 pub(super) fn on_off(to: &mut Translation<'_>, place: &Place<'_>) {
     match plain(place.value).as_deref() {
-        Some("on" | "true") => set_all(to, place, Kind::Bool(true)),
-        Some("off" | "false") => set_all(to, place, Kind::Bool(false)),
+        Some("on" | "true") => set_all(to, place, &Kind::Bool(true)),
+        Some("off" | "false") => set_all(to, place, &Kind::Bool(false)),
         _ => to.error(place, "on or off"),
     }
 }
 
-fn set_all(to: &mut Translation<'_>, place: &Place<'_>, kind: Kind) {
+fn set_all(to: &mut Translation<'_>, place: &Place<'_>, kind: &Kind) {
     for setting in place.settings {
         to.set(setting, Node { mark: place.value.mark, kind: kind.clone() });
     }
@@ -78,7 +78,7 @@ fn set_all(to: &mut Translation<'_>, place: &Place<'_>, kind: Kind) {
 
 pub(super) fn dev_mode(to: &mut Translation<'_>, place: &Place<'_>) {
     match plain(place.value).as_deref() {
-        Some("true") => set_all(to, place, Kind::Int(1)),
+        Some("true") => set_all(to, place, &Kind::Int(1)),
         Some("false") => {}
         _ => to.error(place, "true or false"),
     }
@@ -92,7 +92,7 @@ pub(super) fn connections(to: &mut Translation<'_>, place: &Place<'_>) {
     };
     let each = plain(place.value).and_then(|text| text.parse::<i64>().ok());
     match each.and_then(|each| each.checked_mul(workers)) {
-        Some(all) => set_all(to, place, Kind::Int(all)),
+        Some(all) => set_all(to, place, &Kind::Int(all)),
         None => to.error(place, "a number of connections"),
     }
 }
@@ -113,7 +113,7 @@ pub(super) fn protocols(to: &mut Translation<'_>, place: &Place<'_>) {
         return to.error(place, "TLSv1.2, TLSv1.3 or both");
     }
     let item = |name: String| Node { mark: place.value.mark, kind: Kind::Str(name) };
-    set_all(to, place, Kind::Seq(spoken.into_iter().map(item).collect()));
+    set_all(to, place, &Kind::Seq(spoken.into_iter().map(item).collect()));
 }
 
 const OLD_PROTOCOLS: [&str; 5] = ["SSLv2", "SSLv3", "TLSv1", "TLSv1.0", "TLSv1.1"];
@@ -147,7 +147,7 @@ pub(super) fn https_listeners(to: &mut Translation<'_>, place: &Place<'_>) {
     if let Some(text) = enabled.as_deref().filter(|text| !matches!(*text, "true" | "false")) {
         let message = format!("expected true or false, found {text}");
         let found = Diagnostic::error(place.value.mark, "apisix.ssl.enable", message);
-        return if to.found.contains(&found) { () } else { to.found.push(found) };
+        return tell_once(to, found);
     }
     let enabled = enabled.as_deref() != Some("false");
     if plain.is_none() && proxied.is_none() && enabled && !ipv6(to) {
@@ -278,7 +278,7 @@ pub(super) fn log_level(to: &mut Translation<'_>, place: &Place<'_>) {
         Some("crit" | "alert" | "emerg") => "error".to_owned(),
         _ => return to.error(place, "debug, info, notice, warn, error, crit, alert or emerg"),
     };
-    set_all(to, place, Kind::Str(level));
+    set_all(to, place, &Kind::Str(level));
 }
 
 pub(super) fn error_log(to: &mut Translation<'_>, place: &Place<'_>) {
@@ -457,7 +457,7 @@ fn server(to: &mut Translation<'_>, place: &Place<'_>, off: bool, group: &str, p
     let part = |name: &str| to.elsewhere(&format!("{group}.{name}")).and_then(plain);
     let (ip, given) = (part("ip"), part("port"));
     if off {
-        return set_all(to, place, Kind::Str("off".to_owned()));
+        return set_all(to, place, &Kind::Str("off".to_owned()));
     }
     if ip.is_none() && given.is_none() {
         return;
@@ -465,7 +465,7 @@ fn server(to: &mut Translation<'_>, place: &Place<'_>, off: bool, group: &str, p
     let ip = ip.unwrap_or_else(|| "127.0.0.1".to_owned());
     let ip = if ip.contains(':') && !ip.starts_with('[') { format!("[{ip}]") } else { ip };
     let address = format!("{ip}:{}", given.unwrap_or_else(|| port.to_string()));
-    set_all(to, place, Kind::Str(address));
+    set_all(to, place, &Kind::Str(address));
 }
 
 /// An empty list would refuse every plugin, and no file means that.
@@ -484,7 +484,7 @@ pub(super) fn config_provider(to: &mut Translation<'_>, place: &Place<'_>) {
         return;
     }
     match plain(place.value).as_deref() {
-        Some("etcd") => set_all(to, place, Kind::Str("etcd".to_owned())),
+        Some("etcd") => set_all(to, place, &Kind::Str("etcd".to_owned())),
         Some("yaml" | "json") => {}
         Some("xds") => {
             let message = "not supported yet: configuration over xDS";
