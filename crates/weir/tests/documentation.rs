@@ -113,7 +113,7 @@ fn settings_that_are_named_exist() {
     // The fields of an upstream's `tls` are named in the same way.
     let of_upstreams = ["tls.client_cert", "tls.client_key", "tls.client_cert_id", "tls.verify"];
     // So are keys of APISIX's config.yaml.
-    let is_key = |name: &str| KEYS.iter().any(|row| row.path == name);
+    let is_key = |name: &str| KEYS.iter().any(|row| row.path == name || row.path.starts_with(&format!("{name}.")));
     let is_setting = |name: &str| {
         let parts = name.split_once('.').filter(|(group, _)| groups.contains(group));
         parts.is_some_and(|(_, rest)| {

@@ -264,6 +264,16 @@ fn a_store_keeps_references_and_serves_what_they_stand_for() {
 
     vault.set("k2");
     wait_until("the new secret", LIMIT, || (status(&gateway, "k2") == 200).then_some(()));
+    // A manager that does not know what others refer to, or that goes, is refused.
+    let elsewhere = manager.to_string().replace("kv/apisix", "kv/elsewhere");
+    for (method, body) in [("PUT", elsewhere.as_str()), ("DELETE", "")] {
+        let (code, answer) = gateway.ask(method, "secrets/vault/1", body);
+        assert_eq!(code, 400, "{method}: {answer}");
+        assert_eq!(status(&gateway, "k2"), 200, "{method}");
+    }
+    gateway.must("PUT", "secrets/vault/1", &manager.to_string().replace("kv/apisix", "kv2/data/apisix"));
+    assert_eq!(status(&gateway, "k2"), 200);
+    gateway.must("PUT", "secrets/vault/1", &manager.to_string());
     // Sealed: nothing new is known, and what is there can be changed.
     vault.status.store(503, Ordering::Relaxed);
     let (code, answer) = gateway.ask(
