@@ -91,6 +91,9 @@ runs = {quick = 1, full = 1, published = 1, smoke = 1}\nseconds = {quick = 1, fu
                             continue
                         values = targets.values_of(case, pathlib.Path("/tmp/x"), name, 1000, 1001, 1, 1002, scratch.certificate())
                         texts = [target["command"], *target["files"].values()]
+                        if case["load"]["kind"] == "change":
+                            values["r"] = targets.changed_routes(case, "/changed-1/")[50]
+                            texts += [target["change"]["url"], target["change"]["body"]]
                         for text in texts:
                             with self.subTest(f"{name} {case['id']}"):
                                 made = template.render(text, values)

@@ -72,7 +72,8 @@ class Suite:
         words = {"closed": f"{load['connections']:,} connections, closed loop", "rate": f"{load['rate']:,} requests a second over {load['connections']} connections",
                  "rush": f"0 to {load['connections']:,} users, a second between requests of each",
                  "highest": f"connections raised until the mean latency passes {load['mean_ms']} ms", "idle": f"{load['connections']:,} idle connections",
-                 "reload": f"{load['rate']:,} requests a second over {load['connections']} connections"}[load["kind"]]
+                 "reload": f"{load['rate']:,} requests a second over {load['connections']} connections"}
+        words = words.get(load["kind"], words["reload"])
         return f"{load['tool'] or 'memory.py'}: {words}" + (", 32 streams each" if load["tool"] == "h2load" else "")
 
     def origin(self, case):
@@ -119,8 +120,9 @@ class Suite:
     def rounds(self, scenario, case, running, origin, into, place, key):
         count, seconds = self.plan.amount(scenario, case)
         kind = case["load"]["kind"]
-        step = {"closed": self.closed, "rate": self.closed, "rush": self.closed, "highest": self.highest, "idle": self.idle, "reload": self.reload}[kind]
-        if kind not in ("idle", "reload"):
+        step = {"closed": self.closed, "rate": self.closed, "rush": self.closed, "highest": self.highest, "idle": self.idle, "reload": self.reload,
+                "change": self.reload}[kind]
+        if kind not in ("idle", "reload", "change"):
             into["direct_rps"] = self.direct_run(case, origin)
             warm = case["load"] | {"connections": min(case["load"]["connections"], 1000)}
             for name, one in running.items():
@@ -236,7 +238,8 @@ class Suite:
         }
 
     def until_live(self, one):
-        """Milliseconds from the changed configuration being there until a request meets it."""
+        """Milliseconds from the changed file being there, or from the start of the request to the API, until the change
+        serves."""
         path, written = one.change()
         while True:
             with contextlib.suppress(OSError, http.client.HTTPException):
