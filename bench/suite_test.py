@@ -185,7 +185,7 @@ class Reckoning(unittest.TestCase):
         self.assertEqual(measure.Suite.judged(None, {"requests": 0, "errors": {}}, {"load": {"rate": 0}}, {})["void"], "no request was answered")
         self.assertEqual(measure.Suite.judged(None, made_run(1, 1.0, rps=900), {"load": {"rate": 1000}}, {})["notes"], ["only 900 of 1,000 requests a second were made"])
         busy = measure.Suite.judged(None, made_run(1, 1.0, load_busy=0.99, gateway_busy=0.5), {"load": {"rate": 0}}, {})
-        self.assertEqual(busy["notes"], ["the load side was the bottleneck"])
+        self.assertEqual(busy["notes"], ["tool or origin was the bottleneck"])
 
     def test_relative_cost(self):
         base, other = ({"id": name, "workers": 1, "relative_to": "a", "results": self.case(weir=[made_run(1, cpu, rps)]), "published": [{"label": "p", "rps": told}]}

@@ -259,7 +259,7 @@ class Suite:
         if rate and figures.get("rps") and figures["rps"] < 0.98 * rate:
             notes.append(f"only {figures['rps']:,.0f} of {rate:,} requests a second were made")
         if figures.get("load_busy", 0) >= SATURATED and figures.get("gateway_busy", 1) < SATURATED:
-            notes.append("the load side was the bottleneck")
+            notes.append("tool or origin was the bottleneck")
         return figures | {"void": "; ".join(void), "notes": notes}
 
     def direct_run(self, case, origin):

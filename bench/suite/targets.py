@@ -68,7 +68,7 @@ def read_all():
 def find(target, given=None):
     """(path of its program, ""), or (None, why not)."""
     if given:
-        return (given, "") if shutil.which(given) else (None, f"{given} is not a program")
+        return (os.path.abspath(given), "") if shutil.which(given) else (None, f"{given} is not a program")
     program = next((path for name in target["programs"] if (path := shutil.which(name, path=PATH))), None)
     if not program:
         return None, f"no program {' or '.join(target['programs'])} here"
