@@ -269,6 +269,19 @@ class Pages(unittest.TestCase):
             document = (HERE.parent / name).read_text()
             self.assertEqual([document.count(f"<!-- {slash}{mark} -->") for slash in ("", "/")], [1, 1], name)
 
+    def test_tables_go_between_their_marks(self):
+        with tempfile.TemporaryDirectory() as folder:
+            top = pathlib.Path(folder)
+            (top / "docs").mkdir()
+            for name, mark in markdown.PLACES:
+                (top / name).write_text(f"before\n<!-- {mark} -->\nold\n<!-- /{mark} -->\nafter\n")
+            for _ in range(2):
+                markdown.update(top, shape.filled(STORED, results.FIGURES))
+                for name, mark in markdown.PLACES:
+                    text = (top / name).read_text()
+                    self.assertRegex(text, rf"(?s)^before\n<!-- {mark} -->\n#.*\n<!-- /{mark} -->\nafter\n$")
+                    self.assertNotIn("old", text)
+
     def test_void_results_are_named_and_in_no_plot(self):
         spoilt = json.loads(json.dumps(STORED))
         case = spoilt["scenarios"][0]["cases"][0]
