@@ -17,6 +17,11 @@ pub trait PluginCatalog {
         APISIX_PLUGINS.contains(&name)
     }
 
+    /// Whether the gateway has the plugin, and its settings leave it out.
+    fn is_left_out(&self, _name: &str) -> bool {
+        false
+    }
+
     /// Whether the plugin authenticates, so that a credential may hold it.
     fn is_auth(&self, name: &str) -> bool {
         AUTH_PLUGINS.contains(&name)

@@ -221,43 +221,14 @@ pub fn shell_placeholders(node: &Node, path: &mut String, found: &mut Vec<Diagno
     }
 }
 
-/// Puts the values of `$env://NAME` and `$env://NAME/key` in their places.
-pub fn resolve_references(node: &mut Node, path: &mut String, variables: Variables<'_>, found: &mut Vec<Diagnostic>) {
-    let length = path.len();
-    match &mut node.kind {
-        Kind::Str(text) => {
-            if let Some(reference) = reference_after(text, "$env://") {
-                match resolve(reference, variables) {
-                    Ok(value) => *text = value,
-                    Err(reason) => found.push(Diagnostic::error(node.mark, path.as_str(), reason)),
-                }
-            }
-        }
-        Kind::Seq(items) => {
-            for (index, item) in items.iter_mut().enumerate() {
-                push_index(path, index);
-                resolve_references(item, path, variables, found);
-                path.truncate(length);
-            }
-        }
-        Kind::Map(entries) => {
-            for (key, value) in entries {
-                push_name(path, &key.text);
-                resolve_references(value, path, variables, found);
-                path.truncate(length);
-            }
-        }
-        _ => {}
-    }
-}
-
 /// What follows a prefix, whatever the case of its letters.
 pub(crate) fn reference_after<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let head = text.get(..prefix.len())?;
     head.eq_ignore_ascii_case(prefix).then(|| &text[prefix.len()..])
 }
 
-fn resolve(reference: &str, variables: Variables<'_>) -> Result<String, String> {
+/// The value of `NAME` or `NAME/key`.
+pub(crate) fn resolve(reference: &str, variables: Variables<'_>) -> Result<String, String> {
     let (name, key) = match reference.split_once('/') {
         Some((name, key)) => (name, Some(key)),
         None => (reference, None),

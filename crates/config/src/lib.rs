@@ -19,6 +19,7 @@ pub mod node;
 pub mod reference;
 pub mod resource;
 pub mod schema;
+pub mod secret;
 pub mod settings;
 pub mod unsupported;
 
@@ -27,4 +28,5 @@ pub use diagnostic::{Diagnostic, Fault, Severity};
 pub use load::{Dropped, InvalidItems, LoadOptions, Loaded, load};
 pub use node::{Key, Kind, Mark, Node};
 pub use resource::*;
+pub use secret::{NoSecrets, Revealed, SecretSource};
 pub use settings::{RouterMode, Settings};

@@ -16,7 +16,8 @@ use crate::catalog::{APISIX_PLUGINS, PluginCatalog};
 use crate::diagnostic::Diagnostic;
 use crate::env::Variables;
 use crate::node::{Mark, Node};
-use crate::resource::Document;
+use crate::resource::{Document, SecretManager};
+use crate::secret::{References, Revealed, SecretSource};
 use crate::settings::RouterMode;
 pub use lone::{Written, check_item, in_force, items};
 pub(crate) use rules::prepare_upstream;
@@ -58,6 +59,8 @@ pub struct LoadOptions<'a> {
     pub strict: bool,
     /// Variables for `${{NAME}}` and `$env://NAME`.
     pub variables: Variables<'a>,
+    /// Who is asked for `$secret://MANAGER/ID/KEY`.
+    pub secrets: &'a dyn SecretSource,
     /// The plugins there are.
     pub plugins: &'a dyn PluginCatalog,
     /// The router that will match the routes, for warnings about paths it takes literally.
@@ -83,6 +86,8 @@ pub struct Loaded {
     pub diagnostics: Vec<Diagnostic>,
     /// The items that are not in the document because they are invalid.
     pub dropped: Vec<Dropped>,
+    /// The secrets in the document. Whoever says something about it takes them out.
+    pub revealed: Revealed,
 }
 
 /// An item that was dropped.
@@ -114,6 +119,11 @@ struct Loader<'a> {
     known_plugins: Vec<&'a str>,
     found: Vec<Diagnostic>,
     dropped: Vec<Dropped>,
+    /// Where secrets are kept; `None` until that was read.
+    managers: Option<HashMap<String, SecretManager>>,
+    revealed: Revealed,
+    /// Paths of references to secrets that nobody was asked for.
+    left_references: Vec<String>,
     /// Ids of items that are there but invalid, by section.
     invalid_ids: HashMap<&'static str, HashSet<String>>,
     /// Errors in the text that belong to an item, by the item's path.
@@ -135,6 +145,9 @@ impl<'a> Loader<'a> {
             known_plugins,
             found: Vec::new(),
             dropped: Vec::new(),
+            managers: None,
+            revealed: Revealed::default(),
+            left_references: Vec::new(),
             invalid_ids: HashMap::new(),
             text_errors: HashMap::new(),
             refused: false,
@@ -146,6 +159,18 @@ impl<'a> Loader<'a> {
     fn refuse(&mut self, error: Diagnostic) {
         self.refused = true;
         self.found.push(error);
+    }
+
+    /// Puts values in the places of references.
+    fn resolve(&mut self, node: &mut Node, path: &str) {
+        let mut references = References {
+            variables: self.options.variables,
+            source: self.options.secrets,
+            managers: self.managers.as_ref(),
+            revealed: &mut self.revealed,
+            left: &mut self.left_references,
+        };
+        references.resolve(node, &mut path.to_owned(), &mut self.found);
     }
 
     fn warn(&mut self, mark: Mark, path: &str, message: impl Into<String>) {
@@ -165,7 +190,14 @@ impl<'a> Loader<'a> {
         for found in &mut self.found {
             name.clone_into(&mut found.file);
         }
+        let found = self.found.into_iter().map(|found| self.revealed.redact(found));
+        self.found = found.collect();
         self.found.sort_by_key(|found| found.mark);
-        Loaded { document: document.filter(|_| usable), diagnostics: self.found, dropped: self.dropped }
+        Loaded {
+            document: document.filter(|_| usable),
+            diagnostics: self.found,
+            dropped: self.dropped,
+            revealed: self.revealed,
+        }
     }
 }

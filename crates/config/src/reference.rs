@@ -7,8 +7,11 @@ use std::fmt::Write;
 use schemars::{JsonSchema, Schema};
 use serde_json::Value;
 
-use crate::resource::{Consumer, ConsumerGroup, Credential, GlobalRule, Meta, PluginConfig, Route, Service, Upstream};
+use crate::resource::{
+    Consumer, ConsumerGroup, Credential, GlobalRule, Meta, PluginConfig, Route, SecretManager, Service, Upstream,
+};
 use crate::schema::{Checker, json_schema};
+use crate::settings::apisix::{Effect, KEYS};
 use crate::settings::{Settings, leaves};
 use crate::unsupported::{Place, UNSUPPORTED, When};
 
@@ -24,6 +27,7 @@ pub fn markdown() -> String {
     resource::<ConsumerGroup>(&mut page, "consumer_groups");
     resource::<PluginConfig>(&mut page, "plugin_configs");
     resource::<GlobalRule>(&mut page, "global_rules");
+    resource::<SecretManager>(&mut page, "secrets");
     page.push_str(PLUGIN_METADATA);
     page.push_str(PLUGINS);
     rows(&mut page, json_schema::<Meta>().as_value(), "");
@@ -32,6 +36,45 @@ pub fn markdown() -> String {
     settings(&mut page);
     page
 }
+
+/// The page about APISIX's own `config.yaml`.
+pub fn config_yaml() -> String {
+    let mut page = String::from(CONFIG_YAML);
+    for row in KEYS {
+        let effect = match row.effect {
+            Effect::Sets(settings, _) => settings.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
+            Effect::Always(value) => format!("`{value}` is how it is; else none"),
+            Effect::Nothing => "none".to_owned(),
+        };
+        self::row(&mut page, &[&format!("`{}`", row.path), &effect, row.note]);
+    }
+    page
+}
+
+const CONFIG_YAML: &str = "\
+# APISIX's config.yaml
+
+<!-- Generated from the table in crates/config. Do not edit: UPDATE_DOCS=1 cargo test -p weir-config -->
+
+`--settings` takes APISIX's own `config.yaml` as it takes a `weir.yaml`, and tells the two apart by their sections:
+`apisix`, `nginx_config`, `plugin_attr` and `deployment` are those of a `config.yaml`. A file that mixes both kinds is
+refused.
+
+```sh
+weir check apisix.yaml --settings config.yaml
+```
+
+- A key either takes effect or is named at start, with the reason why it has none. `weir check` prints the same list.
+  A value that cannot be right is an error, by the name that the key has in the file.
+- What the file does not say keeps this gateway's own default ([configuration](configuration.md#settings)), which is
+  not always APISIX's.
+- Flags and `WEIR_` variables go before it, as before a `weir.yaml`. `${{NAME}}` and `${{NAME:=default}}` are replaced
+  by variables of the environment.
+- Relative paths begin where the process was started; APISIX's begin in its own folder.
+
+| key | sets | note |
+|---|---|---|
+";
 
 const INTRODUCTION: &str = "\
 # Configuration
@@ -52,7 +95,7 @@ is still being written is not taken for whole; without it there is a warning, an
 - `${{NAME}}` and `${{NAME:=default}}` are replaced by the environment variable before the file is read, wherever they
   stand. A variable that is not set and has no default is an error, except in a comment. `${NAME}` is left as it is.
 - `$env://NAME` and `$env://NAME/key` (a key of a variable that holds JSON) stand for a whole text in a plugin's
-  configuration.
+  configuration, and so does `$secret://MANAGER/ID/KEY` ([secrets](secrets.md)).
 - By default one invalid item refuses the whole file, and the configuration before it stays. With `--invalid-items skip`
   the item alone is left out, together with what refers to it.
 - A file has at most 256 MiB; lists and mappings are nested at most 128 deep; YAML aliases stand for at most 1,000,000
@@ -176,7 +219,7 @@ fn unsupported(page: &mut String) {
         };
         row(page, &[place, &field, entry.feature]);
     }
-    row(page, &["a plugin", "`$secret://…`", "secret managers"]);
+    row(page, &["secrets", "`aws/…`, `gcp/…`", "AWS Secrets Manager, Google Cloud Secret Manager"]);
 }
 
 fn row(page: &mut String, cells: &[&str]) {

@@ -12,6 +12,7 @@ mod id;
 mod matching;
 mod plugin;
 mod route;
+mod secret;
 mod service;
 mod ssl;
 mod upstream;
@@ -26,6 +27,7 @@ pub use id::{Id, Username};
 pub use matching::{AddrRange, HostKind, HostPattern, Method, Methods, UriPattern, Vars};
 pub use plugin::{ErrorResponse, Meta, PluginConf, Plugins};
 pub use route::{Route, Status};
+pub use secret::{Manager, ManagerId, SecretManager};
 pub use service::Service;
 pub use ssl::{ClientVerification, Secret, Sni, Ssl, SslProtocol, SslType};
 pub use upstream::{

@@ -5,6 +5,7 @@
 
 mod address;
 mod admin;
+pub mod apisix;
 mod choice;
 mod deployment;
 mod listener;
@@ -20,7 +21,9 @@ use serde::{Deserialize, Serialize};
 pub use address::{AutoEndpoint, Endpoint, ListenAddr};
 pub(crate) use address::{UNIX, unix_path};
 pub use admin::{Admin, AdminKey, AdminRole, AdminTls, Viewer};
-pub use choice::{AccessLogFormat, AccessLogPath, ErrorLogPath, LogLevel, RouterMode, Workers};
+pub use choice::{
+    AccessLogEscape, AccessLogFormat, AccessLogPath, ErrorLogPath, LogLevel, RouterMode, TlsVersion, Workers,
+};
 pub use deployment::{ConfigProvider, DataEncryption, Deployment, Etcd, EtcdTls, EtcdUrl, Role, Secret};
 pub use listener::{Listener, SocketMode};
 pub use overlay::{Leaf, SettingsSource, leaves};
@@ -39,6 +42,9 @@ pub struct Settings {
     pub workers: Workers,
     /// How routes are matched; the names are APISIX's.
     pub router: RouterMode,
+    /// The plugins that may be configured; every other one is refused. None named: all that the gateway has.
+    #[schemars(inner(length(min = 1, max = 128)))]
+    pub plugins: Vec<String>,
     /// Listeners that speak the PROXY protocol.
     pub proxy_protocol: ProxyProtocol,
     /// What is done to a path before routes are matched.
@@ -73,6 +79,8 @@ pub struct Settings {
     pub upstream: Upstreams,
     /// Watching the rules file.
     pub config: ConfigWatch,
+    /// Asking secret managers.
+    pub secrets: Secrets,
     /// What this gateway is among others, and where its resources come from.
     pub deployment: Deployment,
     /// The Admin API.
@@ -116,6 +124,9 @@ pub struct Tls {
     /// Empty: they are refused.
     #[schemars(length(max = 253), regex(pattern = r"^[0-9a-zA-Z._-]*$"), extend("x-expected" = "a host name"))]
     pub fallback_sni: String,
+    /// The versions that are spoken with clients: `TLSv1.2`, `TLSv1.3`. `ssl_protocols` of a certificate goes before it.
+    #[schemars(length(min = 1, max = 2), extend("uniqueItems" = true))]
+    pub protocols: Vec<TlsVersion>,
     /// Whether clients get tickets to resume their session with. Their keys are renewed every six hours.
     pub session_tickets: bool,
     /// The authorities that nodes with `tls.verify` are verified by: `system`, or the path of a file in PEM.
@@ -246,6 +257,8 @@ pub struct AccessLog {
     pub path: AccessLogPath,
     /// `json`, or a text with nginx's variables: `$remote_addr "$request" $status`.
     pub format: AccessLogFormat,
+    /// How values are written in a line whose form is a text; nginx's `escape`. The form `json` needs none.
+    pub escape: AccessLogEscape,
     /// Bytes that one worker holds back until the log is written. Lines beyond are dropped and counted: the log never
     /// slows a request.
     pub buffer: Size<{ 4 * KIB }, { 64 * MIB }>,
@@ -268,6 +281,9 @@ pub struct Metrics {
     /// Path at `listen.metrics`.
     #[schemars(length(min = 1, max = 256), regex(pattern = "^/[^?#\\s]*$"), extend("x-expected" = "a path that begins with '/'"))]
     pub path: String,
+    /// What the names of metrics begin with that APISIX has as well; those of this gateway alone begin with `weir_`.
+    #[schemars(length(max = 64), regex(pattern = "^([a-zA-Z_:][a-zA-Z0-9_:]*)?$"), extend("x-expected" = "the beginning of a metric's name, such as apisix_"))]
+    pub prefix: String,
 }
 
 /// Resolving the names of upstream nodes. The last good answer is used while none comes.
@@ -311,6 +327,17 @@ pub struct ConfigWatch {
     pub poll_interval: Seconds<10, 3_600_000>,
 }
 
+/// Asking secret managers (`secrets` of the rules).
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Secrets {
+    /// How long a secret is used before its manager is asked again. When it is another one then, the configuration is
+    /// read anew; when the manager does not answer, it stays.
+    pub ttl: Seconds<100, 86_400_000>,
+    /// How long an answer is waited for.
+    pub timeout: Seconds<100, 60_000>,
+}
+
 /// The value of the Server field of responses.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(transparent)]
@@ -352,7 +379,12 @@ impl Default for Listen {
 
 impl Default for Tls {
     fn default() -> Self {
-        Self { fallback_sni: String::new(), session_tickets: true, trusted_certificate: "system".into() }
+        Self {
+            fallback_sni: String::new(),
+            protocols: vec![TlsVersion::Tls12, TlsVersion::Tls13],
+            session_tickets: true,
+            trusted_certificate: "system".into(),
+        }
     }
 }
 
@@ -402,13 +434,18 @@ impl Default for RealIp {
 
 impl Default for AccessLog {
     fn default() -> Self {
-        Self { path: AccessLogPath::Off, format: AccessLogFormat::Json, buffer: Size::constant(256 * KIB) }
+        Self {
+            path: AccessLogPath::Off,
+            format: AccessLogFormat::Json,
+            escape: AccessLogEscape::Default,
+            buffer: Size::constant(256 * KIB),
+        }
     }
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self { path: "/apisix/prometheus/metrics".into() }
+        Self { path: "/apisix/prometheus/metrics".into(), prefix: "apisix_".into() }
     }
 }
 
@@ -434,6 +471,12 @@ impl Default for Upstreams {
 impl Default for ConfigWatch {
     fn default() -> Self {
         Self { watch: true, poll_interval: Seconds::constant(100) }
+    }
+}
+
+impl Default for Secrets {
+    fn default() -> Self {
+        Self { ttl: Seconds::constant(300_000), timeout: Seconds::constant(5_000) }
     }
 }
 

@@ -2,8 +2,7 @@
 //! adding its field to the resource.
 
 use crate::Diagnostic;
-use crate::env::reference_after;
-use crate::node::{Kind, Node, push_index, push_name};
+use crate::node::{Kind, Node, push_name};
 
 /// A feature that is refused by name.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +47,6 @@ pub enum When {
 #[rustfmt::skip]
 pub const UNSUPPORTED: &[Unsupported] = &[
     refuse(Place::Document, "protos", When::NotEmpty, "gRPC transcoding"),
-    refuse(Place::Document, "secrets", When::NotEmpty, "secret managers"),
     refuse(Place::Document, "stream_routes", When::NotEmpty, "TCP and UDP proxying"),
     refuse(Place::Document, "graphql_cost_decorations", When::NotEmpty, "GraphQL cost limits"),
     refuse(Place::Route, "filter_func", When::Present, "Lua filter functions"),
@@ -63,9 +61,6 @@ pub const UNSUPPORTED: &[Unsupported] = &[
     refuse(Place::Upstream, "discovery_args", When::Present, "service discovery"),
     refuse(Place::Meta, "pre_function", When::Present, "Lua functions before plugins"),
 ];
-
-/// The prefix of references to secret managers, and what they are called.
-const SECRET: (&str, &str) = ("$secret://", "secret managers");
 
 const fn refuse(place: Place, field: &'static str, when: When, feature: &'static str) -> Unsupported {
     Unsupported { place, field, when, feature }
@@ -106,30 +101,4 @@ pub fn take_out(place: Place, node: &mut Node, path: &str, found: &mut Vec<Diagn
         false
     });
     taken
-}
-
-/// Errors for the texts in a plugin's configuration that ask for a secret manager.
-pub fn refuse_secrets(node: &Node, path: &mut String, found: &mut Vec<Diagnostic>) {
-    let length = path.len();
-    match &node.kind {
-        Kind::Str(text) if reference_after(text, SECRET.0).is_some() => {
-            let message = format!("not supported yet: {} ({}…)", SECRET.1, SECRET.0);
-            found.push(Diagnostic::error(node.mark, path.as_str(), message));
-        }
-        Kind::Seq(items) => {
-            for (index, item) in items.iter().enumerate() {
-                push_index(path, index);
-                refuse_secrets(item, path, found);
-                path.truncate(length);
-            }
-        }
-        Kind::Map(entries) => {
-            for (key, value) in entries {
-                push_name(path, &key.text);
-                refuse_secrets(value, path, found);
-                path.truncate(length);
-            }
-        }
-        _ => {}
-    }
 }

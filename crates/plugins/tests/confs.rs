@@ -8,7 +8,7 @@ mod bench;
 use std::path::{Path, PathBuf};
 
 use bench::{Bench, definition};
-use weir_config::{Diagnostic, InvalidItems, LoadOptions, Node, PluginCatalog, RouterMode, Scope, load};
+use weir_config::{Diagnostic, InvalidItems, LoadOptions, NoSecrets, Node, PluginCatalog, RouterMode, Scope, load};
 use weir_plugin::{ConsumerMatch, Definition};
 
 #[test]
@@ -126,6 +126,7 @@ fn assert_loads(name: &str, text: &str) -> Vec<Diagnostic> {
         invalid_items: InvalidItems::Refuse,
         strict: true,
         variables: &|_| None,
+        secrets: &NoSecrets,
         plugins: &Plugins,
         router: RouterMode::RadixtreeHostUri,
     };

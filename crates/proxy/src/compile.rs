@@ -76,6 +76,42 @@ impl PluginCatalog for Catalog {
     }
 }
 
+/// Those that the settings name; all of them where none is named.
+#[derive(Clone, Copy)]
+pub struct ChosenPlugins<'a> {
+    /// All plugins.
+    pub catalog: Catalog,
+    /// The setting `plugins`.
+    pub names: &'a [String],
+}
+
+impl ChosenPlugins<'_> {
+    fn has(&self, name: &str) -> bool {
+        self.names.is_empty() || self.names.iter().any(|known| known == name)
+    }
+
+    /// Names in the setting that no plugin has.
+    #[must_use]
+    pub fn missing(&self) -> Vec<&str> {
+        let known = self.catalog.names();
+        self.names.iter().map(String::as_str).filter(|name| !known.contains(name)).collect()
+    }
+}
+
+impl PluginCatalog for ChosenPlugins<'_> {
+    fn names(&self) -> Vec<&str> {
+        self.catalog.0.iter().map(|d| d.name()).filter(|name| self.has(name)).collect()
+    }
+
+    fn check(&self, name: &str, scope: Scope, conf: &Node) -> Result<(), Vec<Diagnostic>> {
+        self.catalog.check(name, scope, conf)
+    }
+
+    fn is_left_out(&self, name: &str) -> bool {
+        !self.has(name) && self.catalog.0.iter().any(|d| d.name() == name)
+    }
+}
+
 /// Why an item cannot be built, and what to do about it.
 struct Faults {
     invalid: InvalidItems,

@@ -23,8 +23,10 @@ mod tls;
 mod upstream;
 mod worker;
 
+pub use crate::tls::client::trusted_certificates;
+pub use crate::tls::provider as crypto_provider;
 pub use clock::now_us;
-pub use compile::{Catalog, Compiled, Compiler, Definitions};
+pub use compile::{Catalog, ChosenPlugins, Compiled, Compiler, Definitions};
 pub use explain::{Candidate, ExplainRequest, Explanation, PlannedChoice, PlannedPlugin, PlannedUpstream};
 pub use listener::ListenSocket;
 pub use snapshot::Snapshot;

@@ -30,7 +30,8 @@ const MOST_HELLO: usize = 32 << 10;
 const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 1, 0, 2, 2, 112];
 
 /// What does the cryptography.
-pub(crate) fn provider() -> &'static Arc<CryptoProvider> {
+#[must_use]
+pub fn provider() -> &'static Arc<CryptoProvider> {
     static PROVIDER: LazyLock<Arc<CryptoProvider>> =
         LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
     &PROVIDER

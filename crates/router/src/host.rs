@@ -10,19 +10,9 @@ pub(crate) struct HostPattern {
 }
 
 impl HostPattern {
-    pub(crate) const EXACT: u32 = 0;
-    pub(crate) const WILDCARD: u32 = 1;
-    pub(crate) const EXACT_WITH_PORT: u32 = 2;
-    pub(crate) const WILDCARD_WITH_PORT: u32 = 3;
-
-    /// Which of the four kinds this is; texts are distinct within a kind.
-    pub(crate) fn scope(&self) -> u32 {
-        match (self.wildcard, self.with_port) {
-            (false, false) => HostPattern::EXACT,
-            (true, false) => HostPattern::WILDCARD,
-            (false, true) => HostPattern::EXACT_WITH_PORT,
-            (true, true) => HostPattern::WILDCARD_WITH_PORT,
-        }
+    /// Orders patterns; those that are equal in this take the same hosts.
+    pub(crate) fn order(&self) -> (bool, bool, &str) {
+        (self.wildcard, self.with_port, &self.text)
     }
 
     pub(crate) fn parse(pattern: &str) -> Result<HostPattern, String> {

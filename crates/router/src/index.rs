@@ -1,83 +1,38 @@
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
-use crate::host::HostPattern;
-use crate::method::MethodSet;
-use crate::pattern::{Pattern, Rest, Segment};
+use crate::candidate::{Candidate, Group};
 use crate::router::{Mode, Query};
-use crate::segments::Segments;
+use crate::slots::Slots;
 use crate::table::Table;
-use crate::tree::{NONE, Tree};
+use crate::tree::Tree;
 
-/// The tables that lead from a request to the candidates for it.
-///
-/// A *site* is a set of paths that belong together: in host mode one for every host that routes name, and site 0 for the
-/// routes without host; otherwise site 0 alone. A *group* is the ranked list of candidates of one path or prefix of a
-/// site.
+/// What leads from a request to the candidates for it. A clone shares everything with the original until it is changed.
+#[derive(Clone, Default)]
 pub(crate) struct Index {
     pub(crate) mode: Mode,
+    pub(crate) routes: Slots,
     pub(crate) hosts: Hosts,
-    /// Scope: the site. Value: the group.
-    pub(crate) exact: Table,
-    /// Values: groups.
-    pub(crate) prefixes: Tree<false>,
-    /// By site: the root among the prefixes.
-    pub(crate) roots: Vec<u32>,
-    pub(crate) groups: Vec<Group>,
-    pub(crate) candidates: Vec<Candidate>,
-    pub(crate) segments: Segments,
-    /// The patterns of paths with wildcards inside or with names.
-    pub(crate) patterns: Vec<Pattern>,
-    /// By route, where the host is a condition.
-    pub(crate) host_patterns: Vec<Vec<HostPattern>>,
+    /// The routes without host; in modes in which the host does not decide, all of them.
+    pub(crate) hostless: Site,
 }
 
 /// From a host to its site. Patterns with a port are kept apart, so that a configuration without any pays nothing.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Hosts {
-    /// Scope: [`HostPattern::scope`]. Value: the site.
-    pub(crate) exact: Table,
-    /// Values: sites.
-    pub(crate) wildcard: Tree<true>,
-    pub(crate) wildcard_with_port: Tree<true>,
+    pub(crate) exact: Table<Arc<Site>>,
+    pub(crate) wildcard: Tree<Arc<Site>, true>,
+    pub(crate) exact_with_port: Table<Arc<Site>>,
+    pub(crate) wildcard_with_port: Tree<Arc<Site>, true>,
+    /// Whether there is any with a port.
     pub(crate) with_port: bool,
 }
 
-pub(crate) struct Group {
-    pub(crate) first: u32,
-    pub(crate) end: u32,
-    /// Length of the text that all its patterns begin with.
-    pub(crate) prefix: u32,
-    /// The root of the group among the segments; [`NONE`] when every candidate takes every path that begins so.
-    pub(crate) segments: u32,
-}
-
-/// One path of a route, under one of its hosts.
-pub(crate) struct Candidate {
-    pub(crate) route: u32,
-    /// Index of the pattern, or [`NONE`] when there is nothing to capture.
-    pub(crate) pattern: u32,
-    pub(crate) path: u16,
-    pub(crate) host: u16,
-    pub(crate) methods: MethodSet,
-    pub(crate) conditions: Conditions,
-}
-
-/// Which conditions need a look at the route itself.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Conditions {
-    pub(crate) host: bool,
-    pub(crate) remote_addr: bool,
-    pub(crate) vars: bool,
-}
-
-impl Candidate {
-    pub(crate) const NO_HOST: u16 = u16::MAX;
-
-    /// Which of the route's hosts has led here, where the host decides first.
-    #[inline]
-    pub(crate) fn host(&self) -> Option<u16> {
-        (self.host != Candidate::NO_HOST).then_some(self.host)
-    }
+/// The paths that belong to a host.
+#[derive(Clone, Default)]
+pub(crate) struct Site {
+    pub(crate) exact: Table<Group>,
+    pub(crate) prefixes: Tree<Group, false>,
 }
 
 impl Index {
@@ -88,72 +43,34 @@ impl Index {
         query: &Query<'_>,
         mut visit: impl FnMut(&Candidate) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        if !self.hosts.exact.is_empty() {
-            self.hosts.walk(query, |site| self.walk_site(site, query.path, &mut visit))?;
-        }
-        self.walk_site(0, query.path, &mut visit)
+        self.hosts.walk(query, |site| self.walk_site(site, query.path, &mut visit))?;
+        self.walk_site(&self.hostless, query.path, &mut visit)
     }
 
     #[inline]
     fn walk_site(
         &self,
-        site: u32,
+        site: &Site,
         path: &[u8],
         visit: &mut impl FnMut(&Candidate) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        if let Some(group) = self.exact.find(site, path) {
-            let group = &self.groups[group as usize];
-            self.candidates[group.first as usize..group.end as usize].iter().try_for_each(&mut *visit)?;
+        if let Some(group) = site.exact.find(path) {
+            self.walk_group(group, path, visit)?;
         }
-        let mut next = self.prefixes.longest(self.roots[site as usize], path);
-        while next != NONE {
-            let group = &self.groups[next as usize];
-            if group.segments == NONE {
-                self.candidates[group.first as usize..group.end as usize].iter().try_for_each(&mut *visit)?;
-            } else {
-                self.walk_segments(group, path, visit)?;
-            }
-            next = self.prefixes.shorter(next);
-        }
-        ControlFlow::Continue(())
+        site.prefixes.walk(path, |group| self.walk_group(group, path, visit))
     }
 
-    fn walk_segments(
+    #[inline]
+    fn walk_group(
         &self,
         group: &Group,
         path: &[u8],
         visit: &mut impl FnMut(&Candidate) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let rest = |rank: u32| match self.candidates[rank as usize].pattern {
-            NONE => &Rest::Anything,
-            pattern => &self.patterns[pattern as usize].rest,
-        };
-        let text = &path[group.prefix as usize..];
-        let mut rank = self.segments.next(group.segments, text, group.first, &rest);
-        while rank != NONE {
-            visit(&self.candidates[rank as usize])?;
-            rank = self.segments.next(group.segments, text, rank + 1, &rest);
-        }
-        ControlFlow::Continue(())
-    }
-
-    /// Which host of the route takes the request's, where the host is a condition.
-    pub(crate) fn host_of(&self, route: u32, query: &Query<'_>) -> Option<u16> {
-        let hosts = &self.host_patterns[route as usize];
-        hosts.iter().position(|host| host.takes(query.host, query.host_port)).map(|index| index as u16)
-    }
-
-    /// The pattern of a candidate; nothing for [`NONE`].
-    #[inline]
-    pub(crate) fn pattern(&self, pattern: u32) -> Option<&Pattern> {
-        self.patterns.get(pattern as usize)
-    }
-
-    /// The segments of a pattern from its first wildcard on.
-    pub(crate) fn segments(&self, pattern: u32) -> &[Segment] {
-        match self.pattern(pattern) {
-            Some(Pattern { rest: Rest::Segments(segments), .. }) => segments,
-            _ => &[],
+        match group {
+            Group::One(candidate) => visit(candidate),
+            Group::Many(candidates) => candidates.iter().try_for_each(visit),
+            Group::Patterns(segments) => segments.walk(path, |candidate| self.routes.rest(candidate), visit),
         }
     }
 }
@@ -162,27 +79,24 @@ impl Hosts {
     /// Calls `visit` with the sites of the request's host: exact before wildcard, long suffix before short, and each with
     /// port before without.
     #[inline]
-    fn walk(&self, query: &Query<'_>, mut visit: impl FnMut(u32) -> ControlFlow<()>) -> ControlFlow<()> {
+    fn walk(&self, query: &Query<'_>, mut visit: impl FnMut(&Site) -> ControlFlow<()>) -> ControlFlow<()> {
         if self.with_port
-            && let Some(site) = self.exact.find(HostPattern::EXACT_WITH_PORT, query.host_port)
+            && let Some(site) = self.exact_with_port.find(query.host_port)
         {
             visit(site)?;
         }
-        if let Some(site) = self.exact.find(HostPattern::EXACT, query.host) {
+        if let Some(site) = self.exact.find(query.host) {
             visit(site)?;
         }
         if self.with_port {
-            let mut site = self.wildcard_with_port.longest(0, query.host_port);
-            while site != NONE {
-                visit(site)?;
-                site = self.wildcard_with_port.shorter(site);
-            }
+            self.wildcard_with_port.walk(query.host_port, |site| visit(site))?;
         }
-        let mut site = self.wildcard.longest(0, query.host);
-        while site != NONE {
-            visit(site)?;
-            site = self.wildcard.shorter(site);
-        }
-        ControlFlow::Continue(())
+        self.wildcard.walk(query.host, |site| visit(site))
+    }
+}
+
+impl Site {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.prefixes.is_empty()
     }
 }

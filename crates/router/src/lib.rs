@@ -45,14 +45,22 @@
 //! not on how many routes there are. Two things are compared one by one: the candidates of one and the same path, and the
 //! paths with more text behind an inner star that share the text in front of it. Nothing is allocated, but for [`Params`]
 //! on its first use and for what a regular expression in `vars` needs on its first use in a thread.
+//!
+//! [`Router::change`] makes anew what leads to the routes in question and shares the rest: the shards of the hash tables
+//! that their hosts and paths are in, the blocks of the radix trees on the way to their prefixes, the chunks that their
+//! numbers are in. One route among 100,000 costs some ten microseconds, and about as much when the router before is freed;
+//! the example `change` measures it. Only the candidates of one and the same path are always copied together.
 
-mod build;
+mod block;
+mod candidate;
+mod change;
 mod host;
 mod index;
 mod method;
 mod pattern;
 mod router;
 mod segments;
+mod slots;
 mod table;
 mod tree;
 

@@ -1,5 +1,6 @@
 use std::ops::Range;
 
+use crate::candidate::Needs;
 use crate::router::Mode;
 
 /// A path as a route writes it, taken apart: literal text up to the first wildcard, and what follows.
@@ -26,8 +27,8 @@ pub(crate) enum Segment {
     Literal(Box<str>),
     /// One segment that is not empty, with its name.
     Parameter(Box<str>),
-    /// One or more segments, each of which may be empty, with a name that may be empty.
-    Star(Box<str>),
+    /// One or more segments, each of which may be empty, with a name if it has one.
+    Star(Option<Box<str>>),
 }
 
 impl Pattern {
@@ -58,14 +59,29 @@ impl Pattern {
     }
 }
 
+/// What a path without names and without more behind its star has instead of segments.
+static ANYTHING: [Segment; 1] = [Segment::Star(None)];
+
 impl Rest {
-    /// Whether it takes whatever follows the prefix.
-    pub(crate) fn takes_anything(&self) -> bool {
+    /// As segments, also where there was no need to keep them.
+    pub(crate) fn segments(&self) -> &[Segment] {
         match self {
-            Rest::Nothing => false,
-            Rest::Anything => true,
-            Rest::Segments(segments) => matches!(**segments, [Segment::Star(_)]),
+            Rest::Nothing => &[],
+            Rest::Anything => &ANYTHING,
+            Rest::Segments(segments) => segments,
         }
+    }
+
+    /// What a candidate with it needs.
+    pub(crate) fn needs(&self) -> Needs {
+        let Rest::Segments(segments) = self else {
+            return Needs::default();
+        };
+        let star = segments.iter().position(|segment| matches!(segment, Segment::Star(_)));
+        let last = segments.len() - 1;
+        Needs::CAPTURE
+            | Needs::COMPARISON.when(star != Some(0) || last > 0)
+            | Needs::INNER_STAR.when(star.is_some_and(|star| star < last))
     }
 }
 
@@ -79,7 +95,7 @@ fn parse_rest(mode: Mode, rest: &str) -> Rest {
 
 fn wildcard(mode: Mode, segment: &str) -> Option<Segment> {
     if let Some(name) = segment.strip_prefix('*') {
-        return Some(Segment::Star(name.into()));
+        return Some(Segment::Star((!name.is_empty()).then(|| name.into())));
     }
     let name = segment.strip_prefix(':').filter(|_| mode == Mode::UriWithParameter)?;
     Some(Segment::Parameter(name.into()))
@@ -90,7 +106,8 @@ impl Segment {
     pub(crate) fn name(&self) -> Option<&str> {
         match self {
             Segment::Literal(_) => None,
-            Segment::Parameter(name) | Segment::Star(name) => Some(name),
+            Segment::Parameter(name) => Some(name),
+            Segment::Star(name) => name.as_deref(),
         }
     }
 
@@ -189,7 +206,7 @@ pub fn literal_parameter(mode: Mode, path: &str) -> Option<String> {
     let last = path.split('/').count() - 1;
     let has_wildcard = path.split('/').any(|segment| wildcard(mode, segment).is_some());
     path.split('/').enumerate().find_map(|(index, segment)| match wildcard(mode, segment) {
-        Some(Segment::Star(name)) if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') => {
+        Some(Segment::Star(Some(name))) if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') => {
             Some(format!("'{name}' behind the '*' in '{path}' is only a name: the star takes anything, with or without it"))
         }
         Some(_) => None,

@@ -1,12 +1,17 @@
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use weir_expr::{Expr, Source, Value, Variable};
 
-use crate::index::{Candidate, Index};
+use crate::candidate::{Candidate, Needs};
+use crate::host::HostPattern;
+use crate::index::Index;
 use crate::method::MethodSet;
 use crate::pattern::{Pattern, Rest, Segment, capture};
+use crate::slots::Compiled;
 
 /// Which of APISIX's three routers decides; see the crate documentation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +72,6 @@ pub struct Match {
     pub path: u16,
     /// Which of its hosts matched, when it has any.
     pub host: Option<u16>,
-    pattern: u32,
 }
 
 /// What the wildcards of a matched path took. Reused from request to request, it allocates nothing once it has grown to
@@ -134,37 +138,39 @@ pub struct BuildError {
 
 /// Compiled routes.
 pub struct Router {
-    /// By number.
-    routes: Vec<Option<Route>>,
     index: Index,
 }
 
 impl Router {
     /// Compiles routes, which are numbered by their positions; all of them or none.
+    ///
+    /// # Errors
+    /// A route that cannot be compiled.
     pub fn build(mode: Mode, routes: Vec<Route>) -> Result<Router, BuildError> {
-        Router::compile(mode, routes.into_iter().map(Some).collect())
+        let mut index = Index { mode, ..Index::default() };
+        let compiled = (0..).zip(routes).map(|(number, route)| Ok((number, Some(compile(mode, number, route)?))));
+        index.change(compiled.collect::<Result<_, _>>()?);
+        Ok(Router { index })
     }
 
-    /// A router with some routes put, replaced or taken away, by their numbers; of several changes of one number the last
-    /// one counts. All of them or none: with an error in one, there is no new router. This one stays as it is.
+    /// A router with some routes put, replaced or taken away by their numbers; of several changes of one number the last
+    /// one counts. Everything else it shares with this one, which stays as it is.
+    ///
+    /// Numbers may have holes, and that of a route that was taken away may be used again. Memory for the highest number
+    /// is needed, so they should not be spread out.
+    ///
+    /// # Errors
+    /// A route that cannot be compiled. Then there is no new router.
     pub fn change(&self, changes: &[(u32, Option<Route>)]) -> Result<Router, BuildError> {
-        let mut routes = self.routes.clone();
-        for (number, route) in changes {
-            let number = *number as usize;
-            if number >= routes.len() {
-                routes.resize(number + 1, None);
-            }
-            routes[number].clone_from(route);
-        }
-        Router::compile(self.index.mode, routes)
-    }
-
-    fn compile(mode: Mode, mut routes: Vec<Option<Route>>) -> Result<Router, BuildError> {
-        for network in routes.iter_mut().flatten().flat_map(|route| &mut route.remote_addrs) {
-            *network = canonical(*network);
-        }
-        let index = Index::build(mode, &routes)?;
-        Ok(Router { routes, index })
+        let mode = self.index.mode;
+        let last: BTreeMap<u32, &Option<Route>> = changes.iter().map(|(number, route)| (*number, route)).collect();
+        let compiled = last
+            .into_iter()
+            .map(|(number, route)| Ok((number, route.clone().map(|route| compile(mode, number, route)).transpose()?)));
+        let compiled = compiled.collect::<Result<_, _>>()?;
+        let mut index = self.index.clone();
+        index.change(compiled);
+        Ok(Router { index })
     }
 
     /// The route of a request, and in `params` what its wildcards took.
@@ -173,8 +179,7 @@ impl Router {
         let mut found = None;
         let _ = self.index.walk(query, |candidate| match self.check(candidate, query, method, params) {
             Ok(host) => {
-                let Candidate { route, path, pattern, .. } = *candidate;
-                found = Some(Match { route, path, host, pattern });
+                found = Some(Match { route: candidate.route, path: candidate.path, host });
                 ControlFlow::Break(())
             }
             Err(_) => ControlFlow::Continue(()),
@@ -185,7 +190,7 @@ impl Router {
     /// What the wildcard of that name took of `path`, the path for which `params` were found; of several wildcards of the
     /// same name, the last.
     pub fn param<'a>(&self, found: &Match, params: &Params, path: &'a [u8], name: &str) -> Option<&'a [u8]> {
-        param(self.index.segments(found.pattern), params, path, name)
+        param(self.index.routes.segments(found.route, found.path), params, path, name)
     }
 
     /// Every wildcard that has a name, with what it took.
@@ -195,7 +200,7 @@ impl Router {
         params: &'a Params,
         path: &'a [u8],
     ) -> impl Iterator<Item = (&'a str, &'a [u8])> {
-        named(self.index.segments(found.pattern), params, path)
+        named(self.index.routes.segments(found.route, found.path), params, path)
     }
 
     /// Every candidate for a request: first those that [`Router::find`] looks at, in its order, with those that it would
@@ -219,10 +224,12 @@ impl Router {
             ControlFlow::Continue(())
         });
         let tried = steps.len();
-        for (route, path, text) in self.paths() {
-            let seen = steps[..tried].iter().any(|step| step.route == route && step.path == path);
-            if !seen && Pattern::parse(self.index.mode, text).takes(text, query.path) {
-                steps.push(Step { route, path, outcome: Outcome::Host });
+        for (number, compiled) in self.index.routes.iter() {
+            for (path, (text, pattern)) in (0u16..).zip(compiled.route.paths.iter().zip(&compiled.patterns)) {
+                let seen = steps[..tried].iter().any(|step| step.route == number && step.path == path);
+                if !seen && pattern.takes(text, query.path) {
+                    steps.push(Step { route: number, path, outcome: Outcome::Host });
+                }
             }
         }
         steps
@@ -240,49 +247,59 @@ impl Router {
         if !candidate.methods.is_empty() && !candidate.methods.contains(method) {
             return Err(Refusal::Method);
         }
+        if candidate.needs.nothing() {
+            params.taken.clear();
+            return Ok(candidate.host());
+        }
+        self.check_route(candidate, query, params)
+    }
+
+    /// The conditions that need a look at the route itself, and what its path captures.
+    fn check_route(
+        &self,
+        candidate: &Candidate,
+        query: &Query<'_>,
+        params: &mut Params,
+    ) -> Result<Option<u16>, Refusal> {
+        let needs = candidate.needs;
+        let compiled = self.index.routes.get(candidate.route).ok_or(Refusal::Host)?;
         let mut host = candidate.host();
-        if candidate.conditions.host {
-            host = Some(self.index.host_of(candidate.route, query).ok_or(Refusal::Host)?);
+        if needs.has(Needs::HOST) {
+            let takes = |host: &HostPattern| host.takes(query.host, query.host_port);
+            host = Some(compiled.hosts.iter().position(takes).ok_or(Refusal::Host)? as u16);
         }
-        if candidate.conditions.remote_addr && !self.knows_remote(candidate.route, query.remote) {
-            return Err(Refusal::RemoteAddr);
+        if needs.has(Needs::REMOTE_ADDR) {
+            let remote = query.remote.to_canonical();
+            if !compiled.route.remote_addrs.iter().any(|network| network.contains(&remote)) {
+                return Err(Refusal::RemoteAddr);
+            }
         }
-        params.capture(self.index.pattern(candidate.pattern), query.path);
-        if candidate.conditions.vars && !self.vars_hold(candidate, query, params) {
+        params.capture(compiled.patterns.get(usize::from(candidate.path)), query.path);
+        if needs.has(Needs::VARS)
+            && let Some(vars) = &compiled.route.vars
+            && !vars.eval(&self.with_params(candidate, query, params))
+        {
             return Err(Refusal::Vars);
         }
         Ok(host)
     }
 
-    fn knows_remote(&self, route: u32, remote: IpAddr) -> bool {
-        let remote = remote.to_canonical();
-        self.route(route).is_some_and(|route| route.remote_addrs.iter().any(|network| network.contains(&remote)))
-    }
-
-    fn vars_hold(&self, candidate: &Candidate, query: &Query<'_>, params: &Params) -> bool {
-        let vars = self.route(candidate.route).and_then(|route| route.vars.as_ref());
-        vars.is_none_or(|vars| vars.eval(&self.with_params(candidate, query, params)))
-    }
-
     fn failing_vars(&self, candidate: &Candidate, query: &Query<'_>, params: &Params) -> String {
-        let vars = self.route(candidate.route).and_then(|route| route.vars.as_ref());
+        let vars = self.index.routes.get(candidate.route).and_then(|compiled| compiled.route.vars.as_ref());
         vars.and_then(|vars| vars.failing(&self.with_params(candidate, query, params))).unwrap_or_default()
     }
 
     fn with_params<'a>(&'a self, candidate: &Candidate, query: &Query<'a>, params: &'a Params) -> WithParams<'a> {
-        let segments = self.index.segments(candidate.pattern);
+        let segments = self.index.routes.segments(candidate.route, candidate.path);
         WithParams { source: query.source, segments, params, path: query.path }
     }
+}
 
-    fn route(&self, number: u32) -> Option<&Route> {
-        self.routes.get(number as usize)?.as_ref()
+fn compile(mode: Mode, number: u32, mut route: Route) -> Result<Arc<Compiled>, BuildError> {
+    for network in &mut route.remote_addrs {
+        *network = canonical(*network);
     }
-
-    fn paths(&self) -> impl Iterator<Item = (u32, u16, &str)> {
-        self.routes.iter().zip(0u32..).filter_map(|(route, number)| Some((route.as_ref()?, number))).flat_map(
-            |(route, number)| route.paths.iter().zip(0u16..).map(move |(text, path)| (number, path, text.as_str())),
-        )
-    }
+    Compiled::new(mode, number, route).map(Arc::new)
 }
 
 enum Refusal {

@@ -1,134 +1,193 @@
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use crate::candidate::{Candidate, Group, Needs, Turn};
 use crate::pattern::{Rest, Segment, capture};
 use crate::table::Table;
-use crate::tree::NONE;
 
 /// Finds, among many patterns with wildcards that share the text before the first one, those that take a path.
 ///
-/// The patterns of a group are ranked; [`Segments::next`] answers one after the other in that order. Every group is a tree
-/// with one step a segment, so the cost depends on the path: at each node there are at most the child for that very text
-/// and the child for a parameter. Only what follows an inner star is compared pattern by pattern.
-#[derive(Default)]
+/// A tree with one step a segment, so the cost depends on the path: at each node there are at most the child for that very
+/// text and the child for a parameter. Only what follows an inner star is compared pattern by pattern. Clones share all
+/// nodes that a change does not lead through.
+#[derive(Clone)]
 pub(crate) struct Segments {
-    nodes: Vec<Node>,
-    /// Scope: the node. Value: the child.
-    literals: Table,
+    /// Length of the text that all patterns begin with.
+    prefix: usize,
+    root: Node,
+    /// How many of the candidates take only some of the paths that begin so.
+    comparing: usize,
 }
 
+#[derive(Clone, Default)]
 struct Node {
-    /// The lowest and highest rank in this subtree: whether it is worth a visit.
-    lowest: u32,
-    highest: u32,
-    has_literals: bool,
-    parameter: u32,
-    /// Ranks of the patterns that end here.
-    ends: Vec<u32>,
-    /// Ranks of the patterns whose last segment is a star here: they take whatever is left.
-    tails: Vec<u32>,
-    /// Ranks of the patterns that have a star here and more behind it.
-    stars: Vec<u32>,
+    /// Ranked before or with every candidate of this subtree, if there is any: whether it is worth a visit.
+    bound: Option<Candidate>,
+    literals: Table<Arc<Node>>,
+    parameter: Option<Arc<Node>>,
+    /// The candidates whose pattern ends here, by rank.
+    ends: Vec<Candidate>,
+    /// The candidates whose pattern has a star here, by rank. A pattern that ends with it takes whatever is left.
+    stars: Vec<Candidate>,
 }
 
 impl Segments {
-    /// Starts a group and returns its root.
-    pub(crate) fn start(&mut self) -> u32 {
-        self.nodes.push(Node {
-            lowest: NONE,
-            highest: 0,
-            has_literals: false,
-            parameter: NONE,
-            ends: Vec::new(),
-            tails: Vec::new(),
-            stars: Vec::new(),
-        });
-        self.nodes.len() as u32 - 1
+    pub(crate) fn new(prefix: usize) -> Segments {
+        Segments { prefix, root: Node::default(), comparing: 0 }
     }
 
-    /// Adds a pattern to a group; ranks come in rising order.
-    pub(crate) fn insert(&mut self, root: u32, rest: &Rest, rank: u32) {
-        let segments = match rest {
-            Rest::Segments(segments) => segments,
-            Rest::Nothing | Rest::Anything => return self.visit(root, rank).tails.push(rank),
-        };
-        let mut node = root;
-        for (index, segment) in segments.iter().enumerate() {
-            match segment {
-                Segment::Literal(text) => node = self.literal(node, text, rank),
-                Segment::Parameter(_) => node = self.parameter(node, rank),
-                Segment::Star(_) if index + 1 == segments.len() => return self.visit(node, rank).tails.push(rank),
-                Segment::Star(_) => return self.visit(node, rank).stars.push(rank),
+    /// Calls `visit` with the candidates that take `path`, by rank, until it breaks. `rest` answers the pattern of a
+    /// candidate.
+    pub(crate) fn walk<'p>(
+        &self,
+        path: &[u8],
+        rest: impl Fn(&Candidate) -> &'p Rest,
+        visit: &mut impl FnMut(&Candidate) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let mut search = Search { text: &path[self.prefix..], rest, after: None, best: None };
+        loop {
+            search.visit(&self.root, Some(0));
+            let Some(found) = search.best.take() else {
+                return ControlFlow::Continue(());
+            };
+            visit(found)?;
+            search.after = Some(found);
+        }
+    }
+
+    /// Lets a candidate come or go.
+    pub(crate) fn change(&mut self, turn: &Turn<'_>) {
+        if turn.comes {
+            self.insert(turn.candidate, turn.rest);
+        } else {
+            self.root.remove(turn.rest.segments(), &turn.candidate);
+            self.comparing -= usize::from(turn.candidate.needs.has(Needs::COMPARISON));
+        }
+    }
+
+    pub(crate) fn insert(&mut self, candidate: Candidate, rest: &Rest) {
+        self.root.insert(rest.segments(), candidate);
+        self.comparing += usize::from(candidate.needs.has(Needs::COMPARISON));
+    }
+
+    /// The simplest group that has the same candidates.
+    pub(crate) fn into_group(self) -> Option<Group> {
+        if self.comparing == 0 { Group::of(self.root.stars) } else { Some(Group::Patterns(Arc::new(self))) }
+    }
+}
+
+impl Node {
+    fn insert(&mut self, segments: &[Segment], candidate: Candidate) {
+        if self.bound.is_none_or(|bound| candidate.rank() < bound.rank()) {
+            self.bound = Some(candidate);
+        }
+        match segments {
+            [] => insert(&mut self.ends, candidate),
+            [Segment::Star(_), ..] => insert(&mut self.stars, candidate),
+            [Segment::Parameter(_), behind @ ..] => {
+                Arc::make_mut(self.parameter.get_or_insert_default()).insert(behind, candidate);
+            }
+            [Segment::Literal(text), behind @ ..] => match self.literals.find_mut(text.as_bytes()) {
+                Some(child) => Arc::make_mut(child).insert(behind, candidate),
+                None => {
+                    let mut child = Node::default();
+                    child.insert(behind, candidate);
+                    self.literals.insert(text.as_bytes(), Arc::new(child));
+                }
+            },
+        }
+    }
+
+    /// Takes a candidate away, and nodes without any. The bounds stay: they may be lower than they need to be.
+    fn remove(&mut self, segments: &[Segment], candidate: &Candidate) {
+        match segments {
+            [] => remove(&mut self.ends, candidate),
+            [Segment::Star(_), ..] => remove(&mut self.stars, candidate),
+            [Segment::Parameter(_), behind @ ..] => {
+                if let Some(child) = &mut self.parameter {
+                    let child = Arc::make_mut(child);
+                    child.remove(behind, candidate);
+                    if child.is_empty() {
+                        self.parameter = None;
+                    }
+                }
+            }
+            [Segment::Literal(text), behind @ ..] => {
+                if let Some(child) = self.literals.find_mut(text.as_bytes()) {
+                    let child = Arc::make_mut(child);
+                    child.remove(behind, candidate);
+                    if child.is_empty() {
+                        self.literals.remove(text.as_bytes());
+                    }
+                }
             }
         }
-        self.visit(node, rank).ends.push(rank);
     }
 
-    /// The lowest rank from `from` on whose pattern takes `text`, or [`NONE`]. `rest` answers the pattern of a rank.
-    pub(crate) fn next<'p>(&self, root: u32, text: &[u8], from: u32, rest: &impl Fn(u32) -> &'p Rest) -> u32 {
-        let mut best = NONE;
-        self.search(root, text, Some(0), from, rest, &mut best);
-        best
+    fn is_empty(&self) -> bool {
+        self.ends.is_empty() && self.stars.is_empty() && self.parameter.is_none() && self.literals.is_empty()
     }
+}
 
+fn insert(candidates: &mut Vec<Candidate>, candidate: Candidate) {
+    candidates.insert(candidates.partition_point(|other| other.rank() < candidate.rank()), candidate);
+}
+
+fn remove(candidates: &mut Vec<Candidate>, candidate: &Candidate) {
+    if let Ok(place) = candidates.binary_search_by_key(&candidate.rank(), Candidate::rank) {
+        candidates.remove(place);
+    }
+}
+
+/// A look for the first candidate, behind the one that was found before, whose pattern takes a text.
+struct Search<'a, R> {
+    text: &'a [u8],
+    rest: R,
+    after: Option<&'a Candidate>,
+    best: Option<&'a Candidate>,
+}
+
+impl<'a, 'p, R: Fn(&Candidate) -> &'p Rest> Search<'a, R> {
     /// `at` is where a segment begins, or nothing when the text is used up. Recurses once a segment of a pattern, whose
     /// number is limited when the patterns are compiled.
-    fn search<'p>(
-        &self,
-        node: u32,
-        text: &[u8],
-        at: Option<usize>,
-        from: u32,
-        rest: &impl Fn(u32) -> &'p Rest,
-        best: &mut u32,
-    ) {
-        let node_id = node;
-        let node = &self.nodes[node as usize];
-        if node.highest < from || node.lowest >= *best {
+    fn visit(&mut self, node: &'a Node, at: Option<usize>) {
+        if !node.bound.as_ref().is_some_and(|bound| self.improves(bound)) {
             return;
         }
         let Some(at) = at else {
-            *best = (*best).min(first_from(&node.ends, from));
+            self.best = self.behind(&node.ends).first().filter(|end| self.improves(end)).or(self.best);
             return;
         };
-        *best = (*best).min(first_from(&node.tails, from));
-        let taking = node.stars.iter().copied().skip_while(|rank| *rank < from).take_while(|rank| rank < best);
-        if let Some(rank) = taking.into_iter().find(|rank| takes(rest(*rank), text)) {
-            *best = rank;
-        }
-        let end = text[at..].iter().position(|byte| *byte == b'/').map_or(text.len(), |slash| at + slash);
-        let next = (end < text.len()).then_some(end + 1);
-        if node.has_literals
-            && let Some(child) = self.literals.find(node_id, &text[at..end])
-        {
-            self.search(child, text, next, from, rest, best);
-        }
-        if node.parameter != NONE && end > at {
-            self.search(node.parameter, text, next, from, rest, best);
-        }
-    }
-
-    fn visit(&mut self, node: u32, rank: u32) -> &mut Node {
-        let node = &mut self.nodes[node as usize];
-        node.lowest = node.lowest.min(rank);
-        node.highest = node.highest.max(rank);
-        node
-    }
-
-    fn literal(&mut self, parent: u32, text: &str, rank: u32) -> u32 {
-        self.visit(parent, rank).has_literals = true;
-        match self.literals.find(parent, text.as_bytes()) {
-            Some(child) => child,
-            None => {
-                let child = self.start();
-                self.literals.find_or_insert(parent, text.as_bytes(), child)
+        for star in self.behind(&node.stars).iter().take_while(|star| self.improves(star)) {
+            if !star.needs.has(Needs::INNER_STAR) || takes((self.rest)(star), self.text) {
+                self.best = Some(star);
+                break;
             }
         }
+        let text = self.text;
+        let end = text[at..].iter().position(|byte| *byte == b'/').map_or(text.len(), |slash| at + slash);
+        let next = (end < text.len()).then_some(end + 1);
+        if let Some(child) = node.literals.find(&text[at..end]) {
+            self.visit(child, next);
+        }
+        if let Some(child) = &node.parameter
+            && end > at
+        {
+            self.visit(child, next);
+        }
     }
 
-    fn parameter(&mut self, parent: u32, rank: u32) -> u32 {
-        if self.visit(parent, rank).parameter == NONE {
-            let child = self.start();
-            self.nodes[parent as usize].parameter = child;
+    /// Whether a candidate goes before the best so far.
+    fn improves(&self, candidate: &Candidate) -> bool {
+        self.best.is_none_or(|best| candidate.rank() < best.rank())
+    }
+
+    /// Those that come behind the one that was found before.
+    fn behind(&self, candidates: &'a [Candidate]) -> &'a [Candidate] {
+        match self.after {
+            Some(after) => &candidates[candidates.partition_point(|candidate| candidate.rank() <= after.rank())..],
+            None => candidates,
         }
-        self.nodes[parent as usize].parameter
     }
 }
 
@@ -138,8 +197,4 @@ fn takes(rest: &Rest, text: &[u8]) -> bool {
         Rest::Anything => true,
         Rest::Nothing => text.is_empty(),
     }
-}
-
-fn first_from(ranks: &[u32], from: u32) -> u32 {
-    ranks.get(ranks.partition_point(|rank| *rank < from)).copied().unwrap_or(NONE)
 }

@@ -1,66 +1,205 @@
 use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
-/// A map from (scope, text) to a number, with all texts in one allocation.
+/// How many entries a shard has on average before there is one more; a change copies one shard.
+const ROOM: usize = 512;
+
+/// Below this average, there is one shard less.
+const SPARSE: usize = 64;
+
+/// A map from text to values, in shards that its clones share: changing a clone copies the shard in question.
 ///
-/// It serves every exact lookup: hosts, the paths of a site, the literal segments behind a node. The seed may be fixed:
-/// only configuration is ever inserted, so a client cannot lengthen a probe.
-#[derive(Default)]
-pub(crate) struct Table {
-    entries: HashTable<Entry>,
-    text: Vec<u8>,
+/// It serves every exact lookup: hosts, paths, the literal segments behind a node. The shards grow and shrink in number
+/// one at a time (linear hashing), so no change touches more than two of them. The seed may be fixed: only configuration
+/// is ever inserted, so a client cannot lengthen a probe.
+#[derive(Clone)]
+pub(crate) struct Table<V> {
+    shards: Vec<Arc<Shard<V>>>,
+    /// The number of shards, rounded up to a power of two, less one.
+    mask: usize,
+    length: usize,
 }
 
-struct Entry {
-    scope: u32,
+#[derive(Clone)]
+struct Shard<V> {
+    entries: HashTable<Entry<V>>,
+    /// The keys of all entries, and of some that are gone.
+    text: Vec<u8>,
+    /// How much of the text belongs to entries that are gone.
+    unused: usize,
+}
+
+#[derive(Clone)]
+struct Entry<V> {
     start: u32,
     length: u32,
-    value: u32,
+    value: V,
 }
 
-impl Table {
-    pub(crate) fn with_capacity(entries: usize) -> Table {
-        Table { entries: HashTable::with_capacity(entries), text: Vec::new() }
-    }
-
-    /// The value under the key, if there is one.
-    pub(crate) fn find(&self, scope: u32, key: &[u8]) -> Option<u32> {
-        if self.entries.is_empty() {
-            return None;
-        }
-        let is_key = |entry: &Entry| entry.scope == scope && entry.text(&self.text) == key;
-        self.entries.find(hash(scope, key), is_key).map(|entry| entry.value)
-    }
-
-    /// The value under the key, after `value` was inserted where there was none.
-    pub(crate) fn find_or_insert(&mut self, scope: u32, key: &[u8], value: u32) -> u32 {
-        if let Some(present) = self.find(scope, key) {
-            return present;
-        }
-        let entry = Entry { scope, start: self.text.len() as u32, length: key.len() as u32, value };
-        self.text.extend_from_slice(key);
-        let text = &self.text;
-        self.entries.insert_unique(hash(scope, key), entry, |entry| hash(entry.scope, entry.text(text)));
-        value
+impl<V: Clone> Table<V> {
+    /// An empty table which will hold so many entries.
+    pub(crate) fn with_room(entries: usize) -> Table<V> {
+        let shards = entries.div_ceil(ROOM);
+        let each = entries.checked_div(shards).unwrap_or_default();
+        let shard = |_| Arc::new(Shard { entries: HashTable::with_capacity(each), ..Shard::default() });
+        let mut table = Table { shards: (0..shards).map(shard).collect(), ..Table::default() };
+        table.set_mask();
+        table
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.length == 0
+    }
+
+    /// The value under the key, if there is one.
+    #[inline]
+    pub(crate) fn find(&self, key: &[u8]) -> Option<&V> {
+        if self.shards.is_empty() { None } else { self.find_in_shard(key) }
+    }
+
+    fn find_in_shard(&self, key: &[u8]) -> Option<&V> {
+        let hash = hash(key);
+        let shard = &*self.shards[self.place(hash)];
+        shard.entries.find(hash, |entry| entry.text(&shard.text) == key).map(|entry| &entry.value)
+    }
+
+    /// The value under the key, to be changed.
+    pub(crate) fn find_mut(&mut self, key: &[u8]) -> Option<&mut V> {
+        self.find(key)?;
+        let hash = hash(key);
+        let place = self.place(hash);
+        let Shard { entries, text, .. } = Arc::make_mut(&mut self.shards[place]);
+        entries.find_mut(hash, |entry| entry.text(text) == key).map(|entry| &mut entry.value)
+    }
+
+    /// Puts a value under the key, in the place of one that is there.
+    pub(crate) fn insert(&mut self, key: &[u8], value: V) {
+        if let Some(present) = self.find_mut(key) {
+            *present = value;
+            return;
+        }
+        if self.length >= self.shards.len() * ROOM {
+            self.split();
+        }
+        let hash = hash(key);
+        let place = self.place(hash);
+        Arc::make_mut(&mut self.shards[place]).insert(hash, key, value);
+        self.length += 1;
+    }
+
+    /// Takes the value under the key away.
+    pub(crate) fn remove(&mut self, key: &[u8]) {
+        if self.find(key).is_none() {
+            return;
+        }
+        let hash = hash(key);
+        let place = self.place(hash);
+        Arc::make_mut(&mut self.shards[place]).remove(hash, key);
+        self.length -= 1;
+        if self.length == 0 {
+            *self = Table::default();
+        } else if self.length < (self.shards.len() - 1) * SPARSE {
+            self.merge();
+        }
+    }
+
+    /// Where the shard of a key is. These bits of the hash are none of those that count within a shard.
+    #[inline]
+    fn place(&self, hash: u64) -> usize {
+        if self.mask == 0 {
+            return 0; // without waiting for the hash
+        }
+        let place = (hash >> 32) as usize & self.mask;
+        if place < self.shards.len() { place } else { place & (self.mask >> 1) }
+    }
+
+    /// Adds a shard, which takes its entries from one other.
+    fn split(&mut self) {
+        self.shards.push(Arc::default());
+        self.set_mask();
+        let new = self.shards.len() - 1;
+        let old = new & (self.mask >> 1);
+        if old != new {
+            let shard = std::mem::take(&mut self.shards[old]);
+            self.spread(&shard);
+        }
+    }
+
+    /// Takes the last shard away; its entries go to that from which they came.
+    fn merge(&mut self) {
+        let last = self.shards.pop();
+        self.set_mask();
+        if let Some(last) = last {
+            self.spread(&last);
+        }
+    }
+
+    fn spread(&mut self, shard: &Shard<V>) {
+        for entry in &shard.entries {
+            let key = entry.text(&shard.text);
+            let hash = hash(key);
+            let place = self.place(hash);
+            Arc::make_mut(&mut self.shards[place]).insert(hash, key, entry.value.clone());
+        }
+    }
+
+    fn set_mask(&mut self) {
+        self.mask = self.shards.len().next_power_of_two() - 1;
     }
 }
 
-impl Entry {
+impl<V> Shard<V> {
+    /// Adds an entry whose key is not there.
+    fn insert(&mut self, hash: u64, key: &[u8], value: V) {
+        let entry = Entry { start: self.text.len() as u32, length: key.len() as u32, value };
+        self.text.extend_from_slice(key);
+        let text = &self.text;
+        self.entries.insert_unique(hash, entry, |entry| self::hash(entry.text(text)));
+    }
+
+    fn remove(&mut self, hash: u64, key: &[u8]) {
+        if let Ok(entry) = self.entries.find_entry(hash, |entry| entry.text(&self.text) == key) {
+            entry.remove();
+            self.unused += key.len();
+        }
+        if self.unused > self.text.len() / 2 {
+            let mut text = Vec::with_capacity(self.text.len() - self.unused);
+            for entry in &mut self.entries {
+                let start = text.len() as u32;
+                text.extend_from_slice(entry.text(&self.text));
+                entry.start = start;
+            }
+            (self.text, self.unused) = (text, 0);
+        }
+    }
+}
+
+impl<V> Entry<V> {
+    #[inline]
     fn text<'a>(&self, text: &'a [u8]) -> &'a [u8] {
         let start = self.start as usize;
         &text[start..start + self.length as usize]
     }
 }
 
-fn hash(scope: u32, key: &[u8]) -> u64 {
+impl<V> Default for Table<V> {
+    fn default() -> Self {
+        Table { shards: Vec::new(), mask: 0, length: 0 }
+    }
+}
+
+impl<V> Default for Shard<V> {
+    fn default() -> Self {
+        Shard { entries: HashTable::new(), text: Vec::new(), unused: 0 }
+    }
+}
+
+#[inline]
+fn hash(key: &[u8]) -> u64 {
     let mut hasher = FixedState::with_seed(0x5765_6972).build_hasher();
-    hasher.write_u32(scope);
     hasher.write(key);
     hasher.finish()
 }

@@ -1,159 +1,120 @@
-use std::collections::VecDeque;
+use std::borrow::Cow;
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
-/// "None" in the links of a tree.
-pub(crate) const NONE: u32 = u32::MAX;
+use crate::block::{Block, Changes, NONE};
 
-/// No child begins with this byte. Keys are UTF-8, in which 13 bytes never occur: no node has 255 children.
-const NO_CHILD: u8 = u8::MAX;
-
-/// A forest of radix trees in contiguous arrays: finds the longest of many prefixes of a text, and from there the
-/// shorter ones.
+/// A radix tree: finds the longest of many prefixes of a text, and from there the shorter ones.
 ///
 /// The cost of a lookup depends on the text, not on how many prefixes there are. With `REVERSED`, prefixes and texts are
-/// read from their ends: then the longest suffix is found.
-#[derive(Default)]
-pub(crate) struct Tree<const REVERSED: bool> {
-    nodes: Vec<Node>,
-    /// For every node, from the lowest to the highest first byte of its children: which child it is. One load finds a
-    /// child, however many there are.
-    places: Vec<u8>,
-    /// The labels without their first byte, by which a node is found.
-    labels: Vec<u8>,
-    /// By value: the value of the next shorter prefix.
-    shorter: Vec<u32>,
+/// read from their ends: then the longest suffix is found. The nodes lie in blocks that clones share; a change makes the
+/// blocks anew that lead to it.
+#[derive(Clone)]
+pub(crate) struct Tree<V, const REVERSED: bool> {
+    root: Option<Arc<Block<V>>>,
 }
 
-struct Node {
-    label_start: u32,
-    label_length: u32,
-    /// The children lie beside each other.
-    children_start: u32,
-    value: u32,
-    places_start: u32,
-    lowest: u8,
-    places_length: u8,
-}
-
-impl<const REVERSED: bool> Tree<REVERSED> {
-    /// Adds a tree and returns its root. `keys` are ordered (read in the tree's direction) and distinct; a value belongs
-    /// to one key of one tree.
-    pub(crate) fn insert(&mut self, keys: &[(&[u8], u32)]) -> u32 {
-        let root = self.push(&[]);
-        let mut open = VecDeque::from([Open { node: root, keys, depth: 0, shorter: NONE }]);
-        while let Some(Open { node, mut keys, depth, mut shorter }) = open.pop_front() {
-            if let Some((key, value)) = keys.first()
-                && key.len() == depth
-            {
-                self.nodes[node as usize].value = *value;
-                self.link(*value, shorter);
-                shorter = *value;
-                keys = &keys[1..];
-            }
-            self.nodes[node as usize].children_start = self.nodes.len() as u32;
-            let mut place = 0;
-            while let Some((first, _)) = keys.first() {
-                let byte = at::<REVERSED>(first, depth);
-                let (alike, others) =
-                    keys.split_at(keys.partition_point(|(key, _)| at::<REVERSED>(key, depth) == byte));
-                keys = others;
-                let end = depth + common::<REVERSED>(first, alike[alike.len() - 1].0, depth);
-                let label: Vec<u8> = (depth + 1..end).map(|place| at::<REVERSED>(first, place)).collect();
-                let child = self.push(&label);
-                self.place(node, byte, place);
-                place += 1;
-                open.push_back(Open { node: child, keys: alike, depth: end, shorter });
-            }
-        }
-        root
+impl<V: Clone, const REVERSED: bool> Tree<V, REVERSED> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.root.is_none()
     }
 
-    /// The value of the longest prefix of `text` in the tree at `root`, or [`NONE`].
+    /// The value of that very prefix.
+    pub(crate) fn find(&self, prefix: &[u8]) -> Option<&V> {
+        let key = directed::<REVERSED>(prefix);
+        self.root.as_ref()?.find(&key)
+    }
+
+    /// Puts values under prefixes, or takes them away. The prefixes are distinct.
+    pub(crate) fn change(&mut self, changes: Vec<(&[u8], Option<V>)>) {
+        if changes.is_empty() {
+            return;
+        }
+        let directed = |(prefix, value)| (directed::<REVERSED>(prefix), value);
+        let mut changes: Vec<(Cow<'_, [u8]>, Option<V>)> = changes.into_iter().map(directed).collect();
+        changes.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let changes: Changes<'_, V> = changes.iter_mut().map(|(prefix, value)| (&**prefix, value.take())).collect();
+        self.root = match &self.root {
+            Some(block) => block.change(changes),
+            None => Block::of(changes),
+        };
+    }
+
+    /// Calls `visit` with the values of the prefixes of `text`, the longest first, until it breaks.
     #[inline]
-    pub(crate) fn longest(&self, root: u32, text: &[u8]) -> u32 {
-        let mut node = &self.nodes[root as usize];
-        let mut value = node.value;
-        let mut depth = 0;
-        while depth < text.len()
-            && let Some(child) = self.child(node, at::<REVERSED>(text, depth))
-        {
-            node = child;
-            depth += 1;
-            let label = &self.labels[node.label_start as usize..(node.label_start + node.label_length) as usize];
-            if !label.is_empty() && !begins::<REVERSED>(text, depth, label) {
+    pub(crate) fn walk(&self, text: &[u8], mut visit: impl FnMut(&V) -> ControlFlow<()>) -> ControlFlow<()> {
+        let mut within = text;
+        while let Some(Found { block, start, mut entry }) = self.longest(within) {
+            loop {
+                let found = block.entry(entry);
+                visit(&found.value)?;
+                entry = found.shorter;
+                if entry == NONE {
+                    break;
+                }
+            }
+            // What lies above a block is shorter than where it starts; above the first one there is nothing.
+            let Some(above) = start.checked_sub(1) else {
                 break;
-            }
-            depth += label.len();
-            if node.value != NONE {
-                value = node.value;
-            }
+            };
+            within = if REVERSED { &text[text.len() - above..] } else { &text[..above] };
         }
-        value
+        ControlFlow::Continue(())
     }
 
-    /// The value of the longest prefix that is shorter than that of `value`, or [`NONE`].
+    /// The longest prefix of `text`.
     #[inline]
-    pub(crate) fn shorter(&self, value: u32) -> u32 {
-        self.shorter[value as usize]
-    }
-
-    #[inline]
-    fn child(&self, node: &Node, byte: u8) -> Option<&Node> {
-        let place = byte.wrapping_sub(node.lowest);
-        if place >= node.places_length {
-            return None;
+    fn longest(&self, text: &[u8]) -> Option<Found<'_, V>> {
+        let mut block = &**self.root.as_ref()?;
+        let (mut start, mut depth) = (0, 0);
+        let mut best = None;
+        loop {
+            let mut node = block.root();
+            let mut entry = node.entry;
+            while depth < text.len()
+                && let Some(child) = block.child(node, at::<REVERSED>(text, depth))
+            {
+                node = child;
+                depth += 1;
+                let label = block.label(child);
+                if !label.is_empty() && !begins::<REVERSED>(text, depth, label) {
+                    // The text goes another way within this label; no root is a link.
+                    node = block.root();
+                    break;
+                }
+                depth += label.len();
+                if node.entry != NONE {
+                    entry = node.entry;
+                }
+            }
+            if entry != NONE {
+                best = Some(Found { block, start, entry });
+            }
+            let Some(below) = block.below(node) else {
+                return best;
+            };
+            (block, start) = (below, depth);
         }
-        match self.places[node.places_start as usize + usize::from(place)] {
-            NO_CHILD => None,
-            child => Some(&self.nodes[node.children_start as usize + usize::from(child)]),
-        }
-    }
-
-    fn push(&mut self, label: &[u8]) -> u32 {
-        let (label_start, label_length) = (self.labels.len() as u32, label.len() as u32);
-        self.labels.extend_from_slice(label);
-        self.nodes.push(Node {
-            label_start,
-            label_length,
-            children_start: 0,
-            value: NONE,
-            places_start: 0,
-            lowest: 0,
-            places_length: 0,
-        });
-        self.nodes.len() as u32 - 1
-    }
-
-    /// Notes the child that begins with `byte`; children come in rising order, and one node's before the next one's.
-    fn place(&mut self, node: u32, byte: u8, child: u8) {
-        let node = &mut self.nodes[node as usize];
-        if child == 0 {
-            (node.places_start, node.lowest) = (self.places.len() as u32, byte);
-        }
-        let gap = byte - node.lowest - node.places_length;
-        self.places.extend(std::iter::repeat_n(NO_CHILD, usize::from(gap)));
-        self.places.push(child);
-        node.places_length = byte - node.lowest + 1;
-    }
-
-    fn link(&mut self, value: u32, shorter: u32) {
-        let length = self.shorter.len().max(value as usize + 1);
-        self.shorter.resize(length, NONE);
-        self.shorter[value as usize] = shorter;
     }
 }
 
-/// A node whose children are still to be made.
-struct Open<'k> {
-    node: u32,
-    keys: &'k [(&'k [u8], u32)],
-    depth: usize,
-    shorter: u32,
+impl<V, const REVERSED: bool> Default for Tree<V, REVERSED> {
+    fn default() -> Self {
+        Tree { root: None }
+    }
 }
 
-/// How many bytes from `place` on two keys share.
-fn common<const REVERSED: bool>(a: &[u8], b: &[u8], place: usize) -> usize {
-    let longest = a.len().min(b.len());
-    (place..longest).take_while(|&place| at::<REVERSED>(a, place) == at::<REVERSED>(b, place)).count()
+/// A prefix that was found.
+struct Found<'t, V> {
+    block: &'t Block<V>,
+    /// How long the text is that leads to the block.
+    start: usize,
+    entry: u32,
+}
+
+/// A prefix in the tree's direction.
+fn directed<const REVERSED: bool>(prefix: &[u8]) -> Cow<'_, [u8]> {
+    if REVERSED { prefix.iter().rev().copied().collect() } else { prefix.into() }
 }
 
 /// The byte of `text` at `place` in the tree's direction.

@@ -60,6 +60,8 @@ pub struct MetricsOptions {
     pub version: String,
     /// How metrics are declared whose APISIX type is at odds with their name.
     pub types: MetricTypes,
+    /// What the names of APISIX's metrics begin with, in the place of `apisix_`.
+    pub prefix: String,
 }
 
 impl Default for MetricsOptions {
@@ -70,6 +72,7 @@ impl Default for MetricsOptions {
             hostname: String::new(),
             version: String::new(),
             types: MetricTypes::default(),
+            prefix: exposition::PREFIX.to_owned(),
         }
     }
 }
@@ -102,6 +105,7 @@ pub struct Metrics {
     hostname: String,
     version: String,
     types: MetricTypes,
+    prefix: String,
 }
 
 /// What the control thread says about the configuration.
@@ -160,6 +164,7 @@ impl Metrics {
             hostname: options.hostname,
             version: options.version,
             types: options.types,
+            prefix: options.prefix,
         })
     }
 

@@ -12,7 +12,7 @@ use weir_config::Document;
 /// take hundreds.
 #[derive(Debug, Default)]
 pub(crate) struct Digest {
-    sections: [(&'static str, HashMap<Box<str>, u64>); 9],
+    sections: [(&'static str, HashMap<Box<str>, u64>); 10],
 }
 
 /// How many resources came, changed and went, by section. Displayed as `routes +1 ~2 -0, upstreams +0 ~1 -0`.
@@ -39,6 +39,7 @@ impl Digest {
                 section("plugin_configs", &document.plugin_configs, |item| item.id.as_str()),
                 section("ssls", &document.ssls, |item| item.id.as_str()),
                 section("global_rules", &document.global_rules, |item| item.id.as_str()),
+                section("secrets", &document.secrets, |item| item.id.as_str()),
                 section("plugin_metadata", &document.plugin_metadata, |item| item.plugin.as_str()),
             ],
         }
@@ -123,7 +124,7 @@ fn digest(item: &impl Serialize) -> u64 {
 #[cfg(test)]
 mod tests {
     use weir_config::catalog::NoPlugins;
-    use weir_config::{Document, InvalidItems, LoadOptions, RouterMode, load};
+    use weir_config::{Document, InvalidItems, LoadOptions, NoSecrets, RouterMode, load};
 
     use super::Digest;
 
@@ -133,6 +134,7 @@ mod tests {
             invalid_items: InvalidItems::Refuse,
             strict: false,
             variables: &|_| None,
+            secrets: &NoSecrets,
             plugins: &NoPlugins,
             router: RouterMode::default(),
         };

@@ -208,7 +208,8 @@ pub(crate) enum InvalidItemsArg {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Settings")]
 pub(crate) struct SettingsArgs {
-    /// The gateway's own settings (listeners, limits, timeouts, logs) in YAML. Without it no settings file is read.
+    /// The gateway's own settings (listeners, limits, timeouts, logs) in YAML, or APISIX's config.yaml. Without it no
+    /// settings file is read.
     #[arg(long, value_name = "FILE", env = "WEIR_SETTINGS", hide_env_values = true, value_hint = ValueHint::FilePath)]
     pub(crate) settings: Option<PathBuf>,
     /// Set any setting: `--set limits.head_size=32KiB`. A list is parted by commas. May be repeated; the last one of a

@@ -201,6 +201,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             configuration = Some(Arc::new(live.clone()));
             changing.spawn(live.clone().follow());
             changing.spawn(live.clone().reload_on(hangup));
+            changing.spawn(live.clone().refresh_secrets());
             if data.damage.is_none() {
                 changing.spawn(data_dir::keep_copy(data.folder.clone(), Arc::clone(&data.seal), live.clone()));
             }

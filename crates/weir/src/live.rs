@@ -241,8 +241,21 @@ impl Live {
     pub(crate) async fn reload_on(self, mut hangup: Signal) {
         while hangup.recv().await.is_some() {
             systemd::reloading();
+            self.0.rules.secrets.expire();
             self.reload().await;
             systemd::notify(&[NotifyState::Ready]);
+        }
+    }
+
+    /// Asks for secrets again that have been used for `secrets.ttl`, for ever.
+    pub(crate) async fn refresh_secrets(self) {
+        let secrets = &self.0.rules.secrets;
+        loop {
+            sleep(secrets.ttl()).await;
+            if secrets.changed().await {
+                let state = Arc::clone(&self.0.state).lock_owned().await;
+                self.0.serve_as_it_is(state).await;
+            }
         }
     }
 

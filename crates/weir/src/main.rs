@@ -44,6 +44,7 @@ mod rules;
 mod rules_file;
 mod run;
 mod schemas;
+mod secret_managers;
 mod secrets;
 mod server;
 mod serving;

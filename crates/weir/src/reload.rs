@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::signal::unix::Signal;
+use tokio::time::{MissedTickBehavior, interval_at};
 use weir_config::Diagnostic;
 
 use crate::changes::Digest;
@@ -41,10 +42,19 @@ enum Outcome {
 impl Reloader {
     /// Follows the file, and SIGHUP, for ever.
     pub(crate) async fn run(mut self, mut watch: Watch, mut hangup: Signal) {
+        let ttl = self.rules.secrets.ttl();
+        let mut secrets = interval_at(tokio::time::Instant::now() + ttl, ttl);
+        secrets.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let change = tokio::select! {
                 change = watch.changed() => Some(change),
                 _ = hangup.recv() => None,
+                _ = secrets.tick() => {
+                    if self.rules.secrets.changed().await {
+                        self.reload(true).await;
+                    }
+                    continue;
+                }
             };
             match change {
                 Some(Change::Content) => self.reload(false).await,
@@ -54,6 +64,7 @@ impl Reloader {
                 }
                 None => {
                     systemd::reloading();
+                    self.rules.secrets.expire();
                     self.reload(true).await;
                     systemd::notify(&[NotifyState::Ready]);
                 }

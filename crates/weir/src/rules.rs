@@ -11,11 +11,12 @@ use anyhow::Context;
 use weir_config::load::{check_item, load_node, read};
 use weir_config::node::MAX_TEXT_BYTES;
 use weir_config::{Diagnostic, InvalidItems, LoadOptions, Loaded, Node, RouterMode, Settings, Severity, load};
-use weir_proxy::{Catalog, Compiler, Snapshot};
+use weir_proxy::{Catalog, ChosenPlugins, Compiler, Snapshot};
 
 use crate::changes::Digest;
 use crate::cli::{InvalidItemsArg, RulesArgs};
 use crate::failure::Failure;
+use crate::secret_managers::SecretManagers;
 
 /// Name and version, as fields such as `x-mock-by` tell them.
 const PRODUCT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
@@ -29,6 +30,10 @@ pub(crate) struct Rules {
     invalid_items: InvalidItems,
     strict: bool,
     router: RouterMode,
+    /// The setting `plugins`.
+    plugins: Vec<String>,
+    /// What secret managers said.
+    pub(crate) secrets: Arc<SecretManagers>,
     /// Compiles each version of it.
     pub(crate) compiler: Compiler,
 }
@@ -69,6 +74,8 @@ impl Rules {
             invalid_items: args.invalid_items(),
             strict: args.strict,
             router: settings.router,
+            plugins: settings.plugins.clone(),
+            secrets: Arc::new(SecretManagers::new(settings)),
             compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT),
         })
     }
@@ -82,6 +89,8 @@ impl Rules {
             invalid_items: InvalidItems::Skip,
             strict: false,
             router: settings.router,
+            plugins: settings.plugins.clone(),
+            secrets: Arc::new(SecretManagers::new(settings)),
             compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT),
         }
     }
@@ -139,11 +148,13 @@ impl Rules {
     }
 
     fn with_options<T>(&self, read: impl FnOnce(&LoadOptions<'_>) -> T) -> T {
-        let plugins = Catalog(weir_plugins::registry::definitions());
+        let plugins = chosen_plugins(&self.plugins);
+        self.secrets.begin();
         read(&LoadOptions {
             invalid_items: self.invalid_items,
             strict: self.strict,
             variables: &|name| std::env::var(name).ok(),
+            secrets: &*self.secrets,
             plugins: &plugins,
             router: self.router,
         })
@@ -155,7 +166,8 @@ impl Rules {
         let compiled = match self.compiler.compile(&document, self.invalid_items, revision) {
             Ok(compiled) => compiled,
             Err(errors) => {
-                findings.extend(errors.into_iter().map(|error| self.named(error)));
+                let errors = errors.into_iter().map(|error| loaded.revealed.redact(error));
+                findings.extend(errors.map(|error| self.named(error)));
                 return Err(self.judged(findings));
             }
         };
@@ -164,10 +176,12 @@ impl Rules {
         let item_of = |found: &Diagnostic| found.path.find(']').map(|end| found.path[..=end].to_owned());
         let dropped = loaded.dropped.into_iter().map(|item| item.path);
         let gone = dropped.chain(unbuilt.filter_map(item_of)).collect();
-        findings.extend(compiled.warnings.into_iter().map(|warning| self.named(warning)));
+        let warnings = compiled.warnings.into_iter().map(|warning| loaded.revealed.redact(warning));
+        findings.extend(warnings.map(|warning| self.named(warning)));
         if self.strict && !findings.is_empty() {
             return Err(self.judged(findings));
         }
+        self.secrets.settle();
         Ok(Ready { digest: Digest::of(&document), snapshot: compiled.snapshot, findings, left_out, gone })
     }
 
@@ -185,6 +199,11 @@ impl Rules {
         let unnamed = found.file.is_empty() && !matches!(self.source, Source::Store);
         if unnamed { found.in_file(&self.name) } else { found }
     }
+}
+
+/// The plugins that the settings leave.
+pub(crate) fn chosen_plugins(names: &[String]) -> ChosenPlugins<'_> {
+    ChosenPlugins { catalog: Catalog(weir_plugins::registry::definitions()), names }
 }
 
 /// Tells texts apart, so that a file that was only touched is not compiled again.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use weir_config::settings::{AccessLogFormat, AccessLogPath, Endpoint};
+use weir_config::settings::{AccessLogEscape, AccessLogFormat, AccessLogPath, Endpoint};
 use weir_config::{Diagnostic, Settings};
 use weir_proxy::Snapshot;
 use weir_telemetry::access_log::{AccessLog, AccessLogOptions, Format, Target};
@@ -97,6 +97,7 @@ fn run_with(
         max_series: settings.limits.metric_series as usize,
         hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        prefix: settings.metrics.prefix.clone(),
         ..MetricsOptions::default()
     });
     if let Some(log) = &access_log {
@@ -174,6 +175,10 @@ fn open_access_log(settings: &Settings) -> anyhow::Result<Option<Arc<AccessLog>>
         AccessLogFormat::Template(template) => Format::parse(template),
     };
     let format = format.context("access_log.format")?;
+    let format = match options.escape {
+        AccessLogEscape::Default => format,
+        AccessLogEscape::Json => format.escaped_for_json(),
+    };
     let log = AccessLog::open(AccessLogOptions { target, format, ring_bytes: options.buffer.as_usize() })
         .with_context(|| format!("cannot open the access log {}", options.path))?;
     Ok(Some(log))

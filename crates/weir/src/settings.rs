@@ -5,11 +5,12 @@ use std::fs;
 
 use anyhow::Context;
 use weir_config::settings::{SettingsSource, leaves};
-use weir_config::{Diagnostic, Settings};
+use weir_config::{Diagnostic, Mark, Settings};
 
 use crate::cli::SettingsArgs;
 use crate::failure::Failure;
 use crate::handover;
+use crate::rules::chosen_plugins;
 
 /// Names the settings file; not a setting itself.
 const FILE_VARIABLE: &str = "WEIR_SETTINGS";
@@ -26,15 +27,28 @@ pub(crate) fn load(args: &SettingsArgs, flags: Vec<(String, String)>) -> Result<
     };
     let variables = variables(std::env::vars_os());
     let flags: Vec<_> = args.assignments.iter().cloned().chain(flags).collect();
-    Settings::load(SettingsSource {
+    let loaded = Settings::load(SettingsSource {
         file: file.as_ref().map(|(name, text)| (name.as_str(), text.as_str())),
         variables: &variables,
         flags: &flags,
-    })
-    .map_err(|found| {
+    });
+    let (settings, mut found) = loaded.map_err(|found| {
         let from_flag = |one: &Diagnostic| one.is_error() && one.file == "command line";
         if found.iter().any(from_flag) { Failure::Flags(found) } else { Failure::Refused(found) }
-    })
+    })?;
+    found.extend(missing_plugins(&settings));
+    Ok((settings, found))
+}
+
+/// Lists that were made for APISIX name plugins that are not here. A configuration that asks for one is refused.
+fn missing_plugins(settings: &Settings) -> Option<Diagnostic> {
+    let chosen = chosen_plugins(&settings.plugins);
+    let missing = chosen.missing();
+    if missing.is_empty() {
+        return None;
+    }
+    let message = format!("the gateway does not have: {}", missing.join(", "));
+    Some(Diagnostic::warning(Mark::NONE, "plugins", message))
 }
 
 /// The environment without what only looks like settings. A variable that is not UTF-8 is none that settings know.

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use weir_config::{InvalidItems, LoadOptions, RouterMode, Settings, load, settings::SettingsSource};
+use weir_config::{InvalidItems, LoadOptions, NoSecrets, RouterMode, Settings, load, settings::SettingsSource};
 use weir_proxy::{Catalog, Compiler, DataPlane};
 use weir_telemetry::metrics::{Metrics, MetricsOptions};
 
@@ -123,6 +123,7 @@ fn start(rules: &str) -> (DataPlane, SocketAddr) {
         invalid_items: InvalidItems::Refuse,
         strict: false,
         variables: &|_: &str| None,
+        secrets: &NoSecrets,
         plugins: &catalog,
         router: RouterMode::default(),
     };

@@ -14,6 +14,7 @@ mod browsers;
 mod budget;
 mod cli;
 mod coding;
+mod config_yaml;
 mod control;
 mod descriptors;
 mod dns;

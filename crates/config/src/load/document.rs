@@ -5,7 +5,9 @@ use super::foreign::SECTIONS;
 use super::item::Item;
 use crate::diagnostic::{Diagnostic, nearest};
 use crate::node::{Key, Kind, Node};
-use crate::resource::{Consumer, ConsumerGroup, Document, GlobalRule, PluginConfig, Route, Service, Ssl, Upstream};
+use crate::resource::{
+    Consumer, ConsumerGroup, Document, GlobalRule, PluginConfig, Route, SecretManager, Service, Ssl, Upstream,
+};
 use crate::unsupported::{Place, take_out};
 
 impl Loader<'_> {
@@ -23,7 +25,11 @@ impl Loader<'_> {
         take_out(Place::Document, &mut root, "", &mut self.found);
         self.refused |= self.failed_since(before);
         self.unknown_sections(&root);
+        let secrets = self.section::<SecretManager>(&mut root);
+        let managers = secrets.iter().map(|item| (item.id.as_str().to_owned(), item.clone()));
+        self.managers = Some(managers.collect());
         let mut document = Document {
+            secrets,
             ssls: self.section::<Ssl>(&mut root),
             upstreams: self.section::<Upstream>(&mut root),
             services: self.section::<Service>(&mut root),

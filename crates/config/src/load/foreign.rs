@@ -108,7 +108,7 @@ pub(super) fn identify(root: &Node) -> Option<Foreign> {
     }
     const GATEWAY: &[&str] = &["deployment", "apisix", "nginx_config", "plugin_attr", "etcd", "stream_plugins"];
     if let Some(key) = GATEWAY.iter().find(|key| has(key)) {
-        return tell(key, "APISIX's own config.yaml", "the settings of this gateway stand in weir.yaml");
+        return tell(key, "APISIX's own config.yaml", "give it with --settings");
     }
     let is_setting = |key: &str| settings::leaves().iter().any(|leaf| leaf.path.split('.').next() == Some(key));
     if entries.iter().all(|(key, _)| is_setting(&key.text)) {

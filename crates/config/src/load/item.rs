@@ -5,18 +5,17 @@ use std::collections::{HashMap, HashSet};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
-use super::rules::{check_route, check_service, check_ssl, drop_nulls, field, prepare_upstream};
+use super::rules::{check_route, check_secret_manager, check_service, check_ssl, drop_nulls, field, prepare_upstream};
 use super::{Dropped, InvalidItems, Loader};
 use crate::catalog::{AUTH_PLUGINS, Scope};
 use crate::diagnostic::{Diagnostic, nearest};
-use crate::env::resolve_references;
 use crate::node::{Key, Kind, Mark, Node, push_index, quoted};
 use crate::resource::{
-    Consumer, ConsumerGroup, Credential, GlobalRule, Id, Origin, PluginConfig, PluginMetadata, Route, Service, Ssl,
-    Upstream,
+    Consumer, ConsumerGroup, Credential, GlobalRule, Id, Origin, PluginConfig, PluginMetadata, Route, SecretManager,
+    Service, Ssl, Upstream,
 };
 use crate::schema::Checker;
-use crate::unsupported::{Place, refuse_secrets, take_out};
+use crate::unsupported::{Place, take_out};
 
 /// A resource that stands in a list of its kind.
 pub(super) trait Item: DeserializeOwned + JsonSchema + 'static {
@@ -115,6 +114,7 @@ impl Loader<'_> {
             self.found.extend(self.text_errors.remove(&path).unwrap_or_default());
             let plugin = match node.remove("id") {
                 Some((_, Node { kind: Kind::Str(name), mark })) => {
+                    self.resolve(&mut node, &path);
                     if self.plugin_name(&name, mark, &field(&path, "id")) {
                         self.plugin_conf(&name, &node, &path, Scope::Metadata);
                     }
@@ -320,10 +320,30 @@ impl Item for Ssl {
     with_id!();
 
     fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
-        let mut place = path.to_owned();
-        refuse_secrets(node, &mut place, &mut loader.found);
-        resolve_references(node, &mut place, loader.options.variables, &mut loader.found);
+        loader.resolve(node, path);
         check_ssl(node, path, &mut loader.found);
+    }
+}
+
+impl Item for SecretManager {
+    const SECTION: &'static str = "secrets";
+
+    fn id(&self) -> &str {
+        self.id.as_str()
+    }
+
+    fn number(&mut self, _: usize) {}
+
+    fn origin(&mut self) -> &mut Origin {
+        &mut self.origin
+    }
+
+    fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
+        // A secret of another manager would have to be asked for first.
+        if let Some(token) = node.get_mut("token") {
+            loader.resolve(token, &field(path, "token"));
+        }
+        check_secret_manager(node, path, &mut loader.found);
     }
 }
 

@@ -14,7 +14,7 @@ use crate::diagnostic::Diagnostic;
 use crate::env::{Variables, substitute};
 use crate::node::{Kind, Node};
 use crate::resource::{
-    Consumer, ConsumerGroup, GlobalRule, PluginConfig, PluginMetadata, Route, Service, Ssl, Upstream,
+    Consumer, ConsumerGroup, GlobalRule, PluginConfig, PluginMetadata, Route, SecretManager, Service, Ssl, Upstream,
 };
 
 /// Checks an item of a section, with its plugins, but not whether what it refers to exists. Paths are relative to the
@@ -30,6 +30,7 @@ pub fn check_item(section: &str, node: Node, options: &LoadOptions<'_>) -> Optio
         "plugin_configs" => drop(loader.item::<PluginConfig>(0, node)),
         "global_rules" => drop(loader.item::<GlobalRule>(0, node)),
         "ssls" => drop(loader.item::<Ssl>(0, node)),
+        "secrets" => drop(loader.item::<SecretManager>(0, node)),
         "credentials" => {
             let id = node.get("id").and_then(readable_id).unwrap_or_default();
             drop(loader.lone_credential(0, node, id.rsplit('/').next().unwrap_or_default()));
@@ -41,6 +42,9 @@ pub fn check_item(section: &str, node: Node, options: &LoadOptions<'_>) -> Optio
         }
         _ => return None,
     }
+    // Whether a secret is what it has to be, nobody knows yet.
+    let left = std::mem::take(&mut loader.left_references);
+    loader.found.retain(|found| !left.contains(&found.path));
     // A credential that stands alone is read as an item of the consumers.
     let listed = if section == "credentials" { "consumers" } else { section };
     let prefix = format!("{listed}[0]");
@@ -49,7 +53,8 @@ pub fn check_item(section: &str, node: Node, options: &LoadOptions<'_>) -> Optio
             found.path = rest.trim_start_matches('.').to_owned();
         }
     }
-    Some(loader.found)
+    let revealed = std::mem::take(&mut loader.revealed);
+    Some(loader.found.into_iter().map(|found| revealed.redact(found)).collect())
 }
 
 /// An item of a section as it is in force: with its defaults, nodes as a list with their ports. Plugins'
@@ -126,6 +131,7 @@ mod tests {
     use serde_json::json;
 
     use super::{check_item, in_force, items};
+    use crate::NoSecrets;
     use crate::catalog::NoPlugins;
     use crate::node::Node;
     use crate::{InvalidItems, LoadOptions, RouterMode};
@@ -140,6 +146,7 @@ mod tests {
             invalid_items: InvalidItems::Refuse,
             strict: false,
             variables: &|_| None,
+            secrets: &NoSecrets,
             plugins: &NoPlugins,
             router: RouterMode::default(),
         };

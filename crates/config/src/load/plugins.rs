@@ -6,9 +6,8 @@ use super::Loader;
 use super::rules::{drop_nulls, field};
 use crate::catalog::Scope;
 use crate::diagnostic::{Diagnostic, nearest};
-use crate::env::resolve_references;
 use crate::node::{Key, Kind, Mark, Node, quoted};
-use crate::unsupported::{Place, refuse_secrets, take_out};
+use crate::unsupported::{Place, take_out};
 
 impl Loader<'_> {
     /// Checks the plugins of an item, and puts in place what they refer to.
@@ -30,9 +29,7 @@ impl Loader<'_> {
         self.meta(conf, path);
         let known = self.plugin_name(&key.text, key.mark, path);
         let meta = conf.remove("_meta");
-        let mut place = path.to_owned();
-        refuse_secrets(conf, &mut place, &mut self.found);
-        resolve_references(conf, &mut place, self.options.variables, &mut self.found);
+        self.resolve(conf, path);
         if known {
             self.plugin_conf(&key.text, conf, path, scope);
         }
@@ -76,7 +73,10 @@ impl Loader<'_> {
         if self.plugin_names.contains(name) {
             return true;
         }
-        let error = if self.options.plugins.peers_known(name) {
+        let error = if self.options.plugins.is_left_out(name) {
+            Diagnostic::error(mark, path, format!("the plugin {name} is not in the setting `plugins`"))
+                .with_hint("add it there, or take the setting out")
+        } else if self.options.plugins.peers_known(name) {
             Diagnostic::error(mark, path, format!("not supported yet: the plugin {name}"))
         } else {
             let error = Diagnostic::error(mark, path, format!("there is no plugin {}", quoted(name)));

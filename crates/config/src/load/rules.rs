@@ -7,6 +7,7 @@ use super::checks::prepare_checks;
 use crate::diagnostic::Diagnostic;
 use crate::node::{Kind, Node, push_index, push_name, quoted};
 use crate::resource::{Balancer, HashKey, HashOn, NodeHost, node_from_key};
+use crate::secret::unsupported;
 use crate::settings::RouterMode;
 use crate::settings::UNIX;
 use crate::unsupported::{Place, take_out};
@@ -81,6 +82,44 @@ pub(super) fn check_route(node: &Node, path: &str, taken: &[&str], router: Route
 /// The rules of a service.
 pub(super) fn check_service(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
     check_upstream_choice(node, path, found);
+}
+
+/// Which fields a secret manager has depends on its kind.
+pub(super) fn check_secret_manager(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
+    let Some(id) = node.get("id").filter(|id| id.as_str().is_some_and(|id| id.contains('/'))) else {
+        let message = "an item of secrets needs an id with the kind of the manager: vault/1, file/1";
+        found.push(Diagnostic::error(node.mark_of("id"), field(path, "id"), message));
+        node.remove("id");
+        return;
+    };
+    let mark = id.mark;
+    let kind = id.as_str().and_then(|id| id.split_once('/')).map(|(kind, _)| kind.to_owned()).unwrap_or_default();
+    let (needed, foreign): (&[&str], &[&str]) = match kind.as_str() {
+        "vault" => (&["uri", "prefix", "token"], &["directory"]),
+        "file" => (&["directory"], &["uri", "prefix", "token", "namespace"]),
+        _ => {
+            let message = match unsupported(&kind) {
+                Some(name) => format!("not supported yet: {name}"),
+                None => format!("there is no secret manager {}; there are vault and file", quoted(&kind)),
+            };
+            found.push(Diagnostic::error(mark, field(path, "id"), message));
+            // The fields of another manager say nothing here.
+            if let Kind::Map(entries) = &mut node.kind {
+                entries.retain(|(key, _)| &*key.text == "id");
+            }
+            return;
+        }
+    };
+    for name in needed.iter().filter(|name| node.get(name).is_none()) {
+        found.push(Diagnostic::error(node.mark, path, format!("{kind} needs {name}")));
+    }
+    for name in foreign.iter().filter(|name| node.get(name).is_some()) {
+        found.push(Diagnostic::error(node.mark_of(name), field(path, name), format!("{kind} has no {name}")));
+    }
+    if node.get("token").and_then(Node::as_str).is_some_and(|token| token.starts_with("$secret://")) {
+        let message = "a token cannot be kept by a secret manager; take it from the environment: $env://NAME";
+        found.push(Diagnostic::error(node.mark_of("token"), field(path, "token"), message));
+    }
 }
 
 /// The rules of a certificate.

@@ -7,6 +7,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::resource::SslProtocol;
+
 /// How many workers there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Workers {
@@ -62,6 +64,28 @@ pub enum AccessLogFormat {
     Template(String),
 }
 
+/// How values are written in a line of the access log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AccessLogEscape {
+    /// Quotes, backslashes and what is not printable ASCII as `\xXX`; `-` for a variable that is not set.
+    #[default]
+    Default,
+    /// As within a JSON string; nothing for a variable that is not set.
+    Json,
+}
+
+/// A version of TLS that is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
+pub enum TlsVersion {
+    /// RFC 5246.
+    #[serde(rename = "TLSv1.2")]
+    Tls12,
+    /// RFC 8446.
+    #[serde(rename = "TLSv1.3")]
+    Tls13,
+}
+
 /// The least important messages that are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -80,6 +104,17 @@ pub enum LogLevel {
 }
 
 const WORKERS_EXPECTED: &str = "auto or an integer from 1 to 1024";
+
+impl TlsVersion {
+    /// The version as `ssl_protocols` has it.
+    #[must_use]
+    pub fn protocol(self) -> SslProtocol {
+        match self {
+            Self::Tls12 => SslProtocol::Tls12,
+            Self::Tls13 => SslProtocol::Tls13,
+        }
+    }
+}
 
 impl fmt::Display for Workers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,7 +2,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-use super::Settings;
+use super::{Settings, apisix};
 use crate::diagnostic::{Diagnostic, nearest};
 use crate::env::substitute;
 use crate::node::{Key, Kind, Mark, Node, plain_scalar};
@@ -18,7 +18,7 @@ pub struct Leaf {
     /// Whether it is a list; in a variable its elements are parted by commas.
     pub list: bool,
     /// Whether it is a text, whatever it looks like.
-    text: bool,
+    pub(super) text: bool,
     /// Its schema, with description, default and range.
     pub schema: Value,
 }
@@ -67,7 +67,13 @@ impl Settings {
     /// Reads the settings: defaults, file, environment and flags, each over the one before it. `Ok` comes with
     /// warnings, `Err` holds everything that is wrong.
     pub fn load(source: SettingsSource<'_>) -> Result<(Self, Vec<Diagnostic>), Vec<Diagnostic>> {
-        let mut overlay = Overlay { root: Node::empty_map(), found: Vec::new(), given: Vec::new(), unreadable: false };
+        let mut overlay = Overlay {
+            root: Node::empty_map(),
+            found: Vec::new(),
+            given: Vec::new(),
+            origins: Vec::new(),
+            unreadable: false,
+        };
         if let Some((name, text)) = source.file {
             overlay.file(name, text, source.variables);
         }
@@ -89,6 +95,8 @@ struct Overlay {
     found: Vec<Diagnostic>,
     /// Settings that did not come from the file, with where they came from.
     given: Vec<(String, String)>,
+    /// Settings that came from a `config.yaml`, with the key they have there.
+    origins: Vec<(String, String)>,
     /// Whether the file is so wrong that its settings are not worth looking at.
     unreadable: bool,
 }
@@ -117,19 +125,34 @@ impl Overlay {
         if let Some(mark) = parsed.second_document {
             found.push(Diagnostic::error(mark, "", "a second YAML document begins here; a settings file has one"));
         }
-        match &mut parsed.root.kind {
-            Kind::Null => parsed.root.kind = Kind::Map(Vec::new()),
-            Kind::Map(_) => drop_empty_groups(&mut parsed.root, "", &mut found),
-            _ => {}
-        }
         let rules = ["routes", "upstreams", "services", "consumers", "global_rules"];
         if let Some((key, _)) = rules.iter().find_map(|name| parsed.root.entry(name)) {
             let message = "not a settings file: this is a rules file";
             found.push(Diagnostic::error(key.mark, &*key.text, message));
             self.unreadable = true;
         }
+        match &mut parsed.root.kind {
+            Kind::Null => parsed.root.kind = Kind::Map(Vec::new()),
+            Kind::Map(_) => match apisix::recognise(&parsed.root) {
+                Ok(true) => self.config_yaml(&mut parsed.root, &mut found),
+                Ok(false) => drop_empty_groups(&mut parsed.root, "", &mut found),
+                Err(mixture) => {
+                    found.push(*mixture);
+                    self.unreadable = true;
+                }
+            },
+            _ => {}
+        }
         self.found.extend(found.into_iter().map(|found| found.in_file(name)));
         self.root = parsed.root;
+    }
+
+    /// Puts what a `config.yaml` says in the place of it.
+    fn config_yaml(&mut self, root: &mut Node, found: &mut Vec<Diagnostic>) {
+        let mut translation = apisix::translate(root);
+        found.append(&mut translation.found);
+        self.origins = translation.origins;
+        *root = translation.settings;
     }
 
     fn variable(&mut self, name: &str, value: &str) {
@@ -189,8 +212,10 @@ impl Overlay {
             Err(found) => {
                 self.found.extend(found.into_iter().map(|found| {
                     let from = self.given.iter().find(|(path, _)| is_at_or_under(&found.path, path));
-                    let from = from.map_or(file, |(_, from)| from.as_str());
-                    found.in_file(from)
+                    match from {
+                        Some((_, from)) => found.in_file(from),
+                        None => apisix::named_as_written(found, &self.origins).in_file(file),
+                    }
                 }));
                 None
             }
@@ -201,7 +226,8 @@ impl Overlay {
         };
         let at_odds = between(&settings);
         if !at_odds.is_empty() {
-            self.found.extend(at_odds.into_iter().map(|found| found.in_file(file)));
+            let named = |found| apisix::named_as_written(found, &self.origins).in_file(file);
+            self.found.extend(at_odds.into_iter().map(named));
             return Err(self.found);
         }
         Ok((settings, self.found))
@@ -254,7 +280,7 @@ fn drop_empty_groups(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
     });
 }
 
-fn is_at_or_under(path: &str, parent: &str) -> bool {
+pub(super) fn is_at_or_under(path: &str, parent: &str) -> bool {
     path.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
@@ -270,7 +296,7 @@ fn at<'a>(node: &'a Node, path: &str) -> Option<&'a Node> {
     path.split('.').try_fold(node, |node, name| node.get(name))
 }
 
-fn put(node: &mut Node, path: &str, value: Node) {
+pub(super) fn put(node: &mut Node, path: &str, value: Node) {
     let (name, rest) = path.split_once('.').map_or((path, None), |(name, rest)| (name, Some(rest)));
     let Kind::Map(entries) = &mut node.kind else {
         // What is no mapping here is reported, and the setting with it is lost in any case.

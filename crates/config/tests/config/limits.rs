@@ -341,7 +341,6 @@ fn rules_between_fields_hold() {
             "ssls[0].certs: 1 certificates in certs, but 0 keys",
         ),
         (json!({"protos": [{}]}), "protos: not supported yet: gRPC transcoding (protos)"),
-        (json!({"secrets": [{}]}), "secrets: not supported yet: secret managers (secrets)"),
         (json!({"stream_routes": [{}]}), "stream_routes: not supported yet: TCP and UDP proxying (stream_routes)"),
         (
             json!({"graphql_cost_decorations": [{}]}),

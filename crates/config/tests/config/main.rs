@@ -1,6 +1,7 @@
 //! Black-box tests of the configuration model.
 
 mod checks;
+mod config_yaml;
 mod environment;
 mod limits;
 mod node;
@@ -8,5 +9,6 @@ mod oddities;
 mod reference;
 mod references;
 mod scale;
+mod secrets;
 mod settings;
 mod support;

@@ -2,7 +2,9 @@
 
 use schemars::json_schema;
 use weir_config::schema::Checker;
-use weir_config::{Diagnostic, InvalidItems, LoadOptions, Loaded, Node, PluginCatalog, RouterMode, Scope, load};
+use weir_config::{
+    Diagnostic, InvalidItems, LoadOptions, Loaded, NoSecrets, Node, PluginCatalog, RouterMode, Scope, load,
+};
 
 /// Four plugins, with schemas like those of the real ones.
 pub(crate) struct Catalog;
@@ -59,6 +61,7 @@ pub(crate) const OPTIONS: LoadOptions<'static> = LoadOptions {
     invalid_items: InvalidItems::Refuse,
     strict: false,
     variables: &variable,
+    secrets: &NoSecrets,
     plugins: &Catalog,
     router: RouterMode::RadixtreeHostUri,
 };

@@ -19,6 +19,8 @@ use crate::tls::server::{Host, Hosts};
 /// What outlives a configuration.
 pub(super) struct Certificates {
     fallback_sni: String,
+    /// Versions of TLS for certificates that name none.
+    protocols: Vec<SslProtocol>,
     session_tickets: bool,
     trusted_certificate: String,
     kept: Mutex<Kept>,
@@ -52,6 +54,7 @@ impl Certificates {
     pub(super) fn new(settings: &Settings) -> Self {
         Self {
             fallback_sni: settings.tls.fallback_sni.clone(),
+            protocols: settings.tls.protocols.iter().map(|version| version.protocol()).collect(),
             session_tickets: settings.tls.session_tickets,
             trusted_certificate: settings.tls.trusted_certificate.clone(),
             kept: Mutex::default(),
@@ -93,7 +96,7 @@ impl Certificates {
         let key = HostKey {
             pairs: ssl.pairs().map(|(cert, key)| (cert.to_owned(), key.reveal().to_owned())).collect(),
             client: ssl.client.clone(),
-            protocols: ssl.ssl_protocols.clone(),
+            protocols: if ssl.ssl_protocols.is_empty() { &self.protocols } else { &ssl.ssl_protocols }.clone(),
         };
         if let Some(found) = kept.hosts.get(&key).and_then(Weak::upgrade) {
             return Ok(found);
@@ -104,14 +107,14 @@ impl Certificates {
             None => self.shared_tickets(kept),
         };
         let tickets = tickets.map_err(|reason| (String::new(), reason))?;
-        let made = Arc::new(Host::new(ssl, tickets)?);
+        let made = Arc::new(Host::new(ssl, &key.protocols, tickets)?);
         kept.hosts.insert(key, Arc::downgrade(&made));
         Ok(made)
     }
 
     fn self_signed(&self, kept: &mut Kept, faults: &mut Faults) -> Option<Arc<Host>> {
         if kept.self_signed.is_none() {
-            let made = self.shared_tickets(kept).and_then(Host::self_signed);
+            let made = self.shared_tickets(kept).and_then(|tickets| Host::self_signed(&self.protocols, tickets));
             match made {
                 Ok(host) => kept.self_signed = Some(Arc::new(host)),
                 Err(reason) => {

@@ -108,20 +108,32 @@ pub(crate) fn without_port(authority: &[u8]) -> &[u8] {
 /// They cannot be read, or there are none.
 pub(crate) fn trusted(path: &str) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
+    let certificates = trusted_certificates(path)?;
     if path == "system" {
-        let found = rustls_native_certs::load_native_certs();
-        roots.add_parsable_certificates(found.certs);
-        if roots.is_empty() {
-            let reason = found.errors.first().map_or_else(String::new, |error| format!(": {error}"));
-            return Err(format!("the system has no certificates of authorities{reason}"));
-        }
+        roots.add_parsable_certificates(certificates);
         return Ok(roots);
     }
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
-    for cert in pem::certificates(&text).map_err(|reason| format!("{path}: {reason}"))? {
+    for cert in certificates {
         roots.add(cert).map_err(|error| format!("{path}: {error}"))?;
     }
     Ok(roots)
+}
+
+/// The certificates of the authorities of the system (`system`), or of those of a file in PEM.
+///
+/// # Errors
+/// They cannot be read, or there are none.
+pub fn trusted_certificates(path: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    if path == "system" {
+        let found = rustls_native_certs::load_native_certs();
+        if found.certs.is_empty() {
+            let reason = found.errors.first().map_or_else(String::new, |error| format!(": {error}"));
+            return Err(format!("the system has no certificates of authorities{reason}"));
+        }
+        return Ok(found.certs);
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
+    pem::certificates(&text).map_err(|reason| format!("{path}: {reason}"))
 }
 
 /// Takes every certificate, as APISIX and nginx do unless they are told to verify. That the node has the certificate's

@@ -115,11 +115,15 @@ impl Hosts {
 }
 
 impl Host {
-    /// Prepares an item.
+    /// Prepares an item, which speaks these versions.
     ///
     /// # Errors
     /// The field, relative to the item, and what is wrong with it.
-    pub(crate) fn new(ssl: &Ssl, tickets: Option<Arc<dyn ProducesTickets>>) -> Result<Self, (String, String)> {
+    pub(crate) fn new(
+        ssl: &Ssl,
+        protocols: &[SslProtocol],
+        tickets: Option<Arc<dyn ProducesTickets>>,
+    ) -> Result<Self, (String, String)> {
         let provider = super::provider();
         let mut keys = Vec::new();
         for (at, (cert, key)) in ssl.pairs().enumerate() {
@@ -134,7 +138,7 @@ impl Host {
         }
         // Signing with these takes a small part of the time that RSA takes.
         keys.sort_by_key(|key| key.key.algorithm() == SignatureAlgorithm::RSA);
-        let versions = versions(&ssl.ssl_protocols);
+        let versions = versions(protocols);
         let builder = ServerConfig::builder_with_provider(Arc::clone(provider))
             .with_protocol_versions(versions)
             .map_err(|error| ("ssl_protocols".to_owned(), error.to_string()))?;
@@ -151,13 +155,16 @@ impl Host {
     }
 
     /// A certificate made here, which nobody trusts: so that TLS can be tried out before there is one.
-    pub(crate) fn self_signed(tickets: Option<Arc<dyn ProducesTickets>>) -> Result<Self, String> {
+    pub(crate) fn self_signed(
+        protocols: &[SslProtocol],
+        tickets: Option<Arc<dyn ProducesTickets>>,
+    ) -> Result<Self, String> {
         let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).map_err(|e| e.to_string())?;
         let provider = super::provider();
         let key = pem::certified_key(&made.cert.pem(), &made.signing_key.serialize_pem(), provider)
             .map_err(|(_, reason)| reason)?;
         let builder = ServerConfig::builder_with_provider(Arc::clone(provider))
-            .with_protocol_versions(versions(&[]))
+            .with_protocol_versions(versions(protocols))
             .map_err(|error| error.to_string())?;
         let config = builder.with_no_client_auth().with_cert_resolver(Arc::new(Keys(vec![Arc::new(key)])));
         Ok(Self { config: finish(config, tickets), client: None })

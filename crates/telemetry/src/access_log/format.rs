@@ -17,6 +17,9 @@ pub enum Format {
     /// A text with variables. As in nginx, an unset variable is `-`, and of a value every `"`, `\`, control byte and
     /// byte beyond ASCII is written as `\xXX`, so that no client can forge a line or a field.
     Template(Template),
+    /// A text with variables whose values are escaped as within a JSON string, as with nginx's `escape=json`: an unset
+    /// variable is nothing. The text itself has to be JSON if the line shall be.
+    JsonTemplate(Template),
 }
 
 /// The fields of the format `json`.
@@ -66,6 +69,15 @@ impl Format {
             text => Ok(Format::Template(Template::parse(text)?)),
         }
     }
+
+    /// The same text, with values that are escaped as within a JSON string. The form `json` stays as it is.
+    #[must_use]
+    pub fn escaped_for_json(self) -> Format {
+        match self {
+            Format::Template(template) => Format::JsonTemplate(template),
+            other => other,
+        }
+    }
 }
 
 /// A [`Format`] made ready: all that does not depend on the request is already written.
@@ -73,6 +85,7 @@ impl Format {
 pub(super) enum Line {
     Json(Box<[Field]>),
     Text(Box<[Segment]>),
+    JsonText(Box<[Segment]>),
 }
 
 #[derive(Debug)]
@@ -98,6 +111,7 @@ impl Line {
     pub(super) fn compile(format: &Format) -> Self {
         match format {
             Format::Template(template) => Line::Text(segments(template).collect()),
+            Format::JsonTemplate(template) => Line::JsonText(segments(template).collect()),
             Format::Json { fields } => Line::Json(
                 fields
                     .iter()
@@ -119,6 +133,7 @@ impl Line {
                     }
                 }
             }
+            Line::JsonText(segments) => write_segments(segments, source, out),
             Line::Json(fields) => {
                 if fields.is_empty() {
                     out.push(b'{');
@@ -162,16 +177,7 @@ impl FieldValue {
             },
             FieldValue::Text(segments) => {
                 out.push(b'"');
-                for segment in segments {
-                    match segment {
-                        Segment::Literal(text) => out.extend_from_slice(text),
-                        Segment::Variable(variable) => {
-                            if let Some(value) = source.variable(variable) {
-                                write_json(value, out);
-                            }
-                        }
-                    }
-                }
+                write_segments(segments, source, out);
                 out.push(b'"');
             }
         }
@@ -213,6 +219,20 @@ fn segments(template: &Template) -> impl Iterator<Item = Segment> {
         segments.extend(variables.next().map(Segment::Variable));
     }
     segments.into_iter()
+}
+
+/// Text with values that are escaped as within a JSON string.
+fn write_segments(segments: &[Segment], source: &dyn Source, out: &mut Vec<u8>) {
+    for segment in segments {
+        match segment {
+            Segment::Literal(text) => out.extend_from_slice(text),
+            Segment::Variable(variable) => {
+                if let Some(value) = source.variable(variable) {
+                    write_json(value, out);
+                }
+            }
+        }
+    }
 }
 
 fn write_text(value: Option<Value<'_>>, out: &mut Vec<u8>) {

@@ -46,6 +46,9 @@ enum Part {
 /// [`Scrape::write_chunk`] stops after so many bytes, within one series.
 const CHUNK_BYTES: usize = 64 * 1024;
 
+/// What names begin with that APISIX has as well.
+pub(super) const PREFIX: &str = "apisix_";
+
 impl Scrape {
     pub(super) fn new(metrics: Arc<Metrics>) -> Self {
         let mut traffic: HashMap<TrafficKey, TrafficTotals, foldhash::fast::RandomState> = HashMap::default();
@@ -69,6 +72,16 @@ impl Scrape {
 
     /// Appends up to about 64 KiB of the page to `out`. Returns false, having appended nothing, at the end.
     pub fn write_chunk(&mut self, out: &mut String) -> bool {
+        if self.metrics.prefix == PREFIX {
+            return self.write_parts(out);
+        }
+        let mut chunk = String::new();
+        let more = self.write_parts(&mut chunk);
+        renamed(&chunk, &self.metrics.prefix, out);
+        more
+    }
+
+    fn write_parts(&mut self, out: &mut String) -> bool {
         let start = out.len();
         while out.len() - start < CHUNK_BYTES && self.next != Part::End {
             self.next = self.write_part(out);
@@ -365,6 +378,17 @@ fn write_process(out: &mut String, process: &Process) {
     }
     if let Some(bytes) = process.virtual_bytes {
         single(out, "process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes", bytes);
+    }
+}
+
+/// Whole lines with another prefix. A line begins with a name, or with what is said about one.
+fn renamed(lines: &str, prefix: &str, out: &mut String) {
+    for line in lines.split_inclusive('\n') {
+        let said = ["# HELP ", "# TYPE "].into_iter().find(|said| line.starts_with(said)).unwrap_or_default();
+        match line[said.len()..].strip_prefix(PREFIX) {
+            Some(rest) => out.extend([said, prefix, rest]),
+            None => out.push_str(line),
+        }
     }
 }
 

@@ -1,0 +1,177 @@
+//! Values that stand elsewhere: `$env://NAME` in the environment, `$secret://MANAGER/ID/KEY` with a secret manager.
+//!
+//! They are put in the place of their references while a configuration is read, so that what is written down never
+//! holds them. What is said of a configuration does not show them either ([`Revealed`]).
+
+use std::collections::HashMap;
+
+use crate::diagnostic::Diagnostic;
+use crate::env::{self, Variables, reference_after};
+use crate::node::{Kind, Node, push_index, push_name, quoted};
+use crate::resource::{Manager, SecretManager};
+
+/// Asks secret managers. This crate has no sockets.
+pub trait SecretSource {
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// Why there is none, without a secret in it.
+    fn fetch(&self, manager: Manager<'_>, key: &str) -> Result<String, String>;
+}
+
+/// Asks nobody, for tools and tests without secret managers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoSecrets;
+
+impl SecretSource for NoSecrets {
+    fn fetch(&self, _: Manager<'_>, _: &str) -> Result<String, String> {
+        Err("no secret manager is asked here".to_owned())
+    }
+}
+
+/// The values that references were replaced by.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Revealed(Vec<String>);
+
+/// What references are looked up in.
+pub(crate) struct References<'a> {
+    pub(crate) variables: Variables<'a>,
+    pub(crate) source: &'a dyn SecretSource,
+    /// The managers by id; `None` where single items are looked at and nobody knows what there is beside them.
+    pub(crate) managers: Option<&'a HashMap<String, SecretManager>>,
+    pub(crate) revealed: &'a mut Revealed,
+    /// Paths of references that are left as they are, because there are no managers.
+    pub(crate) left: &'a mut Vec<String>,
+}
+
+const PREFIX: &str = "$secret://";
+const EXPECTED: &str = "expected $secret://MANAGER/ID/KEY, such as $secret://vault/1/jack/key";
+
+/// Managers that APISIX has and this gateway has not yet.
+const UNSUPPORTED: &[(&str, &str)] = &[("aws", "AWS Secrets Manager"), ("gcp", "Google Cloud Secret Manager")];
+
+impl References<'_> {
+    /// Puts values in the places of references, wherever they stand in a tree.
+    pub(crate) fn resolve(&mut self, node: &mut Node, path: &mut String, found: &mut Vec<Diagnostic>) {
+        let length = path.len();
+        match &mut node.kind {
+            Kind::Str(text) => match self.value(text, path) {
+                None => {}
+                Some(Ok(value)) => {
+                    self.revealed.0.push(value.clone());
+                    *text = value;
+                }
+                Some(Err(reason)) => found.push(Diagnostic::error(node.mark, path.as_str(), reason)),
+            },
+            Kind::Seq(items) => {
+                for (index, item) in items.iter_mut().enumerate() {
+                    push_index(path, index);
+                    self.resolve(item, path, found);
+                    path.truncate(length);
+                }
+            }
+            Kind::Map(entries) => {
+                for (key, value) in entries {
+                    push_name(path, &key.text);
+                    self.resolve(value, path, found);
+                    path.truncate(length);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn value(&mut self, text: &str, path: &str) -> Option<Result<String, String>> {
+        if let Some(reference) = reference_after(text, "$env://") {
+            return Some(env::resolve(reference, self.variables));
+        }
+        let reference = reference_after(text, PREFIX)?;
+        if self.managers.is_none() {
+            self.left.push(path.to_owned());
+            return None;
+        }
+        Some(self.secret(reference).map_err(|reason| format!("no secret for {}: {reason}", quoted(text))))
+    }
+
+    fn secret(&self, reference: &str) -> Result<String, String> {
+        let mut parts = reference.splitn(3, '/');
+        let (Some(kind), Some(id), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
+            return Err(EXPECTED.to_owned());
+        };
+        if let Some(name) = unsupported(kind) {
+            return Err(format!("not supported yet: {name}"));
+        }
+        if id.is_empty() || key.is_empty() {
+            return Err(EXPECTED.to_owned());
+        }
+        let item = format!("{kind}/{id}");
+        let manager = self.managers.and_then(|managers| managers.get(&item)?.manager());
+        let Some(manager) = manager else {
+            return Err(format!("there is no valid item {} in `secrets`", quoted(&item)));
+        };
+        self.source.fetch(manager, key)
+    }
+}
+
+/// The name of a manager that is not supported yet.
+pub(crate) fn unsupported(kind: &str) -> Option<&'static str> {
+    UNSUPPORTED.iter().find(|(known, _)| *known == kind).map(|(_, name)| *name)
+}
+
+impl Revealed {
+    /// A finding without the values.
+    #[must_use]
+    pub fn redact(&self, mut found: Diagnostic) -> Diagnostic {
+        if !self.0.is_empty() {
+            found.message = self.hide(found.message);
+            found.hint = found.hint.map(|hint| self.hide(hint));
+        }
+        found
+    }
+
+    fn hide(&self, mut text: String) -> String {
+        /// A shorter value may well be a part of words that say something else; in quotes it is not.
+        const LONG: usize = 4;
+        for value in &self.0 {
+            let quotes = [quoted(value), format!("{value:?}"), format!("'{value}'"), format!("`{value}`")];
+            let whole = (value.len() >= LONG).then(|| value.clone());
+            for form in quotes.into_iter().chain(whole) {
+                if text.contains(&form) {
+                    text = text.replace(&form, "***");
+                }
+            }
+        }
+        text
+    }
+}
+
+impl std::fmt::Debug for Revealed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} values", self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Revealed;
+    use crate::diagnostic::Diagnostic;
+    use crate::node::Mark;
+
+    #[test]
+    fn values_are_not_shown() {
+        let long = "x".repeat(80);
+        let revealed = Revealed(vec!["s3cret".into(), "ab".into(), "with \"quote".into(), long.clone()]);
+        let cases = [
+            ("expected a number, found \"s3cret\"", "expected a number, found ***"),
+            ("s3cret is no key", "*** is no key"),
+            ("absent, found \"ab\"", "absent, found ***"),
+            ("found \"with \\\"quote\"", "found ***"),
+            (&format!("found {}", crate::node::quoted(&long)), "found ***"),
+        ];
+        for (message, shown) in cases {
+            let found = Diagnostic::error(Mark::NONE, "", message).with_hint(message);
+            let found = revealed.redact(found);
+            assert_eq!((found.message.as_str(), found.hint.as_deref()), (shown, Some(shown)));
+        }
+    }
+}

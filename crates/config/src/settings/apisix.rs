@@ -1,0 +1,195 @@
+//! APISIX's own `config.yaml`, read as settings of this gateway.
+//!
+//! [`KEYS`] says of every key of it what it does here: it sets a setting, it is how things are anyway, or it has no
+//! effect, for a reason. [`translate`] walks through a file and makes of it the tree that a `weir.yaml` would have
+//! given, with the positions of the file, and a finding for each key without an effect.
+
+mod keys;
+mod readers;
+
+use crate::diagnostic::{Diagnostic, nearest};
+use crate::node::{Key, Kind, Node, push_name};
+
+use super::overlay::{is_at_or_under, leaves, put};
+
+pub use keys::KEYS;
+
+/// A key of `config.yaml` and what it does here.
+#[derive(Clone, Copy, Debug)]
+pub struct ConfigKey {
+    /// Its path. What stands below it belongs to it.
+    pub path: &'static str,
+    /// What it does.
+    pub effect: Effect,
+    /// What is different here, or why it has no effect.
+    pub note: &'static str,
+}
+
+/// What a key of `config.yaml` does here.
+#[derive(Clone, Copy, Debug)]
+pub enum Effect {
+    /// It sets these settings.
+    Sets(&'static [&'static str], Reader),
+    /// With this value it says what is so in any case; another one has no effect.
+    Always(&'static str),
+    /// It has no effect.
+    Nothing,
+}
+
+/// Puts a value into the settings.
+pub type Reader = fn(&mut Translation<'_>, &Place<'_>);
+
+/// Where a reader is.
+#[derive(Debug)]
+pub struct Place<'a> {
+    path: &'a str,
+    settings: &'static [&'static str],
+    key: &'a Key,
+    value: &'a Node,
+}
+
+/// A `config.yaml` on its way to settings.
+#[derive(Debug)]
+pub struct Translation<'a> {
+    source: &'a Node,
+    /// The settings, as the tree of a `weir.yaml`.
+    pub(crate) settings: Node,
+    /// Settings with the keys that they come from, so that a finding names what stands in the file.
+    pub(crate) origins: Vec<(String, String)>,
+    pub(crate) found: Vec<Diagnostic>,
+}
+
+/// Sections that only `config.yaml` has, and those that settings of this gateway have as well.
+const SECTIONS: &[&str] =
+    &["apisix", "nginx_config", "plugin_attr", "stream_plugins", "discovery", "graphql", "ext-plugin", "wasm", "xrpc"];
+const SHARED: &[&str] = &["deployment", "plugins"];
+/// Sections of older versions.
+const OLD: &[&str] = &["etcd"];
+
+/// Whether a tree is a `config.yaml`. An error when it is half of one.
+pub(crate) fn recognise(root: &Node) -> Result<bool, Box<Diagnostic>> {
+    let keys = || root.as_map().unwrap_or_default().iter().map(|(key, _)| key);
+    let theirs = keys().find(|key| SECTIONS.contains(&&*key.text) || OLD.contains(&&*key.text));
+    let is_ours = |key: &&Key| leaves().iter().any(|leaf| leaf.path.split('.').next() == Some(&*key.text));
+    let ours = keys().find(|key| is_ours(key) && !SHARED.contains(&&*key.text));
+    match (theirs, ours) {
+        (Some(theirs), Some(ours)) => {
+            let message = format!(
+                "{} stands in APISIX's config.yaml and {} in this gateway's weir.yaml; a file is one or the other",
+                theirs.text, ours.text
+            );
+            let later = if theirs.mark > ours.mark { theirs } else { ours };
+            let hint = "a setting beside a config.yaml is given as a flag (--set) or as a variable of the environment";
+            Err(Box::new(Diagnostic::error(later.mark, &*later.text, message).with_hint(hint)))
+        }
+        (Some(_), None) => Ok(true),
+        (None, Some(_)) => Ok(false),
+        // What only says what it is among others is a config.yaml, whose names are all there are.
+        (None, None) => Ok(keys().next().is_some() && keys().all(|key| SHARED.contains(&&*key.text))),
+    }
+}
+
+/// Reads a `config.yaml`.
+pub(crate) fn translate(source: &Node) -> Translation<'_> {
+    let mut done = Translation { source, settings: Node::empty_map(), origins: Vec::new(), found: Vec::new() };
+    done.group(source, "");
+    done
+}
+
+impl Translation<'_> {
+    fn group(&mut self, node: &Node, above: &str) {
+        for (key, value) in node.as_map().unwrap_or_default() {
+            let mut path = above.to_owned();
+            push_name(&mut path, &key.text);
+            let row = KEYS.iter().find(|row| row.path == path);
+            let is_group = || KEYS.iter().any(|row| is_at_or_under(row.path, &path));
+            match row {
+                None if !is_group() => self.unknown(key, &path, above),
+                _ if value.is_null() => {}
+                None if value.as_map().is_some() => self.group(value, &path),
+                None => {
+                    let message = format!("expected a mapping, found {}", value.describe());
+                    self.found.push(Diagnostic::error(value.mark, path, message));
+                }
+                Some(row) => self.row(row, key, value, &path),
+            }
+        }
+    }
+
+    fn row(&mut self, row: &ConfigKey, key: &Key, value: &Node, path: &str) {
+        match row.effect {
+            Effect::Sets(settings, read) => {
+                self.origins.extend(settings.iter().map(|setting| ((*setting).to_owned(), path.to_owned())));
+                read(self, &Place { path, settings, key, value });
+            }
+            Effect::Always(expected) if plain(value).as_deref() == Some(expected) => {}
+            // Text for nginx that is all comments, as the file that people copy has it.
+            Effect::Nothing if value.as_str().is_some_and(is_commentary) => {}
+            Effect::Always(_) | Effect::Nothing => self.without_effect(key, path, row.note),
+        }
+    }
+
+    fn without_effect(&mut self, key: &Key, path: &str, reason: &str) {
+        self.found.push(Diagnostic::warning(key.mark, path, format!("has no effect here: {reason}")));
+    }
+
+    fn unknown(&mut self, key: &Key, path: &str, above: &str) {
+        let mut known: Vec<String> = KEYS
+            .iter()
+            .filter_map(|row| match above {
+                "" => row.path.split('.').next(),
+                _ => row.path.strip_prefix(above)?.strip_prefix('.')?.split('.').next(),
+            })
+            .map(str::to_owned)
+            .collect();
+        known.dedup();
+        if above == "plugin_attr" {
+            return self.without_effect(key, path, "the gateway has no such attributes");
+        }
+        let warning = Diagnostic::warning(key.mark, path, "has no effect: APISIX has no such key");
+        self.found.push(match nearest(&key.text, known.iter().map(String::as_str)) {
+            Some(near) => warning.with_hint(format!("did you mean {near}?")),
+            None => warning,
+        });
+    }
+
+    /// Sets a setting to a value that came from the file.
+    fn set(&mut self, setting: &str, value: Node) {
+        put(&mut self.settings, setting, value);
+    }
+
+    /// A value elsewhere in the file.
+    fn elsewhere(&self, path: &str) -> Option<&Node> {
+        path.split('.').try_fold(self.source, |node, name| node.get(name)).filter(|node| !node.is_null())
+    }
+
+    fn error(&mut self, place: &Place<'_>, expected: &str) {
+        let message = format!("expected {expected}, found {}", place.value.describe());
+        self.found.push(Diagnostic::error(place.value.mark, place.path, message));
+    }
+}
+
+/// Renames the path of a finding to what stands in the file.
+pub(crate) fn named_as_written(mut found: Diagnostic, origins: &[(String, String)]) -> Diagnostic {
+    let of = origins.iter().find(|(setting, _)| is_at_or_under(&found.path, setting));
+    if let Some((_, path)) = of {
+        // Below a setting its own form counts, which the file does not have.
+        path.clone_into(&mut found.path);
+    }
+    found
+}
+
+/// A scalar as text.
+fn plain(value: &Node) -> Option<String> {
+    match &value.kind {
+        Kind::Str(text) => Some(text.trim().to_owned()),
+        Kind::Bool(value) => Some(value.to_string()),
+        Kind::Int(value) => Some(value.to_string()),
+        Kind::Float(value) => Some(value.to_string()),
+        _ => None,
+    }
+}
+
+fn is_commentary(text: &str) -> bool {
+    text.lines().all(|line| matches!(line.trim().chars().next(), None | Some('#')))
+}

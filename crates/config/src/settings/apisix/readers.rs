@@ -1,0 +1,441 @@
+//! How values of `config.yaml` become values of settings.
+//!
+//! A reader puts the tree of a value under its setting, where it is checked like that of a `weir.yaml`. Where several
+//! keys make one setting, each of them reads all of them: the order in a file does not matter.
+
+use std::thread::available_parallelism;
+
+use weir_expr::{Template, Variable, VariableError};
+
+use super::{Place, Translation, plain};
+use crate::diagnostic::Diagnostic;
+use crate::node::{Kind, Mark, Node, plain_scalar, push_index, push_name};
+use crate::settings::overlay::leaves;
+
+/// As it is. A number or a boolean may stand in quotes, as placeholders often do.
+pub(super) fn same(to: &mut Translation<'_>, place: &Place<'_>) {
+    for setting in place.settings {
+        to.set(setting, unquoted(place.value, setting));
+    }
+}
+
+fn unquoted(value: &Node, setting: &str) -> Node {
+    let is_text = leaves().iter().any(|leaf| leaf.path == setting && (leaf.text || leaf.list));
+    match &value.kind {
+        Kind::Str(text) if !is_text => Node { mark: value.mark, kind: plain_scalar(text.clone()) },
+        _ => value.clone(),
+    }
+}
+
+/// nginx's times: `60`, `60s`, `500ms`, `1m 30s`, `2h`, `1d`.
+pub(super) fn time(to: &mut Translation<'_>, place: &Place<'_>) {
+    match plain(place.value).as_deref().and_then(seconds) {
+        Some(seconds) => {
+            for setting in place.settings {
+                to.set(setting, Node { mark: place.value.mark, kind: Kind::Float(seconds) });
+            }
+        }
+        None => to.error(place, "a time such as 60s, 500ms or 1m30s"),
+    }
+}
+
+fn seconds(text: &str) -> Option<f64> {
+    let mut rest = text.trim();
+    let mut total = 0.0;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let number: f64 = rest.get(..digits)?.parse().ok()?;
+        rest = &rest[digits..];
+        let letters = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        total += number
+            * match &rest[..letters] {
+                "" | "s" => 1.0,
+                "ms" => 0.001,
+                "m" => 60.0,
+                "h" => 3_600.0,
+                "d" => 86_400.0,
+                _ => return None,
+            };
+        rest = rest[letters..].trim_start();
+    }
+    (!text.trim().is_empty()).then_some(total)
+}
+
+/// nginx's switches, which YAML does not take for booleans.
+pub(super) fn on_off(to: &mut Translation<'_>, place: &Place<'_>) {
+    match plain(place.value).as_deref() {
+        Some("on" | "true") => set_all(to, place, Kind::Bool(true)),
+        Some("off" | "false") => set_all(to, place, Kind::Bool(false)),
+        _ => to.error(place, "on or off"),
+    }
+}
+
+fn set_all(to: &mut Translation<'_>, place: &Place<'_>, kind: Kind) {
+    for setting in place.settings {
+        to.set(setting, Node { mark: place.value.mark, kind: kind.clone() });
+    }
+}
+
+pub(super) fn dev_mode(to: &mut Translation<'_>, place: &Place<'_>) {
+    match plain(place.value).as_deref() {
+        Some("true") => set_all(to, place, Kind::Int(1)),
+        Some("false") => {}
+        _ => to.error(place, "true or false"),
+    }
+}
+
+/// nginx counts for each worker, and this gateway for all of them.
+pub(super) fn connections(to: &mut Translation<'_>, place: &Place<'_>) {
+    let workers = match to.elsewhere("nginx_config.worker_processes").and_then(plain).map(|text| text.parse()) {
+        Some(Ok(count)) => count,
+        _ => available_parallelism().map_or(1, |count| i64::try_from(count.get()).unwrap_or(1)),
+    };
+    let each = plain(place.value).and_then(|text| text.parse::<i64>().ok());
+    match each.and_then(|each| each.checked_mul(workers)) {
+        Some(all) => set_all(to, place, Kind::Int(all)),
+        None => to.error(place, "a number of connections"),
+    }
+}
+
+/// `TLSv1.2 TLSv1.3`, or a list.
+pub(super) fn protocols(to: &mut Translation<'_>, place: &Place<'_>) {
+    let asked: Vec<String> = match &place.value.kind {
+        Kind::Str(text) => text.split_whitespace().map(str::to_owned).collect(),
+        Kind::Seq(items) => items.iter().filter_map(plain).collect(),
+        _ => return to.error(place, "versions such as TLSv1.2 TLSv1.3"),
+    };
+    let (spoken, old): (Vec<_>, Vec<_>) = asked.into_iter().partition(|name| !OLD_PROTOCOLS.contains(&name.as_str()));
+    if !old.is_empty() && !spoken.is_empty() {
+        let message = format!("{} has no effect here: it is not spoken any more", old.join(" "));
+        to.found.push(Diagnostic::warning(place.value.mark, place.path, message));
+    }
+    if spoken.is_empty() {
+        return to.error(place, "TLSv1.2, TLSv1.3 or both");
+    }
+    let item = |name: String| Node { mark: place.value.mark, kind: Kind::Str(name) };
+    set_all(to, place, Kind::Seq(spoken.into_iter().map(item).collect()));
+}
+
+const OLD_PROTOCOLS: [&str; 5] = ["SSLv2", "SSLv3", "TLSv1", "TLSv1.0", "TLSv1.1"];
+
+/// Both kinds of listeners, for what concerns both.
+pub(super) fn listeners(to: &mut Translation<'_>, place: &Place<'_>) {
+    http_listeners(to, place);
+    https_listeners(to, place);
+}
+
+pub(super) fn http_listeners(to: &mut Translation<'_>, place: &Place<'_>) {
+    let plain = to.elsewhere("apisix.node_listen").cloned();
+    let proxied = to.elsewhere("apisix.proxy_protocol.listen_http_port").cloned();
+    if plain.is_none() && proxied.is_none() && place.value.kind == Kind::Bool(false) {
+        return;
+    }
+    let list = Listeners { path: "apisix.node_listen", port: 9080, ipv6: ipv6(to) };
+    let mut list = list.read(to, plain.as_ref());
+    list.extend(behind_proxies(to, proxied.as_ref()));
+    to.set("listen.http", Node { mark: place.value.mark, kind: Kind::Seq(list) });
+}
+
+pub(super) fn https_listeners(to: &mut Translation<'_>, place: &Place<'_>) {
+    let old = "apisix.ssl.listen_port";
+    let (path, plain) = match to.elsewhere("apisix.ssl.listen").cloned() {
+        Some(list) => ("apisix.ssl.listen", Some(list)),
+        None => (old, to.elsewhere(old).cloned()),
+    };
+    let proxied = to.elsewhere("apisix.proxy_protocol.listen_https_port").cloned();
+    let enabled = to.elsewhere("apisix.ssl.enable").and_then(self::plain);
+    if let Some(text) = enabled.as_deref().filter(|text| !matches!(*text, "true" | "false")) {
+        let message = format!("expected true or false, found {text}");
+        let found = Diagnostic::error(place.value.mark, "apisix.ssl.enable", message);
+        return if to.found.contains(&found) { () } else { to.found.push(found) };
+    }
+    let enabled = enabled.as_deref() != Some("false");
+    if plain.is_none() && proxied.is_none() && enabled && !ipv6(to) {
+        return;
+    }
+    let mut list = Vec::new();
+    if enabled {
+        list = Listeners { path, port: 9443, ipv6: ipv6(to) }.read(to, plain.as_ref());
+        list.extend(behind_proxies(to, proxied.as_ref()));
+    }
+    to.set("listen.https", Node { mark: place.value.mark, kind: Kind::Seq(list) });
+}
+
+fn ipv6(to: &Translation<'_>) -> bool {
+    to.elsewhere("apisix.enable_ipv6").and_then(plain).as_deref() == Some("true")
+}
+
+/// A list of listeners as `config.yaml` writes it.
+struct Listeners {
+    path: &'static str,
+    /// The port that APISIX has where none is written.
+    port: u16,
+    /// Whether a listener without an address is at [::] too.
+    ipv6: bool,
+}
+
+impl Listeners {
+    fn read(&self, to: &mut Translation<'_>, list: Option<&Node>) -> Vec<Node> {
+        let mut addresses = Vec::new();
+        match list.map(|list| (&list.kind, list)) {
+            None => self.at_port(&self.port.to_string(), Mark::NONE, &mut addresses),
+            Some((Kind::Seq(items), _)) => {
+                for (index, item) in items.iter().enumerate() {
+                    let mut path = self.path.to_owned();
+                    push_index(&mut path, index);
+                    self.one(to, item, &path, &mut addresses);
+                }
+            }
+            Some((_, one)) => self.one(to, one, self.path, &mut addresses),
+        }
+        addresses
+    }
+
+    fn one(&self, to: &mut Translation<'_>, item: &Node, path: &str, addresses: &mut Vec<Node>) {
+        let Some(fields) = item.as_map() else {
+            match plain(item) {
+                Some(port) => return self.at_port(&port, item.mark, addresses),
+                None => {
+                    let message = format!("expected a port or a mapping with port, found {}", item.describe());
+                    return tell_once(to, Diagnostic::error(item.mark, path, message));
+                }
+            }
+        };
+        for (key, value) in fields {
+            let mut path = path.to_owned();
+            push_name(&mut path, &key.text);
+            let reason = match (&*key.text, plain(value).as_deref()) {
+                ("ip" | "port", _) | ("enable_http2" | "enable_http3" | "enable_quic", Some("false")) => continue,
+                ("enable_http2", _) => "has no effect here: HTTP/2 is not spoken yet",
+                ("enable_http3" | "enable_quic", _) => "has no effect here: HTTP/3 is not spoken yet",
+                _ => "has no effect: APISIX has no such key",
+            };
+            tell_once(to, Diagnostic::warning(key.mark, path, reason));
+        }
+        let port = item.get("port").and_then(plain).unwrap_or_else(|| self.port.to_string());
+        match item.get("ip").and_then(plain) {
+            Some(ip) => {
+                let bare = ip.trim_start_matches('[').trim_end_matches(']');
+                let address = if bare.contains(':') { format!("[{bare}]:{port}") } else { format!("{bare}:{port}") };
+                addresses.push(Node { mark: item.mark, kind: Kind::Str(address) });
+            }
+            None => self.at_port(&port, item.mark, addresses),
+        }
+    }
+
+    fn at_port(&self, port: &str, mark: Mark, addresses: &mut Vec<Node>) {
+        addresses.push(Node { mark, kind: Kind::Str(format!("0.0.0.0:{port}")) });
+        if self.ipv6 {
+            addresses.push(Node { mark, kind: Kind::Str(format!("[::]:{port}")) });
+        }
+    }
+}
+
+/// The listener whose connections begin with a PROXY protocol header, which those are believed to write that are
+/// believed about addresses at all.
+fn behind_proxies(to: &mut Translation<'_>, port: Option<&Node>) -> Option<Node> {
+    let port = port?;
+    if let Some(trusted) = to.elsewhere(REAL_IP_FROM).and_then(ranges) {
+        to.set("proxy_protocol.trusted", trusted);
+    }
+    let address = Node { mark: port.mark, kind: Kind::Str(format!("0.0.0.0:{}", plain(port)?)) };
+    let mut listener = Node::empty_map();
+    listener.mark = port.mark;
+    super::put(&mut listener, "address", address);
+    super::put(&mut listener, "proxy_protocol", Node { mark: port.mark, kind: Kind::Bool(true) });
+    Some(listener)
+}
+
+const REAL_IP_FROM: &str = "nginx_config.http.real_ip_from";
+
+/// The addresses of a list, without `unix:`.
+fn ranges(list: &Node) -> Option<Node> {
+    let kept = list.as_seq()?.iter().filter(|item| item.as_str() != Some("unix:")).cloned().collect();
+    Some(Node { mark: list.mark, kind: Kind::Seq(kept) })
+}
+
+pub(super) fn real_ip_from(to: &mut Translation<'_>, place: &Place<'_>) {
+    let Some(trusted) = ranges(place.value) else { return to.error(place, "a list of addresses and ranges") };
+    if !address_from_proxy(to) {
+        to.set("real_ip.trusted", trusted);
+    }
+}
+
+pub(super) fn real_ip_header(to: &mut Translation<'_>, place: &Place<'_>) {
+    if !address_from_proxy(to) {
+        same(to, place);
+    }
+}
+
+fn address_from_proxy(to: &Translation<'_>) -> bool {
+    to.elsewhere("nginx_config.http.real_ip_header").and_then(Node::as_str) == Some("proxy_protocol")
+}
+
+pub(super) fn log_level(to: &mut Translation<'_>, place: &Place<'_>) {
+    let level = match plain(place.value).as_deref() {
+        Some(level @ ("debug" | "info" | "warn" | "error")) => level.to_owned(),
+        Some("notice") => "info".to_owned(),
+        Some("crit" | "alert" | "emerg") => "error".to_owned(),
+        _ => return to.error(place, "debug, info, notice, warn, error, crit, alert or emerg"),
+    };
+    set_all(to, place, Kind::Str(level));
+}
+
+pub(super) fn error_log(to: &mut Translation<'_>, place: &Place<'_>) {
+    if !tell_syslog(to, place) {
+        same(to, place);
+    }
+}
+
+/// Logs of nginx may go to syslog.
+fn tell_syslog(to: &mut Translation<'_>, place: &Place<'_>) -> bool {
+    let syslog = place.value.as_str().is_some_and(|path| path.starts_with("syslog:"));
+    if syslog {
+        to.without_effect(place.key, place.path, "logs go to files and streams, not to syslog");
+    }
+    syslog
+}
+
+/// Where the access log goes is settled by three keys: APISIX writes one unless it is turned off.
+pub(super) fn access_log(to: &mut Translation<'_>, place: &Place<'_>) {
+    let enabled = to.elsewhere("nginx_config.http.enable_access_log").and_then(plain);
+    let path = to.elsewhere("nginx_config.http.access_log").cloned();
+    let is_syslog = path.as_ref().and_then(Node::as_str).is_some_and(|path| path.starts_with("syslog:"));
+    let path = match enabled.as_deref() {
+        Some("false") => Some(Node { mark: place.value.mark, kind: Kind::Str("off".to_owned()) }),
+        _ if is_syslog => None,
+        _ => path.or(Some(Node { mark: place.value.mark, kind: Kind::Str("logs/access.log".to_owned()) })),
+    };
+    if let Some(path) = path {
+        to.set("access_log.path", path);
+    }
+    if place.path.ends_with(".access_log") {
+        tell_syslog(to, place);
+    }
+    if place.settings.contains(&"access_log.format") {
+        log_format(to, place);
+    }
+}
+
+/// Between APISIX's quotes nginx takes a backslash away from a quote that follows it.
+fn log_format(to: &mut Translation<'_>, place: &Place<'_>) {
+    let Some(text) = place.value.as_str() else { return to.error(place, "a text with $variables") };
+    let text = text.trim_end_matches('\n').replace("\\\"", "\"").replace("\\'", "'").replace("\\\\", "\\");
+    let json = to.elsewhere("nginx_config.http.access_log_format_escape").and_then(Node::as_str) == Some("json");
+    let (text, missing) = known_variables(&text, if json { "" } else { "-" });
+    if let Err(error) = Template::parse(&text) {
+        to.found.push(Diagnostic::error(place.value.mark, place.path, error.to_string()));
+        return;
+    }
+    if !missing.is_empty() {
+        let written = if json { "nothing" } else { "-" };
+        let message = format!("{} stands for {written} here: not supported yet", missing.join(" "));
+        to.found.push(Diagnostic::warning(place.value.mark, place.path, message));
+    }
+    to.set("access_log.format", Node { mark: place.value.mark, kind: Kind::Str(text) });
+}
+
+/// Puts what there is in the place of nginx's variables that are not here, and else what nginx writes for a variable
+/// without a value. Returns those as well.
+fn known_variables(text: &str, none: &str) -> (String, Vec<String>) {
+    let mut parts = text.split('$');
+    let mut known = parts.next().unwrap_or_default().to_owned();
+    let mut missing = Vec::new();
+    for part in parts {
+        let in_braces = part.strip_prefix('{').and_then(|rest| rest.split_once('}'));
+        let end = part.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(part.len());
+        let (name, rest) = in_braces.unwrap_or((&part[..end], &part[end..]));
+        match name {
+            // As in the form `combined`: who the consumer is, whatever it was authenticated by.
+            "remote_user" => known.extend(["${consumer_name}", rest]),
+            "request" => known.extend(["$request_method $request_uri ${server_protocol}", rest]),
+            _ if matches!(Variable::parse(name), Err(VariableError::Unsupported { .. })) => {
+                known.extend([none, rest]);
+                missing.push(format!("${name}"));
+            }
+            _ => known.extend(["$", part]),
+        }
+    }
+    (known, missing)
+}
+
+pub(super) fn log_escape(to: &mut Translation<'_>, place: &Place<'_>) {
+    match place.value.as_str() {
+        Some("none") => to.without_effect(place.key, place.path, "a client could forge lines"),
+        _ => same(to, place),
+    }
+}
+
+pub(super) fn metrics_server(to: &mut Translation<'_>, place: &Place<'_>) {
+    let group = "plugin_attr.prometheus";
+    let off = to.elsewhere(&format!("{group}.enable_export_server")).and_then(plain).as_deref() == Some("false");
+    server(to, place, off, &format!("{group}.export_addr"), 9091);
+}
+
+pub(super) fn admin(to: &mut Translation<'_>, place: &Place<'_>) {
+    let off = to.elsewhere("apisix.enable_admin").and_then(plain).as_deref() == Some("false");
+    server(to, place, off, "deployment.admin.admin_listen", 9180);
+}
+
+pub(super) fn control(to: &mut Translation<'_>, place: &Place<'_>) {
+    let off = to.elsewhere("apisix.enable_control").and_then(plain).as_deref() == Some("false");
+    server(to, place, off, "apisix.control", 9090);
+}
+
+pub(super) fn status(to: &mut Translation<'_>, place: &Place<'_>) {
+    server(to, place, false, "apisix.status", 7085);
+}
+
+/// A server of the gateway's own, from `ip` and `port` of a mapping.
+fn server(to: &mut Translation<'_>, place: &Place<'_>, off: bool, group: &str, port: u16) {
+    let part = |name: &str| to.elsewhere(&format!("{group}.{name}")).and_then(plain);
+    let (ip, given) = (part("ip"), part("port"));
+    if off {
+        return set_all(to, place, Kind::Str("off".to_owned()));
+    }
+    if ip.is_none() && given.is_none() {
+        return;
+    }
+    let ip = ip.unwrap_or_else(|| "127.0.0.1".to_owned());
+    let ip = if ip.contains(':') && !ip.starts_with('[') { format!("[{ip}]") } else { ip };
+    let address = format!("{ip}:{}", given.unwrap_or_else(|| port.to_string()));
+    set_all(to, place, Kind::Str(address));
+}
+
+/// An empty list would refuse every plugin, and no file means that.
+pub(super) fn plugins(to: &mut Translation<'_>, place: &Place<'_>) {
+    match place.value.as_seq() {
+        None => to.error(place, "a list of names of plugins"),
+        Some([]) => to.without_effect(place.key, place.path, "an empty list is taken as none: every plugin is there"),
+        Some(_) => same(to, place),
+    }
+}
+
+/// That of the role; the others are there in files that people copy whole.
+pub(super) fn config_provider(to: &mut Translation<'_>, place: &Place<'_>) {
+    let role = to.elsewhere("deployment.role").and_then(plain).unwrap_or_else(|| "traditional".to_owned());
+    if !place.path.starts_with(&format!("deployment.role_{role}.")) {
+        return;
+    }
+    match plain(place.value).as_deref() {
+        Some("etcd") => set_all(to, place, Kind::Str("etcd".to_owned())),
+        Some("yaml" | "json") => {}
+        Some("xds") => {
+            let message = "not supported yet: configuration over xDS";
+            to.found.push(Diagnostic::error(place.value.mark, place.path, message));
+        }
+        Some("control_plane") => {
+            let message = "not supported: data planes ask etcd, not the control plane";
+            let hint = "config_provider: etcd, with deployment.etcd";
+            to.found.push(Diagnostic::error(place.value.mark, place.path, message).with_hint(hint));
+        }
+        _ => to.error(place, "etcd, yaml or json"),
+    }
+}
+
+/// Several keys read the same values; what is wrong with one is told once.
+fn tell_once(to: &mut Translation<'_>, found: Diagnostic) {
+    if !to.found.contains(&found) {
+        to.found.push(found);
+    }
+}

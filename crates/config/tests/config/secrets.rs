@@ -1,0 +1,150 @@
+//! References to secret managers.
+
+use weir_config::{InvalidItems, LoadOptions, Loaded, Manager, NoSecrets, SecretSource, load};
+
+use crate::support::OPTIONS;
+
+/// Knows a few secrets, and who was asked.
+struct Known;
+
+impl SecretSource for Known {
+    fn fetch(&self, manager: Manager<'_>, key: &str) -> Result<String, String> {
+        let asked = match manager {
+            Manager::Vault { uri, prefix, token, namespace } => {
+                format!("{uri} {prefix} {} {}", token.reveal(), namespace.unwrap_or("-"))
+            }
+            Manager::File(directory) => directory.display().to_string(),
+        };
+        match key {
+            "jack/key" | "db/password" => Ok(format!("{key} of {asked}")),
+            "number" => Ok("7".to_owned()),
+            _ => Err("nobody knows it".to_owned()),
+        }
+    }
+}
+
+const MANAGERS: &str = "\
+secrets:
+  - {id: vault/1, uri: 'http://127.0.0.1:8200', prefix: kv/apisix, token: $env://TOKEN}
+  - {id: vault/n, uri: 'https://v.test', prefix: kv, token: t, namespace: ns1, create_time: 1}
+  - {id: file/k8s, directory: /run/secrets}
+";
+
+fn loaded(text: &str) -> Loaded {
+    load_with(text, InvalidItems::Refuse)
+}
+
+fn load_with(text: &str, invalid_items: InvalidItems) -> Loaded {
+    let variables = |name: &str| (name == "TOKEN").then(|| "hvs.t0ken".to_owned());
+    let options = LoadOptions { variables: &variables, secrets: &Known, invalid_items, ..OPTIONS };
+    load("t", format!("{text}#END\n").as_bytes(), &options)
+}
+
+#[test]
+fn a_reference_stands_for_what_its_manager_says() {
+    let cases = [
+        ("$secret://vault/1/jack/key", "jack/key of http://127.0.0.1:8200 kv/apisix hvs.t0ken -"),
+        ("$SECRET://vault/n/jack/key", "jack/key of https://v.test kv t ns1"),
+        ("$secret://file/k8s/db/password", "db/password of /run/secrets"),
+        ("not $secret://vault/1/jack/key", "not $secret://vault/1/jack/key"),
+    ];
+    for (reference, expected) in cases {
+        let text =
+            format!("{MANAGERS}consumers: [{{username: jack, plugins: {{key-auth: {{key: '{reference}'}}}}}}]\n");
+        let loaded = loaded(&text);
+        assert!(loaded.diagnostics.is_empty(), "{reference}: {:?}", loaded.diagnostics);
+        let document = loaded.document.expect("a document");
+        let conf = serde_json::to_value(&document.consumers[0].plugins).expect("JSON");
+        assert_eq!(conf["key-auth"]["key"], expected, "{reference}");
+        assert_eq!(document.secrets.len(), 3);
+    }
+}
+
+#[test]
+fn what_cannot_be_resolved_refuses_the_change() {
+    let cases = [
+        ("$secret://vault/1/other/key", "no secret for \"$secret://vault/1/other/key\": nobody knows it"),
+        ("$secret://vault/2/jack/key", "there is no valid item \"vault/2\" in `secrets`"),
+        ("$secret://vault/1/", "expected $secret://MANAGER/ID/KEY"),
+        ("$secret://vault/1", "expected $secret://MANAGER/ID/KEY"),
+        ("$secret://", "expected $secret://MANAGER/ID/KEY"),
+        ("$secret://aws/1/jack/key", "not supported yet: AWS Secrets Manager"),
+        ("$secret://gcp/1/jack/key", "not supported yet: Google Cloud Secret Manager"),
+        ("$secret://nowhere/1/jack/key", "there is no valid item \"nowhere/1\" in `secrets`"),
+    ];
+    for (reference, expected) in cases {
+        let text =
+            format!("{MANAGERS}consumers:\n- {{username: jack, plugins: {{key-auth: {{key: '{reference}'}}}}}}\n");
+        let loaded_whole = loaded(&text);
+        assert!(loaded_whole.document.is_none(), "{reference}");
+        let found: Vec<String> = loaded_whole.errors().map(ToString::to_string).collect();
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("t:6:"), "{found:?}");
+        assert!(found[0].contains("consumers[0].plugins.key-auth.key: ") && found[0].contains(expected), "{found:?}");
+        // Left out, never let through.
+        let skipping = load_with(&text, InvalidItems::Skip);
+        assert!(skipping.document.expect("the rest").consumers.is_empty(), "{reference}");
+    }
+    let options = LoadOptions { secrets: &NoSecrets, ..OPTIONS };
+    let text = "secrets: [{id: file/1, directory: /a}]\nroutes: [{uri: /, plugins: {cors: {allow_origins: $secret://file/1/x}}}]\n#END\n";
+    let found = load("t", text.as_bytes(), &options).diagnostics;
+    assert!(found.iter().any(|one| one.message.contains("no secret manager is asked here")), "{found:?}");
+}
+
+#[test]
+fn an_invalid_manager_is_told() {
+    let cases = [
+        ("{id: vault/1, prefix: kv, token: t}", "secrets[0]: vault needs uri"),
+        ("{id: vault/1, uri: 'http://v', token: t}", "secrets[0]: vault needs prefix"),
+        ("{id: vault/1, uri: 'ftp://v', prefix: kv, token: t}", "secrets[0].uri: expected http://HOST:PORT"),
+        ("{id: vault/1, uri: 'http://v/path', prefix: kv, token: t}", "secrets[0].uri: expected http://HOST:PORT"),
+        ("{id: vault/1, uri: 'http://v', prefix: 'k v', token: t}", "secrets[0].prefix: expected a path"),
+        (
+            "{id: vault/1, uri: 'http://v', prefix: kv, token: $env://NONE}",
+            "secrets[0].token: the environment variable \"NONE\" is not set",
+        ),
+        (
+            "{id: vault/1, uri: 'http://v', prefix: kv, token: $secret://file/1/t}",
+            "secrets[0].token: a token cannot be kept by a secret manager",
+        ),
+        (
+            "{id: vault/1, uri: 'http://v', prefix: kv, token: t, directory: /a}",
+            "secrets[0].directory: vault has no directory",
+        ),
+        ("{id: vault/1, uri: 'http://v', prefix: kv, token: t, tokn: t}", "secrets[0].tokn: unknown field"),
+        ("{id: file/1}", "secrets[0]: file needs directory"),
+        ("{id: file/1, directory: a}", "secrets[0].directory: expected an absolute path"),
+        ("{id: file/1, directory: /a, token: t}", "secrets[0].token: file has no token"),
+        (
+            "{id: aws/1, access_key_id: a, secret_access_key: b}",
+            "secrets[0].id: not supported yet: AWS Secrets Manager",
+        ),
+        ("{id: gcp/1, auth_file: f}", "secrets[0].id: not supported yet: Google Cloud Secret Manager"),
+        (
+            "{id: valut/1, uri: 'http://v'}",
+            "secrets[0].id: there is no secret manager \"valut\"; there are vault and file",
+        ),
+        ("{id: '1', uri: 'http://v'}", "secrets[0].id: an item of secrets needs an id with the kind"),
+        ("{uri: 'http://v', prefix: kv, token: t}", "secrets[0].id: an item of secrets needs an id with the kind"),
+    ];
+    for (item, expected) in cases {
+        let loaded = loaded(&format!("secrets: [{item}]\n"));
+        assert!(loaded.document.is_none(), "{item}");
+        let found: Vec<String> = loaded.errors().map(ToString::to_string).collect();
+        assert!(found.iter().any(|one| one.contains(expected)), "{item}: {found:?}");
+        assert!(found.iter().all(|one| !one.contains("t0ken")), "{item}: {found:?}");
+    }
+}
+
+#[test]
+fn no_message_shows_a_value() {
+    // What these hold is no list, and each message says what it found.
+    let text = format!(
+        "{MANAGERS}routes: [{{uri: /, plugins: {{limit-count: {{count: $secret://vault/1/jack/key, time_window: $env://TOKEN}}}}}}]\n"
+    );
+    let loaded = loaded(&text);
+    let found: Vec<String> = loaded.diagnostics.iter().map(ToString::to_string).collect();
+    assert!(!found.is_empty() && found.iter().all(|one| !one.contains("t0ken")), "{found:?}");
+    assert!(found.iter().any(|one| one.contains("***")), "{found:?}");
+    assert_eq!(format!("{:?}", loaded.revealed), "3 values");
+}

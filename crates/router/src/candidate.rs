@@ -1,0 +1,150 @@
+use std::cmp::Reverse;
+use std::ops::BitOr;
+use std::sync::Arc;
+
+use crate::method::MethodSet;
+use crate::pattern::Rest;
+use crate::segments::Segments;
+
+/// One path of a route, under one of its hosts.
+#[derive(Clone, Copy)]
+pub(crate) struct Candidate {
+    pub(crate) priority: i64,
+    pub(crate) order: u64,
+    /// Length of the path as it is written.
+    pub(crate) length: u32,
+    pub(crate) route: u32,
+    pub(crate) path: u16,
+    pub(crate) host: u16,
+    pub(crate) methods: MethodSet,
+    pub(crate) needs: Needs,
+}
+
+/// What of a candidate needs a look at the route itself.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Needs(u8);
+
+impl Needs {
+    /// The host is a condition.
+    pub(crate) const HOST: Needs = Needs(1);
+    pub(crate) const REMOTE_ADDR: Needs = Needs(2);
+    pub(crate) const VARS: Needs = Needs(4);
+    /// The path has a pattern with something to capture.
+    pub(crate) const CAPTURE: Needs = Needs(8);
+    /// The path does not take everything that begins with its text before the first wildcard.
+    pub(crate) const COMPARISON: Needs = Needs(16);
+    /// There is more of the path behind a star.
+    pub(crate) const INNER_STAR: Needs = Needs(32);
+
+    /// `self` where it is so, else nothing.
+    pub(crate) fn when(self, so: bool) -> Needs {
+        if so { self } else { Needs(0) }
+    }
+
+    #[inline]
+    pub(crate) fn nothing(self) -> bool {
+        self.0 == 0
+    }
+
+    #[inline]
+    pub(crate) fn has(self, need: Needs) -> bool {
+        self.0 & need.0 != 0
+    }
+}
+
+impl BitOr for Needs {
+    type Output = Needs;
+
+    fn bitor(self, other: Needs) -> Needs {
+        Needs(self.0 | other.0)
+    }
+}
+
+impl Candidate {
+    pub(crate) const NO_HOST: u16 = u16::MAX;
+
+    /// Orders the candidates of a group: the least goes first. It tells each of them from all others.
+    #[inline]
+    pub(crate) fn rank(&self) -> (Reverse<i64>, Reverse<u32>, u64, u32, u16, u16) {
+        (Reverse(self.priority), Reverse(self.length), self.order, self.route, self.path, self.host)
+    }
+
+    /// Which of the route's hosts has led here, where the host decides first.
+    #[inline]
+    pub(crate) fn host(&self) -> Option<u16> {
+        (self.host != Candidate::NO_HOST).then_some(self.host)
+    }
+}
+
+/// The candidates of one path, or of one text before the first wildcard.
+#[derive(Clone)]
+pub(crate) enum Group {
+    /// The only candidate, which takes every path that leads here.
+    One(Candidate),
+    /// The same of several candidates, by rank.
+    Many(Arc<[Candidate]>),
+    /// At least one candidate takes only some of the paths that lead here.
+    Patterns(Arc<Segments>),
+}
+
+/// A candidate that comes or goes, with its path from the first wildcard on.
+pub(crate) struct Turn<'r> {
+    pub(crate) comes: bool,
+    pub(crate) candidate: Candidate,
+    pub(crate) rest: &'r Rest,
+}
+
+impl Group {
+    /// What a group becomes, or the lack of one. `prefix` is the length of the text before the first wildcard; turns are
+    /// ordered by rank, and what goes is before what comes.
+    pub(crate) fn change<'t, 'r: 't>(
+        group: Option<&Group>,
+        prefix: usize,
+        turns: impl Iterator<Item = &'t Turn<'r>> + Clone,
+    ) -> Option<Group> {
+        if let Some(Group::Patterns(segments)) = group {
+            let mut segments = Segments::clone(segments);
+            turns.for_each(|turn| segments.change(turn));
+            return segments.into_group();
+        }
+        let mut present = group.map(Group::plain).unwrap_or_default();
+        if turns.clone().any(|turn| turn.candidate.needs.has(Needs::COMPARISON)) {
+            let mut segments = Segments::new(prefix);
+            present.iter().for_each(|candidate| segments.insert(*candidate, &Rest::Anything));
+            turns.for_each(|turn| segments.change(turn));
+            return segments.into_group();
+        }
+        let mut candidates = Vec::with_capacity(present.len() + 1);
+        for Turn { comes, candidate, .. } in turns {
+            let before = present.partition_point(|other| other.rank() < candidate.rank());
+            candidates.extend_from_slice(&present[..before]);
+            present = &present[before..];
+            if *comes {
+                candidates.push(*candidate);
+            } else if let Some((gone, others)) = present.split_first()
+                && gone.rank() == candidate.rank()
+            {
+                present = others;
+            }
+        }
+        candidates.extend_from_slice(present);
+        Group::of(candidates)
+    }
+
+    /// The group of candidates that take every path that leads to them, ordered by rank.
+    pub(crate) fn of(candidates: Vec<Candidate>) -> Option<Group> {
+        match candidates[..] {
+            [] => None,
+            [candidate] => Some(Group::One(candidate)),
+            _ => Some(Group::Many(candidates.into())),
+        }
+    }
+
+    fn plain(&self) -> &[Candidate] {
+        match self {
+            Group::One(candidate) => std::slice::from_ref(candidate),
+            Group::Many(candidates) => candidates,
+            Group::Patterns(_) => &[],
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! From routes that come and go to changes of an [`Index`].
+
+use std::sync::Arc;
+
+use crate::candidate::{Candidate, Group, Needs, Turn};
+use crate::host::HostPattern;
+use crate::index::{Hosts, Index, Site};
+use crate::pattern::{Pattern, Rest};
+use crate::router::{BuildError, Mode, Route};
+use crate::slots::Compiled;
+use crate::table::Table;
+use crate::tree::Tree;
+
+/// The most paths and hosts of one route: they are numbered in 16 bits, and the last number means "none".
+const MOST: usize = u16::MAX as usize;
+
+/// The most segments from the first wildcard of a path on; matching recurses once a segment.
+const MOST_SEGMENTS: usize = 128;
+
+impl Compiled {
+    pub(crate) fn new(mode: Mode, number: u32, route: Route) -> Result<Compiled, BuildError> {
+        let fault = |path, message| BuildError { route: number as usize, path, message };
+        if route.paths.is_empty() {
+            return Err(fault("paths".to_owned(), "a route needs at least one path".to_owned()));
+        }
+        if route.paths.len() > MOST {
+            return Err(fault("paths".to_owned(), "too many paths for one route".to_owned()));
+        }
+        if route.hosts.len() > MOST {
+            return Err(fault("hosts".to_owned(), "too many hosts for one route".to_owned()));
+        }
+        let mut hosts = Vec::with_capacity(route.hosts.len());
+        for (place, host) in route.hosts.iter().enumerate() {
+            hosts.push(HostPattern::parse(host).map_err(|message| fault(format!("hosts[{place}]"), message))?);
+        }
+        let mut patterns = Vec::with_capacity(route.paths.len());
+        for (place, path) in route.paths.iter().enumerate() {
+            patterns.push(checked_pattern(mode, path).map_err(|message| fault(format!("paths[{place}]"), message))?);
+        }
+        Ok(Compiled { route, patterns: patterns.into(), hosts: hosts.into() })
+    }
+}
+
+fn checked_pattern(mode: Mode, path: &str) -> Result<Pattern, String> {
+    let pattern = Pattern::parse(mode, path);
+    match &pattern.rest {
+        Rest::Nothing if path.is_empty() => Err("path is empty".to_owned()),
+        Rest::Segments(segments) if segments.len() > MOST_SEGMENTS => {
+            Err(format!("path has more than {MOST_SEGMENTS} segments from its first wildcard on"))
+        }
+        _ => Ok(pattern),
+    }
+}
+
+impl Index {
+    /// Puts routes under numbers or takes them away; each number occurs once.
+    pub(crate) fn change(&mut self, changes: Vec<(u32, Option<Arc<Compiled>>)>) {
+        let before: Vec<_> = changes.iter().map(|(number, _)| self.routes.get(*number).cloned()).collect();
+        let mut edits = Vec::with_capacity(changes.len());
+        for ((number, after), before) in changes.iter().zip(&before) {
+            before.iter().for_each(|route| Edit::add(&mut edits, self.mode, *number, route, false));
+            after.iter().for_each(|route| Edit::add(&mut edits, self.mode, *number, route, true));
+        }
+        edits.sort_by(|a, b| a.order().cmp(&b.order()));
+        let (hostless, hosted) = edits.split_at(edits.partition_point(|edit| edit.host.is_none()));
+        self.hostless.change(hostless);
+        self.hosts.change(hosted);
+        drop(edits);
+        changes.into_iter().for_each(|(number, route)| self.routes.put(number, route));
+    }
+}
+
+/// A candidate that comes or goes, and where.
+struct Edit<'r> {
+    /// The host of its site; none for the site of routes without host.
+    host: Option<&'r HostPattern>,
+    exact: bool,
+    /// The whole path when exact, else the text before the first wildcard.
+    key: &'r [u8],
+    turn: Turn<'r>,
+}
+
+impl<'r> Edit<'r> {
+    /// Adds the edits that let a route come or go.
+    fn add(edits: &mut Vec<Edit<'r>>, mode: Mode, number: u32, compiled: &'r Compiled, comes: bool) {
+        let Compiled { route, patterns, hosts } = compiled;
+        let host_decides = mode == Mode::HostUri && !hosts.is_empty();
+        let needs = Needs::HOST.when(!host_decides && !hosts.is_empty())
+            | Needs::REMOTE_ADDR.when(!route.remote_addrs.is_empty())
+            | Needs::VARS.when(route.vars.is_some());
+        let hosts = if host_decides { &**hosts } else { &[] };
+        let everywhere = (!host_decides).then_some((None, Candidate::NO_HOST));
+        for (path, (text, pattern)) in (0u16..).zip(route.paths.iter().zip(patterns)) {
+            let places = hosts.iter().map(Some).zip(0u16..).chain(everywhere);
+            edits.extend(places.map(|(host, place)| {
+                let candidate = Candidate {
+                    priority: route.priority,
+                    order: route.order,
+                    length: u32::try_from(text.len()).unwrap_or(u32::MAX),
+                    route: number,
+                    path,
+                    host: place,
+                    methods: route.methods,
+                    needs: needs | pattern.rest.needs(),
+                };
+                let exact = pattern.rest == Rest::Nothing;
+                let turn = Turn { comes, candidate, rest: &pattern.rest };
+                Edit { host, exact, key: &text.as_bytes()[..pattern.prefix], turn }
+            }));
+        }
+    }
+
+    /// What belongs together beside each other; and in a group by rank, with what goes before what comes.
+    fn order(&self) -> impl Ord {
+        (self.host.map(HostPattern::order), self.exact, self.key, self.turn.candidate.rank(), self.turn.comes)
+    }
+}
+
+impl Hosts {
+    fn change(&mut self, edits: &[Edit<'_>]) {
+        let (mut wildcard, mut wildcard_with_port) = (Vec::new(), Vec::new());
+        let sites = edits.chunk_by(|a, b| a.host.map(HostPattern::order) == b.host.map(HostPattern::order));
+        for edits in sites {
+            let Some(host) = edits[0].host else { continue };
+            match (host.wildcard, host.with_port) {
+                (false, false) => change_exact(&mut self.exact, host, edits),
+                (false, true) => change_exact(&mut self.exact_with_port, host, edits),
+                (true, false) => wildcard.push(change_wildcard(&self.wildcard, host, edits)),
+                (true, true) => wildcard_with_port.push(change_wildcard(&self.wildcard_with_port, host, edits)),
+            }
+        }
+        self.wildcard.change(wildcard);
+        self.wildcard_with_port.change(wildcard_with_port);
+        self.with_port = !self.exact_with_port.is_empty() || !self.wildcard_with_port.is_empty();
+    }
+}
+
+fn change_exact(sites: &mut Table<Arc<Site>>, host: &HostPattern, edits: &[Edit<'_>]) {
+    let key = host.text.as_bytes();
+    match sites.find_mut(key) {
+        Some(site) => {
+            let site = Arc::make_mut(site);
+            site.change(edits);
+            if site.is_empty() {
+                sites.remove(key);
+            }
+        }
+        None => {
+            let mut site = Site::default();
+            site.change(edits);
+            sites.insert(key, Arc::new(site));
+        }
+    }
+}
+
+fn change_wildcard<'h>(
+    sites: &Tree<Arc<Site>, true>,
+    host: &'h HostPattern,
+    edits: &[Edit<'_>],
+) -> (&'h [u8], Option<Arc<Site>>) {
+    let key = host.text.as_bytes();
+    let mut site = sites.find(key).map(|site| Site::clone(site)).unwrap_or_default();
+    site.change(edits);
+    (key, (!site.is_empty()).then(|| Arc::new(site)))
+}
+
+impl Site {
+    fn change(&mut self, edits: &[Edit<'_>]) {
+        let (prefixes, exact) = edits.split_at(edits.partition_point(|edit| !edit.exact));
+        if self.exact.is_empty() {
+            self.exact = Table::with_room(exact.len());
+        }
+        for alike in exact.chunk_by(|a, b| a.key == b.key) {
+            let key = alike[0].key;
+            match Group::change(self.exact.find(key), key.len(), turns(alike)) {
+                Some(group) => self.exact.insert(key, group),
+                None => self.exact.remove(key),
+            }
+        }
+        let changed = prefixes.chunk_by(|a, b| a.key == b.key).map(|alike| {
+            let key = alike[0].key;
+            (key, Group::change(self.prefixes.find(key), key.len(), turns(alike)))
+        });
+        let changed = changed.collect();
+        self.prefixes.change(changed);
+    }
+}
+
+fn turns<'e, 'r>(edits: &'e [Edit<'r>]) -> impl Iterator<Item = &'e Turn<'r>> + Clone {
+    edits.iter().map(|edit| &edit.turn)
+}
