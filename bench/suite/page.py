@@ -276,7 +276,7 @@ def case_rows(case, columns):
         errors = ", ".join(f"{count:,} {kind}" for kind, count in result["errors"].items()) or "none"
         remarks = sorted({note for run in result["runs"] for note in run.get("notes", [])})
         words = f"void: {result['void'][:160]}" if result["void"] else errors
-        startup = f'{result["startup_s"]:.2f} s' if result.get("startup_s") is not None else ""
+        startup = f'{result["startup_s"]:.2f} s, {result["startup_memory"] / 2**20:.0f} MiB' if result.get("startup_s") is not None else ""
         remark = "".join(f"<br><span class=soft>{escape(one)}</span>" for one in remarks)
         out.append(f'<td>{startup}<td class="l{" void" if result["void"] else ""}">{escape(words)}{remark}</tr>')
     return "".join(out)
