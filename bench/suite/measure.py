@@ -232,8 +232,9 @@ class Suite:
                 process.kill()
                 process.wait()
         figures = tools.read_oha(output)
+        late = ["the change took longer than the load that it was to be felt in"] if live > 750 * seconds else []
         return figures | {
-            "rps": figures["requests"] / figures["seconds"], "live_ms": live, "p99_before_us": before["latency"].get("p99"), "resident": program.resident(),
+            "notes": late, "rps": figures["requests"] / figures["seconds"], "live_ms": live, "p99_before_us": before["latency"].get("p99"), "resident": program.resident(),
             "cpu_us": 1e6 * (program.cpu()[2] - start) / max(figures["requests"], 1),
         }
 
@@ -254,7 +255,7 @@ class Suite:
         void = [figures["void"]] if figures.get("void") else [f"{count:,} {kind} errors" for kind, count in figures.get("errors", {}).items()]
         if not void and not figures.get("requests"):
             void = ["no request was answered"]
-        notes = []
+        notes = list(figures.get("notes", []))
         rate = case["load"]["rate"]
         if rate and figures.get("rps") and figures["rps"] < 0.98 * rate:
             notes.append(f"only {figures['rps']:,.0f} of {rate:,} requests a second were made")
