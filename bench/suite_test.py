@@ -183,7 +183,7 @@ class Reckoning(unittest.TestCase):
 
     def test_no_answer_is_void_and_a_missed_rate_is_noted(self):
         self.assertEqual(measure.Suite.judged(None, {"requests": 0, "errors": {}}, {"load": {"rate": 0}}, {})["void"], "no request was answered")
-        self.assertEqual(measure.Suite.judged(None, made_run(1, 1.0, rps=900), {"load": {"rate": 1000}}, {})["notes"], ["only 900 of 1,000 requests a second were made"])
+        self.assertEqual(measure.Suite.judged(None, made_run(1, 1.0, rps=900), {"load": {"rate": 1000}}, {})["notes"], ["the rate of 1,000 a second was not reached"])
         busy = measure.Suite.judged(None, made_run(1, 1.0, load_busy=0.99, gateway_busy=0.5), {"load": {"rate": 0}}, {})
         self.assertEqual(busy["notes"], ["tool or origin was the bottleneck"])
 

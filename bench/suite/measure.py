@@ -258,7 +258,7 @@ class Suite:
         notes = list(figures.get("notes", []))
         rate = case["load"]["rate"]
         if rate and figures.get("rps") and figures["rps"] < 0.98 * rate:
-            notes.append(f"only {figures['rps']:,.0f} of {rate:,} requests a second were made")
+            notes.append(f"the rate of {rate:,} a second was not reached")
         if figures.get("load_busy", 0) >= SATURATED and figures.get("gateway_busy", 1) < SATURATED:
             notes.append("tool or origin was the bottleneck")
         return figures | {"void": "; ".join(void), "notes": notes}

@@ -147,10 +147,10 @@ def group(one, name, cases):
         relative = [row for case in cases if (row := relative_row(one, case))]
         if relative:
             out.append(relative_table(one, cases, relative))
-    if not curve:
-        spread = latency_plots(cases[:1])
-        out.append(f"<p class=soft>Latency distribution: {escape(cases[0]['title'])}</p><div class=plots>{spread}</div>" if spread else "")
-    rest = latency_plots(cases if curve else cases[1:])
+    shown = [] if curve else cases if len(cases) < 3 else [cases[0], cases[-1]]
+    if spread := latency_plots(shown):
+        out.append(f"<p class=soft>Latency, ms, by percentile</p><div class=plots>{spread}</div>")
+    rest = latency_plots([case for case in cases if case not in shown])
     out.append(table(cases, closed=curve))
     if rest:
         out.append(f"<details><summary>Latency distribution of {'every case' if curve else 'the other cases'}</summary><div class=plots>{rest}</div></details>")
@@ -210,7 +210,7 @@ def latency_plots(cases):
         if series and case["kind"] != "idle":
             plot = curves(series, f"latency: {case['title']}", "percentile of requests", "", log_x=False, log_y=True,
                           ticks={place: str(percent) for percent, place in PERCENT.items()})
-            out.append(f"<figure><figcaption>{escape(case['title'])}, ms</figcaption>{plot}</figure>")
+            out.append(f"<figure><figcaption>{escape(case['title'])}</figcaption>{plot}</figure>")
     return "".join(out)
 
 

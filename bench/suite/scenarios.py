@@ -10,6 +10,7 @@ FOLDER = pathlib.Path(__file__).resolve().parent.parent / "scenarios"
 PLUGINS = ("mocking", "key-auth", "key-in-query", "basic-auth", "limit-count", "cors", "ip-restriction", "request-id", "ua-restriction",
            "referer-restriction", "uri-blocker", "response-header", "request-header")
 PROFILES = ("quick", "full", "published", "smoke")
+FIRST = ("api7", "kong", "apisix-2cpu", "3scale", "tyk", "scale")  # the order in which they run and stand on the page
 BODY = "b" * 200  # what the static origin answers, and mocks
 
 PUBLISHED = Record(
@@ -113,7 +114,7 @@ def read(file):
 
 def read_all(names=()):
     """All scenarios, or those of these names; Wrong tells everything that is wrong in any of them."""
-    files = sorted(FOLDER.glob("*.toml"), key=lambda file: (file.stem == "scale", file.stem))
+    files = sorted(FOLDER.glob("*.toml"), key=lambda file: (FIRST.index(file.stem) if file.stem in FIRST else len(FIRST), file.stem))
     if unknown := set(names) - {file.stem for file in files}:
         raise Wrong(f"there is no scenario {', '.join(sorted(unknown))}; there are {', '.join(file.stem for file in files)}")
     found, read_in = [], []
