@@ -294,6 +294,10 @@ class Pages(unittest.TestCase):
         self.assertEqual(plots.steps(9), [0, 2, 4, 6, 8, 10])
         self.assertEqual(plots.steps(0), [0, 1])
 
+    def test_numbers_read_well(self):
+        self.assertEqual([plots.number(value) for value in (0, 0.001, 0.1234, 9.876, 99.94, 99.96, 999.7, 123456.7)],
+                         ["0", "1.0e-03", "0.123", "9.88", "99.9", "100", "1,000", "123,457"])
+
     def test_the_reference_is_up_to_date(self):
         document = HERE.parent / "docs/benchmarks.md"
         before, _, rest = document.read_text().partition("<!-- reference -->\n")
