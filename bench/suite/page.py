@@ -138,7 +138,7 @@ def group(one, name, cases):
         out.append('<div class="plots">' + "".join(
             f"<figure><figcaption>{escape(title)}</figcaption>{plot}</figure>" for title, plot in (
                 ("CPU per request, µs", scaling(cases, names, "cpu_us", GROUPS[name])), ("requests a second", scaling(cases, names, "rps", GROUPS[name])),
-                ("start-up, s", scaling(cases, names, "startup_s", GROUPS[name])) if name in ("routes", "consumers") else ("p99, µs", scaling(cases, names, "latency.p99", GROUPS[name])),
+                ("start-up, s", scaling(cases, names, "startup_s", GROUPS[name])) if name in ("routes", "consumers") else ("p99, ms", scaling(cases, names, "latency.p99", GROUPS[name], 1000)),
                 ("resident memory, MiB", scaling(cases, names, "resident", GROUPS[name], 2**20))) if plot) + "</div>")
     elif rates:
         out.append("<p class=soft>CPU per request, µs</p>" + bars([(case["title"], cpu_bars(case)) for case in cases], f"{one['title']}: CPU per request", "µs"))
@@ -196,7 +196,17 @@ def scaling(cases, names, key, x_label, divisor=1):
                     line.append((case["x"], value / divisor))
         if line:
             series.append((name, names[name], line))
-    return curves(series, f"{x_label}: {key}", x_label, "", log_y=key in ("startup_s", "latency.p99") or x_label.startswith("bytes") and key != "resident")
+    values = [value for _, _, line in series for _, value in line]
+    ticks = {case["x"]: octets(case["x"]) for case in cases} if x_label.startswith("bytes") else None
+    return curves(series, f"{x_label}: {key}", x_label, "", log_y=bool(values) and max(values) > 20 * min(values), ticks=ticks)
+
+
+def octets(count):
+    """A number of bytes as people name it."""
+    for size, unit in ((2**20, "MiB"), (2**10, "KiB")):
+        if count >= size:
+            return f"{count / size:.0f} {unit}"
+    return f"{count:.0f} B"
 
 
 def latency_plots(cases):
