@@ -35,6 +35,7 @@ use crate::changes::Digest;
 use crate::control_api::Control;
 use crate::data_dir::{self, DataDir};
 use crate::error_log::ErrorLog;
+use crate::etcd;
 use crate::file_source::FileSource;
 use crate::handover::Predecessor;
 use crate::inherited::{Inherited, Listening};
@@ -94,9 +95,9 @@ pub(crate) struct Gateway {
 pub(crate) enum Source {
     /// A rules file, with the digest of its resources, the fingerprint of its text and, where the control API tells of
     /// it, the text.
-    File { watch: Watch, digest: Digest, fingerprint: u64, live: Option<Arc<LiveText>> },
+    File { watch: Box<Watch>, digest: Box<Digest>, fingerprint: u64, live: Option<Arc<LiveText>> },
     /// A store, and what was read from it.
-    Store { data: DataDir, state: State },
+    Store { data: DataDir, state: Box<State> },
 }
 
 /// Serves until SIGTERM or SIGINT, or until a new process has taken over; then drains. `predecessor` is told when this
@@ -199,19 +200,23 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
                 let name = rules.name.clone();
                 Arc::new(FileSource { live, name }) as Arc<dyn Configuration>
             });
-            let reloader = Reloader { rules: Arc::clone(&rules), serving, fingerprint, digest, revision, live };
-            changing.spawn(reloader.run(watch, hangup));
+            let reloader =
+                Reloader { rules: Arc::clone(&rules), serving, fingerprint, digest: *digest, revision, live };
+            changing.spawn(reloader.run(*watch, hangup));
         }
         Source::Store { data, state } => {
             metrics.watch_store(data.status());
+            if let Some(health) = &data.etcd {
+                metrics.watch_etcd(Arc::new(etcd::Status(Arc::clone(health))));
+            }
             metrics.set_config_left_out(state.left_out() as u64);
-            let live = Live::new(&data, Arc::clone(&rules), serving, state);
+            let live = Live::new(&data, Arc::clone(&rules), serving, *state);
             configuration = Some(Arc::new(live.clone()));
             changing.spawn(live.clone().follow());
             changing.spawn(live.clone().reload_on(hangup));
             changing.spawn(live.clone().refresh_secrets());
             if data.damage.is_none() {
-                changing.spawn(data_dir::keep_copy(data.folder.clone(), Arc::clone(&data.seal), live.clone()));
+                changing.spawn(data_dir::keep_copy(data.copy(), Arc::clone(&data.seal), live.clone()));
             }
             stored = Some((data, live));
         }

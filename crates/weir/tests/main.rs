@@ -19,6 +19,7 @@ mod control;
 mod descriptors;
 mod dns;
 mod documentation;
+mod etcd;
 mod etcd_store;
 mod forwarding;
 mod health;

@@ -47,6 +47,7 @@ pub(crate) struct Start {
     stored: bool,
     data_dir: Option<PathBuf>,
     wrapper: Vec<String>,
+    admin: bool,
     arguments: Vec<String>,
 }
 
@@ -81,6 +82,7 @@ impl Start {
             stored: false,
             data_dir: None,
             wrapper: Vec::new(),
+            admin: true,
             arguments: Vec::new(),
         }
     }
@@ -99,6 +101,12 @@ impl Start {
     /// Starts the gateway by another program, which takes it as its last arguments.
     pub(crate) fn wrapper(mut self, words: &[&str]) -> Self {
         self.wrapper = words.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+
+    /// Leaves it to the settings whether there is an Admin API.
+    pub(crate) fn admin_by_settings(mut self) -> Self {
+        self.admin = false;
         self
     }
 
@@ -175,7 +183,10 @@ impl Start {
         if self.stored {
             let data = self.data_dir.clone().unwrap_or_else(|| folder.path().join("data"));
             command.arg("--data-dir").arg(data);
-            command.args(["--admin", "127.0.0.1:0", "--control", "off"]);
+            command.args(["--control", "off"]);
+            if self.admin {
+                command.args(["--admin", "127.0.0.1:0"]);
+            }
         } else {
             command.arg(&config);
         }
