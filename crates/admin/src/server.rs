@@ -33,28 +33,35 @@ const CONNECTIONS: usize = 256;
 const HEAD_TIME: Duration = Duration::from_secs(30);
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 const SEND_TIME: Duration = Duration::from_secs(30);
+const LEAVE_TIME: Duration = Duration::from_millis(500);
 const HEAD_BYTES: usize = 64 * 1024;
 
 /// Serves the API on a listener, over TLS if there is a setup for it. When `leaving` is true nothing more is accepted,
-/// and each connection gets one more answer. Never ends.
+/// and each connection gets one more answer, if it asks within [`LEAVE_TIME`]; it ends with the last connection.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
     mut leaving: watch::Receiver<bool>,
     api: Arc<Api>,
 ) {
-    let accepting = accept(listener, tls.map(TlsAcceptor::from), leaving.clone(), api);
+    let free = Arc::new(Semaphore::new(CONNECTIONS));
     tokio::select! {
-        () = accepting => {}
+        () = accept(listener, tls.map(TlsAcceptor::from), leaving.clone(), api, &free) => {}
         // The socket is closed here, and connections go on.
         () = async { leaving.wait_for(|leaving| *leaving).await.map_or((), drop) } => {}
     }
-    pending().await
+    // The semaphore is never closed.
+    let _all = free.acquire_many(CONNECTIONS as u32).await;
 }
 
-async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, leaving: watch::Receiver<bool>, api: Arc<Api>) {
+async fn accept(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    leaving: watch::Receiver<bool>,
+    api: Arc<Api>,
+    free: &Arc<Semaphore>,
+) {
     const PAUSE: Duration = Duration::from_millis(100);
-    let free = Arc::new(Semaphore::new(CONNECTIONS));
     let seats = Arc::new(Seats::default());
     loop {
         let (stream, peer) = match listener.accept().await {
@@ -69,7 +76,7 @@ async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, leaving: watch:
         if free.available_permits() == 0 {
             seats.vacate();
         }
-        let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
+        let Ok(permit) = Arc::clone(free).acquire_owned().await else { return };
         let (seat, seats) = (seats.take(), Arc::clone(&seats));
         let (tls, leaving, api) = (tls.clone(), leaving.clone(), Arc::clone(&api));
         tokio::spawn(async move {
@@ -178,7 +185,23 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
         .header_read_timeout(HEAD_TIME)
         .max_buf_size(HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service_fn(answer));
-    if let Err(error) = pin!(connection).await {
+    let mut connection = pin!(connection);
+    let mut leaving = leaving.clone();
+    let time_is_up = async {
+        if leaving.wait_for(|leaving| *leaving).await.is_err() {
+            pending::<()>().await;
+        }
+        sleep(LEAVE_TIME).await;
+    };
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = time_is_up => {
+            // What is under way is answered.
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
         tracing::debug!(%error, "a connection to the admin API failed");
     }
 }

@@ -21,7 +21,7 @@ use anyhow::{Context, bail};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{RwLock, watch};
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use weir_admin::Configuration;
 use weir_config::Settings;
 use weir_config::settings::{Endpoint, Timeouts};
@@ -110,6 +110,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     let mut tasks = JoinSet::new();
     // What changes the configuration; it ends before the rest.
     let mut changing = JoinSet::new();
+    let mut serving_admin = JoinSet::new();
 
     let mut listening = Listening::default();
     let listen = &settings.listen;
@@ -236,7 +237,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             settings: Arc::new(settings.clone()),
             snapshots: data_plane.read().await.snapshots(),
         };
-        tasks.spawn(admin.serve(listener, left.clone(), configuration, Arc::new(insight), standalone));
+        serving_admin.spawn(admin.serve(listener, left.clone(), configuration, Arc::new(insight), standalone));
     }
     if let (Some(listener), Some(configuration)) = (control_listener, configuration) {
         let (rules, data_plane) = (Arc::clone(&rules), Arc::clone(&data_plane));
@@ -264,6 +265,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             _ = housekeeping.tick() => clean_up(&data_plane, &rules, &metrics).await,
             Some(ended) = tasks.join_next() => tell_end(ended),
             Some(ended) = changing.join_next() => tell_end(ended),
+            Some(ended) = serving_admin.join_next() => tell_end(ended),
         }
     };
     // Nothing changes any more, and the process that follows may write to the store.
@@ -291,6 +293,9 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         End::HandedOver(keeper) => {
             leaving.send_replace(true);
             drain(&data_plane, timeouts, true, &mut signals, logs).await;
+            // Whoever has asked the Admin API learns what became of it.
+            let answered = async { while serving_admin.join_next().await.is_some() {} };
+            let _ = timeout(timeouts.drain.duration(), answered).await;
             Ok(keeper)
         }
     }
