@@ -110,6 +110,8 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     let mut tasks = JoinSet::new();
     // What changes the configuration; it ends before the rest.
     let mut changing = JoinSet::new();
+    // Its last answers are waited for.
+    let mut administering = JoinSet::new();
 
     let mut listening = Listening::default();
     let listen = &settings.listen;
@@ -205,7 +207,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         Source::Store { data, state } => {
             metrics.watch_store(data.status());
             metrics.set_config_left_out(state.left_out() as u64);
-            let live = Live::new(&data, Arc::clone(&rules), serving, state);
+            let live = Live::new(Arc::clone(&data.store), Arc::clone(&rules), serving, state);
             configuration = Some(Arc::new(live.clone()));
             changing.spawn(live.clone().follow());
             changing.spawn(live.clone().reload_on(hangup));
@@ -225,7 +227,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             settings: Arc::new(settings.clone()),
             snapshots: data_plane.read().await.snapshots(),
         };
-        tasks.spawn(admin.serve(listener, left.clone(), configuration, Arc::new(insight)));
+        administering.spawn(admin.serve(listener, left.clone(), configuration, Arc::new(insight)));
     }
     if let (Some(listener), Some(configuration)) = (control_listener, configuration) {
         let (rules, data_plane) = (Arc::clone(&rules), Arc::clone(&data_plane));
@@ -233,8 +235,8 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         tasks.spawn(control_api::run(listener, left, Arc::new(control)));
     }
 
-    let live = stored.as_ref().map(|(_, live): &(_, Live)| live.clone());
-    let mut upgrades = Upgrades::new(program, settings.timeouts.upgrade.duration(), listening, &keeping, live);
+    let right = stored.as_ref().and_then(|(data, live): &(DataDir, Live)| data.write_right(live));
+    let mut upgrades = Upgrades::new(program, settings.timeouts.upgrade.duration(), listening, &keeping, right);
     let mut housekeeping = interval(HOUSEKEEPING);
     housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let end = loop {
@@ -249,6 +251,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             _ = housekeeping.tick() => clean_up(&data_plane, &rules, &metrics).await,
             Some(ended) = tasks.join_next() => tell_end(ended),
             Some(ended) = changing.join_next() => tell_end(ended),
+            Some(ended) = administering.join_next() => tell_end(ended),
         }
     };
     // Nothing changes any more, and the process that follows may write to the store.
@@ -275,7 +278,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         }
         End::HandedOver(keeper) => {
             leaving.send_replace(true);
-            drain(&data_plane, timeouts, true, &mut signals, logs).await;
+            tokio::join!(drain(&data_plane, timeouts, true, &mut signals, logs), administering.join_next());
             Ok(keeper)
         }
     }

@@ -20,10 +20,9 @@ use tokio::time::sleep;
 use weir_admin::{Changed, Configuration, Refused};
 use weir_config::node::Mark;
 use weir_config::{Diagnostic, Node};
-use weir_store::{Change, Commit, Embedded, Event, Item, Key, Listing, Store, StoreError};
+use weir_store::{Change, Commit, Event, Item, Key, Listing, Store, StoreError};
 
 use crate::changes::Digest;
-use crate::data_dir::DataDir;
 use crate::reload::log_findings;
 use crate::resources::{Resources, Undo};
 use crate::rules::{Ready, Rules};
@@ -40,8 +39,6 @@ pub(crate) struct Live(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     store: Arc<dyn Store>,
-    /// The store, where other processes may write to it in turn.
-    embedded: Option<Arc<Embedded>>,
     rules: Arc<Rules>,
     serving: Serving,
     state: Arc<Mutex<State>>,
@@ -66,20 +63,7 @@ pub(crate) struct State {
 
 /// Nothing is changed as long as this is there: whoever asks for a change waits.
 #[derive(Debug)]
-pub(crate) struct Paused {
-    /// The right to change anything.
-    _state: OwnedMutexGuard<State>,
-    embedded: Option<Arc<Embedded>>,
-}
-
-impl Paused {
-    /// Changes are made again.
-    pub(crate) fn resume(self) {
-        if let Some(embedded) = &self.embedded {
-            embedded.resume();
-        }
-    }
-}
+pub(crate) struct Paused(#[allow(dead_code, reason = "it is held, not looked at")] OwnedMutexGuard<State>);
 
 /// Resources that may be served.
 #[derive(Debug)]
@@ -253,21 +237,15 @@ impl State {
 }
 
 impl Live {
-    pub(crate) fn new(data: &DataDir, rules: Arc<Rules>, serving: Serving, state: State) -> Self {
-        let (store, embedded) = (Arc::clone(&data.store), data.embedded.clone());
+    pub(crate) fn new(store: Arc<dyn Store>, rules: Arc<Rules>, serving: Serving, state: State) -> Self {
         let (state, changed) = (Arc::new(Mutex::new(state)), Notify::new());
         changed.notify_one();
-        Self(Arc::new(Shared { store, embedded, rules, serving, state, changed }))
+        Self(Arc::new(Shared { store, rules, serving, state, changed }))
     }
 
-    /// Waits for the change under way, and lets another process write from then on.
+    /// Waits for the change under way, and holds up those to come.
     pub(crate) async fn pause(&self) -> Paused {
-        let state = Arc::clone(&self.0.state).lock_owned().await;
-        let embedded = self.0.embedded.clone();
-        if let Some(embedded) = &embedded {
-            embedded.release().await;
-        }
-        Paused { _state: state, embedded }
+        Paused(Arc::clone(&self.0.state).lock_owned().await)
     }
 
     /// Follows what is committed by others, for ever.
