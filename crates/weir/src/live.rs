@@ -19,18 +19,23 @@ use tokio::sync::{Mutex, Notify, OwnedMutexGuard, mpsc};
 use tokio::time::sleep;
 use weir_admin::{Changed, Configuration, Refused};
 use weir_config::node::Mark;
-use weir_config::{Diagnostic, Node};
+use weir_config::{Diagnostic, Model, Node, Place};
+use weir_proxy::Snapshot;
 use weir_store::{Change, Commit, Event, Item, Key, Listing, Store, StoreError};
 
-use crate::changes::Digest;
+use crate::changes::{Changes, Digest};
 use crate::reload::log_findings;
-use crate::resources::{Resources, Undo};
+use crate::resources::{Resources, Step, Undo};
 use crate::rules::{Ready, Rules};
 use crate::serving::Serving;
 use crate::systemd::{self, NotifyState};
 
 /// How soon a store is watched again that has ended a watch.
 const WATCH_AGAIN: Duration = Duration::from_secs(1);
+
+/// How many resources may change between two snapshots for these to be made from each other. With more of them
+/// compiling the whole is hardly slower.
+const MOST_STEPS: usize = 10_000;
 
 /// The live configuration.
 #[derive(Clone, Debug)]
@@ -57,8 +62,19 @@ pub(crate) struct State {
     /// Resources that are left out, because something is wrong with them.
     broken: HashSet<Key>,
     digest: Digest,
+    /// What serves, to be changed piece by piece; `None`: something is left out, so that the whole is compiled again.
+    base: Option<Base>,
+    /// What has happened since; `None`: anything.
+    steps: Option<Vec<Step>>,
     /// Whether the resources may be others than those of the store.
     unsure: bool,
+}
+
+/// Resources that all are as they should be, and what was made of them.
+#[derive(Debug)]
+struct Base {
+    model: Model,
+    snapshot: Arc<Snapshot>,
 }
 
 /// Nothing is changed as long as this is there: whoever asks for a change waits.
@@ -72,6 +88,10 @@ struct Candidate {
     /// Which resource each of the findings is about.
     about: Vec<Option<Key>>,
     broken: HashSet<Key>,
+    /// The resources in the form in which they can be changed, unless something is left out.
+    model: Option<Model>,
+    /// Where they differ from the base, when it was made from that.
+    places: Option<Vec<Place>>,
 }
 
 impl State {
@@ -81,9 +101,8 @@ impl State {
     /// Why they cannot be served, not even without those that are wrong.
     pub(crate) fn first(rules: &Rules, listing: Listing) -> Result<(Self, Ready), Vec<Diagnostic>> {
         let mut state = Self::unserved(listing);
-        let Candidate { mut ready, broken, .. } = state.compile(rules)?;
-        state.generation = ready.snapshot.revision();
-        (state.broken, state.digest) = (broken, std::mem::take(&mut ready.digest));
+        let candidate = state.compile(rules)?;
+        let (_, ready) = state.took(candidate);
         Ok((state, ready))
     }
 
@@ -126,12 +145,60 @@ impl State {
             generation: 0,
             broken: HashSet::new(),
             digest: Digest::default(),
+            base: None,
+            steps: None,
             unsure: false,
         }
     }
 
-    /// Compiles the resources as they are.
+    /// Takes note that a candidate serves; tells what has changed with it.
+    fn took(&mut self, candidate: Candidate) -> (Changes, Ready) {
+        let Candidate { mut ready, broken, model, places, .. } = candidate;
+        let changes = match (&model, &places) {
+            (Some(model), Some(places)) => self.digest.follow(model, places),
+            _ => {
+                let before = std::mem::replace(&mut self.digest, std::mem::take(&mut ready.digest));
+                before.changes_to(&self.digest)
+            }
+        };
+        self.generation = ready.snapshot.revision();
+        self.broken = broken;
+        self.base = model.map(|model| Base { model, snapshot: Arc::clone(&ready.snapshot) });
+        self.steps = Some(Vec::new());
+        (changes, ready)
+    }
+
+    /// Compiles the resources as they are: what has happened since the last time, where that is known.
     fn compile(&self, rules: &Rules) -> Result<Candidate, Vec<Diagnostic>> {
+        let steps = self.steps.as_deref().filter(|steps| !steps.is_empty());
+        if let Some(Ok(candidate)) = steps.and_then(|steps| self.compile_steps(rules, steps)) {
+            return Ok(candidate);
+        }
+        self.compile_whole(rules)
+    }
+
+    /// Compiles what some steps have changed of what serves; `None`: it takes the whole.
+    fn compile_steps(&self, rules: &Rules, steps: &[Step]) -> Option<Result<Candidate, Vec<Diagnostic>>> {
+        let base = self.base.as_ref()?;
+        let compiled = match self.resources.steps(steps)? {
+            Ok(changes) => rules.compile_changes((&base.model, &base.snapshot), changes, self.generation + 1),
+            Err(fault) => Err(vec![fault]),
+        };
+        Some(compiled.map(|(ready, model, places)| self.clean(ready, model, Some(places))))
+    }
+
+    /// A candidate with nothing left out.
+    fn clean(&self, ready: Ready, model: Model, places: Option<Vec<Place>>) -> Candidate {
+        let about = ready.findings.iter().map(|found| self.resources.named(&found.path)).collect();
+        Candidate { ready, about, broken: HashSet::new(), model: Some(model), places }
+    }
+
+    fn compile_whole(&self, rules: &Rules) -> Result<Candidate, Vec<Diagnostic>> {
+        // Not where something was wrong before: as a rule it still is.
+        let pieces = self.resources.pieces().filter(|_| self.broken.is_empty());
+        if let Some((ready, model)) = pieces.and_then(|pieces| rules.compile_pieces(pieces, self.generation + 1)) {
+            return Ok(self.clean(ready, model, None));
+        }
         let mut assembled = self.resources.assemble();
         let root = std::mem::replace(&mut assembled.root, Node::empty_map());
         let (keys, faults): (Vec<Key>, Vec<Diagnostic>) = std::mem::take(&mut assembled.faults).into_iter().unzip();
@@ -144,7 +211,7 @@ impl State {
                 about.extend(keys.into_iter().map(Some));
                 let errors = ready.findings.iter().zip(&about).filter(|(found, _)| found.is_error());
                 let broken = errors.filter_map(|(_, key)| key.clone()).collect();
-                Ok(Candidate { ready, about, broken })
+                Ok(Candidate { ready, about, broken, model: None, places: None })
             }
             Err(mut findings) => {
                 for found in &mut findings {
@@ -166,7 +233,7 @@ impl State {
             }
         }
         let undo = self.resources.change(self.changes_of(commit));
-        let refused = match self.compile(rules) {
+        let refused = match self.compile_commit(rules, commit, force) {
             Ok(candidate) => {
                 let touched = |key: &Key| commit.changes.iter().any(|change| change.key == *key);
                 // What was wrong before is no reason against a change of something else.
@@ -184,6 +251,17 @@ impl State {
         // What was built until then is gone, but for its keys.
         rules.compiler.sweep();
         Err(Refused::Invalid(refused))
+    }
+
+    /// Compiles the resources with a commit that is among them already.
+    fn compile_commit(&self, rules: &Rules, commit: &Commit, force: bool) -> Result<Candidate, Vec<Diagnostic>> {
+        let of_commit = commit.changes.iter().map(Step::of);
+        let steps = self.steps.as_ref().map(|steps| steps.iter().cloned().chain(of_commit).collect::<Vec<_>>());
+        match steps.and_then(|steps| self.compile_steps(rules, &steps)) {
+            // With force something may be left out, which only the whole tells.
+            Some(compiled) if compiled.is_ok() || !force => compiled,
+            _ => self.compile_whole(rules),
+        }
     }
 
     /// What a commit makes of resources.
@@ -207,9 +285,8 @@ impl State {
             return Ok(None);
         }
         self.follow(Event::Reset(listing));
-        let Candidate { mut ready, broken, .. } = self.compile(rules)?;
-        self.generation = ready.snapshot.revision();
-        (self.broken, self.digest) = (broken, std::mem::take(&mut ready.digest));
+        let candidate = self.compile(rules)?;
+        let (_, ready) = self.took(candidate);
         Ok(Some(ready))
     }
 
@@ -218,12 +295,18 @@ impl State {
         match event {
             Event::Committed { revision, .. } if revision <= self.revision => false,
             Event::Committed { revision, changes } => {
+                if let Some(steps) = self.steps.as_mut().filter(|steps| steps.len() + changes.len() < MOST_STEPS) {
+                    steps.extend(changes.iter().map(|(key, item)| Step { key: key.clone(), deleted: item.is_none() }));
+                } else {
+                    self.steps = None;
+                }
                 self.resources.change(changes);
                 self.revision = revision;
                 true
             }
             Event::Reset(listing) => {
                 self.revision = listing.revision;
+                self.steps = None;
                 self.resources = Resources::new(listing);
                 true
             }
@@ -419,12 +502,10 @@ impl Shared {
     }
 
     async fn serve(&self, mut state: OwnedMutexGuard<State>, candidate: Candidate, began: Instant, author: &str) {
-        let Candidate { ready, broken, .. } = candidate;
-        self.serving.metrics.set_config_left_out(ready.left_out as u64);
-        let (generation, routes) = (ready.snapshot.revision(), ready.snapshot.route_count());
-        self.serving.take(ready.snapshot).await;
-        let changes = state.digest.changes_to(&ready.digest);
-        (state.generation, state.digest, state.broken) = (generation, ready.digest, broken);
+        self.serving.metrics.set_config_left_out(candidate.ready.left_out as u64);
+        let routes = candidate.ready.snapshot.route_count();
+        self.serving.take(Arc::clone(&candidate.ready.snapshot)).await;
+        let (changes, ready) = state.took(candidate);
         self.changed.notify_one();
         tracing::info!(
             revision = state.revision,
@@ -459,6 +540,12 @@ impl Shared {
             Refused::Store(error) => tracing::error!(%error, "a change cannot be kept; what is live stays live"),
             Refused::ReadOnly(_) => {}
         }
+    }
+}
+
+impl Step {
+    fn of(change: &Change) -> Self {
+        Self { key: change.key.clone(), deleted: change.value.is_none() }
     }
 }
 
