@@ -79,7 +79,9 @@ struct Base {
 
 /// Nothing is changed as long as this is there: whoever asks for a change waits.
 #[derive(Debug)]
-pub(crate) struct Paused(#[allow(dead_code, reason = "it is held, not looked at")] OwnedMutexGuard<State>);
+pub(crate) struct Paused {
+    _state: OwnedMutexGuard<State>,
+}
 
 /// Resources that may be served.
 #[derive(Debug)]
@@ -328,7 +330,7 @@ impl Live {
 
     /// Waits for the change under way, and holds up those to come.
     pub(crate) async fn pause(&self) -> Paused {
-        Paused(Arc::clone(&self.0.state).lock_owned().await)
+        Paused { _state: Arc::clone(&self.0.state).lock_owned().await }
     }
 
     /// Follows what is committed by others, for ever.
