@@ -89,7 +89,8 @@ fn no_kill_loses_what_was_acknowledged() {
         let number = |entry: &Value| entry["value"]["desc"].as_str()?.parse::<u64>().ok();
         for (route, acknowledged) in acknowledged.iter().enumerate() {
             let mut list = listed["list"].as_array().expect("a list").iter();
-            let kept = list.find(|entry| entry["value"]["id"] == route.to_string()).and_then(number);
+            let id = route.to_string();
+            let kept = list.find(|entry| entry["value"]["id"] == id.as_str()).and_then(number);
             // What was under way may be there or not.
             assert!(
                 kept >= *acknowledged,
