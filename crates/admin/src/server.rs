@@ -34,10 +34,12 @@ const HEAD_TIME: Duration = Duration::from_secs(30);
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 const SEND_TIME: Duration = Duration::from_secs(30);
 const LEAVE_TIME: Duration = Duration::from_millis(500);
+const LAST_ANSWERS: Duration = Duration::from_secs(30);
 const HEAD_BYTES: usize = 64 * 1024;
 
 /// Serves the API on a listener, over TLS if there is a setup for it. When `leaving` is true nothing more is accepted,
-/// and each connection gets one more answer, if it asks within [`LEAVE_TIME`]; it ends with the last connection.
+/// and each connection gets one more answer, if it asks within half a second; it ends with the last connection, or after
+/// 30 s.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
@@ -50,8 +52,9 @@ pub async fn serve(
         // The socket is closed here, and connections go on.
         () = async { leaving.wait_for(|leaving| *leaving).await.map_or((), drop) } => {}
     }
-    // The semaphore is never closed.
-    let _all = free.acquire_many(CONNECTIONS as u32).await;
+    // What is under way may take a while; whoever is slow with it is not waited for longer.
+    let gone = timeout(LAST_ANSWERS, free.acquire_many(CONNECTIONS as u32)).await;
+    drop(gone);
 }
 
 async fn accept(
