@@ -14,7 +14,7 @@ use hyper::header::{
 };
 use hyper::{Method, Response, StatusCode};
 use serde_json::json;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::time::timeout;
 use weir_config::resource::AddrRange;
 
@@ -53,6 +53,8 @@ pub struct Api {
     pub(crate) streams: Streams,
     /// Turns to read a list.
     pub(crate) lists: Arc<Semaphore>,
+    /// Held from looking at a resource to changing it, so that only other gateways can come in between.
+    pub(crate) writing: Mutex<()>,
 }
 
 /// Who is let in, and what is too much.
@@ -80,7 +82,7 @@ impl Api {
     pub fn new(configuration: Arc<dyn Configuration>, gateway: Arc<dyn Gateway>, options: Options) -> Self {
         let (whole, streams) = (Whole::default(), Streams::default());
         let lists = Arc::new(Semaphore::new(LISTS));
-        Self { configuration, gateway, options, standalone: false, whole, streams, lists }
+        Self { configuration, gateway, options, standalone: false, whole, streams, lists, writing: Mutex::new(()) }
     }
 
     /// In API-driven standalone mode: the configuration is replaced as a whole and nothing else.

@@ -16,7 +16,7 @@ use crate::read::{hide, public_key};
 use crate::request::Request;
 use crate::words;
 
-/// How often a change is tried again when others change the same resource at the same time.
+/// How often a change is tried again when other gateways change the same resource at the same time.
 const TRIES: usize = 8;
 
 type Object = Map<String, Value>;
@@ -31,6 +31,7 @@ impl Api {
         refuse_times(&value)?;
         self.check_owner(place).await?;
         let expires = expiry(request)?;
+        let _turn = self.writing.lock().await;
         for _ in 0..TRIES {
             let before = self.item(&key).await?;
             let mut value = value.clone();
@@ -56,6 +57,7 @@ impl Api {
         }
         refuse_times(&value)?;
         let expires = expiry(request)?;
+        let _turn = self.writing.lock().await;
         let revision = self.configuration.store().revision().await.map_err(|error| Answer::store(&error))?;
         for next in 0..TRIES as u64 {
             // As many digits as the largest revision has, so that the order of texts is that of creation.
@@ -79,6 +81,7 @@ impl Api {
         let change = request.json()?.ok_or_else(|| Answer::bad("missing new configuration"))?;
         let key = place.key(id).ok_or_else(Answer::no_such_key)?;
         let expires = expiry(request)?;
+        let _turn = self.writing.lock().await;
         for _ in 0..TRIES {
             let before = self.item(&key).await?.ok_or_else(Answer::no_such_key)?;
             let Ok(Value::Object(mut value)) = serde_json::from_str(&before.value) else {
