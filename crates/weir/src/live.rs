@@ -21,9 +21,10 @@ use weir_admin::{Changed, Configuration, Refused};
 use weir_config::node::Mark;
 use weir_config::{Diagnostic, Model, Node, Place};
 use weir_proxy::Snapshot;
-use weir_store::{Change, Commit, Event, Item, Key, Listing, Store, StoreError};
+use weir_store::{Change, Commit, Embedded, Event, Item, Key, Listing, Store, StoreError};
 
 use crate::changes::{Changes, Digest};
+use crate::data_dir::DataDir;
 use crate::reload::log_findings;
 use crate::resources::{Resources, Step, Undo};
 use crate::rules::{Ready, Rules};
@@ -44,6 +45,8 @@ pub(crate) struct Live(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     store: Arc<dyn Store>,
+    /// The store, where other processes may write to it in turn.
+    embedded: Option<Arc<Embedded>>,
     rules: Arc<Rules>,
     serving: Serving,
     state: Arc<Mutex<State>>,
@@ -75,6 +78,23 @@ pub(crate) struct State {
 struct Base {
     model: Model,
     snapshot: Arc<Snapshot>,
+}
+
+/// Nothing is changed as long as this is there: whoever asks for a change waits.
+#[derive(Debug)]
+pub(crate) struct Paused {
+    /// The right to change anything.
+    _state: OwnedMutexGuard<State>,
+    embedded: Option<Arc<Embedded>>,
+}
+
+impl Paused {
+    /// Changes are made again.
+    pub(crate) fn resume(self) {
+        if let Some(embedded) = &self.embedded {
+            embedded.resume();
+        }
+    }
 }
 
 /// Resources that may be served.
@@ -272,6 +292,21 @@ impl State {
         commit.changes.iter().map(state).collect()
     }
 
+    /// Takes over everything that a store has, if it has anything new, and compiles it.
+    ///
+    /// # Errors
+    /// Why it cannot be served.
+    pub(crate) fn catch_up(&mut self, rules: &Rules, listing: Listing) -> Result<Option<Ready>, Vec<Diagnostic>> {
+        if listing.revision == self.revision {
+            return Ok(None);
+        }
+        self.follow(Event::Reset(listing));
+        let Candidate { mut ready, broken, .. } = self.compile(rules)?;
+        self.generation = ready.snapshot.revision();
+        (self.broken, self.digest) = (broken, std::mem::take(&mut ready.digest));
+        Ok(Some(ready))
+    }
+
     /// Takes over what a store tells; whether that was news.
     fn follow(&mut self, event: Event) -> bool {
         match event {
@@ -302,10 +337,21 @@ impl State {
 }
 
 impl Live {
-    pub(crate) fn new(store: Arc<dyn Store>, rules: Arc<Rules>, serving: Serving, state: State) -> Self {
+    pub(crate) fn new(data: &DataDir, rules: Arc<Rules>, serving: Serving, state: State) -> Self {
+        let (store, embedded) = (Arc::clone(&data.store), data.embedded.clone());
         let (state, changed) = (Arc::new(Mutex::new(state)), Notify::new());
         changed.notify_one();
-        Self(Arc::new(Shared { store, rules, serving, state, changed }))
+        Self(Arc::new(Shared { store, embedded, rules, serving, state, changed }))
+    }
+
+    /// Waits for the change under way, and lets another process write from then on.
+    pub(crate) async fn pause(&self) -> Paused {
+        let state = Arc::clone(&self.0.state).lock_owned().await;
+        let embedded = self.0.embedded.clone();
+        if let Some(embedded) = &embedded {
+            embedded.release().await;
+        }
+        Paused { _state: state, embedded }
     }
 
     /// Follows what is committed by others, for ever.

@@ -45,6 +45,8 @@ pub(crate) struct Start {
     linked: bool,
     https: bool,
     stored: bool,
+    data_dir: Option<PathBuf>,
+    wrapper: Vec<String>,
     arguments: Vec<String>,
 }
 
@@ -77,6 +79,8 @@ impl Start {
             linked: false,
             https: false,
             stored: false,
+            data_dir: None,
+            wrapper: Vec::new(),
             arguments: Vec::new(),
         }
     }
@@ -84,6 +88,18 @@ impl Start {
     /// A gateway with an empty store and the Admin API, whose key is [`ADMIN_KEY`] unless a variable says otherwise.
     pub(crate) fn stored() -> Self {
         Self { stored: true, ..Self::new("") }.variable("WEIR_ADMIN_KEY", ADMIN_KEY)
+    }
+
+    /// The store lies in a folder that outlives the gateway.
+    pub(crate) fn data_dir(mut self, folder: &Path) -> Self {
+        self.data_dir = Some(folder.to_owned());
+        self
+    }
+
+    /// Starts the gateway by another program, which takes it as its last arguments.
+    pub(crate) fn wrapper(mut self, words: &[&str]) -> Self {
+        self.wrapper = words.iter().map(|word| (*word).to_owned()).collect();
+        self
     }
 
     /// One more argument on the command line.
@@ -157,7 +173,8 @@ impl Start {
         let mut command = self.command(&program);
         command.args(["run".as_ref(), "--settings".as_ref(), settings.as_os_str()]);
         if self.stored {
-            command.arg("--data-dir").arg(folder.path().join("data"));
+            let data = self.data_dir.clone().unwrap_or_else(|| folder.path().join("data"));
+            command.arg("--data-dir").arg(data);
             command.args(["--admin", "127.0.0.1:0", "--control", "off"]);
         } else {
             command.arg(&config);
@@ -199,7 +216,7 @@ impl Start {
     }
 
     fn command(&self, program: &Path) -> Command {
-        let mut words: Vec<String> = Vec::new();
+        let mut words = self.wrapper.clone();
         if let Some(most) = self.open_files {
             words.extend(["sh", "-c", r#"ulimit -n "$0" && exec "$@""#].map(str::to_owned));
             words.push(most.to_string());
