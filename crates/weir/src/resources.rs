@@ -108,7 +108,7 @@ impl Resources {
         // An id may have dots itself.
         let ends = path.match_indices(['.', '[']).map(|(end, _)| end).chain([path.len()]);
         let keys = ends.filter_map(|end| path.get(..end)?.parse::<Key>().ok());
-        keys.filter(|key| self.get(key).is_some()).last()
+        keys.filter(|key| self.get(key).is_some()).next_back()
     }
 
     /// The rules file that they make.
