@@ -83,6 +83,7 @@ pub struct EtcdHealth {
     reachable: AtomicBool,
     index: AtomicU64,
     told: AtomicU64,
+    modified: [AtomicU64; Kind::ALL.len()],
 }
 
 impl EtcdHealth {
@@ -102,6 +103,18 @@ impl EtcdHealth {
     #[must_use]
     pub fn told(&self) -> u64 {
         self.told.load(Ordering::Relaxed)
+    }
+
+    /// The revision that changed a resource of a kind last, as far as it was told.
+    #[must_use]
+    pub fn modified(&self, kind: Kind) -> u64 {
+        self.modified.get(kind as usize).map_or(0, |revision| revision.load(Ordering::Relaxed))
+    }
+
+    fn changed(&self, kind: Kind, revision: u64) {
+        if let Some(latest) = self.modified.get(kind as usize) {
+            latest.fetch_max(revision, Ordering::Relaxed);
+        }
     }
 
     fn answered(&self, revision: u64) {
@@ -146,6 +159,10 @@ impl Store for Etcd {
         Box::pin(self.shared.commit(commit))
     }
 
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     fn watch(&self, after: u64) -> mpsc::Receiver<Event> {
         let (sender, receiver) = mpsc::channel(WAITING);
         tokio::spawn(Follower::new(Arc::clone(&self.shared), after, sender).run());
@@ -183,6 +200,9 @@ impl Inner {
             }
         };
         let items = &mut listed.listing.items;
+        for item in items.iter() {
+            self.health.changed(item.key.kind(), item.modified);
+        }
         if let Some(kind) = kind {
             items.retain(|item| item.key.kind() == kind);
         }

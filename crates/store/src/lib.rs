@@ -59,7 +59,13 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Makes changes as one: all of them or none. Gives their revision when they are kept, whatever happens next.
     fn commit(&self, commit: Commit) -> Answer<'_, u64>;
 
-    /// What is committed after a revision, by whomever, in order. The receiver ends with the store. An event may bring
+    /// Whether others write to it too, so that a commit has to say what it is based on.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    /// What is committed after a revision, by whomever, in order. After 0 it begins with [`Event::Reset`] where that is not
+    /// the beginning. The receiver ends with the store. An event may bring
     /// what the reader has already; a reader that falls too far behind is given [`Event::Reset`].
     fn watch(&self, after: u64) -> mpsc::Receiver<Event>;
 

@@ -1,6 +1,6 @@
 //! The data directory: opening the store in it, and keeping a copy of the last good state beside.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,9 +8,12 @@ use anyhow::anyhow;
 use tokio::time::sleep;
 use weir_config::{Diagnostic, Settings};
 use weir_proxy::Snapshot;
-use weir_store::{Embedded, Folder, Frozen, LastGood, Listing, OpenError, Options, Seal, Store, StoreError};
+use weir_store::{
+    Embedded, EtcdHealth, Folder, Frozen, LastGood, Listing, OpenError, Options, Seal, Store, StoreError,
+};
 use weir_telemetry::metrics::StoreStatus;
 
+use crate::etcd::{self, Beginning};
 use crate::failure::Failure;
 use crate::live::{Live, State};
 use crate::rules::Rules;
@@ -31,6 +34,10 @@ pub(crate) struct DataDir {
     pub(crate) store: Arc<dyn Store>,
     /// Why something stands in for it.
     pub(crate) damage: Option<String>,
+    /// The name of the copy of what is live.
+    copy: PathBuf,
+    /// How it stands with etcd, where the store is there.
+    pub(crate) etcd: Option<Arc<EtcdHealth>>,
     /// The revision that it had when it was opened.
     revision: u64,
 }
@@ -72,6 +79,7 @@ impl DataDir {
         let history = u64::from(settings.store.history);
         let options = Options { folder: folder.clone(), seal: Arc::clone(&seal), history, succeeds };
         // An empty database beside a copy of resources is one that was lost.
+        let copy = PathBuf::from("last-good.json");
         let opened = match is_lost(&folder) {
             true => Err(OpenError::Broken(format!("{} is gone or empty", folder.database().display()))),
             false => Embedded::open(options),
@@ -80,10 +88,9 @@ impl DataDir {
             Ok((embedded, listing)) => {
                 let embedded = Arc::new(embedded);
                 let store = Arc::clone(&embedded) as Arc<dyn Store>;
-                Ok((
-                    Self { folder, seal, embedded: Some(embedded), store, damage: None, revision: listing.revision },
-                    listing,
-                ))
+                let revision = listing.revision;
+                let embedded = Some(embedded);
+                Ok((Self { folder, seal, embedded, store, damage: None, copy, etcd: None, revision }, listing))
             }
             Err(OpenError::Broken(reason)) => {
                 let listing = LastGood::read(&folder.last_good(), &seal).map_err(|missing| {
@@ -97,20 +104,38 @@ impl DataDir {
                     listing.revision
                 );
                 let store = Arc::new(Frozen::new(listing.clone(), StoreError::Unavailable(damage.clone())));
-                Ok((
-                    Self { folder, seal, embedded: None, store, damage: Some(damage), revision: listing.revision },
-                    listing,
-                ))
+                let (damage, revision) = (Some(damage), listing.revision);
+                Ok((Self { folder, seal, embedded: None, store, damage, copy, etcd: None, revision }, listing))
             }
             Err(error) => Err(refused(error)),
         }
     }
 
+    /// Begins with the etcd that the settings name. The folder is for a copy of what serves. Also gives what served last,
+    /// and what is to be told once there is a log.
+    pub(crate) fn of_etcd(settings: &Settings) -> Result<(Self, Listing, Listing, Vec<String>), Failure> {
+        let folder = Folder::create(Path::new(&settings.store.data_dir)).map_err(refused)?;
+        let seal = Arc::new(seal(&folder, settings)?);
+        let copy = etcd::copy_name(settings);
+        let path = folder.path().join(&copy);
+        let left = path.exists().then(|| LastGood::read(&path, &seal));
+        let Beginning { store, listing, before, doubts } = etcd::begin(settings, left)?;
+        let (etcd, revision) = (Some(store.health()), listing.revision);
+        let data = Self { folder, seal, embedded: None, store, damage: None, copy, etcd, revision };
+        Ok((data, listing, before, doubts))
+    }
+
+    /// The copy of what is live.
+    pub(crate) fn copy(&self) -> PathBuf {
+        self.folder.path().join(&self.copy)
+    }
+
     /// What the metrics say of the store.
     pub(crate) fn status(&self) -> Arc<dyn StoreStatus> {
-        match &self.embedded {
-            Some(embedded) => Arc::new(Status(Arc::clone(embedded))),
-            None => Arc::new(Down(self.revision)),
+        match (&self.embedded, &self.etcd) {
+            (Some(embedded), _) => Arc::new(Status(Arc::clone(embedded))),
+            (None, Some(health)) => Arc::new(etcd::Status(Arc::clone(health))),
+            (None, None) => Arc::new(Down(self.revision)),
         }
     }
 
@@ -129,30 +154,33 @@ impl DataDir {
 
     /// Lets go of the store at the end of this process, or because another one has taken over.
     pub(crate) async fn leave(&self, live: &Live, handed_over: bool) {
+        if self.etcd.is_some() && !handed_over {
+            write_copy(&self.copy(), &self.seal, live).await;
+        }
         let Some(embedded) = &self.embedded else { return };
         if handed_over {
             embedded.close("another process has taken over").await;
         } else {
-            write_copy(&self.folder, &self.seal, live).await;
+            write_copy(&self.copy(), &self.seal, live).await;
             embedded.close("the gateway stops").await;
         }
     }
 }
 
 /// Writes the copy after changes, for ever.
-pub(crate) async fn keep_copy(folder: Folder, seal: Arc<Seal>, live: Live) {
+pub(crate) async fn keep_copy(copy: PathBuf, seal: Arc<Seal>, live: Live) {
     loop {
         live.changed().await;
         let began = Instant::now();
-        write_copy(&folder, &seal, &live).await;
+        write_copy(&copy, &seal, &live).await;
         sleep(COPY_PAUSE.max(began.elapsed() * COPY_SHARE)).await;
     }
 }
 
 /// Writes the copy of what is live.
-async fn write_copy(folder: &Folder, seal: &Arc<Seal>, live: &Live) {
+async fn write_copy(copy: &Path, seal: &Arc<Seal>, live: &Live) {
     let listing = live.listing().await;
-    let (path, seal) = (folder.last_good(), Arc::clone(seal));
+    let (path, seal) = (copy.to_owned(), Arc::clone(seal));
     let written = tokio::task::spawn_blocking(move || LastGood::write(&path, &listing, &seal)).await;
     match written {
         Ok(Ok(())) => {}

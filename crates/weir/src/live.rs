@@ -8,7 +8,7 @@
 //! One change at a time goes this way, so each is checked against what the one before it left. When it is answered for,
 //! it is kept and every worker serves with it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,7 +24,6 @@ use weir_proxy::Snapshot;
 use weir_store::{Change, Commit, Embedded, Event, Item, Key, Listing, Store, StoreError};
 
 use crate::changes::{Changes, Digest};
-use crate::data_dir::DataDir;
 use crate::reload::log_findings;
 use crate::resources::{Resources, Step, Undo};
 use crate::rules::{Ready, Rules};
@@ -33,6 +32,11 @@ use crate::systemd::{self, NotifyState};
 
 /// How soon a store is watched again that has ended a watch.
 const WATCH_AGAIN: Duration = Duration::from_secs(1);
+
+/// How often a change is tried that is based on what others have changed meanwhile, and how long the watch has each time
+/// to tell of it.
+const CATCHING_UP: u32 = 10;
+const CATCH_UP: Duration = Duration::from_millis(20);
 
 /// How many resources may change between two snapshots for these to be made from each other. With more of them
 /// compiling the whole is hardly slower.
@@ -64,6 +68,8 @@ pub(crate) struct State {
     generation: u64,
     /// Resources that are left out, because something is wrong with them.
     broken: HashSet<Key>,
+    /// How resources were before something was wrong with them. Those of them that are broken serve like this.
+    good: HashMap<Key, Item>,
     digest: Digest,
     /// What serves, to be changed piece by piece; `None`: something is left out, so that the whole is compiled again.
     base: Option<Base>,
@@ -103,11 +109,22 @@ struct Candidate {
     ready: Ready,
     /// Which resource each of the findings is about.
     about: Vec<Option<Key>>,
+    /// Resources that do not serve as they stand.
     broken: HashSet<Key>,
+    /// Resources that serve as they were before they became broken.
+    kept: HashMap<Key, Item>,
     /// The resources in the form in which they can be changed, unless something is left out.
     model: Option<Model>,
     /// Where they differ from the base, when it was made from that.
     places: Option<Vec<Place>>,
+}
+
+/// Resources that may not be served.
+#[derive(Debug)]
+struct Unfit {
+    findings: Vec<Diagnostic>,
+    /// The resources that they are about.
+    broken: HashSet<Key>,
 }
 
 impl State {
@@ -116,7 +133,17 @@ impl State {
     /// # Errors
     /// Why they cannot be served, not even without those that are wrong.
     pub(crate) fn first(rules: &Rules, listing: Listing) -> Result<(Self, Ready), Vec<Diagnostic>> {
+        Self::first_after(rules, listing, Listing::default())
+    }
+
+    /// As [`State::first`]; what is wrong serves as it was in `before`.
+    pub(crate) fn first_after(
+        rules: &Rules,
+        listing: Listing,
+        before: Listing,
+    ) -> Result<(Self, Ready), Vec<Diagnostic>> {
         let mut state = Self::unserved(listing);
+        state.good = before.items.into_iter().map(|item| (item.key.clone(), item)).collect();
         let candidate = state.compile(rules)?;
         let (_, ready) = state.took(candidate);
         Ok((state, ready))
@@ -160,6 +187,7 @@ impl State {
             resources: Resources::new(listing),
             generation: 0,
             broken: HashSet::new(),
+            good: HashMap::new(),
             digest: Digest::default(),
             base: None,
             steps: None,
@@ -169,7 +197,7 @@ impl State {
 
     /// Takes note that a candidate serves; tells what has changed with it.
     fn took(&mut self, candidate: Candidate) -> (Changes, Ready) {
-        let Candidate { mut ready, broken, model, places, .. } = candidate;
+        let Candidate { mut ready, broken, kept, model, places, .. } = candidate;
         let changes = match (&model, &places) {
             (Some(model), Some(places)) => self.digest.follow(model, places),
             _ => {
@@ -178,7 +206,7 @@ impl State {
             }
         };
         self.generation = ready.snapshot.revision();
-        self.broken = broken;
+        (self.broken, self.good) = (broken, kept);
         self.base = model.map(|model| Base { model, snapshot: Arc::clone(&ready.snapshot) });
         self.steps = Some(Vec::new());
         (changes, ready)
@@ -190,7 +218,7 @@ impl State {
         if let Some(Ok(candidate)) = steps.and_then(|steps| self.compile_steps(rules, steps)) {
             return Ok(candidate);
         }
-        self.compile_whole(rules)
+        self.compile_whole(rules, &self.good)
     }
 
     /// Compiles what some steps have changed of what serves; `None`: it takes the whole.
@@ -206,16 +234,48 @@ impl State {
     /// A candidate with nothing left out.
     fn clean(&self, ready: Ready, model: Model, places: Option<Vec<Place>>) -> Candidate {
         let about = ready.findings.iter().map(|found| self.resources.named(&found.path)).collect();
-        Candidate { ready, about, broken: HashSet::new(), model: Some(model), places }
+        Candidate { ready, about, broken: HashSet::new(), kept: HashMap::new(), model: Some(model), places }
     }
 
-    fn compile_whole(&self, rules: &Rules) -> Result<Candidate, Vec<Diagnostic>> {
+    /// Compiles all resources; those that are wrong as they were when they were good, where that is known.
+    fn compile_whole(&self, rules: &Rules, good: &HashMap<Key, Item>) -> Result<Candidate, Vec<Diagnostic>> {
         // Not where something was wrong before: as a rule it still is.
         let pieces = self.resources.pieces().filter(|_| self.broken.is_empty());
         if let Some((ready, model)) = pieces.and_then(|pieces| rules.compile_pieces(pieces, self.generation + 1)) {
             return Ok(self.clean(ready, model, None));
         }
-        let mut assembled = self.resources.assemble();
+        let outcome = self.attempt(rules, &HashMap::new());
+        let broken = match &outcome {
+            Ok(candidate) => &candidate.broken,
+            Err(unfit) => &unfit.broken,
+        };
+        let known = |key: &Key| good.get(key).map(|item| (key.clone(), item.clone()));
+        let kept: HashMap<Key, Item> = broken.iter().filter_map(known).collect();
+        let second = if kept.is_empty() { None } else { self.attempt(rules, &kept).ok() };
+        let Some(mut candidate) = second else { return outcome.map_err(|unfit| unfit.findings) };
+        // It is told what is wrong with what stands there, and not with what serves in its place.
+        match outcome {
+            Ok(Candidate { ready, about, .. }) => {
+                let wrong = ready.findings.into_iter().zip(about);
+                for (found, key) in wrong.filter(|(_, key)| key.as_ref().is_some_and(|key| kept.contains_key(key))) {
+                    candidate.ready.findings.push(found);
+                    candidate.about.push(key);
+                }
+            }
+            Err(unfit) => {
+                candidate.about.extend(unfit.findings.iter().map(|_| None));
+                candidate.ready.findings.extend(unfit.findings);
+            }
+        }
+        candidate.ready.left_out += kept.len();
+        candidate.broken.extend(kept.keys().cloned());
+        candidate.kept = kept;
+        Ok(candidate)
+    }
+
+    /// Compiles the resources, with others in the place of some.
+    fn attempt(&self, rules: &Rules, instead: &HashMap<Key, Item>) -> Result<Candidate, Unfit> {
+        let mut assembled = self.resources.assemble(instead);
         let root = std::mem::replace(&mut assembled.root, Node::empty_map());
         let (keys, faults): (Vec<Key>, Vec<Diagnostic>) = std::mem::take(&mut assembled.faults).into_iter().unzip();
         match rules.compile_tree(root, self.generation + 1) {
@@ -227,14 +287,16 @@ impl State {
                 about.extend(keys.into_iter().map(Some));
                 let errors = ready.findings.iter().zip(&about).filter(|(found, _)| found.is_error());
                 let broken = errors.filter_map(|(_, key)| key.clone()).collect();
-                Ok(Candidate { ready, about, broken, model: None, places: None })
+                Ok(Candidate { ready, about, broken, kept: HashMap::new(), model: None, places: None })
             }
             Err(mut findings) => {
+                let mut broken: HashSet<Key> = keys.into_iter().collect();
                 for found in &mut findings {
-                    assembled.name(found);
+                    let key = assembled.name(found);
+                    broken.extend(key.filter(|_| found.is_error()));
                 }
                 findings.extend(faults);
-                Err(findings)
+                Err(Unfit { findings, broken })
             }
         }
     }
@@ -259,7 +321,12 @@ impl State {
                 }
                 let Candidate { ready, about, .. } = candidate;
                 let all = ready.findings.into_iter().zip(about);
-                all.filter(|(_, key)| key.as_ref().is_some_and(counts)).map(|(found, _)| found).collect()
+                // That a resource would be left out is no news: it is refused.
+                let left_out = |found: &Diagnostic, key: &Key| !found.is_error() && found.path == key.to_string();
+                let told = |(found, key): &(Diagnostic, Option<Key>)| {
+                    key.as_ref().is_some_and(|key| counts(key) && !left_out(found, key))
+                };
+                all.filter(told).map(|(found, _)| found).collect()
             }
             Err(findings) => findings,
         };
@@ -276,7 +343,11 @@ impl State {
         match steps.and_then(|steps| self.compile_steps(rules, &steps)) {
             // With force something may be left out, which only the whole tells.
             Some(compiled) if compiled.is_ok() || !force => compiled,
-            _ => self.compile_whole(rules),
+            _ => {
+                let untouched = |key: &Key| !commit.changes.iter().any(|change| change.key == *key);
+                let good = self.good.iter().filter(|(key, _)| untouched(key));
+                self.compile_whole(rules, &good.map(|(key, item)| (key.clone(), item.clone())).collect())
+            }
         }
     }
 
@@ -301,10 +372,8 @@ impl State {
             return Ok(None);
         }
         self.follow(Event::Reset(listing));
-        let Candidate { mut ready, broken, .. } = self.compile(rules)?;
-        self.generation = ready.snapshot.revision();
-        (self.broken, self.digest) = (broken, std::mem::take(&mut ready.digest));
-        Ok(Some(ready))
+        let candidate = self.compile(rules)?;
+        Ok(Some(self.took(candidate).1))
     }
 
     /// Takes over what a store tells; whether that was news.
@@ -317,11 +386,20 @@ impl State {
                 } else {
                     self.steps = None;
                 }
+                for (key, item) in &changes {
+                    self.remember(key, item.as_ref());
+                }
                 self.resources.change(changes);
                 self.revision = revision;
                 true
             }
             Event::Reset(listing) => {
+                let mut there = HashSet::new();
+                for item in &listing.items {
+                    self.remember(&item.key, Some(item));
+                    there.insert(item.key.clone());
+                }
+                self.good.retain(|key, _| there.contains(key));
                 self.revision = listing.revision;
                 self.steps = None;
                 self.resources = Resources::new(listing);
@@ -330,15 +408,49 @@ impl State {
         }
     }
 
-    /// All of it, as it stands in the store.
+    /// Keeps what a resource was before a change, in case something is wrong with what it becomes.
+    fn remember(&mut self, key: &Key, becomes: Option<&Item>) {
+        let Some(becomes) = becomes else {
+            self.good.remove(key);
+            return;
+        };
+        if self.broken.contains(key) || self.good.contains_key(key) {
+            return;
+        }
+        if let Some(was) = self.resources.get(key).filter(|was| was.value != becomes.value) {
+            let was = was.clone();
+            self.good.insert(key.clone(), was);
+        }
+    }
+
+    /// A commit happened at another revision than the next.
+    fn settle(&mut self, commit: &[Key], revision: u64) {
+        let assumed = self.revision + 1;
+        for key in commit {
+            if let Some(mut item) = self.resources.get(key).cloned() {
+                let created = if item.created == assumed { revision } else { item.created };
+                (item.created, item.modified) = (created, revision);
+                self.resources.change([(key.clone(), Some(item))]);
+            }
+        }
+    }
+
+    /// All of it, as it serves.
     fn listing(&self) -> Listing {
-        Listing { revision: self.revision, items: self.resources.iter().cloned().collect() }
+        let items = self.resources.iter().map(|item| self.good.get(&item.key).unwrap_or(item).clone());
+        Listing { revision: self.revision, items: items.collect() }
     }
 }
 
 impl Live {
-    pub(crate) fn new(data: &DataDir, rules: Arc<Rules>, serving: Serving, state: State) -> Self {
-        let (store, embedded) = (Arc::clone(&data.store), data.embedded.clone());
+    /// `embedded` is the store itself, where other processes may write to it in turn.
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        embedded: Option<Arc<Embedded>>,
+        rules: Arc<Rules>,
+        serving: Serving,
+        state: State,
+    ) -> Self {
         let (state, changed) = (Arc::new(Mutex::new(state)), Notify::new());
         changed.notify_one();
         Self(Arc::new(Shared { store, embedded, rules, serving, state, changed }))
@@ -452,22 +564,56 @@ impl Configuration for Live {
 
 impl Shared {
     async fn change(&self, commit: Commit, dry_run: bool, force: bool) -> Result<Changed, Refused> {
+        let mut tries = CATCHING_UP;
+        loop {
+            let state = Arc::clone(&self.state).lock_owned().await;
+            let outcome = self.change_once(state, commit.clone(), dry_run, force, tries > 0).await?;
+            if let Some(changed) = outcome {
+                return Ok(changed);
+            }
+            // Somebody else was first; the watch tells of it in a moment.
+            tries -= 1;
+            sleep(CATCH_UP).await;
+        }
+    }
+
+    /// Makes a change, based on what is known now. `None` where that is not what the store has any more; without `again` that
+    /// is an error.
+    async fn change_once(
+        &self,
+        mut state: OwnedMutexGuard<State>,
+        mut commit: Commit,
+        dry_run: bool,
+        force: bool,
+        again: bool,
+    ) -> Result<Option<Changed>, Refused> {
         let began = Instant::now();
-        let mut state = Arc::clone(&self.state).lock_owned().await;
         self.make_sure(&mut state).await.map_err(Refused::Store)?;
-        let (rules, checked) = (Arc::clone(&self.rules), commit.clone());
+        let (rules, mut checked) = (Arc::clone(&self.rules), commit.clone());
+        let shared = self.store.is_shared() && !dry_run;
+        if shared {
+            // The store itself knows best.
+            checked.expect.clear();
+        }
         let (mut state, checked) = blocking(state, move |state| state.check(&rules, &checked, force)).await?;
         let (candidate, undo) = checked.inspect_err(|refused| self.note(refused, dry_run))?;
         let warnings = candidate.warnings_of(&commit);
         if dry_run {
             state.resources.undo(undo);
-            return Ok(Changed { revision: state.revision, warnings });
+            return Ok(Some(Changed { revision: state.revision, warnings }));
         }
-        let author = commit.author.clone();
+        let implied = if shared { undo.expectations(&commit.expect) } else { Vec::new() };
+        commit.expect.extend(implied.iter().cloned());
+        let (author, keys) = (commit.author.clone(), commit.changes.iter().map(|change| change.key.clone()));
+        let keys: Vec<Key> = keys.collect();
         let revision = match self.store.commit(commit).await {
             Ok(revision) => revision,
             Err(error) => {
                 state.resources.undo(undo);
+                let is_implied = |key: &Key| implied.iter().any(|expected| expected.key == *key);
+                if again && matches!(&error, StoreError::Conflict { key } if is_implied(key)) {
+                    return Ok(None);
+                }
                 let refused = Refused::Store(error);
                 self.note(&refused, dry_run);
                 return Err(refused);
@@ -475,10 +621,12 @@ impl Shared {
         };
         if revision == state.revision + 1 {
             state.revision = revision;
+        } else {
+            // Others have committed as well: the watch tells what, and this commit once more, in their order.
+            state.settle(&keys, revision);
         }
-        // Else others have committed as well: the watch tells what, and this commit once more, in their order.
         self.serve(state, candidate, began, &author).await;
-        Ok(Changed { revision, warnings })
+        Ok(Some(Changed { revision, warnings }))
     }
 
     /// Takes over what the store tells, and what else it has to tell already.
@@ -525,7 +673,7 @@ impl Shared {
     }
 
     async fn serve(&self, mut state: OwnedMutexGuard<State>, candidate: Candidate, began: Instant, author: &str) {
-        self.serving.metrics.set_config_left_out(candidate.ready.left_out as u64);
+        self.serving.metrics.set_config_left_out(candidate.broken.len() as u64);
         let routes = candidate.ready.snapshot.route_count();
         self.serving.take(Arc::clone(&candidate.ready.snapshot)).await;
         let (changes, ready) = state.took(candidate);
@@ -536,6 +684,7 @@ impl Shared {
             routes,
             %changes,
             left_out = ready.left_out,
+            kept = state.good.len(),
             took_ms = began.elapsed().as_millis() as u64,
             "a change is live"
         );

@@ -26,6 +26,7 @@ mod control_api;
 mod data_dir;
 mod descriptors;
 mod error_log;
+mod etcd;
 mod explain;
 mod failure;
 mod file_source;

@@ -6,7 +6,7 @@ use serde_json::Value;
 use weir_config::node::Mark;
 use weir_config::unsupported::{Place, UNSUPPORTED};
 use weir_config::{Diagnostic, ItemChange, Key as Name, Kind as NodeKind, Node, Section};
-use weir_store::{Item, Key, Kind, Listing};
+use weir_store::{Expectation, Item, Key, Kind, Listing};
 
 /// All resources, in the order of their creation.
 #[derive(Debug, Default)]
@@ -111,11 +111,11 @@ impl Resources {
         keys.filter(|key| self.get(key).is_some()).next_back()
     }
 
-    /// The rules file that they make.
-    pub(crate) fn assemble(&self) -> Assembled {
+    /// The rules file that they make, with others in the place of some.
+    pub(crate) fn assemble(&self, instead: &HashMap<Key, Item>) -> Assembled {
         let mut faults = Vec::new();
         let mut sections: Vec<(&'static str, Vec<Key>, Vec<Node>)> = Vec::new();
-        for item in self.iter() {
+        for item in self.iter().map(|item| instead.get(&item.key).unwrap_or(item)) {
             let node = match node(item) {
                 Ok(node) => node,
                 Err(fault) => {
@@ -140,6 +140,16 @@ impl Resources {
             places.push((section, keys));
         }
         Assembled { root: Node::new(NodeKind::Map(entries)), faults, sections: places }
+    }
+}
+
+impl Undo {
+    /// What the resources have to be like in a store for the changes to be made there, but for those that something is
+    /// expected of already.
+    pub(crate) fn expectations(&self, already: &[Expectation]) -> Vec<Expectation> {
+        let others = self.0.iter().filter(|(key, _)| already.iter().all(|expected| expected.key != *key));
+        let modified = |before: &Option<(u64, Item)>| before.as_ref().map(|(_, item)| item.modified);
+        others.map(|(key, before)| Expectation { key: key.clone(), modified: modified(before) }).collect()
     }
 }
 
@@ -195,6 +205,8 @@ fn node(item: &Item) -> Result<Node, Diagnostic> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use weir_store::{Item, Key, Listing};
 
     use super::Resources;
@@ -204,7 +216,7 @@ mod tests {
     }
 
     fn text(resources: &Resources) -> String {
-        serde_json::to_string(&resources.assemble().root).unwrap()
+        serde_json::to_string(&resources.assemble(&HashMap::new()).root).unwrap()
     }
 
     #[test]
@@ -228,7 +240,8 @@ mod tests {
                 + r#""consumers":[{"username":"jack"},{"id":"jack/credentials/c","plugins":{}}],"#
                 + r#""plugin_metadata":[{"a":1,"id":"x"}]}"#
         );
-        let faults: Vec<String> = resources.assemble().faults.iter().map(|(_, fault)| fault.to_string()).collect();
+        let faults: Vec<String> =
+            resources.assemble(&HashMap::new()).faults.iter().map(|(_, fault)| fault.to_string()).collect();
         assert_eq!(faults.len(), 3, "{faults:?}");
         assert!(faults[0].starts_with("routes/broken: is no JSON"), "{faults:?}");
         assert!(faults[2].starts_with("stream_routes/1: not supported yet"), "{faults:?}");

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use weir_config::settings::{AccessLogEscape, AccessLogFormat, AccessLogPath, Endpoint};
+use weir_config::settings::{AccessLogEscape, AccessLogFormat, AccessLogPath, ConfigProvider, Endpoint};
 use weir_config::{Diagnostic, Settings};
 use weir_proxy::Snapshot;
+use weir_store::{Listing, Memory};
 use weir_telemetry::access_log::{AccessLog, AccessLogOptions, Format, Target};
 use weir_telemetry::metrics::{Metrics, MetricsOptions};
 
@@ -16,6 +17,7 @@ use crate::control::{self, Gateway, Source};
 use crate::data_dir::DataDir;
 use crate::descriptors;
 use crate::error_log::ErrorLog;
+use crate::etcd;
 use crate::failure::Failure;
 use crate::handover::{Inheritance, Predecessor};
 use crate::inherited::Inherited;
@@ -54,15 +56,15 @@ fn run_with(
         return Err(Failure::Usage(message.to_owned()));
     }
     let (mut settings, doubts) = settings::load(&args.settings, args.assignments())?;
-    if settings.deployment != weir_config::settings::Deployment::default() {
-        return Err(Failure::Usage("`deployment` cannot be set yet".to_owned()));
-    }
+    let without_effect = etcd::settle(&mut settings, file.is_some())?;
     let Inheritance { mut sockets, keeper } = inheritance;
     sockets.extend(systemd::activated()?);
     let inherited = Inherited::new(sockets, &mut settings.listen)?;
     let descriptors = descriptors::raise();
-    let First { rules, source, snapshot, findings } = match &file {
+    let First { rules, source, snapshot, findings, doubts: of_source } = match &file {
         Some(file) => First::of_file(file, &settings)?,
+        None if settings.deployment.config_provider == ConfigProvider::Etcd => First::of_etcd(&settings)?,
+        None if etcd::is_standalone(&settings, false) => First::of_nothing(&settings)?,
         None => First::of_store(&settings, predecessor.is_some())?,
     };
 
@@ -71,6 +73,9 @@ fn run_with(
     // Dropped last: what the end has to say is still written.
     let error_log = Arc::new(error_log);
     log_findings(&doubts);
+    for doubt in without_effect.into_iter().chain(of_source) {
+        tracing::warn!("{doubt}");
+    }
     log_findings(&findings);
     if let Source::Store { data, .. } = &source
         && let Some(damage) = &data.damage
@@ -88,7 +93,7 @@ fn run_with(
     }
 
     let folder = match &source {
-        Source::File { .. } => None,
+        Source::File { .. } | Source::Memory { .. } => None,
         Source::Store { data, .. } => Some(data.folder.path()),
     };
     let admin = AdminSetup::new(&settings, folder)?;
@@ -140,26 +145,51 @@ struct First {
     source: Source,
     snapshot: Arc<Snapshot>,
     findings: Vec<Diagnostic>,
+    /// What is doubtful about where it comes from.
+    doubts: Vec<String>,
 }
 
 impl First {
     fn of_file(file: &RulesArgs, settings: &Settings) -> Result<Self, Failure> {
         let rules = Rules::new(file, settings)?;
-        let watch = Watch::new(&file.file, &settings.config);
+        let watch = Box::new(Watch::new(&file.file, &settings.config));
         let text = rules.read()?;
         let Ready { digest, snapshot, findings, gone, .. } = rules.compile(&text, 1).map_err(Failure::Refused)?;
         let apis = [settings.listen.admin, settings.listen.control];
         let told = apis.into_iter().any(|api| api.unless_given(Endpoint::Off).addr().is_some());
         let live = told.then(|| Arc::new(LiveText::new(Kept::new(&text, 1, gone))));
-        let source = Source::File { watch, digest, fingerprint: fingerprint(&text), live };
-        Ok(Self { rules, source, snapshot, findings })
+        let source = Source::File { watch, digest: Box::new(digest), fingerprint: fingerprint(&text), live };
+        Ok(Self { rules, source, snapshot, findings, doubts: Vec::new() })
     }
 
     fn of_store(settings: &Settings, succeeds: bool) -> Result<Self, Failure> {
         let (data, listing) = DataDir::open(settings, succeeds)?;
         let rules = Rules::of_store(settings);
         let (state, Ready { snapshot, findings, .. }) = State::first(&rules, listing).map_err(Failure::Refused)?;
-        Ok(Self { rules, source: Source::Store { data, state }, snapshot, findings })
+        Ok(Self {
+            rules,
+            source: Source::Store { data, state: Box::new(state) },
+            snapshot,
+            findings,
+            doubts: Vec::new(),
+        })
+    }
+
+    /// No resource, until the Admin API is given some.
+    fn of_nothing(settings: &Settings) -> Result<Self, Failure> {
+        let rules = Rules::of_store(settings);
+        let (state, Ready { snapshot, findings, .. }) =
+            State::first(&rules, Listing::default()).map_err(Failure::Refused)?;
+        let source = Source::Memory { store: Arc::new(Memory::default()), state: Box::new(state) };
+        Ok(Self { rules, source, snapshot, findings, doubts: Vec::new() })
+    }
+
+    fn of_etcd(settings: &Settings) -> Result<Self, Failure> {
+        let (data, listing, before, doubts) = DataDir::of_etcd(settings)?;
+        let rules = Rules::of_store(settings);
+        let (state, Ready { snapshot, findings, .. }) =
+            State::first_after(&rules, listing, before).map_err(Failure::Refused)?;
+        Ok(Self { rules, source: Source::Store { data, state: Box::new(state) }, snapshot, findings, doubts })
     }
 }
 

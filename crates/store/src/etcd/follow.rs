@@ -76,7 +76,12 @@ impl Follower {
                 Ended::Renew => continue,
                 Ended::Failed(reason) => Some(reason),
                 Ended::Lost(reason) => {
-                    tracing::warn!(reason, "what changed in etcd cannot be told one by one; everything is read again");
+                    if self.at.revision > 0 {
+                        tracing::warn!(
+                            reason,
+                            "what changed in etcd cannot be told one by one; everything is read again"
+                        );
+                    }
                     match self.resync().await {
                         Ok(()) => None,
                         Err(error) => Some(error.to_string()),
@@ -320,6 +325,7 @@ impl Follower {
                 match self.shared.layout.place(&event.kv.key) {
                     Place::Resource(key) => {
                         let put = event.kind == EventKind::Put;
+                        self.shared.health.changed(key.kind(), revision);
                         changes.push((key, if put { self.shared.item(event.kv) } else { None }));
                     }
                     Place::Plugins => self.pass_over_plugins(),

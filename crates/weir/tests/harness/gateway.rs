@@ -30,6 +30,8 @@ pub(crate) struct Gateway {
     pub(crate) status: SocketAddr,
     /// The Admin API, where there is one.
     pub(crate) admin: Option<SocketAddr>,
+    /// The control API, where there is one.
+    pub(crate) control: Option<SocketAddr>,
     folder: TempDir,
     lines: Mutex<Receiver<String>>,
 }
@@ -47,6 +49,9 @@ pub(crate) struct Start {
     stored: bool,
     data_dir: Option<PathBuf>,
     wrapper: Vec<String>,
+    admin: bool,
+    standalone: bool,
+    control: bool,
     arguments: Vec<String>,
 }
 
@@ -81,6 +86,9 @@ impl Start {
             stored: false,
             data_dir: None,
             wrapper: Vec::new(),
+            admin: true,
+            standalone: false,
+            control: false,
             arguments: Vec::new(),
         }
     }
@@ -99,6 +107,24 @@ impl Start {
     /// Starts the gateway by another program, which takes it as its last arguments.
     pub(crate) fn wrapper(mut self, words: &[&str]) -> Self {
         self.wrapper = words.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+
+    /// A gateway in API-driven standalone mode, with the Admin API as with [`stored`](Self::stored). The settings have to
+    /// ask for it.
+    pub(crate) fn standalone() -> Self {
+        Self { standalone: true, ..Self::new("") }.variable("WEIR_ADMIN_KEY", ADMIN_KEY)
+    }
+
+    /// With the control API.
+    pub(crate) fn control(mut self) -> Self {
+        self.control = true;
+        self
+    }
+
+    /// Leaves it to the settings whether there is an Admin API.
+    pub(crate) fn admin_by_settings(mut self) -> Self {
+        self.admin = false;
         self
     }
 
@@ -175,10 +201,15 @@ impl Start {
         if self.stored {
             let data = self.data_dir.clone().unwrap_or_else(|| folder.path().join("data"));
             command.arg("--data-dir").arg(data);
-            command.args(["--admin", "127.0.0.1:0", "--control", "off"]);
+            if self.admin {
+                command.args(["--admin", "127.0.0.1:0"]);
+            }
+        } else if self.standalone {
+            command.args(["--admin", "127.0.0.1:0"]);
         } else {
             command.arg(&config);
         }
+        command.args(["--control", if self.control { "127.0.0.1:0" } else { "off" }]);
         command.args(&self.arguments);
         if !self.own_listeners {
             command.args(["--listen-http", "127.0.0.1:0", "--listen-https"]);
@@ -208,6 +239,7 @@ impl Start {
             metrics: nowhere,
             status: nowhere,
             admin: None,
+            control: None,
             folder,
             lines: lines.into(),
         };
@@ -266,6 +298,8 @@ impl Gateway {
                 self.metrics = address(rest);
             } else if let Some(rest) = line.strip_prefix("status on ") {
                 self.status = address(rest);
+            } else if let Some(rest) = line.strip_prefix("control on ") {
+                self.control = Some(address(rest));
             } else if let Some(rest) = line.strip_prefix("admin on ") {
                 self.admin = Some(address(rest));
             } else if line == "ready" {
