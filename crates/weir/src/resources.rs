@@ -107,8 +107,8 @@ impl Resources {
     pub(crate) fn named(&self, path: &str) -> Option<Key> {
         // An id may have dots itself.
         let ends = path.match_indices(['.', '[']).map(|(end, _)| end).chain([path.len()]);
-        let keys = ends.filter_map(|end| path.get(..end)?.parse::<Key>().ok());
-        keys.filter(|key| self.get(key).is_some()).next_back()
+        let mut keys = ends.filter_map(|end| path.get(..end)?.parse::<Key>().ok());
+        keys.rfind(|key| self.get(key).is_some())
     }
 
     /// The rules file that they make, with others in the place of some.
