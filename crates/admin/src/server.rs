@@ -7,7 +7,6 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::future::pending;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,29 +31,38 @@ use crate::api::{Api, Peer};
 const CONNECTIONS: usize = 256;
 const HEAD_TIME: Duration = Duration::from_secs(30);
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
 const SEND_TIME: Duration = Duration::from_secs(30);
 const HEAD_BYTES: usize = 64 * 1024;
 
 /// Serves the API on a listener, over TLS if there is a setup for it. When `leaving` is true nothing more is accepted,
-/// and each connection gets one more answer. Never ends.
+/// and each connection gets one more answer; it ends when they are gone, or after two seconds.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
     mut leaving: watch::Receiver<bool>,
     api: Arc<Api>,
 ) {
-    let accepting = accept(listener, tls.map(TlsAcceptor::from), leaving.clone(), api);
+    let free = Arc::new(Semaphore::new(CONNECTIONS));
+    let accepting = accept(listener, tls.map(TlsAcceptor::from), leaving.clone(), api, Arc::clone(&free));
     tokio::select! {
         () = accepting => {}
         // The socket is closed here, and connections go on.
         () = async { leaving.wait_for(|leaving| *leaving).await.map_or((), drop) } => {}
     }
-    pending().await
+    // A connection that waits for a request is not worth more time.
+    let gone = timeout(LAST_ANSWERS, free.acquire_many(CONNECTIONS as u32)).await;
+    drop(gone);
 }
 
-async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, leaving: watch::Receiver<bool>, api: Arc<Api>) {
+async fn accept(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    leaving: watch::Receiver<bool>,
+    api: Arc<Api>,
+    free: Arc<Semaphore>,
+) {
     const PAUSE: Duration = Duration::from_millis(100);
-    let free = Arc::new(Semaphore::new(CONNECTIONS));
     let seats = Arc::new(Seats::default());
     loop {
         let (stream, peer) = match listener.accept().await {

@@ -273,7 +273,9 @@ async fn a_database_that_is_none_is_told_from_one_of_a_newer_version() {
         let connection = rusqlite::Connection::open(path).unwrap();
         connection.execute_batch("DROP TABLE items").unwrap();
     };
-    let cases: [(&str, &dyn Fn(&Path), bool); 4] = [
+    /// What is done to the file, and whether a copy can stand in for it then.
+    type Harm<'a> = (&'a str, &'a dyn Fn(&Path), bool);
+    let cases: [Harm<'_>; 4] = [
         ("text", &|path| std::fs::write(path, &text).unwrap(), true),
         ("newer", &newer, false),
         ("of another program", &other, true),

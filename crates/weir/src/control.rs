@@ -110,6 +110,8 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     let mut tasks = JoinSet::new();
     // What changes the configuration; it ends before the rest.
     let mut changing = JoinSet::new();
+    // Its last answers are waited for.
+    let mut administering = JoinSet::new();
 
     let mut listening = Listening::default();
     let listen = &settings.listen;
@@ -210,7 +212,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
                 metrics.watch_etcd(Arc::new(etcd::Status(Arc::clone(health))));
             }
             metrics.set_config_left_out(state.left_out() as u64);
-            let live = Live::new(Arc::clone(&data.store), data.embedded.clone(), Arc::clone(&rules), serving, *state);
+            let live = Live::new(Arc::clone(&data.store), Arc::clone(&rules), serving, *state);
             configuration = Some(Arc::new(live.clone()));
             changing.spawn(live.clone().follow());
             changing.spawn(live.clone().reload_on(hangup));
@@ -221,7 +223,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             stored = Some((data, live));
         }
         Source::Memory { store, state } => {
-            let live = Live::new(store, None, Arc::clone(&rules), serving, *state);
+            let live = Live::new(store, Arc::clone(&rules), serving, *state);
             configuration = Some(Arc::new(live.clone()));
             changing.spawn(live.clone().reload_on(hangup));
             changing.spawn(live.refresh_secrets());
@@ -236,7 +238,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             settings: Arc::new(settings.clone()),
             snapshots: data_plane.read().await.snapshots(),
         };
-        tasks.spawn(admin.serve(listener, left.clone(), configuration, Arc::new(insight), standalone));
+        administering.spawn(admin.serve(listener, left.clone(), configuration, Arc::new(insight), standalone));
     }
     if let (Some(listener), Some(configuration)) = (control_listener, configuration) {
         let (rules, data_plane) = (Arc::clone(&rules), Arc::clone(&data_plane));
@@ -244,8 +246,8 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         tasks.spawn(control_api::run(listener, left, Arc::new(control)));
     }
 
-    let live = stored.as_ref().map(|(_, live): &(_, Live)| live.clone());
-    let mut upgrades = Upgrades::new(program, settings.timeouts.upgrade.duration(), listening, &keeping, live);
+    let right = stored.as_ref().and_then(|(data, live): &(DataDir, Live)| data.write_right(live));
+    let mut upgrades = Upgrades::new(program, settings.timeouts.upgrade.duration(), listening, &keeping, right);
     let mut housekeeping = interval(HOUSEKEEPING);
     housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let end = loop {
@@ -264,6 +266,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             _ = housekeeping.tick() => clean_up(&data_plane, &rules, &metrics).await,
             Some(ended) = tasks.join_next() => tell_end(ended),
             Some(ended) = changing.join_next() => tell_end(ended),
+            Some(ended) = administering.join_next() => tell_end(ended),
         }
     };
     // Nothing changes any more, and the process that follows may write to the store.
@@ -290,7 +293,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         }
         End::HandedOver(keeper) => {
             leaving.send_replace(true);
-            drain(&data_plane, timeouts, true, &mut signals, logs).await;
+            tokio::join!(drain(&data_plane, timeouts, true, &mut signals, logs), administering.join_next());
             Ok(keeper)
         }
     }

@@ -15,7 +15,7 @@ use weir_telemetry::metrics::StoreStatus;
 
 use crate::etcd::{self, Beginning};
 use crate::failure::Failure;
-use crate::live::{Live, State};
+use crate::live::{Live, Paused, State};
 use crate::rules::Rules;
 use crate::secrets::SecretFields;
 
@@ -139,6 +139,12 @@ impl DataDir {
         }
     }
 
+    /// The right to write to the store, unless nobody has it.
+    pub(crate) fn write_right(&self, live: &Live) -> Option<WriteRight> {
+        let embedded = Arc::clone(self.embedded.as_ref()?);
+        Some(WriteRight { live: live.clone(), embedded })
+    }
+
     /// Waits until this process may write, and reads what the one before it wrote last. Gives what has to be served then.
     pub(crate) async fn catch_up(&self, state: &mut State, rules: &Rules) -> anyhow::Result<Option<Arc<Snapshot>>> {
         let Some(embedded) = &self.embedded else { return Ok(None) };
@@ -164,6 +170,36 @@ impl DataDir {
             write_copy(&self.copy(), &self.seal, live).await;
             embedded.close("the gateway stops").await;
         }
+    }
+}
+
+/// The right to write to a store, which may be lent to another process.
+#[derive(Debug)]
+pub(crate) struct WriteRight {
+    live: Live,
+    embedded: Arc<Embedded>,
+}
+
+/// The right is another process's. Changes wait.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    _paused: Paused,
+    embedded: Arc<Embedded>,
+}
+
+impl WriteRight {
+    /// Waits for the change under way, and lets another process write from then on.
+    pub(crate) async fn lend(&self) -> Lent {
+        let paused = self.live.pause().await;
+        self.embedded.release().await;
+        Lent { _paused: paused, embedded: Arc::clone(&self.embedded) }
+    }
+}
+
+impl Lent {
+    /// The other process has ended, or is about to; changes are made here again.
+    pub(crate) fn take_back(self) {
+        self.embedded.resume();
     }
 }
 

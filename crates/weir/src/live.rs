@@ -21,7 +21,7 @@ use weir_admin::{Changed, Configuration, Refused};
 use weir_config::node::Mark;
 use weir_config::{Diagnostic, Model, Node, Place};
 use weir_proxy::Snapshot;
-use weir_store::{Change, Commit, Embedded, Event, Item, Key, Listing, Store, StoreError};
+use weir_store::{Change, Commit, Event, Item, Key, Listing, Store, StoreError};
 
 use crate::changes::{Changes, Digest};
 use crate::reload::log_findings;
@@ -49,8 +49,6 @@ pub(crate) struct Live(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     store: Arc<dyn Store>,
-    /// The store, where other processes may write to it in turn.
-    embedded: Option<Arc<Embedded>>,
     rules: Arc<Rules>,
     serving: Serving,
     state: Arc<Mutex<State>>,
@@ -89,18 +87,7 @@ struct Base {
 /// Nothing is changed as long as this is there: whoever asks for a change waits.
 #[derive(Debug)]
 pub(crate) struct Paused {
-    /// The right to change anything.
     _state: OwnedMutexGuard<State>,
-    embedded: Option<Arc<Embedded>>,
-}
-
-impl Paused {
-    /// Changes are made again.
-    pub(crate) fn resume(self) {
-        if let Some(embedded) = &self.embedded {
-            embedded.resume();
-        }
-    }
 }
 
 /// Resources that may be served.
@@ -443,27 +430,15 @@ impl State {
 }
 
 impl Live {
-    /// `embedded` is the store itself, where other processes may write to it in turn.
-    pub(crate) fn new(
-        store: Arc<dyn Store>,
-        embedded: Option<Arc<Embedded>>,
-        rules: Arc<Rules>,
-        serving: Serving,
-        state: State,
-    ) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, rules: Arc<Rules>, serving: Serving, state: State) -> Self {
         let (state, changed) = (Arc::new(Mutex::new(state)), Notify::new());
         changed.notify_one();
-        Self(Arc::new(Shared { store, embedded, rules, serving, state, changed }))
+        Self(Arc::new(Shared { store, rules, serving, state, changed }))
     }
 
-    /// Waits for the change under way, and lets another process write from then on.
+    /// Waits for the change under way, and holds up those to come.
     pub(crate) async fn pause(&self) -> Paused {
-        let state = Arc::clone(&self.0.state).lock_owned().await;
-        let embedded = self.0.embedded.clone();
-        if let Some(embedded) = &embedded {
-            embedded.release().await;
-        }
-        Paused { _state: state, embedded }
+        Paused { _state: Arc::clone(&self.0.state).lock_owned().await }
     }
 
     /// Follows what is committed by others, for ever.

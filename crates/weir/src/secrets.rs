@@ -30,7 +30,15 @@ impl Secrets for SecretFields {
             }
         }
     }
+
+    fn may_be_in(&self, json: &str) -> bool {
+        // A name may be written with escapes.
+        json.contains("\\u") || ENDS.iter().any(|end| json.contains(end))
+    }
 }
+
+/// What the names of all fields end with that `visit` looks at.
+const ENDS: [&str; 4] = ["key", "token", "secret", "password"];
 
 /// Calls `each` with the text at a place.
 fn at(value: &mut Value, path: &[&str], each: &mut dyn FnMut(&mut String)) {
@@ -75,6 +83,19 @@ mod tests {
                 found += 1;
             });
             assert_eq!(found, count, "{before}");
+            assert!(found == 0 || SecretFields.may_be_in(&before), "{before}");
+        }
+        assert!(!SecretFields.may_be_in(r#"{"uri":"/a","upstream_id":"1","plugins":{"limit-count":{"count":1}}}"#));
+        assert!(SecretFields.may_be_in(r#"{"plugins":{"csrf":{"\u006bey":"secret"}}}"#));
+    }
+
+    /// A quick look must not miss what a plugin declares.
+    #[test]
+    fn all_that_plugins_declare_is_looked_for() {
+        for definition in weir_plugins::registry::definitions() {
+            for field in definition.encrypted() {
+                assert!(SecretFields.may_be_in(&format!("{{\"{field}\":1}}")), "{}: {field}", definition.name());
+            }
         }
     }
 }

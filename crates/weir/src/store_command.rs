@@ -50,12 +50,12 @@ struct Place {
 
 impl Place {
     fn of(args: &StoreArgs) -> Result<Self, Failure> {
-        Self::with(args, |path| Folder::open(path))
+        Self::with(args, Folder::open)
     }
 
     /// It may not be there yet.
     fn of_new(args: &StoreArgs) -> Result<Self, Failure> {
-        Self::with(args, |path| Folder::create(path))
+        Self::with(args, Folder::create)
     }
 
     fn with(args: &StoreArgs, open: impl FnOnce(&Path) -> Result<Folder, OpenError>) -> Result<Self, Failure> {

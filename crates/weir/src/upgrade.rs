@@ -18,11 +18,11 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use weir_proxy::DataPlane;
 
+use crate::data_dir::{Lent, WriteRight};
 use crate::error_log::ErrorLog;
 use crate::handover::{self, Channel, Inheritance, Outcome};
 use crate::inherited::Listening;
 use crate::keeper::{Keeper, Keeping, Prepared};
-use crate::live::{Live, Paused};
 use crate::systemd::{self, NotifyState};
 
 /// The upgrade under way, and what one needs.
@@ -31,11 +31,11 @@ pub(crate) struct Upgrades<'a> {
     limit: Duration,
     listening: Listening,
     keeping: &'a Keeping,
-    /// What changes the store, where there is one.
-    live: Option<Live>,
+    /// The right to write to the store, where there is one.
+    right: Option<WriteRight>,
     under_way: Option<UnderWay>,
     /// The end of changes here, when another process serves.
-    paused: Option<Paused>,
+    lent: Option<Lent>,
 }
 
 /// A new process that is starting, and what is done when it serves.
@@ -45,7 +45,7 @@ struct UnderWay {
     /// Tells that the new process needs the store.
     wanted: watch::Receiver<bool>,
     /// From then on: nothing is changed here.
-    paused: Option<Paused>,
+    lent: Option<Lent>,
 }
 
 impl<'a> Upgrades<'a> {
@@ -55,9 +55,9 @@ impl<'a> Upgrades<'a> {
         limit: Duration,
         listening: Listening,
         keeping: &'a Keeping,
-        live: Option<Live>,
+        right: Option<WriteRight>,
     ) -> Self {
-        Self { program, limit, listening, keeping, live, under_way: None, paused: None }
+        Self { program, limit, listening, keeping, right, under_way: None, lent: None }
     }
 
     /// Starts a new process, if none is starting.
@@ -76,7 +76,7 @@ impl<'a> Upgrades<'a> {
                 systemd::notify(&[NotifyState::Status("starting a new process to take over")]);
                 let (want, wanted) = watch::channel(false);
                 let starting = Box::pin(start(self.program.clone(), inheritance, self.limit, want));
-                self.under_way = Some(UnderWay { starting, prepared, wanted, paused: None });
+                self.under_way = Some(UnderWay { starting, prepared, wanted, lent: None });
             }
             Err(error) => refused(&error),
         }
@@ -91,33 +91,33 @@ impl<'a> Upgrades<'a> {
     pub(crate) async fn handed_over(&mut self, error_log: &Arc<ErrorLog>) -> Option<Option<Keeper>> {
         let Some(under_way) = &mut self.under_way else { return pending().await };
         let outcome = loop {
-            let UnderWay { starting, wanted, paused, .. } = &mut *under_way;
-            let pause = async {
-                match &self.live {
-                    Some(live) if paused.is_none() && wanted.wait_for(|wanted| *wanted).await.is_ok() => {
-                        live.pause().await
+            let UnderWay { starting, wanted, lent, .. } = &mut *under_way;
+            let lend = async {
+                match &self.right {
+                    Some(right) if lent.is_none() && wanted.wait_for(|wanted| *wanted).await.is_ok() => {
+                        right.lend().await
                     }
                     _ => pending().await,
                 }
             };
             tokio::select! {
                 outcome = starting.as_mut() => break outcome,
-                now = pause => *paused = Some(now),
+                now = lend => *lent = Some(now),
             }
         };
-        let UnderWay { prepared, paused, .. } = self.under_way.take()?;
+        let UnderWay { prepared, lent, .. } = self.under_way.take()?;
         let successor = match outcome {
             Ok(successor) => successor,
             Err(error) => {
                 refused(&error);
-                if let Some(paused) = paused {
-                    paused.resume();
+                if let Some(lent) = lent {
+                    lent.take_back();
                 }
                 return None;
             }
         };
         // Changes that wait are told that another process has taken over, once the store is closed.
-        self.paused = paused;
+        self.lent = lent;
         let (process, took_ms) = (successor.process.id(), successor.took.as_millis() as u64);
         tracing::info!(
             process,

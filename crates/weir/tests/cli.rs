@@ -241,7 +241,11 @@ fn wrong_usage_is_exit_code_2() {
     let cases = [
         ("", "Usage: weir <COMMAND>"),
         ("serve", "unrecognized subcommand 'serve'"),
-        ("run", "<FILE>"),
+        ("check", "<FILE>"),
+        ("run --strict", "<FILE>"),
+        ("store", "Usage: weir store"),
+        ("store diff 1", "<TO>"),
+        ("store history --key routes", "no place of a resource"),
         ("run -", "`run` needs a file"),
         ("run good.yaml --wrokers 1", "a similar argument exists: '--workers'"),
         ("check good.yaml --set workers", "expected PATH=VALUE"),

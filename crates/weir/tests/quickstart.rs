@@ -70,7 +70,9 @@ fn the_lines_of_the_quickstart_do_what_they_say() {
 /// What the script creates: paths and bodies of its lines `put PATH 'JSON'`.
 fn resources(script: &str) -> Vec<(&str, &str)> {
     let calls = script.split("\nput ").skip(1).filter_map(|rest| rest.split_once(" '"));
-    let found: Vec<_> = calls.filter_map(|(path, rest)| Some((path, rest.split_once("'\n")?.0))).collect();
+    let found: Vec<_> = calls
+        .map(|(path, rest)| (path, rest.split_once("'\n").map_or(rest, |(body, _)| body).trim_end_matches('\'')))
+        .collect();
     assert_eq!(found.len(), 6, "{found:?}");
     found
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN_KEY, Gateway, LIMIT, Origin, RawClient, Start, program, wait_until, weir};
+use crate::harness::{ADMIN_KEY, Gateway, LIMIT, Origin, RawClient, Start, program, repository, wait_until, weir};
 
 /// A route that answers by itself, so that no origin is needed.
 fn mock(uri: &str, answer: &str) -> String {
@@ -88,7 +89,8 @@ fn no_kill_loses_what_was_acknowledged() {
         let number = |entry: &Value| entry["value"]["desc"].as_str()?.parse::<u64>().ok();
         for (route, acknowledged) in acknowledged.iter().enumerate() {
             let mut list = listed["list"].as_array().expect("a list").iter();
-            let kept = list.find(|entry| entry["value"]["id"] == route.to_string()).and_then(number);
+            let id = route.to_string();
+            let kept = list.find(|entry| entry["value"]["id"] == id.as_str()).and_then(number);
             // What was under way may be there or not.
             assert!(
                 kept >= *acknowledged,
@@ -286,6 +288,51 @@ fn a_new_process_takes_the_store_over() {
     }
 }
 
+/// One that takes the store and then fails leaves the old one with it.
+#[test]
+fn a_new_process_that_fails_gives_the_store_back() {
+    let data = tempfile::tempdir().expect("a folder");
+    let gateway = Start::stored().data_dir(data.path()).linked().start();
+    gateway.must("PUT", "routes/a", &mock("/a", "a"));
+    let program = gateway.file("successor");
+    let lock = data.path().join("lock").display().to_string();
+    let text = format!(
+        r#"#!/usr/bin/env python3
+import fcntl, socket
+channel = socket.socket(fileno=0)
+while b'"end"' not in channel.recv(65536): pass
+channel.send(b'{{"kind": "prepared"}}')
+lock = open("{lock}", "r+")
+fcntl.flock(lock, fcntl.LOCK_EX)
+channel.send(b'{{"kind": "failed", "reason": "it has the store and does not serve"}}')
+"#
+    );
+    fs::write(&program, text).expect("write a program");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("change the mode");
+    let link = gateway.file("weir.new");
+    std::os::unix::fs::symlink(&program, &link).expect("make a link");
+    fs::rename(&link, gateway.file("weir")).expect("rename a link");
+    gateway.signal(Signal::USR2);
+    wait_until("the upgrade to fail", LIMIT, || gateway.stderr().contains("does not serve").then_some(()));
+    gateway.must("PUT", "routes/b", &mock("/b", "b"));
+    assert_eq!((gateway.get("/a").status, gateway.get("/b").status), (200, 200));
+    // Nobody else has got in meanwhile.
+    let (code, _, err) = store(data.path(), &["rollback", "0"]);
+    assert!(code == 1 && err.contains("the gateway is running"), "{code} {err}");
+}
+
+#[test]
+fn what_was_changed_by_hand_is_read_on_sighup() {
+    let data = tempfile::tempdir().expect("a folder");
+    let gateway = Start::stored().data_dir(data.path()).start();
+    gateway.must("PUT", "routes/a", &mock("/a", "a"));
+    assert!(set_by_hand(data.path(), "routes/a", &mock("/b", "b")), "the value was changed");
+    assert_eq!((gateway.get("/a").status, gateway.get("/b").status), (200, 404));
+    gateway.signal(Signal::HUP);
+    wait_until("the change to be live", LIMIT, || (gateway.get("/b").status == 200).then_some(()));
+    assert_eq!(gateway.get("/a").status, 404);
+}
+
 #[test]
 fn a_store_is_exported_and_imported_again() {
     let (one, other) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
@@ -433,6 +480,35 @@ fn a_resource_that_another_version_left_is_named_and_the_rest_serves() {
 /// Writes a value past the gateway, which is not running, with SQLite's own tool.
 fn set_by_hand(data: &Path, key: &str, value: &str) -> bool {
     let sql = format!("UPDATE items SET value = '{value}' WHERE key = '{key}'; SELECT changes();");
-    let output = std::process::Command::new(program("sqlite3")).arg(data.join("weir.db")).arg(sql).output();
+    let output = Command::new(program("sqlite3")).arg(data.join("weir.db")).arg(sql).output();
     String::from_utf8_lossy(&output.expect("run sqlite3").stdout).trim() == "1"
+}
+
+/// Every `weir store …` that the documentation tells works as it stands there, on a store of 42 revisions.
+#[test]
+fn the_commands_of_the_documentation_work() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("weir-data");
+    {
+        let mut gateway = Start::stored().data_dir(&data).start();
+        for number in 1..=42 {
+            gateway.must("PUT", "routes/1", &mock(&format!("/{number}"), "a"));
+        }
+        gateway.signal(Signal::TERM);
+        assert!(gateway.wait().success());
+    }
+    done(&data, &["backup", &folder.path().join("weir.db").display().to_string()]);
+    fs::write(folder.path().join("apisix.yaml"), done(&data, &["export"])).expect("write a file");
+
+    let document = fs::read_to_string(repository().join("docs/store.md")).expect("read the document");
+    let lines: Vec<&str> = document.lines().filter(|line| line.starts_with("weir store ")).collect();
+    assert!(lines.len() >= 10, "{lines:?}");
+    let program = Path::new(env!("CARGO_BIN_EXE_weir")).display().to_string();
+    for line in lines {
+        let copy = tempfile::tempdir().expect("a folder");
+        let line = line.replacen("weir", &program, 1).replace("/backup/", "./");
+        let prepared = format!("cp -r {}/. . && {line}", folder.path().display());
+        let output = Command::new("sh").args(["-c", &prepared]).current_dir(copy.path()).output().expect("run a shell");
+        assert!(output.status.success(), "{line}\n{}", String::from_utf8_lossy(&output.stderr));
+    }
 }
