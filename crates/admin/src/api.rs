@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
@@ -33,6 +34,10 @@ const SERVER_NAME: &str = concat!("APISIX/3.18.0 (weir/", env!("CARGO_PKG_VERSIO
 
 /// How long a client may take to send a body.
 const BODY_TIME: Duration = Duration::from_secs(60);
+
+/// Bytes of a body that is too long which are taken all the same, and how long that may take.
+const FORGOTTEN: usize = 16 * 1024 * 1024;
+const FORGET_TIME: Duration = Duration::from_secs(3);
 
 const API_VERSION: HeaderName = HeaderName::from_static("x-api-version");
 
@@ -233,24 +238,47 @@ fn preflight() -> Answer {
 
 /// The whole body, unless it is too long or takes too long. The connection ends with such a request: the rest of its
 /// body would be taken for the next one.
-async fn receive(body: Incoming, limit: usize) -> Result<bytes::Bytes, Answer> {
+async fn receive(mut body: Incoming, limit: usize) -> Result<Bytes, Answer> {
     let refuse = |status: StatusCode, message: String| {
         let refusal = Answer::error(status, format!("invalid request body: {message}"));
         Err(refusal.unversioned().with(CONNECTION, HeaderValue::from_static("close")))
     };
-    let too_long = |size: &str| {
-        format!("request size {size} is greater than the maximum size {limit} allowed (limits.admin_body)")
-    };
     let told = body.size_hint().lower();
-    if told > limit as u64 {
-        return refuse(StatusCode::BAD_REQUEST, too_long(&told.to_string()));
-    }
-    match timeout(BODY_TIME, Limited::new(body, limit).collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            refuse(StatusCode::BAD_REQUEST, too_long(&format!("of more than {limit}")))
+    let mut received = BytesMut::new();
+    let fitting = async {
+        while told <= limit as u64
+            && let Some(frame) = body.frame().await
+        {
+            let Ok(piece) = frame?.into_data() else { continue };
+            if received.len() + piece.len() > limit {
+                return Ok(false);
+            }
+            received.extend_from_slice(&piece);
+        }
+        Ok::<_, hyper::Error>(told <= limit as u64)
+    };
+    match timeout(BODY_TIME, fitting).await {
+        Ok(Ok(true)) => Ok(received.freeze()),
+        Ok(Ok(false)) => {
+            drop(received);
+            forget(body).await;
+            let size = if told > limit as u64 { told.to_string() } else { format!("of more than {limit}") };
+            let message = format!("request size {size} is greater than the maximum size {limit} allowed");
+            refuse(StatusCode::BAD_REQUEST, format!("{message} (limits.admin_body)"))
         }
         Ok(Err(error)) => refuse(StatusCode::BAD_REQUEST, error.to_string()),
         Err(_) => refuse(StatusCode::REQUEST_TIMEOUT, format!("it did not come within {} s", BODY_TIME.as_secs())),
     }
+}
+
+/// Takes some of a body that is not wanted: most clients read no answer before they have sent everything.
+async fn forget(mut body: Incoming) {
+    let rest = async {
+        let mut size = 0;
+        while let (true, Some(Ok(frame))) = (size <= FORGOTTEN, body.frame().await) {
+            size += frame.data_ref().map_or(0, Bytes::len);
+        }
+    };
+    // Whoever has not sent all of it by now gets the answer all the same.
+    let _ = timeout(FORGET_TIME, rest).await;
 }

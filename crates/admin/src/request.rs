@@ -34,9 +34,10 @@ impl Request {
         if self.body.is_empty() {
             return Ok(None);
         }
-        let text = String::from_utf8_lossy(&self.body);
-        serde_json::from_str(&text).map(Some).map_err(|error| {
-            let message = format!("invalid request body: {}", cjson::fault(&text, &error));
+        let text = std::str::from_utf8(&self.body)
+            .map_err(|error| Answer::bad(format!("invalid request body: {error}")).unversioned())?;
+        serde_json::from_str(text).map(Some).map_err(|error| {
+            let message = format!("invalid request body: {}", cjson::fault(text, &error));
             let body = serde_json::json!({ "error_msg": message, "req_body": text });
             Answer::json(hyper::StatusCode::BAD_REQUEST, &body).unversioned()
         })

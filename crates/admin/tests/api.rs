@@ -388,6 +388,11 @@ fn bodies_are_bounded() {
     assert_eq!(status, 400, "{body}");
     assert!(body["error_msg"].as_str().unwrap().contains("is greater than the maximum size 65536 allowed"), "{body}");
 
+    // The answer reaches a client that sends everything before it reads.
+    let larger = "x".repeat(4 * 1024 * 1024);
+    let (status, body) = server.ask("PUT", "/apisix/admin/routes/1", &larger);
+    assert!(status == 400 && body["error_msg"].as_str().unwrap().contains("request size 4194304 is"), "{body}");
+
     // Without a length, the limit is reached while the body comes.
     let chunk = format!("{:x}\r\n{}\r\n", 40_000, "x".repeat(40_000));
     let answer = server.raw(&format!(
@@ -412,4 +417,26 @@ fn idle_connections_make_room_for_others() {
     let last = idle.last_mut().unwrap();
     last.write_all(b"HEAD /apisix/admin HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     assert_eq!(last.read(&mut byte).unwrap(), 1);
+}
+
+#[test]
+fn connections_get_one_more_answer_when_another_process_serves() {
+    let server = Server::start(options());
+    let mut kept = TcpStream::connect(server.addr).unwrap();
+    let request = b"HEAD /apisix/admin HTTP/1.1\r\nHost: a\r\n\r\n";
+    kept.write_all(request).unwrap();
+    let mut first = [0; 1024];
+    let length = kept.read(&mut first).unwrap();
+    assert!(first[..length].starts_with(b"HTTP/1.1 200 "), "{:?}", String::from_utf8_lossy(&first[..length]));
+    let mut idle = TcpStream::connect(server.addr).unwrap();
+    // It is accepted when another one after it is.
+    assert_eq!(server.ask("GET", "/apisix/admin/routes", "").0, 200);
+    server.leave.send_replace(true);
+    kept.write_all(request).unwrap();
+    let mut last = String::new();
+    kept.read_to_string(&mut last).unwrap();
+    let last = last.to_ascii_lowercase();
+    assert!(last.starts_with("http/1.1 200 ") && last.contains("\r\nconnection: close"), "{last}");
+    assert_eq!(idle.read(&mut [0]).unwrap_or(0), 0, "who asks nothing is not waited for");
+    assert!(TcpStream::connect(server.addr).is_err());
 }

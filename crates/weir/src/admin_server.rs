@@ -47,6 +47,7 @@ impl AdminSetup {
         if let Some(made) = made {
             made.show();
         }
+        warn_of_openness(settings, endpoint);
         let options = Options {
             keys,
             allow: settings.admin.allow.clone(),
@@ -76,6 +77,17 @@ impl AdminSetup {
             api = api.standalone();
         }
         serve(listener, self.tls, leaving, Arc::new(api)).await;
+    }
+}
+
+/// Tells what lets more in than most want.
+fn warn_of_openness(settings: &Settings, endpoint: Endpoint) {
+    let admin = &settings.admin;
+    if !admin.key_required {
+        tracing::warn!("admin.key_required is false: whoever reaches the Admin API may change everything");
+    }
+    if endpoint.addr().is_some_and(|addr| !addr.ip().is_loopback()) && admin.tls.cert.is_empty() {
+        tracing::warn!("the Admin API is reached from other machines without TLS: whoever listens in learns its keys");
     }
 }
 

@@ -238,7 +238,8 @@ fn schemas() -> Schemas {
 pub(crate) struct Server {
     pub(crate) addr: SocketAddr,
     pub(crate) memory: Arc<Memory>,
-    _leave: watch::Sender<bool>,
+    /// Told when another process serves in the place of this one.
+    pub(crate) leave: watch::Sender<bool>,
 }
 
 impl Server {
@@ -262,7 +263,7 @@ impl Server {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async { serve(TcpListener::from_std(listener).unwrap(), None, leaving, api).await });
         });
-        Self { addr, memory, _leave: leave }
+        Self { addr, memory, leave }
     }
 
     /// The keys of what is stored, in their order.
