@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use tokio::time::sleep;
 use weir_config::Settings;
-use weir_config::settings::{self, ConfigProvider, Deployment, EtcdTls, Role};
+use weir_config::settings::{self, AutoEndpoint, ConfigProvider, Deployment, Endpoint, EtcdTls, Listen, Role};
 use weir_store::{Etcd, EtcdHealth, EtcdOptions, Keyring, Kind, Listing, Sealing, Store, StoreError};
 use weir_telemetry::metrics::{EtcdStatus, StoreStatus};
 
@@ -16,67 +16,67 @@ use crate::control_api::CONTROL;
 use crate::failure::Failure;
 use crate::secrets::SecretFields;
 
-/// Sees that the settings of `deployment` fit each other and everything else, and gives the listeners that the role
-/// has.
+/// Sees that the settings of `deployment` fit each other and everything else, and leaves the role the listeners that it has.
+/// Gives the settings that have no effect: an APISIX's `config.yaml` may name what its role has no use for.
 ///
 /// # Errors
 /// Which settings contradict each other.
-pub(crate) fn settle(settings: &mut Settings, has_file: bool) -> Result<(), Failure> {
+pub(crate) fn settle(settings: &mut Settings, has_file: bool) -> Result<Vec<String>, Failure> {
     let Deployment { role, config_provider, etcd } = &settings.deployment;
+    let is_etcd = *config_provider == ConfigProvider::Etcd;
     let usage = |message: &str| Err(Failure::Usage(message.to_owned()));
-    match config_provider {
-        ConfigProvider::Etcd if has_file => {
-            return usage("deployment.config_provider is etcd, so there is no place for a rules file");
-        }
-        ConfigProvider::Auto | ConfigProvider::Yaml | ConfigProvider::Json if *etcd != settings::Etcd::default() => {
-            return usage("deployment.etcd has no effect without deployment.config_provider: etcd");
-        }
-        ConfigProvider::Auto | ConfigProvider::Yaml | ConfigProvider::Json if *role == Role::ControlPlane => {
-            return usage("deployment.role control_plane needs deployment.config_provider: etcd");
-        }
-        _ => {}
+    if is_etcd && has_file {
+        return usage("deployment.config_provider is etcd, so there is no place for a rules file");
     }
-    let (etcd, auto) = (*config_provider == ConfigProvider::Etcd, settings::AutoEndpoint::Auto);
-    let off = settings::AutoEndpoint::Given(settings::Endpoint::Off);
+    let mut doubts = Vec::new();
+    let mut without_effect = |setting: &str, reason: &str| doubts.push(format!("{setting} has no effect: {reason}"));
+    if !is_etcd && *etcd != settings::Etcd::default() {
+        without_effect("deployment.etcd", "deployment.config_provider is not etcd");
+    }
     if is_standalone(settings, has_file) {
-        if settings.listen.admin == off {
+        if settings.listen.admin == AutoEndpoint::Given(Endpoint::Off) {
             return usage(
                 "deployment.config_provider yaml without a rules file takes the configuration from the Admin API, so \
                  listen.admin must not be off",
             );
         }
         if settings.store != settings::Store::default() {
-            return usage("settings of the store have no effect: the configuration is kept in memory only");
+            without_effect("store", "the configuration is kept in memory only");
         }
         let listen = &mut settings.listen;
         for (api, usual) in [(&mut listen.admin, ADMIN), (&mut listen.control, CONTROL)] {
-            *api = settings::AutoEndpoint::Given(api.unless_given(settings::Endpoint::On(usual)));
+            *api = AutoEndpoint::Given(api.unless_given(Endpoint::On(usual)));
         }
-        return Ok(());
+        return Ok(doubts);
     }
+    let listen = &mut settings.listen;
     match role {
         Role::Traditional => {}
-        Role::DataPlane if !has_file && !etcd => {
+        Role::DataPlane if !has_file && !is_etcd => {
             return usage("deployment.role data_plane needs deployment.config_provider: etcd, or a rules file");
         }
-        Role::DataPlane if settings.listen.admin != auto && settings.listen.admin != off => {
-            return usage("deployment.role data_plane has no Admin API: listen.admin must be off");
-        }
-        Role::DataPlane => settings.listen.admin = off,
-        Role::ControlPlane => {
-            let usual = settings::Listen::default();
-            let listen = &mut settings.listen;
-            let given = |now: &[settings::Listener], usual: &[settings::Listener]| !now.is_empty() && now != usual;
-            if given(&listen.http, &usual.http) || given(&listen.https, &usual.https) {
-                return usage(
-                    "deployment.role control_plane carries no traffic: listen.http and listen.https have no effect",
-                );
+        Role::DataPlane => {
+            if listen.admin.unless_given(Endpoint::Off) != Endpoint::Off {
+                without_effect("listen.admin", "a data plane has no Admin API");
             }
-            listen.http.clear();
-            listen.https.clear();
+            listen.admin = AutoEndpoint::Given(Endpoint::Off);
+        }
+        Role::ControlPlane if !is_etcd => {
+            return usage("deployment.role control_plane needs deployment.config_provider: etcd");
+        }
+        Role::ControlPlane => {
+            let usual = Listen::default();
+            for (name, now, usual) in
+                [("listen.http", &mut listen.http, usual.http), ("listen.https", &mut listen.https, usual.https)]
+            {
+                if !now.is_empty() && *now != usual {
+                    without_effect(name, "a control plane carries no traffic");
+                }
+                now.clear();
+            }
         }
     }
-    Ok(())
+    Ok(doubts)
 }
 
 /// Whether the configuration comes over the Admin API as a whole, and is kept in memory only.

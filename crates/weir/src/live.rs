@@ -19,12 +19,14 @@ use tokio::sync::{Mutex, Notify, OwnedMutexGuard, mpsc};
 use tokio::time::sleep;
 use weir_admin::{Changed, Configuration, Refused};
 use weir_config::node::Mark;
-use weir_config::{Diagnostic, Node};
-use weir_store::{Change, Commit, Event, Item, Key, Listing, Store, StoreError};
+use weir_config::{Diagnostic, Model, Node, Place};
+use weir_proxy::Snapshot;
+use weir_store::{Change, Commit, Embedded, Event, Item, Key, Listing, Store, StoreError};
 
-use crate::changes::Digest;
+use crate::changes::{Changes, Digest};
+use crate::data_dir::DataDir;
 use crate::reload::log_findings;
-use crate::resources::{Resources, Undo};
+use crate::resources::{Resources, Step, Undo};
 use crate::rules::{Ready, Rules};
 use crate::serving::Serving;
 use crate::systemd::{self, NotifyState};
@@ -37,6 +39,10 @@ const WATCH_AGAIN: Duration = Duration::from_secs(1);
 const CATCHING_UP: u32 = 10;
 const CATCH_UP: Duration = Duration::from_millis(20);
 
+/// How many resources may change between two snapshots for these to be made from each other. With more of them
+/// compiling the whole is hardly slower.
+const MOST_STEPS: usize = 10_000;
+
 /// The live configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Live(Arc<Shared>);
@@ -44,6 +50,8 @@ pub(crate) struct Live(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     store: Arc<dyn Store>,
+    /// The store, where other processes may write to it in turn.
+    embedded: Option<Arc<Embedded>>,
     rules: Arc<Rules>,
     serving: Serving,
     state: Arc<Mutex<State>>,
@@ -64,8 +72,36 @@ pub(crate) struct State {
     /// How resources were before something was wrong with them. Those of them that are broken serve like this.
     good: HashMap<Key, Item>,
     digest: Digest,
+    /// What serves, to be changed piece by piece; `None`: something is left out, so that the whole is compiled again.
+    base: Option<Base>,
+    /// What has happened since; `None`: anything.
+    steps: Option<Vec<Step>>,
     /// Whether the resources may be others than those of the store.
     unsure: bool,
+}
+
+/// Resources that all are as they should be, and what was made of them.
+#[derive(Debug)]
+struct Base {
+    model: Model,
+    snapshot: Arc<Snapshot>,
+}
+
+/// Nothing is changed as long as this is there: whoever asks for a change waits.
+#[derive(Debug)]
+pub(crate) struct Paused {
+    /// The right to change anything.
+    _state: OwnedMutexGuard<State>,
+    embedded: Option<Arc<Embedded>>,
+}
+
+impl Paused {
+    /// Changes are made again.
+    pub(crate) fn resume(self) {
+        if let Some(embedded) = &self.embedded {
+            embedded.resume();
+        }
+    }
 }
 
 /// Resources that may be served.
@@ -78,6 +114,10 @@ struct Candidate {
     broken: HashSet<Key>,
     /// Resources that serve as they were before they became broken.
     kept: HashMap<Key, Item>,
+    /// The resources in the form in which they can be changed, unless something is left out.
+    model: Option<Model>,
+    /// Where they differ from the base, when it was made from that.
+    places: Option<Vec<Place>>,
 }
 
 /// Resources that may not be served.
@@ -105,9 +145,8 @@ impl State {
     ) -> Result<(Self, Ready), Vec<Diagnostic>> {
         let mut state = Self::unserved(listing);
         state.good = before.items.into_iter().map(|item| (item.key.clone(), item)).collect();
-        let Candidate { mut ready, broken, kept, .. } = state.compile(rules, &state.good)?;
-        state.generation = ready.snapshot.revision();
-        (state.broken, state.good, state.digest) = (broken, kept, std::mem::take(&mut ready.digest));
+        let candidate = state.compile(rules)?;
+        let (_, ready) = state.took(candidate);
         Ok((state, ready))
     }
 
@@ -151,12 +190,61 @@ impl State {
             broken: HashSet::new(),
             good: HashMap::new(),
             digest: Digest::default(),
+            base: None,
+            steps: None,
             unsure: false,
         }
     }
 
-    /// Compiles the resources as they are; those that are wrong as they were when they were good, where that is known.
-    fn compile(&self, rules: &Rules, good: &HashMap<Key, Item>) -> Result<Candidate, Vec<Diagnostic>> {
+    /// Takes note that a candidate serves; tells what has changed with it.
+    fn took(&mut self, candidate: Candidate) -> (Changes, Ready) {
+        let Candidate { mut ready, broken, kept, model, places, .. } = candidate;
+        let changes = match (&model, &places) {
+            (Some(model), Some(places)) => self.digest.follow(model, places),
+            _ => {
+                let before = std::mem::replace(&mut self.digest, std::mem::take(&mut ready.digest));
+                before.changes_to(&self.digest)
+            }
+        };
+        self.generation = ready.snapshot.revision();
+        (self.broken, self.good) = (broken, kept);
+        self.base = model.map(|model| Base { model, snapshot: Arc::clone(&ready.snapshot) });
+        self.steps = Some(Vec::new());
+        (changes, ready)
+    }
+
+    /// Compiles the resources as they are: what has happened since the last time, where that is known.
+    fn compile(&self, rules: &Rules) -> Result<Candidate, Vec<Diagnostic>> {
+        let steps = self.steps.as_deref().filter(|steps| !steps.is_empty());
+        if let Some(Ok(candidate)) = steps.and_then(|steps| self.compile_steps(rules, steps)) {
+            return Ok(candidate);
+        }
+        self.compile_whole(rules, &self.good)
+    }
+
+    /// Compiles what some steps have changed of what serves; `None`: it takes the whole.
+    fn compile_steps(&self, rules: &Rules, steps: &[Step]) -> Option<Result<Candidate, Vec<Diagnostic>>> {
+        let base = self.base.as_ref()?;
+        let compiled = match self.resources.steps(steps)? {
+            Ok(changes) => rules.compile_changes((&base.model, &base.snapshot), changes, self.generation + 1),
+            Err(fault) => Err(vec![fault]),
+        };
+        Some(compiled.map(|(ready, model, places)| self.clean(ready, model, Some(places))))
+    }
+
+    /// A candidate with nothing left out.
+    fn clean(&self, ready: Ready, model: Model, places: Option<Vec<Place>>) -> Candidate {
+        let about = ready.findings.iter().map(|found| self.resources.named(&found.path)).collect();
+        Candidate { ready, about, broken: HashSet::new(), kept: HashMap::new(), model: Some(model), places }
+    }
+
+    /// Compiles all resources; those that are wrong as they were when they were good, where that is known.
+    fn compile_whole(&self, rules: &Rules, good: &HashMap<Key, Item>) -> Result<Candidate, Vec<Diagnostic>> {
+        // Not where something was wrong before: as a rule it still is.
+        let pieces = self.resources.pieces().filter(|_| self.broken.is_empty());
+        if let Some((ready, model)) = pieces.and_then(|pieces| rules.compile_pieces(pieces, self.generation + 1)) {
+            return Ok(self.clean(ready, model, None));
+        }
         let outcome = self.attempt(rules, &HashMap::new());
         let broken = match &outcome {
             Ok(candidate) => &candidate.broken,
@@ -200,7 +288,7 @@ impl State {
                 about.extend(keys.into_iter().map(Some));
                 let errors = ready.findings.iter().zip(&about).filter(|(found, _)| found.is_error());
                 let broken = errors.filter_map(|(_, key)| key.clone()).collect();
-                Ok(Candidate { ready, about, broken, kept: HashMap::new() })
+                Ok(Candidate { ready, about, broken, kept: HashMap::new(), model: None, places: None })
             }
             Err(mut findings) => {
                 let mut broken: HashSet<Key> = keys.into_iter().collect();
@@ -224,9 +312,7 @@ impl State {
             }
         }
         let undo = self.resources.change(self.changes_of(commit));
-        let untouched = |(key, _): &(&Key, &Item)| !commit.changes.iter().any(|change| change.key == **key);
-        let good = self.good.iter().filter(untouched).map(|(key, item)| (key.clone(), item.clone())).collect();
-        let refused = match self.compile(rules, &good) {
+        let refused = match self.compile_commit(rules, commit, force) {
             Ok(candidate) => {
                 let touched = |key: &Key| commit.changes.iter().any(|change| change.key == *key);
                 // What was wrong before is no reason against a change of something else.
@@ -251,6 +337,21 @@ impl State {
         Err(Refused::Invalid(refused))
     }
 
+    /// Compiles the resources with a commit that is among them already.
+    fn compile_commit(&self, rules: &Rules, commit: &Commit, force: bool) -> Result<Candidate, Vec<Diagnostic>> {
+        let of_commit = commit.changes.iter().map(Step::of);
+        let steps = self.steps.as_ref().map(|steps| steps.iter().cloned().chain(of_commit).collect::<Vec<_>>());
+        match steps.and_then(|steps| self.compile_steps(rules, &steps)) {
+            // With force something may be left out, which only the whole tells.
+            Some(compiled) if compiled.is_ok() || !force => compiled,
+            _ => {
+                let untouched = |key: &Key| !commit.changes.iter().any(|change| change.key == *key);
+                let good = self.good.iter().filter(|(key, _)| untouched(key));
+                self.compile_whole(rules, &good.map(|(key, item)| (key.clone(), item.clone())).collect())
+            }
+        }
+    }
+
     /// What a commit makes of resources.
     fn changes_of(&self, commit: &Commit) -> Vec<(Key, Option<Item>)> {
         let revision = self.revision + 1;
@@ -263,11 +364,29 @@ impl State {
         commit.changes.iter().map(state).collect()
     }
 
+    /// Takes over everything that a store has, if it has anything new, and compiles it.
+    ///
+    /// # Errors
+    /// Why it cannot be served.
+    pub(crate) fn catch_up(&mut self, rules: &Rules, listing: Listing) -> Result<Option<Ready>, Vec<Diagnostic>> {
+        if listing.revision == self.revision {
+            return Ok(None);
+        }
+        self.follow(Event::Reset(listing));
+        let candidate = self.compile(rules)?;
+        Ok(Some(self.took(candidate).1))
+    }
+
     /// Takes over what a store tells; whether that was news.
     fn follow(&mut self, event: Event) -> bool {
         match event {
             Event::Committed { revision, .. } if revision <= self.revision => false,
             Event::Committed { revision, changes } => {
+                if let Some(steps) = self.steps.as_mut().filter(|steps| steps.len() + changes.len() < MOST_STEPS) {
+                    steps.extend(changes.iter().map(|(key, item)| Step { key: key.clone(), deleted: item.is_none() }));
+                } else {
+                    self.steps = None;
+                }
                 for (key, item) in &changes {
                     self.remember(key, item.as_ref());
                 }
@@ -283,6 +402,7 @@ impl State {
                 }
                 self.good.retain(|key, _| there.contains(key));
                 self.revision = listing.revision;
+                self.steps = None;
                 self.resources = Resources::new(listing);
                 true
             }
@@ -324,10 +444,21 @@ impl State {
 }
 
 impl Live {
-    pub(crate) fn new(store: Arc<dyn Store>, rules: Arc<Rules>, serving: Serving, state: State) -> Self {
+    pub(crate) fn new(data: &DataDir, rules: Arc<Rules>, serving: Serving, state: State) -> Self {
+        let (store, embedded) = (Arc::clone(&data.store), data.embedded.clone());
         let (state, changed) = (Arc::new(Mutex::new(state)), Notify::new());
         changed.notify_one();
-        Self(Arc::new(Shared { store, rules, serving, state, changed }))
+        Self(Arc::new(Shared { store, embedded, rules, serving, state, changed }))
+    }
+
+    /// Waits for the change under way, and lets another process write from then on.
+    pub(crate) async fn pause(&self) -> Paused {
+        let state = Arc::clone(&self.0.state).lock_owned().await;
+        let embedded = self.0.embedded.clone();
+        if let Some(embedded) = &embedded {
+            embedded.release().await;
+        }
+        Paused { _state: state, embedded }
     }
 
     /// Follows what is committed by others, for ever.
@@ -509,7 +640,7 @@ impl Shared {
     async fn serve_as_it_is(&self, state: OwnedMutexGuard<State>) {
         let (began, rules) = (Instant::now(), Arc::clone(&self.rules));
         let Ok((state, compiled)) = blocking(state, move |state| {
-            let compiled = state.compile(&rules, &state.good);
+            let compiled = state.compile(&rules);
             if compiled.is_err() {
                 rules.compiler.sweep();
             }
@@ -537,13 +668,10 @@ impl Shared {
     }
 
     async fn serve(&self, mut state: OwnedMutexGuard<State>, candidate: Candidate, began: Instant, author: &str) {
-        let Candidate { ready, broken, kept, .. } = candidate;
-        let (generation, routes) = (ready.snapshot.revision(), ready.snapshot.route_count());
-        self.serving.take(ready.snapshot).await;
-        let changes = state.digest.changes_to(&ready.digest);
-        self.serving.metrics.set_config_left_out(broken.len() as u64);
-        (state.generation, state.digest) = (generation, ready.digest);
-        (state.broken, state.good) = (broken, kept);
+        self.serving.metrics.set_config_left_out(candidate.broken.len() as u64);
+        let routes = candidate.ready.snapshot.route_count();
+        self.serving.take(Arc::clone(&candidate.ready.snapshot)).await;
+        let (changes, ready) = state.took(candidate);
         self.changed.notify_one();
         tracing::info!(
             revision = state.revision,
@@ -579,6 +707,12 @@ impl Shared {
             Refused::Store(error) => tracing::error!(%error, "a change cannot be kept; what is live stays live"),
             Refused::ReadOnly(_) => {}
         }
+    }
+}
+
+impl Step {
+    fn of(change: &Change) -> Self {
+        Self { key: change.key.clone(), deleted: change.value.is_none() }
     }
 }
 

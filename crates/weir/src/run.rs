@@ -56,7 +56,7 @@ fn run_with(
         return Err(Failure::Usage(message.to_owned()));
     }
     let (mut settings, doubts) = settings::load(&args.settings, args.assignments())?;
-    etcd::settle(&mut settings, file.is_some())?;
+    let without_effect = etcd::settle(&mut settings, file.is_some())?;
     let Inheritance { mut sockets, keeper } = inheritance;
     sockets.extend(systemd::activated()?);
     let inherited = Inherited::new(sockets, &mut settings.listen)?;
@@ -73,7 +73,7 @@ fn run_with(
     // Dropped last: what the end has to say is still written.
     let error_log = Arc::new(error_log);
     log_findings(&doubts);
-    for doubt in of_source {
+    for doubt in without_effect.into_iter().chain(of_source) {
         tracing::warn!("{doubt}");
     }
     log_findings(&findings);

@@ -441,11 +441,11 @@ fn users_have_their_rights_and_tokens_may_expire() {
 
 #[test]
 fn members_and_clients_show_certificates() {
-    let cluster = EtcdCluster::start_tls();
+    let cluster = EtcdCluster::start_tls(true);
     let (authority, client) = cluster.tls();
     let authority = authority.display().to_string();
     let shown = (client.cert.clone(), client.key.clone());
-    let other = EtcdCluster::start_tls();
+    let other = EtcdCluster::start_tls(true);
     let stranger = other.tls().0.display().to_string();
     let runtime = runtime();
     let numeric = vec![cluster.url(0).replace("localhost", "127.0.0.1")];

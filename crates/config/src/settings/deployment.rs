@@ -15,7 +15,7 @@ pub struct Deployment {
     pub role: Role,
     /// Where resources come from.
     pub config_provider: ConfigProvider,
-    /// The etcd that holds the resources of many gateways, for `config_provider: etcd`.
+    /// The etcd that holds the resources of many gateways, for `config_provider: etcd`. See [etcd](etcd.md).
     pub etcd: Etcd,
 }
 
@@ -106,8 +106,8 @@ pub struct EtcdTls {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataEncryption {
-    /// Whether fields of plugins that hold secrets are encrypted when they are written. Private keys of `ssls` are in
-    /// any case. What is encrypted is read whatever this says.
+    /// Whether fields of plugins that hold secrets are encrypted when they are written. Private keys of `ssls` and
+    /// upstreams are in any case. What is encrypted is read whatever this says.
     pub enable_encrypt_fields: bool,
     /// Keys of 16 bytes. The first one encrypts, all of them decrypt. None: the two that APISIX comes with, which
     /// everybody knows.

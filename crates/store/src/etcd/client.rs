@@ -278,6 +278,11 @@ impl Client {
         let bytes = body.ok().and_then(Result::ok).map(|collected| collected.to_bytes()).unwrap_or_default();
         Err(match serde_json::from_slice::<Fault>(&bytes) {
             Ok(fault) => CallError::Refused(fault.text()),
+            // Not etcd itself, but what it puts before it.
+            Err(_) if status.is_client_error() => {
+                let words: String = String::from_utf8_lossy(&bytes).trim().chars().take(200).collect();
+                CallError::Refused(format!("{member}: status {status}: {words}"))
+            }
             Err(_) => CallError::NoAnswer(format!("{member}: status {status}")),
         })
     }

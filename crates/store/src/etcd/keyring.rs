@@ -32,7 +32,7 @@ pub struct Sealing {
     pub keyring: Arc<Keyring>,
     /// Which texts are secret.
     pub secrets: Arc<dyn Secrets>,
-    /// Whether others than private keys of `ssls` are encrypted. What is encrypted is read in any case.
+    /// Whether others than private keys of `ssls` and upstreams are encrypted. What is encrypted is read in any case.
     pub fields: bool,
 }
 
@@ -41,9 +41,12 @@ impl Sealing {
     pub(super) fn seal(&self, kind: Kind, value: &Arc<str>) -> Option<Arc<str>> {
         let mut failed = false;
         let sealed = self.each(kind, value, |text| {
-            // APISIX takes a private key for plain by its beginning. A reference to a secret is none itself.
             let secret = match kind {
-                Kind::Ssls => text.starts_with("---"),
+                // APISIX takes a private key for plain by its beginning.
+                Kind::Ssls | Kind::Upstreams => text.starts_with("---"),
+                // It reads what gives access to secret managers as it stands.
+                Kind::Secrets => false,
+                // A reference to a secret is none itself.
                 _ => self.fields && !text.is_empty() && !is_reference(text),
             };
             if !secret {
@@ -179,6 +182,9 @@ mod tests {
             (&on, Kind::Consumers, r#"{"key":""}"#, false),
             (&on, Kind::Routes, r#"{"other":"auth-one"}"#, false),
             (&on, Kind::Routes, "{broken", false),
+            (&on, Kind::Secrets, private, false),
+            (&on, Kind::Upstreams, private, true),
+            (&on, Kind::Upstreams, r#"{"key":"other"}"#, false),
             (&on, Kind::Ssls, private, true),
             (&off, Kind::Ssls, private, true),
             (&on, Kind::Ssls, r#"{"key":"$env://KEY"}"#, false),

@@ -33,6 +33,7 @@ struct Tls {
     authority: Authority,
     server: Certificate,
     client: Certificate,
+    verifies_clients: bool,
 }
 
 impl EtcdCluster {
@@ -41,12 +42,12 @@ impl EtcdCluster {
         Self::with(count, None)
     }
 
-    /// One member that wants certificates of its clients.
-    pub(crate) fn start_tls() -> Self {
+    /// One member with TLS, which may want certificates of its clients.
+    pub(crate) fn start_tls(verifies_clients: bool) -> Self {
         let authority = Authority::new();
         let server = authority.certificate(super::Kind::P256, &["localhost", "etcd.test"]);
         let client = authority.certificate(super::Kind::P256, &["gateway"]);
-        Self::with(1, Some(Tls { authority, server, client }))
+        Self::with(1, Some(Tls { authority, server, client, verifies_clients }))
     }
 
     fn with(count: usize, tls: Option<Tls>) -> Self {
@@ -78,7 +79,9 @@ impl EtcdCluster {
         if let Some(tls) = &self.tls {
             command.arg("--cert-file").arg(&tls.server.cert_file);
             command.arg("--key-file").arg(&tls.server.key_file);
-            command.arg("--trusted-ca-file").arg(tls.authority.file()).arg("--client-cert-auth");
+            if tls.verifies_clients {
+                command.arg("--trusted-ca-file").arg(tls.authority.file()).arg("--client-cert-auth");
+            }
         }
         // Nothing here has to survive the machine.
         command.arg("--unsafe-no-fsync");

@@ -49,6 +49,9 @@ pub(crate) struct Start {
     stored: bool,
     standalone: bool,
     control: bool,
+    data_dir: Option<PathBuf>,
+    wrapper: Vec<String>,
+    admin: bool,
     arguments: Vec<String>,
 }
 
@@ -83,6 +86,9 @@ impl Start {
             stored: false,
             standalone: false,
             control: false,
+            data_dir: None,
+            wrapper: Vec::new(),
+            admin: true,
             arguments: Vec::new(),
         }
     }
@@ -101,6 +107,24 @@ impl Start {
     /// With the control API.
     pub(crate) fn control(mut self) -> Self {
         self.control = true;
+        self
+    }
+
+    /// The store lies in a folder that outlives the gateway.
+    pub(crate) fn data_dir(mut self, folder: &Path) -> Self {
+        self.data_dir = Some(folder.to_owned());
+        self
+    }
+
+    /// Starts the gateway by another program, which takes it as its last arguments.
+    pub(crate) fn wrapper(mut self, words: &[&str]) -> Self {
+        self.wrapper = words.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+
+    /// Leaves it to the settings whether there is an Admin API.
+    pub(crate) fn admin_by_settings(mut self) -> Self {
+        self.admin = false;
         self
     }
 
@@ -175,8 +199,11 @@ impl Start {
         let mut command = self.command(&program);
         command.args(["run".as_ref(), "--settings".as_ref(), settings.as_os_str()]);
         if self.stored {
-            command.arg("--data-dir").arg(folder.path().join("data"));
-            command.args(["--admin", "127.0.0.1:0"]);
+            let data = self.data_dir.clone().unwrap_or_else(|| folder.path().join("data"));
+            command.arg("--data-dir").arg(data);
+            if self.admin {
+                command.args(["--admin", "127.0.0.1:0"]);
+            }
         } else if self.standalone {
             command.args(["--admin", "127.0.0.1:0"]);
         } else {
@@ -221,7 +248,7 @@ impl Start {
     }
 
     fn command(&self, program: &Path) -> Command {
-        let mut words: Vec<String> = Vec::new();
+        let mut words = self.wrapper.clone();
         if let Some(most) = self.open_files {
             words.extend(["sh", "-c", r#"ulimit -n "$0" && exec "$@""#].map(str::to_owned));
             words.push(most.to_string());

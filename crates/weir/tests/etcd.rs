@@ -1,0 +1,380 @@
+//! Gateways that share an etcd: what one is told the others serve, and what happens to etcd stops none of them.
+
+use std::fmt::Display;
+use std::path::Path;
+use std::thread;
+
+use serde_json::{Value, json};
+
+use crate::harness::{EtcdCluster, Gateway, LIMIT, Relay, Start, wait_until, weir};
+
+/// Settings of a gateway with this role, at these members; `more` stands below `deployment.etcd`.
+fn settings(role: &str, hosts: &[String], more: &str) -> String {
+    let hosts = hosts.join(", ");
+    format!(
+        "deployment: {{role: {role}, config_provider: etcd, etcd: {{host: [{hosts}], timeout: 3s, startup_retry: 0, \
+         health_check_interval: 300ms, watch_timeout: 5s, resync_delay: 50ms, {more}}}}}"
+    )
+}
+
+fn start(role: &str, hosts: &[String]) -> Start {
+    let start = Start::stored().settings(settings(role, hosts, ""));
+    match role {
+        "data_plane" => start.admin_by_settings(),
+        "control_plane" => start.own_listeners(),
+        _ => start,
+    }
+}
+
+/// A route that answers by itself.
+fn route(path: &str, answer: impl Display) -> Value {
+    let plugins = json!({ "mocking": { "response_example": answer.to_string(), "content_type": "text/plain" } });
+    json!({ "uri": path, "plugins": plugins })
+}
+
+/// Waits until a gateway answers a path so; `None`: until it has no route for it.
+fn await_answer(gateway: &Gateway, path: &str, answer: Option<&str>) {
+    wait_until(&format!("{path} to be answered {answer:?}"), LIMIT, || {
+        let response = gateway.get(path);
+        match answer {
+            Some(text) => (response.status == 200 && response.text() == text).then_some(()),
+            None => (response.status == 404).then_some(()),
+        }
+    });
+}
+
+#[test]
+fn gateways_of_all_roles_serve_the_same() {
+    let cluster = EtcdCluster::start(3);
+    cluster.put("routes/", "init_dir");
+    cluster.put("plugins", "[{\"name\":\"mocking\"}]");
+    cluster.put("routes/old", route("/old", "old"));
+    let control = start("control_plane", &cluster.urls()).start();
+    let both = start("traditional", &cluster.urls()).start();
+    let data = start("data_plane", &cluster.urls()).start();
+    assert!(control.addrs.is_empty(), "a control plane carries no traffic");
+    assert!(data.admin.is_none(), "a data plane has no Admin API");
+    for gateway in [&both, &data] {
+        await_answer(gateway, "/old", Some("old"));
+    }
+
+    control.must("PUT", "routes/1", &route("/1", "one").to_string());
+    both.must("PUT", "routes/2", &route("/2", "two").to_string());
+    // Whoever changes something serves it when it is answered.
+    assert_eq!(both.get("/2").text(), "two");
+    await_answer(&both, "/1", Some("one"));
+    for (path, answer) in [("/1", "one"), ("/2", "two")] {
+        await_answer(&data, path, Some(answer));
+    }
+    assert_eq!(both.must("GET", "routes/1", "")["value"]["uri"], "/1");
+    both.must("DELETE", "routes/1", "");
+    control.must("DELETE", "routes/old", "");
+    for path in ["/1", "/old"] {
+        await_answer(&data, path, None);
+    }
+    assert_eq!(cluster.value("routes/1"), None);
+    data.await_metric("apisix_etcd_reachable", &[], 1.0);
+    let index = cluster.value("routes/2").map(|_| data.metric("apisix_etcd_modify_indexes", &[("key", "routes")]));
+    assert!(index.is_some_and(|index| index > 1.0), "{index:?}");
+}
+
+#[test]
+fn changes_at_several_gateways_at_once_are_all_made() {
+    let cluster = EtcdCluster::start(1);
+    let gateways: Vec<Gateway> = (0..2).map(|_| start("traditional", &cluster.urls()).start()).collect();
+    thread::scope(|scope| {
+        for (number, gateway) in gateways.iter().enumerate() {
+            scope.spawn(move || {
+                for round in 0..15 {
+                    let own = route(&format!("/{number}/{round}"), round).to_string();
+                    gateway.must("PUT", &format!("routes/{number}-{round}"), &own);
+                    // The same one from all of them.
+                    gateway.must("PUT", "routes/same", &route("/same", format!("{number} {round}")).to_string());
+                }
+            });
+        }
+    });
+    let last = cluster.value("routes/same").expect("a route");
+    let last = last["plugins"]["mocking"]["response_example"].as_str().expect("an answer");
+    for gateway in &gateways {
+        await_answer(gateway, "/same", Some(last));
+        for number in 0..2 {
+            for round in 0..15 {
+                await_answer(gateway, &format!("/{number}/{round}"), Some(&round.to_string()));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named_and_the_rest_stays_live() {
+    let cluster = EtcdCluster::start(1);
+    cluster.put("routes/1", route("/1", "good"));
+    cluster.put("routes/new", "{\"uri\":");
+    let data = tempfile::tempdir().expect("create a folder");
+    let gateway = start("data_plane", &cluster.urls()).data_dir(data.path()).start();
+    await_answer(&gateway, "/1", Some("good"));
+    await_answer(&gateway, "/new", None);
+    gateway.await_metric("weir_config_left_out", &[], 1.0);
+
+    let unknown = json!({ "uri": "/1", "plugins": { "no-such-plugin": {} } });
+    let cases = [
+        ("routes/1", "no JSON at all".to_owned()),
+        ("routes/1", "[]".to_owned()),
+        ("routes/1", unknown.to_string()),
+        ("routes/1", json!({ "uri": "/1", "upstream_id": "missing" }).to_string()),
+        // Nothing is ever served without a global rule that is there.
+        ("global_rules/1", json!({ "plugins": { "no-such-plugin": {} } }).to_string()),
+    ];
+    for (number, (key, value)) in cases.into_iter().enumerate() {
+        if key == "global_rules/1" {
+            cluster.put("routes/1", route("/1", "good"));
+            gateway.await_metric("weir_config_left_out", &[], 1.0);
+            cluster.put(key, json!({ "plugins": { "request-id": {} } }));
+            wait_until("the global rule", LIMIT, || gateway.get("/1").fields.get("X-Request-Id").map(|_| ()));
+        }
+        cluster.put(key, &value);
+        // What comes after it is live all the same.
+        let other = format!("/other/{number}");
+        cluster.put(&format!("routes/other-{number}"), route(&other, "other"));
+        await_answer(&gateway, &other, Some("other"));
+        let answer = gateway.get("/1");
+        assert_eq!(answer.text(), "good", "the last good version of {key} serves beside {value}");
+        assert_eq!(answer.fields.get("X-Request-Id").is_some(), key == "global_rules/1");
+        gateway.await_metric("weir_config_left_out", &[], 2.0);
+        wait_until("the log to name it", LIMIT, || {
+            gateway
+                .stderr()
+                .contains(&format!("{key}: "))
+                .then_some(())
+                .or_else(|| gateway.stderr().contains(&format!("{key}.")).then_some(()))
+        });
+    }
+    // The last good versions outlive the process.
+    let copy = data.path().join("etcd+apisix.json");
+    wait_until("the copy", LIMIT, || {
+        std::fs::read_to_string(&copy).is_ok_and(|text| text.contains("other-4")).then_some(())
+    });
+    drop(gateway);
+    let gateway = start("data_plane", &cluster.urls()).data_dir(data.path()).start();
+    assert!(gateway.get("/1").fields.get("X-Request-Id").is_some(), "the global rule serves as it was");
+    cluster.delete("global_rules/1");
+    cluster.delete("routes/new");
+    gateway.await_metric("weir_config_left_out", &[], 0.0);
+    await_answer(&gateway, "/1", Some("good"));
+}
+
+#[test]
+fn a_wrong_resource_is_put_right_over_the_admin_api() {
+    let cluster = EtcdCluster::start(1);
+    cluster.put("routes/1", route("/1", "good"));
+    let gateway = start("traditional", &cluster.urls()).start();
+    cluster.put("routes/1", "{");
+    gateway.await_metric("weir_config_left_out", &[], 1.0);
+    gateway.must("PUT", "routes/2", &route("/2", "two").to_string());
+    assert_eq!((gateway.get("/1").text().as_str(), gateway.get("/2").text().as_str()), ("good", "two"));
+    let (status, answer) = gateway.ask("PUT", "routes/1", "{\"uri\":\"/1\",\"upstream_id\":\"missing\"}");
+    assert_eq!(status, 400, "{answer}");
+    gateway.must("PUT", "routes/1", &route("/1", "better").to_string());
+    assert_eq!(gateway.get("/1").text(), "better");
+    gateway.await_metric("weir_config_left_out", &[], 0.0);
+}
+
+#[test]
+fn members_may_end_and_come_back() {
+    let mut cluster = EtcdCluster::start(3);
+    let gateway = start("traditional", &cluster.urls()).start();
+    for index in 0..3 {
+        cluster.kill(index);
+        let path = format!("/{index}");
+        wait_until("a change with two of three", LIMIT, || {
+            (gateway.ask("PUT", &format!("routes/{index}"), &route(&path, index).to_string()).0 < 300).then_some(())
+        });
+        assert_eq!(gateway.get(&path).text(), index.to_string());
+        cluster.start_member(index);
+        cluster.await_healthy();
+    }
+    // Two that are frozen leave one that cannot decide anything.
+    cluster.freeze(0);
+    cluster.freeze(1);
+    let (status, answer) = gateway.ask("PUT", "routes/frozen", &route("/frozen", "x").to_string());
+    assert_eq!(status, 503, "{answer}");
+    gateway.await_metric("apisix_etcd_reachable", &[], 0.0);
+    assert_eq!(gateway.get("/0").text(), "0", "what is live stays live");
+    cluster.thaw(0);
+    cluster.thaw(1);
+    cluster.await_healthy();
+    cluster.put("routes/thawed", route("/thawed", "thawed"));
+    await_answer(&gateway, "/thawed", Some("thawed"));
+
+    cluster.kill_all();
+    let (status, answer) = gateway.ask("PUT", "routes/away", &route("/away", "x").to_string());
+    assert_eq!(status, 503, "{answer}");
+    assert_eq!(gateway.get("/0").text(), "0", "what is live stays live");
+    cluster.start_all();
+    cluster.put("routes/back", route("/back", "back"));
+    await_answer(&gateway, "/back", Some("back"));
+    gateway.await_metric("apisix_etcd_reachable", &[], 1.0);
+    gateway.must("PUT", "routes/9", &route("/9", "nine").to_string());
+}
+
+#[test]
+fn a_gateway_starts_without_etcd_and_misses_nothing() {
+    let mut cluster = EtcdCluster::start(1);
+    let relay = Relay::to(cluster.port(0));
+    let hosts = [format!("http://{}", relay.addr)];
+    let data = tempfile::tempdir().expect("create a folder");
+    cluster.put("routes/1", route("/1", "one"));
+    cluster.put("routes/gone", route("/gone", "gone"));
+    let gateway = start("traditional", &hosts).data_dir(data.path()).start();
+    cluster.put("routes/2", route("/2", "two"));
+    await_answer(&gateway, "/2", Some("two"));
+    let copy = data.path().join("etcd+apisix.json");
+    wait_until("the copy", LIMIT, || {
+        std::fs::read_to_string(&copy).is_ok_and(|text| text.contains("\"routes/2\"")).then_some(())
+    });
+    relay.cut();
+    drop(gateway);
+    cluster.put("routes/1", route("/1", "changed"));
+    cluster.delete("routes/gone");
+    cluster.compact();
+    cluster.kill(0);
+
+    let gateway = start("traditional", &hosts).data_dir(data.path()).start();
+    for (path, answer) in [("/1", "one"), ("/2", "two"), ("/gone", "gone")] {
+        assert_eq!(gateway.get(path).text(), answer);
+    }
+    let (status, answer) = gateway.ask("PUT", "routes/3", &route("/3", "three").to_string());
+    assert_eq!(status, 503, "{answer}");
+    gateway.await_metric("apisix_etcd_reachable", &[], 0.0);
+    assert!(gateway.stderr().contains("is served from the local copy"), "{}", gateway.stderr());
+
+    cluster.start_all();
+    relay.mend();
+    await_answer(&gateway, "/1", Some("changed"));
+    await_answer(&gateway, "/gone", None);
+    gateway.must("PUT", "routes/3", &route("/3", "three").to_string());
+    assert_eq!(gateway.get("/3").text(), "three");
+}
+
+#[test]
+fn without_etcd_and_without_a_copy_there_is_no_start() {
+    let folder = tempfile::tempdir().expect("create a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let nobody = ["http://127.0.0.1:1".to_owned()];
+    let etcd = "config_provider: etcd";
+    let cases = [
+        (settings("data_plane", &nobody, ""), vec![], 1, "there is no copy of its resources"),
+        (settings("data_plane", &nobody, "password: x"), vec![], 2, "without deployment.etcd.user"),
+        (settings("data_plane", &nobody, "data_encryption: {keyring: [short]}"), vec![], 1, "must have 16"),
+        (settings("data_plane", &nobody, "tls: {cert: a}"), vec![], 2, "need each other"),
+        (settings("data_plane", &nobody, "tls: {ca: /none}"), vec![], 1, "/none"),
+        (settings("data_plane", &["http://127.0.0.1".to_owned()], ""), vec![], 1, "expected http://HOST:PORT"),
+        ("deployment: {role: control_plane}".to_owned(), vec![], 2, "needs deployment.config_provider: etcd"),
+        ("deployment: {role: data_plane}".to_owned(), vec![], 2, "or a rules file"),
+        (format!("deployment: {{{etcd}}}"), vec!["rules.yaml"], 2, "no place for a rules file"),
+    ];
+    for (settings, arguments, code, words) in cases {
+        std::fs::write(folder.path().join("weir.yaml"), &settings).expect("write settings");
+        let (settings_file, data) = (path("weir.yaml"), path("data"));
+        let mut all =
+            vec!["run", "--settings", &settings_file, "--data-dir", &data, "--metrics", "off", "--status", "off"];
+        all.extend(arguments);
+        let (status, _, errors) = weir(&all);
+        assert_eq!(status, code, "{settings}: {errors}");
+        assert!(errors.contains(words), "{settings}: {errors}");
+    }
+}
+
+#[test]
+fn what_a_role_has_no_use_for_is_named() {
+    let cluster = EtcdCluster::start(1);
+    let data = Start::stored().settings(settings("data_plane", &cluster.urls(), "")).start();
+    let control = Start::stored().settings(settings("control_plane", &cluster.urls(), "")).start();
+    let file = Gateway::with("{\"routes\": []}", "deployment: {role: data_plane, etcd: {prefix: /other}}");
+    let cases = [
+        (&data, "listen.admin has no effect: a data plane has no Admin API"),
+        (&control, "listen.http has no effect: a control plane carries no traffic"),
+        (&file, "deployment.etcd has no effect: deployment.config_provider is not etcd"),
+    ];
+    for (gateway, words) in cases {
+        assert!(gateway.stderr().contains(words), "{words}: {}", gateway.stderr());
+    }
+    assert!(data.admin.is_none() && control.addrs.is_empty());
+}
+
+#[test]
+fn a_data_plane_reads_over_tls_as_a_user_who_may_only_read() {
+    let cluster = EtcdCluster::start_tls(false);
+    cluster.put("routes/1", route("/1", "one"));
+    cluster.require_users();
+    let (authority, _) = cluster.tls();
+    let tls = |user: &str| format!("user: {user}, password: secret, tls: {{ca: {}}}", authority.display());
+    let reader = settings("data_plane", &cluster.urls(), &tls("reader"));
+    let data = Start::stored().admin_by_settings().settings(reader).start();
+    let writer = settings("control_plane", &cluster.urls(), &tls("root"));
+    let control = Start::stored().own_listeners().settings(writer).start();
+    await_answer(&data, "/1", Some("one"));
+    control.must("PUT", "routes/2", &route("/2", "two").to_string());
+    await_answer(&data, "/2", Some("two"));
+    let errors = data.stderr();
+    assert!(!errors.contains("permission denied"), "{errors}");
+    // With rights to read alone the Admin API says what is missing.
+    let reader = settings("control_plane", &cluster.urls(), &tls("reader"));
+    let control = Start::stored().own_listeners().settings(reader).start();
+    let (status, answer) = control.ask("PUT", "routes/3", &route("/3", "three").to_string());
+    assert_eq!(status, 503, "{answer}");
+    assert!(control.stderr().contains("permission denied"), "{}", control.stderr());
+}
+
+#[test]
+fn a_gateway_shows_etcd_its_certificate() {
+    let cluster = EtcdCluster::start_tls(true);
+    cluster.put("routes/1", route("/1", "one"));
+    let (authority, client) = cluster.tls();
+    let files = (authority.display(), client.cert_file.display(), client.key_file.display());
+    let tls = format!("tls: {{ca: {}, cert: {}, key: {}}}", files.0, files.1, files.2);
+    let gateway = Start::stored().settings(settings("traditional", &cluster.urls(), &tls)).start();
+    assert_eq!(gateway.get("/1").text(), "one");
+    gateway.must("PUT", "routes/2", &route("/2", "two").to_string());
+    assert_eq!(gateway.get("/2").text(), "two");
+}
+
+#[test]
+fn secrets_lie_in_etcd_as_apisix_reads_them() {
+    let cluster = EtcdCluster::start(1);
+    let mine = "data_encryption: {keyring: [0123456789abcdef, qeddd145sfvddff3]}";
+    let gateway = Start::stored().settings(settings("traditional", &cluster.urls(), mine)).start();
+    let consumer = json!({ "username": "jack", "plugins": { "key-auth": { "key": "auth-one" } } });
+    gateway.must("PUT", "consumers", &consumer.to_string());
+    let kept = cluster.value("consumers/jack").expect("a consumer");
+    let sealed = kept["plugins"]["key-auth"]["key"].as_str().expect("a text");
+    // `printf auth-one | openssl enc -aes-128-cbc -a -K HEX -iv HEX`, HEX being the digits of the first key.
+    assert_eq!(sealed, "vXsdHx8Wcc8WHw9xMPtmYQ==");
+    assert_eq!(gateway.must("GET", "consumers/jack", "")["value"]["plugins"]["key-auth"]["key"], "auth-one");
+
+    // What APISIX wrote with a key of its own, and what somebody wrote as it is.
+    let old = json!({ "username": "old", "plugins": { "key-auth": { "key": "Miw9nx9VcNLvGX0g835QIQ==" } } });
+    cluster.put("consumers/old", old);
+    cluster.put("consumers/plain", json!({ "username": "plain", "plugins": { "key-auth": { "key": "auth-plain" } } }));
+    let plugins = json!({ "key-auth": {}, "mocking": { "response_example": "in" } });
+    gateway.must("PUT", "routes/1", &json!({ "uri": "/1", "plugins": plugins }).to_string());
+    for key in ["auth-one", "auth-two", "auth-plain"] {
+        wait_until(&format!("{key} to be known"), LIMIT, || {
+            let request = format!("GET /1 HTTP/1.1\r\nHost: a.test\r\napikey: {key}\r\nConnection: close\r\n\r\n");
+            (gateway.client().request(request).status == 200).then_some(())
+        });
+    }
+    copy_is_sealed(&gateway.file("data"));
+}
+
+/// The copy holds no secret either.
+fn copy_is_sealed(data: &Path) {
+    let copy = data.join("etcd+apisix.json");
+    let text = wait_until("the copy", LIMIT, || {
+        std::fs::read_to_string(&copy).ok().filter(|text| text.contains("consumers/plain"))
+    });
+    for secret in ["auth-one", "auth-two", "auth-plain"] {
+        assert!(!text.contains(secret), "{text}");
+    }
+}
