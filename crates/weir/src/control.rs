@@ -221,7 +221,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             stored = Some((data, live));
         }
         Source::Memory { store, state } => {
-            let live = Live::new(store, Arc::clone(&rules), serving, *state);
+            let live = Live::in_memory(store, Arc::clone(&rules), serving, *state);
             configuration = Some(Arc::new(live.clone()));
             changing.spawn(live.clone().reload_on(hangup));
             changing.spawn(live.refresh_secrets());

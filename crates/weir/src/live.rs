@@ -21,7 +21,7 @@ use weir_admin::{Changed, Configuration, Refused};
 use weir_config::node::Mark;
 use weir_config::{Diagnostic, Model, Node, Place};
 use weir_proxy::Snapshot;
-use weir_store::{Change, Commit, Embedded, Event, Item, Key, Listing, Store, StoreError};
+use weir_store::{Change, Commit, Embedded, Event, Item, Key, Listing, Memory, Store, StoreError};
 
 use crate::changes::{Changes, Digest};
 use crate::data_dir::DataDir;
@@ -445,7 +445,21 @@ impl State {
 
 impl Live {
     pub(crate) fn new(data: &DataDir, rules: Arc<Rules>, serving: Serving, state: State) -> Self {
-        let (store, embedded) = (Arc::clone(&data.store), data.embedded.clone());
+        Self::over(Arc::clone(&data.store), data.embedded.clone(), rules, serving, state)
+    }
+
+    /// Over a store that is in no folder.
+    pub(crate) fn in_memory(store: Arc<Memory>, rules: Arc<Rules>, serving: Serving, state: State) -> Self {
+        Self::over(store, None, rules, serving, state)
+    }
+
+    fn over(
+        store: Arc<dyn Store>,
+        embedded: Option<Arc<Embedded>>,
+        rules: Arc<Rules>,
+        serving: Serving,
+        state: State,
+    ) -> Self {
         let (state, changed) = (Arc::new(Mutex::new(state)), Notify::new());
         changed.notify_one();
         Self(Arc::new(Shared { store, embedded, rules, serving, state, changed }))
