@@ -140,8 +140,11 @@ fn a_store_is_told_of_and_secrets_are_not() {
     gateway.must("PUT", "upstreams/u", r#"{"nodes":{"a.test:1":1}}"#);
     let (_, upstream) = get(&gateway, "upstream/u");
     assert!(contains(&upstream, &json!({ "createdIndex": 1, "modifiedIndex": 2, "has_domain": true })), "{upstream}");
-    let key = "-----BEGIN PRIVATE KEY-----";
-    assert!(!get(&gateway, "upstreams").1.to_string().contains(key));
+    let route = r#"{"uri":"/a","upstream_id":"u","plugins":{"csrf":{"key":"the-secret-key"}}}"#;
+    gateway.must("PUT", "routes/r", route);
+    let (_, route) = get(&gateway, "route/r");
+    assert_eq!(route["value"]["plugins"]["csrf"]["key"], "***", "{route}");
+    assert!(!get(&gateway, "routes").1.to_string().contains("the-secret-key"));
 }
 
 #[test]
