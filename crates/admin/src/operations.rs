@@ -189,7 +189,8 @@ mod tests {
 
     #[test]
     fn requests_find_their_operation() {
-        let cases: &[(Method, &str, Option<(What, &[&str])>)] = &[
+        type Case<'a> = (Method, &'a str, Option<(What, &'a [&'a str])>);
+        let cases: &[Case<'_>] = &[
             (Method::GET, "apisix/admin/plugins/list", Some((What::PluginNames, &[]))),
             (Method::HEAD, "apisix/admin/configs", Some((What::Configs, &[]))),
             (Method::GET, "apisix/admin/plugins/key-auth", Some((What::PluginSchema, &["key-auth"]))),

@@ -210,7 +210,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
                 metrics.watch_etcd(Arc::new(etcd::Status(Arc::clone(health))));
             }
             metrics.set_config_left_out(state.left_out() as u64);
-            let live = Live::new(&data, Arc::clone(&rules), serving, *state);
+            let live = Live::new(Arc::clone(&data.store), data.embedded.clone(), Arc::clone(&rules), serving, *state);
             configuration = Some(Arc::new(live.clone()));
             changing.spawn(live.clone().follow());
             changing.spawn(live.clone().reload_on(hangup));
@@ -221,7 +221,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             stored = Some((data, live));
         }
         Source::Memory { store, state } => {
-            let live = Live::in_memory(store, Arc::clone(&rules), serving, *state);
+            let live = Live::new(store, None, Arc::clone(&rules), serving, *state);
             configuration = Some(Arc::new(live.clone()));
             changing.spawn(live.clone().reload_on(hangup));
             changing.spawn(live.refresh_secrets());

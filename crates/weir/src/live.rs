@@ -21,10 +21,9 @@ use weir_admin::{Changed, Configuration, Refused};
 use weir_config::node::Mark;
 use weir_config::{Diagnostic, Model, Node, Place};
 use weir_proxy::Snapshot;
-use weir_store::{Change, Commit, Embedded, Event, Item, Key, Listing, Memory, Store, StoreError};
+use weir_store::{Change, Commit, Embedded, Event, Item, Key, Listing, Store, StoreError};
 
 use crate::changes::{Changes, Digest};
-use crate::data_dir::DataDir;
 use crate::reload::log_findings;
 use crate::resources::{Resources, Step, Undo};
 use crate::rules::{Ready, Rules};
@@ -444,16 +443,8 @@ impl State {
 }
 
 impl Live {
-    pub(crate) fn new(data: &DataDir, rules: Arc<Rules>, serving: Serving, state: State) -> Self {
-        Self::over(Arc::clone(&data.store), data.embedded.clone(), rules, serving, state)
-    }
-
-    /// Over a store that is in no folder.
-    pub(crate) fn in_memory(store: Arc<Memory>, rules: Arc<Rules>, serving: Serving, state: State) -> Self {
-        Self::over(store, None, rules, serving, state)
-    }
-
-    fn over(
+    /// `embedded` is the store itself, where other processes may write to it in turn.
+    pub(crate) fn new(
         store: Arc<dyn Store>,
         embedded: Option<Arc<Embedded>>,
         rules: Arc<Rules>,

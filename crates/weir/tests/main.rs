@@ -42,6 +42,7 @@ mod quickstart;
 mod reload;
 mod retries;
 mod routing;
+mod secrets;
 mod set_aside;
 mod signatures;
 mod splitting;

@@ -47,11 +47,11 @@ pub(crate) struct Start {
     linked: bool,
     https: bool,
     stored: bool,
-    standalone: bool,
-    control: bool,
     data_dir: Option<PathBuf>,
     wrapper: Vec<String>,
     admin: bool,
+    standalone: bool,
+    control: bool,
     arguments: Vec<String>,
 }
 
@@ -84,11 +84,11 @@ impl Start {
             linked: false,
             https: false,
             stored: false,
-            standalone: false,
-            control: false,
             data_dir: None,
             wrapper: Vec::new(),
             admin: true,
+            standalone: false,
+            control: false,
             arguments: Vec::new(),
         }
     }
@@ -96,18 +96,6 @@ impl Start {
     /// A gateway with an empty store and the Admin API, whose key is [`ADMIN_KEY`] unless a variable says otherwise.
     pub(crate) fn stored() -> Self {
         Self { stored: true, ..Self::new("") }.variable("WEIR_ADMIN_KEY", ADMIN_KEY)
-    }
-
-    /// A gateway in API-driven standalone mode, with the Admin API as with [`stored`](Self::stored). The settings have to
-    /// ask for it.
-    pub(crate) fn standalone() -> Self {
-        Self { standalone: true, ..Self::new("") }.variable("WEIR_ADMIN_KEY", ADMIN_KEY)
-    }
-
-    /// With the control API.
-    pub(crate) fn control(mut self) -> Self {
-        self.control = true;
-        self
     }
 
     /// The store lies in a folder that outlives the gateway.
@@ -119,6 +107,18 @@ impl Start {
     /// Starts the gateway by another program, which takes it as its last arguments.
     pub(crate) fn wrapper(mut self, words: &[&str]) -> Self {
         self.wrapper = words.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+
+    /// A gateway in API-driven standalone mode, with the Admin API as with [`stored`](Self::stored). The settings have to
+    /// ask for it.
+    pub(crate) fn standalone() -> Self {
+        Self { standalone: true, ..Self::new("") }.variable("WEIR_ADMIN_KEY", ADMIN_KEY)
+    }
+
+    /// With the control API.
+    pub(crate) fn control(mut self) -> Self {
+        self.control = true;
         self
     }
 
