@@ -15,6 +15,7 @@ pub mod catalog;
 pub mod diagnostic;
 pub mod env;
 pub mod load;
+pub mod model;
 pub mod node;
 pub mod reference;
 pub mod resource;
@@ -25,7 +26,8 @@ pub mod unsupported;
 
 pub use catalog::{PluginCatalog, Scope};
 pub use diagnostic::{Diagnostic, Fault, Severity};
-pub use load::{Dropped, InvalidItems, LoadOptions, Loaded, load};
+pub use load::{Changed, Dropped, InvalidItems, LoadOptions, Loaded, load};
+pub use model::{ItemChange, Items, Listed, Model, Place, Section};
 pub use node::{Key, Kind, Mark, Node};
 pub use resource::*;
 pub use secret::{NoSecrets, Revealed, SecretSource};

@@ -1,5 +1,6 @@
 //! From the bytes of a rules file to a [`Document`], with everything that is wrong on the way.
 
+mod change;
 mod checks;
 mod document;
 mod foreign;
@@ -19,6 +20,7 @@ use crate::node::{Mark, Node};
 use crate::resource::{Document, SecretManager};
 use crate::secret::{References, Revealed, SecretSource};
 use crate::settings::RouterMode;
+pub use change::Changed;
 pub use lone::{Written, check_item, in_force, items};
 pub(crate) use rules::prepare_upstream;
 

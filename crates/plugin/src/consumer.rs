@@ -1,7 +1,11 @@
 //! Consumers: who calls, as authentication plugins find out.
 
-use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::Arc;
 
+use immutable_chunkmap::map::MapS;
+
+use crate::slots::{Numbers, Slots};
 use crate::tables::Named;
 
 /// A consumer as the path of a request needs it.
@@ -13,15 +17,22 @@ pub struct Consumer {
     pub group_id: Option<Box<str>>,
     /// Its label `custom_id`, sent as `X-Consumer-Custom-ID`.
     pub custom_id: Option<Box<str>>,
+    /// Ids of its credentials, sent as `X-Credential-Identifier`.
+    pub credentials: Box<[Box<str>]>,
 }
 
-/// All consumers, by dense id.
-#[derive(Debug, Default)]
+/// All consumers, by dense id. A copy shares with the original what neither of them changes afterwards.
+#[derive(Debug, Default, Clone)]
 pub struct Consumers {
-    list: Vec<Consumer>,
-    by_name: HashMap<Box<str>, u32>,
-    /// Credential ids, by dense id; sent as `X-Credential-Identifier`.
-    credentials: Vec<Box<str>>,
+    list: Slots<Arc<Consumer>>,
+    by_name: MapS<Arc<str>, u32>,
+    numbers: Numbers,
+}
+
+/// Finds consumers by their names, while plugins are built.
+pub trait ConsumerSet: Debug {
+    /// The dense id of the consumer with this name. It stays the same as long as there is that consumer.
+    fn find(&self, name: &str) -> Option<u32>;
 }
 
 /// Whom an authentication plugin found, and by which credential.
@@ -29,52 +40,57 @@ pub struct Consumers {
 pub struct ConsumerMatch {
     /// Dense id of the consumer.
     pub consumer: u32,
-    /// Dense id of the credential, when it was not the consumer's own configuration.
+    /// Which of the consumer's credentials, when it was not the consumer's own configuration.
     pub credential: Option<u32>,
 }
 
 impl Consumers {
-    /// Adds a consumer and gives its dense id.
-    pub fn push(&mut self, consumer: Consumer) -> u32 {
-        let id = self.list.len() as u32;
-        self.by_name.insert(consumer.name.text.clone(), id);
-        self.list.push(consumer);
+    /// Adds a consumer, or puts it in the place of the one with its name, and gives its dense id.
+    pub fn put(&mut self, consumer: Consumer) -> u32 {
+        let known = self.find(&consumer.name.text);
+        let id = known.unwrap_or_else(|| self.numbers.take());
+        if known.is_none() {
+            self.by_name.insert_cow(Arc::clone(&consumer.name.text), id);
+        }
+        self.list.set(id, Some(Arc::new(consumer)));
         id
     }
 
-    /// Adds a credential id and gives its dense id.
-    pub fn push_credential(&mut self, id: &str) -> u32 {
-        self.credentials.push(id.into());
-        self.credentials.len() as u32 - 1
+    /// Takes a consumer away. Its dense id may be that of another one from now on.
+    pub fn remove(&mut self, name: &Arc<str>) -> Option<u32> {
+        let id = self.by_name.remove_cow(name)?;
+        self.list.set(id, None);
+        self.numbers.give_back(id);
+        Some(id)
     }
 
     /// The consumer with this dense id.
     #[must_use]
     pub fn get(&self, id: u32) -> Option<&Consumer> {
-        self.list.get(id as usize)
+        self.list.get(id).map(AsRef::as_ref)
     }
 
-    /// The dense id of the consumer with this name.
+    /// The id of the credential by which a consumer was found.
     #[must_use]
-    pub fn find(&self, name: &str) -> Option<u32> {
-        self.by_name.get(name).copied()
-    }
-
-    /// The id of the credential with this dense id.
-    #[must_use]
-    pub fn credential(&self, id: u32) -> Option<&str> {
-        self.credentials.get(id as usize).map(AsRef::as_ref)
+    pub fn credential(&self, who: ConsumerMatch) -> Option<&str> {
+        self.get(who.consumer)?.credentials.get(who.credential? as usize).map(AsRef::as_ref)
     }
 
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.list.len()
+        self.list.count()
     }
 
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.len() == 0
+    }
+}
+
+impl ConsumerSet for Consumers {
+    fn find(&self, name: &str) -> Option<u32> {
+        self.by_name.get(name).copied()
     }
 }

@@ -124,6 +124,13 @@ impl RequestCx<'_> {
         self.0.own_id.extend_from_slice(id);
     }
 
+    /// What [`Define::credentials`](crate::Define::credentials) made last of the consumers, for the plugin at this
+    /// position of the registry ([`BuildCx::position`](crate::BuildCx::position)); `None` when there never were any.
+    #[must_use]
+    pub fn credentials<T: Any>(&self, position: u8) -> Option<&T> {
+        self.0.tables.as_ref()?.credentials.get(usize::from(position))?.as_ref()?.downcast_ref()
+    }
+
     /// The consumer found so far.
     #[must_use]
     pub fn consumer(&self) -> Option<ConsumerMatch> {
@@ -149,7 +156,7 @@ impl RequestCx<'_> {
                 add(custom_id, id);
             }
         }
-        if let Some(id) = who.credential.and_then(|id| tables.consumers.credential(id)) {
+        if let Some(id) = tables.consumers.credential(who) {
             add(credential, id);
         }
     }

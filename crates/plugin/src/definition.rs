@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use weir_config::schema::{Checker, json_schema};
 use weir_config::{AddrRange, Diagnostic, Node, Scope, Severity};
 
-use crate::consumer::{ConsumerMatch, Consumers};
+use crate::consumer::{ConsumerMatch, ConsumerSet, Consumers};
 use crate::state::StateRegistry;
 use crate::upstreams::UpstreamSet;
 use crate::{Phases, Plugin};
@@ -105,13 +105,54 @@ pub trait Define: Sync + 'static {
     /// What keeps it from being built; the whole change is then refused.
     fn build(conf: Self::Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid>;
 
-    /// Builds what all instances share to find a consumer by its credential.
+    /// Builds what all instances share to find a consumer by its credential, from what there was before and what has
+    /// changed. It should share with that what did not change: there may be a million consumers.
     ///
     /// # Errors
-    /// Such as two consumers with the same key.
-    fn credentials(_entries: Vec<AuthEntry<Self::ConsumerConf>>) -> Result<Credentials, (usize, Invalid)> {
+    /// Such as two consumers with the same key: the place in [`AuthChange::came`], and what is wrong.
+    fn credentials(_change: AuthChange<'_, Self::ConsumerConf>) -> Result<Credentials, (usize, Invalid)> {
         Ok(Arc::new(()))
     }
+}
+
+/// What has changed of the consumers for an authentication plugin.
+#[derive(Debug)]
+pub struct AuthChange<'a, C> {
+    /// What [`Define::credentials`] made before, without regard to what has changed; `None`: there was nothing.
+    pub held: Option<&'a Credentials>,
+    /// What counts no more.
+    pub gone: Vec<AuthEntry<C>>,
+    /// What counts from now on.
+    pub came: Vec<AuthEntry<C>>,
+    /// The consumers, for messages.
+    pub consumers: &'a Consumers,
+}
+
+impl<C> AuthChange<'_, C> {
+    /// What was there before, in the type that the plugin built.
+    #[must_use]
+    pub fn held<T: Any>(&self) -> Option<&T> {
+        self.held.and_then(|held| held.downcast_ref())
+    }
+
+    /// A consumer's name, for messages.
+    #[must_use]
+    pub fn name_of(&self, who: ConsumerMatch) -> &str {
+        self.consumers.get(who.consumer).map_or("", |consumer| &consumer.name.text)
+    }
+}
+
+/// The same, before the entries are read.
+#[derive(Debug)]
+pub struct CredentialChange<'a> {
+    /// What was built before.
+    pub held: Option<&'a Credentials>,
+    /// What counts no more: whom it means, the consumer's name and the data.
+    pub gone: &'a [(ConsumerMatch, &'a str, &'a Node)],
+    /// What counts from now on.
+    pub came: &'a [(ConsumerMatch, &'a str, &'a Node)],
+    /// The consumers, for messages.
+    pub consumers: &'a Consumers,
 }
 
 /// One consumer's or credential's data for an authentication plugin.
@@ -139,9 +180,10 @@ pub struct BuildCx<'a> {
     /// State that survives changes.
     pub states: &'a StateRegistry,
     /// The consumers.
-    pub consumers: &'a Consumers,
-    /// What [`Define::credentials`] built, for authentication plugins.
-    pub credentials: Option<&'a Credentials>,
+    pub consumers: &'a dyn ConsumerSet,
+    /// The plugin's position in the registry, under which an authentication plugin finds what [`Define::credentials`]
+    /// built: `RequestCx::credentials`.
+    pub position: u8,
     /// The plugin's configuration as written, for keys of state.
     pub conf: &'a Node,
     /// Most keys one limiter may hold (`limits.limit_keys`).
@@ -190,12 +232,6 @@ impl BuildCx<'_> {
             Invalid::new(fault.path, fault.message)
         })
     }
-
-    /// The credentials in the type that the plugin built.
-    #[must_use]
-    pub fn credentials<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        self.credentials.and_then(|c| c.clone().downcast::<T>().ok())
-    }
 }
 
 /// A plugin's definition without its types, as the registry lists it.
@@ -234,8 +270,8 @@ pub trait Definition: Sync {
     /// Builds the lookup of consumers.
     ///
     /// # Errors
-    /// The entry (its place in the list) and what is wrong with it.
-    fn credentials(&self, entries: &[(ConsumerMatch, &str, &Node)]) -> Result<Credentials, (usize, Diagnostic)>;
+    /// The entry (its place in [`CredentialChange::came`]) and what is wrong with it.
+    fn credentials(&self, change: &CredentialChange<'_>) -> Result<Credentials, (usize, Diagnostic)>;
 }
 
 impl<T: Define> Definition for T {
@@ -306,24 +342,34 @@ impl<T: Define> Definition for T {
         T::build(typed, cx).map_err(|fault| locate(conf, fault))
     }
 
-    fn credentials(&self, entries: &[(ConsumerMatch, &str, &Node)]) -> Result<Credentials, (usize, Diagnostic)> {
-        let mut typed = Vec::with_capacity(entries.len());
-        for (at, (who, username, conf)) in entries.iter().enumerate() {
-            // Without the check against the schema, which a million consumers would make slow: it was made before.
-            let parsed = match conf.parse_into::<T::ConsumerConf>() {
-                Ok(parsed) => parsed,
-                Err(_) => {
-                    let (typed, found) = read::<T::ConsumerConf>(conf);
-                    typed.ok_or_else(|| (at, first_error(conf, found)))?
-                }
-            };
-            typed.push(AuthEntry { who: *who, username: (*username).to_owned(), conf: parsed });
-        }
+    fn credentials(&self, change: &CredentialChange<'_>) -> Result<Credentials, (usize, Diagnostic)> {
+        let came = auth_entries::<T::ConsumerConf>(change.came)?;
+        // What was built once can be read again.
+        let gone = auth_entries::<T::ConsumerConf>(change.gone)?;
+        let typed = AuthChange { held: change.held, gone, came, consumers: change.consumers };
         T::credentials(typed).map_err(|(at, fault)| {
-            let found = entries.get(at).map(|(_, _, conf)| locate(conf, fault.clone()));
+            let found = change.came.get(at).map(|(_, _, conf)| locate(conf, fault.clone()));
             (at, found.unwrap_or_else(|| Diagnostic::error(weir_config::Mark::NONE, fault.path, fault.message)))
         })
     }
+}
+
+fn auth_entries<C: DeserializeOwned + JsonSchema + 'static>(
+    entries: &[(ConsumerMatch, &str, &Node)],
+) -> Result<Vec<AuthEntry<C>>, (usize, Diagnostic)> {
+    let mut typed = Vec::with_capacity(entries.len());
+    for (at, (who, username, conf)) in entries.iter().enumerate() {
+        // Without the check against the schema, which a million consumers would make slow: it was made before.
+        let parsed = match conf.parse_into::<C>() {
+            Ok(parsed) => parsed,
+            Err(_) => {
+                let (typed, found) = read::<C>(conf);
+                typed.ok_or_else(|| (at, first_error(conf, found)))?
+            }
+        };
+        typed.push(AuthEntry { who: *who, username: (*username).to_owned(), conf: parsed });
+    }
+    Ok(typed)
 }
 
 /// Reads a configuration: its type, unless something is wrong with it, and what there is to say about it.

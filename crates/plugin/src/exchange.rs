@@ -320,7 +320,7 @@ impl Exchange {
     /// The matched route's names.
     #[must_use]
     pub fn route(&self) -> Option<&RouteInfo> {
-        self.tables.as_ref()?.routes.get(self.matched?.route as usize)
+        self.tables.as_ref()?.routes.get(self.matched?.route).map(AsRef::as_ref)
     }
 
     /// The consumer, once an authentication plugin has found one.

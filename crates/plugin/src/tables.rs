@@ -1,9 +1,13 @@
 //! What the exchange needs to know of the configuration besides what it runs: names for variables, logs and metrics.
 
+use std::sync::Arc;
+
 use weir_router::Router;
 use weir_telemetry::metrics::LazyLabel;
 
 use crate::consumer::Consumers;
+use crate::definition::Credentials;
+use crate::slots::Slots;
 
 /// What one configuration is made of, found by dense ids.
 #[derive(Default)]
@@ -11,14 +15,16 @@ pub struct Tables {
     /// The matcher; `None` before there is a configuration.
     pub router: Option<Router>,
     /// By route id.
-    pub routes: Vec<RouteInfo>,
+    pub routes: Slots<Arc<RouteInfo>>,
     /// The consumers.
-    pub consumers: Consumers,
+    pub consumers: Arc<Consumers>,
+    /// What authentication plugins find consumers by, by position in the registry.
+    pub credentials: Box<[Option<Credentials>]>,
 }
 
 impl std::fmt::Debug for Tables {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tables").field("routes", &self.routes.len()).finish_non_exhaustive()
+        f.debug_struct("Tables").field("routes", &self.routes.count()).finish_non_exhaustive()
     }
 }
 
@@ -40,12 +46,18 @@ pub struct RouteInfo {
 }
 
 /// A text and its metric label, which is interned when it is first used.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Named {
     /// The text.
-    pub text: Box<str>,
+    pub text: Arc<str>,
     /// Its label.
     pub label: LazyLabel,
+}
+
+impl From<Arc<str>> for Named {
+    fn from(text: Arc<str>) -> Self {
+        Self { text, label: LazyLabel::default() }
+    }
 }
 
 impl From<&str> for Named {

@@ -96,7 +96,7 @@ fn exchange(conf: &str) -> Result<weir_plugin::Exchange, weir_config::Diagnostic
             place: "route/example",
             states: &weir_plugin::StateRegistry::default(),
             consumers: &weir_plugin::Consumers::default(),
-            credentials: None,
+            position: 0,
             conf: &conf,
             limit_keys: 1000,
             metadata: None,

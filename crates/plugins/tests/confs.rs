@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use bench::{Bench, definition};
 use weir_config::{Diagnostic, InvalidItems, LoadOptions, NoSecrets, Node, PluginCatalog, RouterMode, Scope, load};
-use weir_plugin::{ConsumerMatch, Definition};
+use weir_plugin::{Consumer, ConsumerMatch, Consumers, CredentialChange, Definition, Named};
 
 #[test]
 fn bad_configurations_are_told_why() {
@@ -73,7 +73,13 @@ fn findings(definition: &dyn Definition, entry: &Node, at: &str) -> Vec<Diagnost
         .enumerate()
         .map(|(n, conf)| (ConsumerMatch { consumer: n as u32, credential: None }, names[n].as_str(), *conf))
         .collect();
-    match definition.credentials(&entries) {
+    let mut consumers = Consumers::default();
+    for name in &names {
+        let name = Named::from(name.as_str());
+        consumers.put(Consumer { name, group_id: None, custom_id: None, credentials: Box::default() });
+    }
+    let change = CredentialChange { held: None, gone: &[], came: &entries, consumers: &consumers };
+    match definition.credentials(&change) {
         Ok(_) => assert!(!found.iter().any(Diagnostic::is_error), "{at}: was refused, yet can be built"),
         Err((_, error)) => found.push(error),
     }

@@ -41,11 +41,11 @@ const PHASES: [Phases; 7] =
     [Phases::REWRITE, Phases::ACCESS, Phases::UPSTREAM, Phases::RESPONSE, Phases::BODY, Phases::LOG, Phases::ENCODE];
 
 /// The plugins of one place, ready to run.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(crate) struct Chain {
-    steps: Box<[Step]>,
+    steps: Arc<[Step]>,
     /// For each phase, positions in `steps`; all lists in one allocation.
-    lists: Box<[u8]>,
+    lists: Arc<[u8]>,
     /// Where each phase's list ends in `lists`.
     ends: [u16; PHASES.len()],
     kinds: Kinds,
@@ -60,6 +60,12 @@ pub(crate) struct Kinds([u64; 4]);
 pub(crate) struct Walk {
     base: u8,
     over: u8,
+}
+
+impl std::fmt::Debug for Step {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Step").field("kind", &self.kind).field("priority", &self.priority).finish_non_exhaustive()
+    }
 }
 
 impl std::fmt::Debug for Chain {

@@ -1,29 +1,29 @@
-//! From a configuration to a [`Snapshot`]: a pure step, all or nothing, away from the path of a request.
+//! From a configuration to a [`Snapshot`]: a pure step, all or nothing, away from the path of a request. A change makes
+//! a snapshot out of the one before, with which it shares what it does not concern.
 
 mod certificates;
 mod consumers;
+mod making;
 mod plugins;
+mod routes;
 mod upstreams;
 
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_config::settings::Dns;
 use weir_config::{
-    AddrRange, Diagnostic, Document, Id, InvalidItems, Node, PluginCatalog, RouterMode, Scope, Settings, Status,
+    AddrRange, Diagnostic, InvalidItems, Model, Node, Place, PluginCatalog, RouterMode, Scope, Settings,
 };
-use weir_plugin::{Definition, RouteInfo, StateRegistry, Tables};
-use weir_router::{MethodSet, Mode, Router};
+use weir_plugin::{Definition, StateRegistry};
+use weir_router::Mode;
 
-use crate::chain::{Chain, Phase};
-use crate::snapshot::{Route, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::upstream::endpoint::Endpoints;
 use crate::upstream::health::HealthTable;
 use crate::upstream::resolve::Resolver;
 use certificates::Certificates;
-use plugins::{Builder, Layer};
-use upstreams::{SharedUpstreams, Upstreams};
+pub(crate) use making::Kept;
+use making::Making;
 
 /// The plugins there are.
 pub type Definitions = &'static [&'static dyn Definition];
@@ -161,54 +161,30 @@ impl Compiler {
     ///
     /// # Errors
     /// Everything that cannot be built.
-    pub fn compile(
+    pub fn compile(&self, model: &Model, invalid: InvalidItems, revision: u64) -> Result<Compiled, Vec<Diagnostic>> {
+        let mut faults = Faults { invalid, errors: Vec::new(), warnings: Vec::new() };
+        let snapshot = Making::whole(self, model).finish(&mut faults, revision)?;
+        Ok(Compiled { snapshot: Arc::new(snapshot), warnings: faults.warnings })
+    }
+
+    /// Compiles what has changed of a configuration, and shares the rest with `base`, the snapshot of what it was before.
+    /// What comes of it is what [`Compiler::compile`] would make of `model`.
+    ///
+    /// # Errors
+    /// Everything that cannot be built.
+    pub fn change(
         &self,
-        document: &Document,
-        invalid: InvalidItems,
+        base: &Snapshot,
+        model: &Model,
+        places: &[Place],
         revision: u64,
     ) -> Result<Compiled, Vec<Diagnostic>> {
+        let invalid = InvalidItems::Refuse;
+        let Some(making) = Making::change(self, base, model, places) else {
+            return self.compile(model, invalid, revision);
+        };
         let mut faults = Faults { invalid, errors: Vec::new(), warnings: Vec::new() };
-        let consumers = consumers::list(document);
-        let credentials = consumers::credentials(self, document, &consumers, &mut faults);
-        let upstreams = Upstreams::new(&self.endpoints, &self.health, &self.certificates, document);
-        let upstreams = SharedUpstreams(RefCell::new(upstreams));
-        let builder = Builder {
-            definitions: self.definitions.0,
-            states: &self.states,
-            consumers: &consumers,
-            credentials: &credentials,
-            metadata: document.plugin_metadata.iter().map(|m| (m.plugin.as_str(), &m.conf)).collect(),
-            limit_keys: self.limit_keys,
-            trusted_proxies: &self.trusted_proxies,
-            https_port: self.https_port,
-            product: &self.product,
-            upstreams: &upstreams,
-        };
-        let consumer_chains = consumers::chains(document, &consumers, &builder, &mut faults);
-        let global = self.global(document, &builder, &mut faults);
-        let tls = self.certificates.hosts(document, &mut faults);
-        let mut routes = Routes::default();
-        self.routes(document, &builder, &upstreams, &mut routes, &global, &mut faults);
-        if !faults.errors.is_empty() {
-            return Err(faults.errors);
-        }
-        let origins = routes.origins;
-        let router = Router::build(self.mode, routes.patterns).map_err(|error| {
-            let origin = origins.get(error.route);
-            let path = origin.map(|o| format!("{}.{}", o.path, error.path)).unwrap_or_default();
-            vec![Diagnostic::error(origin.map(|o| o.mark).unwrap_or_default(), path, error.message)]
-        })?;
-        let tables = Arc::new(Tables { router: Some(router), routes: routes.infos, consumers });
-        let snapshot = Snapshot {
-            revision,
-            tables,
-            routes: routes.compiled,
-            upstreams: upstreams.0.into_inner().compiled,
-            tls,
-            global,
-            consumers: consumer_chains,
-            definitions: self.definitions,
-        };
+        let snapshot = making.finish(&mut faults, revision)?;
         Ok(Compiled { snapshot: Arc::new(snapshot), warnings: faults.warnings })
     }
 
@@ -226,128 +202,5 @@ impl Compiler {
     /// The system's DNS configuration cannot be read.
     pub fn resolver(&self, dns: &Dns) -> Result<Resolver, String> {
         Resolver::new(Arc::clone(&self.endpoints), dns)
-    }
-
-    fn global(&self, document: &Document, builder: &Builder<'_>, faults: &mut Faults) -> Chain {
-        let mut layer = Layer::default();
-        for rule in &document.global_rules {
-            match builder.layer(
-                Some(&rule.plugins),
-                &format!("global_rule/{}", rule.id),
-                &rule.origin.path,
-                Scope::GlobalRule,
-            ) {
-                Ok(built) => layer.put_over(&built),
-                // Serving without it would open what it guards, so it refuses the change even where items are skipped.
-                Err(diagnostic) => faults.whole(diagnostic),
-            }
-        }
-        layer.chain()
-    }
-
-    fn routes<'d>(
-        &self,
-        document: &'d Document,
-        builder: &Builder<'_>,
-        upstreams: &SharedUpstreams<'d>,
-        routes: &mut Routes<'d>,
-        global: &Chain,
-        faults: &mut Faults,
-    ) {
-        let mut services: HashMap<&Id, Result<Layer, Diagnostic>> = HashMap::new();
-        for service in &document.services {
-            let place = format!("service/{}", service.id);
-            services.insert(
-                &service.id,
-                builder.layer(service.plugins.as_ref(), &place, &service.origin.path, Scope::Route),
-            );
-        }
-        let mut configs: HashMap<&Id, Result<Layer, Diagnostic>> = HashMap::new();
-        for config in &document.plugin_configs {
-            let place = format!("plugin_config/{}", config.id);
-            configs.insert(&config.id, builder.layer(Some(&config.plugins), &place, &config.origin.path, Scope::Route));
-        }
-        let by_id: HashMap<&Id, &weir_config::Service> = document.services.iter().map(|s| (&s.id, s)).collect();
-        for route in document.routes.iter().filter(|r| r.status == Status::Enabled) {
-            let service = route.service_id.as_ref().and_then(|id| by_id.get(id)).copied();
-            let place = format!("route/{}", route.id);
-            let own = builder.layer(route.plugins.as_ref(), &place, &route.origin.path, Scope::Route);
-            let below = route.service_id.as_ref().and_then(|id| services.get(id));
-            let shared = route.plugin_config_id.as_ref().and_then(|id| configs.get(id));
-            let mut layer = Layer::default();
-            let mut fault = None;
-            for part in below.into_iter().chain(shared).chain([&own]) {
-                match part {
-                    Ok(part) => layer.put_over(part),
-                    Err(diagnostic) => fault = Some(diagnostic.clone()),
-                }
-            }
-            if let Some(diagnostic) = fault {
-                faults.item(diagnostic);
-                continue;
-            }
-            let upstream = match upstreams.0.borrow_mut().of_route(route, service) {
-                Ok(upstream) => upstream,
-                Err(diagnostic) => {
-                    faults.item(diagnostic);
-                    continue;
-                }
-            };
-            routes.push(route, service, layer.chain(), upstream, global);
-        }
-    }
-}
-
-/// Routes in the three forms in which they are needed, by the same position.
-#[derive(Default)]
-struct Routes<'d> {
-    patterns: Vec<weir_router::Route>,
-    infos: Vec<RouteInfo>,
-    compiled: Vec<Route>,
-    origins: Vec<&'d weir_config::Origin>,
-}
-
-impl<'d> Routes<'d> {
-    fn push(
-        &mut self,
-        route: &'d weir_config::Route,
-        service: Option<&weir_config::Service>,
-        chain: Chain,
-        upstream: Option<u32>,
-        global: &Chain,
-    ) {
-        let logs = chain.has(Phase::Log) || global.has(Phase::Log);
-        let own: Vec<String> = route.host_patterns().map(|h| h.as_str().to_owned()).collect();
-        let hosts = match service {
-            Some(service) if own.is_empty() => service.hosts.iter().map(|h| h.as_str().to_owned()).collect(),
-            _ => own,
-        };
-        let paths: Vec<String> = route.paths().map(|p| p.as_str().to_owned()).collect();
-        self.infos.push(RouteInfo {
-            id: route.id.as_str().into(),
-            name: route.name.as_deref().map(Into::into),
-            service_id: route.service_id.as_ref().map(|id| id.as_str().into()),
-            service_name: service.and_then(|s| s.name.as_deref()).map(Into::into),
-            paths: paths.iter().map(|p| p.as_str().into()).collect(),
-            hosts: hosts.iter().map(|h| h.as_str().into()).collect(),
-        });
-        self.patterns.push(weir_router::Route {
-            paths,
-            hosts,
-            methods: route.methods.iter().filter_map(|m| MethodSet::named(m.as_str())).collect(),
-            remote_addrs: route.client_ranges().map(|r| r.net()).collect(),
-            vars: route.vars.as_ref().map(|v| v.expr().clone()),
-            priority: route.priority,
-            order: self.patterns.len() as u64,
-        });
-        let service_websocket = service.and_then(|s| s.enable_websocket);
-        self.compiled.push(Route {
-            chain,
-            upstream,
-            timeouts: route.timeout.as_ref().map(upstreams::timeouts),
-            websocket: route.enable_websocket.or(service_websocket).unwrap_or(false),
-            logs,
-        });
-        self.origins.push(&route.origin);
     }
 }

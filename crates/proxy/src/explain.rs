@@ -134,7 +134,7 @@ impl Snapshot {
         phases::find_route(&mut x, self);
         let mut upstream_target = Vec::new();
         x.request.write_upstream_target(&mut upstream_target);
-        let route = x.matched.and_then(|m| self.routes.get(m.route as usize));
+        let route = x.matched.and_then(|m| self.routes.get(m.route));
         let mut plugins = self.plan(&self.global, true);
         plugins.extend(route.map(|r| self.plan(&r.chain, false)).unwrap_or_default());
         let choice = route.and_then(|route| self.choice(route, &x, &request.host));
@@ -161,7 +161,7 @@ impl Snapshot {
     }
 
     fn planned(&self, route: &Route, number: u32, x: &Exchange, host: &str) -> Option<PlannedUpstream> {
-        let upstream = self.upstreams.get(number as usize)?;
+        let upstream = self.upstreams.get(number)?;
         let decided = upstream.decided(x).and_then(|at| upstream.nodes.get(usize::from(at)));
         let times = route.timeouts.unwrap_or(upstream.timeouts);
         Some(PlannedUpstream {
@@ -197,7 +197,7 @@ impl Snapshot {
         steps
             .into_iter()
             .filter_map(|step| {
-                let info = self.tables.routes.get(step.route as usize)?;
+                let info = self.tables.routes.get(step.route)?;
                 Some(Candidate {
                     id: text(&info.id),
                     name: info.name.as_ref().map(text),

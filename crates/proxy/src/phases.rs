@@ -64,7 +64,7 @@ pub(crate) fn find_route(x: &mut Exchange, snapshot: &Snapshot) {
 }
 
 fn route<'s>(x: &Exchange, snapshot: &'s Snapshot) -> Option<&'s Route> {
-    snapshot.routes.get(x.matched?.route as usize)
+    snapshot.routes.get(x.matched?.route)
 }
 
 /// The route's chain and, once the consumer is known, the consumer's over it.
@@ -73,7 +73,7 @@ fn chains<'s>(x: &Exchange, snapshot: &'s Snapshot) -> (&'s Chain, Option<&'s Ch
         Some(route) => &route.chain,
         None => nothing(),
     };
-    let over = x.consumer.and_then(|who| snapshot.consumers.get(who.consumer as usize)?.as_ref());
+    let over = x.consumer.and_then(|who| snapshot.consumers.get(who.consumer));
     (base, over)
 }
 
@@ -220,7 +220,7 @@ pub(crate) fn on_body(x: &mut Exchange, snapshot: &Snapshot, chunk: &mut Vec<u8>
 
 /// Whether anything looks at an exchange after its end.
 pub(crate) fn has_log(x: &Exchange, snapshot: &Snapshot) -> bool {
-    let logs = route(x, snapshot).map_or_else(|| snapshot.global.has(Phase::Log), |r| r.logs);
+    let logs = snapshot.global.has(Phase::Log) || route(x, snapshot).is_some_and(|r| r.logs);
     logs || (x.consumer.is_some() && chains(x, snapshot).1.is_some_and(|c| c.has(Phase::Log)))
 }
 

@@ -1,12 +1,14 @@
-//! A compiled configuration: immutable, shared by all workers, swapped whole.
+//! A compiled configuration: immutable, shared by all workers, swapped whole. Two of them may share most of what they
+//! are made of.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
-use weir_plugin::Tables;
+use immutable_chunkmap::set::SetS;
+use weir_plugin::{Slots, Tables};
 
 use crate::chain::Chain;
-use crate::compile::ListedDefinitions;
+use crate::compile::{Kept, ListedDefinitions};
 use crate::tls::server::Hosts;
 use crate::upstream::{Timeouts, Upstream};
 
@@ -18,20 +20,24 @@ pub struct Snapshot {
     /// The matcher and all names.
     pub(crate) tables: Arc<Tables>,
     /// By route number.
-    pub(crate) routes: Vec<Route>,
-    pub(crate) upstreams: Vec<Upstream>,
+    pub(crate) routes: Slots<Route>,
+    pub(crate) upstreams: Slots<Arc<Upstream>>,
+    /// Numbers of the upstreams with health checks.
+    pub(crate) checked: SetS<u32>,
     /// Certificates.
-    pub(crate) tls: Hosts,
+    pub(crate) tls: Arc<Hosts>,
     /// Global rules.
     pub(crate) global: Chain,
     /// By consumer number.
-    pub(crate) consumers: Vec<Option<Chain>>,
+    pub(crate) consumers: Arc<Slots<Chain>>,
     /// The registry that the positions in chains belong to.
     pub(crate) definitions: ListedDefinitions,
+    /// What the next snapshot may be made from, where the configuration can be changed piece by piece.
+    pub(crate) kept: Option<Kept>,
 }
 
 /// What is done with the requests of a route.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Route {
     pub(crate) chain: Chain,
     /// Position of its upstream; `None`: a plugin has to answer.
@@ -39,7 +45,7 @@ pub(crate) struct Route {
     /// Its own time limits, which go before the upstream's.
     pub(crate) timeouts: Option<Timeouts>,
     pub(crate) websocket: bool,
-    /// Whether one of its plugins, or of the global rules, looks at an exchange after its end.
+    /// Whether one of its plugins looks at an exchange after its end.
     pub(crate) logs: bool,
 }
 
@@ -59,7 +65,7 @@ impl Snapshot {
     /// How many routes it has.
     #[must_use]
     pub fn route_count(&self) -> usize {
-        self.routes.len()
+        self.routes.count()
     }
 }
 

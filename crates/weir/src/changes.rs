@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::io;
 
 use serde::Serialize;
-use weir_config::Document;
+use weir_config::{Document, Items, Model, Place, Section};
 
 /// A digest of every resource of a document. It takes a few dozen bytes a resource, where the document itself would
 /// take hundreds.
@@ -43,6 +43,49 @@ impl Digest {
                 section("plugin_metadata", &document.plugin_metadata, |item| item.plugin.as_str()),
             ],
         }
+    }
+
+    /// The digest of a model.
+    pub(crate) fn of_model(model: &Model) -> Self {
+        fn all<T: Serialize>(section: Section, items: &Items<T>) -> (&'static str, HashMap<Box<str>, u64>) {
+            let digests = items.ids().filter_map(|id| Some((id.into(), digest(&**items.get(id)?))));
+            (section.name(), digests.collect())
+        }
+        // In the order of a document's digest.
+        Self {
+            sections: [
+                all(Section::Routes, &model.routes),
+                all(Section::Services, &model.services),
+                all(Section::Upstreams, &model.upstreams),
+                all(Section::Consumers, &model.consumers),
+                all(Section::ConsumerGroups, &model.consumer_groups),
+                all(Section::PluginConfigs, &model.plugin_configs),
+                all(Section::Ssls, &model.ssls),
+                all(Section::GlobalRules, &model.global_rules),
+                all(Section::Secrets, &model.secrets),
+                all(Section::PluginMetadata, &model.plugin_metadata),
+            ],
+        }
+    }
+
+    /// Takes over what has changed at these places of a model, and tells it.
+    pub(crate) fn follow(&mut self, model: &Model, places: &[Place]) -> Changes {
+        let mut changes = Changes(Vec::new());
+        for (name, digests) in &mut self.sections {
+            let mut counts = Counts::default();
+            for place in places.iter().filter(|place| place.section.name() == *name) {
+                match digest_at(model, place) {
+                    Some(digest) => match digests.insert((*place.id).into(), digest) {
+                        None => counts.added += 1,
+                        Some(before) if before != digest => counts.changed += 1,
+                        Some(_) => {}
+                    },
+                    None => counts.removed += usize::from(digests.remove(&*place.id).is_some()),
+                }
+            }
+            changes.0.extend((counts != Counts::default()).then_some((*name, counts)));
+        }
+        changes
     }
 
     /// The sizes of the sections: `2 routes, 1 upstream`.
@@ -102,6 +145,22 @@ fn section<T: Serialize>(
     (name, items.iter().map(|item| (id(item).into(), digest(item))).collect())
 }
 
+fn digest_at(model: &Model, place: &Place) -> Option<u64> {
+    let id = &*place.id;
+    match place.section {
+        Section::Secrets => model.secrets.get(id).map(|item| digest(&**item)),
+        Section::Ssls => model.ssls.get(id).map(|item| digest(&**item)),
+        Section::Upstreams => model.upstreams.get(id).map(|item| digest(&**item)),
+        Section::Services => model.services.get(id).map(|item| digest(&**item)),
+        Section::PluginConfigs => model.plugin_configs.get(id).map(|item| digest(&**item)),
+        Section::Routes => model.routes.get(id).map(|item| digest(&**item)),
+        Section::ConsumerGroups => model.consumer_groups.get(id).map(|item| digest(&**item)),
+        Section::Consumers => model.consumers.get(id).map(|item| digest(&**item)),
+        Section::GlobalRules => model.global_rules.get(id).map(|item| digest(&**item)),
+        Section::PluginMetadata => model.plugin_metadata.get(id).map(|item| digest(&**item)),
+    }
+}
+
 /// Resources are compared as the JSON they would be written as, which need not be kept for it.
 fn digest(item: &impl Serialize) -> u64 {
     struct Digesting(DefaultHasher);
@@ -124,7 +183,7 @@ fn digest(item: &impl Serialize) -> u64 {
 #[cfg(test)]
 mod tests {
     use weir_config::catalog::NoPlugins;
-    use weir_config::{Document, InvalidItems, LoadOptions, NoSecrets, RouterMode, load};
+    use weir_config::{Document, InvalidItems, LoadOptions, Model, NoSecrets, Place, RouterMode, Section, load};
 
     use super::Digest;
 
@@ -156,6 +215,16 @@ mod tests {
             let changes = Digest::of(&document(&before)).changes_to(&Digest::of(&document(&after)));
             assert_eq!(changes.to_string(), told, "{before} → {after}");
         }
+        let model = Model::from(document(&format!("{a},{b}")));
+        assert_eq!(
+            Digest::of(&document(&format!("{a},{b}"))).changes_to(&Digest::of_model(&model)).to_string(),
+            "no resource changed"
+        );
+        let place = |id: &str| Place { section: Section::Routes, id: id.into() };
+        let mut digest = Digest::of_model(&model);
+        let next = Model::from(document(&moved.replace("id: b", "id: c").replace("/c", "/d")));
+        assert_eq!(digest.follow(&next, &[place("a"), place("c"), place("x")]).to_string(), "routes +1 ~0 -1");
+        assert_eq!(digest.follow(&model, &[place("b")]).to_string(), "no resource changed");
         let first = Digest::default().changes_to(&Digest::of(&document(a)));
         assert_eq!(first.to_string(), "routes +1 ~0 -0, upstreams +1 ~0 -0");
     }

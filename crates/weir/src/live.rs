@@ -19,12 +19,13 @@ use tokio::sync::{Mutex, Notify, OwnedMutexGuard, mpsc};
 use tokio::time::sleep;
 use weir_admin::{Changed, Configuration, Refused};
 use weir_config::node::Mark;
-use weir_config::{Diagnostic, Node};
+use weir_config::{Diagnostic, Model, Node, Place};
+use weir_proxy::Snapshot;
 use weir_store::{Change, Commit, Event, Item, Key, Listing, Store, StoreError};
 
-use crate::changes::Digest;
+use crate::changes::{Changes, Digest};
 use crate::reload::log_findings;
-use crate::resources::{Resources, Undo};
+use crate::resources::{Resources, Step, Undo};
 use crate::rules::{Ready, Rules};
 use crate::serving::Serving;
 use crate::systemd::{self, NotifyState};
@@ -36,6 +37,10 @@ const WATCH_AGAIN: Duration = Duration::from_secs(1);
 /// to tell of it.
 const CATCHING_UP: u32 = 10;
 const CATCH_UP: Duration = Duration::from_millis(20);
+
+/// How many resources may change between two snapshots for these to be made from each other. With more of them
+/// compiling the whole is hardly slower.
+const MOST_STEPS: usize = 10_000;
 
 /// The live configuration.
 #[derive(Clone, Debug)]
@@ -64,8 +69,19 @@ pub(crate) struct State {
     /// How resources were before something was wrong with them. Those of them that are broken serve like this.
     good: HashMap<Key, Item>,
     digest: Digest,
+    /// What serves, to be changed piece by piece; `None`: something is left out, so that the whole is compiled again.
+    base: Option<Base>,
+    /// What has happened since; `None`: anything.
+    steps: Option<Vec<Step>>,
     /// Whether the resources may be others than those of the store.
     unsure: bool,
+}
+
+/// Resources that all are as they should be, and what was made of them.
+#[derive(Debug)]
+struct Base {
+    model: Model,
+    snapshot: Arc<Snapshot>,
 }
 
 /// Resources that may be served.
@@ -78,6 +94,10 @@ struct Candidate {
     broken: HashSet<Key>,
     /// Resources that serve as they were before they became broken.
     kept: HashMap<Key, Item>,
+    /// The resources in the form in which they can be changed, unless something is left out.
+    model: Option<Model>,
+    /// Where they differ from the base, when it was made from that.
+    places: Option<Vec<Place>>,
 }
 
 /// Resources that may not be served.
@@ -105,9 +125,8 @@ impl State {
     ) -> Result<(Self, Ready), Vec<Diagnostic>> {
         let mut state = Self::unserved(listing);
         state.good = before.items.into_iter().map(|item| (item.key.clone(), item)).collect();
-        let Candidate { mut ready, broken, kept, .. } = state.compile(rules, &state.good)?;
-        state.generation = ready.snapshot.revision();
-        (state.broken, state.good, state.digest) = (broken, kept, std::mem::take(&mut ready.digest));
+        let candidate = state.compile(rules)?;
+        let (_, ready) = state.took(candidate);
         Ok((state, ready))
     }
 
@@ -151,12 +170,56 @@ impl State {
             broken: HashSet::new(),
             good: HashMap::new(),
             digest: Digest::default(),
+            base: None,
+            steps: None,
             unsure: false,
         }
     }
 
-    /// Compiles the resources as they are; those that are wrong as they were when they were good, where that is known.
-    fn compile(&self, rules: &Rules, good: &HashMap<Key, Item>) -> Result<Candidate, Vec<Diagnostic>> {
+    /// Takes note that a candidate serves; tells what has changed with it.
+    fn took(&mut self, candidate: Candidate) -> (Changes, Ready) {
+        let Candidate { mut ready, broken, kept, model, places, .. } = candidate;
+        let changes = match (&model, &places) {
+            (Some(model), Some(places)) => self.digest.follow(model, places),
+            _ => {
+                let before = std::mem::replace(&mut self.digest, std::mem::take(&mut ready.digest));
+                before.changes_to(&self.digest)
+            }
+        };
+        self.generation = ready.snapshot.revision();
+        (self.broken, self.good) = (broken, kept);
+        self.base = model.map(|model| Base { model, snapshot: Arc::clone(&ready.snapshot) });
+        self.steps = Some(Vec::new());
+        (changes, ready)
+    }
+
+    /// Compiles the resources as they are: what has happened since the last time, where that is known.
+    fn compile(&self, rules: &Rules) -> Result<Candidate, Vec<Diagnostic>> {
+        let steps = self.steps.as_deref().filter(|steps| !steps.is_empty());
+        if let Some(Ok(candidate)) = steps.and_then(|steps| self.compile_steps(rules, steps)) {
+            return Ok(candidate);
+        }
+        self.compile_whole(rules, &self.good)
+    }
+
+    /// Compiles what some steps have changed of what serves; `None`: it takes the whole.
+    fn compile_steps(&self, rules: &Rules, steps: &[Step]) -> Option<Result<Candidate, Vec<Diagnostic>>> {
+        let base = self.base.as_ref()?;
+        let compiled = match self.resources.steps(steps)? {
+            Ok(changes) => rules.compile_changes((&base.model, &base.snapshot), changes, self.generation + 1),
+            Err(fault) => Err(vec![fault]),
+        };
+        Some(compiled.map(|(ready, model, places)| self.clean(ready, model, Some(places))))
+    }
+
+    /// A candidate with nothing left out.
+    fn clean(&self, ready: Ready, model: Model, places: Option<Vec<Place>>) -> Candidate {
+        let about = ready.findings.iter().map(|found| self.resources.named(&found.path)).collect();
+        Candidate { ready, about, broken: HashSet::new(), kept: HashMap::new(), model: Some(model), places }
+    }
+
+    /// Compiles all resources; those that are wrong as they were when they were good, where that is known.
+    fn compile_whole(&self, rules: &Rules, good: &HashMap<Key, Item>) -> Result<Candidate, Vec<Diagnostic>> {
         let outcome = self.attempt(rules, &HashMap::new());
         let broken = match &outcome {
             Ok(candidate) => &candidate.broken,
@@ -186,8 +249,13 @@ impl State {
         Ok(candidate)
     }
 
-    /// Compiles the resources, with others in the place of some.
+    /// Compiles all resources, with others in the place of some.
     fn attempt(&self, rules: &Rules, instead: &HashMap<Key, Item>) -> Result<Candidate, Unfit> {
+        // Not where something was wrong before: as a rule it still is.
+        let pieces = self.resources.pieces().filter(|_| self.broken.is_empty() && instead.is_empty());
+        if let Some((ready, model)) = pieces.and_then(|pieces| rules.compile_pieces(pieces, self.generation + 1)) {
+            return Ok(self.clean(ready, model, None));
+        }
         let mut assembled = self.resources.assemble(instead);
         let root = std::mem::replace(&mut assembled.root, Node::empty_map());
         let (keys, faults): (Vec<Key>, Vec<Diagnostic>) = std::mem::take(&mut assembled.faults).into_iter().unzip();
@@ -200,7 +268,7 @@ impl State {
                 about.extend(keys.into_iter().map(Some));
                 let errors = ready.findings.iter().zip(&about).filter(|(found, _)| found.is_error());
                 let broken = errors.filter_map(|(_, key)| key.clone()).collect();
-                Ok(Candidate { ready, about, broken, kept: HashMap::new() })
+                Ok(Candidate { ready, about, broken, kept: HashMap::new(), model: None, places: None })
             }
             Err(mut findings) => {
                 let mut broken: HashSet<Key> = keys.into_iter().collect();
@@ -224,9 +292,7 @@ impl State {
             }
         }
         let undo = self.resources.change(self.changes_of(commit));
-        let untouched = |(key, _): &(&Key, &Item)| !commit.changes.iter().any(|change| change.key == **key);
-        let good = self.good.iter().filter(untouched).map(|(key, item)| (key.clone(), item.clone())).collect();
-        let refused = match self.compile(rules, &good) {
+        let refused = match self.compile_commit(rules, commit, force) {
             Ok(candidate) => {
                 let touched = |key: &Key| commit.changes.iter().any(|change| change.key == *key);
                 // What was wrong before is no reason against a change of something else.
@@ -244,6 +310,23 @@ impl State {
         // What was built until then is gone, but for its keys.
         rules.compiler.sweep();
         Err(Refused::Invalid(refused))
+    }
+
+    /// Compiles the resources with a commit that is among them already.
+    fn compile_commit(&self, rules: &Rules, commit: &Commit, force: bool) -> Result<Candidate, Vec<Diagnostic>> {
+        let of_commit = commit.changes.iter().map(Step::of);
+        let steps = self.steps.as_ref().map(|steps| steps.iter().cloned().chain(of_commit).collect::<Vec<_>>());
+        match steps.and_then(|steps| self.compile_steps(rules, &steps)) {
+            // With force something may be left out, which only the whole tells.
+            Some(compiled) if compiled.is_ok() || !force => compiled,
+            _ => {
+                // What a commit puts right or makes wrong has to serve as it stands.
+                let untouched = |key: &Key| commit.changes.iter().all(|change| change.key != *key);
+                let good = self.good.iter().filter(|(key, _)| untouched(key));
+                let good = good.map(|(key, item)| (key.clone(), item.clone())).collect();
+                self.compile_whole(rules, &good)
+            }
+        }
     }
 
     /// What a commit makes of resources.
@@ -266,6 +349,11 @@ impl State {
                 for (key, item) in &changes {
                     self.remember(key, item.as_ref());
                 }
+                if let Some(steps) = self.steps.as_mut().filter(|steps| steps.len() + changes.len() < MOST_STEPS) {
+                    steps.extend(changes.iter().map(|(key, item)| Step { key: key.clone(), deleted: item.is_none() }));
+                } else {
+                    self.steps = None;
+                }
                 self.resources.change(changes);
                 self.revision = revision;
                 true
@@ -278,6 +366,7 @@ impl State {
                 }
                 self.good.retain(|key, _| there.contains(key));
                 self.revision = listing.revision;
+                self.steps = None;
                 self.resources = Resources::new(listing);
                 true
             }
@@ -504,7 +593,7 @@ impl Shared {
     async fn serve_as_it_is(&self, state: OwnedMutexGuard<State>) {
         let (began, rules) = (Instant::now(), Arc::clone(&self.rules));
         let Ok((state, compiled)) = blocking(state, move |state| {
-            let compiled = state.compile(&rules, &state.good);
+            let compiled = state.compile(&rules);
             if compiled.is_err() {
                 rules.compiler.sweep();
             }
@@ -532,13 +621,10 @@ impl Shared {
     }
 
     async fn serve(&self, mut state: OwnedMutexGuard<State>, candidate: Candidate, began: Instant, author: &str) {
-        let Candidate { ready, broken, kept, .. } = candidate;
-        let (generation, routes) = (ready.snapshot.revision(), ready.snapshot.route_count());
-        self.serving.take(ready.snapshot).await;
-        let changes = state.digest.changes_to(&ready.digest);
-        self.serving.metrics.set_config_left_out(broken.len() as u64);
-        (state.generation, state.digest) = (generation, ready.digest);
-        (state.broken, state.good) = (broken, kept);
+        self.serving.metrics.set_config_left_out(candidate.broken.len() as u64);
+        let routes = candidate.ready.snapshot.route_count();
+        self.serving.take(Arc::clone(&candidate.ready.snapshot)).await;
+        let (changes, ready) = state.took(candidate);
         self.changed.notify_one();
         tracing::info!(
             revision = state.revision,
@@ -574,6 +660,12 @@ impl Shared {
             Refused::Store(error) => tracing::error!(%error, "a change cannot be kept; what is live stays live"),
             Refused::ReadOnly(_) => {}
         }
+    }
+}
+
+impl Step {
+    fn of(change: &Change) -> Self {
+        Self { key: change.key.clone(), deleted: change.value.is_none() }
     }
 }
 

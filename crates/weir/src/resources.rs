@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde_json::Value;
 use weir_config::node::Mark;
 use weir_config::unsupported::{Place, UNSUPPORTED};
-use weir_config::{Diagnostic, Key as Name, Kind as NodeKind, Node};
+use weir_config::{Diagnostic, ItemChange, Key as Name, Kind as NodeKind, Node, Section};
 use weir_store::{Expectation, Item, Key, Kind, Listing};
 
 /// All resources, in the order of their creation.
@@ -20,6 +20,14 @@ pub(crate) struct Resources {
 /// What changes were before they were made; in the order in which they were.
 #[derive(Debug, Default)]
 pub(crate) struct Undo(Vec<(Key, Option<(u64, Item)>)>);
+
+/// Something that happened to a resource.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    pub(crate) key: Key,
+    /// It went, whatever it is now.
+    pub(crate) deleted: bool,
+}
 
 /// Resources as a rules file has them.
 pub(crate) struct Assembled {
@@ -78,6 +86,31 @@ impl Resources {
         None
     }
 
+    /// Every resource as one that came; `None`: not all of them can be changed one by one.
+    pub(crate) fn pieces(&self) -> Option<Vec<ItemChange>> {
+        self.iter().map(|item| piece(&item.key, Some(item))?.ok()).collect()
+    }
+
+    /// What these places have come to, for whoever knows what they were before; one that was deleted in between comes
+    /// anew. `None`: it concerns more than single resources.
+    pub(crate) fn steps(&self, steps: &[Step]) -> Option<Result<Vec<ItemChange>, Diagnostic>> {
+        let step = |step: &Step| match step.deleted {
+            // What was read from there is in other resources.
+            _ if step.key.kind() == Kind::Secrets => None,
+            true => piece(&step.key, None),
+            false => piece(&step.key, self.get(&step.key)),
+        };
+        steps.iter().map(step).collect()
+    }
+
+    /// The resource that a path of a finding begins with.
+    pub(crate) fn named(&self, path: &str) -> Option<Key> {
+        // An id may have dots itself.
+        let ends = path.match_indices(['.', '[']).map(|(end, _)| end).chain([path.len()]);
+        let keys = ends.filter_map(|end| path.get(..end)?.parse::<Key>().ok());
+        keys.filter(|key| self.get(key).is_some()).last()
+    }
+
     /// The rules file that they make, with others in the place of some.
     pub(crate) fn assemble(&self, instead: &HashMap<Key, Item>) -> Assembled {
         let mut faults = Vec::new();
@@ -131,6 +164,13 @@ impl Assembled {
         found.path = format!("{key}{rest}");
         Some(key.clone())
     }
+}
+
+/// A change of a resource in the words of the configuration; `None`: it is none that stands for itself.
+fn piece(key: &Key, item: Option<&Item>) -> Option<Result<ItemChange, Diagnostic>> {
+    let section = Section::named(key.kind().directory())?;
+    let node = item.map(node).transpose();
+    Some(node.map(|node| ItemChange { section, id: key.id().into(), node }))
 }
 
 /// A resource as an item of its section.

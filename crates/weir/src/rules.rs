@@ -10,8 +10,10 @@ use std::sync::Arc;
 use anyhow::Context;
 use weir_config::load::{check_item, load_node, read};
 use weir_config::node::MAX_TEXT_BYTES;
-use weir_config::{Diagnostic, InvalidItems, LoadOptions, Loaded, Node, RouterMode, Settings, Severity, load};
-use weir_proxy::{Catalog, ChosenPlugins, Compiler, Snapshot};
+use weir_config::{
+    Diagnostic, InvalidItems, ItemChange, LoadOptions, Loaded, Model, Node, Place, RouterMode, Settings, Severity, load,
+};
+use weir_proxy::{Catalog, ChosenPlugins, Compiled, Compiler, Snapshot};
 
 use crate::changes::Digest;
 use crate::cli::{InvalidItemsArg, RulesArgs};
@@ -138,13 +140,36 @@ impl Rules {
             self.with_options(|options| load_node("", root, &LoadOptions { invalid_items: refuse, ..*options }));
         let mut found = loaded.diagnostics;
         if let Some(document) = loaded.document {
-            match self.compiler.compile(&document, refuse, u64::MAX) {
+            match self.compiler.compile(&Model::from(document), refuse, u64::MAX) {
                 Ok(compiled) => found.extend(compiled.warnings),
                 Err(errors) => found.extend(errors),
             }
             self.compiler.sweep();
         }
         found
+    }
+
+    /// Checks and compiles resources that can be changed one by one from then on. There is no `Err` worth telling: what is
+    /// left out, where something is wrong, the tree of all of them tells.
+    pub(crate) fn compile_pieces(&self, resources: Vec<ItemChange>, revision: u64) -> Option<(Ready, Model)> {
+        let changed = self.with_options(|options| Model::default().change("", resources, options)).ok()?;
+        let compiled = self.compiler.compile(&changed.model, InvalidItems::Refuse, revision).ok()?;
+        self.secrets.settle();
+        Some((clean(Digest::of_model(&changed.model), compiled, changed.warnings), changed.model))
+    }
+
+    /// Checks and compiles what has changed of the resources that `base` was made of, and tells where.
+    pub(crate) fn compile_changes(
+        &self,
+        (before, base): (&Model, &Snapshot),
+        changes: Vec<ItemChange>,
+        revision: u64,
+    ) -> Result<(Ready, Model, Vec<Place>), Vec<Diagnostic>> {
+        let changed = self.with_options(|options| before.change("", changes, options))?;
+        let compiled = self.compiler.change(base, &changed.model, &changed.places, revision);
+        let compiled =
+            compiled.map_err(|errors| errors.into_iter().map(|e| changed.revealed.redact(e)).collect::<Vec<_>>())?;
+        Ok((clean(Digest::default(), compiled, changed.warnings), changed.model, changed.places))
     }
 
     fn with_options<T>(&self, read: impl FnOnce(&LoadOptions<'_>) -> T) -> T {
@@ -163,7 +188,8 @@ impl Rules {
     fn compile_loaded(&self, loaded: Loaded, revision: u64) -> Result<Ready, Vec<Diagnostic>> {
         let mut findings = loaded.diagnostics;
         let Some(document) = loaded.document else { return Err(self.judged(findings)) };
-        let compiled = match self.compiler.compile(&document, self.invalid_items, revision) {
+        let digest = Digest::of(&document);
+        let compiled = match self.compiler.compile(&Model::from(document), self.invalid_items, revision) {
             Ok(compiled) => compiled,
             Err(errors) => {
                 let errors = errors.into_iter().map(|error| loaded.revealed.redact(error));
@@ -182,7 +208,7 @@ impl Rules {
             return Err(self.judged(findings));
         }
         self.secrets.settle();
-        Ok(Ready { digest: Digest::of(&document), snapshot: compiled.snapshot, findings, left_out, gone })
+        Ok(Ready { digest, snapshot: compiled.snapshot, findings, left_out, gone })
     }
 
     /// In strict mode every finding is an error.
@@ -204,6 +230,12 @@ impl Rules {
 /// The plugins that the settings leave.
 pub(crate) fn chosen_plugins(names: &[String]) -> ChosenPlugins<'_> {
     ChosenPlugins { catalog: Catalog(weir_plugins::registry::definitions()), names }
+}
+
+/// With nothing left out.
+fn clean(digest: Digest, compiled: Compiled, mut findings: Vec<Diagnostic>) -> Ready {
+    findings.extend(compiled.warnings);
+    Ready { digest, snapshot: compiled.snapshot, findings, left_out: 0, gone: HashSet::new() }
 }
 
 /// Tells texts apart, so that a file that was only touched is not compiled again.

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use weir_config::{InvalidItems, LoadOptions, NoSecrets, RouterMode, Settings, load, settings::SettingsSource};
+use weir_config::{InvalidItems, LoadOptions, Model, NoSecrets, RouterMode, Settings, load, settings::SettingsSource};
 use weir_proxy::{Catalog, Compiler, DataPlane};
 use weir_telemetry::metrics::{Metrics, MetricsOptions};
 
@@ -130,7 +130,8 @@ fn start(rules: &str) -> (DataPlane, SocketAddr) {
     let loaded = load("rules", rules.as_bytes(), &options);
     assert_eq!(loaded.errors().map(ToString::to_string).collect::<Vec<_>>(), Vec::<String>::new());
     let compiler = Compiler::new(definitions, &settings, "weir/test");
-    let compiled = compiler.compile(&loaded.document.expect("document"), InvalidItems::Refuse, 1).expect("compiled");
+    let compiled =
+        compiler.compile(&Model::from(loaded.document.expect("document")), InvalidItems::Refuse, 1).expect("compiled");
     let metrics = Metrics::new(MetricsOptions::default());
     let mut plane = DataPlane::start(&settings, Vec::new(), &metrics, None).expect("start");
     plane.apply(compiled.snapshot);

@@ -5,10 +5,12 @@ use std::collections::{HashMap, HashSet};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
+use super::link::Reference;
 use super::rules::{check_route, check_secret_manager, check_service, check_ssl, drop_nulls, field, prepare_upstream};
 use super::{Dropped, InvalidItems, Loader};
 use crate::catalog::{AUTH_PLUGINS, Scope};
 use crate::diagnostic::{Diagnostic, nearest};
+use crate::model::{Items, Model, Section};
 use crate::node::{Key, Kind, Mark, Node, push_index, quoted};
 use crate::resource::{
     Consumer, ConsumerGroup, Credential, GlobalRule, Id, Origin, PluginConfig, PluginMetadata, Route, SecretManager,
@@ -19,20 +21,31 @@ use crate::unsupported::{Place, take_out};
 
 /// A resource that stands in a list of its kind.
 pub(super) trait Item: DeserializeOwned + JsonSchema + 'static {
-    /// The name of the list.
-    const SECTION: &'static str;
+    /// The list.
+    const KIND: Section;
 
-    /// The fields that hold the id of another item.
-    const REFERENCES: &'static [&'static str] = &[];
+    /// Its name.
+    const SECTION: &'static str = Self::KIND.name();
+
+    /// The items of this kind in a model.
+    fn items(model: &mut Model) -> &mut Items<Self>;
 
     /// The id.
     fn id(&self) -> &str;
+
+    /// The ids of other items.
+    fn references(&self) -> Vec<Reference<'_>> {
+        Vec::new()
+    }
 
     /// Gives an id to an item without one.
     fn number(&mut self, place: usize);
 
     /// Where it stood.
-    fn origin(&mut self) -> &mut Origin;
+    fn origin(&self) -> &Origin;
+
+    /// The same, to be set.
+    fn origin_mut(&mut self) -> &mut Origin;
 
     /// Looks at what the schema cannot judge, and makes the tree fit for it.
     fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str);
@@ -58,15 +71,17 @@ impl Loader<'_> {
         Some(item)
     }
 
-    fn read_item<T: Item>(&mut self, path: &str, mut node: Node) -> Option<T> {
+    /// Reads an item that stands at this path, and gives it that origin.
+    pub(super) fn read_item<T: Item>(&mut self, path: &str, mut node: Node) -> Option<T> {
         self.found.extend(self.text_errors.remove(path).unwrap_or_default());
         if node.as_map().is_some() {
             drop_nulls(&mut node, path, &mut self.found);
             T::prepare(self, &mut node, path);
         }
         let mut item = self.typed::<T>(path, &node)?;
-        let references = T::REFERENCES.iter().filter_map(|name| Some((*name, node.get(name)?.mark))).collect();
-        *item.origin() = Origin { path: path.to_owned(), mark: node.mark, references };
+        let fields: Vec<_> = item.references().into_iter().map(|reference| reference.field).collect();
+        let references = fields.into_iter().filter_map(|name| Some((name, node.get(name)?.mark))).collect();
+        *item.origin_mut() = Origin { path: path.to_owned(), mark: node.mark, references };
         item.complete();
         Some(item)
     }
@@ -107,36 +122,45 @@ impl Loader<'_> {
         let section = PluginMetadata::SECTION;
         let nodes = self.section_nodes(section, root, true);
         let mut list: Vec<PluginMetadata> = Vec::with_capacity(nodes.len());
-        for (index, mut node) in nodes.into_iter().enumerate() {
+        for (index, node) in nodes.into_iter().enumerate() {
             let path = item_path(section, index);
             let mark = node.mark;
             let before = self.found.len();
             self.found.extend(self.text_errors.remove(&path).unwrap_or_default());
-            let plugin = match node.remove("id") {
-                Some((_, Node { kind: Kind::Str(name), mark })) => {
-                    self.resolve(&mut node, &path);
-                    if self.plugin_name(&name, mark, &field(&path, "id")) {
-                        self.plugin_conf(&name, &node, &path, Scope::Metadata);
-                    }
-                    name
-                }
-                _ => {
-                    let message = "an item of plugin_metadata needs an id: the name of its plugin";
-                    self.found.push(Diagnostic::error(mark, path.as_str(), message));
-                    String::new()
-                }
-            };
+            let item = self.metadata_item(&path, node);
             if self.failed_since(before) {
-                self.drop_item(section, mark, path, Some(plugin));
+                self.drop_item(section, mark, path, Some(item.plugin));
                 continue;
             }
-            if let Some(earlier) = list.iter().position(|item| item.plugin == plugin) {
+            if let Some(earlier) = list.iter().position(|known| known.plugin == item.plugin) {
                 let first = list.remove(earlier).origin.path;
+                let plugin = &item.plugin;
                 self.warn(mark, &path, format!("the id {plugin} stands twice; this item takes the place of {first}"));
             }
-            list.push(PluginMetadata { plugin, conf: node, origin: Origin { path, mark, references: Vec::new() } });
+            list.push(item);
         }
         list
+    }
+
+    /// The settings of one plugin.
+    pub(super) fn metadata_item(&mut self, path: &str, mut node: Node) -> PluginMetadata {
+        let mark = node.mark;
+        let plugin = match node.remove("id") {
+            Some((_, Node { kind: Kind::Str(name), mark })) => {
+                self.resolve(&mut node, path);
+                if self.plugin_name(&name, mark, &field(path, "id")) {
+                    self.plugin_conf(&name, &node, path, Scope::Metadata);
+                }
+                name
+            }
+            _ => {
+                let message = "an item of plugin_metadata needs an id: the name of its plugin";
+                self.found.push(Diagnostic::error(mark, path, message));
+                String::new()
+            }
+        };
+        let origin = Origin { path: path.to_owned(), mark, references: Vec::new() };
+        PluginMetadata { plugin, conf: node, origin }
     }
 
     /// A credential that stands beside the consumers, with the id `<username>/credentials/<id>`.
@@ -154,7 +178,7 @@ impl Loader<'_> {
         credential
     }
 
-    fn credential(&mut self, path: &str, mut node: Node, index: usize) -> Option<Credential> {
+    pub(super) fn credential(&mut self, path: &str, mut node: Node, index: usize) -> Option<Credential> {
         self.prepare_credential(&mut node, path);
         let mut credential = self.typed::<Credential>(path, &node)?;
         credential.origin = Origin { path: path.to_owned(), mark: node.mark, references: Vec::new() };
@@ -204,7 +228,8 @@ impl Loader<'_> {
         }
     }
 
-    fn unique_credentials(&mut self, consumer: &mut Consumer) {
+    /// Leaves the later of several credentials with one id.
+    pub(super) fn unique_credentials(&mut self, consumer: &mut Consumer) {
         let mut kept: Vec<Credential> = Vec::with_capacity(consumer.credentials.len());
         for credential in std::mem::take(&mut consumer.credentials) {
             if let Some(earlier) = kept.iter().position(|known| known.id == credential.id) {
@@ -248,11 +273,25 @@ pub(super) fn readable_id(node: &Node) -> Option<String> {
 }
 
 impl PluginMetadata {
-    pub(super) const SECTION: &'static str = "plugin_metadata";
+    pub(super) const SECTION: &'static str = Section::PluginMetadata.name();
+}
+
+/// The reference in a field that may be absent.
+fn reference<'a>(field: &'static str, to: Section, id: &'a Option<Id>) -> Option<Reference<'a>> {
+    id.as_ref().map(|id| Reference { field, to, id })
+}
+
+/// The certificate that an upstream shows to its nodes.
+fn client_certificate<'a>(field: &'static str, upstream: Option<&'a Upstream>) -> Option<Reference<'a>> {
+    upstream.and_then(|u| u.tls.as_ref()).and_then(|tls| reference(field, Section::Ssls, &tls.client_cert_id))
 }
 
 macro_rules! with_id {
-    () => {
+    ($items:ident) => {
+        fn items(model: &mut Model) -> &mut Items<Self> {
+            &mut model.$items
+        }
+
         fn id(&self) -> &str {
             self.id.as_str()
         }
@@ -263,16 +302,27 @@ macro_rules! with_id {
             }
         }
 
-        fn origin(&mut self) -> &mut Origin {
+        fn origin(&self) -> &Origin {
+            &self.origin
+        }
+
+        fn origin_mut(&mut self) -> &mut Origin {
             &mut self.origin
         }
     };
 }
 
 impl Item for Route {
-    const SECTION: &'static str = "routes";
-    const REFERENCES: &'static [&'static str] = &["upstream_id", "service_id", "plugin_config_id"];
-    with_id!();
+    const KIND: Section = Section::Routes;
+    with_id!(routes);
+
+    fn references(&self) -> Vec<Reference<'_>> {
+        let client = client_certificate("upstream.tls.client_cert_id", self.upstream.as_deref());
+        let upstream = reference("upstream_id", Section::Upstreams, &self.upstream_id);
+        let service = reference("service_id", Section::Services, &self.service_id);
+        let config = reference("plugin_config_id", Section::PluginConfigs, &self.plugin_config_id);
+        upstream.into_iter().chain(service).chain(config).chain(client).collect()
+    }
 
     fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
         let taken = take_out(Place::Route, node, path, &mut loader.found);
@@ -287,9 +337,13 @@ impl Item for Route {
 }
 
 impl Item for Service {
-    const SECTION: &'static str = "services";
-    const REFERENCES: &'static [&'static str] = &["upstream_id"];
-    with_id!();
+    const KIND: Section = Section::Services;
+    with_id!(services);
+
+    fn references(&self) -> Vec<Reference<'_>> {
+        let client = client_certificate("upstream.tls.client_cert_id", self.upstream.as_deref());
+        reference("upstream_id", Section::Upstreams, &self.upstream_id).into_iter().chain(client).collect()
+    }
 
     fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
         take_out(Place::Service, node, path, &mut loader.found);
@@ -303,8 +357,12 @@ impl Item for Service {
 }
 
 impl Item for Upstream {
-    const SECTION: &'static str = "upstreams";
-    with_id!();
+    const KIND: Section = Section::Upstreams;
+    with_id!(upstreams);
+
+    fn references(&self) -> Vec<Reference<'_>> {
+        client_certificate("tls.client_cert_id", Some(self)).into_iter().collect()
+    }
 
     fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
         prepare_upstream(node, path, &mut loader.found);
@@ -316,8 +374,8 @@ impl Item for Upstream {
 }
 
 impl Item for Ssl {
-    const SECTION: &'static str = "ssls";
-    with_id!();
+    const KIND: Section = Section::Ssls;
+    with_id!(ssls);
 
     fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
         loader.resolve(node, path);
@@ -326,7 +384,11 @@ impl Item for Ssl {
 }
 
 impl Item for SecretManager {
-    const SECTION: &'static str = "secrets";
+    const KIND: Section = Section::Secrets;
+
+    fn items(model: &mut Model) -> &mut Items<Self> {
+        &mut model.secrets
+    }
 
     fn id(&self) -> &str {
         self.id.as_str()
@@ -334,7 +396,11 @@ impl Item for SecretManager {
 
     fn number(&mut self, _: usize) {}
 
-    fn origin(&mut self) -> &mut Origin {
+    fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    fn origin_mut(&mut self) -> &mut Origin {
         &mut self.origin
     }
 
@@ -348,8 +414,11 @@ impl Item for SecretManager {
 }
 
 impl Item for Consumer {
-    const SECTION: &'static str = "consumers";
-    const REFERENCES: &'static [&'static str] = &["group_id"];
+    const KIND: Section = Section::Consumers;
+
+    fn items(model: &mut Model) -> &mut Items<Self> {
+        &mut model.lone_consumers
+    }
 
     fn id(&self) -> &str {
         self.username.as_str()
@@ -357,8 +426,16 @@ impl Item for Consumer {
 
     fn number(&mut self, _: usize) {}
 
-    fn origin(&mut self) -> &mut Origin {
+    fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    fn origin_mut(&mut self) -> &mut Origin {
         &mut self.origin
+    }
+
+    fn references(&self) -> Vec<Reference<'_>> {
+        reference("group_id", Section::ConsumerGroups, &self.group_id).into_iter().collect()
     }
 
     fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
@@ -394,10 +471,10 @@ impl Item for Consumer {
 }
 
 macro_rules! plugin_holder {
-    ($($type:ident: $section:literal, $scope:expr;)*) => {$(
+    ($($type:ident: $section:ident, $items:ident, $scope:expr;)*) => {$(
         impl Item for $type {
-            const SECTION: &'static str = $section;
-            with_id!();
+            const KIND: Section = Section::$section;
+            with_id!($items);
 
             fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
                 prepare_parts(loader, node, path, $scope);
@@ -406,9 +483,9 @@ macro_rules! plugin_holder {
     )*};
 }
 plugin_holder! {
-    ConsumerGroup: "consumer_groups", Scope::Route;
-    PluginConfig: "plugin_configs", Scope::Route;
-    GlobalRule: "global_rules", Scope::GlobalRule;
+    ConsumerGroup: ConsumerGroups, consumer_groups, Scope::Route;
+    PluginConfig: PluginConfigs, plugin_configs, Scope::Route;
+    GlobalRule: GlobalRules, global_rules, Scope::GlobalRule;
 }
 
 /// What several kinds of items have: plugins and an upstream.

@@ -5,93 +5,79 @@ use std::collections::{HashMap, HashSet};
 use super::item::Item;
 use super::{InvalidItems, Loader};
 use crate::diagnostic::{Diagnostic, nearest};
+use crate::model::Section;
 use crate::node::{Mark, push_name, quoted};
-use crate::resource::{
-    Consumer, ConsumerGroup, Document, GlobalRule, Id, Origin, PluginConfig, Route, Service, Ssl, SslType, Upstream,
-};
+use crate::resource::{Document, GlobalRule, Id, Origin, SslType};
+
+/// An id of another item, and where it stands.
+pub(super) struct Reference<'a> {
+    /// The field, from the item on.
+    pub(super) field: &'static str,
+    pub(super) to: Section,
+    pub(super) id: &'a Id,
+}
+
+/// The items that there are. Of certificates only those for upstreams count: nothing refers to the others.
+pub(super) trait Known {
+    fn has(&self, section: Section, id: &str) -> bool;
+
+    /// Their ids, in any order.
+    fn ids(&self, section: Section) -> Vec<&str>;
+}
 
 impl Loader<'_> {
     /// Checks that every reference leads to an item. Those that are referred to come first, so that what refers to a
     /// dropped item is dropped in turn.
     pub(super) fn link(&mut self, document: &mut Document) {
+        let mut known = Ids::default();
         let clients = document.ssls.iter().filter(|ssl| ssl.r#type == SslType::Client);
-        let clients: HashSet<String> = clients.map(|ssl| ssl.id.to_string()).collect();
-        self.keep(&mut document.upstreams, |loader, upstream: &Upstream| {
-            loader.client_certificate(&upstream.origin, "", Some(upstream), &clients)
-        });
-        let upstreams = ids(&document.upstreams);
-        let plugin_configs = ids(&document.plugin_configs);
-        let groups = ids(&document.consumer_groups);
-        self.keep(&mut document.services, |loader, service: &Service| {
-            let origin = &service.origin;
-            loader.client_certificate(origin, "upstream.", service.upstream.as_deref(), &clients)
-                && loader.refers(origin, "upstream_id", &service.upstream_id, Upstream::SECTION, &upstreams)
-        });
-        let services = ids(&document.services);
-        self.keep(&mut document.routes, |loader, route: &Route| {
-            let origin = &route.origin;
-            // All three, for all the errors.
-            let upstream = loader.refers(origin, "upstream_id", &route.upstream_id, Upstream::SECTION, &upstreams);
-            let service = loader.refers(origin, "service_id", &route.service_id, Service::SECTION, &services);
-            let config = PluginConfig::SECTION;
-            let config = loader.refers(origin, "plugin_config_id", &route.plugin_config_id, config, &plugin_configs);
-            let client = loader.client_certificate(origin, "upstream.", route.upstream.as_deref(), &clients);
-            upstream && service && config && client
-        });
-        self.keep(&mut document.consumers, |loader, consumer: &Consumer| {
-            loader.refers(&consumer.origin, "group_id", &consumer.group_id, ConsumerGroup::SECTION, &groups)
-        });
+        known.0.insert(Section::Ssls, clients.map(|ssl| ssl.id.to_string()).collect());
+        self.keep(&mut document.upstreams, &known);
+        known.note(&document.upstreams);
+        known.note(&document.plugin_configs);
+        known.note(&document.consumer_groups);
+        self.keep(&mut document.services, &known);
+        known.note(&document.services);
+        self.keep(&mut document.routes, &known);
+        self.keep(&mut document.consumers, &known);
         self.plugins_of_global_rules(&mut document.global_rules);
     }
 
-    /// Leaves the items that pass a test.
-    fn keep<T: Item>(&mut self, items: &mut Vec<T>, test: impl Fn(&mut Self, &T) -> bool) {
-        items.retain_mut(|item| {
-            let keep = test(self, item);
+    /// Leaves the items whose references all lead somewhere.
+    fn keep<T: Item>(&mut self, items: &mut Vec<T>, known: &Ids) {
+        items.retain(|item| {
+            let keep = self.refers(item, known);
             if !keep {
-                let id = item.id().to_owned();
                 let Origin { path, mark, .. } = item.origin().clone();
-                self.drop_item(T::SECTION, mark, path, Some(id));
+                self.drop_item(T::SECTION, mark, path, Some(item.id().to_owned()));
             }
             keep
         });
     }
 
-    /// Checks that the certificate an upstream shows to its nodes is there.
-    fn client_certificate(
-        &mut self,
-        origin: &Origin,
-        prefix: &str,
-        upstream: Option<&Upstream>,
-        known: &HashSet<String>,
-    ) -> bool {
-        let Some(id) = upstream.and_then(|u| u.tls.as_ref()?.client_cert_id.as_ref()) else { return true };
-        if known.contains(id.as_str()) {
-            return true;
+    /// Whether all references of an item lead somewhere; says which do not.
+    pub(super) fn refers<T: Item>(&mut self, item: &T, known: &dyn Known) -> bool {
+        let mut all = true;
+        for reference in item.references() {
+            all &= self.leads(item.origin(), &reference, known);
         }
-        let path = format!("{}.{prefix}tls.client_cert_id", origin.path);
-        let message =
-            format!("there is no item of {} with type: client and the id {}", Ssl::SECTION, quoted(id.as_str()));
-        self.found.push(Diagnostic::error(origin.mark, path, message));
-        false
+        all
     }
 
-    fn refers(
-        &mut self,
-        origin: &Origin,
-        field: &'static str,
-        id: &Option<Id>,
-        section: &'static str,
-        known: &HashSet<String>,
-    ) -> bool {
-        let Some(id) = id else { return true };
-        if known.contains(id.as_str()) {
+    fn leads(&mut self, origin: &Origin, reference: &Reference<'_>, known: &dyn Known) -> bool {
+        let Reference { field, to, id } = *reference;
+        if known.has(to, id.as_str()) {
             return true;
         }
-        let kind = section.trim_end_matches('s').replace('_', " ");
+        let section = to.name();
         let mark = origin.references.iter().find(|(name, _)| *name == field).map_or(origin.mark, |(_, mark)| *mark);
-        let mut path = origin.path.clone();
-        push_name(&mut path, field);
+        let path = format!("{}.{field}", origin.path);
+        if to == Section::Ssls {
+            let message = format!("there is no item of {section} with type: client and the id {}", quoted(id.as_str()));
+            self.found.push(Diagnostic::error(mark, path, message));
+            return false;
+        }
+        let kind = section.trim_end_matches('s').replace('_', " ");
         if self.invalid_ids.get(section).is_some_and(|ids| ids.contains(id.as_str())) {
             // Otherwise that error is enough.
             if self.options.invalid_items == InvalidItems::Skip {
@@ -101,11 +87,12 @@ impl Loader<'_> {
             return false;
         }
         let error = Diagnostic::error(mark, path, format!("there is no {kind} with the id {}", quoted(id.as_str())));
-        let near = self.nearest_id(id.as_str(), known);
+        let mut ids = known.ids(to);
+        let near = self.nearest_id(id.as_str(), &mut ids);
         self.found.push(match near {
             Some(near) => error.with_hint(format!("did you mean {near}?")),
-            None if known.is_empty() && !self.invalid_ids.contains_key(section) => {
-                error.with_hint(format!("the file has no {section}"))
+            None if ids.is_empty() && !self.invalid_ids.contains_key(section) => {
+                error.with_hint(format!("there are no {section} at all"))
             }
             None => error,
         });
@@ -113,15 +100,14 @@ impl Loader<'_> {
     }
 
     /// The nearest of many ids, as long as there is not too much to compare.
-    fn nearest_id(&mut self, id: &str, known: &HashSet<String>) -> Option<String> {
+    fn nearest_id(&mut self, id: &str, known: &mut [&str]) -> Option<String> {
         self.comparisons = self.comparisons.checked_sub(known.len())?;
-        let mut near: Vec<&str> = known.iter().map(String::as_str).collect();
-        near.sort_unstable();
-        nearest(id, near).map(str::to_owned)
+        known.sort_unstable();
+        nearest(id, known.iter().copied()).map(str::to_owned)
     }
 
     /// A plugin may stand in one global rule only: which of two would hold is not said.
-    fn plugins_of_global_rules(&mut self, rules: &mut Vec<GlobalRule>) {
+    pub(super) fn plugins_of_global_rules(&mut self, rules: &mut Vec<GlobalRule>) {
         let mut first: HashMap<String, (String, Mark)> = HashMap::new();
         rules.retain(|rule| {
             let mut keep = true;
@@ -147,6 +133,22 @@ impl Loader<'_> {
     }
 }
 
-fn ids<T: Item>(items: &[T]) -> HashSet<String> {
-    items.iter().map(|item| item.id().to_owned()).collect()
+/// The ids of a document's items, by section.
+#[derive(Default)]
+struct Ids(HashMap<Section, HashSet<String>>);
+
+impl Ids {
+    fn note<T: Item>(&mut self, items: &[T]) {
+        self.0.insert(T::KIND, items.iter().map(|item| item.id().to_owned()).collect());
+    }
+}
+
+impl Known for Ids {
+    fn has(&self, section: Section, id: &str) -> bool {
+        self.0.get(&section).is_some_and(|ids| ids.contains(id))
+    }
+
+    fn ids(&self, section: Section) -> Vec<&str> {
+        self.0.get(&section).into_iter().flatten().map(String::as_str).collect()
+    }
 }

@@ -35,6 +35,11 @@ impl Id {
         &self.0
     }
 
+    /// The text, not copied.
+    pub fn shared(&self) -> Arc<str> {
+        Arc::clone(&self.0)
+    }
+
     /// Stands for a missing id until the loader numbers it. Not a valid id, so it equals none.
     pub(crate) fn unset() -> Self {
         Self("".into())
@@ -55,6 +60,11 @@ impl Username {
     /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The text, not copied.
+    pub fn shared(&self) -> Arc<str> {
+        Arc::clone(&self.0)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Black-box tests of the configuration model.
 
+mod changes;
 mod checks;
 mod config_yaml;
 mod environment;

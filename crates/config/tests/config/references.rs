@@ -26,7 +26,7 @@ fn references_lead_somewhere() {
                     "t:4:17: routes[0].service_id: there is no service with the id \"2\"",
                     "t:5:23: routes[0].plugin_config_id: there is no plugin config with the id \"pp\"",
                     "t:6:33: services[0].upstream_id: there is no upstream with the id \"no\"",
-                    "t:9:37: consumers[0].group_id: there is no consumer group with the id \"g\"; the file has no consumer_groups",
+                    "t:9:37: consumers[0].group_id: there is no consumer group with the id \"g\"; there are no consumer_groups at all",
                 ],
                 routes: None,
             },

@@ -7,10 +7,12 @@ use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{AuthEntry, BuildCx, ConsumerMatch, Credentials, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+use weir_plugin::{
+    AuthChange, AuthEntry, BuildCx, ConsumerMatch, Credentials, Define, Flow, Invalid, Phases, Plugin, RequestCx,
+};
 use weir_wire::name::Known;
 
-use super::credentials::{CredentialTable, Refused, same_secret};
+use super::credentials::{self, CredentialTable, same_secret};
 
 /// The definition.
 #[derive(Debug)]
@@ -83,30 +85,23 @@ realm: example
             hide: conf.hide_credentials,
             anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), cx)?,
             challenge: format!("Basic realm=\"{}\"", conf.realm).into_bytes(),
-            users: cx.credentials::<CredentialTable>().unwrap_or_default(),
+            position: cx.position,
         }))
     }
 
-    fn credentials(entries: Vec<AuthEntry<ConsumerConf>>) -> Result<Credentials, (usize, Invalid)> {
-        let mut table = CredentialTable::with_capacity(entries.len());
-        for (at, AuthEntry { who, username, conf }) in entries.iter().enumerate() {
-            let fault = |field: &str, message: String| (at, Invalid::new(field, message));
+    fn credentials(change: AuthChange<'_, ConsumerConf>) -> Result<Credentials, (usize, Invalid)> {
+        let put = |table: &mut CredentialTable, AuthEntry { who, conf, .. }: &AuthEntry<ConsumerConf>| {
             for (field, value) in [("username", &conf.username), ("password", &conf.password)] {
-                super::check_credential(value).map_err(|message| fault(field, message.into()))?;
+                super::check_credential(value).map_err(|message| Invalid::new(field, message))?;
             }
             if conf.username.contains(':') {
-                return Err(fault("username", "a user name may not hold a colon (RFC 7617 section 2)".into()));
+                let message = "a user name may not hold a colon (RFC 7617 section 2)";
+                return Err(Invalid::new("username", message));
             }
-            let inserted = table.insert(conf.username.as_bytes(), conf.password.as_bytes(), *who);
-            inserted.map_err(|refused| match refused {
-                Refused::Duplicate(known) => {
-                    let other = entries.get(known).map_or("", |other| &other.username);
-                    fault("username", format!("consumers '{other}' and '{username}' have the same user name"))
-                }
-                Refused::Full => fault("username", "all credentials together have more than 4 GiB".into()),
-            })?;
-        }
-        Ok(Arc::new(table))
+            Ok(table.insert(conf.username.as_bytes(), conf.password.as_bytes(), *who, ()))
+        };
+        let named = ("username", "user name");
+        Ok(Arc::new(credentials::changed(&change, change.held(), |conf| &conf.username, put, named)?))
     }
 }
 
@@ -116,7 +111,8 @@ struct Checked {
     hide: bool,
     anonymous: Option<u32>,
     challenge: Vec<u8>,
-    users: Arc<CredentialTable>,
+    /// Where its credentials stand.
+    position: u8,
 }
 
 /// Padding is often left out or wrong in what clients send, and says nothing.
@@ -132,7 +128,7 @@ impl Plugin for Checked {
         let mut room = cx.take_scratch();
         let request = cx.request();
         let given = request.head.fields.get_known(request.buffer.bytes(), Known::Authorization);
-        let found = self.find(given, &mut room);
+        let found = find(cx.credentials(self.position), given, &mut room);
         // What stands in scratch memory may be read by the next plugin or request, were there a fault elsewhere.
         room.fill(0);
         cx.put_scratch(room);
@@ -149,21 +145,24 @@ impl Plugin for Checked {
     }
 }
 
-impl Checked {
-    fn find(&self, given: Option<&[u8]>, room: &mut Vec<u8>) -> Result<ConsumerMatch, &'static str> {
-        let given = given.ok_or("Missing authorization in request")?;
-        let malformed = "Invalid authorization in request";
-        let encoded = credentials_of(given).ok_or(malformed)?;
-        BASE64.decode_vec(encoded, room).map_err(|_| malformed)?;
-        // RFC 7617 section 2: the first colon ends the user name; a password may hold more of them.
-        let colon = room.iter().position(|b| *b == b':').ok_or(malformed)?;
-        let (name, password) = room.split_at(colon);
-        let password = password.get(1..).unwrap_or_default();
-        // An unknown user's password is compared as well, so that the answer takes the same time.
-        let user = self.users.find(name);
-        let same = same_secret(password, user.map_or(b"not a password", |user| user.secret));
-        user.filter(|_| same).map(|user| user.who).ok_or("Invalid user authorization")
-    }
+/// Whose credentials these are, the value of `Authorization`.
+fn find(
+    users: Option<&CredentialTable>,
+    given: Option<&[u8]>,
+    room: &mut Vec<u8>,
+) -> Result<ConsumerMatch, &'static str> {
+    let given = given.ok_or("Missing authorization in request")?;
+    let malformed = "Invalid authorization in request";
+    let encoded = credentials_of(given).ok_or(malformed)?;
+    BASE64.decode_vec(encoded, room).map_err(|_| malformed)?;
+    // RFC 7617 section 2: the first colon ends the user name; a password may hold more of them.
+    let colon = room.iter().position(|b| *b == b':').ok_or(malformed)?;
+    let (name, password) = room.split_at(colon);
+    let password = password.get(1..).unwrap_or_default();
+    // An unknown user's password is compared as well, so that the answer takes the same time.
+    let user = users.and_then(|users| users.find(name));
+    let same = same_secret(password, user.map_or(b"not a password", |user| user.secret));
+    user.filter(|_| same).map(|user| user.who).ok_or("Invalid user authorization")
 }
 
 /// What follows the scheme, which is compared without regard to case (RFC 9110 section 11.1).

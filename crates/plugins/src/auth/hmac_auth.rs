@@ -10,12 +10,12 @@ use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    AuthEntry, BuildCx, ConsumerMatch, Credentials, Define, Failure, Flow, Invalid, Mark, Note, Phases, Plugin,
-    RequestCx, Side,
+    AuthChange, AuthEntry, BuildCx, ConsumerMatch, Credentials, Define, Failure, Flow, Invalid, Mark, Note, Phases,
+    Plugin, RequestCx, Side,
 };
 use weir_wire::name::{FieldName, Known};
 
-use super::credentials::{CredentialTable, Refused};
+use super::credentials::{self, CredentialTable};
 use signature::Params;
 
 /// The definition.
@@ -182,29 +182,21 @@ hide_credentials: true
             hide: conf.hide_credentials,
             anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), cx)?,
             challenge: format!("hmac realm=\"{}\"", conf.realm).into_bytes(),
-            secrets: cx.credentials::<CredentialTable>().unwrap_or_default(),
+            position: cx.position,
             mark: Mark::unique(),
         }))
     }
 
-    fn credentials(entries: Vec<AuthEntry<ConsumerConf>>) -> Result<Credentials, (usize, Invalid)> {
-        let mut table = CredentialTable::with_capacity(entries.len());
-        for (at, AuthEntry { who, username, conf }) in entries.iter().enumerate() {
-            let fault = |field: &str, message: String| (at, Invalid::new(field, message));
+    fn credentials(change: AuthChange<'_, ConsumerConf>) -> Result<Credentials, (usize, Invalid)> {
+        let put = |table: &mut CredentialTable, AuthEntry { who, conf, .. }: &AuthEntry<ConsumerConf>| {
             for (field, value) in [("key_id", &conf.key_id), ("secret_key", &conf.secret_key)] {
-                super::check_credential(value).map_err(|message| fault(field, message.into()))?;
+                super::check_credential(value).map_err(|message| Invalid::new(field, message))?;
             }
-            check_key_id(&conf.key_id).map_err(|fault| (at, fault))?;
-            let inserted = table.insert(conf.key_id.as_bytes(), conf.secret_key.as_bytes(), *who);
-            inserted.map_err(|refused| match refused {
-                Refused::Duplicate(known) => {
-                    let other = entries.get(known).map_or("", |other| &other.username);
-                    fault("key_id", format!("consumers '{other}' and '{username}' have the same key id"))
-                }
-                Refused::Full => fault("key_id", "all credentials together have more than 4 GiB".into()),
-            })?;
-        }
-        Ok(Arc::new(table))
+            check_key_id(&conf.key_id)?;
+            Ok(table.insert(conf.key_id.as_bytes(), conf.secret_key.as_bytes(), *who, ()))
+        };
+        let named = ("key_id", "key id");
+        Ok(Arc::new(credentials::changed(&change, change.held(), |conf| &conf.key_id, put, named)?))
     }
 }
 
@@ -242,7 +234,8 @@ struct Checked {
     hide: bool,
     anonymous: Option<u32>,
     challenge: Vec<u8>,
-    secrets: Arc<CredentialTable>,
+    /// Where its credentials stand.
+    position: u8,
     mark: Mark,
 }
 
@@ -327,7 +320,8 @@ impl Checked {
         }
         params.write_signed(request, room)?;
         // An unknown key's signature is verified as well, so that the answer takes the same time.
-        let credential = self.secrets.find(params.key_id);
+        let secrets = cx.credentials::<CredentialTable>(self.position);
+        let credential = secrets.and_then(|secrets| secrets.find(params.key_id));
         let secret = credential.map_or(&b"not a secret"[..], |credential| credential.secret);
         let good = params.verify(&algorithm.key(secret), room);
         credential.filter(|_| good).map(|credential| credential.who)

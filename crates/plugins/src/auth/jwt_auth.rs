@@ -9,10 +9,12 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{AuthEntry, BuildCx, ConsumerMatch, Credentials, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+use weir_plugin::{
+    AuthChange, AuthEntry, BuildCx, ConsumerMatch, Credentials, Define, Flow, Invalid, Phases, Plugin, RequestCx,
+};
 use weir_wire::name::FieldName;
 
-use super::credentials::{CredentialTable, Refused};
+use super::credentials::{self, CredentialTable};
 use crate::{cookies, query};
 use key::{Algorithm, Verifier};
 use token::{Key, Time, Token};
@@ -179,10 +181,6 @@ hide_credentials: true
         if let Some(fault) = conf.check_names().next() {
             return Err(fault);
         }
-        let keys = match cx.credentials::<Keys>() {
-            Some(keys) => keys,
-            None => Arc::new(Keys::of(&[]).map_err(|(_, fault)| fault)?),
-        };
         Ok(Arc::new(Checked {
             header: conf.field()?,
             checks: Checks::new(conf.claims_to_verify.as_deref().unwrap_or_default()),
@@ -192,12 +190,23 @@ hide_credentials: true
             claim: conf.key_claim_name,
             anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), cx)?,
             challenge: format!("Bearer realm=\"{}\"", conf.realm).into_bytes(),
-            keys,
+            position: cx.position,
         }))
     }
 
-    fn credentials(entries: Vec<AuthEntry<ConsumerConf>>) -> Result<Credentials, (usize, Invalid)> {
-        Ok(Arc::new(Keys::of(&entries)?))
+    fn credentials(change: AuthChange<'_, ConsumerConf>) -> Result<Credentials, (usize, Invalid)> {
+        let put = |table: &mut CredentialTable<Arc<Verifier>>,
+                   AuthEntry { who, conf, .. }: &AuthEntry<ConsumerConf>| {
+            super::check_credential(&conf.key).map_err(|message| Invalid::new("key", message))?;
+            let (verifier, secret) = Verifier::new(conf)?;
+            Ok(table.insert(conf.key.as_bytes(), &secret, *who, Arc::new(verifier)))
+        };
+        let held = change.held::<Keys>().map(|keys| &keys.table);
+        let table = credentials::changed(&change, held, |conf| &conf.key, put, ("key", "key"))?;
+        let verified = Verified::new();
+        let verified =
+            verified.ok_or_else(|| (change.came.len(), Invalid::new("", "the system has no random bytes")))?;
+        Ok(Arc::new(Keys { table, verified }))
     }
 }
 
@@ -233,33 +242,8 @@ impl Conf {
 #[derive(Debug)]
 struct Keys {
     /// Keys, with the secrets of those that have one.
-    table: CredentialTable,
-    /// By place in the table.
-    verifiers: Vec<Verifier>,
+    table: CredentialTable<Arc<Verifier>>,
     verified: Verified,
-}
-
-impl Keys {
-    fn of(entries: &[AuthEntry<ConsumerConf>]) -> Result<Self, (usize, Invalid)> {
-        let mut table = CredentialTable::with_capacity(entries.len());
-        let mut verifiers = Vec::with_capacity(entries.len());
-        for (at, entry) in entries.iter().enumerate() {
-            let fault = |message: String| (at, Invalid::new("key", message));
-            super::check_credential(&entry.conf.key).map_err(|message| fault(message.into()))?;
-            let (verifier, secret) = Verifier::new(&entry.conf).map_err(|fault| (at, fault))?;
-            table.insert(entry.conf.key.as_bytes(), &secret, entry.who).map_err(|refused| match refused {
-                Refused::Duplicate(known) => {
-                    let other = entries.get(known).map_or("", |other| &other.username);
-                    fault(format!("consumers '{other}' and '{}' have the same key", entry.username))
-                }
-                Refused::Full => fault("all keys and secrets together have more than 4 GiB".into()),
-            })?;
-            verifiers.push(verifier);
-        }
-        let verified = Verified::new();
-        let verified = verified.ok_or_else(|| (entries.len(), Invalid::new("", "the system has no random bytes")))?;
-        Ok(Self { table, verifiers, verified })
-    }
 }
 
 /// An instance.
@@ -273,7 +257,8 @@ struct Checked {
     checks: Checks,
     anonymous: Option<u32>,
     challenge: Vec<u8>,
-    keys: Arc<Keys>,
+    /// Where its credentials stand.
+    position: u8,
 }
 
 /// Where the token was.
@@ -332,14 +317,15 @@ impl Checked {
             // No byte of a token has to be encoded, so that this is not the usual way.
             let mut decoded = Vec::new();
             query::decode(token, &mut decoded);
-            return self.verify(&decoded, cx.unix_ms(), room);
+            return self.verify(cx, &decoded, room);
         }
-        self.verify(token, cx.unix_ms(), room)
+        self.verify(cx, token, room)
     }
 
-    fn verify(&self, token: &[u8], unix_ms: u64, room: &mut Vec<u8>) -> Result<ConsumerMatch, &'static str> {
+    fn verify(&self, cx: &RequestCx<'_>, token: &[u8], room: &mut Vec<u8>) -> Result<ConsumerMatch, &'static str> {
         const FAILED: &str = "failed to verify jwt";
-        let keys = &*self.keys;
+        const UNKNOWN: &str = "Invalid user key in JWT token";
+        let keys: &Keys = cx.credentials(self.position).ok_or(UNKNOWN)?;
         let tag = keys.verified.tag(&self.claim, token);
         let remembered = keys.verified.find(&tag);
         let known = match remembered {
@@ -351,8 +337,8 @@ impl Checked {
                     Key::Text(key) => keys.table.find(key.as_bytes()),
                     Key::Other => None,
                 };
-                let credential = credential.ok_or("Invalid user key in JWT token")?;
-                let verifier = keys.verifiers.get(credential.at).ok_or(FAILED)?;
+                let credential = credential.ok_or(UNKNOWN)?;
+                let verifier = credential.more;
                 if token.algorithm != verifier.algorithm.name()
                     || !verifier.verifies(credential.secret, token.signed, token.signature)
                 {
@@ -361,8 +347,8 @@ impl Checked {
                 Known { at: credential.at, exp: token.claims.exp, nbf: token.claims.nbf }
             }
         };
-        let (credential, verifier) = keys.table.get(known.at).zip(keys.verifiers.get(known.at)).ok_or(FAILED)?;
-        if !self.checks.hold(&known, unix_ms as f64 / 1000.0, f64::from(verifier.grace)) {
+        let credential = keys.table.get(known.at).ok_or(FAILED)?;
+        if !self.checks.hold(&known, cx.unix_ms() as f64 / 1000.0, f64::from(credential.more.grace)) {
             return Err(FAILED);
         }
         if remembered.is_none() {
@@ -433,6 +419,7 @@ impl Checks {
 #[cfg(test)]
 mod tests {
     use super::{Checks, Claim, Known, Time, without_scheme};
+    use crate::auth::credentials::Place;
 
     #[test]
     fn the_scheme_is_optional() {
@@ -466,7 +453,7 @@ mod tests {
             (&[Exp, Nbf], At(2000.0), At(1.0), 0.0, true),
             (&[], At(-1.0), Absent, 0.0, false),
         ] {
-            let known = Known { at: 0, exp, nbf };
+            let known = Known { at: Place::numbered(0), exp, nbf };
             assert_eq!(Checks::new(listed).hold(&known, 1000.0, grace), holds, "{listed:?} {exp:?} {nbf:?} {grace}");
         }
     }

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{AuthEntry, BuildCx, ConsumerMatch, Credentials, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+use weir_plugin::{
+    AuthChange, AuthEntry, BuildCx, ConsumerMatch, Credentials, Define, Flow, Invalid, Phases, Plugin, RequestCx,
+};
 use weir_wire::name::FieldName;
 
-use super::credentials::{CredentialTable, Refused};
+use super::credentials::{self, CredentialTable};
 use crate::query;
 
 /// The definition.
@@ -97,23 +99,16 @@ hide_credentials: true
             hide: conf.hide_credentials,
             anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), cx)?,
             challenge: format!("apikey realm=\"{}\"", conf.realm).into_bytes(),
-            keys: cx.credentials::<CredentialTable>().unwrap_or_default(),
+            position: cx.position,
         }))
     }
 
-    fn credentials(entries: Vec<AuthEntry<ConsumerConf>>) -> Result<Credentials, (usize, Invalid)> {
-        let mut table = CredentialTable::with_capacity(entries.len());
-        for (at, entry) in entries.iter().enumerate() {
-            let fault = |message: String| (at, Invalid::new("key", message));
-            super::check_credential(&entry.conf.key).map_err(|message| fault(message.into()))?;
-            table.insert(entry.conf.key.as_bytes(), b"", entry.who).map_err(|refused| match refused {
-                Refused::Duplicate(known) => {
-                    let other = entries.get(known).map_or("", |other| &other.username);
-                    fault(format!("consumers '{other}' and '{}' have the same key", entry.username))
-                }
-                Refused::Full => fault("all keys together have more than 4 GiB".into()),
-            })?;
-        }
+    fn credentials(change: AuthChange<'_, ConsumerConf>) -> Result<Credentials, (usize, Invalid)> {
+        let put = |table: &mut CredentialTable, entry: &AuthEntry<ConsumerConf>| {
+            super::check_credential(&entry.conf.key).map_err(|message| Invalid::new("key", message))?;
+            Ok(table.insert(entry.conf.key.as_bytes(), b"", entry.who, ()))
+        };
+        let table = credentials::changed(&change, change.held(), |conf| &conf.key, put, ("key", "key"))?;
         Ok(Arc::new(table))
     }
 }
@@ -126,7 +121,8 @@ struct Checked {
     hide: bool,
     anonymous: Option<u32>,
     challenge: Vec<u8>,
-    keys: Arc<CredentialTable>,
+    /// Where its credentials stand.
+    position: u8,
 }
 
 /// Where the key was.
@@ -167,22 +163,26 @@ impl Checked {
         }
     }
 
+    fn consumer(&self, cx: &RequestCx<'_>, key: &[u8]) -> Option<ConsumerMatch> {
+        cx.credentials::<CredentialTable>(self.position)?.find(key).map(|found| found.who)
+    }
+
     fn find(&self, cx: &mut RequestCx<'_>) -> Result<(ConsumerMatch, Place), &'static str> {
         const INVALID: &str = "Invalid API key in request";
         if let Some(key) = cx.request().field(&self.header) {
-            return self.keys.find(key).map(|found| (found.who, Place::Field)).ok_or(INVALID);
+            return self.consumer(cx, key).map(|who| (who, Place::Field)).ok_or(INVALID);
         }
         let key = cx.request().query().and_then(|query| query::argument(query, &self.query));
         let Some(key) = key else { return Err("Missing API key in request") };
         if query::is_plain(key) {
-            return self.keys.find(key).map(|found| (found.who, Place::Query)).ok_or(INVALID);
+            return self.consumer(cx, key).map(|who| (who, Place::Query)).ok_or(INVALID);
         }
         let mut decoded = cx.take_scratch();
         // The scratch was taken out of the exchange, so the key is read anew.
         if let Some(key) = cx.request().query().and_then(|query| query::argument(query, &self.query)) {
             query::decode(key, &mut decoded);
         }
-        let who = self.keys.find(&decoded).map(|found| found.who);
+        let who = self.consumer(cx, &decoded);
         cx.put_scratch(decoded);
         who.map(|who| (who, Place::Query)).ok_or(INVALID)
     }

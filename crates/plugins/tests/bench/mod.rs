@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use weir_config::{Diagnostic, Node, Upstream};
 use weir_plugin::{
-    BuildCx, Consumer, ConsumerMatch, Consumers, Credentials, Definition, Named, Plugin, RouteInfo, StateRegistry,
-    Tables, Turns, UpstreamSet,
+    BuildCx, Consumer, ConsumerMatch, Consumers, CredentialChange, Credentials, Definition, Named, Plugin, RouteInfo,
+    Slots, StateRegistry, Tables, Turns, UpstreamSet,
 };
 use weir_router::{Mode, Route, Router};
 
@@ -52,22 +52,31 @@ impl Bench {
     pub(crate) fn new() -> Self {
         let mut consumers = Consumers::default();
         for name in CONSUMERS {
-            let custom_id = (name == "jill").then(|| "id-7".into());
-            consumers.push(Consumer { name: Named::from(name), group_id: None, custom_id });
+            let jill = name == "jill";
+            consumers.put(Consumer {
+                name: Named::from(name),
+                group_id: None,
+                custom_id: jill.then(|| "id-7".into()),
+                credentials: jill.then(|| "cred-jill".into()).into_iter().collect(),
+            });
         }
-        consumers.push_credential("cred-jill");
         let route = Route { paths: vec!["/a/*".into()], hosts: vec!["a.test".into()], ..Route::default() };
+        let mut routes = Slots::default();
+        let info = RouteInfo {
+            id: Named::from("r1"),
+            name: Some(Named::from("route one")),
+            service_id: Some(Named::from("s1")),
+            service_name: None,
+            paths: Box::new([Named::from("/a/*")]),
+            hosts: Box::new([Named::from("a.test")]),
+        };
+        routes.set(0, Some(Arc::new(info)));
+        let credentials = weir_plugins::definitions().iter().map(|d| credentials(*d, &consumers)).collect();
         let tables = Tables {
             router: Some(Router::build(Mode::HostUri, vec![route]).unwrap()),
-            routes: vec![RouteInfo {
-                id: Named::from("r1"),
-                name: Some(Named::from("route one")),
-                service_id: Some(Named::from("s1")),
-                service_name: None,
-                paths: Box::new([Named::from("/a/*")]),
-                hosts: Box::new([Named::from("a.test")]),
-            }],
-            consumers,
+            routes,
+            consumers: Arc::new(consumers),
+            credentials,
         };
         Self { states: StateRegistry::default(), tables: Arc::new(tables) }
     }
@@ -80,15 +89,15 @@ impl Bench {
     /// The same from a value.
     pub(crate) fn build_node(&self, name: &str, conf: &Node) -> Result<Arc<dyn Plugin>, Diagnostic> {
         let definition = definition(name);
-        let credentials = credentials(definition);
+        let position = weir_plugins::definitions().iter().position(|d| d.name() == name).unwrap_or_default();
         definition.build(
             conf,
             &BuildCx {
                 plugin: name,
                 place: "route/r1",
                 states: &self.states,
-                consumers: &self.tables.consumers,
-                credentials: credentials.as_ref(),
+                consumers: &*self.tables.consumers,
+                position: position as u8,
                 conf,
                 limit_keys: 100,
                 metadata: None,
@@ -143,7 +152,7 @@ pub(crate) fn node(yaml: &str) -> Node {
     if parsed.root.is_null() { Node::empty_map() } else { parsed.root }
 }
 
-fn credentials(definition: &dyn Definition) -> Option<Credentials> {
+fn credentials(definition: &dyn Definition, consumers: &Consumers) -> Option<Credentials> {
     let confs = confs_of(definition.name())?.map(node);
     let entries: Vec<(ConsumerMatch, &str, &Node)> = CONSUMERS
         .iter()
@@ -154,5 +163,6 @@ fn credentials(definition: &dyn Definition) -> Option<Credentials> {
             (ConsumerMatch { consumer: n as u32, credential }, *name, conf)
         })
         .collect();
-    Some(definition.credentials(&entries).unwrap_or_else(|(_, error)| panic!("{error}")))
+    let change = CredentialChange { held: None, gone: &[], came: &entries, consumers };
+    Some(definition.credentials(&change).unwrap_or_else(|(_, error)| panic!("{error}")))
 }

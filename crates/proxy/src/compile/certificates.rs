@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use rustls::RootCertStore;
 use rustls::server::ProducesTickets;
 use weir_config::{
-    CheckType, ClientVerification, Diagnostic, Document, Scheme, Settings, Ssl, SslProtocol, SslType, Status, Upstream,
+    CheckType, ClientVerification, Diagnostic, Model, Scheme, Settings, Ssl, SslProtocol, SslType, Status, Upstream,
 };
 
 use super::Faults;
@@ -62,10 +62,11 @@ impl Certificates {
     }
 
     /// The certificates for clients.
-    pub(super) fn hosts(&self, document: &Document, faults: &mut Faults) -> Hosts {
+    pub(super) fn hosts(&self, model: &Model, faults: &mut Faults) -> Hosts {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let items =
-            || document.ssls.iter().filter(|ssl| ssl.r#type == SslType::Server && ssl.status == Status::Enabled);
+        let ssls = model.ssls.in_order();
+        let ssls = ssls.into_iter().map(|listed| &*listed.item);
+        let items = || ssls.clone().filter(|ssl| ssl.r#type == SslType::Server && ssl.status == Status::Enabled);
         let unconfigured = if items().next().is_none() { self.self_signed(&mut kept, faults) } else { None };
         let mut hosts = Hosts::new(&self.fallback_sni, unconfigured);
         for ssl in items() {
@@ -144,26 +145,22 @@ impl Certificates {
     pub(super) fn setup(
         &self,
         upstream: &Upstream,
-        document: &Document,
+        model: &Model,
     ) -> Result<Option<(SetupKey, Arc<Setup>)>, Diagnostic> {
         if upstream.scheme != Scheme::Https {
             return Ok(None);
         }
         let verify = upstream.tls.as_ref().is_some_and(|tls| tls.verify);
-        self.setup_with(upstream, document, verify).map(Some)
+        self.setup_with(upstream, model, verify).map(Some)
     }
 
     /// How TLS is set up for the active checks of an upstream: as with its nodes, but verified as the checks say.
-    pub(super) fn setup_of_checks(
-        &self,
-        upstream: &Upstream,
-        document: &Document,
-    ) -> Result<Option<Arc<Setup>>, Diagnostic> {
+    pub(super) fn setup_of_checks(&self, upstream: &Upstream, model: &Model) -> Result<Option<Arc<Setup>>, Diagnostic> {
         let Some(checks) = upstream.checks.as_ref().filter(|checks| checks.active.r#type == CheckType::Https) else {
             return Ok(None);
         };
         let verify = checks.active.https_verify_certificate;
-        match self.setup_with(upstream, document, verify) {
+        match self.setup_with(upstream, model, verify) {
             Ok((_, setup)) => Ok(Some(setup)),
             Err(fault) if fault.path == "tls.verify" => {
                 Err(Diagnostic { path: "checks.active.https_verify_certificate".to_owned(), ..fault })
@@ -175,7 +172,7 @@ impl Certificates {
     fn setup_with(
         &self,
         upstream: &Upstream,
-        document: &Document,
+        model: &Model,
         verify: bool,
     ) -> Result<(SetupKey, Arc<Setup>), Diagnostic> {
         let tls = upstream.tls.clone().unwrap_or_default();
@@ -184,7 +181,7 @@ impl Certificates {
         let certificate = match (&tls.client_cert, &tls.client_key, &tls.client_cert_id) {
             (Some(cert), Some(key), _) => Some((cert.clone(), key.reveal().to_owned())),
             (_, _, Some(id)) => {
-                let ssl = document.ssls.iter().find(|ssl| ssl.id == *id && ssl.r#type == SslType::Client);
+                let ssl = model.ssls.get(id.as_str()).filter(|ssl| ssl.r#type == SslType::Client);
                 let ssl = ssl.ok_or_else(|| fault("client_cert_id", "there is no such certificate".to_owned()))?;
                 Some((ssl.cert.clone(), ssl.key.reveal().to_owned()))
             }

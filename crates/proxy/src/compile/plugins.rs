@@ -1,31 +1,29 @@
 //! Building plugins and laying them over each other: service below plugin config below route.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use weir_config::{AddrRange, Diagnostic, ErrorResponse, Meta, Node, Plugins, Scope};
-use weir_plugin::{BuildCx, Consumers, Credentials, StateRegistry, UpstreamSet};
+use weir_config::{AddrRange, Diagnostic, ErrorResponse, Items, Meta, PluginMetadata, Plugins, Scope};
+use weir_plugin::{BuildCx, ConsumerSet, StateRegistry};
 
 use super::Definitions;
+use super::upstreams::SharedUpstreams;
 use crate::chain::{Chain, Step, StepMeta};
 
 /// What plugins are built with.
-pub(super) struct Builder<'a> {
+pub(super) struct Builder<'a, 'd> {
     pub(super) definitions: Definitions,
     pub(super) states: &'a StateRegistry,
-    pub(super) consumers: &'a Consumers,
-    /// By position in the registry.
-    pub(super) credentials: &'a [Option<Credentials>],
-    pub(super) metadata: HashMap<&'a str, &'a Node>,
+    pub(super) consumers: &'a dyn ConsumerSet,
+    pub(super) metadata: &'a Items<PluginMetadata>,
     pub(super) limit_keys: usize,
     pub(super) trusted_proxies: &'a [AddrRange],
     pub(super) https_port: u16,
     pub(super) product: &'a str,
-    pub(super) upstreams: &'a dyn UpstreamSet,
+    pub(super) upstreams: &'a SharedUpstreams<'d>,
 }
 
 /// The plugins of one place; one that is switched off there still takes the place of what lies below.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, Debug)]
 pub(super) struct Layer {
     steps: Vec<(u8, Option<Step>)>,
 }
@@ -42,8 +40,8 @@ impl Layer {
     }
 
     /// Ready to run.
-    pub(super) fn chain(self) -> Chain {
-        Chain::new(self.steps.into_iter().filter_map(|(_, step)| step).collect())
+    pub(super) fn chain(&self) -> Chain {
+        Chain::new(self.steps.iter().filter_map(|(_, step)| step.clone()).collect())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -51,15 +49,29 @@ impl Layer {
     }
 }
 
-impl Builder<'_> {
-    /// Builds the plugins of one place. On consumers, what authenticates is data and not a plugin to run.
-    pub(super) fn layer(
+/// Plugins that were built, and the upstreams that they may choose.
+#[derive(Debug, Default)]
+pub(super) struct Built {
+    pub(super) layer: Layer,
+    pub(super) upstreams: Box<[u32]>,
+}
+
+impl Builder<'_, '_> {
+    /// Builds the plugins of one place, and tells which upstreams they asked for.
+    pub(super) fn build(
         &self,
         plugins: Option<&Plugins>,
         place: &str,
         path: &str,
         scope: Scope,
-    ) -> Result<Layer, Diagnostic> {
+    ) -> Result<Built, Diagnostic> {
+        let layer = self.layer(plugins, place, path, scope);
+        let upstreams = self.upstreams.take_asked();
+        Ok(Built { layer: layer?, upstreams })
+    }
+
+    /// Builds the plugins of one place. On consumers, what authenticates is data and not a plugin to run.
+    fn layer(&self, plugins: Option<&Plugins>, place: &str, path: &str, scope: Scope) -> Result<Layer, Diagnostic> {
         let mut layer = Layer::default();
         for (name, conf) in plugins.into_iter().flatten() {
             let under = |d: Diagnostic| d.under(&format!("{path}.plugins.{name}"));
@@ -79,10 +91,10 @@ impl Builder<'_> {
                 place,
                 states: self.states,
                 consumers: self.consumers,
-                credentials: self.credentials.get(usize::from(kind)).and_then(Option::as_ref),
+                position: kind,
                 conf: &conf.conf,
                 limit_keys: self.limit_keys,
-                metadata: self.metadata.get(name.as_str()).copied(),
+                metadata: self.metadata.get(name).map(|metadata| &metadata.conf),
                 trusted_proxies: self.trusted_proxies,
                 https_port: self.https_port,
                 product: self.product,

@@ -1,14 +1,15 @@
 //! Upstreams: each compiled once, however many routes use it.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use immutable_chunkmap::map::MapS;
+use immutable_chunkmap::set::SetS;
 use weir_config::{
-    Checks, Diagnostic, Document, HashKey, Id, NodeAddr, NodeHost, Origin, PassHost, Scheme, Service, Timeout,
+    Checks, Diagnostic, HashKey, Model, NodeAddr, NodeHost, Origin, PassHost, Place, Scheme, Section, Service, Timeout,
 };
-use weir_plugin::{Turns, UpstreamSet};
+use weir_plugin::{Numbers, Slots, Turns, UpstreamSet};
 
 use super::certificates::Certificates;
 use crate::upstream::balance::turns::RoundRobin;
@@ -22,13 +23,26 @@ use crate::upstream::{Checked, Node, PassHost as CompiledHost, Timeouts, Upstrea
 #[derive(Debug)]
 pub(super) struct SharedUpstreams<'d>(pub(super) RefCell<Upstreams<'d>>);
 
+impl SharedUpstreams<'_> {
+    /// The upstreams that plugins have asked for since this was called before.
+    pub(super) fn take_asked(&self) -> Box<[u32]> {
+        std::mem::take(&mut self.0.borrow_mut().asked).into()
+    }
+}
+
 impl UpstreamSet for SharedUpstreams<'_> {
     fn find(&self, id: &str) -> Result<Option<u32>, Diagnostic> {
-        self.0.borrow_mut().find(id)
+        let mut upstreams = self.0.borrow_mut();
+        let found = upstreams.find(id)?;
+        upstreams.asked.extend(found);
+        Ok(found)
     }
 
     fn add(&self, upstream: &weir_config::Upstream, place: &str) -> Result<u32, Diagnostic> {
-        self.0.borrow_mut().put(upstream, "plugins", place)
+        let mut upstreams = self.0.borrow_mut();
+        let number = upstreams.put(upstream, "plugins", place, None)?;
+        upstreams.asked.push(number);
+        Ok(number)
     }
 
     fn turns(&self, weights: &[u32]) -> Arc<dyn Turns> {
@@ -48,17 +62,31 @@ pub(super) struct Upstreams<'d> {
     endpoints: &'d Endpoints,
     health: &'d HealthTable,
     certificates: &'d Certificates,
-    document: &'d Document,
-    by_id: HashMap<&'d str, &'d weir_config::Upstream>,
-    /// Where those with an id, and those of services, have been put.
-    placed: HashMap<Place<'d>, u32>,
-    pub(super) compiled: Vec<Upstream>,
+    model: &'d Model,
+    pub(super) numbered: Numbered,
+    /// Those that plugins have asked for.
+    asked: Vec<u32>,
+    /// Those that may have come to be used by nobody.
+    idle: Vec<u32>,
 }
 
-#[derive(Debug, PartialEq, Eq, Hash)]
-enum Place<'d> {
-    Upstream(&'d Id),
-    Service(&'d Id),
+/// Upstreams by the numbers that they keep as long as somebody uses them, whatever becomes of their content.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Numbered {
+    pub(super) compiled: Slots<Arc<Upstream>>,
+    /// Those with health checks.
+    pub(super) checked: SetS<u32>,
+    numbers: Numbers,
+    /// Where those are written that others can find: in `upstreams`, in a service, in a route.
+    places: MapS<Place, u32>,
+    uses: Slots<Use>,
+}
+
+#[derive(Debug, Clone)]
+struct Use {
+    place: Option<Place>,
+    /// By how many routes and sets of plugins.
+    count: u32,
 }
 
 impl<'d> Upstreams<'d> {
@@ -66,63 +94,160 @@ impl<'d> Upstreams<'d> {
         endpoints: &'d Endpoints,
         health: &'d HealthTable,
         certificates: &'d Certificates,
-        document: &'d Document,
+        model: &'d Model,
+        numbered: Numbered,
     ) -> Self {
-        let by_id = document.upstreams.iter().map(|u| (u.id.as_str(), u)).collect();
-        Self { endpoints, health, certificates, document, by_id, placed: HashMap::new(), compiled: Vec::new() }
+        Self { endpoints, health, certificates, model, numbered, asked: Vec::new(), idle: Vec::new() }
     }
 
-    /// Where a route's upstream is: its own, else its service's.
+    /// Compiles what is written at a place anew, if somebody uses it.
+    ///
+    /// # Errors
+    /// It cannot be built.
+    pub(super) fn renew(&mut self, place: &Place) -> Result<(), Diagnostic> {
+        let Some(number) = self.numbered.places.get(place).copied() else { return Ok(()) };
+        let id = &*place.id;
+        match place.section {
+            Section::Upstreams => match self.model.upstreams.get(id) {
+                Some(upstream) => self.put_shared(upstream, place.clone()).map(drop)?,
+                // From now on it is not found. Should somebody use it still, that shows in the end.
+                None => {
+                    self.numbered.places.remove_cow(place);
+                    self.idle.push(number);
+                }
+            },
+            Section::Services => {
+                let service = self.model.services.get(id);
+                if let Some((service, upstream)) = service.and_then(|s| Some((s, s.upstream.as_ref()?))) {
+                    let fault = |fault| inline(&service.origin, fault);
+                    self.put(upstream, "services", id, Some(place.clone())).map_err(fault)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Where a route's upstream is: its own, else its service's. With `anew` its own is compiled even if it is there.
     ///
     /// # Errors
     /// It cannot be built.
     pub(super) fn of_route(
         &mut self,
-        route: &'d weir_config::Route,
-        service: Option<&'d Service>,
+        route: &weir_config::Route,
+        service: Option<&Service>,
+        anew: bool,
     ) -> Result<Option<u32>, Diagnostic> {
-        let inline = |origin: &Origin, fault: Diagnostic| Diagnostic {
-            mark: origin.mark,
-            ..fault.under(&format!("{}.upstream", origin.path))
-        };
         if let Some(upstream) = &route.upstream {
-            return self
-                .put(upstream, "routes", route.id.as_str())
-                .map(Some)
-                .map_err(|fault| inline(&route.origin, fault));
+            let place = Place { section: Section::Routes, id: route.id.shared() };
+            let known = self.numbered.places.get(&place).filter(|_| !anew).copied();
+            return match known {
+                Some(known) => Ok(Some(known)),
+                None => self
+                    .put(upstream, "routes", route.id.as_str(), Some(place))
+                    .map(Some)
+                    .map_err(|fault| inline(&route.origin, fault)),
+            };
         }
         if let Some(id) = &route.upstream_id {
             return self.find(id.as_str());
         }
         let Some(service) = service else { return Ok(None) };
         if let Some(upstream) = &service.upstream {
-            if let Some(found) = self.placed.get(&Place::Service(&service.id)) {
+            let place = Place { section: Section::Services, id: service.id.shared() };
+            if let Some(found) = self.numbered.places.get(&place) {
                 return Ok(Some(*found));
             }
-            let position =
-                self.put(upstream, "services", service.id.as_str()).map_err(|fault| inline(&service.origin, fault))?;
-            self.placed.insert(Place::Service(&service.id), position);
-            return Ok(Some(position));
+            let fault = |fault| inline(&service.origin, fault);
+            return self.put(upstream, "services", service.id.as_str(), Some(place)).map(Some).map_err(fault);
         }
         service.upstream_id.as_ref().map_or(Ok(None), |id| self.find(id.as_str()))
     }
 
     fn find(&mut self, id: &str) -> Result<Option<u32>, Diagnostic> {
-        let Some(upstream) = self.by_id.get(id).copied() else { return Ok(None) };
-        if let Some(found) = self.placed.get(&Place::Upstream(&upstream.id)) {
-            return Ok(Some(*found));
+        let Some(upstream) = self.model.upstreams.get(id) else { return Ok(None) };
+        let place = Place { section: Section::Upstreams, id: upstream.id.shared() };
+        match self.numbered.places.get(&place) {
+            Some(found) => Ok(Some(*found)),
+            None => self.put_shared(upstream, place).map(Some),
         }
-        let position = self
-            .put(upstream, "upstreams", upstream.id.as_str())
-            .map_err(|fault| fault.under(&upstream.origin.path))?;
-        self.placed.insert(Place::Upstream(&upstream.id), position);
-        Ok(Some(position))
     }
 
-    /// Compiles an upstream; `kind` and `id` are those of the item it is written in.
-    fn put(&mut self, upstream: &weir_config::Upstream, kind: &'static str, id: &str) -> Result<u32, Diagnostic> {
-        let tls = self.certificates.setup(upstream, self.document)?;
-        let tls_of_checks = self.certificates.setup_of_checks(upstream, self.document)?;
+    fn put_shared(&mut self, upstream: &weir_config::Upstream, place: Place) -> Result<u32, Diagnostic> {
+        let put = self.put(upstream, "upstreams", upstream.id.as_str(), Some(place));
+        put.map_err(|fault| fault.under(&upstream.origin.path))
+    }
+
+    /// Counts a use of each.
+    pub(super) fn claim(&mut self, upstreams: &[u32]) {
+        for number in upstreams {
+            self.numbered.count(*number, |count| count + 1);
+        }
+    }
+
+    /// Takes back what was claimed.
+    pub(super) fn release(&mut self, upstreams: &[u32]) {
+        for number in upstreams {
+            self.numbered.count(*number, |count| count.saturating_sub(1));
+        }
+        self.idle.extend(upstreams);
+    }
+
+    /// What there is in the end: without what nobody uses. `None`: something is used that is not there any more.
+    pub(super) fn finish(mut self) -> Option<Numbered> {
+        for number in std::mem::take(&mut self.idle) {
+            let Some(used) = self.numbered.uses.get(number).cloned() else { continue };
+            let is_placed = |place: &Place| self.numbered.places.get(place) == Some(&number);
+            if used.count > 0 {
+                // A place that leads elsewhere is that of an upstream that was taken away.
+                if used.place.as_ref().is_some_and(|place| !is_placed(place)) {
+                    return None;
+                }
+                continue;
+            }
+            if let Some(place) = used.place.filter(is_placed) {
+                self.numbered.places.remove_cow(&place);
+            }
+            self.numbered.compiled.set(number, None);
+            self.numbered.uses.set(number, None);
+            self.numbered.checked.remove_cow(&number);
+            self.numbered.numbers.give_back(number);
+        }
+        Some(self.numbered)
+    }
+
+    /// Compiles an upstream; `kind` and `id` are those of the item it is written in. At a place that has one already, it
+    /// comes instead of that.
+    fn put(
+        &mut self,
+        upstream: &weir_config::Upstream,
+        kind: &'static str,
+        id: &str,
+        place: Option<Place>,
+    ) -> Result<u32, Diagnostic> {
+        let compiled = self.compiled(upstream, kind, id)?;
+        let numbered = &mut self.numbered;
+        let known = place.as_ref().and_then(|place| numbered.places.get(place)).copied();
+        let number = known.unwrap_or_else(|| numbered.numbers.take());
+        if compiled.checked.is_some() {
+            numbered.checked.insert_cow(number);
+        } else {
+            numbered.checked.remove_cow(&number);
+        }
+        numbered.compiled.set(number, Some(Arc::new(compiled)));
+        if known.is_none() {
+            if let Some(place) = &place {
+                numbered.places.insert_cow(place.clone(), number);
+            }
+            numbered.uses.set(number, Some(Use { place, count: 0 }));
+            self.idle.push(number);
+        }
+        Ok(number)
+    }
+
+    fn compiled(&self, upstream: &weir_config::Upstream, kind: &'static str, id: &str) -> Result<Upstream, Diagnostic> {
+        let tls = self.certificates.setup(upstream, self.model)?;
+        let tls_of_checks = self.certificates.setup_of_checks(upstream, self.model)?;
         let checked = upstream.checks.clone().map(|checks| Checked { kind, id: id.into(), checks: Arc::new(checks) });
         let nodes: Box<[Node]> = upstream
             .nodes
@@ -150,7 +275,7 @@ impl<'d> Upstreams<'d> {
             _ => None,
         };
         let pool = &upstream.keepalive_pool;
-        self.compiled.push(Upstream {
+        Ok(Upstream {
             balancer: Balancer::new(upstream.r#type, key, &upstream.nodes.0),
             retries: upstream.retries.unwrap_or_else(|| (nodes.len() as u32).saturating_sub(1)),
             nodes,
@@ -175,9 +300,22 @@ impl<'d> Upstreams<'d> {
                     CompiledHost::Rewrite(host.as_bytes().into())
                 }
             },
-        });
-        Ok(self.compiled.len() as u32 - 1)
+        })
     }
+}
+
+impl Numbered {
+    fn count(&mut self, number: u32, change: impl Fn(u32) -> u32) {
+        if let Some(used) = self.uses.get(number) {
+            let used = Use { place: used.place.clone(), count: change(used.count) };
+            self.uses.set(number, Some(used));
+        }
+    }
+}
+
+/// Where a fault is in an upstream that is written in another item.
+fn inline(origin: &Origin, fault: Diagnostic) -> Diagnostic {
+    Diagnostic { mark: origin.mark, ..fault.under(&format!("{}.upstream", origin.path)) }
 }
 
 pub(super) fn timeouts(timeout: &Timeout) -> Timeouts {

@@ -294,7 +294,7 @@ impl<S: ClientStream> Connection<S> {
         match verdict {
             Verdict::Forward(_) if is_too_long(x) => self.fail_body(x, local, BODY_TOO_LARGE).await,
             Verdict::Forward(route) => {
-                match x.upstream.chosen.or(route.upstream).and_then(|u| snapshot.upstreams.get(u as usize)) {
+                match x.upstream.chosen.or(route.upstream).and_then(|u| snapshot.upstreams.get(u)) {
                     Some(upstream) => self.forward(x, local, route, upstream).await,
                     None => {
                         let failure =

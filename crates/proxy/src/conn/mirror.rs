@@ -128,7 +128,7 @@ impl RequestCopy {
 
     async fn exchange(&self, x: &mut Exchange) -> bool {
         let worker = &self.place.0;
-        let Some(upstream) = self.local.snapshot.upstreams.get(self.mirror as usize) else { return false };
+        let Some(upstream) = self.local.snapshot.upstreams.get(self.mirror) else { return false };
         // A mirror is one node.
         let Some(node) = upstream.nodes.first() else { return false };
         if !self.write(x) {

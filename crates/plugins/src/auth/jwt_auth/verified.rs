@@ -7,6 +7,7 @@ use aws_lc_rs::{hmac, rand};
 use crossbeam_queue::ArrayQueue;
 
 use super::token::Time;
+use crate::auth::credentials::Place;
 use crate::number_hash::NumberHash;
 
 /// How many tokens are remembered; the one that has been for the longest goes when another comes.
@@ -36,7 +37,7 @@ struct Held {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Known {
     /// Whose it is: the place of the credential.
-    pub(super) at: usize,
+    pub(super) at: Place,
     pub(super) exp: Time,
     pub(super) nbf: Time,
 }
@@ -104,10 +105,11 @@ impl Hash for Tag {
 #[cfg(test)]
 mod tests {
     use super::{Known, Verified};
+    use crate::auth::credentials::Place;
     use crate::auth::jwt_auth::token::Time;
 
     fn known(at: usize) -> Known {
-        Known { at, exp: Time::At(at as f64), nbf: Time::Absent }
+        Known { at: Place::numbered(at), exp: Time::At(at as f64), nbf: Time::Absent }
     }
 
     #[test]

@@ -128,7 +128,7 @@ impl HealthChecks {
         let before = self.upstreams.load();
         let before: HashMap<_, _> = before.iter().map(|u| ((u.kind, &*u.id, u.concurrency), &u.slots)).collect();
         let mut upstreams = Vec::new();
-        for upstream in &snapshot.upstreams {
+        for upstream in snapshot.checked.into_iter().filter_map(|number| snapshot.upstreams.get(*number)) {
             let Some(checked) = &upstream.checked else { continue };
             let concurrency = checked.checks.active.concurrency;
             let kept = before.get(&(checked.kind, &*checked.id, concurrency)).copied().cloned();

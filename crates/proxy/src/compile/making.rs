@@ -1,0 +1,362 @@
+//! One run of the compiler: a snapshot made from nothing, or from the one before.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use immutable_chunkmap::map::MapS;
+use immutable_chunkmap::set::SetS;
+use weir_config::{Diagnostic, Model, Place, Scope, Section};
+use weir_plugin::{ConsumerSet, Consumers, Credentials, Numbers, RouteInfo, Slots, Tables};
+use weir_router::Router;
+
+use super::consumers;
+use super::plugins::{Builder, Built, Layer};
+use super::upstreams::{Numbered, SharedUpstreams, Upstreams};
+use super::{Compiler, Faults};
+use crate::chain::Chain;
+use crate::snapshot::{Route, Snapshot};
+use crate::tls::server::Hosts;
+
+/// What the compiler knows of a snapshot, to make the next one from it. Workers do not look here.
+#[derive(Debug, Clone)]
+pub(crate) struct Kept {
+    model: Model,
+    numbered: Numbered,
+    slots: RouteSlots,
+    layers: Layers,
+    /// Consumers that plugins refer to by their numbers.
+    named: SetS<u32>,
+}
+
+/// Which route has which number.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RouteSlots {
+    pub(super) by_id: MapS<Arc<str>, u32>,
+    pub(super) numbers: Numbers,
+    /// The upstreams that each uses: its own, and those that its own plugins may choose.
+    pub(super) uses: Slots<Box<[u32]>>,
+}
+
+/// Plugins that were built for services, plugin configs, consumer groups and consumers; and for all global rules under
+/// the place without an id. What cannot be built is not among them: it is tried again when somebody needs it.
+pub(super) type Layers = MapS<Place, Arc<Built>>;
+
+/// A snapshot while it is made.
+pub(super) struct Making<'m> {
+    compiler: &'m Compiler,
+    /// What the configuration was before.
+    before: Option<&'m Model>,
+    model: &'m Model,
+    /// What is to be compiled.
+    places: BTreeSet<Place>,
+    router: Option<&'m Router>,
+    pub(super) routes: Slots<Route>,
+    pub(super) infos: Slots<Arc<RouteInfo>>,
+    pub(super) consumers: Arc<Consumers>,
+    pub(super) consumer_chains: Arc<Slots<Chain>>,
+    credentials: Box<[Option<Credentials>]>,
+    tls: Arc<Hosts>,
+    global: Chain,
+    numbered: Numbered,
+    pub(super) slots: RouteSlots,
+    pub(super) layers: Layers,
+    named: SetS<u32>,
+}
+
+/// Consumers as plugins find them, who are noted down for it.
+#[derive(Debug)]
+struct NamedConsumers<'a> {
+    consumers: &'a Consumers,
+    asked: RefCell<Vec<u32>>,
+}
+
+impl ConsumerSet for NamedConsumers<'_> {
+    fn find(&self, name: &str) -> Option<u32> {
+        let found = self.consumers.find(name);
+        self.asked.borrow_mut().extend(found);
+        found
+    }
+}
+
+impl<'m> Making<'m> {
+    /// All of a configuration.
+    pub(super) fn whole(compiler: &'m Compiler, model: &'m Model) -> Self {
+        Self {
+            compiler,
+            before: None,
+            model,
+            places: BTreeSet::new(),
+            router: None,
+            routes: Slots::default(),
+            infos: Slots::default(),
+            consumers: Arc::default(),
+            consumer_chains: Arc::default(),
+            credentials: compiler.definitions.0.iter().map(|_| None).collect(),
+            tls: Arc::default(),
+            global: Chain::default(),
+            numbered: Numbered::default(),
+            slots: RouteSlots::default(),
+            layers: MapS::new(),
+            named: SetS::new(),
+        }
+    }
+
+    /// What has changed at these places; `None`: it concerns too much, or too little is known of what was before.
+    pub(super) fn change(
+        compiler: &'m Compiler,
+        base: &'m Snapshot,
+        model: &'m Model,
+        places: &[Place],
+    ) -> Option<Self> {
+        let kept = base.kept.as_ref()?;
+        let mut all: BTreeSet<Place> = BTreeSet::new();
+        for place in places {
+            match place.section {
+                // They are in what was built, wherever their plugin or a reference stands.
+                Section::PluginMetadata | Section::Secrets => return None,
+                // A number that plugins hold would lead to somebody else.
+                Section::Consumers if model.consumers.get(&place.id).is_none() => {
+                    let number = base.tables.consumers.find(&place.id);
+                    if number.is_some_and(|number| kept.named.contains(&number)) {
+                        return None;
+                    }
+                }
+                // Upstreams are set up with the certificate itself.
+                Section::Ssls => all.extend(model.referrers(place).cloned()),
+                _ => {}
+            }
+            all.insert(place.clone());
+        }
+        Some(Self {
+            compiler,
+            before: Some(&kept.model),
+            model,
+            places: all,
+            router: base.tables.router.as_ref(),
+            routes: base.routes.clone(),
+            infos: base.tables.routes.clone(),
+            consumers: Arc::clone(&base.tables.consumers),
+            consumer_chains: Arc::clone(&base.consumers),
+            credentials: base.tables.credentials.clone(),
+            tls: Arc::clone(&base.tls),
+            global: base.global.clone(),
+            numbered: kept.numbered.clone(),
+            slots: kept.slots.clone(),
+            layers: kept.layers.clone(),
+            named: kept.named.clone(),
+        })
+    }
+
+    /// Compiles what is to be compiled.
+    ///
+    /// # Errors
+    /// Everything that cannot be built.
+    pub(super) fn finish(mut self, faults: &mut Faults, revision: u64) -> Result<Snapshot, Vec<Diagnostic>> {
+        let (compiler, model) = (self.compiler, self.model);
+        let changed = consumers::changes(self.before, model, &self.places);
+        if !changed.is_empty() || self.before.is_none() {
+            let consumers = Arc::make_mut(&mut self.consumers);
+            let numbers = consumers::list(consumers, &changed);
+            consumers::credentials(compiler, &mut self.credentials, consumers, &changed, &numbers, faults);
+        }
+        let consumers = Arc::clone(&self.consumers);
+        let consumers = NamedConsumers { consumers: &consumers, asked: RefCell::default() };
+        let numbered = std::mem::take(&mut self.numbered);
+        let upstreams = Upstreams::new(&compiler.endpoints, &compiler.health, &compiler.certificates, model, numbered);
+        let upstreams = SharedUpstreams(RefCell::new(upstreams));
+        for place in &self.places {
+            if let Err(diagnostic) = upstreams.0.borrow_mut().renew(place) {
+                faults.item(diagnostic);
+            }
+        }
+        let builder = Builder {
+            definitions: compiler.definitions.0,
+            states: &compiler.states,
+            consumers: &consumers,
+            metadata: &model.plugin_metadata,
+            limit_keys: compiler.limit_keys,
+            trusted_proxies: &compiler.trusted_proxies,
+            https_port: compiler.https_port,
+            product: &compiler.product,
+            upstreams: &upstreams,
+        };
+        self.consumer_chains(&builder, faults);
+        if self.concerns(Section::GlobalRules) {
+            self.global(&builder, faults);
+        }
+        if self.concerns(Section::Ssls) {
+            self.tls = Arc::new(compiler.certificates.hosts(model, faults));
+        }
+        let routes = self.routes(&builder, faults);
+        if !faults.errors.is_empty() {
+            return Err(std::mem::take(&mut faults.errors));
+        }
+        let router = match self.router {
+            None => Router::build(compiler.mode, routes.all()),
+            Some(before) => before.change(&routes.patterns),
+        };
+        let router = router.map_err(|error| vec![routes.located(&error)])?;
+        for number in consumers.asked.into_inner() {
+            self.named.insert_cow(number);
+        }
+        let Some(numbered) = upstreams.0.into_inner().finish() else {
+            // Something refers to an upstream that is gone: the whole tells what.
+            return Making::whole(compiler, model).finish(faults, revision);
+        };
+        Ok(self.snapshot(router, numbered, revision, faults))
+    }
+
+    fn snapshot(self, router: Router, numbered: Numbered, revision: u64, faults: &Faults) -> Snapshot {
+        let left_out = faults.warnings.iter().any(Diagnostic::is_error);
+        let (compiled, checked) = (numbered.compiled.clone(), numbered.checked.clone());
+        let kept =
+            Kept { model: self.model.clone(), numbered, slots: self.slots, layers: self.layers, named: self.named };
+        Snapshot {
+            revision,
+            tables: Arc::new(Tables {
+                router: Some(router),
+                routes: self.infos,
+                consumers: self.consumers,
+                credentials: self.credentials,
+            }),
+            routes: self.routes,
+            upstreams: compiled,
+            checked,
+            tls: self.tls,
+            global: self.global,
+            consumers: self.consumer_chains,
+            definitions: self.compiler.definitions,
+            // What was left out may fit with the next change.
+            kept: (self.model.is_changeable() && !left_out).then_some(kept),
+        }
+    }
+
+    /// Whether anything of this section is to be compiled.
+    fn concerns(&self, section: Section) -> bool {
+        self.before.is_none() || self.places.iter().any(|place| place.section == section)
+    }
+
+    fn global(&mut self, builder: &Builder<'_, '_>, faults: &mut Faults) {
+        let mut all = Layer::default();
+        let mut uses = Vec::new();
+        for rule in self.model.global_rules.in_order() {
+            let rule = &rule.item;
+            let place = format!("global_rule/{}", rule.id);
+            match builder.build(Some(&rule.plugins), &place, &rule.origin.path, Scope::GlobalRule) {
+                Ok(built) => {
+                    all.put_over(&built.layer);
+                    uses.extend(built.upstreams);
+                }
+                // Serving without it would open what it guards, so it refuses the change even where items are skipped.
+                Err(diagnostic) => faults.whole(diagnostic),
+            }
+        }
+        self.global = all.chain();
+        let place = Place { section: Section::GlobalRules, id: "".into() };
+        self.put_layer(builder, place, Built { layer: all, upstreams: uses.into() });
+    }
+
+    /// Keeps plugins that were built for several users, instead of those that were there before.
+    pub(super) fn put_layer(&mut self, builder: &Builder<'_, '_>, place: Place, built: Built) -> Arc<Built> {
+        let mut upstreams = builder.upstreams.0.borrow_mut();
+        upstreams.claim(&built.upstreams);
+        let built = Arc::new(built);
+        if let Some(before) = self.layers.insert_cow(place, Arc::clone(&built)) {
+            upstreams.release(&before.upstreams);
+        }
+        built
+    }
+
+    /// Forgets the plugins of a place.
+    pub(super) fn drop_layer(&mut self, builder: &Builder<'_, '_>, place: &Place) {
+        if let Some(before) = self.layers.remove_cow(place) {
+            builder.upstreams.0.borrow_mut().release(&before.upstreams);
+        }
+    }
+
+    /// Builds the plugins of a place anew, which others lay theirs over.
+    pub(super) fn renew_layer(&mut self, builder: &Builder<'_, '_>, place: Place) {
+        self.drop_layer(builder, &place);
+        // Whoever needs it will tell what is wrong with it.
+        let _ = self.layer(builder, place);
+    }
+
+    /// The plugins of a place, which others lay theirs over; they are built when they are not there.
+    pub(super) fn layer(&mut self, builder: &Builder<'_, '_>, place: Place) -> Result<Arc<Built>, Diagnostic> {
+        if let Some(found) = self.layers.get(&place) {
+            return Ok(Arc::clone(found));
+        }
+        let (model, id) = (self.model, &*place.id);
+        let (kind, plugins, origin) = match place.section {
+            Section::Services => {
+                let service = model.services.get(id);
+                ("service", service.and_then(|s| s.plugins.as_ref()), service.map(|s| &s.origin))
+            }
+            Section::PluginConfigs => {
+                let config = model.plugin_configs.get(id);
+                ("plugin_config", config.map(|c| &c.plugins), config.map(|c| &c.origin))
+            }
+            _ => {
+                let group = model.consumer_groups.get(id);
+                ("consumer_group", group.map(|g| &g.plugins), group.map(|g| &g.origin))
+            }
+        };
+        let Some(origin) = origin else { return Ok(Arc::default()) };
+        let built = builder.build(plugins, &format!("{kind}/{id}"), &origin.path, Scope::Route)?;
+        Ok(self.put_layer(builder, place, built))
+    }
+
+    fn consumer_chains(&mut self, builder: &Builder<'_, '_>, faults: &mut Faults) {
+        for id in self.concerned(Section::ConsumerGroups, |model| model.consumer_groups.ids().collect()) {
+            self.renew_layer(builder, Place { section: Section::ConsumerGroups, id });
+        }
+        let mut consumers = self.concerned(Section::Consumers, |model| model.consumers.ids().collect());
+        consumers.extend(self.users_of(Section::ConsumerGroups, Section::Consumers));
+        for id in consumers {
+            self.consumer_chain(builder, id, faults);
+        }
+    }
+
+    /// The ids of one section that are to be compiled; all of them where there is no snapshot before.
+    pub(super) fn concerned(&self, section: Section, all: impl Fn(&Model) -> Vec<&str>) -> Vec<Arc<str>> {
+        match self.before {
+            None => all(self.model).into_iter().map(Into::into).collect(),
+            Some(_) => {
+                let places = self.places.iter().filter(|place| place.section == section);
+                places.map(|place| Arc::clone(&place.id)).collect()
+            }
+        }
+    }
+
+    /// Those that refer to what is to be compiled of a section, and are not to be compiled anyway.
+    pub(super) fn users_of(&self, section: Section, users: Section) -> Vec<Arc<str>> {
+        let changed = self.places.iter().filter(|place| place.section == section && self.concerns_users(place));
+        let users = changed.flat_map(|place| self.model.referrers(place)).filter(|user| user.section == users);
+        users.filter(|user| !self.places.contains(*user)).map(|user| Arc::clone(&user.id)).collect()
+    }
+
+    /// Whether what has changed at a place is compiled into what refers to it. An upstream is found by its number.
+    pub(super) fn concerns_users(&self, place: &Place) -> bool {
+        if place.section != Section::Services {
+            return true;
+        }
+        let before = self.before.and_then(|before| before.services.get(&place.id));
+        let (Some(before), Some(after)) = (before, self.model.services.get(&place.id)) else { return true };
+        before.name != after.name
+            || before.hosts != after.hosts
+            || before.plugins != after.plugins
+            || before.enable_websocket != after.enable_websocket
+            || before.upstream_id != after.upstream_id
+            || before.upstream.is_some() != after.upstream.is_some()
+    }
+
+    pub(super) fn model(&self) -> &'m Model {
+        self.model
+    }
+
+    /// Whether an item itself has changed, and not only what it refers to.
+    pub(super) fn has_changed(&self, section: Section, id: &Arc<str>) -> bool {
+        self.before.is_none() || self.places.contains(&Place { section, id: Arc::clone(id) })
+    }
+}

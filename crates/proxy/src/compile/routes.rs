@@ -1,0 +1,166 @@
+//! Routes: their plugins laid over those of their services and plugin configs, their upstreams, and what they match.
+
+use std::sync::Arc;
+
+use weir_config::{Diagnostic, Origin, Place, Scope, Section, Service, Status};
+use weir_plugin::RouteInfo;
+use weir_router::{BuildError, MethodSet};
+
+use super::Faults;
+use super::making::Making;
+use super::plugins::{Builder, Layer};
+use super::upstreams;
+use crate::chain::Phase;
+use crate::snapshot::Route;
+
+/// What the router is told.
+#[derive(Default)]
+pub(super) struct Routes<'m> {
+    /// Numbers, and what the route of each matches; `None`: it is gone.
+    pub(super) patterns: Vec<(u32, Option<weir_router::Route>)>,
+    origins: Vec<(u32, &'m Origin)>,
+}
+
+impl<'m> Making<'m> {
+    /// Compiles all routes that are concerned.
+    pub(super) fn routes(&mut self, builder: &Builder<'_, '_>, faults: &mut Faults) -> Routes<'m> {
+        for id in self.concerned(Section::Services, |model| model.services.ids().collect()) {
+            let place = Place { section: Section::Services, id };
+            if self.concerns_users(&place) {
+                self.renew_layer(builder, place);
+            }
+        }
+        for id in self.concerned(Section::PluginConfigs, |model| model.plugin_configs.ids().collect()) {
+            self.renew_layer(builder, Place { section: Section::PluginConfigs, id });
+        }
+        let mut ids = self.concerned(Section::Routes, |model| {
+            model.routes.in_order().into_iter().map(|listed| listed.item.id.as_str()).collect()
+        });
+        ids.extend(self.users_of(Section::Services, Section::Routes));
+        ids.extend(self.users_of(Section::PluginConfigs, Section::Routes));
+        let mut routes = Routes::default();
+        for id in &ids {
+            self.route(id, builder, faults, &mut routes);
+        }
+        routes
+    }
+
+    fn route(&mut self, id: &Arc<str>, builder: &Builder<'_, '_>, faults: &mut Faults, routes: &mut Routes<'m>) {
+        let model = self.model();
+        let listed = model.routes.listed(id).filter(|listed| listed.item.status == Status::Enabled);
+        let Some(listed) = listed else {
+            self.drop_route(id, builder, routes);
+            return;
+        };
+        let route = &*listed.item;
+        let service = route.service_id.as_ref().and_then(|id| model.services.get(id.as_str())).map(AsRef::as_ref);
+        let own = builder.build(route.plugins.as_ref(), &format!("route/{id}"), &route.origin.path, Scope::Route);
+        let shared = [(Section::Services, &route.service_id), (Section::PluginConfigs, &route.plugin_config_id)];
+        let mut layer = Layer::default();
+        let mut fault = None;
+        for (section, id) in shared {
+            let Some(id) = id else { continue };
+            match self.layer(builder, Place { section, id: id.shared() }) {
+                Ok(part) => layer.put_over(&part.layer),
+                Err(diagnostic) => fault = Some(diagnostic),
+            }
+        }
+        let own = match (own, fault) {
+            (Ok(own), None) => own,
+            (own, fault) => {
+                own.err().or(fault).into_iter().for_each(|diagnostic| faults.item(diagnostic));
+                return;
+            }
+        };
+        layer.put_over(&own.layer);
+        let anew = self.has_changed(Section::Routes, id);
+        let upstream = match builder.upstreams.0.borrow_mut().of_route(route, service, anew) {
+            Ok(upstream) => upstream,
+            Err(diagnostic) => {
+                faults.item(diagnostic);
+                return;
+            }
+        };
+        let number = self.slots.by_id.get(id).copied().unwrap_or_else(|| {
+            let number = self.slots.numbers.take();
+            self.slots.by_id.insert_cow(Arc::clone(id), number);
+            number
+        });
+        let uses: Box<[u32]> = own.upstreams.iter().copied().chain(upstream).collect();
+        self.use_upstreams(number, Some(uses), builder);
+        let chain = layer.chain();
+        self.routes.set(
+            number,
+            Some(Route {
+                logs: chain.has(Phase::Log),
+                chain,
+                upstream,
+                timeouts: route.timeout.as_ref().map(upstreams::timeouts),
+                websocket: route.enable_websocket.or(service.and_then(|s| s.enable_websocket)).unwrap_or(false),
+            }),
+        );
+        let pattern = pattern(route, service, listed.order);
+        self.infos.set(number, Some(Arc::new(info(route, service, &pattern))));
+        routes.patterns.push((number, Some(pattern)));
+        routes.origins.push((number, &route.origin));
+    }
+
+    fn drop_route(&mut self, id: &Arc<str>, builder: &Builder<'_, '_>, routes: &mut Routes<'m>) {
+        let Some(number) = self.slots.by_id.remove_cow(id) else { return };
+        self.use_upstreams(number, None, builder);
+        self.routes.set(number, None);
+        self.infos.set(number, None);
+        self.slots.numbers.give_back(number);
+        routes.patterns.push((number, None));
+    }
+
+    /// Counts which upstreams the route with this number uses from now on.
+    fn use_upstreams(&mut self, number: u32, uses: Option<Box<[u32]>>, builder: &Builder<'_, '_>) {
+        let mut upstreams = builder.upstreams.0.borrow_mut();
+        upstreams.claim(uses.as_deref().unwrap_or_default());
+        if let Some(before) = self.slots.uses.set(number, uses) {
+            upstreams.release(&before);
+        }
+    }
+}
+
+impl Routes<'_> {
+    /// The routes of a new router, whose numbers are their positions.
+    pub(super) fn all(&self) -> Vec<weir_router::Route> {
+        self.patterns.iter().filter_map(|(_, route)| route.clone()).collect()
+    }
+
+    /// Tells people of an error in the words of the configuration.
+    pub(super) fn located(&self, error: &BuildError) -> Diagnostic {
+        let origin = self.origins.iter().find(|(number, _)| *number as usize == error.route).map(|(_, origin)| origin);
+        let path = origin.map(|o| format!("{}.{}", o.path, error.path)).unwrap_or_default();
+        Diagnostic::error(origin.map(|o| o.mark).unwrap_or_default(), path, error.message.as_str())
+    }
+}
+
+fn pattern(route: &weir_config::Route, service: Option<&Service>, order: u64) -> weir_router::Route {
+    let own: Vec<String> = route.host_patterns().map(|h| h.as_str().to_owned()).collect();
+    weir_router::Route {
+        paths: route.paths().map(|p| p.as_str().to_owned()).collect(),
+        hosts: match service {
+            Some(service) if own.is_empty() => service.hosts.iter().map(|h| h.as_str().to_owned()).collect(),
+            _ => own,
+        },
+        methods: route.methods.iter().filter_map(|m| MethodSet::named(m.as_str())).collect(),
+        remote_addrs: route.client_ranges().map(|r| r.net()).collect(),
+        vars: route.vars.as_ref().map(|v| v.expr().clone()),
+        priority: route.priority,
+        order,
+    }
+}
+
+fn info(route: &weir_config::Route, service: Option<&Service>, pattern: &weir_router::Route) -> RouteInfo {
+    RouteInfo {
+        id: route.id.shared().into(),
+        name: route.name.as_deref().map(Into::into),
+        service_id: route.service_id.as_ref().map(|id| id.shared().into()),
+        service_name: service.and_then(|s| s.name.as_deref()).map(Into::into),
+        paths: pattern.paths.iter().map(|p| p.as_str().into()).collect(),
+        hosts: pattern.hosts.iter().map(|h| h.as_str().into()).collect(),
+    }
+}
