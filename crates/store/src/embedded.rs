@@ -35,6 +35,7 @@ const EXPIRY: &str = "ttl";
 /// The embedded store. Its thread ends with it.
 #[derive(Debug)]
 pub struct Embedded {
+    folder: Folder,
     jobs: SyncSender<Job>,
     access: watch::Receiver<Access>,
     health: Arc<Mutex<Health>>,
@@ -118,15 +119,39 @@ impl Embedded {
         let spawned = thread::Builder::new().name("weir-store".to_owned()).spawn(move || writer.run(&queue));
         spawned.map_err(|error| OpenError::Broken(format!("cannot start the thread of the store: {error}")))?;
         if waits {
-            wait_for_lock(folder, jobs.clone());
+            wait_for_lock(folder.clone(), jobs.clone());
         }
-        Ok((Self { jobs, access, health }, listing))
+        Ok((Self { folder, jobs, access, health }, listing))
     }
 
     /// How it is.
     #[must_use]
     pub fn health(&self) -> Health {
         self.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Lets another process write. This one can read, and its commits wait.
+    pub async fn release(&self) {
+        let release = self.ask(|writer| {
+            writer.access.send_replace(Access::Waiting);
+            writer.lock = None;
+            Ok(())
+        });
+        // Closed is released.
+        let _ = release.await;
+    }
+
+    /// Writes again, as soon as nobody else does.
+    pub fn resume(&self) {
+        wait_for_lock(self.folder.clone(), self.jobs.clone());
+    }
+
+    /// Waits until this process may write.
+    ///
+    /// # Errors
+    /// Another process does, and goes on; or the store is closed.
+    pub async fn settled(&self) -> Result<(), StoreError> {
+        self.granted().await
     }
 
     /// Ends all work and lets go of the store, for `reason`. What is under way is finished.

@@ -28,6 +28,7 @@ pub(crate) fn events() -> (Sender<Event>, Receiver<Event>) {
 impl Watchers {
     /// Adds one that has to be told these events first; with `None` it gets everything anew.
     pub(crate) fn add(&mut self, sender: Sender<Event>, missed: Option<Vec<Event>>) {
+        self.list.retain(|watcher| !watcher.sender.is_closed());
         let mut watcher = Watcher { sender, behind: missed.is_none() };
         for event in missed.into_iter().flatten() {
             watcher.tell(&event);

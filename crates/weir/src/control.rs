@@ -103,7 +103,8 @@ pub(crate) enum Source {
 /// Serves until SIGTERM or SIGINT, or until a new process has taken over; then drains. `predecessor` is told when this
 /// process serves. Gives the task of a process that stays when it has handed over.
 pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor>) -> anyhow::Result<Option<Keeper>> {
-    let Gateway { program, settings, rules, snapshot, source, admin, metrics, access_log, error_log, .. } = gateway;
+    let Gateway { program, settings, rules, mut snapshot, mut source, admin, metrics, access_log, error_log, .. } =
+        gateway;
     let (mut inherited, keeping) = (gateway.inherited, Keeping::new(gateway.keeper)?);
     let mut signals = Signals::catch()?;
     let hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
@@ -161,6 +162,13 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     tasks.spawn(systemd::watchdog(Arc::clone(&data_plane)));
     announce(&addresses);
 
+    if let (Some(predecessor), Source::Store { data, state }) = (predecessor.as_ref(), &mut source) {
+        // What it answers for from now on would not be served here.
+        predecessor.prepared().context("the process that was to be followed is gone")?;
+        if let Some(newer) = data.catch_up(state, &rules).await? {
+            snapshot = newer;
+        }
+    }
     let (names, requests) = Names::channel();
     match rules.compiler.resolver(&settings.dns) {
         Ok(resolver) => {
@@ -202,7 +210,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
                 metrics.watch_etcd(Arc::new(etcd::Status(Arc::clone(health))));
             }
             metrics.set_config_left_out(state.left_out() as u64);
-            let live = Live::new(Arc::clone(&data.store), Arc::clone(&rules), serving, *state);
+            let live = Live::new(&data, Arc::clone(&rules), serving, *state);
             configuration = Some(Arc::new(live.clone()));
             changing.spawn(live.clone().follow());
             changing.spawn(live.clone().reload_on(hangup));
@@ -230,7 +238,8 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         tasks.spawn(control_api::run(listener, left, Arc::new(control)));
     }
 
-    let mut upgrades = Upgrades::new(program, settings.timeouts.upgrade.duration(), listening, &keeping);
+    let live = stored.as_ref().map(|(_, live): &(_, Live)| live.clone());
+    let mut upgrades = Upgrades::new(program, settings.timeouts.upgrade.duration(), listening, &keeping, live);
     let mut housekeeping = interval(HOUSEKEEPING);
     housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let end = loop {
@@ -249,15 +258,20 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     };
     // Nothing changes any more, and the process that follows may write to the store.
     changing.abort_all();
-    if let Some((data, live)) = stored {
-        data.leave(&live, matches!(end, End::HandedOver(_))).await;
+    let handed_over = matches!(end, End::HandedOver(_));
+    if !handed_over {
+        // A new process that has not come to serve ends with this one.
+        upgrades.give_up();
     }
+    if let Some((data, live)) = stored {
+        data.leave(&live, handed_over).await;
+    }
+    // Changes that wait learn now that they come too late.
+    drop(upgrades);
     let timeouts = &settings.timeouts;
     let logs = (access_log.as_ref(), &error_log);
     match end {
         End::Signal(name) => {
-            // A new process that has not come to serve ends with this one.
-            drop(upgrades);
             tracing::info!(signal = name, "stopping: what is in flight is finished, nothing new is accepted");
             systemd::notify(&[NotifyState::Stopping, NotifyState::Status("finishing what is in flight")]);
             draining.store(true, Ordering::Relaxed);
@@ -265,7 +279,6 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             Ok(None)
         }
         End::HandedOver(keeper) => {
-            drop(upgrades);
             leaving.send_replace(true);
             drain(&data_plane, timeouts, true, &mut signals, logs).await;
             Ok(keeper)

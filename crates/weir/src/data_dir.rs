@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
 use tokio::time::sleep;
-use weir_config::Settings;
+use weir_config::{Diagnostic, Settings};
+use weir_proxy::Snapshot;
 use weir_store::{
     Embedded, EtcdHealth, Folder, Frozen, LastGood, Listing, OpenError, Options, Seal, Store, StoreError,
 };
@@ -13,7 +15,8 @@ use weir_telemetry::metrics::StoreStatus;
 
 use crate::etcd::{self, Beginning};
 use crate::failure::Failure;
-use crate::live::Live;
+use crate::live::{Live, State};
+use crate::rules::Rules;
 use crate::secrets::SecretFields;
 
 /// The copy is written at most so often, and takes at most this part of the time.
@@ -136,6 +139,19 @@ impl DataDir {
         }
     }
 
+    /// Waits until this process may write, and reads what the one before it wrote last. Gives what has to be served then.
+    pub(crate) async fn catch_up(&self, state: &mut State, rules: &Rules) -> anyhow::Result<Option<Arc<Snapshot>>> {
+        let Some(embedded) = &self.embedded else { return Ok(None) };
+        embedded.settled().await?;
+        let listing = self.store.list(None).await?;
+        let caught_up = state.catch_up(rules, listing);
+        let ready = caught_up.map_err(|findings| {
+            let first = findings.into_iter().find(Diagnostic::is_error);
+            anyhow!("the last change cannot be served: {}", first.map(|found| found.to_string()).unwrap_or_default())
+        })?;
+        Ok(ready.map(|ready| ready.snapshot))
+    }
+
     /// Lets go of the store at the end of this process, or because another one has taken over.
     pub(crate) async fn leave(&self, live: &Live, handed_over: bool) {
         if self.etcd.is_some() && !handed_over {
@@ -193,5 +209,5 @@ fn is_lost(folder: &Folder) -> bool {
 }
 
 pub(crate) fn refused(error: impl std::fmt::Display) -> Failure {
-    Failure::Other(anyhow::anyhow!("{error}"))
+    Failure::Other(anyhow!("{error}"))
 }

@@ -6,6 +6,8 @@
 //!  ├── keeper + pipe ─────────────────────────►│  where an older process waits for the end of the last one
 //!  ├── end ───────────────────────────────────►│
 //!  │                                           │  reads its configuration, starts its workers
+//!  │◄── prepared ──────────────────────────────┤  where there is a store: the old process writes no more, and its
+//!  │                                           │  lock goes over; what it wrote last is read
 //!  │◄── ready, or failed with the reason ──────┤
 //! ```
 //!
@@ -82,6 +84,7 @@ enum Message {
     },
     Keeper,
     End,
+    Prepared,
     Ready {
         version: String,
     },
@@ -118,10 +121,11 @@ impl Channel {
         self.send(&Message::End, None)
     }
 
-    /// Waits for what becomes of the new process.
-    pub(crate) fn outcome(&self) -> anyhow::Result<Outcome> {
+    /// Waits for what becomes of the new process. `prepared` is called when it would serve if it had the store.
+    pub(crate) fn outcome(&self, prepared: impl Fn()) -> anyhow::Result<Outcome> {
         loop {
             match self.receive()? {
+                Some((Message::Prepared, _)) => prepared(),
                 Some((Message::Ready { version }, _)) => return Ok(Outcome::Ready { version }),
                 Some((Message::Failed { reason }, _)) => return Ok(Outcome::Failed { reason }),
                 Some(_) => {}
@@ -153,6 +157,11 @@ impl Predecessor {
         let inheritance =
             channel.take().with_context(|| format!("cannot take over the sockets ({VARIABLE} is set)"))?;
         Ok(Some((Self { channel }, inheritance)))
+    }
+
+    /// This process would serve if it could write to the store.
+    pub(crate) fn prepared(&self) -> anyhow::Result<()> {
+        self.channel.send(&Message::Prepared, None)
     }
 
     /// This process serves: the old one may go.
@@ -257,17 +266,22 @@ mod tests {
                 let socket = TcpListener::from(passed.socket);
                 assert_eq!(socket.local_addr().unwrap(), listener.local_addr().unwrap());
             }
-            Predecessor { channel: new }.ready().unwrap();
+            let new = Predecessor { channel: new };
+            new.prepared().unwrap();
+            new.ready().unwrap();
         });
-        assert!(matches!(old.outcome().unwrap(), Outcome::Ready { version } if version == env!("CARGO_PKG_VERSION")));
+        let prepared = std::cell::Cell::new(0);
+        let outcome = old.outcome(|| prepared.set(prepared.get() + 1)).unwrap();
+        assert_eq!(prepared.get(), 1);
+        assert!(matches!(outcome, Outcome::Ready { version } if version == env!("CARGO_PKG_VERSION")));
     }
 
     #[test]
     fn a_reason_is_cut_and_an_end_seen() {
         let (old, new) = channel().unwrap();
         Predecessor { channel: Channel(new) }.failed(&"ä".repeat(100_000));
-        assert!(matches!(old.outcome().unwrap(), Outcome::Failed { reason } if reason.len() < 5000));
-        assert!(matches!(old.outcome().unwrap(), Outcome::Gone));
+        assert!(matches!(old.outcome(|| {}).unwrap(), Outcome::Failed { reason } if reason.len() < 5000));
+        assert!(matches!(old.outcome(|| {}).unwrap(), Outcome::Gone));
         let (old, new) = channel().unwrap();
         drop(old);
         assert!(Channel(new).take().is_err());
@@ -278,6 +292,6 @@ mod tests {
         let (old, new) = channel().unwrap();
         rustix::io::write(&new, br#"{"kind":"weather","sunny":true}"#).unwrap();
         rustix::io::write(&new, br#"{"kind":"ready","version":"9.9.9","more":[]}"#).unwrap();
-        assert!(matches!(old.outcome().unwrap(), Outcome::Ready { version } if version == "9.9.9"));
+        assert!(matches!(old.outcome(|| {}).unwrap(), Outcome::Ready { version } if version == "9.9.9"));
     }
 }

@@ -21,9 +21,10 @@ use weir_admin::{Changed, Configuration, Refused};
 use weir_config::node::Mark;
 use weir_config::{Diagnostic, Model, Node, Place};
 use weir_proxy::Snapshot;
-use weir_store::{Change, Commit, Event, Item, Key, Listing, Store, StoreError};
+use weir_store::{Change, Commit, Embedded, Event, Item, Key, Listing, Store, StoreError};
 
 use crate::changes::{Changes, Digest};
+use crate::data_dir::DataDir;
 use crate::reload::log_findings;
 use crate::resources::{Resources, Step, Undo};
 use crate::rules::{Ready, Rules};
@@ -49,6 +50,8 @@ pub(crate) struct Live(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     store: Arc<dyn Store>,
+    /// The store, where other processes may write to it in turn.
+    embedded: Option<Arc<Embedded>>,
     rules: Arc<Rules>,
     serving: Serving,
     state: Arc<Mutex<State>>,
@@ -82,6 +85,23 @@ pub(crate) struct State {
 struct Base {
     model: Model,
     snapshot: Arc<Snapshot>,
+}
+
+/// Nothing is changed as long as this is there: whoever asks for a change waits.
+#[derive(Debug)]
+pub(crate) struct Paused {
+    /// The right to change anything.
+    _state: OwnedMutexGuard<State>,
+    embedded: Option<Arc<Embedded>>,
+}
+
+impl Paused {
+    /// Changes are made again.
+    pub(crate) fn resume(self) {
+        if let Some(embedded) = &self.embedded {
+            embedded.resume();
+        }
+    }
 }
 
 /// Resources that may be served.
@@ -220,6 +240,11 @@ impl State {
 
     /// Compiles all resources; those that are wrong as they were when they were good, where that is known.
     fn compile_whole(&self, rules: &Rules, good: &HashMap<Key, Item>) -> Result<Candidate, Vec<Diagnostic>> {
+        // Not where something was wrong before: as a rule it still is.
+        let pieces = self.resources.pieces().filter(|_| self.broken.is_empty());
+        if let Some((ready, model)) = pieces.and_then(|pieces| rules.compile_pieces(pieces, self.generation + 1)) {
+            return Ok(self.clean(ready, model, None));
+        }
         let outcome = self.attempt(rules, &HashMap::new());
         let broken = match &outcome {
             Ok(candidate) => &candidate.broken,
@@ -249,13 +274,8 @@ impl State {
         Ok(candidate)
     }
 
-    /// Compiles all resources, with others in the place of some.
+    /// Compiles the resources, with others in the place of some.
     fn attempt(&self, rules: &Rules, instead: &HashMap<Key, Item>) -> Result<Candidate, Unfit> {
-        // Not where something was wrong before: as a rule it still is.
-        let pieces = self.resources.pieces().filter(|_| self.broken.is_empty() && instead.is_empty());
-        if let Some((ready, model)) = pieces.and_then(|pieces| rules.compile_pieces(pieces, self.generation + 1)) {
-            return Ok(self.clean(ready, model, None));
-        }
         let mut assembled = self.resources.assemble(instead);
         let root = std::mem::replace(&mut assembled.root, Node::empty_map());
         let (keys, faults): (Vec<Key>, Vec<Diagnostic>) = std::mem::take(&mut assembled.faults).into_iter().unzip();
@@ -320,11 +340,9 @@ impl State {
             // With force something may be left out, which only the whole tells.
             Some(compiled) if compiled.is_ok() || !force => compiled,
             _ => {
-                // What a commit puts right or makes wrong has to serve as it stands.
-                let untouched = |key: &Key| commit.changes.iter().all(|change| change.key != *key);
+                let untouched = |key: &Key| !commit.changes.iter().any(|change| change.key == *key);
                 let good = self.good.iter().filter(|(key, _)| untouched(key));
-                let good = good.map(|(key, item)| (key.clone(), item.clone())).collect();
-                self.compile_whole(rules, &good)
+                self.compile_whole(rules, &good.map(|(key, item)| (key.clone(), item.clone())).collect())
             }
         }
     }
@@ -341,18 +359,31 @@ impl State {
         commit.changes.iter().map(state).collect()
     }
 
+    /// Takes over everything that a store has, if it has anything new, and compiles it.
+    ///
+    /// # Errors
+    /// Why it cannot be served.
+    pub(crate) fn catch_up(&mut self, rules: &Rules, listing: Listing) -> Result<Option<Ready>, Vec<Diagnostic>> {
+        if listing.revision == self.revision {
+            return Ok(None);
+        }
+        self.follow(Event::Reset(listing));
+        let candidate = self.compile(rules)?;
+        Ok(Some(self.took(candidate).1))
+    }
+
     /// Takes over what a store tells; whether that was news.
     fn follow(&mut self, event: Event) -> bool {
         match event {
             Event::Committed { revision, .. } if revision <= self.revision => false,
             Event::Committed { revision, changes } => {
-                for (key, item) in &changes {
-                    self.remember(key, item.as_ref());
-                }
                 if let Some(steps) = self.steps.as_mut().filter(|steps| steps.len() + changes.len() < MOST_STEPS) {
                     steps.extend(changes.iter().map(|(key, item)| Step { key: key.clone(), deleted: item.is_none() }));
                 } else {
                     self.steps = None;
+                }
+                for (key, item) in &changes {
+                    self.remember(key, item.as_ref());
                 }
                 self.resources.change(changes);
                 self.revision = revision;
@@ -408,10 +439,21 @@ impl State {
 }
 
 impl Live {
-    pub(crate) fn new(store: Arc<dyn Store>, rules: Arc<Rules>, serving: Serving, state: State) -> Self {
+    pub(crate) fn new(data: &DataDir, rules: Arc<Rules>, serving: Serving, state: State) -> Self {
+        let (store, embedded) = (Arc::clone(&data.store), data.embedded.clone());
         let (state, changed) = (Arc::new(Mutex::new(state)), Notify::new());
         changed.notify_one();
-        Self(Arc::new(Shared { store, rules, serving, state, changed }))
+        Self(Arc::new(Shared { store, embedded, rules, serving, state, changed }))
+    }
+
+    /// Waits for the change under way, and lets another process write from then on.
+    pub(crate) async fn pause(&self) -> Paused {
+        let state = Arc::clone(&self.0.state).lock_owned().await;
+        let embedded = self.0.embedded.clone();
+        if let Some(embedded) = &embedded {
+            embedded.release().await;
+        }
+        Paused { _state: state, embedded }
     }
 
     /// Follows what is committed by others, for ever.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use weir_proxy::DataPlane;
 
@@ -21,6 +22,7 @@ use crate::error_log::ErrorLog;
 use crate::handover::{self, Channel, Inheritance, Outcome};
 use crate::inherited::Listening;
 use crate::keeper::{Keeper, Keeping, Prepared};
+use crate::live::{Live, Paused};
 use crate::systemd::{self, NotifyState};
 
 /// The upgrade under way, and what one needs.
@@ -29,19 +31,33 @@ pub(crate) struct Upgrades<'a> {
     limit: Duration,
     listening: Listening,
     keeping: &'a Keeping,
+    /// What changes the store, where there is one.
+    live: Option<Live>,
     under_way: Option<UnderWay>,
+    /// The end of changes here, when another process serves.
+    paused: Option<Paused>,
 }
 
 /// A new process that is starting, and what is done when it serves.
 struct UnderWay {
     starting: Pin<Box<dyn Future<Output = anyhow::Result<Successor>>>>,
     prepared: Prepared,
+    /// Tells that the new process needs the store.
+    wanted: watch::Receiver<bool>,
+    /// From then on: nothing is changed here.
+    paused: Option<Paused>,
 }
 
 impl<'a> Upgrades<'a> {
     /// `limit` is for a new process to serve.
-    pub(crate) fn new(program: Program, limit: Duration, listening: Listening, keeping: &'a Keeping) -> Self {
-        Self { program, limit, listening, keeping, under_way: None }
+    pub(crate) fn new(
+        program: Program,
+        limit: Duration,
+        listening: Listening,
+        keeping: &'a Keeping,
+        live: Option<Live>,
+    ) -> Self {
+        Self { program, limit, listening, keeping, live, under_way: None, paused: None }
     }
 
     /// Starts a new process, if none is starting.
@@ -58,25 +74,50 @@ impl<'a> Upgrades<'a> {
             Ok((inheritance, prepared)) => {
                 tracing::info!(program = %self.program, "SIGUSR2: a new process is started to take over");
                 systemd::notify(&[NotifyState::Status("starting a new process to take over")]);
-                let starting = Box::pin(start(self.program.clone(), inheritance, self.limit));
-                self.under_way = Some(UnderWay { starting, prepared });
+                let (want, wanted) = watch::channel(false);
+                let starting = Box::pin(start(self.program.clone(), inheritance, self.limit, want));
+                self.under_way = Some(UnderWay { starting, prepared, wanted, paused: None });
             }
             Err(error) => refused(&error),
         }
     }
 
+    /// Ends a new process that does not serve yet.
+    pub(crate) fn give_up(&mut self) {
+        self.under_way = None;
+    }
+
     /// Waits for a new process that serves; `None` when one has failed.
     pub(crate) async fn handed_over(&mut self, error_log: &Arc<ErrorLog>) -> Option<Option<Keeper>> {
         let Some(under_way) = &mut self.under_way else { return pending().await };
-        let outcome = under_way.starting.as_mut().await;
-        let prepared = self.under_way.take()?.prepared;
+        let outcome = loop {
+            let UnderWay { starting, wanted, paused, .. } = &mut *under_way;
+            let pause = async {
+                match &self.live {
+                    Some(live) if paused.is_none() && wanted.wait_for(|wanted| *wanted).await.is_ok() => {
+                        live.pause().await
+                    }
+                    _ => pending().await,
+                }
+            };
+            tokio::select! {
+                outcome = starting.as_mut() => break outcome,
+                now = pause => *paused = Some(now),
+            }
+        };
+        let UnderWay { prepared, paused, .. } = self.under_way.take()?;
         let successor = match outcome {
             Ok(successor) => successor,
             Err(error) => {
                 refused(&error);
+                if let Some(paused) = paused {
+                    paused.resume();
+                }
                 return None;
             }
         };
+        // Changes that wait are told that another process has taken over, once the store is closed.
+        self.paused = paused;
         let (process, took_ms) = (successor.process.id(), successor.took.as_millis() as u64);
         tracing::info!(
             process,
@@ -152,12 +193,17 @@ fn find(name: &Path, folders: &OsStr) -> Option<PathBuf> {
 }
 
 /// Starts the program and waits until it serves with what it inherits. Dropping the future gives up.
-async fn start(program: Program, inheritance: Inheritance, limit: Duration) -> anyhow::Result<Successor> {
+async fn start(
+    program: Program,
+    inheritance: Inheritance,
+    limit: Duration,
+    want: watch::Sender<bool>,
+) -> anyhow::Result<Successor> {
     let began = Instant::now();
     let (channel, stdin) = handover::channel()?;
     let mut starting = Starting(Some(spawn(&program, stdin)?));
     // On a thread that may block: the new process reads at its own pace.
-    let talk = tokio::task::spawn_blocking(move || talk(&channel, inheritance));
+    let talk = tokio::task::spawn_blocking(move || talk(&channel, inheritance, &want));
     let Ok(talked) = timeout(limit, talk).await else {
         bail!("it did not serve within {} s (timeouts.upgrade) and was killed", limit.as_secs_f64());
     };
@@ -183,11 +229,14 @@ fn spawn(program: &Program, stdin: std::os::fd::OwnedFd) -> anyhow::Result<Child
     command.spawn().with_context(|| format!("cannot start {program}"))
 }
 
-fn talk(channel: &Channel, inheritance: Inheritance) -> anyhow::Result<Outcome> {
+fn talk(channel: &Channel, inheritance: Inheritance, want: &watch::Sender<bool>) -> anyhow::Result<Outcome> {
     let given = channel.give(&inheritance);
     // The sockets are in two processes now; a third handle would keep them open.
     drop(inheritance);
-    match channel.outcome() {
+    let prepared = || {
+        want.send_replace(true);
+    };
+    match channel.outcome(prepared) {
         // It may have said why it takes nothing.
         Ok(Outcome::Gone) => given.map(|()| Outcome::Gone),
         outcome => outcome,

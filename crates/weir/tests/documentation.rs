@@ -147,6 +147,7 @@ fn the_readme_tells_to_try_what_the_quickstart_tells() {
     assert!(lines.len() > 4, "{lines:?}");
     for line in lines {
         let line = line.trim().replace("$base", "http://127.0.0.1:9080").replace("$metrics", "9091");
+        let line = line.replace("$admin", "9180").replace("$WEIR_ADMIN_KEY", "demo-admin");
         // Behind a line stands what it shows, in a column of its own.
         let command = line.split("  #").next().unwrap_or_default().trim();
         assert!(readme.contains(command), "README.md does not tell: {command}");

@@ -112,7 +112,7 @@ fn what_is_wrong_is_named_and_the_rest_stays_live() {
     cluster.put("routes/1", route("/1", "good"));
     cluster.put("routes/new", "{\"uri\":");
     let data = tempfile::tempdir().expect("create a folder");
-    let gateway = start("data_plane", &cluster.urls()).data(data.path()).start();
+    let gateway = start("data_plane", &cluster.urls()).data_dir(data.path()).start();
     await_answer(&gateway, "/1", Some("good"));
     await_answer(&gateway, "/new", None);
     gateway.await_metric("weir_config_left_out", &[], 1.0);
@@ -156,7 +156,7 @@ fn what_is_wrong_is_named_and_the_rest_stays_live() {
         std::fs::read_to_string(&copy).is_ok_and(|text| text.contains("other-4")).then_some(())
     });
     drop(gateway);
-    let gateway = start("data_plane", &cluster.urls()).data(data.path()).start();
+    let gateway = start("data_plane", &cluster.urls()).data_dir(data.path()).start();
     assert!(gateway.get("/1").fields.get("X-Request-Id").is_some(), "the global rule serves as it was");
     cluster.delete("global_rules/1");
     cluster.delete("routes/new");
@@ -226,7 +226,7 @@ fn a_gateway_starts_without_etcd_and_misses_nothing() {
     let data = tempfile::tempdir().expect("create a folder");
     cluster.put("routes/1", route("/1", "one"));
     cluster.put("routes/gone", route("/gone", "gone"));
-    let gateway = start("traditional", &hosts).data(data.path()).start();
+    let gateway = start("traditional", &hosts).data_dir(data.path()).start();
     cluster.put("routes/2", route("/2", "two"));
     await_answer(&gateway, "/2", Some("two"));
     let copy = data.path().join("etcd+apisix.json");
@@ -240,7 +240,7 @@ fn a_gateway_starts_without_etcd_and_misses_nothing() {
     cluster.compact();
     cluster.kill(0);
 
-    let gateway = start("traditional", &hosts).data(data.path()).start();
+    let gateway = start("traditional", &hosts).data_dir(data.path()).start();
     for (path, answer) in [("/1", "one"), ("/2", "two"), ("/gone", "gone")] {
         assert_eq!(gateway.get(path).text(), answer);
     }

@@ -41,6 +41,7 @@ mod routing;
 mod set_aside;
 mod signatures;
 mod splitting;
+mod store;
 mod streaming;
 mod strict;
 mod tls;

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use crate::harness::{Process, Start, companion, program, repository, weir};
+use crate::harness::{ADMIN_KEY, Process, Start, companion, program, repository, weir};
 
 #[test]
 fn every_example_is_valid() {
@@ -32,6 +32,8 @@ fn the_lines_of_the_quickstart_do_what_they_say() {
         "x-consumer-username: alice",
         "200\n200\n200\n200\n200\n429\n",
         "hello",
+        "\"total\":4",
+        "\"uri\":\"/other\"",
         "apisix_http_status{code=\"200\"",
     ];
     let mut origin = Process::spawn(
@@ -45,9 +47,12 @@ fn the_lines_of_the_quickstart_do_what_they_say() {
     BufReader::new(stdout).read_line(&mut line).expect("read a line");
     let node = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("no address in {line:?}"));
 
-    let example = fs::read_to_string(repository().join("examples/quickstart.yaml")).expect("read the example");
-    let gateway = Start::new(example).variable("DEMO_ORIGIN", node).start();
+    let gateway = Start::stored().start();
+    let admin = gateway.admin.expect("an Admin API").to_string();
     let script = fs::read_to_string(repository().join("tools/quickstart")).expect("read the script");
+    for (path, body) in resources(&script) {
+        gateway.must("PUT", path, &body.replace("'\"$node\"'", node));
+    }
     let lines: Vec<_> =
         script.lines().filter(|line| line.starts_with("  curl ") || line.starts_with("  for ")).collect();
     assert_eq!(lines.len(), EXPECTED.len(), "lines to try and what they print: {lines:?}");
@@ -55,8 +60,17 @@ fn the_lines_of_the_quickstart_do_what_they_say() {
     for (line, expected) in lines.iter().zip(EXPECTED) {
         let line = line.replace("$base", &format!("http://{}", gateway.addr));
         let line = line.replace("127.0.0.1:$metrics", &gateway.metrics.to_string()).replace("| head", "");
+        let line = line.replace("127.0.0.1:$admin", &admin).replace("$WEIR_ADMIN_KEY", ADMIN_KEY);
         let output = Command::new("sh").args(["-c", &line]).output().expect("run a shell");
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(said.contains(expected), "{line}\nprinted\n{said}{}", String::from_utf8_lossy(&output.stderr));
     }
+}
+
+/// What the script creates: paths and bodies of its lines `put PATH 'JSON'`.
+fn resources(script: &str) -> Vec<(&str, &str)> {
+    let calls = script.split("\nput ").skip(1).filter_map(|rest| rest.split_once(" '"));
+    let found: Vec<_> = calls.filter_map(|(path, rest)| Some((path, rest.split_once("'\n")?.0))).collect();
+    assert_eq!(found.len(), 6, "{found:?}");
+    found
 }

@@ -45,8 +45,9 @@ pub(crate) struct Start {
     linked: bool,
     https: bool,
     stored: bool,
+    data_dir: Option<PathBuf>,
+    wrapper: Vec<String>,
     admin: bool,
-    data: Option<PathBuf>,
     arguments: Vec<String>,
 }
 
@@ -79,8 +80,9 @@ impl Start {
             linked: false,
             https: false,
             stored: false,
+            data_dir: None,
+            wrapper: Vec::new(),
             admin: true,
-            data: None,
             arguments: Vec::new(),
         }
     }
@@ -90,15 +92,21 @@ impl Start {
         Self { stored: true, ..Self::new("") }.variable("WEIR_ADMIN_KEY", ADMIN_KEY)
     }
 
-    /// Leaves it to the settings whether there is an Admin API.
-    pub(crate) fn admin_by_settings(mut self) -> Self {
-        self.admin = false;
+    /// The store lies in a folder that outlives the gateway.
+    pub(crate) fn data_dir(mut self, folder: &Path) -> Self {
+        self.data_dir = Some(folder.to_owned());
         self
     }
 
-    /// The data directory, instead of one in the gateway's own folder.
-    pub(crate) fn data(mut self, folder: &Path) -> Self {
-        self.data = Some(folder.to_owned());
+    /// Starts the gateway by another program, which takes it as its last arguments.
+    pub(crate) fn wrapper(mut self, words: &[&str]) -> Self {
+        self.wrapper = words.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+
+    /// Leaves it to the settings whether there is an Admin API.
+    pub(crate) fn admin_by_settings(mut self) -> Self {
+        self.admin = false;
         self
     }
 
@@ -173,7 +181,8 @@ impl Start {
         let mut command = self.command(&program);
         command.args(["run".as_ref(), "--settings".as_ref(), settings.as_os_str()]);
         if self.stored {
-            command.arg("--data-dir").arg(self.data.clone().unwrap_or_else(|| folder.path().join("data")));
+            let data = self.data_dir.clone().unwrap_or_else(|| folder.path().join("data"));
+            command.arg("--data-dir").arg(data);
             command.args(["--control", "off"]);
             if self.admin {
                 command.args(["--admin", "127.0.0.1:0"]);
@@ -218,7 +227,7 @@ impl Start {
     }
 
     fn command(&self, program: &Path) -> Command {
-        let mut words: Vec<String> = Vec::new();
+        let mut words = self.wrapper.clone();
         if let Some(most) = self.open_files {
             words.extend(["sh", "-c", r#"ulimit -n "$0" && exec "$@""#].map(str::to_owned));
             words.push(most.to_string());

@@ -14,7 +14,7 @@ mod relay;
 pub(crate) use certificate::{Authority, Certificate, Kind};
 pub(crate) use client::{RawClient, chunked, get, post};
 pub(crate) use etcd::EtcdCluster;
-pub(crate) use gateway::{Gateway, Page, Reload, Start, replace, weir};
+pub(crate) use gateway::{ADMIN_KEY, Gateway, Page, Reload, Start, replace, weir};
 pub(crate) use haproxy::Haproxy;
 pub(crate) use message::{Fault, Fields, Framing, Request, Response};
 pub(crate) use nginx::{Nginx, free_port};
