@@ -245,7 +245,7 @@ mod tests {
     use super::{Key, Kind, Mark, Resource, inside, of_item, worst};
     use weir_config::catalog::{PluginCatalog, Scope};
     use weir_config::schema::read;
-    use weir_config::{Diagnostic, InvalidItems, LoadOptions, Node, RouterMode, load};
+    use weir_config::{Diagnostic, InvalidItems, LoadOptions, NoSecrets, Node, RouterMode, load};
 
     /// Two plugins with schemas.
     struct Catalog;
@@ -285,6 +285,7 @@ mod tests {
             invalid_items: InvalidItems::Refuse,
             strict: false,
             variables: &|_| None,
+            secrets: &NoSecrets,
             plugins: &Catalog,
             router: RouterMode::default(),
         };

@@ -1,6 +1,7 @@
 //! The Admin API of this gateway: who may use it, and how it is spoken to.
 
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,6 +14,9 @@ use weir_config::settings::{AdminTls, Endpoint};
 
 use crate::admin_keys;
 use crate::server::Leaving;
+
+/// Where the API is while resources live in a store, unless a setting says otherwise.
+pub(crate) const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9180);
 
 /// Everything about the API that is known before anything is served.
 #[derive(Debug)]
@@ -31,7 +35,7 @@ impl AdminSetup {
     /// A setting or a file that it names is wrong.
     pub(crate) fn new(settings: &Settings, folder: Option<&Path>) -> anyhow::Result<Option<Self>> {
         let usual = match folder {
-            Some(_) => Endpoint::On(([127, 0, 0, 1], 9180).into()),
+            Some(_) => Endpoint::On(ADMIN),
             None => Endpoint::Off,
         };
         let endpoint = settings.listen.admin.unless_given(usual);
@@ -58,15 +62,19 @@ impl AdminSetup {
         Ok(format!("admin on {scheme}://{}/apisix/admin\n", listener.local_addr()?))
     }
 
-    /// Answers requests, for ever.
+    /// Answers requests, for ever. With `standalone` the configuration is replaced as a whole, and nothing else.
     pub(crate) async fn serve(
         self,
         listener: TcpListener,
         leaving: Leaving,
         configuration: Arc<dyn Configuration>,
         gateway: Arc<dyn Gateway>,
+        standalone: bool,
     ) {
-        let api = Api::new(configuration, gateway, self.options);
+        let mut api = Api::new(configuration, gateway, self.options);
+        if standalone {
+            api = api.standalone();
+        }
         serve(listener, self.tls, leaving, Arc::new(api)).await;
     }
 }

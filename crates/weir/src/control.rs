@@ -12,7 +12,6 @@
 //! ```
 
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,12 +26,13 @@ use weir_admin::Configuration;
 use weir_config::Settings;
 use weir_config::settings::{Endpoint, Timeouts};
 use weir_proxy::{DataPlane, HealthChecks, Snapshot};
+use weir_store::Memory;
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
 
 use crate::admin_server::AdminSetup;
 use crate::changes::Digest;
-use crate::control_api::Control;
+use crate::control_api::{CONTROL, Control};
 use crate::data_dir::{self, DataDir};
 use crate::error_log::ErrorLog;
 use crate::etcd;
@@ -52,9 +52,6 @@ use crate::systemd::{self, NotifyState};
 use crate::upgrade::{Program, Upgrades};
 use crate::watch::Watch;
 use crate::{control_api, metrics_server, schemas, server, status_server};
-
-/// Where the control API is while resources live in a store, unless a setting says otherwise.
-const CONTROL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
 
 /// Workers that do not serve after so long never will.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -98,6 +95,8 @@ pub(crate) enum Source {
     File { watch: Box<Watch>, digest: Box<Digest>, fingerprint: u64, live: Option<Arc<LiveText>> },
     /// A store, and what was read from it.
     Store { data: DataDir, state: Box<State> },
+    /// Whoever uses the Admin API, which keeps it in memory only.
+    Memory { store: Arc<Memory>, state: Box<State> },
 }
 
 /// Serves until SIGTERM or SIGINT, or until a new process has taken over; then drains. `predecessor` is told when this
@@ -121,7 +120,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     let admin = admin.zip(admin_listener);
     let control = match &source {
         Source::File { .. } => listen.control.unless_given(Endpoint::Off),
-        Source::Store { .. } => listen.control.unless_given(Endpoint::On(CONTROL)),
+        Source::Store { .. } | Source::Memory { .. } => listen.control.unless_given(Endpoint::On(CONTROL)),
     };
     let control_listener = server::open("listen.control", control, &mut inherited, &mut listening)?;
     let data_plane = DataPlane::start(&settings, inherited.traffic(), &metrics, access_log.as_ref())?;
@@ -192,6 +191,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     systemd::notify(&[NotifyState::Ready, NotifyState::Status(&format!("serving {routes} routes"))]);
 
     let serving = Serving { data_plane: Arc::clone(&data_plane), metrics: Arc::clone(&metrics), names };
+    let standalone = matches!(source, Source::Memory { .. });
     let mut stored = None;
     let configuration: Option<Arc<dyn Configuration>>;
     match source {
@@ -210,7 +210,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
                 metrics.watch_etcd(Arc::new(etcd::Status(Arc::clone(health))));
             }
             metrics.set_config_left_out(state.left_out() as u64);
-            let live = Live::new(&data, Arc::clone(&rules), serving, *state);
+            let live = Live::new(Arc::clone(&data.store), data.embedded.clone(), Arc::clone(&rules), serving, *state);
             configuration = Some(Arc::new(live.clone()));
             changing.spawn(live.clone().follow());
             changing.spawn(live.clone().reload_on(hangup));
@@ -219,6 +219,12 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
                 changing.spawn(data_dir::keep_copy(data.copy(), Arc::clone(&data.seal), live.clone()));
             }
             stored = Some((data, live));
+        }
+        Source::Memory { store, state } => {
+            let live = Live::new(store, None, Arc::clone(&rules), serving, *state);
+            configuration = Some(Arc::new(live.clone()));
+            changing.spawn(live.clone().reload_on(hangup));
+            changing.spawn(live.refresh_secrets());
         }
     }
 
@@ -230,7 +236,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             settings: Arc::new(settings.clone()),
             snapshots: data_plane.read().await.snapshots(),
         };
-        tasks.spawn(admin.serve(listener, left.clone(), configuration, Arc::new(insight)));
+        tasks.spawn(admin.serve(listener, left.clone(), configuration, Arc::new(insight), standalone));
     }
     if let (Some(listener), Some(configuration)) = (control_listener, configuration) {
         let (rules, data_plane) = (Arc::clone(&rules), Arc::clone(&data_plane));
@@ -247,6 +253,10 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             asked = signals.next() => match asked {
                 Asked::Stop(name) => break End::Signal(name),
                 Asked::Reopen => reopen_logs(access_log.as_ref(), &error_log).await,
+                Asked::Upgrade if standalone => tracing::error!(
+                    "SIGUSR2: the configuration is kept in memory only, and a new process would begin without it; this \
+                     one goes on"
+                ),
                 Asked::Upgrade => upgrades.begin(&*data_plane.read().await),
             },
             Some(keeper) = upgrades.handed_over(&error_log) => break End::HandedOver(keeper),

@@ -1,6 +1,7 @@
 //! The control API, for whoever looks at this one gateway: what is in force here, and how well its upstreams are.
 //! APISIX's paths and bodies.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use hyper::{Method, Response, StatusCode};
@@ -29,6 +30,9 @@ pub(crate) struct Control {
     pub(crate) data_plane: Arc<RwLock<DataPlane>>,
     pub(crate) checks: Arc<HealthChecks>,
 }
+
+/// Where the API is while resources do not come from a file, unless a setting says otherwise.
+pub(crate) const CONTROL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
 
 const GC: &str = "/v1/gc";
 const RELOAD_PLUGINS: &str = "/v1/plugins/reload";
@@ -149,9 +153,6 @@ fn show(schemas: &Schemas, item: &Item) -> Option<Value> {
     if let Some(upstream) = upstream {
         let nodes = upstream["nodes"].clone();
         has_domain = nodes.as_array().into_iter().flatten().any(is_named);
-        if let Some(key) = upstream.pointer_mut("/tls/client_key") {
-            *key = "***".into();
-        }
         upstream["original_nodes"] = nodes.clone();
         upstream["nodes_ref"] = nodes;
         upstream["resource_key"] = key.as_str().into();
@@ -171,5 +172,5 @@ fn show(schemas: &Schemas, item: &Item) -> Option<Value> {
 fn is_named(node: &Value) -> bool {
     let host = node["host"].as_str().unwrap_or_default();
     let bare = host.trim_start_matches('[').trim_end_matches(']');
-    bare.parse::<std::net::IpAddr>().is_err() && !host.starts_with("unix:")
+    bare.parse::<IpAddr>().is_err() && !host.starts_with("unix:")
 }

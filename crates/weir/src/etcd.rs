@@ -11,6 +11,8 @@ use weir_config::settings::{self, AutoEndpoint, ConfigProvider, Deployment, Endp
 use weir_store::{Etcd, EtcdHealth, EtcdOptions, Keyring, Kind, Listing, Sealing, Store, StoreError};
 use weir_telemetry::metrics::{EtcdStatus, StoreStatus};
 
+use crate::admin_server::ADMIN;
+use crate::control_api::CONTROL;
 use crate::failure::Failure;
 use crate::secrets::SecretFields;
 
@@ -30,6 +32,22 @@ pub(crate) fn settle(settings: &mut Settings, has_file: bool) -> Result<Vec<Stri
     let mut without_effect = |setting: &str, reason: &str| doubts.push(format!("{setting} has no effect: {reason}"));
     if !is_etcd && *etcd != settings::Etcd::default() {
         without_effect("deployment.etcd", "deployment.config_provider is not etcd");
+    }
+    if is_standalone(settings, has_file) {
+        if settings.listen.admin == AutoEndpoint::Given(Endpoint::Off) {
+            return usage(
+                "deployment.config_provider yaml without a rules file takes the configuration from the Admin API, so \
+                 listen.admin must not be off",
+            );
+        }
+        if settings.store != settings::Store::default() {
+            without_effect("store", "the configuration is kept in memory only");
+        }
+        let listen = &mut settings.listen;
+        for (api, usual) in [(&mut listen.admin, ADMIN), (&mut listen.control, CONTROL)] {
+            *api = AutoEndpoint::Given(api.unless_given(Endpoint::On(usual)));
+        }
+        return Ok(doubts);
     }
     let listen = &mut settings.listen;
     match role {
@@ -59,6 +77,13 @@ pub(crate) fn settle(settings: &mut Settings, has_file: bool) -> Result<Vec<Stri
         }
     }
     Ok(doubts)
+}
+
+/// Whether the configuration comes over the Admin API as a whole, and is kept in memory only.
+pub(crate) fn is_standalone(settings: &Settings, has_file: bool) -> bool {
+    let Deployment { role, config_provider, .. } = settings.deployment;
+    let by_name = matches!(config_provider, ConfigProvider::Yaml | ConfigProvider::Json);
+    by_name && !has_file && role == Role::Traditional
 }
 
 /// What was found at the start.

@@ -24,7 +24,6 @@ use weir_proxy::Snapshot;
 use weir_store::{Change, Commit, Embedded, Event, Item, Key, Listing, Store, StoreError};
 
 use crate::changes::{Changes, Digest};
-use crate::data_dir::DataDir;
 use crate::reload::log_findings;
 use crate::resources::{Resources, Step, Undo};
 use crate::rules::{Ready, Rules};
@@ -322,7 +321,12 @@ impl State {
                 }
                 let Candidate { ready, about, .. } = candidate;
                 let all = ready.findings.into_iter().zip(about);
-                all.filter(|(_, key)| key.as_ref().is_some_and(counts)).map(|(found, _)| found).collect()
+                // That a resource would be left out is no news: it is refused.
+                let left_out = |found: &Diagnostic, key: &Key| !found.is_error() && found.path == key.to_string();
+                let told = |(found, key): &(Diagnostic, Option<Key>)| {
+                    key.as_ref().is_some_and(|key| counts(key) && !left_out(found, key))
+                };
+                all.filter(told).map(|(found, _)| found).collect()
             }
             Err(findings) => findings,
         };
@@ -439,8 +443,14 @@ impl State {
 }
 
 impl Live {
-    pub(crate) fn new(data: &DataDir, rules: Arc<Rules>, serving: Serving, state: State) -> Self {
-        let (store, embedded) = (Arc::clone(&data.store), data.embedded.clone());
+    /// `embedded` is the store itself, where other processes may write to it in turn.
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        embedded: Option<Arc<Embedded>>,
+        rules: Arc<Rules>,
+        serving: Serving,
+        state: State,
+    ) -> Self {
         let (state, changed) = (Arc::new(Mutex::new(state)), Notify::new());
         changed.notify_one();
         Self(Arc::new(Shared { store, embedded, rules, serving, state, changed }))

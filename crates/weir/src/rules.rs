@@ -11,7 +11,8 @@ use anyhow::Context;
 use weir_config::load::{check_item, load_node, read};
 use weir_config::node::MAX_TEXT_BYTES;
 use weir_config::{
-    Diagnostic, InvalidItems, ItemChange, LoadOptions, Loaded, Model, Node, Place, RouterMode, Settings, Severity, load,
+    Diagnostic, InvalidItems, ItemChange, LoadOptions, Loaded, Model, Node, Place, Revealed, RouterMode, Settings,
+    Severity, load,
 };
 use weir_proxy::{Catalog, ChosenPlugins, Compiled, Compiler, Snapshot};
 
@@ -112,6 +113,7 @@ impl Rules {
 
     /// Checks and compiles a text. An `Err` holds everything that was found, at least one error among it.
     pub(crate) fn compile(&self, text: &[u8], revision: u64) -> Result<Ready, Vec<Diagnostic>> {
+        self.secrets.begin();
         self.compile_loaded(self.with_options(|options| load(&self.name, text, options)), revision)
     }
 
@@ -125,6 +127,7 @@ impl Rules {
 
     /// Checks and compiles a tree, as [`Self::compile`]. Findings name no file: there is none.
     pub(crate) fn compile_tree(&self, root: Node, revision: u64) -> Result<Ready, Vec<Diagnostic>> {
+        self.secrets.begin();
         self.compile_loaded(self.with_options(|options| load_node("", root, options)), revision)
     }
 
@@ -140,10 +143,9 @@ impl Rules {
             self.with_options(|options| load_node("", root, &LoadOptions { invalid_items: refuse, ..*options }));
         let mut found = loaded.diagnostics;
         if let Some(document) = loaded.document {
-            match self.compiler.compile(&Model::from(document), refuse, u64::MAX) {
-                Ok(compiled) => found.extend(compiled.warnings),
-                Err(errors) => found.extend(errors),
-            }
+            let compiled = self.compiler.compile(&Model::from(document), refuse, u64::MAX);
+            let more = compiled.map_or_else(|errors| errors, |compiled| compiled.warnings);
+            found.extend(more.into_iter().map(|found| loaded.revealed.redact(found)));
             self.compiler.sweep();
         }
         found
@@ -152,10 +154,10 @@ impl Rules {
     /// Checks and compiles resources that can be changed one by one from then on. There is no `Err` worth telling: what is
     /// left out, where something is wrong, the tree of all of them tells.
     pub(crate) fn compile_pieces(&self, resources: Vec<ItemChange>, revision: u64) -> Option<(Ready, Model)> {
+        self.secrets.begin();
         let changed = self.with_options(|options| Model::default().change("", resources, options)).ok()?;
         let compiled = self.compiler.compile(&changed.model, InvalidItems::Refuse, revision).ok()?;
-        self.secrets.settle();
-        Some((clean(Digest::of_model(&changed.model), compiled, changed.warnings), changed.model))
+        Some((clean(Digest::of_model(&changed.model), compiled, changed.warnings, &changed.revealed), changed.model))
     }
 
     /// Checks and compiles what has changed of the resources that `base` was made of, and tells where.
@@ -169,12 +171,11 @@ impl Rules {
         let compiled = self.compiler.change(base, &changed.model, &changed.places, revision);
         let compiled =
             compiled.map_err(|errors| errors.into_iter().map(|e| changed.revealed.redact(e)).collect::<Vec<_>>())?;
-        Ok((clean(Digest::default(), compiled, changed.warnings), changed.model, changed.places))
+        Ok((clean(Digest::default(), compiled, changed.warnings, &changed.revealed), changed.model, changed.places))
     }
 
     fn with_options<T>(&self, read: impl FnOnce(&LoadOptions<'_>) -> T) -> T {
         let plugins = chosen_plugins(&self.plugins);
-        self.secrets.begin();
         read(&LoadOptions {
             invalid_items: self.invalid_items,
             strict: self.strict,
@@ -207,7 +208,6 @@ impl Rules {
         if self.strict && !findings.is_empty() {
             return Err(self.judged(findings));
         }
-        self.secrets.settle();
         Ok(Ready { digest, snapshot: compiled.snapshot, findings, left_out, gone })
     }
 
@@ -233,8 +233,8 @@ pub(crate) fn chosen_plugins(names: &[String]) -> ChosenPlugins<'_> {
 }
 
 /// With nothing left out.
-fn clean(digest: Digest, compiled: Compiled, mut findings: Vec<Diagnostic>) -> Ready {
-    findings.extend(compiled.warnings);
+fn clean(digest: Digest, compiled: Compiled, mut findings: Vec<Diagnostic>, revealed: &Revealed) -> Ready {
+    findings.extend(compiled.warnings.into_iter().map(|warning| revealed.redact(warning)));
     Ready { digest, snapshot: compiled.snapshot, findings, left_out: 0, gone: HashSet::new() }
 }
 

@@ -7,6 +7,7 @@ use anyhow::Context;
 use weir_config::settings::{AccessLogEscape, AccessLogFormat, AccessLogPath, ConfigProvider, Endpoint};
 use weir_config::{Diagnostic, Settings};
 use weir_proxy::Snapshot;
+use weir_store::{Listing, Memory};
 use weir_telemetry::access_log::{AccessLog, AccessLogOptions, Format, Target};
 use weir_telemetry::metrics::{Metrics, MetricsOptions};
 
@@ -63,6 +64,7 @@ fn run_with(
     let First { rules, source, snapshot, findings, doubts: of_source } = match &file {
         Some(file) => First::of_file(file, &settings)?,
         None if settings.deployment.config_provider == ConfigProvider::Etcd => First::of_etcd(&settings)?,
+        None if etcd::is_standalone(&settings, false) => First::of_nothing(&settings)?,
         None => First::of_store(&settings, predecessor.is_some())?,
     };
 
@@ -91,7 +93,7 @@ fn run_with(
     }
 
     let folder = match &source {
-        Source::File { .. } => None,
+        Source::File { .. } | Source::Memory { .. } => None,
         Source::Store { data, .. } => Some(data.folder.path()),
     };
     let admin = AdminSetup::new(&settings, folder)?;
@@ -171,6 +173,15 @@ impl First {
             findings,
             doubts: Vec::new(),
         })
+    }
+
+    /// No resource, until the Admin API is given some.
+    fn of_nothing(settings: &Settings) -> Result<Self, Failure> {
+        let rules = Rules::of_store(settings);
+        let (state, Ready { snapshot, findings, .. }) =
+            State::first(&rules, Listing::default()).map_err(Failure::Refused)?;
+        let source = Source::Memory { store: Arc::new(Memory::default()), state: Box::new(state) };
+        Ok(Self { rules, source, snapshot, findings, doubts: Vec::new() })
     }
 
     fn of_etcd(settings: &Settings) -> Result<Self, Failure> {

@@ -19,6 +19,10 @@ use vault::Client;
 /// Most bytes of what a manager says at one time.
 const MOST: u64 = 1 << 20;
 
+/// How many configurations that do not ask for it a secret outlives: one that is only checked shall not forget what
+/// the live one uses.
+const LOADS: u64 = 8;
+
 /// What secret managers said.
 #[derive(Debug)]
 pub(crate) struct SecretManagers {
@@ -33,7 +37,7 @@ struct Kept {
     answers: HashMap<Place, Answer>,
     /// Managers that could not be reached, with why and when: a thousand secrets shall not wait for each of them.
     unreachable: HashMap<String, (Instant, String)>,
-    /// Number of the load that is under way, to know what is in use.
+    /// Number of the configuration that was read last, to know what is in use.
     load: u64,
 }
 
@@ -65,7 +69,9 @@ enum Said {
 enum Refusal {
     /// There is no such secret, or it may not be read.
     None(String),
-    /// It cannot be reached, or cannot answer now.
+    /// It cannot answer now.
+    Unable(String),
+    /// It cannot be reached.
     Unreachable(String),
 }
 
@@ -117,16 +123,12 @@ impl SecretManagers {
         }
     }
 
-    /// A configuration is read as a whole from here on.
+    /// A configuration is read as a whole from here on. What none of the last ones asked for is in use no more.
     pub(crate) fn begin(&self) {
-        self.kept().load += 1;
-    }
-
-    /// It was read to its end, so what it did not ask for is in use no more.
-    pub(crate) fn settle(&self) {
         let mut kept = self.kept();
-        let load = kept.load;
-        kept.answers.retain(|_, answer| answer.load >= load);
+        kept.load += 1;
+        let oldest = kept.load.saturating_sub(LOADS);
+        kept.answers.retain(|_, answer| answer.load >= oldest);
     }
 
     /// Managers are asked again, however young what they said is.
@@ -159,7 +161,7 @@ impl SecretManagers {
         for place in &places {
             let said = match self.ask(place) {
                 Ok(said) => said,
-                Err(Refusal::None(reason) | Refusal::Unreachable(reason)) => {
+                Err(Refusal::None(reason) | Refusal::Unable(reason) | Refusal::Unreachable(reason)) => {
                     tracing::warn!("{}: {reason}; the secret that is in use stays", place.name());
                     continue;
                 }
@@ -191,7 +193,7 @@ impl SecretManagers {
                 Ok(said)
             }
             Err(Refusal::None(reason)) => Err(reason),
-            Err(Refusal::Unreachable(reason)) => {
+            Err(Refusal::Unable(reason) | Refusal::Unreachable(reason)) => {
                 let Some(answer) = self.kept().answers.get(place).map(|answer| answer.said.clone()) else {
                     return Err(reason);
                 };

@@ -29,6 +29,10 @@ nginx_config:
 plugins: [proxy-rewrite, prometheus, wolf-rbac]
 plugin_attr:
   prometheus: {metric_prefix: gw_}
+deployment:
+  role: data_plane
+  role_data_plane: {config_provider: yaml}
+  admin: {admin_key: [{name: admin, key: k, role: admin}]}
 "#;
 
 #[test]

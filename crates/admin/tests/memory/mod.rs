@@ -15,7 +15,7 @@ use weir_admin::{Api, Changed, Configuration, Gateway, Options, PluginSchema, Re
 use weir_config::catalog::NoPlugins;
 use weir_config::load::{check_item, load_node};
 use weir_config::node::Mark;
-use weir_config::{Diagnostic, InvalidItems, LoadOptions, Node, RouterMode};
+use weir_config::{Diagnostic, InvalidItems, LoadOptions, NoSecrets, Node, RouterMode};
 use weir_store::{
     Answer, Change, Commit, Difference, Event, HistoryQuery, Item, Key, Kind, Listing, Recorded, Store, StoreError,
 };
@@ -153,6 +153,7 @@ fn load_options() -> LoadOptions<'static> {
         invalid_items: InvalidItems::Refuse,
         strict: false,
         variables: &|_| None,
+        secrets: &NoSecrets,
         plugins: &NoPlugins,
         router: RouterMode::default(),
     }

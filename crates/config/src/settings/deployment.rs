@@ -41,6 +41,11 @@ pub enum ConfigProvider {
     Auto,
     /// etcd, in APISIX's layout.
     Etcd,
+    /// The rules file on the command line. Without one the Admin API, which takes the configuration as a whole and
+    /// keeps it in memory only: API-driven standalone mode.
+    Yaml,
+    /// The same: both take YAML and JSON.
+    Json,
 }
 
 /// The etcd that holds resources.

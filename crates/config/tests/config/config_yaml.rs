@@ -83,6 +83,32 @@ fn a_key_sets_what_the_table_says() {
             json!("off"),
         ),
         ("apisix: {enable_admin: true}", "/listen/admin", json!("auto")),
+        (
+            "deployment: {admin: {admin_key: [{name: a, key: k1, role: admin}, {name: v, key: 123, role: viewer}]}}",
+            "/admin/keys",
+            json!([]),
+        ),
+        ("deployment: {admin: {admin_key: [{name: a, key: '', role: admin}]}}", "/admin/key", json!("")),
+        ("deployment: {admin: {admin_key: [{name: a, key: k1, role: admin}]}}", "/admin/key", json!("***")),
+        ("deployment: {admin: {admin_key: [{name: v, key: 123, role: viewer}]}}", "/viewer/key", json!("***")),
+        (
+            "deployment: {admin: {admin_key: [{name: a, key: k1, role: admin}, {name: b, key: k2, role: admin}]}}",
+            "/admin/keys",
+            json!([{"name": "b", "key": "***", "role": "admin"}]),
+        ),
+        ("deployment: {admin: {admin_key_required: false}}", "/admin/key_required", json!(false)),
+        ("deployment: {admin: {allow_admin: [10.0.0.0/8]}}", "/admin/allow", json!(["10.0.0.0/8"])),
+        ("deployment: {admin: {enable_admin_cors: true}}", "/admin/cors", json!(true)),
+        (
+            "deployment: {admin: {https_admin: true, admin_api_mtls: {admin_ssl_cert: /c, admin_ssl_cert_key: /k, admin_ssl_ca_cert: ''}}}",
+            "/admin/tls",
+            json!({"cert": "/c", "key": "/k", "client_ca": ""}),
+        ),
+        (
+            "deployment: {admin: {https_admin: false, admin_api_mtls: {admin_ssl_cert: /c, admin_ssl_cert_key: /k}}}",
+            "/admin/tls/cert",
+            json!(""),
+        ),
         ("deployment: {admin: {admin_listen: {ip: 0.0.0.0, port: 9181}}}", "/listen/admin", json!("0.0.0.0:9181")),
         ("apisix: {enable_control: true}", "/listen/control", json!("auto")),
         ("apisix: {enable_control: false}", "/listen/control", json!("off")),
@@ -155,13 +181,13 @@ fn a_key_sets_what_the_table_says() {
         (
             "deployment: {role: data_plane, role_data_plane: {config_provider: yaml}}",
             "/deployment/config_provider",
-            json!("auto"),
+            json!("yaml"),
         ),
         ("deployment: {role_traditional: {config_provider: etcd}}", "/deployment/config_provider", json!("etcd")),
         (
             "deployment: {role: data_plane, role_data_plane: {config_provider: yaml}, role_traditional: {config_provider: etcd}}",
             "/deployment/config_provider",
-            json!("auto"),
+            json!("yaml"),
         ),
         (
             "deployment: {etcd: {host: ['http://e:2379'], prefix: /a}}",
@@ -297,6 +323,14 @@ fn what_is_wrong_is_told_by_the_key_of_the_file() {
             "nginx_config: {event: {worker_connections: some}}",
             "nginx_config.event.worker_connections: expected a number",
         ),
+        (
+            "deployment: {admin: {https_admin: true}}",
+            "deployment.admin.https_admin: needs admin_api_mtls.admin_ssl_cert",
+        ),
+        ("deployment: {admin: {https_admin: yep}}", "deployment.admin.https_admin: expected true or false"),
+        ("deployment: {admin: {admin_key: [{key: k, role: king}]}}", "deployment.admin.admin_key[0]: expected a role"),
+        ("deployment: {admin: {admin_key: k}}", "deployment.admin.admin_key: expected a list"),
+        ("deployment: {admin: {allow_admin: [anywhere]}}", "deployment.admin.allow_admin"),
         ("plugins: {a: b}", "plugins: expected a list"),
         ("deployment: {role: king}", "deployment.role: expected"),
         (

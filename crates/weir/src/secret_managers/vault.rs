@@ -63,23 +63,23 @@ impl Client {
             error => unreachable(&error),
         })?;
         let status = response.status().as_u16();
+        let unable = |reason: &dyn std::fmt::Display| Refusal::Unable(format!("Vault at {uri}: {reason}"));
         let refused = |reason: &str| Refusal::None(format!("Vault says of {path:?}: {reason}"));
         match status {
             200 => {}
             403 => return Err(refused("permission denied (403): the token is unknown or must not read it")),
             404 => return Err(refused("there is none (404)")),
             300..400 => {
-                return Err(unreachable(&format_args!(
+                return Err(unable(&format_args!(
                     "it answers with a redirect ({status}); give the address of the active node"
                 )));
             }
-            429 | 472 | 473 | 500.. => return Err(unreachable(&format_args!("it cannot answer now ({status})"))),
+            429 | 472 | 473 | 500.. => return Err(unable(&format_args!("it cannot answer now ({status})"))),
             _ => return Err(refused(&format!("status {status}"))),
         }
         let body = response.body_mut().with_config().limit(MOST).read_to_vec();
         let body = body.map_err(|error| unreachable(&error))?;
-        let answer: Value =
-            serde_json::from_slice(&body).map_err(|_| unreachable(&"it answers with what is not JSON"))?;
+        let answer: Value = serde_json::from_slice(&body).map_err(|_| unable(&"it answers with what is not JSON"))?;
         keys(&answer).map(Said::Keys).ok_or_else(|| refused("it holds no keys and values"))
     }
 

@@ -30,6 +30,8 @@ pub(crate) struct Gateway {
     pub(crate) status: SocketAddr,
     /// The Admin API, where there is one.
     pub(crate) admin: Option<SocketAddr>,
+    /// The control API, where there is one.
+    pub(crate) control: Option<SocketAddr>,
     folder: TempDir,
     lines: Mutex<Receiver<String>>,
 }
@@ -48,6 +50,8 @@ pub(crate) struct Start {
     data_dir: Option<PathBuf>,
     wrapper: Vec<String>,
     admin: bool,
+    standalone: bool,
+    control: bool,
     arguments: Vec<String>,
 }
 
@@ -83,6 +87,8 @@ impl Start {
             data_dir: None,
             wrapper: Vec::new(),
             admin: true,
+            standalone: false,
+            control: false,
             arguments: Vec::new(),
         }
     }
@@ -101,6 +107,18 @@ impl Start {
     /// Starts the gateway by another program, which takes it as its last arguments.
     pub(crate) fn wrapper(mut self, words: &[&str]) -> Self {
         self.wrapper = words.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+
+    /// A gateway in API-driven standalone mode, with the Admin API as with [`stored`](Self::stored). The settings have to
+    /// ask for it.
+    pub(crate) fn standalone() -> Self {
+        Self { standalone: true, ..Self::new("") }.variable("WEIR_ADMIN_KEY", ADMIN_KEY)
+    }
+
+    /// With the control API.
+    pub(crate) fn control(mut self) -> Self {
+        self.control = true;
         self
     }
 
@@ -183,13 +201,15 @@ impl Start {
         if self.stored {
             let data = self.data_dir.clone().unwrap_or_else(|| folder.path().join("data"));
             command.arg("--data-dir").arg(data);
-            command.args(["--control", "off"]);
             if self.admin {
                 command.args(["--admin", "127.0.0.1:0"]);
             }
+        } else if self.standalone {
+            command.args(["--admin", "127.0.0.1:0"]);
         } else {
             command.arg(&config);
         }
+        command.args(["--control", if self.control { "127.0.0.1:0" } else { "off" }]);
         command.args(&self.arguments);
         if !self.own_listeners {
             command.args(["--listen-http", "127.0.0.1:0", "--listen-https"]);
@@ -219,6 +239,7 @@ impl Start {
             metrics: nowhere,
             status: nowhere,
             admin: None,
+            control: None,
             folder,
             lines: lines.into(),
         };
@@ -277,6 +298,8 @@ impl Gateway {
                 self.metrics = address(rest);
             } else if let Some(rest) = line.strip_prefix("status on ") {
                 self.status = address(rest);
+            } else if let Some(rest) = line.strip_prefix("control on ") {
+                self.control = Some(address(rest));
             } else if let Some(rest) = line.strip_prefix("admin on ") {
                 self.admin = Some(address(rest));
             } else if line == "ready" {

@@ -1,9 +1,9 @@
 //! The table: every key of `config.yaml`, in the order in which APISIX's own file has them.
 
 use super::readers::{
-    access_log, admin, config_provider, connections, control, dev_mode, error_log, http_listeners, https_listeners,
-    listeners, log_escape, log_level, metrics_server, on_off, plugins, protocols, real_ip_from, real_ip_header, same,
-    status, time,
+    access_log, admin, admin_keys, admin_tls, config_provider, connections, control, dev_mode, error_log,
+    http_listeners, https_listeners, listeners, log_escape, log_level, metrics_server, on_off, plugins, protocols,
+    real_ip_from, real_ip_header, same, status, time,
 };
 use super::{ConfigKey, Effect, Reader};
 
@@ -31,7 +31,6 @@ const NO_ETCD_OF_2: &str = "that is the form of APISIX 2; it is `deployment.etcd
 const NO_MEMORY_ZONES: &str = "memory is not set aside in zones; what is kept has limits of its own, see `limits`";
 const NO_HTTP2: &str = "HTTP/2 is not spoken yet";
 const NO_CACHE: &str = "the plugin proxy-cache is not supported yet";
-const NO_ADMIN_SETTING: &str = "the Admin API has no such setting yet";
 const NO_DISCOVERY: &str = "service discovery is not supported yet";
 const NO_PLUGIN: &str = "the plugin is not supported yet";
 const NO_NGINX_LIMIT: &str = "nothing here has a limit of this kind";
@@ -175,7 +174,7 @@ pub const KEYS: &[ConfigKey] = &[
     nothing("plugin_attr.zipkin", NO_PLUGIN),
 
     is("deployment.role", &["deployment.role"]),
-    sets("deployment.role_traditional.config_provider", &["deployment.config_provider"], config_provider, "that of the `role`; `yaml` and `json` are the rules file on the command line"),
+    sets("deployment.role_traditional.config_provider", &["deployment.config_provider"], config_provider, "that of the `role`; `yaml` and `json` are the rules file on the command line, or without one the Admin API with the whole configuration"),
     sets("deployment.role_control_plane.config_provider", &["deployment.config_provider"], config_provider, "as with `role_traditional`"),
     sets("deployment.role_data_plane.config_provider", &["deployment.config_provider"], config_provider, "as with `role_traditional`"),
     nothing("deployment.role_control_plane.conf_server", "data planes ask etcd, not the control plane"),
@@ -184,13 +183,15 @@ pub const KEYS: &[ConfigKey] = &[
     is("deployment.config_provider", &["deployment.config_provider"]),
     sets("deployment.admin.admin_listen.ip", &["listen.admin"], admin, ""),
     sets("deployment.admin.admin_listen.port", &["listen.admin"], admin, ""),
-    nothing("deployment.admin.admin_key", NO_ADMIN_SETTING),
-    nothing("deployment.admin.admin_key_required", NO_ADMIN_SETTING),
-    nothing("deployment.admin.allow_admin", NO_ADMIN_SETTING),
-    always("deployment.admin.enable_admin_cors", "false", NO_ADMIN_SETTING),
+    sets("deployment.admin.admin_key", &["admin.key", "viewer.key", "admin.keys"], admin_keys, "the first key of each role is `admin.key` or `viewer.key`, further ones are `admin.keys`; an empty key is one that is made at the first start"),
+    is("deployment.admin.admin_key_required", &["admin.key_required"]),
+    is("deployment.admin.allow_admin", &["admin.allow"]),
+    is("deployment.admin.enable_admin_cors", &["admin.cors"]),
     nothing("deployment.admin.enable_admin_ui", "there is no dashboard"),
-    always("deployment.admin.https_admin", "false", NO_ADMIN_SETTING),
-    nothing("deployment.admin.admin_api_mtls", NO_ADMIN_SETTING),
+    sets("deployment.admin.https_admin", &["admin.tls.cert", "admin.tls.key", "admin.tls.client_ca"], admin_tls, "`true` speaks TLS with what `admin_api_mtls` names"),
+    sets("deployment.admin.admin_api_mtls.admin_ssl_cert", &["admin.tls.cert"], admin_tls, "where `https_admin` is `true`"),
+    sets("deployment.admin.admin_api_mtls.admin_ssl_cert_key", &["admin.tls.key"], admin_tls, "where `https_admin` is `true`"),
+    sets("deployment.admin.admin_api_mtls.admin_ssl_ca_cert", &["admin.tls.client_ca"], admin_tls, "where `https_admin` is `true`"),
     always("deployment.admin.admin_api_version", "v3", "the Admin API speaks version 3 alone"),
     is("deployment.etcd.host", &["deployment.etcd.host"]),
     is("deployment.etcd.prefix", &["deployment.etcd.prefix"]),

@@ -64,13 +64,13 @@ fn seconds(text: &str) -> Option<f64> {
 /// nginx's switches, which YAML does not take for booleans.
 pub(super) fn on_off(to: &mut Translation<'_>, place: &Place<'_>) {
     match plain(place.value).as_deref() {
-        Some("on" | "true") => set_all(to, place, Kind::Bool(true)),
-        Some("off" | "false") => set_all(to, place, Kind::Bool(false)),
+        Some("on" | "true") => set_all(to, place, &Kind::Bool(true)),
+        Some("off" | "false") => set_all(to, place, &Kind::Bool(false)),
         _ => to.error(place, "on or off"),
     }
 }
 
-fn set_all(to: &mut Translation<'_>, place: &Place<'_>, kind: Kind) {
+fn set_all(to: &mut Translation<'_>, place: &Place<'_>, kind: &Kind) {
     for setting in place.settings {
         to.set(setting, Node { mark: place.value.mark, kind: kind.clone() });
     }
@@ -78,7 +78,7 @@ fn set_all(to: &mut Translation<'_>, place: &Place<'_>, kind: Kind) {
 
 pub(super) fn dev_mode(to: &mut Translation<'_>, place: &Place<'_>) {
     match plain(place.value).as_deref() {
-        Some("true") => set_all(to, place, Kind::Int(1)),
+        Some("true") => set_all(to, place, &Kind::Int(1)),
         Some("false") => {}
         _ => to.error(place, "true or false"),
     }
@@ -92,7 +92,7 @@ pub(super) fn connections(to: &mut Translation<'_>, place: &Place<'_>) {
     };
     let each = plain(place.value).and_then(|text| text.parse::<i64>().ok());
     match each.and_then(|each| each.checked_mul(workers)) {
-        Some(all) => set_all(to, place, Kind::Int(all)),
+        Some(all) => set_all(to, place, &Kind::Int(all)),
         None => to.error(place, "a number of connections"),
     }
 }
@@ -113,7 +113,7 @@ pub(super) fn protocols(to: &mut Translation<'_>, place: &Place<'_>) {
         return to.error(place, "TLSv1.2, TLSv1.3 or both");
     }
     let item = |name: String| Node { mark: place.value.mark, kind: Kind::Str(name) };
-    set_all(to, place, Kind::Seq(spoken.into_iter().map(item).collect()));
+    set_all(to, place, &Kind::Seq(spoken.into_iter().map(item).collect()));
 }
 
 const OLD_PROTOCOLS: [&str; 5] = ["SSLv2", "SSLv3", "TLSv1", "TLSv1.0", "TLSv1.1"];
@@ -147,7 +147,7 @@ pub(super) fn https_listeners(to: &mut Translation<'_>, place: &Place<'_>) {
     if let Some(text) = enabled.as_deref().filter(|text| !matches!(*text, "true" | "false")) {
         let message = format!("expected true or false, found {text}");
         let found = Diagnostic::error(place.value.mark, "apisix.ssl.enable", message);
-        return if to.found.contains(&found) { () } else { to.found.push(found) };
+        return tell_once(to, found);
     }
     let enabled = enabled.as_deref() != Some("false");
     if plain.is_none() && proxied.is_none() && enabled && !ipv6(to) {
@@ -278,7 +278,7 @@ pub(super) fn log_level(to: &mut Translation<'_>, place: &Place<'_>) {
         Some("crit" | "alert" | "emerg") => "error".to_owned(),
         _ => return to.error(place, "debug, info, notice, warn, error, crit, alert or emerg"),
     };
-    set_all(to, place, Kind::Str(level));
+    set_all(to, place, &Kind::Str(level));
 }
 
 pub(super) fn error_log(to: &mut Translation<'_>, place: &Place<'_>) {
@@ -377,6 +377,72 @@ pub(super) fn admin(to: &mut Translation<'_>, place: &Place<'_>) {
     server(to, place, off, "deployment.admin.admin_listen", 9180);
 }
 
+/// APISIX makes a key for an entry without one, as this gateway does for a role without one.
+pub(super) fn admin_keys(to: &mut Translation<'_>, place: &Place<'_>) {
+    let Some(items) = place.value.as_seq() else {
+        return to.error(place, "a list of mappings with name, key and role");
+    };
+    let (mut admin, mut viewer, mut further) = (None, None, Vec::new());
+    for (index, item) in items.iter().enumerate() {
+        let text = |name: &str| item.get(name).filter(|node| !node.is_null());
+        match text("role").map(|role| (role, plain(role))) {
+            _ if text("key").and_then(plain).is_none_or(|key| key.is_empty()) => {}
+            Some((_, Some(role))) if role == "admin" && admin.is_none() => admin = text("key"),
+            Some((_, Some(role))) if role == "viewer" && viewer.is_none() => viewer = text("key"),
+            Some((_, Some(role))) if role == "admin" || role == "viewer" => further.push(item.clone()),
+            other => {
+                let mut path = place.path.to_owned();
+                push_index(&mut path, index);
+                let mark = other.map_or(item.mark, |(role, _)| role.mark);
+                to.found.push(Diagnostic::error(mark, path, "expected a role: admin or viewer"));
+            }
+        }
+    }
+    // A key of digits alone is a number for YAML.
+    let as_text = |node: &Node| Node { mark: node.mark, kind: Kind::Str(plain(node).unwrap_or_default()) };
+    for (setting, key) in [("admin.key", admin.map(as_text)), ("viewer.key", viewer.map(as_text))] {
+        if let Some(key) = key {
+            to.set(setting, key);
+        }
+    }
+    if !further.is_empty() {
+        to.set("admin.keys", Node { mark: place.value.mark, kind: Kind::Seq(further) });
+    }
+}
+
+/// Certificates have no effect without `https_admin`, and that has none without them.
+pub(super) fn admin_tls(to: &mut Translation<'_>, place: &Place<'_>) {
+    let group = "deployment.admin";
+    let on = match to.elsewhere("deployment.admin.https_admin").and_then(plain).as_deref() {
+        Some("true") => true,
+        Some("false") | None => false,
+        Some(_) => return tell_once(to, wrong_switch(place)),
+    };
+    let file =
+        |name: &str| to.elsewhere(&format!("{group}.admin_api_mtls.{name}")).filter(|node| node.as_str() != Some(""));
+    let files = [
+        ("admin.tls.cert", file("admin_ssl_cert").cloned()),
+        ("admin.tls.key", file("admin_ssl_cert_key").cloned()),
+        ("admin.tls.client_ca", file("admin_ssl_ca_cert").cloned()),
+    ];
+    if !on {
+        return;
+    }
+    if files[0].1.is_none() || files[1].1.is_none() {
+        let message = "needs admin_api_mtls.admin_ssl_cert and admin_api_mtls.admin_ssl_cert_key";
+        return tell_once(to, Diagnostic::error(Mark::NONE, "deployment.admin.https_admin", message));
+    }
+    for (setting, file) in files {
+        if let Some(file) = file {
+            to.set(setting, file);
+        }
+    }
+}
+
+fn wrong_switch(place: &Place<'_>) -> Diagnostic {
+    Diagnostic::error(place.value.mark, "deployment.admin.https_admin", "expected true or false")
+}
+
 pub(super) fn control(to: &mut Translation<'_>, place: &Place<'_>) {
     let off = to.elsewhere("apisix.enable_control").and_then(plain).as_deref() == Some("false");
     server(to, place, off, "apisix.control", 9090);
@@ -391,7 +457,7 @@ fn server(to: &mut Translation<'_>, place: &Place<'_>, off: bool, group: &str, p
     let part = |name: &str| to.elsewhere(&format!("{group}.{name}")).and_then(plain);
     let (ip, given) = (part("ip"), part("port"));
     if off {
-        return set_all(to, place, Kind::Str("off".to_owned()));
+        return set_all(to, place, &Kind::Str("off".to_owned()));
     }
     if ip.is_none() && given.is_none() {
         return;
@@ -399,7 +465,7 @@ fn server(to: &mut Translation<'_>, place: &Place<'_>, off: bool, group: &str, p
     let ip = ip.unwrap_or_else(|| "127.0.0.1".to_owned());
     let ip = if ip.contains(':') && !ip.starts_with('[') { format!("[{ip}]") } else { ip };
     let address = format!("{ip}:{}", given.unwrap_or_else(|| port.to_string()));
-    set_all(to, place, Kind::Str(address));
+    set_all(to, place, &Kind::Str(address));
 }
 
 /// An empty list would refuse every plugin, and no file means that.
@@ -418,8 +484,7 @@ pub(super) fn config_provider(to: &mut Translation<'_>, place: &Place<'_>) {
         return;
     }
     match plain(place.value).as_deref() {
-        Some("etcd") => set_all(to, place, Kind::Str("etcd".to_owned())),
-        Some("yaml" | "json") => {}
+        Some(provider @ ("etcd" | "yaml" | "json")) => set_all(to, place, &Kind::Str(provider.to_owned())),
         Some("xds") => {
             let message = "not supported yet: configuration over xDS";
             to.found.push(Diagnostic::error(place.value.mark, place.path, message));
