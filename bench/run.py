@@ -114,6 +114,10 @@ def main():
             raise Failure(f"{tool} is missing: run tools/install-test-deps")
     if not shutil.which(options.origin):
         raise Failure(f"{options.origin} is not there: cargo build --profile dist -p weir-bench")
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)  # before hours of measuring, not after
+    except OSError as fault:
+        raise Failure(f"--out {options.out}: {fault.strerror}") from None
     machine = programs.machine()
     most = max(case["load"]["connections"] for _, cases in planned.scenarios for case, _ in cases)
     checks = preflight.findings(machine, most)

@@ -91,6 +91,9 @@ runs = {quick = 1, full = 1, published = 1, smoke = 1}\nseconds = {quick = 1, fu
                             continue
                         values = targets.values_of(case, pathlib.Path("/tmp/x"), name, 1000, 1001, 1, 1002, scratch.certificate())
                         texts = [target["command"], *target["files"].values()]
+                        if case["load"]["kind"] == "change":
+                            values["r"] = targets.changed_routes(case, "/changed-1/")[50]
+                            texts += [target["change"]["url"], target["change"]["body"]]
                         for text in texts:
                             with self.subTest(f"{name} {case['id']}"):
                                 made = template.render(text, values)
@@ -180,9 +183,9 @@ class Reckoning(unittest.TestCase):
 
     def test_no_answer_is_void_and_a_missed_rate_is_noted(self):
         self.assertEqual(measure.Suite.judged(None, {"requests": 0, "errors": {}}, {"load": {"rate": 0}}, {})["void"], "no request was answered")
-        self.assertEqual(measure.Suite.judged(None, made_run(1, 1.0, rps=900), {"load": {"rate": 1000}}, {})["notes"], ["only 900 of 1,000 requests a second were made"])
+        self.assertEqual(measure.Suite.judged(None, made_run(1, 1.0, rps=900), {"load": {"rate": 1000}}, {})["notes"], ["the rate of 1,000 a second was not reached"])
         busy = measure.Suite.judged(None, made_run(1, 1.0, load_busy=0.99, gateway_busy=0.5), {"load": {"rate": 0}}, {})
-        self.assertEqual(busy["notes"], ["the load side was the bottleneck"])
+        self.assertEqual(busy["notes"], ["tool or origin was the bottleneck"])
 
     def test_relative_cost(self):
         base, other = ({"id": name, "workers": 1, "relative_to": "a", "results": self.case(weir=[made_run(1, cpu, rps)]), "published": [{"label": "p", "rps": told}]}
@@ -266,6 +269,19 @@ class Pages(unittest.TestCase):
             document = (HERE.parent / name).read_text()
             self.assertEqual([document.count(f"<!-- {slash}{mark} -->") for slash in ("", "/")], [1, 1], name)
 
+    def test_tables_go_between_their_marks(self):
+        with tempfile.TemporaryDirectory() as folder:
+            top = pathlib.Path(folder)
+            (top / "docs").mkdir()
+            for name, mark in markdown.PLACES:
+                (top / name).write_text(f"before\n<!-- {mark} -->\nold\n<!-- /{mark} -->\nafter\n")
+            for _ in range(2):
+                markdown.update(top, shape.filled(STORED, results.FIGURES))
+                for name, mark in markdown.PLACES:
+                    text = (top / name).read_text()
+                    self.assertRegex(text, rf"(?s)^before\n<!-- {mark} -->\n#.*\n<!-- /{mark} -->\nafter\n$")
+                    self.assertNotIn("old", text)
+
     def test_void_results_are_named_and_in_no_plot(self):
         spoilt = json.loads(json.dumps(STORED))
         case = spoilt["scenarios"][0]["cases"][0]
@@ -277,6 +293,10 @@ class Pages(unittest.TestCase):
     def test_axes_are_round(self):
         self.assertEqual(plots.steps(9), [0, 2, 4, 6, 8, 10])
         self.assertEqual(plots.steps(0), [0, 1])
+
+    def test_numbers_read_well(self):
+        self.assertEqual([plots.number(value) for value in (0, 0.001, 0.1234, 9.876, 99.94, 99.96, 999.7, 123456.7)],
+                         ["0", "1.0e-03", "0.123", "9.88", "99.9", "100", "1,000", "123,457"])
 
     def test_the_reference_is_up_to_date(self):
         document = HERE.parent / "docs/benchmarks.md"

@@ -1,4 +1,5 @@
 """Tables in Markdown: a short one for the README, and one for each scenario for docs/performance.md."""
+import re
 import textwrap
 
 from .page import ORDER, SUBJECT, published_words
@@ -34,15 +35,20 @@ def render(figures):
 
 def parts(figures):
     machine = figures["machine"]
-    said = (f"Measured on {figures['started'][:10]} with `make bench PROFILE={figures['profile']}` ({machine['model']}, {machine['cores']} cores, kernel "
-            f"{machine['kernel'].split('-')[0]}; {versions(figures)}).")
+    kernel = ".".join(machine["kernel"].split(".")[:2])
+    said = (f"Measured on {figures['started'][:10]} with `make bench PROFILE={figures['profile']}` ({machine['model']}, {machine['cores']} cores, kernel {kernel}; "
+            f"{versions(figures)}).")
     if figures["interrupted"]:
         said += " The run was stopped before its end."
-    readme = ("### Beside others, in the cases of published benchmarks\n\n" + short(figures) + f"\n\n{said} Each is configured its own best way; all cases, with published figures beside "
-              "them, stand in [docs/performance.md](docs/performance.md#published-benchmarks-repeated), how to repeat them on your machine in [docs/benchmarks.md](docs/benchmarks.md).\n")
-    tables = (f"## Published benchmarks, repeated\n\n{textwrap.fill(said, 118)} [benchmarks.md](benchmarks.md) tells how; CPU per request is divided by nginx's of\n"
-              "the same round.\n\n" + "\n".join(whole(scenario) for scenario in figures["scenarios"]))
-    return {"bench": readme, "bench-tables": tables}
+    readme = filled(f"{said} Each target has its own best configuration. All cases, with the published figures beside them, stand in "
+                    "[docs/performance.md](docs/performance.md#published-benchmarks-repeated); [docs/benchmarks.md](docs/benchmarks.md) tells how to repeat them on your machine.")
+    tables = filled(f"{said} [benchmarks.md](benchmarks.md) tells how. CPU per request is divided by nginx's of the same round: the median, and from the lowest to the highest.")
+    return {"bench": f"### Beside others, in the cases of published benchmarks\n\n{short(figures)}\n\n{readme}",
+            "bench-tables": "\n".join(["## Published benchmarks, repeated", "", tables, *(whole(scenario) for scenario in figures["scenarios"])])}
+
+
+def filled(words):
+    return textwrap.fill(words, 118, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def update(top, figures):
@@ -57,7 +63,10 @@ def update(top, figures):
 
 
 def versions(figures):
-    return "; ".join(told for name, told in figures["programs"].items() if name not in ("weir", "wrk", "oha", "h2load", "k6"))
+    """Names and numbers of the programs that Weir was measured beside."""
+    titles = {name: result["title"] for scenario in figures["scenarios"] for case in scenario["cases"] for name, result in case["results"].items()}
+    found = ((titles[name], re.search(r"\d+(\.\d+)+", told)) for name, told in figures["programs"].items() if name in titles and name != SUBJECT)
+    return ", ".join(f"{title} {number_[0]}" if number_ else title for title, number_ in found)
 
 
 def short(figures):

@@ -72,7 +72,8 @@ class Suite:
         words = {"closed": f"{load['connections']:,} connections, closed loop", "rate": f"{load['rate']:,} requests a second over {load['connections']} connections",
                  "rush": f"0 to {load['connections']:,} users, a second between requests of each",
                  "highest": f"connections raised until the mean latency passes {load['mean_ms']} ms", "idle": f"{load['connections']:,} idle connections",
-                 "reload": f"{load['rate']:,} requests a second over {load['connections']} connections"}[load["kind"]]
+                 "reload": f"{load['rate']:,} requests a second over {load['connections']} connections"}
+        words = words.get(load["kind"], words["reload"])
         return f"{load['tool'] or 'memory.py'}: {words}" + (", 32 streams each" if load["tool"] == "h2load" else "")
 
     def origin(self, case):
@@ -119,8 +120,9 @@ class Suite:
     def rounds(self, scenario, case, running, origin, into, place, key):
         count, seconds = self.plan.amount(scenario, case)
         kind = case["load"]["kind"]
-        step = {"closed": self.closed, "rate": self.closed, "rush": self.closed, "highest": self.highest, "idle": self.idle, "reload": self.reload}[kind]
-        if kind not in ("idle", "reload"):
+        step = {"closed": self.closed, "rate": self.closed, "rush": self.closed, "highest": self.highest, "idle": self.idle, "reload": self.reload,
+                "change": self.reload}[kind]
+        if kind not in ("idle", "reload", "change"):
             into["direct_rps"] = self.direct_run(case, origin)
             warm = case["load"] | {"connections": min(case["load"]["connections"], 1000)}
             for name, one in running.items():
@@ -230,13 +232,15 @@ class Suite:
                 process.kill()
                 process.wait()
         figures = tools.read_oha(output)
+        late = ["the change took longer than the load that it was to be felt in"] if live > 750 * seconds else []
         return figures | {
-            "rps": figures["requests"] / figures["seconds"], "live_ms": live, "p99_before_us": before["latency"].get("p99"), "resident": program.resident(),
+            "notes": late, "rps": figures["requests"] / figures["seconds"], "live_ms": live, "p99_before_us": before["latency"].get("p99"), "resident": program.resident(),
             "cpu_us": 1e6 * (program.cpu()[2] - start) / max(figures["requests"], 1),
         }
 
     def until_live(self, one):
-        """Milliseconds from the changed configuration being there until a request meets it."""
+        """Milliseconds from the changed file being there, or from the start of the request to the API, until the change
+        serves."""
         path, written = one.change()
         while True:
             with contextlib.suppress(OSError, http.client.HTTPException):
@@ -251,12 +255,12 @@ class Suite:
         void = [figures["void"]] if figures.get("void") else [f"{count:,} {kind} errors" for kind, count in figures.get("errors", {}).items()]
         if not void and not figures.get("requests"):
             void = ["no request was answered"]
-        notes = []
+        notes = list(figures.get("notes", []))
         rate = case["load"]["rate"]
         if rate and figures.get("rps") and figures["rps"] < 0.98 * rate:
-            notes.append(f"only {figures['rps']:,.0f} of {rate:,} requests a second were made")
+            notes.append(f"the rate of {rate:,} a second was not reached")
         if figures.get("load_busy", 0) >= SATURATED and figures.get("gateway_busy", 1) < SATURATED:
-            notes.append("the load side was the bottleneck")
+            notes.append("tool or origin was the bottleneck")
         return figures | {"void": "; ".join(void), "notes": notes}
 
     def direct_run(self, case, origin):
@@ -288,7 +292,8 @@ class Suite:
             if rps and after and abs(after / rps - 1) > 0.25:
                 changed.append(f"{rps:,.0f} before and {after:,.0f} after ({case['load']['connections']:,} connections, {case['path']})")
         if changed:
-            out["warnings"].append(f"the machine was not the same throughout: requests a second without a gateway were {'; '.join(changed)}")
+            out["warnings"].append(f"the machine was not the same throughout: requests a second without a gateway were {'; '.join(changed[:2])}"
+                                   + (f"; {len(changed) - 2} more loads changed like that" if len(changed) > 2 else ""))
         self.direct.clear()
 
     def tell(self, place, entry):

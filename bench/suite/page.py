@@ -138,7 +138,7 @@ def group(one, name, cases):
         out.append('<div class="plots">' + "".join(
             f"<figure><figcaption>{escape(title)}</figcaption>{plot}</figure>" for title, plot in (
                 ("CPU per request, µs", scaling(cases, names, "cpu_us", GROUPS[name])), ("requests a second", scaling(cases, names, "rps", GROUPS[name])),
-                ("start-up, s", scaling(cases, names, "startup_s", GROUPS[name])) if name in ("routes", "consumers") else ("p99, µs", scaling(cases, names, "latency.p99", GROUPS[name])),
+                ("start-up, s", scaling(cases, names, "startup_s", GROUPS[name])) if name in ("routes", "consumers") else ("p99, ms", scaling(cases, names, "latency.p99", GROUPS[name], 1000)),
                 ("resident memory, MiB", scaling(cases, names, "resident", GROUPS[name], 2**20))) if plot) + "</div>")
     elif rates:
         out.append("<p class=soft>CPU per request, µs</p>" + bars([(case["title"], cpu_bars(case)) for case in cases], f"{one['title']}: CPU per request", "µs"))
@@ -147,10 +147,10 @@ def group(one, name, cases):
         relative = [row for case in cases if (row := relative_row(one, case))]
         if relative:
             out.append(relative_table(one, cases, relative))
-    if not curve:
-        spread = latency_plots(cases[:1])
-        out.append(f"<p class=soft>Latency distribution: {escape(cases[0]['title'])}</p><div class=plots>{spread}</div>" if spread else "")
-    rest = latency_plots(cases if curve else cases[1:])
+    shown = [] if curve else cases if len(cases) < 3 else [cases[0], cases[-1]]
+    if spread := latency_plots(shown):
+        out.append(f"<p class=soft>Latency, ms, by percentile</p><div class=plots>{spread}</div>")
+    rest = latency_plots([case for case in cases if case not in shown])
     out.append(table(cases, closed=curve))
     if rest:
         out.append(f"<details><summary>Latency distribution of {'every case' if curve else 'the other cases'}</summary><div class=plots>{rest}</div></details>")
@@ -196,7 +196,17 @@ def scaling(cases, names, key, x_label, divisor=1):
                     line.append((case["x"], value / divisor))
         if line:
             series.append((name, names[name], line))
-    return curves(series, f"{x_label}: {key}", x_label, "", log_y=key in ("startup_s", "latency.p99") or x_label.startswith("bytes") and key != "resident")
+    values = [value for _, _, line in series for _, value in line]
+    ticks = {case["x"]: octets(case["x"]) for case in cases} if x_label.startswith("bytes") else None
+    return curves(series, f"{x_label}: {key}", x_label, "", log_y=bool(values) and max(values) > 20 * min(values), ticks=ticks)
+
+
+def octets(count):
+    """A number of bytes as people name it."""
+    for size, unit in ((2**20, "MiB"), (2**10, "KiB")):
+        if count >= size:
+            return f"{count / size:.0f} {unit}"
+    return f"{count:.0f} B"
 
 
 def latency_plots(cases):
@@ -210,7 +220,7 @@ def latency_plots(cases):
         if series and case["kind"] != "idle":
             plot = curves(series, f"latency: {case['title']}", "percentile of requests", "", log_x=False, log_y=True,
                           ticks={place: str(percent) for percent, place in PERCENT.items()})
-            out.append(f"<figure><figcaption>{escape(case['title'])}, ms</figcaption>{plot}</figure>")
+            out.append(f"<figure><figcaption>{escape(case['title'])}</figcaption>{plot}</figure>")
     return "".join(out)
 
 
@@ -276,7 +286,7 @@ def case_rows(case, columns):
         errors = ", ".join(f"{count:,} {kind}" for kind, count in result["errors"].items()) or "none"
         remarks = sorted({note for run in result["runs"] for note in run.get("notes", [])})
         words = f"void: {result['void'][:160]}" if result["void"] else errors
-        startup = f'{result["startup_s"]:.2f} s' if result.get("startup_s") is not None else ""
+        startup = f'{result["startup_s"]:.2f} s, {result["startup_memory"] / 2**20:.0f} MiB' if result.get("startup_s") is not None else ""
         remark = "".join(f"<br><span class=soft>{escape(one)}</span>" for one in remarks)
         out.append(f'<td>{startup}<td class="l{" void" if result["void"] else ""}">{escape(words)}{remark}</tr>')
     return "".join(out)

@@ -55,7 +55,7 @@ class Plan:
     def estimate(self, scenario, case):
         runs, seconds = self.amount(scenario, case)
         kind = case["load"]["kind"]
-        one = {"idle": 9, "reload": 2 * seconds + 4, "highest": 11 * (seconds + OVERHEAD), "rush": seconds + 5}.get(kind, seconds + OVERHEAD)
+        one = {"idle": 9, "reload": 2 * seconds + 4, "change": 2 * seconds + 4, "highest": 11 * (seconds + OVERHEAD), "rush": seconds + 5}.get(kind, seconds + OVERHEAD)
         many = (case["routes"] // 100_000) * 3 + case["consumers"] // 100_000 * 3
         able = [name for name in self.targets_of(case) if not targets.lacks(self.targets[name][0], case)]
         return (len(able) + case["direct"]) * (STARTS + many + runs * one + (1 + OVERHEAD if kind in ("closed", "rate", "rush") else 0)) + 1

@@ -3,7 +3,7 @@ import html
 import math
 import textwrap
 
-WIDTH, LABEL, RIGHT = 980, 290, 160  # of a plot, its labels on the left, its figures on the right
+WIDTH, LABEL, RIGHT = 980, 290, 200  # of a plot, its labels on the left, its figures on the right
 BAR, GAP = 13, 10
 
 
@@ -17,7 +17,7 @@ def number(value):
         return ""
     if value == 0:
         return "0"
-    if abs(value) >= 1000:
+    if abs(value) >= 99.95:
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) >= 0.01 else f"{value:.1e}"
 

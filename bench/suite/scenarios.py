@@ -10,6 +10,7 @@ FOLDER = pathlib.Path(__file__).resolve().parent.parent / "scenarios"
 PLUGINS = ("mocking", "key-auth", "key-in-query", "basic-auth", "limit-count", "cors", "ip-restriction", "request-id", "ua-restriction",
            "referer-restriction", "uri-blocker", "response-header", "request-header")
 PROFILES = ("quick", "full", "published", "smoke")
+FIRST = ("api7", "kong", "apisix-2cpu", "3scale", "tyk", "scale")  # the order in which they run and stand on the page
 BODY = "b" * 200  # what the static origin answers, and mocks
 
 PUBLISHED = Record(
@@ -22,14 +23,15 @@ PUBLISHED = Record(
     errors=(str, "", "what was told of errors"),
 )
 LOAD = Record(
-    kind=(Choice("closed", "rate", "rush", "highest", "idle", "reload"), "closed",
+    kind=(Choice("closed", "rate", "rush", "highest", "idle", "reload", "change"), "closed",
           "closed: each connection asks as soon as it is answered; rate: so many requests a second, latency corrected for coordinated "
           "omission; rush: users that come one after the other, one second between requests of each; highest: the highest throughput "
-          "within a mean latency; idle: memory of connections that do nothing; reload: a change of one route under a constant rate"),
+          "within a mean latency; idle: memory of connections that do nothing; reload: a changed configuration file with "
+          "one other route, under a constant rate; change: the same through the gateway's own API"),
     tool=(Choice("wrk", "oha", "h2load", "k6"), None, "the program that makes the load; by kind where left out"),
     connections=(int, 64, "connections, users at the end of a rush"),
     threads=(int, 0, "threads of the tool; 0: one for each of its cores"),
-    rate=(int, 0, "requests a second for rate and reload"),
+    rate=(int, 0, "requests a second for rate, reload and change"),
     mean_ms=(float, 0, "the bound of highest"),
     timeout=(int, 5, "seconds after which a request counts as timed out"),
 )
@@ -94,7 +96,7 @@ def read(file):
             found.append(f"{place}.distribution: normal is defined over 100 routes")
         if case["origin"] == "documents" and case["routes"] != 1:
             found.append(f"{place}.origin: documents answer at their own paths, so there can be one route only")
-        if case["load"]["kind"] in ("rate", "reload") and not case["load"]["rate"]:
+        if case["load"]["kind"] in ("rate", "reload", "change") and not case["load"]["rate"]:
             found.append(f"{place}.load.rate: needed for {case['load']['kind']}")
         for name in [*case["runs"], *case["seconds"], *scenario["runs"], *scenario["seconds"]]:
             if name not in PROFILES:
@@ -106,13 +108,13 @@ def read(file):
         raise Wrong("\n".join(found))
     for case in scenario["cases"]:
         load = case["load"]
-        load["tool"] = load["tool"] or {"rate": "oha", "reload": "oha", "rush": "k6", "idle": ""}.get(load["kind"], "h2load" if case["http2"] else "wrk")
+        load["tool"] = load["tool"] or {"rate": "oha", "reload": "oha", "change": "oha", "rush": "k6", "idle": ""}.get(load["kind"], "h2load" if case["http2"] else "wrk")
     return scenario
 
 
 def read_all(names=()):
     """All scenarios, or those of these names; Wrong tells everything that is wrong in any of them."""
-    files = sorted(FOLDER.glob("*.toml"), key=lambda file: (file.stem == "scale", file.stem))
+    files = sorted(FOLDER.glob("*.toml"), key=lambda file: (FIRST.index(file.stem) if file.stem in FIRST else len(FIRST), file.stem))
     if unknown := set(names) - {file.stem for file in files}:
         raise Wrong(f"there is no scenario {', '.join(sorted(unknown))}; there are {', '.join(file.stem for file in files)}")
     found, read_in = [], []

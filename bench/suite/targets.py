@@ -15,6 +15,8 @@ import ssl
 import subprocess
 import time
 import tomllib
+import urllib.error
+import urllib.request
 
 import programs
 from programs import Failure
@@ -32,12 +34,15 @@ TARGET = Record(
     programs=([str], NEEDED, "names of the program, the first that is found is taken"),
     needs=([str], [], "programs that have to be there as well"),
     version=([str], NEEDED, "arguments that make it tell its version"),
-    supports=([Choice(*scenarios.PLUGINS, "tls", "origin-tls", "http2", "reload")], NEEDED, "what it can do; cases that need more are left out"),
+    supports=([Choice(*scenarios.PLUGINS, "tls", "origin-tls", "http2", "reload", "change")], NEEDED, "what it can do; cases that need more are left out"),
     command=(str, NEEDED, "how it is started in the foreground: a template, split into words like a shell command"),
     ready=(str, "", "a path that answers 200 once it is ready; where left out the first request of the case"),
     logs=([str], [], "error logs in its folder, beside what it prints"),
     complaint=(str, NEEDED, "a regular expression: a line of a log that matches is a fault"),
     reload=(str, "", "how it takes over a changed configuration: file (by itself) or the name of a signal, such as HUP"),
+    change=(Record(
+        method=(str, NEEDED, "such as PUT"), url=(str, NEEDED, "a template, with the changed route as r"), headers=(Map(str), {}, "fields"),
+        body=(str, "", "a template, with the changed route as r")), None, "how one route is changed over its API"),
     notes=([str], [], "what a reader should know of its configuration"),
     files=(Map(str), {}, "name -> template of a file in its folder"),
     each_route=(Map(str), {}, "as files, once for each route as r; names are templates too"),
@@ -63,7 +68,7 @@ def read_all():
 def find(target, given=None):
     """(path of its program, ""), or (None, why not)."""
     if given:
-        return (given, "") if shutil.which(given) else (None, f"{given} is not a program")
+        return (os.path.abspath(given), "") if shutil.which(given) else (None, f"{given} is not a program")
     program = next((path for name in target["programs"] if (path := shutil.which(name, path=PATH))), None)
     if not program:
         return None, f"no program {' or '.join(target['programs'])} here"
@@ -83,7 +88,7 @@ def version(target, program):
 def lacks(target, case):
     """Why this target cannot run this case; empty when it can."""
     needed = [*case["plugins"], *(name for name, on in (("tls", case["tls"]), ("origin-tls", case["origin_tls"]), ("http2", case["http2"])) if on)]
-    needed += ["reload"] if case["load"]["kind"] == "reload" else []
+    needed += [case["load"]["kind"]] if case["load"]["kind"] in ("reload", "change") else []
     missing = [name for name in needed if name not in target["supports"]]
     return f"it has no {', '.join(missing)} here" if missing else ""
 
@@ -111,10 +116,12 @@ class Running:
         return lines
 
     def change(self):
-        """Gives one route in the middle another prefix than it has, and has it taken over. Returns a path that only
-        the changed route takes, and the time when all was written."""
+        """Gives one route in the middle another prefix than it has, by the file or by the API. Returns a path that only
+        the changed route takes, and the time when the gateway could know of it."""
         self.changes += 1
         prefix = f"/changed-{self.changes}/"
+        if self.case["load"]["kind"] == "change":
+            return f"{prefix}item", self.change_by_request(prefix)
         values = self.values | {"routes": changed_routes(self.case, prefix)}
         for name, text in self.target["files"].items():
             (self.folder / f"{name}.new").write_text(template.render(text, values))
@@ -124,6 +131,20 @@ class Running:
         if self.target["reload"] != "file":
             self.process.process.send_signal(getattr(signal, f"SIG{self.target['reload']}"))
         return f"{prefix}item", written
+
+    def change_by_request(self, prefix):
+        """The time when the request that changes the route began."""
+        change, route = self.target["change"], changed_routes(self.case, prefix)[self.case["routes"] // 2]
+        values = self.values | {"r": route}
+        asked = urllib.request.Request(template.render(change["url"], values), method=change["method"], headers=change["headers"],
+                                       data=template.render(change["body"], values).encode())
+        written = time.monotonic()
+        try:
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                answer.read()
+        except urllib.error.HTTPError as refused:
+            raise Failure(f"the change was answered with {refused.code} {refused.read()[:200]!r}") from None
+        return written
 
 
 def changed_routes(case, prefix):
@@ -145,7 +166,7 @@ def values_of(case, folder, program, port, spare, workers, origin, files):
         "hash-size": max(4096, 4 * len(people)), "cert": cert, "key": key, "cert-json": json.dumps(cert), "key-json": json.dumps(key),
         "routes": scenarios.routes(case), "consumers": people, "many-routes": case["routes"] > 1, "plugins": bool(case["plugins"]),
         "root": os.geteuid() == 0, "tls": case["tls"], "origin-tls": case["origin_tls"], "http2": case["http2"],
-        "idle": case["load"]["kind"] == "idle",
+        "idle": case["load"]["kind"] == "idle", "change": case["load"]["kind"] == "change", "admin": programs.free_port(),
     } | {name: name in case["plugins"] for name in scenarios.PLUGINS}
 
 

@@ -21,7 +21,8 @@ HOW = {"wrk": "tools/install-test-deps", "h2load": "tools/install-test-deps", "o
 
 def find(name):
     """Path of a tool: the suite's own folder first, then the system's; None when it is not there."""
-    return shutil.which(name, path=f"{os.environ.get('BENCH_TOOLS', FOLDER)}{os.pathsep}{os.environ.get('PATH', '')}")
+    found = shutil.which(name, path=f"{os.environ.get('BENCH_TOOLS', FOLDER)}{os.pathsep}{os.environ.get('PATH', '')}")
+    return found and os.path.abspath(found)
 
 
 def version(name):

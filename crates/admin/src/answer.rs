@@ -9,7 +9,7 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use weir_store::StoreError;
 
 /// What becomes of a request: an answer, or one that says why not. Both go to the client alike.
@@ -30,6 +30,8 @@ pub(crate) struct Answer {
 pub(crate) enum Body {
     /// All of it.
     Whole(Option<Bytes>),
+    /// All of much, of which only so much may be held for clients at one time.
+    Large { body: Option<Bytes>, _turn: OwnedSemaphorePermit },
     /// A piece after the other, as they come.
     Stream(mpsc::Receiver<Bytes>),
 }
@@ -105,18 +107,20 @@ impl HttpBody for Body {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let frame = |piece: Option<Bytes>| piece.map(|piece| Ok(Frame::data(piece)));
         match self.get_mut() {
-            Self::Whole(body) => Poll::Ready(frame(body.take())),
+            Self::Whole(body) | Self::Large { body, .. } => Poll::Ready(frame(body.take())),
             Self::Stream(pieces) => pieces.poll_recv(cx).map(frame),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Whole(None))
+        matches!(self, Self::Whole(None) | Self::Large { body: None, .. })
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Whole(body) => SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64)),
+            Self::Whole(body) | Self::Large { body, .. } => {
+                SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64))
+            }
             Self::Stream(_) => SizeHint::default(),
         }
     }

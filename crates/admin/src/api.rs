@@ -13,6 +13,7 @@ use hyper::header::{
 };
 use hyper::{Method, Response, StatusCode};
 use serde_json::json;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use weir_config::resource::AddrRange;
 
@@ -23,6 +24,7 @@ use crate::keys::{Identity, Keys};
 use crate::kinds::Place;
 use crate::openapi;
 use crate::operations::{self, Found, What};
+use crate::read::LISTS;
 use crate::request::{Query, Request, cookie, segments};
 use crate::{Configuration, Gateway};
 
@@ -44,6 +46,8 @@ pub struct Api {
     pub(crate) standalone: bool,
     pub(crate) whole: Whole,
     pub(crate) streams: Streams,
+    /// Turns to read a list.
+    pub(crate) lists: Arc<Semaphore>,
 }
 
 /// Who is let in, and what is too much.
@@ -70,7 +74,8 @@ impl Api {
     #[must_use]
     pub fn new(configuration: Arc<dyn Configuration>, gateway: Arc<dyn Gateway>, options: Options) -> Self {
         let (whole, streams) = (Whole::default(), Streams::default());
-        Self { configuration, gateway, options, standalone: false, whole, streams }
+        let lists = Arc::new(Semaphore::new(LISTS));
+        Self { configuration, gateway, options, standalone: false, whole, streams, lists }
     }
 
     /// In API-driven standalone mode: the configuration is replaced as a whole and nothing else.

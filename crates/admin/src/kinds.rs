@@ -1,5 +1,6 @@
 //! The kinds of resources: what they are called and which methods they know. And where in them a path leads.
 
+use hyper::header::{ALLOW, HeaderValue};
 use hyper::{Method, StatusCode};
 use weir_store::{Key, Kind};
 
@@ -56,7 +57,14 @@ impl Resource {
             return Ok(());
         }
         let message = format!("not supported `{method}` method for {}", self.noun);
-        Err(Answer::error(StatusCode::METHOD_NOT_ALLOWED, message))
+        let refusal = Answer::error(StatusCode::METHOD_NOT_ALLOWED, message);
+        let known: Vec<&str> = self.methods().map(Method::as_str).collect();
+        let known = HeaderValue::from_str(&known.join(", "));
+        // RFC 9110 section 15.5.6.
+        Err(match known {
+            Ok(known) => refusal.with(ALLOW, known),
+            Err(_) => refusal,
+        })
     }
 
     /// Whether its values carry their id.

@@ -1,20 +1,29 @@
 //! GET: one resource, or a list of them.
 
 use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::StatusCode;
 use regex::Regex;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
+use tokio::time::timeout;
 use weir_store::{Item, Key, Kind};
 
-use crate::answer::{Answer, Outcome};
+use crate::answer::{Answer, Body, Outcome};
 use crate::api::Api;
 use crate::kinds::Place;
 use crate::request::{Query, Request};
 
 /// What stands before the key of a resource: APISIX's prefix in etcd, which clients see in every answer.
 const PREFIX: &str = "/apisix/";
+
+/// Lists that are read, or are on their way to clients, at one time: each holds all resources of its kind.
+pub(crate) const LISTS: usize = 8;
+
+/// How long one more waits for its turn.
+const LIST_WAIT: Duration = Duration::from_secs(10);
 
 /// Bytes of values from which on a list is put together on a thread that may take its time.
 const LARGE: usize = 256 * 1024;
@@ -40,6 +49,11 @@ impl Api {
 
     async fn get_list(&self, place: &Place, query: &Query) -> Outcome {
         let wanted = Wanted::new(query)?;
+        let waited = timeout(LIST_WAIT, Arc::clone(&self.lists).acquire_owned()).await;
+        let Ok(Ok(turn)) = waited else {
+            let message = "too many lists are being read: try again";
+            return Err(Answer::error(StatusCode::SERVICE_UNAVAILABLE, message));
+        };
         let listing =
             self.configuration.store().list(Some(place.kind())).await.map_err(|error| Answer::store(&error))?;
         let mut items = listing.items;
@@ -47,15 +61,18 @@ impl Api {
             let belongs = |key: &Key| key.id().split('/').next() == Some(parent.as_str());
             items.retain(|item| belongs(&item.key));
         }
-        let body = if items.iter().map(|item| item.value.len()).sum::<usize>() < LARGE {
-            wanted.write(items)
-        } else {
-            tokio::task::spawn_blocking(move || wanted.write(items)).await.map_err(|panicked| {
-                tracing::error!(%panicked, "a list of resources could not be written");
-                Answer::error(StatusCode::INTERNAL_SERVER_ERROR, "internal error: the error log tells more")
-            })?
-        };
-        Ok(Answer::text(StatusCode::OK, body))
+        if items.iter().map(|item| item.value.len()).sum::<usize>() < LARGE {
+            return Ok(Answer::text(StatusCode::OK, wanted.write(items)));
+        }
+        let body = tokio::task::spawn_blocking(move || wanted.write(items)).await.map_err(|panicked| {
+            tracing::error!(%panicked, "a list of resources could not be written");
+            Answer::error(StatusCode::INTERNAL_SERVER_ERROR, "internal error: the error log tells more")
+        })?;
+        let mut answer = Answer::text(StatusCode::OK, body);
+        if let Body::Whole(body) = answer.body {
+            answer.body = Body::Large { body, _turn: turn };
+        }
+        Ok(answer)
     }
 
     /// A resource, if there is one.

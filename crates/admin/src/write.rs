@@ -119,9 +119,6 @@ impl Api {
             return Err(Answer::no_such_key());
         }
         let force = request.query.get("force") == Some("true");
-        if !force {
-            self.check_unused(&key).await?;
-        }
         let gone = |key: Key| Change { key, value: None, expires: None };
         let mut commit =
             Commit { changes: vec![gone(key.clone())], author: Self::author(&request.by), ..Commit::default() };
@@ -137,7 +134,13 @@ impl Api {
         };
         match changed {
             Ok(_) => Ok(Answer::json(StatusCode::OK, &json!({ "key": public_key(&key), "deleted": "1" }))),
-            Err(refused) => Err(self.refusal(&key, refused, None).await),
+            Err(refused) => {
+                // Whatever refers to it would be wrong without it; who that is takes a look at everything.
+                if matches!(refused, Refused::Invalid(_)) {
+                    self.check_unused(&key).await?;
+                }
+                Err(self.refusal(&key, refused, None).await)
+            }
         }
     }
 
@@ -201,8 +204,10 @@ fn settle_id(place: &Place, value: &mut Object) -> Result<String, Answer> {
     let noun = place.resource.noun;
     let field = if place.kind() == Kind::Consumers { "username" } else { "id" };
     let told = value.get(field).map(|told| id_text(told).ok_or_else(|| not_an_id(field)));
-    // The name of a consumer is checked with everything else.
-    let told = told.transpose()?;
+    // A credential may be called by its whole name.
+    let consumer = place.parent.as_deref().filter(|_| place.kind() == Kind::Credentials);
+    let whole = consumer.map(|consumer| format!("{consumer}/credentials/")).unwrap_or_default();
+    let told = told.transpose()?.map(|told| told.strip_prefix(&whole).map(str::to_owned).unwrap_or(told));
     let id = match (&place.id, told) {
         (_, None) if field == "username" => {
             return Err(Answer::bad("invalid configuration: property \"username\" is required"));

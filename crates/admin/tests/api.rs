@@ -230,6 +230,20 @@ fn resources_are_created_read_changed_and_deleted() {
             201,
             json!({"key": "/apisix/consumers/jack/credentials/c", "value": {"id": "c"}}),
         ),
+        (
+            "PUT",
+            "consumers/jack/credentials/c",
+            r#"{"id":"jack/credentials/c","plugins":{"key-auth":{"key":"k"}}}"#,
+            200,
+            json!({"value": {"id": "c"}}),
+        ),
+        (
+            "PUT",
+            "consumers/jack/credentials/c",
+            r#"{"id":"jill/credentials/c","plugins":{"key-auth":{"key":"k"}}}"#,
+            400,
+            json!({"error_msg": "wrong credential id"}),
+        ),
         ("PUT", "consumers/nobody/credentials/c", r#"{"plugins":{}}"#, 404, json!({"error_msg": "consumer not found"})),
         ("GET", "consumers/jack/credentials", "", 200, json!({"total": 1})),
         ("GET", "consumers/jack/credentials/c", "", 200, json!({"value": {"plugins": {"key-auth": {"key": "k"}}}})),
@@ -308,6 +322,17 @@ fn who_may_ask() {
         assert!(!head.contains("access-control-"), "{head}");
         assert_eq!(head.contains("\r\nx-api-version: v3"), status == 200, "{method} {path}: {head}");
         assert!(head.contains("\r\ncontent-type: application/json"), "{head}");
+    }
+}
+
+#[test]
+fn methods_that_a_kind_does_not_know_are_told_with_those_that_it_does() {
+    let server = Server::start(options());
+    let cases = [("consumers", "get, put, delete"), ("global_rules", "get, put, delete, patch")];
+    for (kind, known) in cases {
+        let fields = "X-API-KEY: admin-key\r\n";
+        let (status, head, _) = server.send("POST", &format!("/apisix/admin/{kind}"), fields, "{}");
+        assert!(status == 405 && head.contains(&format!("\r\nallow: {known}")), "{kind}: {head}");
     }
 }
 

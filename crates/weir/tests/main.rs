@@ -8,6 +8,7 @@
 
 mod harness;
 
+mod admin;
 mod balancing;
 mod bodies;
 mod browsers;

@@ -111,7 +111,7 @@ fn over_a_store_the_whole_is_another_view_of_the_resources() {
     assert!(config["ssls"][0].get("key").is_none(), "{config}");
 
     // One route is changed, one goes, the certificate stays as it is: key, times and all.
-    let mut changed = config.clone();
+    let mut changed = config;
     changed["routes"] = json!([{ "id": "2", "uri": "/c", "service_id": "s" }]);
     for version in ["routes_conf_version", "ssls_conf_version"] {
         changed[version] = 4.into();

@@ -121,6 +121,31 @@ impl Store for Memory {
     }
 }
 
+impl Memory {
+    /// A resource that refers to a deleted one, and is not changed itself.
+    fn used(&self, commit: &Commit) -> Option<Key> {
+        let state = self.state.lock().unwrap();
+        let references: Vec<String> = commit
+            .changes
+            .iter()
+            .filter(|change| change.value.is_none())
+            .filter_map(|change| {
+                let field = match change.key.kind() {
+                    Kind::Upstreams => "upstream_id",
+                    Kind::Services => "service_id",
+                    Kind::PluginConfigs => "plugin_config_id",
+                    Kind::ConsumerGroups => "group_id",
+                    _ => return None,
+                };
+                Some(format!("\"{field}\":\"{}\"", change.key.id()))
+            })
+            .collect();
+        let changed = |key: &Key| commit.changes.iter().any(|change| change.key == *key);
+        let refers = |item: &&Item| !changed(&item.key) && references.iter().any(|text| item.value.contains(text));
+        state.1.values().find(refers).map(|item| item.key.clone())
+    }
+}
+
 impl Configuration for Memory {
     fn store(&self) -> &dyn Store {
         self
@@ -135,9 +160,19 @@ impl Configuration for Memory {
             if let Some(refused) = self.refuses.lock().unwrap().clone() {
                 return Err(refused);
             }
+            if let Some(key) = self.used(&commit) {
+                return Err(Refused::Invalid(vec![error(&key.to_string(), "refers to what is not there")]));
+            }
             if dry_run {
                 return Ok(Changed::default());
             }
+            let revision = self.commit(commit).await.map_err(Refused::Store)?;
+            Ok(Changed { revision, warnings: Vec::new() })
+        })
+    }
+
+    fn change_by_force(&self, commit: Commit) -> Pin<Box<dyn Future<Output = Result<Changed, Refused>> + Send + '_>> {
+        Box::pin(async move {
             let revision = self.commit(commit).await.map_err(Refused::Store)?;
             Ok(Changed { revision, warnings: Vec::new() })
         })

@@ -275,6 +275,10 @@ impl Rule {
                 _ => Fault::NoAlternative { inside: 0 },
             };
         }
+        // Several types are several forms.
+        if self.types.len() > 1 {
+            return Fault::NoAlternative { inside: 0 };
+        }
         if !self.choices.is_empty() {
             return Fault::NotInEnum;
         }
