@@ -5,7 +5,10 @@ use std::path::Path;
 use std::thread;
 
 use serde_json::{Value, json};
+use weir_config::Settings;
+use weir_config::settings::SettingsSource;
 
+use crate::documentation::document;
 use crate::harness::{EtcdCluster, Gateway, LIMIT, Relay, Start, wait_until, weir};
 
 /// Settings of a gateway with this role, at these members; `more` stands below `deployment.etcd`.
@@ -366,6 +369,27 @@ fn secrets_lie_in_etcd_as_apisix_reads_them() {
         });
     }
     copy_is_sealed(&gateway.file("data"));
+}
+
+#[test]
+fn what_the_documentation_tells_to_do_works() {
+    let text = document("docs/etcd.md");
+    let blocks = |kind: &str| {
+        let parts: Vec<String> = text.split(&format!("```{kind}\n")).skip(1).map(str::to_owned).collect();
+        parts.into_iter().map(|part| part.split("```").next().unwrap_or_default().to_owned())
+    };
+    let yaml = blocks("yaml").next().expect("settings");
+    let variables = [("ETCD_PASSWORD".to_owned(), "secret".to_owned())];
+    let source = SettingsSource { file: Some(("weir.yaml", &yaml)), variables: &variables, flags: &[] };
+    let (settings, doubts) = Settings::load(source).expect("good settings");
+    assert!(doubts.is_empty(), "{doubts:?}");
+    assert_eq!(settings.deployment.etcd.password.expose(), "secret");
+    let cluster = EtcdCluster::start(1);
+    let commands = blocks("sh").filter(|block| block.contains("etcdctl")).collect::<String>();
+    for line in commands.lines() {
+        cluster.ctl(&line.split_whitespace().skip(1).collect::<Vec<_>>());
+    }
+    assert!(cluster.ctl(&["role", "get", "weir-reader"]).contains("/apisix/"));
 }
 
 /// The copy holds no secret either.
