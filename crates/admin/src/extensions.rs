@@ -196,8 +196,8 @@ mod tests {
     fn preconditions_are_read_and_hold() {
         let item = Item { key: Key::new(Kind::Routes, "1"), value: "{}".into(), created: 3, modified: 7 };
         // The fields, and whether they hold for the item and without it; `None`: they are refused.
-        type Case = (&'static [(&'static str, &'static str)], Option<(bool, bool)>);
-        let cases: &[Case] = &[
+        type Case<'a> = (&'a [(&'static str, &'static str)], Option<(bool, bool)>);
+        let cases: &[Case<'_>] = &[
             (&[], Some((true, true))),
             (&[("if-match", "*")], Some((true, false))),
             (&[("if-match", "\"7\"")], Some((true, false))),

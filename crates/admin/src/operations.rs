@@ -189,8 +189,8 @@ mod tests {
 
     #[test]
     fn requests_find_their_operation() {
-        type Case = (Method, &'static str, Option<(What, &'static [&'static str])>);
-        let cases: &[Case] = &[
+        type Case<'a> = (Method, &'a str, Option<(What, &'a [&'a str])>);
+        let cases: &[Case<'_>] = &[
             (Method::GET, "apisix/admin/plugins/list", Some((What::PluginNames, &[]))),
             (Method::HEAD, "apisix/admin/configs", Some((What::Configs, &[]))),
             (Method::GET, "apisix/admin/plugins/key-auth", Some((What::PluginSchema, &["key-auth"]))),

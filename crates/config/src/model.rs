@@ -228,18 +228,6 @@ impl<T> Items<T> {
         self.0.into_iter().map(|(id, _)| &**id)
     }
 
-    /// How many there are. It takes a time that grows with them.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there is none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.into_iter().next().is_none()
-    }
-
     /// Those whose ids begin with `prefix`.
     pub(crate) fn below<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a Listed<T>> {
         let all = self.0.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));

@@ -271,7 +271,7 @@ pub trait Definition: Sync {
     ///
     /// # Errors
     /// The entry (its place in [`CredentialChange::came`]) and what is wrong with it.
-    fn credentials(&self, change: &CredentialChange<'_>) -> Result<Credentials, (usize, Diagnostic)>;
+    fn credentials(&self, change: &CredentialChange<'_>) -> Result<Credentials, (usize, Box<Diagnostic>)>;
 }
 
 impl<T: Define> Definition for T {
@@ -342,21 +342,22 @@ impl<T: Define> Definition for T {
         T::build(typed, cx).map_err(|fault| locate(conf, fault))
     }
 
-    fn credentials(&self, change: &CredentialChange<'_>) -> Result<Credentials, (usize, Diagnostic)> {
+    fn credentials(&self, change: &CredentialChange<'_>) -> Result<Credentials, (usize, Box<Diagnostic>)> {
         let came = auth_entries::<T::ConsumerConf>(change.came)?;
         // What was built once can be read again.
         let gone = auth_entries::<T::ConsumerConf>(change.gone)?;
         let typed = AuthChange { held: change.held, gone, came, consumers: change.consumers };
         T::credentials(typed).map_err(|(at, fault)| {
             let found = change.came.get(at).map(|(_, _, conf)| locate(conf, fault.clone()));
-            (at, found.unwrap_or_else(|| Diagnostic::error(weir_config::Mark::NONE, fault.path, fault.message)))
+            let found = found.unwrap_or_else(|| Diagnostic::error(weir_config::Mark::NONE, fault.path, fault.message));
+            (at, Box::new(found))
         })
     }
 }
 
 fn auth_entries<C: DeserializeOwned + JsonSchema + 'static>(
     entries: &[(ConsumerMatch, &str, &Node)],
-) -> Result<Vec<AuthEntry<C>>, (usize, Diagnostic)> {
+) -> Result<Vec<AuthEntry<C>>, (usize, Box<Diagnostic>)> {
     let mut typed = Vec::with_capacity(entries.len());
     for (at, (who, username, conf)) in entries.iter().enumerate() {
         // Without the check against the schema, which a million consumers would make slow: it was made before.
@@ -364,7 +365,7 @@ fn auth_entries<C: DeserializeOwned + JsonSchema + 'static>(
             Ok(parsed) => parsed,
             Err(_) => {
                 let (typed, found) = read::<C>(conf);
-                typed.ok_or_else(|| (at, first_error(conf, found)))?
+                typed.ok_or_else(|| (at, Box::new(first_error(conf, found))))?
             }
         };
         typed.push(AuthEntry { who: *who, username: (*username).to_owned(), conf: parsed });

@@ -81,7 +81,7 @@ fn findings(definition: &dyn Definition, entry: &Node, at: &str) -> Vec<Diagnost
     let change = CredentialChange { held: None, gone: &[], came: &entries, consumers: &consumers };
     match definition.credentials(&change) {
         Ok(_) => assert!(!found.iter().any(Diagnostic::is_error), "{at}: was refused, yet can be built"),
-        Err((_, error)) => found.push(error),
+        Err((_, error)) => found.push(*error),
     }
     found
 }

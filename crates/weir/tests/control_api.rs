@@ -48,17 +48,17 @@ plugin_metadata:
     let metadata = json!({ "id": "cors", "allow_origins": { "a": "http://a.test" } });
     let cases = [
         ("routes", 200, json!([route, { "key": "/apisix/routes/arr_2", "value": { "service_id": "s1" } }])),
-        ("route/r1", 200, route.clone()),
+        ("route/r1", 200, route),
         ("route/arr_2", 200, json!({ "value": { "id": "arr_2", "uri": "/b" } })),
         ("route/x", 404, json!({ "error_msg": "route[x] not found" })),
         ("services", 200, json!([{ "key": "/apisix/services/s1" }])),
         ("service/s1", 200, json!({ "value": { "plugins": { "key-auth": { "header": "$env://KEY_FIELD" } } } })),
         ("service/x", 404, json!({ "error_msg": "service[x] not found" })),
         ("upstreams", 200, json!([upstream])),
-        ("upstream/u1", 200, upstream.clone()),
+        ("upstream/u1", 200, upstream),
         ("upstream/x", 404, json!({ "error_msg": "upstream[x] not found" })),
         ("plugin_metadatas", 200, json!([metadata])),
-        ("plugin_metadata/cors", 200, metadata.clone()),
+        ("plugin_metadata/cors", 200, metadata),
         ("plugin_metadata/x", 404, json!({ "error_msg": "plugin metadata[x] not found" })),
         ("healthcheck", 200, json!([])),
         ("healthcheck/upstreams/u1", 404, json!({ "error_msg": "upstreams[u1] not found" })),
@@ -140,8 +140,11 @@ fn a_store_is_told_of_and_secrets_are_not() {
     gateway.must("PUT", "upstreams/u", r#"{"nodes":{"a.test:1":1}}"#);
     let (_, upstream) = get(&gateway, "upstream/u");
     assert!(contains(&upstream, &json!({ "createdIndex": 1, "modifiedIndex": 2, "has_domain": true })), "{upstream}");
-    let key = "-----BEGIN PRIVATE KEY-----";
-    assert!(!get(&gateway, "upstreams").1.to_string().contains(key));
+    let route = r#"{"uri":"/a","upstream_id":"u","plugins":{"csrf":{"key":"the-secret-key"}}}"#;
+    gateway.must("PUT", "routes/r", route);
+    let (_, route) = get(&gateway, "route/r");
+    assert_eq!(route["value"]["plugins"]["csrf"]["key"], "***", "{route}");
+    assert!(!get(&gateway, "routes").1.to_string().contains("the-secret-key"));
 }
 
 #[test]

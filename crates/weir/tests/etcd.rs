@@ -5,7 +5,10 @@ use std::path::Path;
 use std::thread;
 
 use serde_json::{Value, json};
+use weir_config::Settings;
+use weir_config::settings::SettingsSource;
 
+use crate::documentation::document;
 use crate::harness::{EtcdCluster, Gateway, LIMIT, Relay, Start, wait_until, weir};
 
 /// Settings of a gateway with this role, at these members; `more` stands below `deployment.etcd`.
@@ -41,6 +44,11 @@ fn await_answer(gateway: &Gateway, path: &str, answer: Option<&str>) {
             None => (response.status == 404).then_some(()),
         }
     });
+}
+
+/// Waits until a gateway has logged something.
+fn await_log(gateway: &Gateway, words: &str) {
+    wait_until(&format!("the log to say {words:?}"), LIMIT, || gateway.stderr().contains(words).then_some(()));
 }
 
 #[test]
@@ -247,7 +255,7 @@ fn a_gateway_starts_without_etcd_and_misses_nothing() {
     let (status, answer) = gateway.ask("PUT", "routes/3", &route("/3", "three").to_string());
     assert_eq!(status, 503, "{answer}");
     gateway.await_metric("apisix_etcd_reachable", &[], 0.0);
-    assert!(gateway.stderr().contains("is served from the local copy"), "{}", gateway.stderr());
+    await_log(&gateway, "is served from the local copy");
 
     cluster.start_all();
     relay.mend();
@@ -298,7 +306,7 @@ fn what_a_role_has_no_use_for_is_named() {
         (&file, "deployment.etcd has no effect: deployment.config_provider is not etcd"),
     ];
     for (gateway, words) in cases {
-        assert!(gateway.stderr().contains(words), "{words}: {}", gateway.stderr());
+        await_log(gateway, words);
     }
     assert!(data.admin.is_none() && control.addrs.is_empty());
 }
@@ -324,7 +332,7 @@ fn a_data_plane_reads_over_tls_as_a_user_who_may_only_read() {
     let control = Start::stored().own_listeners().settings(reader).start();
     let (status, answer) = control.ask("PUT", "routes/3", &route("/3", "three").to_string());
     assert_eq!(status, 503, "{answer}");
-    assert!(control.stderr().contains("permission denied"), "{}", control.stderr());
+    await_log(&control, "permission denied");
 }
 
 #[test]
@@ -366,6 +374,27 @@ fn secrets_lie_in_etcd_as_apisix_reads_them() {
         });
     }
     copy_is_sealed(&gateway.file("data"));
+}
+
+#[test]
+fn what_the_documentation_tells_to_do_works() {
+    let text = document("docs/etcd.md");
+    let blocks = |kind: &str| {
+        let parts: Vec<String> = text.split(&format!("```{kind}\n")).skip(1).map(str::to_owned).collect();
+        parts.into_iter().map(|part| part.split("```").next().unwrap_or_default().to_owned())
+    };
+    let yaml = blocks("yaml").next().expect("settings");
+    let variables = [("ETCD_PASSWORD".to_owned(), "secret".to_owned())];
+    let source = SettingsSource { file: Some(("weir.yaml", &yaml)), variables: &variables, flags: &[] };
+    let (settings, doubts) = Settings::load(source).expect("good settings");
+    assert!(doubts.is_empty(), "{doubts:?}");
+    assert_eq!(settings.deployment.etcd.password.expose(), "secret");
+    let cluster = EtcdCluster::start(1);
+    let commands = blocks("sh").filter(|block| block.contains("etcdctl")).collect::<String>();
+    for line in commands.lines() {
+        cluster.ctl(&line.split_whitespace().skip(1).collect::<Vec<_>>());
+    }
+    assert!(cluster.ctl(&["role", "get", "weir-reader"]).contains("/apisix/"));
 }
 
 /// The copy holds no secret either.

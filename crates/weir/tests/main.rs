@@ -13,6 +13,7 @@ mod balancing;
 mod bodies;
 mod browsers;
 mod budget;
+mod changes;
 mod cli;
 mod coding;
 mod config_yaml;

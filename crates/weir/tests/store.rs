@@ -212,7 +212,8 @@ fn a_damaged_store_leaves_the_last_good_state_serving() {
     let none = |file: &Path| fs::write(file, "no database").expect("write");
     let gone = |file: &Path| fs::remove_file(file).expect("remove");
     let empty = |file: &Path| fs::write(file, "").expect("write");
-    let cases: [(&str, &dyn Fn(&Path)); 5] =
+    type Damage<'a> = &'a dyn Fn(&Path);
+    let cases: [(&str, Damage<'_>); 5] =
         [("cut", &cut), ("overwritten", &overwritten), ("none", &none), ("gone", &gone), ("empty", &empty)];
     for (name, harm) in cases {
         let data = tempfile::tempdir().expect("a folder");

@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""Changes over the Admin API: how soon they are live, and what they cost the requests that go on meanwhile.
+
+The gateway runs on an embedded store with 100,000 routes. A change replaces one of them; it is live when its PUT has been
+answered and a request shows it. That is timed with the gateway idle and under wrk's load. Then wrk runs for a minute
+without changes, for a minute with 100 changes a second, and once more without: no request may fail, and p99 may move by
+less than 10 %. Requests and changes go to different routes.
+
+    bench/changes.py --weir target/dist/weir
+    bench/changes.py --routes 1000 --seconds 5 --samples 20     # a quick look
+"""
+import argparse
+import http.client
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+import programs
+from programs import Failure
+
+KEY = "key-of-the-benchmark"
+# Routes that are changed; requests go to those after them.
+CHANGED = 500
+AIM_LIVE_MS, AIM_P99 = 50, 1.10
+
+
+def rules(routes, origin):
+    pool = {"size": 320, "idle_timeout": 60, "requests": 1_000_000_000}
+    return {
+        "upstreams": [{"id": "origin", "nodes": {f"127.0.0.1:{origin}": 1}, "keepalive_pool": pool}],
+        "routes": [{"id": f"r{r}", "uri": f"/service/{r}", "upstream_id": "origin"} for r in range(routes)],
+    }
+
+
+def route(number, version):
+    rewrite = {"headers": {"set": {"X-Version": version}}}
+    return {"uri": f"/service/{number}", "upstream_id": "origin", "plugins": {"response-rewrite": rewrite}}
+
+
+class Client:
+    """A connection that is kept."""
+
+    def __init__(self, port):
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+
+    def ask(self, method, path, value=None):
+        body = None if value is None else json.dumps(value)
+        self.connection.request(method, path, body=body, headers={"X-API-KEY": KEY})
+        answer = self.connection.getresponse()
+        return answer, answer.read()
+
+
+class Gateway:
+    def __init__(self, run, options):
+        folder = run.folder / "data"
+        file = run.folder / "rules.json"
+        file.write_text(json.dumps(rules(options.routes, run.origin().port)))
+        imported = subprocess.run([options.weir, "store", "import", file, "--data-dir", folder], capture_output=True, text=True)
+        if imported.returncode != 0:
+            raise Failure(f"the routes cannot be imported:\n{imported.stderr[-2000:]}")
+        self.admin = programs.free_port()
+        port = programs.free_port()
+        os.environ["WEIR_ADMIN_KEY"] = KEY
+        self.program = run.start("weir", [
+            options.weir, "run", "--data-dir", folder, "--admin", f"127.0.0.1:{self.admin}", "--control", "off",
+            "--listen-http", f"127.0.0.1:{port}", "--listen-https", "off", "--metrics", "off", "--status", "off",
+            "--workers", str(options.workers),
+        ], port, options.cores, wait=120)
+
+    def change(self, admin, number, version):
+        answer, body = admin.ask("PUT", f"/apisix/admin/routes/r{number}", route(number, version))
+        if answer.status not in (200, 201):
+            raise Failure(f"PUT routes/r{number} was answered {answer.status} {body[:300]!r}")
+
+
+def until_live(gateway, samples, pause):
+    """Milliseconds from sending a change to the first answer that shows it."""
+    admin, client, times = Client(gateway.admin), Client(gateway.program.port), []
+    for sample in range(samples):
+        number, version = sample % CHANGED, f"s{time.monotonic_ns()}"
+        began = time.monotonic()
+        gateway.change(admin, number, version)
+        answer, _ = client.ask("GET", f"/service/{number}")
+        times.append(1000 * (time.monotonic() - began))
+        if answer.getheader("X-Version") != version:
+            raise Failure(f"a change of r{number} was answered for, but {answer.getheader('X-Version')} serves instead of {version}")
+        time.sleep(pause)
+    times.sort()
+    return {"median_ms": statistics.median(times), "p99_ms": times[min(len(times) - 1, len(times) * 99 // 100)], "max_ms": times[-1]}
+
+
+class Changes:
+    """So many changes a second, over a few connections, until it is told to stop."""
+
+    def __init__(self, gateway, rate, connections=4):
+        self.gateway, self.rate = gateway, rate
+        self.stopping, self.done, self.failed = threading.Event(), 0, []
+        self.lock, self.began, self.sent = threading.Lock(), time.monotonic(), 0
+        self.threads = [threading.Thread(target=self.run, daemon=True) for _ in range(connections)]
+        for thread in self.threads:
+            thread.start()
+
+    def run(self):
+        admin = Client(self.gateway.admin)
+        while not self.stopping.is_set():
+            with self.lock:
+                turn, self.sent = self.sent, self.sent + 1
+            due = self.began + turn / self.rate - time.monotonic()
+            if due > 0 and self.stopping.wait(due):
+                return
+            try:
+                self.gateway.change(admin, turn % CHANGED, f"c{turn}")
+                self.done += 1
+            except (Failure, OSError, http.client.HTTPException) as failure:
+                self.failed.append(str(failure))
+                admin = Client(self.gateway.admin)
+
+    def stop(self):
+        self.stopping.set()
+        for thread in self.threads:
+            thread.join()
+        return {"changes_per_second": self.done / (time.monotonic() - self.began), "changes_failed": self.failed[:5]}
+
+
+def measure(run, options):
+    gateway = Gateway(run, options)
+    walk = [(f"/service/{CHANGED + k * 97 % (options.routes - CHANGED)}", {}) for k in range(1000)]
+    script = run.script("walk", walk)
+    programs.load(gateway.program, script, 1)
+    figures = {"routes": options.routes, "idle": until_live(gateway, options.samples, 0.01)}
+    load = threading.Thread(target=programs.load, args=(gateway.program, script, 2 + options.samples // 10))
+    load.start()
+    time.sleep(0.5)
+    figures["loaded"] = until_live(gateway, options.samples, 0.05)
+    load.join()
+    before = programs.load(gateway.program, script, options.seconds)
+    changes = Changes(gateway, options.rate)
+    meanwhile = programs.load(gateway.program, script, options.seconds)
+    meanwhile |= changes.stop()
+    after = programs.load(gateway.program, script, options.seconds)
+    calm = statistics.mean([before["p99_us"], after["p99_us"]])
+    figures |= {"without": [before, after], "with": meanwhile, "p99_ratio": meanwhile["p99_us"] / max(calm, 1)}
+    figures["resident_mib"] = gateway.program.resident() / 2**20
+    return figures
+
+
+def judge(figures, options):
+    """What was not reached."""
+    missed = []
+    for state in ("idle", "loaded"):
+        if figures[state]["p99_ms"] >= AIM_LIVE_MS:
+            missed.append(f"{state}: a change takes {figures[state]['p99_ms']:.1f} ms (p99), {AIM_LIVE_MS} are allowed")
+    changed = figures["with"]
+    for name, run in (("without changes", figures["without"][0]), ("with changes", changed), ("without changes", figures["without"][1])):
+        if run["void"]:
+            missed.append(f"{name}: {run['void']}")
+    if changed["changes_failed"]:
+        missed.append(f"changes failed: {changed['changes_failed']}")
+    if changed["changes_per_second"] < 0.95 * options.rate:
+        missed.append(f"{changed['changes_per_second']:.1f} changes a second were made of {options.rate}")
+    if figures["p99_ratio"] > AIM_P99:
+        missed.append(f"p99 moved by a factor of {figures['p99_ratio']:.2f}, {AIM_P99} is allowed")
+    return missed
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    top = pathlib.Path(__file__).resolve().parent.parent / "target/dist"
+    parser.add_argument("--weir", default=top / "weir", metavar="PATH", help="the gateway (default: %(default)s)")
+    parser.add_argument("--routes", type=int, default=100_000, help="how many routes there are (default: %(default)s)")
+    parser.add_argument("--samples", type=int, default=200, help="changes that are timed, idle and under load (default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=100, help="changes a second (default: %(default)s)")
+    parser.add_argument("--seconds", type=int, default=60, help="length of each of the three runs (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=1, help="workers of the gateway (default: %(default)s)")
+    parser.add_argument("--cores", default="0,1", help="cores of the gateway; wrk and the origin share core 1 (default: %(default)s)")
+    parser.add_argument("--json", metavar="OUT", help="write the figures there")
+    options = parser.parse_args()
+    if options.routes <= 2 * CHANGED:
+        parser.error(f"--routes: more than {2 * CHANGED} are needed")
+    return options
+
+
+def main():
+    options = arguments()
+    for tool in ("wrk", "taskset", "setpriv"):
+        if not shutil.which(tool):
+            raise Failure(f"{tool} is missing: run tools/install-test-deps")
+    machine = programs.machine()
+    print(f"{machine['model']}, {machine['cores']} cores, {100 * machine['busy_before']:.0f} % busy before the start")
+    with programs.Programs() as run:
+        figures = measure(run, options)
+    for state in ("idle", "loaded"):
+        one = figures[state]
+        print(f"live, {state}: median {one['median_ms']:.1f} ms, p99 {one['p99_ms']:.1f} ms, max {one['max_ms']:.1f} ms")
+    for name, one in (("without changes", figures["without"][0]), ("with changes", figures["with"]), ("without changes", figures["without"][1])):
+        print(f"{name}: {one['rps']:,.0f} requests/s, p50 {one['p50_us']:,} µs, p99 {one['p99_us']:,} µs, {one['void'] or 'no error'}")
+    print(f"{figures['with']['changes_per_second']:.1f} changes/s, p99 {figures['p99_ratio']:.2f} of that without, {figures['resident_mib']:,.0f} MiB resident")
+    if options.json:
+        pathlib.Path(options.json).parent.mkdir(parents=True, exist_ok=True)
+        pathlib.Path(options.json).write_text(json.dumps({"machine": machine, **figures}, indent=1))
+    missed = judge(figures, options)
+    for reason in missed:
+        print(f"MISS {reason}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Failure as failure:
+        sys.exit(f"bench-changes: {failure}")
