@@ -7,7 +7,6 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::future::pending;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,14 +31,12 @@ use crate::api::{Api, Peer};
 const CONNECTIONS: usize = 256;
 const HEAD_TIME: Duration = Duration::from_secs(30);
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
 const SEND_TIME: Duration = Duration::from_secs(30);
-const LEAVE_TIME: Duration = Duration::from_millis(500);
-const LAST_ANSWERS: Duration = Duration::from_secs(30);
 const HEAD_BYTES: usize = 64 * 1024;
 
 /// Serves the API on a listener, over TLS if there is a setup for it. When `leaving` is true nothing more is accepted,
-/// and each connection gets one more answer, if it asks within half a second; it ends with the last connection, or after
-/// 30 s.
+/// and each connection gets one more answer; it ends when they are gone, or after two seconds.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
@@ -47,12 +44,13 @@ pub async fn serve(
     api: Arc<Api>,
 ) {
     let free = Arc::new(Semaphore::new(CONNECTIONS));
+    let accepting = accept(listener, tls.map(TlsAcceptor::from), leaving.clone(), api, Arc::clone(&free));
     tokio::select! {
-        () = accept(listener, tls.map(TlsAcceptor::from), leaving.clone(), api, &free) => {}
+        () = accepting => {}
         // The socket is closed here, and connections go on.
         () = async { leaving.wait_for(|leaving| *leaving).await.map_or((), drop) } => {}
     }
-    // What is under way may take a while; whoever is slow with it is not waited for longer.
+    // A connection that waits for a request is not worth more time.
     let gone = timeout(LAST_ANSWERS, free.acquire_many(CONNECTIONS as u32)).await;
     drop(gone);
 }
@@ -62,7 +60,7 @@ async fn accept(
     tls: Option<TlsAcceptor>,
     leaving: watch::Receiver<bool>,
     api: Arc<Api>,
-    free: &Arc<Semaphore>,
+    free: Arc<Semaphore>,
 ) {
     const PAUSE: Duration = Duration::from_millis(100);
     let seats = Arc::new(Seats::default());
@@ -79,7 +77,7 @@ async fn accept(
         if free.available_permits() == 0 {
             seats.vacate();
         }
-        let Ok(permit) = Arc::clone(free).acquire_owned().await else { return };
+        let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
         let (seat, seats) = (seats.take(), Arc::clone(&seats));
         let (tls, leaving, api) = (tls.clone(), leaving.clone(), Arc::clone(&api));
         tokio::spawn(async move {
@@ -188,23 +186,7 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
         .header_read_timeout(HEAD_TIME)
         .max_buf_size(HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service_fn(answer));
-    let mut connection = pin!(connection);
-    let mut leaving = leaving.clone();
-    let time_is_up = async {
-        if leaving.wait_for(|leaving| *leaving).await.is_err() {
-            pending::<()>().await;
-        }
-        sleep(LEAVE_TIME).await;
-    };
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = time_is_up => {
-            // What is under way is answered.
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
+    if let Err(error) = pin!(connection).await {
         tracing::debug!(%error, "a connection to the admin API failed");
     }
 }

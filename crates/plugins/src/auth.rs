@@ -18,7 +18,7 @@ fn anonymous(name: Option<&str>, cx: &BuildCx<'_>) -> Result<Option<u32>, Invali
 fn check_credential(value: &str) -> Result<(), &'static str> {
     match value {
         "" => Err("expected a text of 1 or more characters"),
-        _ if credentials::is_reference(value) => Err("references to secrets are not supported yet"),
+        _ if credentials::is_reference(value) => Err("no secret for this reference: it was not resolved"),
         _ => Ok(()),
     }
 }

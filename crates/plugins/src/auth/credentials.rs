@@ -252,7 +252,7 @@ pub(super) fn same_secret(given: &[u8], secret: &[u8]) -> bool {
     same.into()
 }
 
-/// Where a value stands that this gateway cannot read yet, rather than a credential.
+/// Whether a value says where a credential is kept, and is none itself.
 pub(super) fn is_reference(value: &str) -> bool {
     ["$secret://", "$env://"]
         .iter()
