@@ -105,13 +105,17 @@ impl<'a> Upgrades<'a> {
                 now = lend => *lent = Some(now),
             }
         };
-        let UnderWay { prepared, lent, .. } = self.under_way.take()?;
+        let UnderWay { prepared, lent, wanted, .. } = self.under_way.take()?;
         let successor = match outcome {
             Ok(successor) => successor,
             Err(error) => {
                 refused(&error);
-                if let Some(lent) = lent {
-                    lent.take_back();
+                // The end of a new process may be heard of while lending to it is not quite done.
+                let asked = *wanted.borrow();
+                match (lent, &self.right) {
+                    (Some(lent), _) => lent.take_back(),
+                    (None, Some(right)) if asked => right.lend().await.take_back(),
+                    _ => {}
                 }
                 return None;
             }
