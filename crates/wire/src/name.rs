@@ -85,21 +85,24 @@ impl Known {
     }
 }
 
-/// Whether a token is `lower` in any case, some bytes at a time. Setting bit 5 makes letters lower-case and leaves `-`
-/// and digits as they are; no other byte of a token becomes one of these.
-fn eq_token(token: &[u8], lower: &[u8]) -> bool {
-    const BIT: u64 = 0x2020_2020_2020_2020;
-    let eight = |at: usize| match (token.get(at..at + 8), lower.get(at..at + 8)) {
+/// Whether a text is `lower`, which is of letters, digits and `-`, in any case; some bytes at a time.
+fn eq_token(text: &[u8], lower: &[u8]) -> bool {
+    // Setting bit 5 makes letters lower-case and leaves `-` and digits as they are. It makes `-` and digits of some
+    // control bytes as well, which have neither bit 5 nor bit 6: a CR would be a `-`.
+    const BIT5: u64 = 0x2020_2020_2020_2020;
+    const BIT6: u64 = 0x4040_4040_4040_4040;
+    let eight = |at: usize| match (text.get(at..at + 8), lower.get(at..at + 8)) {
         (Some(&[a, b, c, d, e, f, g, h]), Some(&[i, j, k, l, m, n, o, p])) => {
-            u64::from_le_bytes([a, b, c, d, e, f, g, h]) | BIT == u64::from_le_bytes([i, j, k, l, m, n, o, p])
+            let word = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+            word | BIT5 == u64::from_le_bytes([i, j, k, l, m, n, o, p]) && (word | word << 1) & BIT6 == BIT6
         }
         _ => false,
     };
-    match (token.len() == lower.len(), token.len()) {
+    match (text.len() == lower.len(), text.len()) {
         (false, _) => false,
         // The last eight bytes may overlap those before them.
-        (true, 8..=16) => eight(0) && eight(token.len() - 8),
-        (true, _) => token.iter().zip(lower).all(|(t, l)| t | 0x20 == *l),
+        (true, 8..=16) => eight(0) && eight(text.len() - 8),
+        (true, _) => text.iter().zip(lower).all(|(t, l)| t | 0x20 == *l && t & 0x60 != 0),
     }
 }
 
@@ -181,6 +184,22 @@ mod tests {
             ("", Known::Other),
         ] {
             assert_eq!(Known::classify(name.as_bytes()), id, "{name}");
+        }
+    }
+
+    /// Whatever is known is a token: the head's reader relies on it.
+    #[test]
+    fn no_other_bytes_pass_for_a_known_name() {
+        let names = ["te", "host", "keep-alive", "http2-settings", "transfer-encoding", "x-forwarded-proto", "accept"];
+        for name in names {
+            for at in 0..name.len() {
+                for byte in 0..=u8::MAX {
+                    let mut changed = name.as_bytes().to_vec();
+                    changed[at] = byte;
+                    let same = changed.eq_ignore_ascii_case(name.as_bytes());
+                    assert_eq!(Known::classify(&changed) == Known::classify(name.as_bytes()), same, "{changed:?}");
+                }
+            }
         }
     }
 

@@ -87,6 +87,8 @@ fn ambiguous_requests_are_refused() {
         (400, "GET / HTTP/1.1\r\nHost: a\r\nX: a\rb\r\n\r\n"),
         (400, "GET / HTTP/1.1\r\nHost: a\r\nX\r\n\r\n"),
         (400, "GET / HTTP/1.1\r\nHost: a\r\n: x\r\n\r\n"),
+        (400, "GET / HTTP/1.1\r\nHost: a\r\nKeep\rAlive: timeout=5\r\n\r\n"),
+        (400, "GET / HTTP/1.1\r\nHost: a\r\nContent\rLength: 5\r\nX-Padding: so that more follows\r\n\r\n"),
         (400, "GET  / HTTP/1.1\r\nHost: a\r\n\r\n"),
         (400, "GET / HTTP/1.1 \r\nHost: a\r\n\r\n"),
         (400, "GET /\r\nHost: a\r\n\r\n"),
