@@ -92,7 +92,6 @@ impl Reloader {
             }
             Ok(Outcome::Refused { findings, fingerprint }) => {
                 self.fingerprint = fingerprint;
-                self.serving.metrics.config_rejected();
                 let errors = findings.iter().filter(|found| found.is_error()).count();
                 log_findings(&findings);
                 tracing::error!(
@@ -101,14 +100,15 @@ impl Reloader {
                     live = self.revision,
                     "the rules file is refused; what is live stays live"
                 );
+                self.serving.metrics.config_rejected();
             }
             Ok(Outcome::Unreadable(error)) => {
-                self.serving.metrics.config_rejected();
                 tracing::error!("{error:#}; what is live stays live");
+                self.serving.metrics.config_rejected();
             }
             Err(panicked) => {
-                self.serving.metrics.config_rejected();
                 tracing::error!(file, %panicked, "the rules file could not be compiled; what is live stays live");
+                self.serving.metrics.config_rejected();
             }
         }
     }

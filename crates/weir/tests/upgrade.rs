@@ -260,7 +260,7 @@ fn reloads_and_upgrades_lose_nothing() {
         }
     });
     assert_eq!(upgrades(&gateway), upgraded);
-    assert!(gateway.stderr().contains("a change of the rules is live"));
+    gateway.logged("a change of the rules is live");
 }
 
 #[test]
@@ -325,7 +325,7 @@ fn the_number_of_workers_may_change() {
             replace(&gateway.file("weir.yaml"), &format!("workers: {workers}\n"));
             upgrade(&gateway);
             load.go_on(300);
-            assert!(gateway.stderr().contains(&format!("the gateway is up version=\"{VERSION}\" workers={workers}")));
+            gateway.logged(&format!("the gateway is up version=\"{VERSION}\" workers={workers}"));
         }
     });
 }

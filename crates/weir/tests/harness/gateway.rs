@@ -9,6 +9,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -17,6 +18,9 @@ use super::client::RawClient;
 use super::message::Response;
 use super::process::Process;
 use super::{LIMIT, wait_until};
+
+/// How long the log may take to tell of a change that is live or refused, where it tells of it at all.
+const TELLS: Duration = Duration::from_secs(2);
 
 /// A running gateway. Its standard error is printed when the test fails.
 pub(crate) struct Gateway {
@@ -372,13 +376,30 @@ impl Gateway {
 
     /// Replaces the configuration in one go and waits until it serves or is refused.
     pub(crate) fn reload(&self, config: impl Display) -> Reload {
-        let before = self.decisions();
+        let (before, told) = (self.decisions(), self.told());
         replace(&self.config(), &format!("{config}\n#END\n"));
         let after = wait_until("the configuration to be taken or refused", LIMIT, || {
             let now = self.decisions();
             (now != before).then_some(now)
         });
+        // The log has a thread of its own; what it says of the change comes before its last line. It may be kept elsewhere.
+        let began = Instant::now();
+        wait_until("the log", LIMIT, || (self.told() > told || began.elapsed() > TELLS).then_some(()));
         if after.1 > before.1 { Reload::Rejected } else { Reload::Applied }
+    }
+
+    /// Waits until the log says this, and gives all of it. It is written by a thread of its own.
+    pub(crate) fn logged(&self, text: &str) -> String {
+        wait_until(&format!("{text:?} in the log"), LIMIT, || {
+            let log = self.stderr();
+            log.contains(text).then_some(log)
+        })
+    }
+
+    /// How often the log has told what became of a change.
+    fn told(&self) -> usize {
+        let log = self.stderr();
+        log.matches("what is live stays live").count() + log.matches("a change of the rules is live").count()
     }
 
     /// Revision of the configuration and how many were refused.
