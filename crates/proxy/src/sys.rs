@@ -188,32 +188,22 @@ impl AsyncRead for Socket {
 
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        // A socket nearly always has room, so the reactor is asked only about one that had none.
-        while !self.clogged {
-            match rustix::net::send(&self.fd, bytes, SendFlags::NOSIGNAL) {
-                Ok(n) => {
-                    self.clogged = n < bytes.len();
-                    return Poll::Ready(Ok(n));
-                }
-                Err(rustix::io::Errno::WOULDBLOCK) => self.clogged = true,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Poll::Ready(Err(error.into())),
-            }
-        }
+        let Self { fd, clogged } = &mut *self;
         loop {
-            let mut guard = ready!(self.fd.poll_write_ready(cx))?;
-            match rustix::net::send(&self.fd, bytes, SendFlags::NOSIGNAL) {
-                Ok(n) => {
-                    if n > 0 && n < bytes.len() {
-                        guard.clear_ready();
-                    }
-                    drop(guard);
-                    self.clogged = n < bytes.len();
-                    return Poll::Ready(Ok(n));
-                }
-                Err(rustix::io::Errno::WOULDBLOCK) => guard.clear_ready(),
-                Err(rustix::io::Errno::INTR) => {}
+            // A socket nearly always has room, so the reactor is asked only about one that had none.
+            let guard = if *clogged { Some(ready!(fd.poll_write_ready(cx))?) } else { None };
+            let sent = match rustix::net::send(&*fd, bytes, SendFlags::NOSIGNAL) {
+                Ok(n) => Some(n),
+                Err(rustix::io::Errno::WOULDBLOCK) => None,
+                Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Poll::Ready(Err(error.into())),
+            };
+            *clogged = sent.is_none_or(|n| n < bytes.len());
+            if let (Some(mut guard), true) = (guard, *clogged && sent != Some(0)) {
+                guard.clear_ready();
+            }
+            if let Some(n) = sent {
+                return Poll::Ready(Ok(n));
             }
         }
     }
