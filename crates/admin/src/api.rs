@@ -183,7 +183,7 @@ impl Api {
             What::PluginSchema => self.plugin_schema(name, &request.query),
             What::ReloadPlugins => Self::reload_plugins(),
             What::ResourceSchema => self.resource_schema(name),
-            What::ValidateResource => self.validate_resource(name, request),
+            What::ValidateResource => self.validate_resource(name, request).await,
             What::Configs => self.configs(request).await,
             What::ReplaceConfigs => self.replace_configs(request).await,
             What::ValidateConfigs => self.validate_configs(request).await,
