@@ -230,7 +230,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         }
     }
 
-    let schemas = Arc::new(schemas::all());
+    let schemas = Arc::new(schemas::all(&settings.plugins));
     if let (Some((admin, listener)), Some(configuration)) = (admin, configuration.clone()) {
         let insight = Insight {
             schemas: Arc::clone(&schemas),
