@@ -199,8 +199,9 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     match source {
         Source::File { watch, digest, fingerprint, live } => {
             configuration = live.clone().map(|live| {
-                let name = rules.name.clone();
-                Arc::new(FileSource { live, name }) as Arc<dyn Configuration>
+                let source = Arc::new(FileSource::new(live, rules.name.clone()));
+                changing.spawn(Arc::clone(&source).follow());
+                source as Arc<dyn Configuration>
             });
             let reloader =
                 Reloader { rules: Arc::clone(&rules), serving, fingerprint, digest: *digest, revision, live };
