@@ -47,6 +47,7 @@ use crate::names::Names;
 use crate::reload::Reloader;
 use crate::rules::Rules;
 use crate::serving::Serving;
+use crate::server_info::ServerInfo;
 use crate::status_server::Draining;
 use crate::systemd::{self, NotifyState};
 use crate::upgrade::{Program, Upgrades};
@@ -209,8 +210,8 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         }
         Source::Store { data, state } => {
             metrics.watch_store(data.status());
-            if let Some(health) = &data.etcd {
-                metrics.watch_etcd(Arc::new(etcd::Status(Arc::clone(health))));
+            if let Some(etcd) = &data.etcd {
+                metrics.watch_etcd(Arc::new(etcd::Status(etcd.health())));
             }
             metrics.set_config_left_out(state.left_out() as u64);
             let live = Live::new(Arc::clone(&data.store), Arc::clone(&rules), serving, *state);
@@ -243,7 +244,9 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     }
     if let (Some(listener), Some(configuration)) = (control_listener, configuration) {
         let (rules, data_plane) = (Arc::clone(&rules), Arc::clone(&data_plane));
-        let control = Control { schemas, configuration, rules, data_plane, checks };
+        let etcd = stored.as_ref().and_then(|(data, _)| data.etcd.clone());
+        let info = ServerInfo::new(etcd);
+        let control = Control { schemas, configuration, rules, data_plane, checks, info };
         tasks.spawn(control_api::run(listener, left, Arc::new(control)));
     }
 

@@ -49,6 +49,7 @@ mod secret_managers;
 mod secrets;
 mod server;
 mod serving;
+mod server_info;
 mod settings;
 mod status_server;
 mod store_command;
