@@ -27,6 +27,7 @@ use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
 use crate::api::{Api, Peer};
+use crate::tls::subject;
 
 const CONNECTIONS: usize = 256;
 const HEAD_TIME: Duration = Duration::from_secs(30);
@@ -152,10 +153,13 @@ async fn connection(
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(SEND_TIME));
     let stream = Box::pin(stream);
-    let peer = Peer { address: peer.ip() };
+    let mut peer = Peer { address: peer.ip(), certificate: None };
     let Some(tls) = tls else { return requests(stream, peer, leaving, api, place).await };
     match timeout(HANDSHAKE_TIME, tls.accept(stream)).await {
-        Ok(Ok(stream)) => requests(stream, peer, leaving, api, place).await,
+        Ok(Ok(stream)) => {
+            peer.certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(subject);
+            requests(stream, peer, leaving, api, place).await;
+        }
         Ok(Err(error)) => tracing::debug!(%error, "a handshake with the admin API failed"),
         Err(_) => tracing::debug!("a handshake with the admin API took too long"),
     }
@@ -169,7 +173,7 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
     place: Taken<'_>,
 ) {
     let answer = |request: hyper::Request<Incoming>| {
-        let leaving = leaving.clone();
+        let (leaving, peer) = (leaving.clone(), &peer);
         async move {
             place.seat.requests.fetch_add(1, Ordering::Relaxed);
             let mut response = api.respond(request, peer).await;
