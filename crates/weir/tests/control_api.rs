@@ -70,6 +70,7 @@ plugin_metadata:
         ("healthcheck", 200, json!([])),
         ("healthcheck/upstreams/u1", 404, json!({ "error_msg": "upstreams[u1] not found" })),
         ("healthcheck/upstreams", 404, json!({ "error_msg": "missing src id for src type upstreams" })),
+        ("healthcheck/stream_routes/1", 404, json!({ "error_msg": "stream_routes[1] not found" })),
         ("healthcheck/foos/1", 400, json!({ "error_msg": "invalid src type foos" })),
     ];
     for (path, status, expected) in cases {
