@@ -39,6 +39,7 @@ mod observe;
 mod paths;
 mod plugins;
 mod priority;
+mod protos;
 mod proxy_protocol;
 mod quickstart;
 mod reload;
