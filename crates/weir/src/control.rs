@@ -384,7 +384,9 @@ async fn clean_up(data_plane: &Arc<RwLock<DataPlane>>, rules: &Arc<Rules>, metri
     metrics.set_limit_keys(weir_plugins::limit_keys());
     let (data_plane, rules) = (Arc::clone(data_plane), Arc::clone(rules));
     let work = tokio::task::spawn_blocking(move || {
-        if data_plane.blocking_write().retire() {
+        let unused = data_plane.blocking_write().retire();
+        if !unused.is_empty() {
+            drop(unused);
             rules.compiler.sweep();
         }
     });

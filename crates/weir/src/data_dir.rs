@@ -1,7 +1,9 @@
 //! The data directory: opening the store in it, and keeping a copy of the last good state beside.
 
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
@@ -14,6 +16,7 @@ use weir_telemetry::metrics::StoreStatus;
 use crate::etcd::{self, Beginning};
 use crate::failure::Failure;
 use crate::live::{Live, Paused, State};
+use crate::priority::stand_back;
 use crate::rules::Rules;
 use crate::secrets::SecretFields;
 
@@ -80,7 +83,7 @@ impl DataDir {
         let copy = PathBuf::from("last-good.json");
         let opened = match is_lost(&folder) {
             true => Err(OpenError::Broken(format!("{} is gone or empty", folder.database().display()))),
-            false => Embedded::open(options),
+            false => open(options, settings.config.nice),
         };
         match opened {
             Ok((embedded, listing)) => {
@@ -171,6 +174,19 @@ impl DataDir {
     }
 }
 
+/// Opens a store whose thread stands back behind the workers.
+fn open(options: Options, nice: u8) -> Result<(Embedded, Listing), OpenError> {
+    let opened = thread::scope(|scope| {
+        // Its thread is as the one that starts it.
+        let opening = scope.spawn(|| {
+            stand_back(nice);
+            Embedded::open(options)
+        });
+        opening.join()
+    });
+    opened.unwrap_or_else(|panicked| resume_unwind(panicked))
+}
+
 /// The right to write to a store, which may be lent to another process.
 #[derive(Debug)]
 pub(crate) struct WriteRight {
@@ -213,9 +229,9 @@ pub(crate) async fn keep_copy(copy: PathBuf, seal: Arc<Seal>, live: Live) {
 
 /// Writes the copy of what is live.
 async fn write_copy(copy: &Path, seal: &Arc<Seal>, live: &Live) {
-    let listing = live.listing().await;
+    let held = live.held().await;
     let (path, seal) = (copy.to_owned(), Arc::clone(seal));
-    let written = tokio::task::spawn_blocking(move || LastGood::write(&path, &listing, &seal)).await;
+    let written = tokio::task::spawn_blocking(move || LastGood::write(&path, held.revision, held.iter(), &seal)).await;
     match written {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!(%error, "the copy of the last good state cannot be written"),

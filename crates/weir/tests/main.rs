@@ -38,6 +38,7 @@ mod mixture;
 mod observe;
 mod paths;
 mod plugins;
+mod priority;
 mod protos;
 mod proxy_protocol;
 mod quickstart;

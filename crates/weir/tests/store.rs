@@ -67,6 +67,39 @@ fn a_change_is_live_when_it_is_answered_for_and_survives_the_process() {
     }
 }
 
+/// Changes that come while another one is made are made together; each is told of its own.
+#[test]
+fn changes_of_many_clients_are_made_together() {
+    const CLIENTS: usize = 16;
+    const CHANGES: usize = 12;
+    let gateway = Start::stored().workers(2).start();
+    // All clients change this one too, so that they wait for each other.
+    gateway.must("PUT", "routes/all", &mock("/all", "0"));
+    thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let gateway = &gateway;
+            scope.spawn(move || {
+                for change in 0..CHANGES {
+                    let (id, text) = (format!("routes/{client}"), format!("{client}.{change}"));
+                    gateway.must("PUT", &id, &mock(&format!("/{client}"), &text));
+                    assert_eq!(gateway.get(&format!("/{client}")).text(), text);
+                    if client == 0 {
+                        // Among those that are right, and refused alone.
+                        let (status, answer) = gateway.ask("PUT", &id, r#"{"uri": "/x", "upstream_id": "none"}"#);
+                        assert_eq!(status, 400, "{answer}");
+                    }
+                    gateway.must("PATCH", "routes/all", &json!({"desc": text}).to_string());
+                    assert_eq!(gateway.get(&format!("/{client}")).text(), text);
+                }
+            });
+        }
+    });
+    let made = 1 + 2 * (CLIENTS * CHANGES) as u64;
+    assert_eq!(gateway.metric("weir_store_revision", &[]), made as f64);
+    let taken = gateway.metric("weir_config_revision", &[]);
+    assert!(taken < made as f64, "{made} changes were taken by the workers one by one");
+}
+
 #[test]
 fn what_expires_is_not_served_any_more() {
     let gateway = Start::stored().start();
