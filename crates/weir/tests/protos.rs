@@ -56,7 +56,10 @@ fn they_are_made_read_and_deleted() {
     };
     let refused = put(&config);
     let message = refused.json()["error_msg"].as_str().map(str::to_owned).unwrap_or_default();
-    assert!(refused.status == 400 && message.contains("protos at index 0") && message.contains("no .proto file"), "{message}");
+    assert!(
+        refused.status == 400 && message.contains("protos at index 0") && message.contains("no .proto file"),
+        "{message}"
+    );
     config["protos"] = json!([{ "id": "one", "content": ECHO }]);
     assert_eq!(put(&config).status, 202);
     assert_eq!(gateway.must("GET", "protos", "")["total"], 1);
