@@ -57,8 +57,8 @@ impl Store for Memory {
         let revision = state.0;
         let mut recorded = Recorded {
             revision,
-            time: SystemTime::UNIX_EPOCH + Duration::from_millis(1500),
-            author: commit.author,
+            time: Some(SystemTime::UNIX_EPOCH + Duration::from_millis(1500)),
+            author: Some(commit.author),
             changes: Vec::new(),
         };
         for Change { key, value, .. } in &commit.changes {
