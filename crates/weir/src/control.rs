@@ -22,7 +22,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{RwLock, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep};
-use weir_admin::Configuration;
+use weir_admin::{Configuration, Rest};
 use weir_config::Settings;
 use weir_config::settings::{Endpoint, Timeouts};
 use weir_proxy::{DataPlane, HealthChecks, Snapshot};
@@ -231,6 +231,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     }
 
     let schemas = Arc::new(schemas::all());
+    let mut rest: Option<Arc<Rest>> = None;
     if let (Some((admin, listener)), Some(configuration)) = (admin, configuration.clone()) {
         let insight = Insight {
             schemas: Arc::clone(&schemas),
@@ -238,7 +239,10 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             settings: Arc::new(settings.clone()),
             snapshots: data_plane.read().await.snapshots(),
         };
-        administering.spawn(admin.serve(listener, left.clone(), configuration, Arc::new(insight), standalone));
+        let at_rest = Arc::<Rest>::default();
+        rest = Some(Arc::clone(&at_rest));
+        let (left, insight) = (left.clone(), Arc::new(insight));
+        administering.spawn(admin.serve(listener, left, at_rest, configuration, insight, standalone));
     }
     if let (Some(listener), Some(configuration)) = (control_listener, configuration) {
         let (rules, data_plane) = (Arc::clone(&rules), Arc::clone(&data_plane));
@@ -246,7 +250,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         tasks.spawn(control_api::run(listener, left, Arc::new(control)));
     }
 
-    let right = stored.as_ref().and_then(|(data, live): &(DataDir, Live)| data.write_right(live));
+    let right = stored.as_ref().and_then(|(data, live): &(DataDir, Live)| data.write_right(live, rest.clone()));
     let mut upgrades = Upgrades::new(program, settings.timeouts.upgrade.duration(), listening, &keeping, right);
     let mut housekeeping = interval(HOUSEKEEPING);
     housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -269,9 +273,13 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             Some(ended) = administering.join_next() => tell_end(ended),
         }
     };
+    let handed_over = matches!(end, End::HandedOver(_));
+    if let (true, Some(rest)) = (handed_over && stored.is_some(), &rest) {
+        // It does already where the store is this gateway's own; with etcd this process learns of no change any more.
+        rest.begin().await;
+    }
     // Nothing changes any more, and the process that follows may write to the store.
     changing.abort_all();
-    let handed_over = matches!(end, End::HandedOver(_));
     if !handed_over {
         // A new process that has not come to serve ends with this one.
         upgrades.give_up();
