@@ -4,6 +4,9 @@
 //! with a request under way in each, it waits. A head has to come within [`HEAD_TIME`], be that the first or the next
 //! on a connection, a handshake within [`HANDSHAKE_TIME`], and a client that does not read its answer is cut after
 //! [`SEND_TIME`].
+//!
+//! A gateway that leaves answers what is under way. For a time each connection gets one more request; after that
+//! those without one are closed.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -28,6 +31,7 @@ use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
 use crate::api::{Api, Peer};
+use crate::tls::subject;
 
 const CONNECTIONS: usize = 256;
 const HEAD_TIME: Duration = Duration::from_secs(30);
@@ -59,31 +63,45 @@ impl Rest {
     }
 }
 
-/// Serves the API on a listener, over TLS if there is a setup for it. When `leaving` is true nothing more is accepted,
-/// and each connection gets one more answer; it ends when they are gone, or after two seconds.
+/// Whether the gateway leaves, and then for how long a connection without a request stays open for one more.
+pub type Leaving = watch::Receiver<Option<Duration>>;
+
+/// Serves the API on a listener, over TLS if there is a setup for it. When the gateway leaves nothing more is accepted;
+/// it ends when everything that was under way is answered, which whoever waits for it has to set a limit to.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
-    mut leaving: watch::Receiver<bool>,
+    mut leaving: Leaving,
     rest: Arc<Rest>,
     api: Arc<Api>,
 ) {
     let free = Arc::new(Semaphore::new(CONNECTIONS));
-    let accepting = accept(listener, tls.map(TlsAcceptor::from), leaving.clone(), &rest, api, Arc::clone(&free));
+    let (tls, busy) = (tls.map(TlsAcceptor::from), Arc::clone(&free));
+    let accepting = accept(listener, tls, leaving.clone(), &rest, Arc::clone(&api), busy);
     tokio::select! {
         () = accepting => {}
         // The socket is closed here, and connections go on.
-        () = async { leaving.wait_for(|leaving| *leaving).await.map_or((), drop) } => {}
+        () = async { leaving.wait_for(Option::is_some).await.map_or((), drop) } => {}
     }
-    // A connection that waits for a request is not worth more time.
-    let gone = timeout(LAST_ANSWERS, free.acquire_many(CONNECTIONS as u32)).await;
-    drop(gone);
+    // They would go on for ever.
+    api.streams.end();
+    drop(free.acquire_many(CONNECTIONS as u32).await);
+}
+
+/// Waits until connections without a request are not wanted any more.
+async fn last_requests(mut leaving: Leaving) {
+    let idle = leaving.wait_for(Option::is_some).await.map(|idle| *idle);
+    match idle {
+        Ok(idle) => sleep(idle.unwrap_or_default()).await,
+        // Nobody is there to say so.
+        Err(_) => pending().await,
+    }
 }
 
 async fn accept(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
-    leaving: watch::Receiver<bool>,
+    leaving: Leaving,
     rest: &Rest,
     api: Arc<Api>,
     free: Arc<Semaphore>,
@@ -154,8 +172,8 @@ struct Seats {
 struct Seat {
     /// Requests under way on it.
     requests: AtomicUsize,
-    /// Whether a request has come.
-    is_used: AtomicBool,
+    /// Whether there has been one.
+    asked: AtomicBool,
     /// Tells it that another needs its place.
     wanted: Notify,
 }
@@ -199,7 +217,7 @@ impl Seats {
             }
         });
         if answered.await.is_err() {
-            let unused = |seat: &&Arc<Seat>| !seat.is_used.load(Ordering::Relaxed);
+            let unused = |seat: &&Arc<Seat>| !seat.asked.load(Ordering::Relaxed);
             self.lock().iter().filter(unused).for_each(|seat| seat.wanted.notify_one());
         }
         rest.rests.send_replace(true);
@@ -224,12 +242,12 @@ impl Seats {
 impl Seat {
     /// Whether a request was answered, and none is under way.
     fn is_calm(&self) -> bool {
-        self.is_used.load(Ordering::Relaxed) && self.requests.load(Ordering::Relaxed) == 0
+        self.asked.load(Ordering::Relaxed) && self.requests.load(Ordering::Relaxed) == 0
     }
 }
 
 /// Whether this process gives up its sockets, and whether it rests.
-type Stages = (watch::Receiver<bool>, watch::Receiver<bool>);
+type Stages = (Leaving, watch::Receiver<bool>);
 
 async fn connection(
     stream: TcpStream,
@@ -242,10 +260,17 @@ async fn connection(
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(SEND_TIME));
     let stream = Box::pin(stream);
-    let peer = Peer { address: peer.ip() };
+    let mut peer = Peer { address: peer.ip(), certificate: None };
     let Some(tls) = tls else { return requests(stream, peer, stages, api, place).await };
-    match timeout(HANDSHAKE_TIME, tls.accept(stream)).await {
-        Ok(Ok(stream)) => requests(stream, peer, stages, api, place).await,
+    let handshake = tokio::select! {
+        done = timeout(HANDSHAKE_TIME, tls.accept(stream)) => done,
+        () = last_requests(stages.0.clone()) => return,
+    };
+    match handshake {
+        Ok(Ok(stream)) => {
+            peer.certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(subject);
+            requests(stream, peer, stages, api, place).await;
+        }
         Ok(Err(error)) => tracing::debug!(%error, "a handshake with the admin API failed"),
         Err(_) => tracing::debug!("a handshake with the admin API took too long"),
     }
@@ -258,17 +283,17 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
     api: &Arc<Api>,
     place: Taken<'_>,
 ) {
-    let mut rests = resting.clone();
+    let (left, mut rests) = (last_requests(leaving.clone()), resting.clone());
     let answer = |request: hyper::Request<Incoming>| {
-        let (leaving, resting) = (&leaving, &resting);
+        let (leaving, resting, peer) = (&leaving, &resting, &peer);
         async move {
             place.seat.requests.fetch_add(1, Ordering::Relaxed);
-            place.seat.is_used.store(true, Ordering::Relaxed);
+            place.seat.asked.store(true, Ordering::Relaxed);
             let mut response = api.respond(request, peer).await;
             place.seats.waits(place.seat);
             place.seat.requests.fetch_sub(1, Ordering::Relaxed);
             place.seats.calmer.notify_waiters();
-            if *leaving.borrow() || *resting.borrow() {
+            if leaving.borrow().is_some() || *resting.borrow() {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok::<_, Infallible>(response)
@@ -280,15 +305,26 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
         .max_buf_size(HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service_fn(answer));
     let mut connection = pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = becomes(&mut rests, true) => {
-            // At once where nothing is under way; a client that sends just now may send it again, which it might not do on
-            // a connection that it has not used before.
-            if place.seat.is_used.load(Ordering::Relaxed) {
-                connection.as_mut().graceful_shutdown();
+    let (mut left, mut is_awake) = (pin!(left), true);
+    let ended = loop {
+        tokio::select! {
+            ended = connection.as_mut() => break ended,
+            () = becomes(&mut rests, true), if is_awake => {
+                is_awake = false;
+                // At once where nothing is under way; a client that sends just now may send it again, which it might not
+                // do on a connection that it has not used before.
+                if place.seat.asked.load(Ordering::Relaxed) {
+                    connection.as_mut().graceful_shutdown();
+                }
             }
-            connection.await
+            () = left.as_mut() => {
+                // Hyper takes the time before the first request for one.
+                if !place.seat.asked.load(Ordering::Relaxed) {
+                    return;
+                }
+                connection.as_mut().graceful_shutdown();
+                break connection.await;
+            }
         }
     };
     if let Err(error) = ended {

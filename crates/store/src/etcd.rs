@@ -22,7 +22,7 @@ use self::client::{CallError, Client, Shared};
 use self::follow::Follower;
 pub use self::keyring::{Keyring, NotAKeyring, Sealing};
 use self::layout::Layout;
-use self::messages::{LeaseAnswer, Pair, RangeAnswer, TxnAnswer, encoded, under, with};
+use self::messages::{LeaseAnswer, Pair, RangeAnswer, StatusAnswer, TxnAnswer, encoded, under, with};
 use crate::{
     Answer, Change, Commit, Difference, Event, Expectation, HistoryQuery, Item, Key, Kind, Listing, Recorded, Store,
     StoreError,
@@ -31,6 +31,7 @@ use crate::{
 const RANGE: &str = "/v3/kv/range";
 const TXN: &str = "/v3/kv/txn";
 const LEASE: &str = "/v3/lease/grant";
+const STATUS: &str = "/v3/maintenance/status";
 
 /// Keys that are asked for at once.
 const PAGE: u64 = 1000;
@@ -140,6 +141,12 @@ impl Etcd {
         let client = Arc::new(Client::new(&options));
         let layout = Layout::new(&options.prefix);
         Self { shared: Arc::new(Inner { client, layout, options, health: Arc::default() }) }
+    }
+
+    /// The version of etcd that a member tells; `None` when none answers.
+    pub async fn version(&self) -> Option<String> {
+        let status: StatusAnswer = self.shared.client.ask(STATUS, &json!({})).await.ok()?;
+        Some(status.version).filter(|version| !version.is_empty())
     }
 
     /// How it stands with etcd, for metrics.

@@ -12,7 +12,7 @@ use weir_config::{Document, Items, Model, Place, Section};
 /// take hundreds.
 #[derive(Debug, Default)]
 pub(crate) struct Digest {
-    sections: [(&'static str, HashMap<Box<str>, u64>); 10],
+    sections: [(&'static str, HashMap<Box<str>, u64>); 11],
 }
 
 /// How many resources came, changed and went, by section. Displayed as `routes +1 ~2 -0, upstreams +0 ~1 -0`.
@@ -38,6 +38,7 @@ impl Digest {
                 section("consumer_groups", &document.consumer_groups, |item| item.id.as_str()),
                 section("plugin_configs", &document.plugin_configs, |item| item.id.as_str()),
                 section("ssls", &document.ssls, |item| item.id.as_str()),
+                section("protos", &document.protos, |item| item.id.as_str()),
                 section("global_rules", &document.global_rules, |item| item.id.as_str()),
                 section("secrets", &document.secrets, |item| item.id.as_str()),
                 section("plugin_metadata", &document.plugin_metadata, |item| item.plugin.as_str()),
@@ -61,6 +62,7 @@ impl Digest {
                 all(Section::ConsumerGroups, &model.consumer_groups),
                 all(Section::PluginConfigs, &model.plugin_configs),
                 all(Section::Ssls, &model.ssls),
+                all(Section::Protos, &model.protos),
                 all(Section::GlobalRules, &model.global_rules),
                 all(Section::Secrets, &model.secrets),
                 all(Section::PluginMetadata, &model.plugin_metadata),
@@ -149,6 +151,7 @@ fn digest_at(model: &Model, place: &Place) -> Option<u64> {
     let id = &*place.id;
     match place.section {
         Section::Secrets => model.secrets.get(id).map(|item| digest(&**item)),
+        Section::Protos => model.protos.get(id).map(|item| digest(&**item)),
         Section::Ssls => model.ssls.get(id).map(|item| digest(&**item)),
         Section::Upstreams => model.upstreams.get(id).map(|item| digest(&**item)),
         Section::Services => model.services.get(id).map(|item| digest(&**item)),

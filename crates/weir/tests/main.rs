@@ -39,6 +39,7 @@ mod mixture;
 mod observe;
 mod paths;
 mod plugins;
+mod protos;
 mod proxy_protocol;
 mod quickstart;
 mod reload;

@@ -239,7 +239,7 @@ pub(crate) struct Server {
     pub(crate) addr: SocketAddr,
     pub(crate) memory: Arc<Memory>,
     /// Told when another process serves in the place of this one.
-    pub(crate) leave: watch::Sender<bool>,
+    pub(crate) leave: watch::Sender<Option<Duration>>,
     /// Holds the server up.
     pub(crate) rest: Arc<Rest>,
 }
@@ -260,7 +260,7 @@ impl Server {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let addr = listener.local_addr().unwrap();
-        let (leave, leaving) = watch::channel(false);
+        let (leave, leaving) = watch::channel(None);
         let rest = Arc::<Rest>::default();
         let at_rest = Arc::clone(&rest);
         std::thread::spawn(move || {

@@ -1,7 +1,7 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use super::{Consumer, ConsumerGroup, Id, Labels, Plugins, Route, SecretManager, Service, Ssl, Upstream};
+use super::{Consumer, ConsumerGroup, Id, Labels, Plugins, Proto, Route, SecretManager, Service, Ssl, Upstream};
 use crate::node::{Mark, Node};
 
 /// A whole rules file. Ids are unique in each list and every reference leads to an item of the document.
@@ -23,6 +23,8 @@ pub struct Document {
     pub global_rules: Vec<GlobalRule>,
     /// Certificates.
     pub ssls: Vec<Ssl>,
+    /// What gRPC services look like.
+    pub protos: Vec<Proto>,
     /// Where secrets are kept. Their values stand in the places of references already.
     pub secrets: Vec<SecretManager>,
     /// Settings of a plugin that hold wherever it is used.
