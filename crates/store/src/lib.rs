@@ -103,10 +103,10 @@ pub struct HistoryQuery {
 pub struct Recorded {
     /// The store's revision from then on.
     pub revision: u64,
-    /// When it was made.
-    pub time: SystemTime,
-    /// Who made it.
-    pub author: String,
+    /// When it was made, where the store knows that.
+    pub time: Option<SystemTime>,
+    /// Who made it, where the store knows that.
+    pub author: Option<String>,
     /// What it changed.
     pub changes: Vec<Difference>,
 }

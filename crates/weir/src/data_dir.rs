@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use tokio::time::sleep;
+use weir_admin::Rest;
 use weir_config::{Diagnostic, Settings};
 use weir_proxy::Snapshot;
 use weir_store::{Embedded, Etcd, Folder, Frozen, LastGood, Listing, OpenError, Options, Seal, Store, StoreError};
@@ -140,10 +141,10 @@ impl DataDir {
         }
     }
 
-    /// The right to write to the store, unless nobody has it.
-    pub(crate) fn write_right(&self, live: &Live) -> Option<WriteRight> {
+    /// The right to write to the store, unless nobody has it; `admin` is where changes come from.
+    pub(crate) fn write_right(&self, live: &Live, admin: Option<Arc<Rest>>) -> Option<WriteRight> {
         let embedded = Arc::clone(self.embedded.as_ref()?);
-        Some(WriteRight { live: live.clone(), embedded })
+        Some(WriteRight { live: live.clone(), embedded, admin })
     }
 
     /// Waits until this process may write, and reads what the one before it wrote last. Gives what has to be served then.
@@ -192,6 +193,7 @@ fn open(options: Options, nice: u8) -> Result<(Embedded, Listing), OpenError> {
 pub(crate) struct WriteRight {
     live: Live,
     embedded: Arc<Embedded>,
+    admin: Option<Arc<Rest>>,
 }
 
 /// The right is another process's. Changes wait.
@@ -199,14 +201,19 @@ pub(crate) struct WriteRight {
 pub(crate) struct Lent {
     _paused: Paused,
     embedded: Arc<Embedded>,
+    admin: Option<Arc<Rest>>,
 }
 
 impl WriteRight {
-    /// Waits for the change under way, and lets another process write from then on.
+    /// Waits for the changes under way, and lets another process write from then on. Further ones wait for whichever
+    /// process accepts their connections. May be given up and called again.
     pub(crate) async fn lend(&self) -> Lent {
+        if let Some(admin) = &self.admin {
+            admin.begin().await;
+        }
         let paused = self.live.pause().await;
         self.embedded.release().await;
-        Lent { _paused: paused, embedded: Arc::clone(&self.embedded) }
+        Lent { _paused: paused, embedded: Arc::clone(&self.embedded), admin: self.admin.clone() }
     }
 }
 
@@ -214,6 +221,9 @@ impl Lent {
     /// The other process has ended, or is about to; changes are made here again.
     pub(crate) fn take_back(self) {
         self.embedded.resume();
+        if let Some(admin) = self.admin {
+            admin.end();
+        }
     }
 }
 

@@ -26,6 +26,7 @@ mod etcd;
 mod etcd_store;
 mod extensions;
 mod forwarding;
+mod handover;
 mod health;
 mod http1;
 mod limiters;
