@@ -13,12 +13,12 @@ mod text;
 
 use std::collections::{HashMap, HashSet};
 
-use crate::catalog::{APISIX_PLUGINS, PluginCatalog};
+use crate::catalog::{APISIX_PLUGINS, NoPlugins, PluginCatalog};
 use crate::diagnostic::Diagnostic;
 use crate::env::Variables;
 use crate::node::{Mark, Node};
 use crate::resource::{Document, SecretManager};
-use crate::secret::{References, Revealed, SecretSource};
+use crate::secret::{NoSecrets, References, Revealed, SecretSource};
 use crate::settings::RouterMode;
 pub use change::Changed;
 pub use lone::{Written, check_item, in_force, items};
@@ -67,6 +67,18 @@ pub struct LoadOptions<'a> {
     pub plugins: &'a dyn PluginCatalog,
     /// The router that will match the routes, for warnings about paths it takes literally.
     pub router: RouterMode,
+}
+
+impl LoadOptions<'_> {
+    /// Neither strict nor lenient, with nothing around the file: no variables, no secrets, no plugins.
+    pub const PLAIN: LoadOptions<'static> = LoadOptions {
+        invalid_items: InvalidItems::Refuse,
+        strict: false,
+        variables: &|_| None,
+        secrets: &NoSecrets,
+        plugins: &NoPlugins,
+        router: RouterMode::RadixtreeHostUri,
+    };
 }
 
 /// What happens to a file with an invalid item.
