@@ -136,7 +136,7 @@ mod tests {
         let text = "routes: [{id: a, uri: /a}, {uri: /b}]\n\
                     consumers:\n- {username: jack, credentials: [{id: jack/credentials/c, plugins: {}}, {plugins: {}}]}\n\
                     - {id: jack/credentials/d, plugins: {}}\n#END\n";
-        let live = LiveText::new(Kept::new(text.as_bytes(), 4, Default::default()));
+        let live = LiveText::new(Kept::new(text.as_bytes(), 4));
         let keys = |kind| {
             let keys = listing(&live, kind).items.into_iter().map(|item| item.key.to_string());
             keys.collect::<Vec<_>>()
