@@ -2,7 +2,7 @@
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := help
-.PHONY: run test bench bench-quick bench-gate fmt lint fuzz help
+.PHONY: run test dist bench bench-quick bench-gate fmt lint fuzz help
 
 run: ## build the gateway and start it with a demo origin; prints requests to try
 	@tools/quickstart
@@ -10,19 +10,20 @@ run: ## build the gateway and start it with a demo origin; prints requests to tr
 test: ## everything that has to pass: format, lints, unit, black-box and conformance tests, fuzzing
 	@tools/test
 
-bench-quick: ## CPU per request against nginx and a byte relay, in three minutes
-	cargo build --profile dist -p weir -p weir-bench
+dist: ## build what is measured and shipped, target/dist/weir: link-time and profile-guided optimisation
+	tools/install-test-deps
+	tools/build-dist
+
+bench-quick: dist ## CPU per request against nginx and a byte relay, in three minutes
 	bench/quick.py --weir $(TARGET)/dist/weir --relay $(TARGET)/dist/relay \
 	    --json bench/results/quick.json --markdown bench/results/quick.md
 
-bench: ## all published benchmarks, side by side; PROFILE=quick (25 minutes), full (the default) or published
+bench: dist ## all published benchmarks, side by side; PROFILE=quick (25 minutes), full (the default) or published
 	bench/install-tools
-	cargo build --profile dist -p weir -p weir-bench
 	BENCH_TOOLS=$(TARGET)/bench-tools/bin bench/run.py --profile $(or $(PROFILE),full) $(if $(filter quick,$(PROFILE)),--budget 23) \
 	    --weir $(TARGET)/dist/weir --origin $(TARGET)/dist/origin $(BENCH_FLAGS)
 
-bench-gate: ## fails when a request costs more against nginx than bench/baseline.json says; two minutes
-	cargo build --profile dist -p weir
+bench-gate: dist ## fails when a request costs more against nginx than bench/baseline.json says; two minutes
 	bench/gate.py --weir $(TARGET)/dist/weir $(BENCH_FLAGS)
 
 fmt: ## format the code

@@ -71,9 +71,11 @@ pub struct Options {
 }
 
 /// Who is at the other end of a connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) address: IpAddr,
+    /// The subject of its certificate, if it has shown one.
+    pub(crate) certificate: Option<String>,
 }
 
 impl Api {
@@ -92,7 +94,7 @@ impl Api {
     }
 
     /// Answers a request, whatever it is.
-    pub(crate) async fn respond(self: &Arc<Self>, request: hyper::Request<Incoming>, peer: Peer) -> Response<Body> {
+    pub(crate) async fn respond(self: &Arc<Self>, request: hyper::Request<Incoming>, peer: &Peer) -> Response<Body> {
         let answer = self.admit(request, peer).await.unwrap_or_else(|refusal| refusal);
         let versioned = answer.versioned;
         let mut response = answer.into_response();
@@ -112,7 +114,7 @@ impl Api {
     }
 
     /// Everything before a handler: may this client ask, and is all of its request here?
-    async fn admit(self: &Arc<Self>, request: hyper::Request<Incoming>, peer: Peer) -> Outcome {
+    async fn admit(self: &Arc<Self>, request: hyper::Request<Incoming>, peer: &Peer) -> Outcome {
         let allow = &self.options.allow;
         if !allow.is_empty() && !allow.iter().any(|range| range.contains(peer.address)) {
             let message = format!("{} may not use this API: it is not in admin.allow", peer.address);
@@ -133,7 +135,11 @@ impl Api {
         let from_cookie = cookie(&head.headers, "x_api_key");
         let from_field = head.headers.get("x-api-key").map(|value| value.to_str().unwrap_or_default());
         let key = from_field.or(query.get("api_key")).or(from_cookie.as_deref());
-        let by = self.options.keys.check(key, &head.method).map_err(|reason| unauthorized(&reason))?;
+        let by = self
+            .options
+            .keys
+            .check(key, peer.certificate.as_deref(), &head.method)
+            .map_err(|reason| unauthorized(&reason))?;
         let body = receive(body, self.options.body_size).await?;
         let request = Request { method: head.method, path, query, fields: head.headers, body, by };
         if matches!(request.method, Method::GET | Method::HEAD) {
@@ -183,7 +189,7 @@ impl Api {
             What::PluginSchema => self.plugin_schema(name, &request.query),
             What::ReloadPlugins => Self::reload_plugins(),
             What::ResourceSchema => self.resource_schema(name),
-            What::ValidateResource => self.validate_resource(name, request),
+            What::ValidateResource => self.validate_resource(name, request).await,
             What::Configs => self.configs(request).await,
             What::ReplaceConfigs => self.replace_configs(request).await,
             What::ValidateConfigs => self.validate_configs(request).await,

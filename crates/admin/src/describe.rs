@@ -1,5 +1,7 @@
 //! Schemas of resources and plugins, and checks against them.
 
+use std::sync::Arc;
+
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::json;
@@ -62,12 +64,19 @@ impl Api {
     }
 
     /// Checks a resource by itself.
-    pub(crate) fn validate_resource(&self, section: &str, request: &Request) -> Outcome {
+    pub(crate) async fn validate_resource(&self, section: &str, request: &Request) -> Outcome {
         let body = request.json().map_err(Answer::unversioned)?;
         let Some(body) = body else {
             return Err(Answer::bad("invalid request body: there is none").unversioned());
         };
-        let found = self.gateway.check_item(section, Node::from(&body)).ok_or_else(|| {
+        let (gateway, named) = (Arc::clone(&self.gateway), section.to_owned());
+        // A proto is compiled.
+        let check = tokio::task::spawn_blocking(move || gateway.check_item(&named, Node::from(&body)));
+        let found = check.await.map_err(|panicked| {
+            tracing::error!(%panicked, "a resource could not be checked");
+            Answer::error(StatusCode::INTERNAL_SERVER_ERROR, "internal error: the error log tells more")
+        })?;
+        let found = found.ok_or_else(|| {
             Answer::error(StatusCode::NOT_FOUND, format!("Unsupported resource type: {section}")).unversioned()
         })?;
         match found.into_iter().find(weir_config::Diagnostic::is_error) {

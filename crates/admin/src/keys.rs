@@ -37,7 +37,7 @@ pub type KeyDigest = [u8; 32];
 /// Who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// The name of the key, for the history.
+    /// The name of the key and the subject of the certificate, whichever there are, for the history.
     pub(crate) name: String,
     pub(crate) role: Role,
 }
@@ -88,9 +88,16 @@ impl Keys {
     }
 
     /// Who sends this key; else what is wrong with it, in APISIX's words.
-    pub(crate) fn check(&self, key: Option<&str>, method: &Method) -> Result<Identity, String> {
+    /// `certificate` is the subject of the one that was shown, which opens nothing by itself.
+    pub(crate) fn check(
+        &self,
+        key: Option<&str>,
+        certificate: Option<&str>,
+        method: &Method,
+    ) -> Result<Identity, String> {
         if self.open {
-            return Ok(Identity { name: Role::Admin.name().to_owned(), role: Role::Admin });
+            let name = certificate.unwrap_or(Role::Admin.name()).to_owned();
+            return Ok(Identity { name, role: Role::Admin });
         }
         let key = key.filter(|key| !key.is_empty()).ok_or("missing apikey")?;
         let digest = key_digest(key);
@@ -105,7 +112,11 @@ impl Keys {
         if !known.role.allows(method) {
             return Err(format!("invalid method for role {}", known.role.name()));
         }
-        Ok(Identity { name: known.name.clone(), role: known.role })
+        let name = match certificate {
+            Some(subject) => format!("{} ({subject})", known.name),
+            None => known.name.clone(),
+        };
+        Ok(Identity { name, role: known.role })
     }
 }
 
@@ -130,12 +141,16 @@ mod tests {
             (None, Method::GET, Err("missing apikey")),
         ];
         for (key, method, expected) in cases {
-            let found = keys.check(key, &method).map(|identity| identity.name);
+            let found = keys.check(key, None, &method).map(|identity| identity.name);
             assert_eq!(found.as_deref().map_err(String::as_str), expected, "{key:?} {method}");
         }
-        assert!(Keys::default().check(Some("a1"), &Method::GET).is_err(), "no key opens nothing");
+        assert!(Keys::default().check(Some("a1"), Some("CN=a"), &Method::GET).is_err(), "no key opens nothing");
         let made = [new_key().unwrap(), new_key().unwrap()];
         assert!(made[0].len() == 64 && made[0] != made[1], "{made:?}");
-        assert!(Keys::none_required().check(None, &Method::PUT).is_ok());
+        let name = |keys: &Keys, key, certificate| keys.check(key, certificate, &Method::PUT).map(|by| by.name);
+        assert_eq!(name(&keys, Some("a1"), Some("CN=op")).as_deref(), Ok("admin (CN=op)"));
+        assert!(name(&keys, None, Some("CN=op")).is_err(), "a certificate is no key");
+        assert_eq!(name(&Keys::none_required(), None, None).as_deref(), Ok("admin"));
+        assert_eq!(name(&Keys::none_required(), Some("x"), Some("CN=op")).as_deref(), Ok("CN=op"));
     }
 }

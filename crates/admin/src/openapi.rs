@@ -63,7 +63,8 @@ fn schema_name(kind: Kind) -> Option<&'static str> {
         Kind::PluginConfigs => Some("plugin_config"),
         Kind::GlobalRules => Some("global_rule"),
         Kind::Ssls => Some("ssl"),
-        Kind::PluginMetadata | Kind::StreamRoutes | Kind::Protos | Kind::Secrets => None,
+        Kind::Protos => Some("proto"),
+        Kind::PluginMetadata | Kind::StreamRoutes | Kind::Secrets => None,
     }
 }
 

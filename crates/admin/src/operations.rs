@@ -135,11 +135,16 @@ pub(crate) enum Found<'a> {
     Nothing,
 }
 
-/// Finds the operation of a request. HEAD is taken for GET.
+/// Finds the operation of a request. HEAD is taken for GET. A path that one has word by word is no other's.
 pub(crate) fn find<'a>(method: &Method, path: &'a [String]) -> Found<'a> {
     let mut others = Vec::new();
+    let mut literal = false;
     for operation in OPERATIONS {
         let Some(rest) = operation.matches(path) else { continue };
+        if literal && !rest.is_empty() {
+            continue;
+        }
+        literal |= rest.is_empty();
         if operation.method == *method || (*method == Method::HEAD && operation.method == Method::GET) {
             return Found::Operation(operation.what, rest);
         }
@@ -220,6 +225,8 @@ mod tests {
         }
         let path = ["weir", "v1", "transactions"].map(str::to_owned);
         assert_eq!(find(&Method::GET, &path), Found::WrongMethod(vec![&Method::POST]));
+        let path = ["apisix", "admin", "plugins", "reload"].map(str::to_owned);
+        assert_eq!(find(&Method::GET, &path), Found::WrongMethod(vec![&Method::PUT]), "reload is no plugin");
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use serde_json::{Map, Value, json};
 use weir_config::schema::{fill_defaults, json_schema};
-use weir_config::{Consumer, ConsumerGroup, Credential, GlobalRule, Meta, PluginConfig, Route, Service, Ssl, Upstream};
+use weir_config::{
+    Consumer, ConsumerGroup, Credential, GlobalRule, Meta, PluginConfig, Proto, Route, Service, Ssl, Upstream,
+};
 
 /// What the binary tells of a plugin.
 #[derive(Clone, Debug)]
@@ -129,6 +131,7 @@ fn resources() -> Vec<(&'static str, Value)> {
         ("plugin_config", json_schema::<PluginConfig>().to_value()),
         ("global_rule", json_schema::<GlobalRule>().to_value()),
         ("ssl", json_schema::<Ssl>().to_value()),
+        ("proto", json_schema::<Proto>().to_value()),
     ];
     for (name, schema) in &mut list {
         if *name == "route" {

@@ -4,12 +4,16 @@
 //! with a request under way in each, it waits. A head has to come within [`HEAD_TIME`], be that the first or the next
 //! on a connection, a handshake within [`HANDSHAKE_TIME`], and a client that does not read its answer is cut after
 //! [`SEND_TIME`].
+//!
+//! A gateway that leaves answers what is under way. For a time each connection gets one more request; after that
+//! those without one are closed.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::future::pending;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,38 +31,46 @@ use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
 use crate::api::{Api, Peer};
+use crate::tls::subject;
 
 const CONNECTIONS: usize = 256;
 const HEAD_TIME: Duration = Duration::from_secs(30);
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
-const LAST_ANSWERS: Duration = Duration::from_secs(2);
 const SEND_TIME: Duration = Duration::from_secs(30);
 const HEAD_BYTES: usize = 64 * 1024;
 
-/// Serves the API on a listener, over TLS if there is a setup for it. When `leaving` is true nothing more is accepted,
-/// and each connection gets one more answer; it ends when they are gone, or after two seconds.
-pub async fn serve(
-    listener: TcpListener,
-    tls: Option<Arc<ServerConfig>>,
-    mut leaving: watch::Receiver<bool>,
-    api: Arc<Api>,
-) {
+/// Whether the gateway leaves, and then for how long a connection without a request stays open for one more.
+pub type Leaving = watch::Receiver<Option<Duration>>;
+
+/// Serves the API on a listener, over TLS if there is a setup for it. When the gateway leaves nothing more is accepted;
+/// it ends when everything that was under way is answered, which whoever waits for it has to set a limit to.
+pub async fn serve(listener: TcpListener, tls: Option<Arc<ServerConfig>>, mut leaving: Leaving, api: Arc<Api>) {
     let free = Arc::new(Semaphore::new(CONNECTIONS));
-    let accepting = accept(listener, tls.map(TlsAcceptor::from), leaving.clone(), api, Arc::clone(&free));
+    let accepting = accept(listener, tls.map(TlsAcceptor::from), leaving.clone(), Arc::clone(&api), Arc::clone(&free));
     tokio::select! {
         () = accepting => {}
         // The socket is closed here, and connections go on.
-        () = async { leaving.wait_for(|leaving| *leaving).await.map_or((), drop) } => {}
+        () = async { leaving.wait_for(Option::is_some).await.map_or((), drop) } => {}
     }
-    // A connection that waits for a request is not worth more time.
-    let gone = timeout(LAST_ANSWERS, free.acquire_many(CONNECTIONS as u32)).await;
-    drop(gone);
+    // They would go on for ever.
+    api.streams.end();
+    drop(free.acquire_many(CONNECTIONS as u32).await);
+}
+
+/// Waits until connections without a request are not wanted any more.
+async fn last_requests(mut leaving: Leaving) {
+    let idle = leaving.wait_for(Option::is_some).await.map(|idle| *idle);
+    match idle {
+        Ok(idle) => sleep(idle.unwrap_or_default()).await,
+        // Nobody is there to say so.
+        Err(_) => pending().await,
+    }
 }
 
 async fn accept(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
-    leaving: watch::Receiver<bool>,
+    leaving: Leaving,
     api: Arc<Api>,
     free: Arc<Semaphore>,
 ) {
@@ -101,6 +113,8 @@ struct Seats(Mutex<VecDeque<Arc<Seat>>>);
 struct Seat {
     /// Requests under way on it.
     requests: AtomicUsize,
+    /// Whether there has been one.
+    asked: AtomicBool,
     /// Tells it that another needs its place.
     wanted: Notify,
 }
@@ -145,17 +159,24 @@ async fn connection(
     stream: TcpStream,
     peer: SocketAddr,
     tls: Option<TlsAcceptor>,
-    leaving: watch::Receiver<bool>,
+    leaving: Leaving,
     api: &Arc<Api>,
     place: Taken<'_>,
 ) {
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(SEND_TIME));
     let stream = Box::pin(stream);
-    let peer = Peer { address: peer.ip() };
+    let mut peer = Peer { address: peer.ip(), certificate: None };
     let Some(tls) = tls else { return requests(stream, peer, leaving, api, place).await };
-    match timeout(HANDSHAKE_TIME, tls.accept(stream)).await {
-        Ok(Ok(stream)) => requests(stream, peer, leaving, api, place).await,
+    let handshake = tokio::select! {
+        done = timeout(HANDSHAKE_TIME, tls.accept(stream)) => done,
+        () = last_requests(leaving.clone()) => return,
+    };
+    match handshake {
+        Ok(Ok(stream)) => {
+            peer.certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(subject);
+            requests(stream, peer, leaving, api, place).await;
+        }
         Ok(Err(error)) => tracing::debug!(%error, "a handshake with the admin API failed"),
         Err(_) => tracing::debug!("a handshake with the admin API took too long"),
     }
@@ -164,18 +185,20 @@ async fn connection(
 async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     peer: Peer,
-    leaving: watch::Receiver<bool>,
+    leaving: Leaving,
     api: &Arc<Api>,
     place: Taken<'_>,
 ) {
+    let left = last_requests(leaving.clone());
     let answer = |request: hyper::Request<Incoming>| {
-        let leaving = leaving.clone();
+        let (leaving, peer) = (leaving.clone(), &peer);
         async move {
             place.seat.requests.fetch_add(1, Ordering::Relaxed);
+            place.seat.asked.store(true, Ordering::Relaxed);
             let mut response = api.respond(request, peer).await;
             place.seats.waits(place.seat);
             place.seat.requests.fetch_sub(1, Ordering::Relaxed);
-            if *leaving.borrow() {
+            if leaving.borrow().is_some() {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok::<_, Infallible>(response)
@@ -186,7 +209,19 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
         .header_read_timeout(HEAD_TIME)
         .max_buf_size(HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service_fn(answer));
-    if let Err(error) = pin!(connection).await {
+    let mut connection = pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = left => {
+            // Hyper takes the time before the first request for one.
+            if !place.seat.asked.load(Ordering::Relaxed) {
+                return;
+            }
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
         tracing::debug!(%error, "a connection to the admin API failed");
     }
 }

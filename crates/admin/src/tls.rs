@@ -6,6 +6,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
+use x509_cert::Certificate;
+use x509_cert::der::Decode;
 
 /// How TLS is spoken: with this certificate (those that follow it behind it) and key, both PEM. With `client_ca`, a
 /// PEM text of authorities, clients have to show a certificate of one of them.
@@ -44,4 +46,19 @@ fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
         .collect::<Result<_, _>>()
         .map_err(|error| format!("not a certificate in PEM: {error}"))?;
     if found.is_empty() { Err("has no certificate in PEM".to_owned()) } else { Ok(found) }
+}
+
+/// What a client's certificate, which was found to be good, is for: its subject as RFC 4514 writes it.
+pub(crate) fn subject(certificate: &CertificateDer<'_>) -> String {
+    // Names are short; a certificate may be long.
+    const MOST: usize = 256;
+    let subject = match Certificate::from_der(certificate) {
+        Ok(certificate) => certificate.tbs_certificate().subject().to_string(),
+        // What verifies certificates is less strict.
+        Err(_) => return "a certificate that cannot be read".to_owned(),
+    };
+    if subject.is_empty() {
+        return "a certificate without a subject".to_owned();
+    }
+    subject.chars().map(|c| if c.is_control() { '?' } else { c }).take(MOST).collect()
 }

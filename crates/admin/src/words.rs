@@ -90,6 +90,9 @@ fn of_plugin(found: &Diagnostic, plugin: &str, rest: &[Step]) -> String {
         if message.starts_with("not supported yet: the plugin ") {
             return format!("unknown plugin [{plugin}]: it is not supported yet");
         }
+        if message.ends_with(" is not in the setting `plugins`") {
+            return format!("unknown plugin [{plugin}]: it is not in the setting `plugins`");
+        }
         if message.starts_with("a credential takes authentication plugins only") {
             return "only supports auth type plugins in consumer credential".to_owned();
         }

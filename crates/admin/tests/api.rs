@@ -8,6 +8,7 @@ mod memory;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use memory::{Server, error};
 use serde_json::{Value, json};
@@ -431,7 +432,7 @@ fn connections_get_one_more_answer_when_another_process_serves() {
     let mut idle = TcpStream::connect(server.addr).unwrap();
     // It is accepted when another one after it is.
     assert_eq!(server.ask("GET", "/apisix/admin/routes", "").0, 200);
-    server.leave.send_replace(true);
+    server.leave.send_replace(Some(Duration::from_secs(1)));
     kept.write_all(request).unwrap();
     let mut last = String::new();
     kept.read_to_string(&mut last).unwrap();

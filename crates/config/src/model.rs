@@ -12,8 +12,8 @@ use immutable_chunkmap::set::SetS;
 
 use crate::node::Node;
 use crate::resource::{
-    Consumer, ConsumerGroup, Credential, Document, GlobalRule, PluginConfig, PluginMetadata, Route, SecretManager,
-    Service, Ssl, Upstream,
+    Consumer, ConsumerGroup, Credential, Document, GlobalRule, PluginConfig, PluginMetadata, Proto, Route,
+    SecretManager, Service, Ssl, Upstream,
 };
 
 /// A kind of resource: the name of its list in a rules file.
@@ -21,6 +21,8 @@ use crate::resource::{
 pub enum Section {
     /// `secrets`
     Secrets,
+    /// `protos`
+    Protos,
     /// `ssls`
     Ssls,
     /// `upstreams`
@@ -78,6 +80,8 @@ pub struct Model {
     pub consumer_groups: Items<ConsumerGroup>,
     /// Plugins that several routes have in common.
     pub plugin_configs: Items<PluginConfig>,
+    /// What gRPC services look like.
+    pub protos: Items<Proto>,
     /// Plugins for every request.
     pub global_rules: Items<GlobalRule>,
     /// Certificates.
@@ -114,6 +118,7 @@ impl Section {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Secrets => "secrets",
+            Self::Protos => "protos",
             Self::Ssls => "ssls",
             Self::Upstreams => "upstreams",
             Self::Services => "services",
@@ -132,8 +137,9 @@ impl Section {
         Self::ALL.into_iter().find(|section| section.name() == name)
     }
 
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Secrets,
+        Self::Protos,
         Self::Ssls,
         Self::Upstreams,
         Self::Services,
@@ -193,6 +199,7 @@ impl From<Document> for Model {
             consumers: document.consumers.into_iter().map(|item| (item.username.shared(), item)).collect(),
             consumer_groups: document.consumer_groups.into_iter().map(|item| (item.id.shared(), item)).collect(),
             plugin_configs: document.plugin_configs.into_iter().map(|item| (item.id.shared(), item)).collect(),
+            protos: document.protos.into_iter().map(|item| (item.id.shared(), item)).collect(),
             global_rules: document.global_rules.into_iter().map(|item| (item.id.shared(), item)).collect(),
             ssls: document.ssls.into_iter().map(|item| (item.id.shared(), item)).collect(),
             plugin_metadata: document.plugin_metadata.into_iter().map(|m| (m.plugin.as_str().into(), m)).collect(),

@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema};
 use serde_json::Value;
 
 use crate::resource::{
-    Consumer, ConsumerGroup, Credential, GlobalRule, Meta, PluginConfig, Route, SecretManager, Service, Upstream,
+    Consumer, ConsumerGroup, Credential, GlobalRule, Meta, PluginConfig, Proto, Route, SecretManager, Service, Upstream,
 };
 use crate::schema::{Checker, json_schema};
 use crate::settings::apisix::{Effect, KEYS};
@@ -27,6 +27,7 @@ pub fn markdown() -> String {
     resource::<ConsumerGroup>(&mut page, "consumer_groups");
     resource::<PluginConfig>(&mut page, "plugin_configs");
     resource::<GlobalRule>(&mut page, "global_rules");
+    resource::<Proto>(&mut page, "protos");
     resource::<SecretManager>(&mut page, "secrets");
     page.push_str(PLUGIN_METADATA);
     page.push_str(PLUGINS);

@@ -11,6 +11,7 @@ mod document;
 mod id;
 mod matching;
 mod plugin;
+mod proto;
 mod route;
 mod secret;
 mod service;
@@ -26,6 +27,7 @@ pub use document::{Document, GlobalRule, Origin, PluginConfig, PluginMetadata};
 pub use id::{Id, Username};
 pub use matching::{AddrRange, HostKind, HostPattern, Method, Methods, UriPattern, Vars};
 pub use plugin::{ErrorResponse, Meta, PluginConf, Plugins};
+pub use proto::Proto;
 pub use route::{Route, Status};
 pub use secret::{Manager, ManagerId, SecretManager};
 pub use service::Service;
@@ -35,6 +37,7 @@ pub use upstream::{
     UpstreamTls,
 };
 
+pub(crate) use proto::compile as compile_proto;
 pub(crate) use upstream::node_from_key;
 
 /// Labels: names to values of 1 to 256 characters without white space.

@@ -46,7 +46,6 @@ pub enum When {
 /// Everything that is refused as not supported yet.
 #[rustfmt::skip]
 pub const UNSUPPORTED: &[Unsupported] = &[
-    refuse(Place::Document, "protos", When::NotEmpty, "gRPC transcoding"),
     refuse(Place::Document, "stream_routes", When::NotEmpty, "TCP and UDP proxying"),
     refuse(Place::Document, "graphql_cost_decorations", When::NotEmpty, "GraphQL cost limits"),
     refuse(Place::Route, "filter_func", When::Present, "Lua filter functions"),

@@ -187,10 +187,12 @@ impl DataPlane {
         self.workers.iter().position(stuck).map_or(Ok(()), Err)
     }
 
-    /// Whether all workers serve with this revision or a later one.
+    /// Whether all workers serve with this revision or a later one; those that have ended after a drain count as well.
     #[must_use]
     pub fn serves(&self, revision: u64) -> bool {
-        self.workers.iter().all(|w| w.revision.load(Ordering::Acquire) >= revision)
+        let draining = *self.drain.borrow() > Drain::No;
+        let serves = |w: &Running| w.revision.load(Ordering::Acquire) >= revision;
+        self.workers.iter().all(|w| serves(w) || (draining && w.thread.is_finished()))
     }
 
     /// Frees the snapshots that no worker uses any more; whether there were any.
@@ -226,6 +228,11 @@ impl DataPlane {
         self.drain.send_replace(Drain::KeepIdle);
     }
 
+    /// Closes connections without a request, which [`DataPlane::drain`] does after some time.
+    pub fn close_idle(&self) {
+        self.drain.send_replace(Drain::CloseIdle);
+    }
+
     /// Waits until the requests in flight are done, at most for `limit`; gives the number of connections that were
     /// cut. Comes after [`DataPlane::stop_accepting`].
     ///
@@ -237,7 +244,7 @@ impl DataPlane {
         while !self.has_ended() && now_us().saturating_sub(began) < idle {
             tokio::time::sleep(LOOK).await;
         }
-        self.drain.send_replace(Drain::CloseIdle);
+        self.close_idle();
         while !self.has_ended() && now_us().saturating_sub(began) < limit {
             tokio::time::sleep(LOOK).await;
         }

@@ -21,12 +21,13 @@ use self::client::{CallError, Client, Shared};
 use self::follow::Follower;
 pub use self::keyring::{Keyring, NotAKeyring, Sealing};
 use self::layout::Layout;
-use self::messages::{LeaseAnswer, Pair, RangeAnswer, TxnAnswer, encoded, under, with};
+use self::messages::{LeaseAnswer, Pair, RangeAnswer, StatusAnswer, TxnAnswer, encoded, under, with};
 use crate::{Answer, Change, Commit, Event, Expectation, Item, Key, Kind, Listing, Store, StoreError};
 
 const RANGE: &str = "/v3/kv/range";
 const TXN: &str = "/v3/kv/txn";
 const LEASE: &str = "/v3/lease/grant";
+const STATUS: &str = "/v3/maintenance/status";
 
 /// Keys that are asked for at once.
 const PAGE: u64 = 1000;
@@ -134,6 +135,12 @@ impl Etcd {
         let client = Arc::new(Client::new(&options));
         let layout = Layout::new(&options.prefix);
         Self { shared: Arc::new(Inner { client, layout, options, health: Arc::default() }) }
+    }
+
+    /// The version of etcd that a member tells; `None` when none answers.
+    pub async fn version(&self) -> Option<String> {
+        let status: StatusAnswer = self.shared.client.ask(STATUS, &json!({})).await.ok()?;
+        Some(status.version).filter(|version| !version.is_empty())
     }
 
     /// How it stands with etcd, for metrics.

@@ -36,6 +36,7 @@ pub use last_good::LastGood;
 pub use memory::Memory;
 pub use seal::{NoSecrets, Seal, SealError, Secrets};
 use tokio::sync::mpsc;
+pub use watchers::{Watchers, events};
 
 /// What a store's methods give: a future that may be sent to another thread.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;

@@ -9,7 +9,7 @@ pub(crate) const ROOM: usize = 1024;
 
 /// All watchers of a store.
 #[derive(Debug, Default)]
-pub(crate) struct Watchers {
+pub struct Watchers {
     list: Vec<Watcher>,
 }
 
@@ -21,13 +21,14 @@ struct Watcher {
 }
 
 /// The two ends of a watcher's events.
-pub(crate) fn events() -> (Sender<Event>, Receiver<Event>) {
+#[must_use]
+pub fn events() -> (Sender<Event>, Receiver<Event>) {
     channel(ROOM)
 }
 
 impl Watchers {
     /// Adds one that has to be told these events first; with `None` it gets everything anew.
-    pub(crate) fn add(&mut self, sender: Sender<Event>, missed: Option<Vec<Event>>) {
+    pub fn add(&mut self, sender: Sender<Event>, missed: Option<Vec<Event>>) {
         self.list.retain(|watcher| !watcher.sender.is_closed());
         let mut watcher = Watcher { sender, behind: missed.is_none() };
         for event in missed.into_iter().flatten() {
@@ -37,7 +38,7 @@ impl Watchers {
     }
 
     /// Tells all of them.
-    pub(crate) fn tell(&mut self, event: &Event) {
+    pub fn tell(&mut self, event: &Event) {
         self.list.retain(|watcher| !watcher.sender.is_closed());
         for watcher in &mut self.list {
             watcher.tell(event);
@@ -45,19 +46,26 @@ impl Watchers {
     }
 
     /// All of them have missed something.
-    pub(crate) fn all_behind(&mut self) {
+    pub fn all_behind(&mut self) {
         for watcher in &mut self.list {
             watcher.behind = true;
         }
     }
 
+    /// Whether nobody watches.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.list.iter().all(|watcher| watcher.sender.is_closed())
+    }
+
     /// Whether one waits for everything.
-    pub(crate) fn any_behind(&self) -> bool {
+    #[must_use]
+    pub fn any_behind(&self) -> bool {
         self.list.iter().any(|watcher| watcher.behind)
     }
 
     /// Gives those that are behind and have room what `all` makes; where that fails they go on waiting.
-    pub(crate) fn catch_up(&mut self, all: impl Fn() -> Option<Event>) {
+    pub fn catch_up(&mut self, all: impl Fn() -> Option<Event>) {
         self.list.retain(|watcher| !watcher.sender.is_closed());
         let waiting = self.list.iter_mut().filter(|watcher| watcher.behind && watcher.sender.capacity() > 0);
         let mut event = None;
@@ -118,6 +126,6 @@ mod tests {
         assert_eq!(seen.last(), all().as_ref());
         drop(receiver);
         watchers.tell(&committed(9));
-        assert!(watchers.list.is_empty());
+        assert!(watchers.list.is_empty() && watchers.is_empty());
     }
 }

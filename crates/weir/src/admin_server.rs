@@ -8,12 +8,11 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow, bail};
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
-use weir_admin::{Api, Configuration, Gateway, Options, serve, server_config};
+use weir_admin::{Api, Configuration, Gateway, Leaving, Options, serve, server_config};
 use weir_config::Settings;
 use weir_config::settings::{AdminTls, Endpoint};
 
 use crate::admin_keys;
-use crate::server::Leaving;
 
 /// Where the API is while resources live in a store, unless a setting says otherwise.
 pub(crate) const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9180);
@@ -63,7 +62,7 @@ impl AdminSetup {
         Ok(format!("admin on {scheme}://{}/apisix/admin\n", listener.local_addr()?))
     }
 
-    /// Answers requests, for ever. With `standalone` the configuration is replaced as a whole, and nothing else.
+    /// Answers requests, until the gateway leaves. With `standalone` the configuration is replaced as a whole, and nothing else.
     pub(crate) async fn serve(
         self,
         listener: TcpListener,

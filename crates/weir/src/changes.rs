@@ -11,7 +11,7 @@ use weir_config::{Items, Model, Place, Section};
 /// take hundreds; should two ids have one hash, a number in the log is wrong.
 #[derive(Debug, Default)]
 pub(crate) struct Digest {
-    sections: [(&'static str, HashMap<u64, u64>); 10],
+    sections: [(&'static str, HashMap<u64, u64>); 11],
 }
 
 /// How many resources came, changed and went, by section. Displayed as `routes +1 ~2 -0, upstreams +0 ~1 -0`.
@@ -42,6 +42,7 @@ impl Digest {
                 all(Section::ConsumerGroups, &model.consumer_groups),
                 all(Section::PluginConfigs, &model.plugin_configs),
                 all(Section::Ssls, &model.ssls),
+                all(Section::Protos, &model.protos),
                 all(Section::GlobalRules, &model.global_rules),
                 all(Section::Secrets, &model.secrets),
                 all(Section::PluginMetadata, &model.plugin_metadata),
@@ -123,6 +124,7 @@ fn digest_at(model: &Model, place: &Place) -> Option<u64> {
     let (id, mut text) = (&*place.id, Vec::new());
     match place.section {
         Section::Secrets => model.secrets.get(id).map(|item| digest(&**item, &mut text)),
+        Section::Protos => model.protos.get(id).map(|item| digest(&**item, &mut text)),
         Section::Ssls => model.ssls.get(id).map(|item| digest(&**item, &mut text)),
         Section::Upstreams => model.upstreams.get(id).map(|item| digest(&**item, &mut text)),
         Section::Services => model.services.get(id).map(|item| digest(&**item, &mut text)),

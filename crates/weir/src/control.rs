@@ -24,7 +24,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use weir_admin::Configuration;
 use weir_config::Settings;
-use weir_config::settings::{Endpoint, Timeouts};
+use weir_config::settings::Endpoint;
 use weir_proxy::{DataPlane, HealthChecks, Snapshot};
 use weir_store::Memory;
 use weir_telemetry::access_log::AccessLog;
@@ -34,6 +34,7 @@ use crate::admin_server::AdminSetup;
 use crate::changes::Digest;
 use crate::control_api::{CONTROL, Control};
 use crate::data_dir::{self, DataDir};
+use crate::drain::{self, Drain};
 use crate::error_log::ErrorLog;
 use crate::etcd;
 use crate::file_source::FileSource;
@@ -46,6 +47,7 @@ use crate::live_text::LiveText;
 use crate::names::Names;
 use crate::reload::Reloader;
 use crate::rules::Rules;
+use crate::server_info::ServerInfo;
 use crate::serving::Serving;
 use crate::status_server::Draining;
 use crate::systemd::{self, NotifyState};
@@ -64,9 +66,6 @@ const HOUSEKEEPING: Duration = Duration::from_secs(1);
 
 /// How long the error log may take to be opened again.
 const REOPEN_LIMIT: Duration = Duration::from_secs(5);
-
-/// How long idle connections stay open after SIGTERM, for requests that are on their way.
-const STOP_IDLE: Duration = Duration::from_millis(100);
 
 /// Everything that was made before something listens.
 #[derive(Debug)]
@@ -130,6 +129,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     let workers = data_plane.workers();
     let draining = Draining::default();
     let (leaving, left) = watch::channel(false);
+    let (admin_leaving, admin_left) = watch::channel(None);
     let checks = Arc::<HealthChecks>::default();
     tasks.spawn(Arc::clone(&checks).run(data_plane.snapshots(), Arc::clone(&metrics)));
 
@@ -199,8 +199,9 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     match source {
         Source::File { watch, digest, fingerprint, live } => {
             configuration = live.clone().map(|live| {
-                let name = rules.name.clone();
-                Arc::new(FileSource { live, name }) as Arc<dyn Configuration>
+                let source = Arc::new(FileSource::new(live, rules.name.clone()));
+                changing.spawn(Arc::clone(&source).follow());
+                source as Arc<dyn Configuration>
             });
             let reloader =
                 Reloader { rules: Arc::clone(&rules), serving, fingerprint, digest: *digest, revision, live };
@@ -208,8 +209,8 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         }
         Source::Store { data, state } => {
             metrics.watch_store(data.status());
-            if let Some(health) = &data.etcd {
-                metrics.watch_etcd(Arc::new(etcd::Status(Arc::clone(health))));
+            if let Some(etcd) = &data.etcd {
+                metrics.watch_etcd(Arc::new(etcd::Status(etcd.health())));
             }
             metrics.set_config_left_out(state.left_out() as u64);
             let live = Live::new(Arc::clone(&data.store), Arc::clone(&rules), serving, *state);
@@ -230,7 +231,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         }
     }
 
-    let schemas = Arc::new(schemas::all());
+    let schemas = Arc::new(schemas::all(&settings.plugins));
     if let (Some((admin, listener)), Some(configuration)) = (admin, configuration.clone()) {
         let insight = Insight {
             schemas: Arc::clone(&schemas),
@@ -238,11 +239,13 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             settings: Arc::new(settings.clone()),
             snapshots: data_plane.read().await.snapshots(),
         };
-        administering.spawn(admin.serve(listener, left.clone(), configuration, Arc::new(insight), standalone));
+        administering.spawn(admin.serve(listener, admin_left, configuration, Arc::new(insight), standalone));
     }
     if let (Some(listener), Some(configuration)) = (control_listener, configuration) {
         let (rules, data_plane) = (Arc::clone(&rules), Arc::clone(&data_plane));
-        let control = Control { schemas, configuration, rules, data_plane, checks };
+        let etcd = stored.as_ref().and_then(|(data, _)| data.etcd.clone());
+        let info = ServerInfo::new(etcd);
+        let control = Control { schemas, configuration, rules, data_plane, checks, info };
         tasks.spawn(control_api::run(listener, left, Arc::new(control)));
     }
 
@@ -269,33 +272,41 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             Some(ended) = administering.join_next() => tell_end(ended),
         }
     };
-    // Nothing changes any more, and the process that follows may write to the store.
-    changing.abort_all();
-    let handed_over = matches!(end, End::HandedOver(_));
-    if !handed_over {
-        // A new process that has not come to serve ends with this one.
-        upgrades.give_up();
-    }
-    if let Some((data, live)) = stored {
-        data.leave(&live, handed_over).await;
-    }
-    // Changes that wait learn now that they come too late.
-    drop(upgrades);
-    let timeouts = &settings.timeouts;
-    let logs = (access_log.as_ref(), &error_log);
-    match end {
+    let (timeouts, logs) = (&settings.timeouts, (access_log.as_ref(), &error_log));
+    let mut leave = async || {
+        // Nothing changes any more, and the process that follows may write to the store.
+        changing.abort_all();
+        if let Some((data, live)) = &stored {
+            data.leave(live, matches!(end, End::HandedOver(_))).await;
+        }
+    };
+    match &end {
         End::Signal(name) => {
             tracing::info!(signal = name, "stopping: what is in flight is finished, nothing new is accepted");
             systemd::notify(&[NotifyState::Stopping, NotifyState::Status("finishing what is in flight")]);
+            // A new process that has not come to serve ends with this one, and nobody keeps a socket for it.
+            drop(upgrades);
             draining.store(true, Ordering::Relaxed);
-            drain(&data_plane, timeouts, false, &mut signals, logs).await;
-            Ok(None)
+            admin_leaving.send_replace(Some(drain::idle(timeouts, false)));
+            let mut drain = Drain::begin(&data_plane, timeouts, false, &mut signals, logs).await;
+            drain.administration(&mut administering).await;
+            leave().await;
+            drain.traffic().await;
         }
-        End::HandedOver(keeper) => {
+        End::HandedOver(_) => {
+            leave().await;
+            // Changes that wait learn now that they come too late.
+            drop(upgrades);
             leaving.send_replace(true);
-            tokio::join!(drain(&data_plane, timeouts, true, &mut signals, logs), administering.join_next());
-            Ok(keeper)
+            admin_leaving.send_replace(Some(drain::idle(timeouts, true)));
+            let mut drain = Drain::begin(&data_plane, timeouts, true, &mut signals, logs).await;
+            drain.administration(&mut administering).await;
+            drain.traffic().await;
         }
+    }
+    match end {
+        End::Signal(_) => Ok(None),
+        End::HandedOver(keeper) => Ok(keeper),
     }
 }
 
@@ -313,7 +324,7 @@ enum End {
 
 /// Signals to the control thread; the one to reload is not among them.
 #[derive(Debug)]
-struct Signals {
+pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     reopen: Signal,
@@ -331,7 +342,7 @@ impl Signals {
     }
 
     /// Waits for one.
-    async fn next(&mut self) -> Asked {
+    pub(crate) async fn next(&mut self) -> Asked {
         tokio::select! {
             _ = self.terminate.recv() => Asked::Stop("SIGTERM"),
             _ = self.interrupt.recv() => Asked::Stop("SIGINT"),
@@ -342,7 +353,7 @@ impl Signals {
 }
 
 /// What a signal asks for.
-enum Asked {
+pub(crate) enum Asked {
     Stop(&'static str),
     Reopen,
     Upgrade,
@@ -399,46 +410,5 @@ pub(crate) async fn reopen_logs(access_log: Option<&Arc<AccessLog>>, error_log: 
             tracing::info!("log files were opened again");
         }
         Err(panicked) => tracing::error!(%panicked, "log files were not opened again"),
-    }
-}
-
-/// Waits for the end of what is in flight.
-async fn drain(
-    data_plane: &RwLock<DataPlane>,
-    timeouts: &Timeouts,
-    handed_over: bool,
-    signals: &mut Signals,
-    (access_log, error_log): (Option<&Arc<AccessLog>>, &Arc<ErrorLog>),
-) {
-    let idle = if handed_over { timeouts.drain_idle.duration() } else { STOP_IDLE };
-    let limit = timeouts.drain.duration();
-    // Whoever stops the service may send the signal to both processes, so the first one is not for this one.
-    let mut patience = if handed_over { 2 } else { 1 };
-    let began = Instant::now();
-    data_plane.write().await.stop_accepting(handed_over);
-    let mut drained = std::pin::pin!(async { data_plane.read().await.drain(limit, idle).await });
-    loop {
-        tokio::select! {
-            cut = &mut drained => {
-                let took_ms = began.elapsed().as_millis() as u64;
-                if cut == 0 {
-                    tracing::info!(took_ms, "stopped; everything in flight was finished");
-                } else {
-                    tracing::warn!(took_ms, connections = cut, "stopped; connections were cut at the limit (timeouts.drain)");
-                }
-                return;
-            }
-            asked = signals.next() => match asked {
-                Asked::Stop(name) => {
-                    patience -= 1;
-                    if patience == 0 {
-                        tracing::warn!(signal = name, "stopped at once by a second signal");
-                        return;
-                    }
-                }
-                Asked::Reopen => reopen_logs(access_log, error_log).await,
-                Asked::Upgrade => tracing::debug!("SIGUSR2: this process takes part in no upgrade any more"),
-            },
-        }
     }
 }

@@ -19,6 +19,7 @@ use crate::health_pages::{self, error, json as json_page};
 use crate::rules::Rules;
 use crate::secrets::SecretFields;
 use crate::server::{Asked, Command, Leaving, Page, serve, text, with_type};
+use crate::server_info::ServerInfo;
 
 /// What the pages are made of.
 #[derive(Debug)]
@@ -29,6 +30,7 @@ pub(crate) struct Control {
     pub(crate) rules: Arc<Rules>,
     pub(crate) data_plane: Arc<RwLock<DataPlane>>,
     pub(crate) checks: Arc<HealthChecks>,
+    pub(crate) info: ServerInfo,
 }
 
 /// Where the API is while resources do not come from a file, unless a setting says otherwise.
@@ -69,6 +71,7 @@ impl Control {
                 // All plugins are part of the program: there is nothing to load again.
                 return Some(text(StatusCode::OK, "done"));
             }
+            "/v1/server_info" => return Some(json_page(StatusCode::OK, &self.info.told().await)),
             "/v1/schema" => return Some(json_page(StatusCode::OK, &self.schemas.everything())),
             _ => {}
         }
@@ -92,6 +95,10 @@ impl Control {
                     .await,
                 );
             }
+        }
+        if path.starts_with("/v1/discovery/") {
+            // As APISIX answers where none is configured, though it says no more than that.
+            return Some(error(StatusCode::NOT_FOUND, "no service discovery is configured: it is not supported yet"));
         }
         health_pages::page(path, asked.html, &self.checks)
     }

@@ -8,9 +8,7 @@ use anyhow::anyhow;
 use tokio::time::sleep;
 use weir_config::{Diagnostic, Settings};
 use weir_proxy::Snapshot;
-use weir_store::{
-    Embedded, EtcdHealth, Folder, Frozen, LastGood, Listing, OpenError, Options, Seal, Store, StoreError,
-};
+use weir_store::{Embedded, Etcd, Folder, Frozen, LastGood, Listing, OpenError, Options, Seal, Store, StoreError};
 use weir_telemetry::metrics::StoreStatus;
 
 use crate::etcd::{self, Beginning};
@@ -36,8 +34,8 @@ pub(crate) struct DataDir {
     pub(crate) damage: Option<String>,
     /// The name of the copy of what is live.
     copy: PathBuf,
-    /// How it stands with etcd, where the store is there.
-    pub(crate) etcd: Option<Arc<EtcdHealth>>,
+    /// The etcd that the store is in, if it is.
+    pub(crate) etcd: Option<Arc<Etcd>>,
     /// The revision that it had when it was opened.
     revision: u64,
 }
@@ -120,7 +118,7 @@ impl DataDir {
         let path = folder.path().join(&copy);
         let left = path.exists().then(|| LastGood::read(&path, &seal));
         let Beginning { store, listing, before, doubts } = etcd::begin(settings, left)?;
-        let (etcd, revision) = (Some(store.health()), listing.revision);
+        let (etcd, revision) = (Some(Arc::clone(&store)), listing.revision);
         let data = Self { folder, seal, embedded: None, store, damage: None, copy, etcd, revision };
         Ok((data, listing, before, doubts))
     }
@@ -134,7 +132,7 @@ impl DataDir {
     pub(crate) fn status(&self) -> Arc<dyn StoreStatus> {
         match (&self.embedded, &self.etcd) {
             (Some(embedded), _) => Arc::new(Status(Arc::clone(embedded))),
-            (None, Some(health)) => Arc::new(etcd::Status(Arc::clone(health))),
+            (None, Some(etcd)) => Arc::new(etcd::Status(etcd.health())),
             (None, None) => Arc::new(Down(self.revision)),
         }
     }

@@ -1,27 +1,89 @@
 //! A rules file as the Admin API sees it: resources that can be read and not be changed.
 
+use std::collections::HashMap;
 use std::future::{Future, ready};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::spawn_blocking;
 use weir_admin::{Changed, Configuration, Refused};
 use weir_store::{
-    Answer, Commit, Difference, Event, HistoryQuery, Item, Key, Kind, Listing, Recorded, Store, StoreError,
+    Answer, Commit, Difference, Event, HistoryQuery, Item, Key, Kind, Listing, Recorded, Store, StoreError, Watchers,
+    events,
 };
 
-use crate::live_text::LiveText;
+use crate::live_text::{Kept, LiveText};
 
 /// The rules file that is live.
 #[derive(Debug)]
 pub(crate) struct FileSource {
-    pub(crate) live: Arc<LiveText>,
+    live: Arc<LiveText>,
     /// Its name in messages.
-    pub(crate) name: String,
+    name: String,
+    told: Mutex<Told>,
+    /// Told of watchers that wait for everything.
+    wanted: Notify,
+}
+
+/// What watchers know.
+#[derive(Debug)]
+struct Told {
+    kept: Kept,
+    watchers: Watchers,
 }
 
 impl FileSource {
+    pub(crate) fn new(live: Arc<LiveText>, name: String) -> Self {
+        let told = Mutex::new(Told { kept: live.kept(), watchers: Watchers::default() });
+        Self { live, name, told, wanted: Notify::new() }
+    }
+
+    /// Tells watchers of every version of the file, for ever.
+    pub(crate) async fn follow(self: Arc<Self>) {
+        loop {
+            tokio::select! {
+                () = self.live.changed() => {}
+                () = self.wanted.notified() => {}
+            }
+            let source = Arc::clone(&self);
+            if let Err(panicked) = spawn_blocking(move || source.tell()).await {
+                tracing::error!(%panicked, "changes of the rules file could not be told");
+            }
+        }
+    }
+
+    /// Tells what is different now. Reading a file takes a while, in which nobody waits for the lock.
+    fn tell(&self) {
+        let now = self.live.kept();
+        let (before, watched, behind) = {
+            let told = self.told();
+            (told.kept.clone(), !told.watchers.is_empty(), told.watchers.any_behind())
+        };
+        let is_new = before.revision() != now.revision();
+        let changes = (is_new && watched).then(|| changes(&before, &now));
+        let everything = behind.then(|| everything(&now));
+        let mut told = self.told();
+        let revision = now.revision();
+        told.kept = now;
+        match changes {
+            Some(changes) => told.watchers.tell(&Event::Committed { revision, changes }),
+            // Somebody may have come meanwhile.
+            None if is_new && !told.watchers.is_empty() => {
+                told.watchers.all_behind();
+                self.wanted.notify_one();
+            }
+            None => {}
+        }
+        if let Some(everything) = everything {
+            told.watchers.catch_up(|| Some(Event::Reset(everything.clone())));
+        }
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn refusal(&self) -> String {
         format!(
             "resources come from the file {}, which is to be changed instead; `weir run` without a file has a store that \
@@ -44,16 +106,11 @@ impl Store for FileSource {
     }
 
     fn list(&self, kind: Option<Kind>) -> Answer<'_, Listing> {
-        let live = Arc::clone(&self.live);
+        let kept = self.live.kept();
         // The text is kept compressed.
         let work = spawn_blocking(move || match kind {
-            Some(kind) => listing(&live, kind),
-            None => Kind::ALL.into_iter().fold(Listing::default(), |mut all, kind| {
-                let more = listing(&live, kind);
-                all.revision = all.revision.max(more.revision);
-                all.items.extend(more.items);
-                all
-            }),
+            Some(kind) => listing(&kept, kind),
+            None => everything(&kept),
         });
         Box::pin(async { work.await.map_err(|panicked| StoreError::Unavailable(panicked.to_string())) })
     }
@@ -62,9 +119,18 @@ impl Store for FileSource {
         self.refused()
     }
 
-    fn watch(&self, _: u64) -> mpsc::Receiver<Event> {
-        // Nothing is told of changes of a file: it ends at once.
-        mpsc::channel(1).1
+    fn revision(&self) -> Answer<'_, u64> {
+        Box::pin(ready(Ok(self.live.kept().revision())))
+    }
+
+    /// Versions of a file are not remembered: what a watcher has missed is told as [`Event::Reset`].
+    fn watch(&self, after: u64) -> mpsc::Receiver<Event> {
+        let (sender, receiver) = events();
+        let mut told = self.told();
+        let missed = (after == told.kept.revision()).then(Vec::new);
+        told.watchers.add(sender, missed);
+        self.wanted.notify_one();
+        receiver
     }
 
     fn history(&self, _: HistoryQuery) -> Answer<'_, Vec<Recorded>> {
@@ -86,10 +152,30 @@ impl Configuration for FileSource {
     }
 }
 
+/// Everything in a file.
+fn everything(kept: &Kept) -> Listing {
+    let items = Kind::ALL.into_iter().flat_map(|kind| listing(kept, kind).items).collect();
+    Listing { revision: kept.revision(), items }
+}
+
+/// What became of resources from one version of a file to another.
+fn changes(before: &Kept, now: &Kept) -> Vec<(Key, Option<Item>)> {
+    let mut old: HashMap<Key, Arc<str>> =
+        everything(before).items.into_iter().map(|item| (item.key, item.value)).collect();
+    let mut changes: Vec<(Key, Option<Item>)> = Vec::new();
+    for item in everything(now).items {
+        if old.remove(&item.key).is_none_or(|old| old != item.value) {
+            changes.push((item.key.clone(), Some(item)));
+        }
+    }
+    changes.extend(old.into_keys().map(|key| (key, None)));
+    changes
+}
+
 /// The items of a kind, as they would be in a store. A file has no times of creation, so all came with its revision.
-fn listing(live: &LiveText, kind: Kind) -> Listing {
+fn listing(kept: &Kept, kind: Kind) -> Listing {
     const CREDENTIALS: &str = "/credentials/";
-    let (revision, written) = live.items(kind.directory());
+    let (revision, written) = (kept.revision(), kept.items(kind.directory()));
     let mut items = Vec::with_capacity(written.len());
     let mut add = |id: &str, value: serde_json::Value| {
         let value = value.to_string().into();
@@ -128,15 +214,15 @@ fn listing(live: &LiveText, kind: Kind) -> Listing {
 mod tests {
     use weir_store::Kind;
 
-    use super::listing;
-    use crate::live_text::{Kept, LiveText};
+    use super::{changes, listing};
+    use crate::live_text::Kept;
 
     #[test]
     fn a_file_is_read_like_a_store() {
         let text = "routes: [{id: a, uri: /a}, {uri: /b}]\n\
                     consumers:\n- {username: jack, credentials: [{id: jack/credentials/c, plugins: {}}, {plugins: {}}]}\n\
                     - {id: jack/credentials/d, plugins: {}}\n#END\n";
-        let live = LiveText::new(Kept::new(text.as_bytes(), 4));
+        let live = Kept::new(text.as_bytes(), 4);
         let keys = |kind| {
             let keys = listing(&live, kind).items.into_iter().map(|item| item.key.to_string());
             keys.collect::<Vec<_>>()
@@ -148,5 +234,18 @@ mod tests {
         assert_eq!(keys(Kind::Credentials), credentials);
         assert_eq!(&*listing(&live, Kind::Consumers).items[0].value, r#"{"username":"jack"}"#);
         assert_eq!(listing(&live, Kind::Routes).items[0].modified, 4);
+        let next = "routes: [{id: a, uri: /c}, {uri: /b}]\nconsumers: [{username: jack}]\nservices: [{id: s}]\n#END\n";
+        let next = Kept::new(next.as_bytes(), 5);
+        let mut told: Vec<_> =
+            changes(&live, &next).into_iter().map(|(key, item)| (key.to_string(), item.is_some())).collect();
+        told.sort();
+        let expected = [
+            ("consumers/jack/credentials/arr_2", false),
+            ("consumers/jack/credentials/c", false),
+            ("consumers/jack/credentials/d", false),
+            ("routes/a", true),
+            ("services/s", true),
+        ];
+        assert_eq!(told.iter().map(|(key, there)| (key.as_str(), *there)).collect::<Vec<_>>(), expected);
     }
 }

@@ -49,7 +49,7 @@ pub(crate) fn page(path: &str, html: bool, checks: &HealthChecks) -> Option<Resp
         let message = format!("missing src id for src type {}", rest.trim_start_matches('/'));
         return Some(error(StatusCode::NOT_FOUND, &message));
     };
-    if !matches!(kind, "routes" | "services" | "upstreams" | "plugins") {
+    if !matches!(kind, "routes" | "services" | "upstreams" | "stream_routes" | "plugins") {
         return Some(error(StatusCode::BAD_REQUEST, &format!("invalid src type {kind}")));
     }
     Some(match report.into_iter().find(|upstream| upstream.kind == kind && *upstream.id == *id) {

@@ -10,11 +10,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
+use tokio::sync::Notify;
 use weir_config::load::{Written, items};
 
 /// What is live.
 #[derive(Debug)]
-pub(crate) struct LiveText(Mutex<Kept>);
+pub(crate) struct LiveText {
+    kept: Mutex<Kept>,
+    /// Told of every text that is live from then on.
+    changed: Notify,
+}
 
 /// A text on its way to be live.
 #[derive(Clone, Debug, Default)]
@@ -38,32 +43,47 @@ impl Kept {
     pub(crate) fn without(self, left_out: HashSet<String>) -> Self {
         Self { left_out, ..self }
     }
+
+    /// Its number.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// The items of a section that serve; on a thread that may block.
+    pub(crate) fn items(&self, section: &str) -> Vec<Written> {
+        let mut text = Vec::new();
+        if DeflateDecoder::new(self.text.as_slice()).read_to_end(&mut text).is_err() {
+            return Vec::new();
+        }
+        let mut found = items(&text, section, &|name| std::env::var(name).ok());
+        found.retain(|item| !self.left_out.contains(&item.path));
+        found
+    }
 }
 
 impl LiveText {
     pub(crate) fn new(first: Kept) -> Self {
-        Self(Mutex::new(first))
+        Self { kept: Mutex::new(first), changed: Notify::new() }
     }
 
     /// From now on this one is live.
     pub(crate) fn set(&self, kept: Kept) {
         *self.lock() = kept;
+        self.changed.notify_one();
     }
 
-    /// The live items of a section, and the revision that they came with; on a thread that may block.
-    pub(crate) fn items(&self, section: &str) -> (u64, Vec<Written>) {
-        let kept = self.lock().clone();
-        let mut text = Vec::new();
-        if DeflateDecoder::new(kept.text.as_slice()).read_to_end(&mut text).is_err() {
-            return (kept.revision, Vec::new());
-        }
-        let mut found = items(&text, section, &|name| std::env::var(name).ok());
-        found.retain(|item| !kept.left_out.contains(&item.path));
-        (kept.revision, found)
+    /// Waits for another one; for one task alone.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// The one that is live.
+    pub(crate) fn kept(&self) -> Kept {
+        self.lock().clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -74,12 +94,12 @@ mod tests {
     #[test]
     fn what_is_live_is_told() {
         let live = LiveText::new(Kept::new(b"services: [{id: s}]\n#END\n", 1));
-        assert_eq!((live.items("services").0, live.items("services").1.len()), (1, 1));
+        assert_eq!((live.kept().revision(), live.kept().items("services").len()), (1, 1));
         let text = b"routes: [{id: a, uri: /a}, {id: b, uri: 1}, {id: c, uri: /c}]\n#END\n";
         live.set(Kept::new(text, 7).without(["routes[1]".to_owned()].into()));
-        let (revision, items) = live.items("routes");
+        let (revision, items) = (live.kept().revision(), live.kept().items("routes"));
         let ids: Vec<_> = items.iter().map(|item| item.id.as_str()).collect();
         assert_eq!((revision, ids.as_slice()), (7, ["a", "c"].as_slice()));
-        assert!(live.items("services").1.is_empty());
+        assert!(live.kept().items("services").is_empty());
     }
 }

@@ -25,6 +25,7 @@ use crate::live::State;
 use crate::live_text::{Kept, LiveText};
 use crate::reload::log_findings;
 use crate::rules::{Ready, Rules, fingerprint};
+use crate::server_info::host_name;
 use crate::upgrade::Program;
 use crate::watch::Watch;
 use crate::{settings, systemd};
@@ -100,7 +101,7 @@ fn run_with(
     let access_log = open_access_log(&settings)?;
     let metrics = Metrics::new(MetricsOptions {
         max_series: settings.limits.metric_series as usize,
-        hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        hostname: host_name(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         prefix: settings.metrics.prefix.clone(),
         ..MetricsOptions::default()

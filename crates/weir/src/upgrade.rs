@@ -82,11 +82,6 @@ impl<'a> Upgrades<'a> {
         }
     }
 
-    /// Ends a new process that does not serve yet.
-    pub(crate) fn give_up(&mut self) {
-        self.under_way = None;
-    }
-
     /// Waits for a new process that serves; `None` when one has failed.
     pub(crate) async fn handed_over(&mut self, error_log: &Arc<ErrorLog>) -> Option<Option<Keeper>> {
         let Some(under_way) = &mut self.under_way else { return pending().await };

@@ -1,6 +1,7 @@
 //! The Admin API of a running gateway, as an operator would use it.
 
 use std::fs;
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -124,8 +125,7 @@ fn refusals_say_what_is_wrong_in_the_known_words() {
             r#"{"plugins":{"limit-count":{"count":1,"time_window":1}}}"#,
             "plugin 'limit-count' already exists in global rule with id '1'",
         ),
-        ("stream_routes/1", "{}", "stream mode is disabled, can not add stream routes"),
-        ("protos/1", r#"{"content":"x"}"#, "invalid configuration: not supported yet: gRPC transcoding"),
+        ("routes/1", r#"{"uri":"/","plugins":{"grpc-web":{}}}"#, "unknown plugin [grpc-web]: it is not supported yet"),
     ];
     for (path, body, expected) in cases {
         let (status, answer) = gateway.ask("PUT", path, body);
@@ -137,6 +137,131 @@ fn refusals_say_what_is_wrong_in_the_known_words() {
     // Whoever reads the log learns of the change, and of no body.
     let log = gateway.logged("apisix/admin/routes/1");
     assert!(!log.contains("zz"), "{log}");
+}
+
+/// As APISIX answers while it proxies no TCP: whoever reads finds none, whoever writes learns why not.
+#[test]
+fn stream_routes_are_none() {
+    let gateway = Start::stored().start();
+    let disabled = json!({ "error_msg": "stream mode is disabled, can not add stream routes" });
+    let missing = json!({ "message": "Key not found" });
+    let none = json!({ "list": [], "total": 0 });
+    let route = r#"{"server_port":9100,"upstream":{"nodes":{"127.0.0.1:1":1}}}"#;
+    let unknown = json!({ "error_msg": "not supported `PATCH` method for stream route" });
+    for (method, path, body, status, expected) in [
+        ("GET", "stream_routes", "", 200, &none),
+        ("GET", "stream_routes?page=1&page_size=10", "", 200, &none),
+        ("GET", "stream_routes/1", "", 404, &missing),
+        ("PUT", "stream_routes/1", route, 400, &disabled),
+        ("PUT", "stream_routes", route, 400, &disabled),
+        ("POST", "stream_routes", route, 400, &disabled),
+        ("PATCH", "stream_routes/1", route, 405, &unknown),
+        ("DELETE", "stream_routes/1", "", 404, &missing),
+        ("GET", "plugins/list?subsystem=stream", "", 200, &json!([])),
+        ("GET", "plugins?all=true&subsystem=stream", "", 200, &json!({})),
+    ] {
+        assert_eq!(gateway.ask(method, path, body), (status, expected.clone()), "{method} {path}");
+    }
+    // An empty list is a part of a whole configuration, one with items is none.
+    for (items, put, check) in [("[]", 202, 200), (r#"[{"id":"1","server_port":9100}]"#, 400, 400)] {
+        let config = format!(r#"{{"stream_routes":{items}}}"#);
+        let validated = gateway.ask("POST", "configs/validate", &config);
+        assert_eq!(validated.0, check, "{}", validated.1);
+        let fields = format!("X-API-KEY: {ADMIN_KEY}\r\nX-Digest: {put}\r\n");
+        let answer = gateway.send_to_admin("PUT", "configs", &fields, &config);
+        assert_eq!(answer.status, put, "{}", answer.text());
+        for said in [answer.text(), validated.1.to_string()].iter().filter(|_| put == 400) {
+            assert!(said.contains("stream_routes") && said.contains("TCP and UDP proxying"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn plugins_are_those_of_the_settings() {
+    let settings = "plugins: [key-auth, mocking, limit-count, grpc-web]";
+    let gateway = Start::stored().settings(settings).control().start();
+    let mut chosen = gateway.must("GET", "plugins/list", "");
+    assert_eq!(chosen, json!(["mocking", "key-auth", "limit-count"]), "high priority first");
+    chosen.as_array_mut().expect("a list").sort_by_key(|name| name.as_str().map(str::to_owned));
+    let names = |all: &Value| {
+        let mut names: Vec<&str> = all.as_object().expect("by name").keys().map(String::as_str).collect();
+        names.sort_unstable();
+        json!(names)
+    };
+    assert_eq!(names(&gateway.must("GET", "plugins?all=true", "")), chosen);
+    let control = RawClient::connect(gateway.control.expect("a control API")).get("/v1/schema");
+    assert_eq!(names(&control.json()["plugins"]), chosen);
+    assert_eq!(gateway.must("GET", "plugins/key-auth", "")["type"], "object");
+    let absent = json!({ "error_msg": "plugin not found in subsystem http" });
+    for path in ["plugins/cors", "schema/plugins/cors", "plugins/grpc-web", "plugins/nope"] {
+        assert_eq!(gateway.ask("GET", path, ""), (404, absent.clone()), "{path}");
+    }
+    let reload = gateway.send_to_admin("PUT", "plugins/reload", &format!("X-API-KEY: {ADMIN_KEY}\r\n"), "");
+    assert_eq!((reload.status, reload.text().trim_end()), (200, "done"));
+    assert_eq!(["GET", "POST"].map(|method| gateway.ask(method, "plugins/reload", "").0), [405, 405]);
+
+    // Why it is none is told for each that is none.
+    for (plugin, expected) in [
+        ("cors", "unknown plugin [cors]: it is not in the setting `plugins`"),
+        ("grpc-web", "unknown plugin [grpc-web]: it is not supported yet"),
+        ("openid-connect", "unknown plugin [openid-connect]: it is not supported yet"),
+        ("nope", "unknown plugin [nope]"),
+    ] {
+        let route = json!({ "uri": "/", "plugins": { plugin: {} } }).to_string();
+        let expected = json!({ "error_msg": expected });
+        assert_eq!(gateway.ask("PUT", "routes/1", &route), (400, expected.clone()));
+        assert_eq!(gateway.ask("POST", "schema/validate/routes", &route), (400, expected));
+        let (status, answer) = gateway.ask("PUT", &format!("plugin_metadata/{plugin}"), "{}");
+        assert_eq!(status, 400, "{answer}");
+    }
+    gateway.must("PUT", "routes/1", r#"{"uri":"/m","plugins":{"mocking":{"response_example":"m"}}}"#);
+    assert_eq!(gateway.get("/m").text(), "m");
+}
+
+#[test]
+fn what_is_under_way_at_sigterm_is_answered() {
+    let data = tempfile::tempdir().expect("create a folder");
+    let mut gateway = Start::stored().data_dir(data.path()).start();
+    let addr = gateway.admin.expect("an Admin API");
+    let body = r#"{"uri":"/late","plugins":{"mocking":{"response_example":"m"}}}"#;
+    let head = |body: &str| {
+        let length = body.len();
+        format!(
+            "PUT /apisix/admin/routes/1 HTTP/1.1\r\nHost: a\r\nX-API-KEY: {ADMIN_KEY}\r\nContent-Length: {length}\r\n\r\n"
+        )
+    };
+    let (sent, rest) = body.split_at(10);
+    let mut late = RawClient::connect(addr);
+    late.send(head(body) + sent);
+    let mut events = RawClient::connect(addr);
+    events.send(format!("GET /weir/v1/events HTTP/1.1\r\nHost: a\r\nX-API-KEY: {ADMIN_KEY}\r\n\r\n"));
+    assert_eq!(events.head().start, "HTTP/1.1 200 OK");
+    let mut silent = RawClient::connect(addr);
+    // They are accepted when one after them is answered.
+    gateway.must("GET", "routes", "");
+    gateway.signal(Signal::TERM);
+    wait_until("nobody to listen", LIMIT, || TcpStream::connect(addr).is_err().then_some(()));
+    silent.expect_close();
+    while events.chunk().is_some() {}
+    late.send(rest);
+    let answer = late.response();
+    assert_eq!((answer.status, answer.field("connection")), (201, Some("close")), "{}", answer.text());
+    assert!(gateway.wait().success());
+    let gateway = Start::stored().data_dir(data.path()).start();
+    assert_eq!(gateway.get("/late").text(), "m");
+}
+
+#[test]
+fn who_sends_nothing_holds_no_gateway_up_for_longer_than_the_limit() {
+    let mut gateway = Start::stored().settings("timeouts: {drain: 200ms}").start();
+    let mut slow = RawClient::connect(gateway.admin.expect("an Admin API"));
+    slow.send(format!(
+        "PUT /apisix/admin/routes/1 HTTP/1.1\r\nHost: a\r\nX-API-KEY: {ADMIN_KEY}\r\nContent-Length: 9\r\n\r\n{{"
+    ));
+    gateway.must("GET", "routes", "");
+    gateway.signal(Signal::TERM);
+    gateway.logged("requests to the Admin API were cut at the limit");
+    assert!(gateway.wait().success());
 }
 
 #[test]
@@ -245,6 +370,15 @@ fn tls_and_certificates_of_clients_stand_in_front() {
     assert!(done && body == "{\"list\":[],\"total\":0}\n", "{body}");
     let (done, body) = curl(&[]);
     assert!(!done && body.is_empty(), "without a certificate: {body}");
+
+    // The history tells both who had the key and who had the certificate.
+    let shown = ["--cert", &path(&client.cert_file), "--key", &path(&client.key_file)];
+    let url = |place: &str| format!("https://localhost:{port}/{place}");
+    let put = ["-X", "PUT", "-d", r#"{"nodes":{}}"#, "-o", "/dev/null"];
+    let (done, body) = curl(&[&shown[..], &put, &[&url("apisix/admin/upstreams/1")]].concat());
+    assert!(done, "{body}");
+    let (_, body) = curl(&[&shown[..], &["-o", "/dev/null", &url("weir/v1/history")]].concat());
+    assert!(body.contains(r#""author":"admin (CN=operator.test)""#), "{body}");
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! The control API of a running gateway.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, LIMIT, Origin, RawClient, Response, Start, wait_until};
+use crate::harness::{EtcdCluster, Gateway, LIMIT, Origin, RawClient, Response, Start, wait_until};
 use crate::listings::{self, contains};
 
 fn request(gateway: &Gateway, line: &str, fields: &str) -> Response {
@@ -60,9 +62,15 @@ plugin_metadata:
         ("plugin_metadatas", 200, json!([metadata])),
         ("plugin_metadata/cors", 200, metadata),
         ("plugin_metadata/x", 404, json!({ "error_msg": "plugin metadata[x] not found" })),
+        (
+            "discovery/dns/dump",
+            404,
+            json!({ "error_msg": "no service discovery is configured: it is not supported yet" }),
+        ),
         ("healthcheck", 200, json!([])),
         ("healthcheck/upstreams/u1", 404, json!({ "error_msg": "upstreams[u1] not found" })),
         ("healthcheck/upstreams", 404, json!({ "error_msg": "missing src id for src type upstreams" })),
+        ("healthcheck/stream_routes/1", 404, json!({ "error_msg": "stream_routes[1] not found" })),
         ("healthcheck/foos/1", 400, json!({ "error_msg": "invalid src type foos" })),
     ];
     for (path, status, expected) in cases {
@@ -91,11 +99,31 @@ plugin_metadata:
 }
 
 #[test]
+fn a_gateway_tells_which_it_is() {
+    let began = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_secs();
+    let gateway = Start::stored().control().start();
+    let (status, info) = get(&gateway, "server_info");
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(status == 200 && contains(&info, &json!({ "version": version, "etcd_version": "unknown" })), "{info}");
+    assert_eq!(info["id"].as_str().map(str::len), Some(36), "{info}");
+    assert!(info["hostname"].as_str().is_some_and(|name| !name.is_empty()), "{info}");
+    assert!(info["boot_time"].as_u64().is_some_and(|time| time >= began), "{info}");
+    assert_eq!(get(&gateway, "server_info").1, info);
+    let cluster = EtcdCluster::start(1);
+    let hosts = cluster.urls().join(", ");
+    let settings = format!("deployment: {{config_provider: etcd, etcd: {{host: [{hosts}]}}}}");
+    let (_, info) = get(&Start::stored().settings(settings).control().start(), "server_info");
+    assert!(info["etcd_version"].as_str().is_some_and(|version| version.starts_with("3.")), "{info}");
+}
+
+#[test]
 fn schemas_are_told() {
     let gateway = Start::new("routes: []").control().start();
     let (status, schema) = get(&gateway, "schema");
     assert_eq!(status, 200);
-    for name in ["route", "service", "upstream", "consumer", "consumer_group", "ssl", "global_rule", "plugin_config"] {
+    for name in
+        ["route", "service", "upstream", "consumer", "consumer_group", "ssl", "global_rule", "plugin_config", "proto"]
+    {
         assert_eq!(schema["main"][name]["type"], "object", "{name}");
     }
     assert_eq!(schema["stream_plugins"], json!({}));

@@ -90,6 +90,51 @@ fn changes_are_told_while_they_are_made() {
 }
 
 #[test]
+fn changes_of_a_rules_file_are_told() {
+    let rules = |uri: &str, more: &str| {
+        format!("routes: [{{id: a, uri: {uri}, plugins: {{}}}}, {{id: b, uri: /b, plugins: {{}}}}{more}]")
+    };
+    let more = ", {id: c, uri: /c, plugins: {csrf: {key: the-secret-key}}}";
+    let gateway = Start::new(rules("/a", "")).variable("WEIR_ADMIN_KEY", ADMIN_KEY).argument("--admin=127.0.0.1:0");
+    let gateway = gateway.start();
+    let follow = |query: &str| {
+        let mut stream = TcpStream::connect(gateway.admin.expect("an Admin API")).expect("connect");
+        stream.set_read_timeout(Some(LIMIT)).expect("set a timeout");
+        write!(stream, "GET /weir/v1/events{query} HTTP/1.1\r\nHost: a\r\nX-API-KEY: {ADMIN_KEY}\r\n\r\n")
+            .expect("send");
+        let mut lines = BufReader::new(stream).lines().map(|line| line.expect("a line"));
+        move |wanted: &str| lines.find(|line| line.starts_with(wanted)).unwrap_or_else(|| panic!("no {wanted}"))
+    };
+    let mut next = follow("");
+    next(": changes follow");
+    for (revision, uri, more, expected) in [
+        (2, "/x", "", json!([{ "key": "routes/a", "value": { "uri": "/x" } }])),
+        (
+            3,
+            "/x",
+            more,
+            json!([{ "key": "routes/c", "value": { "uri": "/c", "plugins": { "csrf": { "key": "***" } } } }]),
+        ),
+        (4, "/x", "", json!([{ "key": "routes/c", "value": null }])),
+    ] {
+        gateway.reload(rules(uri, more));
+        assert_eq!((next("id: "), next("event: ")), (format!("id: {revision}"), "event: change".to_owned()));
+        let data = next("data: ");
+        let told: Value = serde_json::from_str(data.trim_start_matches("data: ")).expect("JSON");
+        assert!(contains(&told, &json!({ "revision": revision, "changes": expected })), "{told}");
+    }
+    // What was missed is not remembered.
+    let mut late = follow("?after=2");
+    assert_eq!((late("id: "), late("event: ")), ("id: 4".to_owned(), "event: reset".to_owned()));
+    // A file that is refused is nothing to tell of.
+    gateway.reload("routes: [{id: a, uri: 1}]");
+    gateway.reload(rules("/y", ""));
+    for reader in [&mut next, &mut late] {
+        assert_eq!((reader("id: "), reader("event: ")), ("id: 5".to_owned(), "event: change".to_owned()));
+    }
+}
+
+#[test]
 fn a_reader_that_does_not_read_is_cut_off() {
     let gateway = Start::stored().start();
     let mut stream = TcpStream::connect(gateway.admin.expect("an Admin API")).expect("connect");

@@ -164,6 +164,7 @@ fn random_change(random: &mut Rng) -> (String, Option<String>) {
         }
         "upstreams" => fields.push(nodes(random)),
         "plugin_configs" => fields.push(plugins(random)),
+        "protos" => fields.push(format!("content: 'message M{other} {{}}'")),
         "consumer_groups" => {
             fields.push(format!("plugins: {{mocking: {{response_example: 'group {id} {other} $consumer_group_id'}}}}"));
         }
@@ -203,6 +204,7 @@ const SECTIONS: &[&str] = &[
     "upstreams",
     "upstreams",
     "plugin_configs",
+    "protos",
     "consumer_groups",
     "consumers",
     "consumers",

@@ -39,6 +39,7 @@ mod observe;
 mod passive_health;
 mod paths;
 mod plugins;
+mod protos;
 mod proxy_protocol;
 mod quickstart;
 mod reload;

@@ -347,6 +347,7 @@ fn a_store_is_exported_and_imported_again() {
         gateway.must("PUT", "consumers", &consumer.to_string());
         gateway.must("PUT", "consumers/jack/credentials/c", r#"{"plugins": {"key-auth": {"key": "of-a-credential"}}}"#);
         gateway.must("PUT", "plugin_metadata/prometheus", r#"{"export_uri": "/m"}"#);
+        gateway.must("PUT", "protos/p", r#"{"content": "syntax = \"proto3\";\nmessage A {\n}\n"}"#);
         gateway.signal(Signal::TERM);
         assert!(gateway.wait().success());
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use serde_json::json;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{sleep, timeout};
 use weir_store::{Event, Item, Key};
 
@@ -29,18 +29,29 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// Places for streams.
 #[derive(Debug)]
-pub(crate) struct Streams(Arc<Semaphore>);
+pub(crate) struct Streams {
+    free: Arc<Semaphore>,
+    /// Whether all of them end.
+    ended: watch::Sender<bool>,
+}
 
 impl Default for Streams {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(STREAMS)))
+        Self { free: Arc::new(Semaphore::new(STREAMS)), ended: watch::Sender::new(false) }
+    }
+}
+
+impl Streams {
+    /// Ends all of them, and those to come.
+    pub(crate) fn end(&self) {
+        self.ended.send_replace(true);
     }
 }
 
 impl Api {
     /// A stream of changes.
     pub(crate) async fn events(&self, request: &Request) -> Outcome {
-        let place = Arc::clone(&self.streams.0).try_acquire_owned().map_err(|_| {
+        let place = Arc::clone(&self.streams.free).try_acquire_owned().map_err(|_| {
             let message = format!("{STREAMS} streams of events are open already: close one, or try again later");
             Answer::error(StatusCode::SERVICE_UNAVAILABLE, message)
         })?;
@@ -54,7 +65,14 @@ impl Api {
         }
         let events = self.configuration.store().watch(after);
         let (sender, pieces) = mpsc::channel(WAITING);
-        tokio::spawn(tell(Arc::clone(&self.gateway), events, after, sender, place));
+        let telling = tell(Arc::clone(&self.gateway), events, after, sender, place);
+        let mut ended = self.streams.ended.subscribe();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = telling => {}
+                _ = ended.wait_for(|ended| *ended) => {}
+            }
+        });
         Ok(stream_of(Body::Stream(pieces)))
     }
 }

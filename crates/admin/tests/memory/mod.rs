@@ -186,7 +186,7 @@ pub(crate) struct Server {
     pub(crate) addr: SocketAddr,
     pub(crate) memory: Arc<Memory>,
     /// Told when another process serves in the place of this one.
-    pub(crate) leave: watch::Sender<bool>,
+    pub(crate) leave: watch::Sender<Option<Duration>>,
 }
 
 impl Server {
@@ -205,7 +205,7 @@ impl Server {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let addr = listener.local_addr().unwrap();
-        let (leave, leaving) = watch::channel(false);
+        let (leave, leaving) = watch::channel(None);
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async { serve(TcpListener::from_std(listener).unwrap(), None, leaving, api).await });

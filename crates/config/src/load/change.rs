@@ -11,7 +11,7 @@ use crate::diagnostic::Diagnostic;
 use crate::model::{ItemChange, Items, Model, Place, Section};
 use crate::node::{Key, Kind, Mark, Node};
 use crate::resource::{
-    Consumer, ConsumerGroup, Credential, GlobalRule, PluginConfig, Route, SecretManager, Service, Ssl, SslType,
+    Consumer, ConsumerGroup, Credential, GlobalRule, PluginConfig, Proto, Route, SecretManager, Service, Ssl, SslType,
     Upstream,
 };
 use crate::secret::Revealed;
@@ -77,6 +77,7 @@ impl Loader<'_> {
             places.insert(Place { section, id: owner.map_or_else(|| Arc::clone(&id), |(owner, _)| owner.into()) });
             match section {
                 Section::Secrets => self.put::<SecretManager>(model, &id, node),
+                Section::Protos => self.put::<Proto>(model, &id, node),
                 Section::Ssls => self.put::<Ssl>(model, &id, node),
                 Section::Upstreams => self.put::<Upstream>(model, &id, node),
                 Section::Services => self.put::<Service>(model, &id, node),
@@ -209,6 +210,7 @@ impl Loader<'_> {
             Section::Consumers => check(self, &model.consumers, model, &place.id),
             // They refer to nothing.
             Section::Secrets
+            | Section::Protos
             | Section::Ssls
             | Section::PluginConfigs
             | Section::ConsumerGroups
@@ -222,6 +224,7 @@ impl Known for Model {
     fn has(&self, section: Section, id: &str) -> bool {
         match section {
             Section::Secrets => self.secrets.get(id).is_some(),
+            Section::Protos => self.protos.get(id).is_some(),
             Section::Ssls => self.ssls.get(id).is_some_and(|ssl| ssl.r#type == SslType::Client),
             Section::Upstreams => self.upstreams.get(id).is_some(),
             Section::Services => self.services.get(id).is_some(),
@@ -237,6 +240,7 @@ impl Known for Model {
     fn ids(&self, section: Section) -> Vec<&str> {
         match section {
             Section::Secrets => self.secrets.ids().collect(),
+            Section::Protos => self.protos.ids().collect(),
             Section::Ssls => self.ssls.ids().collect(),
             Section::Upstreams => self.upstreams.ids().collect(),
             Section::Services => self.services.ids().collect(),

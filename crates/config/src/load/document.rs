@@ -8,7 +8,7 @@ use super::item::Item;
 use crate::diagnostic::{Diagnostic, nearest};
 use crate::node::{Key, Kind, Node};
 use crate::resource::{
-    Consumer, ConsumerGroup, Document, GlobalRule, PluginConfig, Route, SecretManager, Service, Ssl, Upstream,
+    Consumer, ConsumerGroup, Document, GlobalRule, PluginConfig, Proto, Route, SecretManager, Service, Ssl, Upstream,
 };
 use crate::unsupported::{Place, take_out};
 
@@ -39,6 +39,7 @@ impl Loader<'_> {
             routes: self.section::<Route>(&mut root),
             consumer_groups: self.section::<ConsumerGroup>(&mut root),
             consumers: self.consumers(&mut root),
+            protos: self.section::<Proto>(&mut root),
             global_rules: self.section::<GlobalRule>(&mut root),
             plugin_metadata: self.metadata(&mut root),
         };

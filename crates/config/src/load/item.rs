@@ -14,8 +14,8 @@ use crate::diagnostic::{Diagnostic, nearest};
 use crate::model::{Items, Model, Section};
 use crate::node::{Key, Kind, Mark, Node, Path, push_index, quoted};
 use crate::resource::{
-    Consumer, ConsumerGroup, Credential, GlobalRule, Id, Origin, PluginConfig, PluginMetadata, Route, SecretManager,
-    Service, Ssl, Upstream,
+    Consumer, ConsumerGroup, Credential, GlobalRule, Id, Origin, PluginConfig, PluginMetadata, Proto, Route,
+    SecretManager, Service, Ssl, Upstream, compile_proto,
 };
 use crate::schema::Checker;
 use crate::unsupported::{Place, take_out};
@@ -387,6 +387,22 @@ impl Item for Ssl {
     fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
         loader.resolve(node, &Path::Text(path));
         check_ssl(node, path, &mut loader.found);
+    }
+}
+
+impl Item for Proto {
+    const KIND: Section = Section::Protos;
+    with_id!(protos);
+
+    fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
+        // What is too long or no text is the schema's to say.
+        let Some(content) = node.get("content") else { return };
+        let Some(text) = content.as_str().filter(|text| (1..=Proto::LONGEST).contains(&text.chars().count())) else {
+            return;
+        };
+        if let Err(refusal) = compile_proto(text) {
+            loader.found.push(Diagnostic::error(content.mark, field(path, "content"), refusal.to_string()));
+        }
     }
 }
 

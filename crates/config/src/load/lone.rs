@@ -14,7 +14,8 @@ use crate::diagnostic::Diagnostic;
 use crate::env::{Variables, substitute};
 use crate::node::{Kind, Node};
 use crate::resource::{
-    Consumer, ConsumerGroup, GlobalRule, PluginConfig, PluginMetadata, Route, SecretManager, Service, Ssl, Upstream,
+    Consumer, ConsumerGroup, GlobalRule, PluginConfig, PluginMetadata, Proto, Route, SecretManager, Service, Ssl,
+    Upstream,
 };
 
 /// Checks an item of a section, with its plugins, but not whether what it refers to exists. Paths are relative to the
@@ -29,6 +30,7 @@ pub fn check_item(section: &str, node: Node, options: &LoadOptions<'_>) -> Optio
         "consumer_groups" => drop(loader.item::<ConsumerGroup>(0, node)),
         "plugin_configs" => drop(loader.item::<PluginConfig>(0, node)),
         "global_rules" => drop(loader.item::<GlobalRule>(0, node)),
+        "protos" => drop(loader.item::<Proto>(0, node)),
         "ssls" => drop(loader.item::<Ssl>(0, node)),
         "secrets" => drop(loader.item::<SecretManager>(0, node)),
         "credentials" => {

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use super::{Consumer, ConsumerGroup, Id, Labels, Plugins, Route, SecretManager, Service, Ssl, Upstream};
+use super::{Consumer, ConsumerGroup, Id, Labels, Plugins, Proto, Route, SecretManager, Service, Ssl, Upstream};
 use crate::node::{Mark, Node};
 
 /// A whole rules file. Ids are unique in each list and every reference leads to an item of the document.
@@ -25,6 +25,8 @@ pub struct Document {
     pub global_rules: Vec<Arc<GlobalRule>>,
     /// Certificates.
     pub ssls: Vec<Arc<Ssl>>,
+    /// What gRPC services look like.
+    pub protos: Vec<Arc<Proto>>,
     /// Where secrets are kept. Their values stand in the places of references already.
     pub secrets: Vec<Arc<SecretManager>>,
     /// Settings of a plugin that hold wherever it is used.

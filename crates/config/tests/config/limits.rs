@@ -340,7 +340,14 @@ fn rules_between_fields_hold() {
             json!({"ssls": [{"sni": "a", "cert": pem(128), "key": pem(128), "certs": [pem(128)]}]}),
             "ssls[0].certs: 1 certificates in certs, but 0 keys",
         ),
-        (json!({"protos": [{}]}), "protos: not supported yet: gRPC transcoding (protos)"),
+        (
+            json!({"protos": [{"content": ""}]}),
+            "protos[0].content: expected a text of 1 to 1048576 characters, found \"\"",
+        ),
+        (
+            json!({"protos": [{"id": 1, "content": "syntax = \"proto3\";\nmessage A { B b = 1; }"}]}),
+            "protos[0].content: no .proto file: 2:13: name 'B' is not defined",
+        ),
         (json!({"stream_routes": [{}]}), "stream_routes: not supported yet: TCP and UDP proxying (stream_routes)"),
         (
             json!({"graphql_cost_decorations": [{}]}),

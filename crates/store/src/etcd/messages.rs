@@ -64,6 +64,12 @@ pub(super) struct LeaseAnswer {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
+pub(super) struct StatusAnswer {
+    pub(super) version: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Token {
     pub(super) token: String,
 }
