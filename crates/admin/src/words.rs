@@ -248,7 +248,7 @@ mod tests {
     use super::{Key, Kind, Mark, Resource, inside, of_item, worst};
     use weir_config::catalog::{PluginCatalog, Scope};
     use weir_config::schema::read;
-    use weir_config::{Diagnostic, InvalidItems, LoadOptions, NoSecrets, Node, RouterMode, load};
+    use weir_config::{Diagnostic, LoadOptions, Node, load};
 
     /// Two plugins with schemas.
     struct Catalog;
@@ -284,14 +284,7 @@ mod tests {
     fn told(kind: Kind, item: &str) -> String {
         let section = kind.directory();
         let text = format!(r#"{{"{section}":[{item}]}}"#);
-        let options = LoadOptions {
-            invalid_items: InvalidItems::Refuse,
-            strict: false,
-            variables: &|_| None,
-            secrets: &NoSecrets,
-            plugins: &Catalog,
-            router: RouterMode::default(),
-        };
+        let options = LoadOptions { plugins: &Catalog, ..LoadOptions::PLAIN };
         let loaded = load("test", text.as_bytes(), &options);
         let key = Key::new(kind, "1");
         let own: Vec<Diagnostic> = loaded.diagnostics.iter().filter_map(|found| inside(found, &key)).collect();

@@ -12,13 +12,14 @@ mod rules;
 mod text;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
-use crate::catalog::{APISIX_PLUGINS, PluginCatalog};
+use crate::catalog::{APISIX_PLUGINS, NoPlugins, PluginCatalog};
 use crate::diagnostic::Diagnostic;
 use crate::env::Variables;
-use crate::node::{Mark, Node};
+use crate::node::{Mark, Node, Path};
 use crate::resource::{Document, SecretManager};
-use crate::secret::{References, Revealed, SecretSource};
+use crate::secret::{NoSecrets, References, Revealed, SecretSource};
 use crate::settings::RouterMode;
 pub use change::Changed;
 pub use lone::{Written, check_item, in_force, items};
@@ -67,6 +68,18 @@ pub struct LoadOptions<'a> {
     pub plugins: &'a dyn PluginCatalog,
     /// The router that will match the routes, for warnings about paths it takes literally.
     pub router: RouterMode,
+}
+
+impl LoadOptions<'_> {
+    /// Neither strict nor lenient, with nothing around the file: no variables, no secrets, no plugins.
+    pub const PLAIN: LoadOptions<'static> = LoadOptions {
+        invalid_items: InvalidItems::Refuse,
+        strict: false,
+        variables: &|_| None,
+        secrets: &NoSecrets,
+        plugins: &NoPlugins,
+        router: RouterMode::RadixtreeHostUri,
+    };
 }
 
 /// What happens to a file with an invalid item.
@@ -122,7 +135,7 @@ struct Loader<'a> {
     found: Vec<Diagnostic>,
     dropped: Vec<Dropped>,
     /// Where secrets are kept; `None` until that was read.
-    managers: Option<HashMap<String, SecretManager>>,
+    managers: Option<HashMap<String, Arc<SecretManager>>>,
     revealed: Revealed,
     /// Paths of references to secrets that nobody was asked for.
     left_references: Vec<String>,
@@ -164,7 +177,7 @@ impl<'a> Loader<'a> {
     }
 
     /// Puts values in the places of references.
-    fn resolve(&mut self, node: &mut Node, path: &str) {
+    fn resolve(&mut self, node: &mut Node, path: &Path<'_>) {
         let mut references = References {
             variables: self.options.variables,
             source: self.options.secrets,
@@ -172,7 +185,7 @@ impl<'a> Loader<'a> {
             revealed: &mut self.revealed,
             left: &mut self.left_references,
         };
-        references.resolve(node, &mut path.to_owned(), &mut self.found);
+        references.resolve(node, path, &mut self.found);
     }
 
     fn warn(&mut self, mark: Mark, path: &str, message: impl Into<String>) {

@@ -228,6 +228,16 @@ impl<T> Items<T> {
         all
     }
 
+    /// All of them with their ids, in the order of the letters of these.
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<T>)> {
+        self.0.into_iter().map(|(id, listed)| (id, &listed.item))
+    }
+
+    /// All ids, in the order of their letters, not copied.
+    pub fn shared_ids(&self) -> impl Iterator<Item = Arc<str>> {
+        self.iter().map(|(id, _)| Arc::clone(id))
+    }
+
     /// All ids, in the order of their letters.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         self.0.into_iter().map(|(id, _)| &**id)
@@ -249,11 +259,16 @@ impl<T> Items<T> {
 }
 
 /// In the order given.
-impl<T> FromIterator<(Arc<str>, T)> for Items<T> {
-    fn from_iter<I: IntoIterator<Item = (Arc<str>, T)>>(items: I) -> Self {
-        let mut all = SharedMap::new();
-        for ((id, item), order) in items.into_iter().zip(1..) {
-            all.insert_cow(id, Listed { item: Arc::new(item), order });
+impl<T> FromIterator<(Arc<str>, Arc<T>)> for Items<T> {
+    fn from_iter<I: IntoIterator<Item = (Arc<str>, Arc<T>)>>(items: I) -> Self {
+        /// So many go in at once: neighbours, where one by one each would look for its place.
+        const TOGETHER: usize = 4096;
+        let listed = items.into_iter().zip(1..).map(|((id, item), order)| (id, Listed { item, order }));
+        let mut listed: Vec<_> = listed.collect();
+        listed.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let (mut all, mut left) = (SharedMap::new(), listed.into_iter());
+        while left.len() > 0 {
+            all = all.insert_many(left.by_ref().take(TOGETHER));
         }
         Self(all)
     }

@@ -319,6 +319,38 @@ pub(crate) fn push_name(path: &mut String, name: &str) {
     path.push_str(name);
 }
 
+/// How a value was reached. It becomes a text only where something is to be said of the value.
+#[derive(Clone, Copy)]
+pub(crate) enum Path<'a> {
+    Root,
+    Text(&'a str),
+    Name(&'a Path<'a>, &'a str),
+    Index(&'a Path<'a>, usize),
+}
+
+impl Path<'_> {
+    pub(crate) fn text(&self) -> String {
+        let mut out = String::new();
+        self.write(&mut out);
+        out
+    }
+
+    fn write(&self, out: &mut String) {
+        match self {
+            Path::Root => {}
+            Path::Text(text) => out.push_str(text),
+            Path::Name(parent, name) => {
+                parent.write(out);
+                push_name(out, name);
+            }
+            Path::Index(parent, index) => {
+                parent.write(out);
+                push_index(out, *index);
+            }
+        }
+    }
+}
+
 /// A step of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {

@@ -26,7 +26,7 @@ use rule::{Others, Rule};
 
 use crate::Diagnostic;
 use crate::diagnostic::{Fault, nearest};
-use crate::node::{Kind, Node, field_hint, hint_for, push_index, push_name, quoted, steps};
+use crate::node::{Key, Kind, Node, Path, field_hint, hint_for, quoted, steps};
 
 /// The JSON Schema of a type: nothing is referred to (unless the type contains itself) and null is no value.
 pub fn json_schema<T: JsonSchema>() -> Schema {
@@ -117,8 +117,8 @@ impl Checker {
 
     /// Everything that does not fit. Paths are relative to `node`.
     pub fn check(&self, node: &Node) -> Vec<Diagnostic> {
-        let mut check = Check { rules: &self.rules, path: String::new(), found: Vec::new() };
-        check.node(0, node);
+        let mut check = Check { rules: &self.rules, found: Vec::new() };
+        check.node(0, node, &Path::Root);
         check.found
     }
 }
@@ -126,50 +126,49 @@ impl Checker {
 /// One run of a checker.
 struct Check<'a> {
     rules: &'a [Rule],
-    path: String,
     found: Vec<Diagnostic>,
 }
 
 impl Check<'_> {
-    fn node(&mut self, at: usize, node: &Node) {
+    fn node(&mut self, at: usize, node: &Node, path: &Path<'_>) {
         let rules = self.rules;
         let rule = &rules[at];
         for inner in &rule.all_of {
-            self.node(*inner, node);
+            self.node(*inner, node, path);
         }
         if !rule.fits_type(node) {
-            return self.misfit(rule, node);
+            return self.misfit(rule, node, path);
         }
         if !rule.choices.is_empty() && !rule.choices.iter().any(|choice| equals(choice, node)) {
-            return self.misfit(rule, node);
+            return self.misfit(rule, node, path);
         }
         if !rule.any_of.is_empty() {
-            self.any_of(rule, node);
+            self.any_of(rule, node, path);
         }
         match &node.kind {
-            Kind::Int(number) if !rule.in_range(*number as f64) => self.misfit(rule, node),
-            Kind::Float(number) if !rule.in_range(*number) => self.misfit(rule, node),
-            Kind::Str(text) if !rule.fits_text(text) => self.misfit(rule, node),
-            Kind::Seq(items) => self.list(rule, node, items),
-            Kind::Map(_) => self.mapping(rule, node),
+            Kind::Int(number) if !rule.in_range(*number as f64) => self.misfit(rule, node, path),
+            Kind::Float(number) if !rule.in_range(*number) => self.misfit(rule, node, path),
+            Kind::Str(text) if !rule.fits_text(text) => self.misfit(rule, node, path),
+            Kind::Seq(items) => self.list(rule, node, items, path),
+            Kind::Map(entries) => self.mapping(rule, node, entries, path),
             _ => {}
         }
     }
 
-    fn any_of(&mut self, rule: &Rule, node: &Node) {
+    fn any_of(&mut self, rule: &Rule, node: &Node, path: &Path<'_>) {
         let mut fitting = rule.any_of.iter().filter(|at| self.rules[**at].fits_type(node)).copied().peekable();
         if fitting.peek().is_none() {
             if rule.expected.is_some() {
-                return self.misfit(rule, node);
+                return self.misfit(rule, node, path);
             }
             let words: Vec<String> = rule.any_of.iter().map(|at| self.rules[*at].expectation()).collect();
-            return self.report_misfit(&words.join(" or "), node, Fault::NoAlternative { inside: 0 });
+            return self.report_misfit(&words.join(" or "), node, path, Fault::NoAlternative { inside: 0 });
         }
         // The faults of the branch that was meant: the one with the right type, and of several the one with fewest.
         let mut fewest: Option<Vec<Diagnostic>> = None;
         for at in fitting {
-            let mut check = Check { rules: self.rules, path: self.path.clone(), found: Vec::new() };
-            check.node(at, node);
+            let mut check = Check { rules: self.rules, found: Vec::new() };
+            check.node(at, node, path);
             if check.found.is_empty() {
                 return;
             }
@@ -178,26 +177,25 @@ impl Check<'_> {
             }
         }
         let found = fewest.unwrap_or_default();
-        if rule.expected.is_some() && found.iter().all(|fault| fault.path == self.path && fault.mark == node.mark) {
-            return self.misfit(rule, node);
+        let own = path.text();
+        if rule.expected.is_some() && found.iter().all(|fault| fault.path == own && fault.mark == node.mark) {
+            return self.misfit(rule, node, path);
         }
-        let length = self.path.len();
         self.found.extend(found.into_iter().map(|found| {
-            let inside = found.path.get(length..).map_or(0, |rest| steps(rest).len());
+            let inside = found.path.get(own.len()..).map_or(0, |rest| steps(rest).len());
             found.with_fault(Fault::NoAlternative { inside })
         }));
     }
 
-    fn list(&mut self, rule: &Rule, node: &Node, items: &[Node]) {
+    fn list(&mut self, rule: &Rule, node: &Node, items: &[Node], path: &Path<'_>) {
         if rule.min_items.is_some_and(|min| items.len() < min) || rule.max_items.is_some_and(|max| items.len() > max) {
-            self.misfit(rule, node);
+            self.misfit(rule, node, path);
         }
         let mut texts: HashSet<&str> = HashSet::new();
         for (index, item) in items.iter().enumerate() {
-            let length = self.path.len();
-            push_index(&mut self.path, index);
+            let path = Path::Index(path, index);
             if let Some(at) = rule.items {
-                self.node(at, item);
+                self.node(at, item, &path);
             }
             let repeated = match item.as_str() {
                 _ if !rule.unique => false,
@@ -208,26 +206,23 @@ impl Check<'_> {
             if repeated {
                 let message = format!("{} stands twice in the list", item.describe());
                 let first = items.iter().position(|other| other.kind == item.kind).unwrap_or_default();
-                let error = Diagnostic::error(item.mark, &self.path, message);
+                let error = Diagnostic::error(item.mark, path.text(), message);
                 self.found.push(error.with_fault(Fault::Repeated { first }));
             }
-            self.path.truncate(length);
         }
     }
 
-    fn mapping(&mut self, rule: &Rule, node: &Node) {
-        let entries = node.as_map().unwrap_or_default();
+    fn mapping(&mut self, rule: &Rule, node: &Node, entries: &[(Key, Node)], path: &Path<'_>) {
         if rule.max_fields.is_some_and(|max| entries.len() > max) {
-            self.misfit(rule, node);
+            self.misfit(rule, node, path);
         }
         let mut misspelt: HashSet<&str> = HashSet::new();
         let mut absent: Option<Vec<&str>> = None;
         for (key, value) in entries {
-            let length = self.path.len();
-            push_name(&mut self.path, &key.text);
-            match (rule.field_index.get(&*key.text), &rule.others) {
-                (Some(at), _) => self.node(*at, value),
-                (None, Others::Each(at)) => self.node(*at, value),
+            let path = Path::Name(path, &key.text);
+            match (rule.field(&key.text), &rule.others) {
+                (Some(at), _) => self.node(at, value, &path),
+                (None, Others::Each(at)) => self.node(*at, value, &path),
                 (None, Others::Any) => {}
                 (None, Others::None) => {
                     // A field that is there already was not what this one was meant to be.
@@ -237,36 +232,35 @@ impl Check<'_> {
                     });
                     misspelt.extend(nearest(&key.text, absent.iter().copied()));
                     let hint = field_hint(&key.text, absent.iter().copied());
-                    let error = Diagnostic::error(key.mark, &self.path, "unknown field").with_hint(hint);
+                    let error = Diagnostic::error(key.mark, path.text(), "unknown field").with_hint(hint);
                     self.found.push(error.with_fault(Fault::UnknownField));
                 }
             }
-            self.path.truncate(length);
         }
         for name in &rule.required {
             if entries.iter().all(|(key, _)| *key.text != *name) && !misspelt.contains(name.as_str()) {
                 let message = format!("the field {name} is missing");
-                let error = Diagnostic::error(node.mark, &self.path, message);
+                let error = Diagnostic::error(node.mark, path.text(), message);
                 self.found.push(error.with_fault(Fault::MissingField(name.clone())));
             }
         }
     }
 
-    fn misfit(&mut self, rule: &Rule, node: &Node) {
+    fn misfit(&mut self, rule: &Rule, node: &Node, path: &Path<'_>) {
         let mut expected = rule.expectation();
         if let (Kind::Str(text), false) = (&node.kind, rule.choices.is_empty()) {
             let names = rule.choices.iter().filter_map(Value::as_str);
             if let Some(name) = nearest(text, names) {
                 expected = format!("expected {expected}, found {}", quoted(text));
-                let error = Diagnostic::error(node.mark, &self.path, expected);
+                let error = Diagnostic::error(node.mark, path.text(), expected);
                 self.found.push(error.with_hint(format!("did you mean {name}?")).with_fault(Fault::NotInEnum));
                 return;
             }
         }
-        self.report_misfit(&expected, node, rule.fault(node));
+        self.report_misfit(&expected, node, path, rule.fault(node));
     }
 
-    fn report_misfit(&mut self, expected: &str, node: &Node, fault: Fault) {
+    fn report_misfit(&mut self, expected: &str, node: &Node, path: &Path<'_>, fault: Fault) {
         let found = match &node.kind {
             Kind::Str(text) if text.chars().count() > 60 => {
                 format!("{} ({} characters)", quoted(text), text.chars().count())
@@ -275,7 +269,7 @@ impl Check<'_> {
             Kind::Map(entries) if expected.starts_with("a mapping") => format!("one of {}", entries.len()),
             _ => node.describe(),
         };
-        let error = Diagnostic::error(node.mark, &self.path, format!("expected {expected}, found {found}"));
+        let error = Diagnostic::error(node.mark, path.text(), format!("expected {expected}, found {found}"));
         let hint = match &node.kind {
             Kind::Bool(b) => hint_for(Unexpected::Bool(*b), expected),
             Kind::Int(i) => hint_for(Unexpected::Signed(*i), expected),

@@ -4,10 +4,11 @@
 //! holds them. What is said of a configuration does not show them either ([`Revealed`]).
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::diagnostic::Diagnostic;
 use crate::env::{self, Variables, reference_after};
-use crate::node::{Kind, Node, push_index, push_name, quoted};
+use crate::node::{Kind, Node, Path, quoted};
 use crate::resource::{Manager, SecretManager};
 
 /// Asks secret managers. This crate has no sockets.
@@ -38,7 +39,7 @@ pub(crate) struct References<'a> {
     pub(crate) variables: Variables<'a>,
     pub(crate) source: &'a dyn SecretSource,
     /// The managers by id; `None` where single items are looked at and nobody knows what there is beside them.
-    pub(crate) managers: Option<&'a HashMap<String, SecretManager>>,
+    pub(crate) managers: Option<&'a HashMap<String, Arc<SecretManager>>>,
     pub(crate) revealed: &'a mut Revealed,
     /// Paths of references that are left as they are, because there are no managers.
     pub(crate) left: &'a mut Vec<String>,
@@ -52,8 +53,7 @@ const UNSUPPORTED: &[(&str, &str)] = &[("aws", "AWS Secrets Manager"), ("gcp", "
 
 impl References<'_> {
     /// Puts values in the places of references, wherever they stand in a tree.
-    pub(crate) fn resolve(&mut self, node: &mut Node, path: &mut String, found: &mut Vec<Diagnostic>) {
-        let length = path.len();
+    pub(crate) fn resolve(&mut self, node: &mut Node, path: &Path<'_>, found: &mut Vec<Diagnostic>) {
         match &mut node.kind {
             Kind::Str(text) => match self.value(text, path) {
                 None => {}
@@ -61,33 +61,29 @@ impl References<'_> {
                     self.revealed.0.push(value.clone());
                     *text = value;
                 }
-                Some(Err(reason)) => found.push(Diagnostic::error(node.mark, path.as_str(), reason)),
+                Some(Err(reason)) => found.push(Diagnostic::error(node.mark, path.text(), reason)),
             },
             Kind::Seq(items) => {
                 for (index, item) in items.iter_mut().enumerate() {
-                    push_index(path, index);
-                    self.resolve(item, path, found);
-                    path.truncate(length);
+                    self.resolve(item, &Path::Index(path, index), found);
                 }
             }
             Kind::Map(entries) => {
                 for (key, value) in entries {
-                    push_name(path, &key.text);
-                    self.resolve(value, path, found);
-                    path.truncate(length);
+                    self.resolve(value, &Path::Name(path, &key.text), found);
                 }
             }
             _ => {}
         }
     }
 
-    fn value(&mut self, text: &str, path: &str) -> Option<Result<String, String>> {
+    fn value(&mut self, text: &str, path: &Path<'_>) -> Option<Result<String, String>> {
         if let Some(reference) = reference_after(text, "$env://") {
             return Some(env::resolve(reference, self.variables));
         }
         let reference = reference_after(text, PREFIX)?;
         if self.managers.is_none() {
-            self.left.push(path.to_owned());
+            self.left.push(path.text());
             return None;
         }
         Some(self.secret(reference).map_err(|reason| format!("no secret for {}: {reason}", quoted(text))))

@@ -87,11 +87,6 @@ impl Template {
             _ => None,
         })
     }
-
-    /// Whether the text refers to captures.
-    pub fn has_captures(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part, Part::Capture(_)))
-    }
 }
 
 /// Why a text is not a template.

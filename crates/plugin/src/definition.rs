@@ -1,6 +1,7 @@
 //! How a plugin is defined: one unit struct with its name, priority, configuration, documentation and example.
 
 use std::any::Any;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema};
@@ -121,9 +122,9 @@ pub struct AuthChange<'a, C> {
     /// What [`Define::credentials`] made before, without regard to what has changed; `None`: there was nothing.
     pub held: Option<&'a Credentials>,
     /// What counts no more.
-    pub gone: Vec<AuthEntry<C>>,
+    pub gone: AuthEntries<'a, C>,
     /// What counts from now on.
-    pub came: Vec<AuthEntry<C>>,
+    pub came: AuthEntries<'a, C>,
     /// The consumers, for messages.
     pub consumers: &'a Consumers,
 }
@@ -147,10 +148,10 @@ impl<C> AuthChange<'_, C> {
 pub struct CredentialChange<'a> {
     /// What was built before.
     pub held: Option<&'a Credentials>,
-    /// What counts no more: whom it means, the consumer's name and the data.
-    pub gone: &'a [(ConsumerMatch, &'a str, &'a Node)],
+    /// What counts no more: whom it means, and the data.
+    pub gone: &'a [(ConsumerMatch, &'a Node)],
     /// What counts from now on.
-    pub came: &'a [(ConsumerMatch, &'a str, &'a Node)],
+    pub came: &'a [(ConsumerMatch, &'a Node)],
     /// The consumers, for messages.
     pub consumers: &'a Consumers,
 }
@@ -160,10 +161,34 @@ pub struct CredentialChange<'a> {
 pub struct AuthEntry<C> {
     /// Whom it means.
     pub who: ConsumerMatch,
-    /// The consumer's name.
-    pub username: String,
     /// The data.
     pub conf: C,
+}
+
+/// Data of consumers and credentials, each read when it is its turn: there may be a million.
+#[derive(Debug)]
+pub struct AuthEntries<'a, C> {
+    unread: &'a [(ConsumerMatch, &'a Node)],
+    read: PhantomData<C>,
+}
+
+impl<C: DeserializeOwned + JsonSchema + 'static> AuthEntries<'_, C> {
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.unread.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.unread.is_empty()
+    }
+
+    /// All of them, in their order; of one that cannot be read what is wrong with it.
+    pub fn iter(&self) -> impl Iterator<Item = Result<AuthEntry<C>, Invalid>> {
+        self.unread.iter().map(|(who, conf)| Ok(AuthEntry { who: *who, conf: read_again(conf)? }))
+    }
 }
 
 /// A lookup built by an authentication plugin from the consumers, shared by all its instances.
@@ -343,34 +368,27 @@ impl<T: Define> Definition for T {
     }
 
     fn credentials(&self, change: &CredentialChange<'_>) -> Result<Credentials, (usize, Box<Diagnostic>)> {
-        let came = auth_entries::<T::ConsumerConf>(change.came)?;
-        // What was built once can be read again.
-        let gone = auth_entries::<T::ConsumerConf>(change.gone)?;
+        let gone = AuthEntries { unread: change.gone, read: PhantomData };
+        let came = AuthEntries { unread: change.came, read: PhantomData };
         let typed = AuthChange { held: change.held, gone, came, consumers: change.consumers };
         T::credentials(typed).map_err(|(at, fault)| {
-            let found = change.came.get(at).map(|(_, _, conf)| locate(conf, fault.clone()));
+            let found = change.came.get(at).map(|(_, conf)| locate(conf, fault.clone()));
             let found = found.unwrap_or_else(|| Diagnostic::error(weir_config::Mark::NONE, fault.path, fault.message));
             (at, Box::new(found))
         })
     }
 }
 
-fn auth_entries<C: DeserializeOwned + JsonSchema + 'static>(
-    entries: &[(ConsumerMatch, &str, &Node)],
-) -> Result<Vec<AuthEntry<C>>, (usize, Box<Diagnostic>)> {
-    let mut typed = Vec::with_capacity(entries.len());
-    for (at, (who, username, conf)) in entries.iter().enumerate() {
-        // Without the check against the schema, which a million consumers would make slow: it was made before.
-        let parsed = match conf.parse_into::<C>() {
-            Ok(parsed) => parsed,
-            Err(_) => {
-                let (typed, found) = read::<C>(conf);
-                typed.ok_or_else(|| (at, Box::new(first_error(conf, found))))?
-            }
-        };
-        typed.push(AuthEntry { who: *who, username: (*username).to_owned(), conf: parsed });
-    }
-    Ok(typed)
+/// Reads a configuration that was checked before, without the check against the schema, which a million consumers would
+/// make slow.
+fn read_again<C: DeserializeOwned + JsonSchema + 'static>(conf: &Node) -> Result<C, Invalid> {
+    conf.parse_into().or_else(|_| {
+        let (typed, found) = read(conf);
+        typed.ok_or_else(|| {
+            let error = first_error(conf, found);
+            Invalid::new(error.path, error.message)
+        })
+    })
 }
 
 /// Reads a configuration: its type, unless something is wrong with it, and what there is to say about it.

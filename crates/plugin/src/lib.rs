@@ -24,7 +24,9 @@ mod variables;
 
 pub use consumer::{Consumer, ConsumerMatch, ConsumerSet, Consumers};
 pub use context::{Answer, BodyCx, LogCx, RequestCx, ResponseCx, UpstreamCx};
-pub use definition::{AuthChange, AuthEntry, BuildCx, CredentialChange, Credentials, Define, Definition, Invalid};
+pub use definition::{
+    AuthChange, AuthEntries, AuthEntry, BuildCx, CredentialChange, Credentials, Define, Definition, Invalid,
+};
 pub use encoder::Encoder;
 pub use exchange::{AddrText, Client, Exchange, NodeAddress, Times, Try, UpstreamInfo};
 pub use mark::{Hold, Mark, Note};

@@ -285,11 +285,6 @@ impl Request {
         self.head.fields.remove(self.buffer.bytes(), name);
     }
 
-    /// Replaces a field, by text.
-    pub fn set_field_str(&mut self, name: &str, value: &[u8]) {
-        self.head.fields.set_str(self.buffer.bytes(), name.as_bytes(), value);
-    }
-
     /// Appends the target that the upstream receives.
     pub fn write_upstream_target(&self, out: &mut Vec<u8>) {
         if !self.upstream.target.is_empty() {

@@ -8,7 +8,7 @@ mod bench;
 use std::path::{Path, PathBuf};
 
 use bench::{Bench, definition};
-use weir_config::{Diagnostic, InvalidItems, LoadOptions, NoSecrets, Node, PluginCatalog, RouterMode, Scope, load};
+use weir_config::{Diagnostic, LoadOptions, Node, PluginCatalog, Scope, load};
 use weir_plugin::{Consumer, ConsumerMatch, Consumers, CredentialChange, Definition, Named};
 
 #[test]
@@ -68,11 +68,8 @@ fn findings(definition: &dyn Definition, entry: &Node, at: &str) -> Vec<Diagnost
     let checked = confs.iter().filter_map(|conf| definition.check(Scope::Consumer, conf).err());
     let mut found: Vec<Diagnostic> = checked.flatten().collect();
     let names: Vec<String> = (0..confs.len()).map(|n| format!("c{n}")).collect();
-    let entries: Vec<(ConsumerMatch, &str, &Node)> = confs
-        .iter()
-        .enumerate()
-        .map(|(n, conf)| (ConsumerMatch { consumer: n as u32, credential: None }, names[n].as_str(), *conf))
-        .collect();
+    let who = |consumer: u32| ConsumerMatch { consumer, credential: None };
+    let entries: Vec<(ConsumerMatch, &Node)> = confs.iter().zip(0..).map(|(conf, n)| (who(n), *conf)).collect();
     let mut consumers = Consumers::default();
     for name in &names {
         let name = Named::from(name.as_str());
@@ -128,14 +125,7 @@ fn cases_are_whole_files_without_a_fault() {
 }
 
 fn assert_loads(name: &str, text: &str) -> Vec<Diagnostic> {
-    let options = LoadOptions {
-        invalid_items: InvalidItems::Refuse,
-        strict: true,
-        variables: &|_| None,
-        secrets: &NoSecrets,
-        plugins: &Plugins,
-        router: RouterMode::RadixtreeHostUri,
-    };
+    let options = LoadOptions { strict: true, plugins: &Plugins, ..LoadOptions::PLAIN };
     let loaded = load(name, text.as_bytes(), &options);
     assert!(loaded.document.is_some(), "{name}: {:#?}", loaded.diagnostics);
     loaded.diagnostics

@@ -7,7 +7,6 @@
 //!
 //! - [`access_log`]: one line for each request, through a ring per worker and a thread that writes.
 //! - [`metrics`]: counters and histograms per worker, added up when Prometheus asks.
-//! - [`latency`]: how the time of one request splits into gateway and upstream.
 
 #![allow(
     clippy::disallowed_types,
@@ -15,5 +14,4 @@
 )]
 
 pub mod access_log;
-pub mod latency;
 pub mod metrics;

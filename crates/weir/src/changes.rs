@@ -3,16 +3,15 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
-use std::io;
 
 use serde::Serialize;
-use weir_config::{Document, Items, Model, Place, Section};
+use weir_config::{Items, Model, Place, Section};
 
-/// A digest of every resource of a document. It takes a few dozen bytes a resource, where the document itself would
-/// take hundreds.
+/// A digest of every resource, by a hash of its id. It takes some twenty bytes a resource, where the resource itself would
+/// take hundreds; should two ids have one hash, a number in the log is wrong.
 #[derive(Debug, Default)]
 pub(crate) struct Digest {
-    sections: [(&'static str, HashMap<Box<str>, u64>); 11],
+    sections: [(&'static str, HashMap<u64, u64>); 11],
 }
 
 /// How many resources came, changed and went, by section. Displayed as `routes +1 ~2 -0, upstreams +0 ~1 -0`.
@@ -27,32 +26,13 @@ struct Counts {
 }
 
 impl Digest {
-    /// The digest of a document.
-    pub(crate) fn of(document: &Document) -> Self {
-        Self {
-            sections: [
-                section("routes", &document.routes, |item| item.id.as_str()),
-                section("services", &document.services, |item| item.id.as_str()),
-                section("upstreams", &document.upstreams, |item| item.id.as_str()),
-                section("consumers", &document.consumers, |item| item.username.as_str()),
-                section("consumer_groups", &document.consumer_groups, |item| item.id.as_str()),
-                section("plugin_configs", &document.plugin_configs, |item| item.id.as_str()),
-                section("ssls", &document.ssls, |item| item.id.as_str()),
-                section("protos", &document.protos, |item| item.id.as_str()),
-                section("global_rules", &document.global_rules, |item| item.id.as_str()),
-                section("secrets", &document.secrets, |item| item.id.as_str()),
-                section("plugin_metadata", &document.plugin_metadata, |item| item.plugin.as_str()),
-            ],
-        }
-    }
-
     /// The digest of a model.
-    pub(crate) fn of_model(model: &Model) -> Self {
-        fn all<T: Serialize>(section: Section, items: &Items<T>) -> (&'static str, HashMap<Box<str>, u64>) {
-            let digests = items.ids().filter_map(|id| Some((id.into(), digest(&**items.get(id)?))));
+    pub(crate) fn of(model: &Model) -> Self {
+        fn all<T: Serialize>(section: Section, items: &Items<T>) -> (&'static str, HashMap<u64, u64>) {
+            let mut text = Vec::new();
+            let digests = items.iter().map(|(id, item)| (hash(id.as_bytes()), digest(&**item, &mut text)));
             (section.name(), digests.collect())
         }
-        // In the order of a document's digest.
         Self {
             sections: [
                 all(Section::Routes, &model.routes),
@@ -76,13 +56,14 @@ impl Digest {
         for (name, digests) in &mut self.sections {
             let mut counts = Counts::default();
             for place in places.iter().filter(|place| place.section.name() == *name) {
+                let id = hash(place.id.as_bytes());
                 match digest_at(model, place) {
-                    Some(digest) => match digests.insert((*place.id).into(), digest) {
+                    Some(digest) => match digests.insert(id, digest) {
                         None => counts.added += 1,
                         Some(before) if before != digest => counts.changed += 1,
                         Some(_) => {}
                     },
-                    None => counts.removed += usize::from(digests.remove(&*place.id).is_some()),
+                    None => counts.removed += usize::from(digests.remove(&id).is_some()),
                 }
             }
             changes.0.extend((counts != Counts::default()).then_some((*name, counts)));
@@ -139,69 +120,48 @@ pub(crate) fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{plural}")
 }
 
-fn section<T: Serialize>(
-    name: &'static str,
-    items: &[T],
-    id: impl Fn(&T) -> &str,
-) -> (&'static str, HashMap<Box<str>, u64>) {
-    (name, items.iter().map(|item| (id(item).into(), digest(item))).collect())
-}
-
 fn digest_at(model: &Model, place: &Place) -> Option<u64> {
-    let id = &*place.id;
+    let (id, mut text) = (&*place.id, Vec::new());
     match place.section {
-        Section::Secrets => model.secrets.get(id).map(|item| digest(&**item)),
-        Section::Protos => model.protos.get(id).map(|item| digest(&**item)),
-        Section::Ssls => model.ssls.get(id).map(|item| digest(&**item)),
-        Section::Upstreams => model.upstreams.get(id).map(|item| digest(&**item)),
-        Section::Services => model.services.get(id).map(|item| digest(&**item)),
-        Section::PluginConfigs => model.plugin_configs.get(id).map(|item| digest(&**item)),
-        Section::Routes => model.routes.get(id).map(|item| digest(&**item)),
-        Section::ConsumerGroups => model.consumer_groups.get(id).map(|item| digest(&**item)),
-        Section::Consumers => model.consumers.get(id).map(|item| digest(&**item)),
-        Section::GlobalRules => model.global_rules.get(id).map(|item| digest(&**item)),
-        Section::PluginMetadata => model.plugin_metadata.get(id).map(|item| digest(&**item)),
+        Section::Secrets => model.secrets.get(id).map(|item| digest(&**item, &mut text)),
+        Section::Protos => model.protos.get(id).map(|item| digest(&**item, &mut text)),
+        Section::Ssls => model.ssls.get(id).map(|item| digest(&**item, &mut text)),
+        Section::Upstreams => model.upstreams.get(id).map(|item| digest(&**item, &mut text)),
+        Section::Services => model.services.get(id).map(|item| digest(&**item, &mut text)),
+        Section::PluginConfigs => model.plugin_configs.get(id).map(|item| digest(&**item, &mut text)),
+        Section::Routes => model.routes.get(id).map(|item| digest(&**item, &mut text)),
+        Section::ConsumerGroups => model.consumer_groups.get(id).map(|item| digest(&**item, &mut text)),
+        Section::Consumers => model.consumers.get(id).map(|item| digest(&**item, &mut text)),
+        Section::GlobalRules => model.global_rules.get(id).map(|item| digest(&**item, &mut text)),
+        Section::PluginMetadata => model.plugin_metadata.get(id).map(|item| digest(&**item, &mut text)),
     }
 }
 
 /// Resources are compared as the JSON they would be written as, which need not be kept for it.
-fn digest(item: &impl Serialize) -> u64 {
-    struct Digesting(DefaultHasher);
-    impl io::Write for Digesting {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.write(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut digesting = Digesting(DefaultHasher::new());
+fn digest(item: &impl Serialize, text: &mut Vec<u8>) -> u64 {
+    text.clear();
     // A resource that could not be written would always count as changed or never; the count is for people.
-    let _ = serde_json::to_writer(&mut digesting, item);
-    digesting.0.finish()
+    let _ = serde_json::to_writer(&mut *text, item);
+    hash(text)
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
 }
 
 #[cfg(test)]
 mod tests {
-    use weir_config::catalog::NoPlugins;
-    use weir_config::{Document, InvalidItems, LoadOptions, Model, NoSecrets, Place, RouterMode, Section, load};
+    use weir_config::{LoadOptions, Model, Place, Section, load};
 
     use super::Digest;
 
-    fn document(routes: &str) -> Document {
+    fn model(routes: &str) -> Model {
         let text = format!("routes: [{routes}]\nupstreams: [{{id: u, nodes: {{127.0.0.1:1: 1}}}}]\n#END\n");
-        let options = LoadOptions {
-            invalid_items: InvalidItems::Refuse,
-            strict: false,
-            variables: &|_| None,
-            secrets: &NoSecrets,
-            plugins: &NoPlugins,
-            router: RouterMode::default(),
-        };
+        let options = LoadOptions::PLAIN;
         let loaded = load("test", text.as_bytes(), &options);
-        loaded.document.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics))
+        Model::from(loaded.document.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics)))
     }
 
     #[test]
@@ -215,26 +175,22 @@ mod tests {
             (format!("{a},{b}"), moved.to_owned(), "routes +0 ~1 -1"),
         ];
         for (before, after, told) in cases {
-            let changes = Digest::of(&document(&before)).changes_to(&Digest::of(&document(&after)));
+            let changes = Digest::of(&model(&before)).changes_to(&Digest::of(&model(&after)));
             assert_eq!(changes.to_string(), told, "{before} → {after}");
         }
-        let model = Model::from(document(&format!("{a},{b}")));
-        assert_eq!(
-            Digest::of(&document(&format!("{a},{b}"))).changes_to(&Digest::of_model(&model)).to_string(),
-            "no resource changed"
-        );
+        let both = model(&format!("{a},{b}"));
         let place = |id: &str| Place { section: Section::Routes, id: id.into() };
-        let mut digest = Digest::of_model(&model);
-        let next = Model::from(document(&moved.replace("id: b", "id: c").replace("/c", "/d")));
+        let mut digest = Digest::of(&both);
+        let next = model(&moved.replace("id: b", "id: c").replace("/c", "/d"));
         assert_eq!(digest.follow(&next, &[place("a"), place("c"), place("x")]).to_string(), "routes +1 ~0 -1");
-        assert_eq!(digest.follow(&model, &[place("b")]).to_string(), "no resource changed");
-        let first = Digest::default().changes_to(&Digest::of(&document(a)));
+        assert_eq!(digest.follow(&both, &[place("b")]).to_string(), "no resource changed");
+        let first = Digest::default().changes_to(&Digest::of(&model(a)));
         assert_eq!(first.to_string(), "routes +1 ~0 -0, upstreams +1 ~0 -0");
     }
 
     #[test]
     fn an_inventory_names_what_is_there() {
-        assert_eq!(Digest::of(&Document::default()).inventory(), "0 routes");
-        assert_eq!(Digest::of(&document("{id: a, uri: /a, upstream_id: u}")).inventory(), "1 route, 1 upstream");
+        assert_eq!(Digest::of(&Model::default()).inventory(), "0 routes");
+        assert_eq!(Digest::of(&model("{id: a, uri: /a, upstream_id: u}")).inventory(), "1 route, 1 upstream");
     }
 }

@@ -13,8 +13,8 @@ pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
     let (settings, warnings) = settings::load(&args.settings, args.listen.assignments())?;
     tell_all(&warnings);
     let rules = Rules::new(&args.rules, &settings)?;
-    let text = rules.read()?;
-    match rules.compile(&text, 1) {
+    let loaded = rules.load(&rules.read()?);
+    match rules.compile(loaded, 1) {
         Ok(ready) => {
             tell_all(&ready.findings);
             let mut summary = format!("{}: {}", rules.name, ready.digest.inventory());

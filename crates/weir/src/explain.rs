@@ -19,8 +19,8 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<(), Failure> {
     let (settings, warnings) = settings::load(&args.settings, Vec::new())?;
     tell_all(&warnings);
     let rules = Rules::new(&args.rules, &settings)?;
-    let text = rules.read()?;
-    let ready = rules.compile(&text, 1).map_err(Failure::Refused)?;
+    let loaded = rules.load(&rules.read()?);
+    let ready = rules.compile(loaded, 1).map_err(Failure::Refused)?;
     tell_all(&ready.findings);
     match ready.snapshot.explain(&request, &settings) {
         Ok(found) => print(&report(&request, &found, &settings)),

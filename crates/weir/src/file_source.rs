@@ -222,7 +222,7 @@ mod tests {
         let text = "routes: [{id: a, uri: /a}, {uri: /b}]\n\
                     consumers:\n- {username: jack, credentials: [{id: jack/credentials/c, plugins: {}}, {plugins: {}}]}\n\
                     - {id: jack/credentials/d, plugins: {}}\n#END\n";
-        let live = Kept::new(text.as_bytes(), 4, Default::default());
+        let live = Kept::new(text.as_bytes(), 4);
         let keys = |kind| {
             let keys = listing(&live, kind).items.into_iter().map(|item| item.key.to_string());
             keys.collect::<Vec<_>>()
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(&*listing(&live, Kind::Consumers).items[0].value, r#"{"username":"jack"}"#);
         assert_eq!(listing(&live, Kind::Routes).items[0].modified, 4);
         let next = "routes: [{id: a, uri: /c}, {uri: /b}]\nconsumers: [{username: jack}]\nservices: [{id: s}]\n#END\n";
-        let next = Kept::new(next.as_bytes(), 5, Default::default());
+        let next = Kept::new(next.as_bytes(), 5);
         let mut told: Vec<_> =
             changes(&live, &next).into_iter().map(|(key, item)| (key.to_string(), item.is_some())).collect();
         told.sort();

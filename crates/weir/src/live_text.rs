@@ -32,11 +32,16 @@ pub(crate) struct Kept {
 
 impl Kept {
     /// Keeps a text; on a thread that may block.
-    pub(crate) fn new(text: &[u8], revision: u64, left_out: HashSet<String>) -> Self {
+    pub(crate) fn new(text: &[u8], revision: u64) -> Self {
         let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
         // Writing to memory does not fail.
         let text = encoder.write_all(text).and_then(|()| encoder.finish()).unwrap_or_default();
-        Self { revision, text, left_out }
+        Self { revision, text, left_out: HashSet::new() }
+    }
+
+    /// The items with these paths are none.
+    pub(crate) fn without(self, left_out: HashSet<String>) -> Self {
+        Self { left_out, ..self }
     }
 
     /// Its number.
@@ -88,10 +93,10 @@ mod tests {
 
     #[test]
     fn what_is_live_is_told() {
-        let live = LiveText::new(Kept::new(b"services: [{id: s}]\n#END\n", 1, Default::default()));
+        let live = LiveText::new(Kept::new(b"services: [{id: s}]\n#END\n", 1));
         assert_eq!((live.kept().revision(), live.kept().items("services").len()), (1, 1));
         let text = b"routes: [{id: a, uri: /a}, {id: b, uri: 1}, {id: c, uri: /c}]\n#END\n";
-        live.set(Kept::new(text, 7, ["routes[1]".to_owned()].into()));
+        live.set(Kept::new(text, 7).without(["routes[1]".to_owned()].into()));
         let (revision, items) = (live.kept().revision(), live.kept().items("routes"));
         let ids: Vec<_> = items.iter().map(|item| item.id.as_str()).collect();
         assert_eq!((revision, ids.as_slice()), (7, ["a", "c"].as_slice()));

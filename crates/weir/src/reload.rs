@@ -141,11 +141,13 @@ fn read(rules: &Rules, known: Option<u64>, revision: u64, keep: bool) -> Outcome
     if known == Some(fingerprint) {
         return Outcome::Same;
     }
-    match rules.compile(&text, revision) {
+    let loaded = rules.load(&text);
+    let kept = if keep { Kept::new(&text, revision) } else { Kept::default() };
+    drop(text);
+    match rules.compile(loaded, revision) {
         Ok(mut ready) => {
             let gone = std::mem::take(&mut ready.gone);
-            let kept = if keep { Kept::new(&text, revision, gone) } else { Kept::default() };
-            Outcome::Ready { ready: Box::new(ready), fingerprint, kept }
+            Outcome::Ready { ready: Box::new(ready), fingerprint, kept: kept.without(gone) }
         }
         Err(findings) => {
             // What was built until the error was found is gone, but for its keys.

@@ -111,24 +111,24 @@ impl Rules {
         Ok(text)
     }
 
-    /// Checks and compiles a text. An `Err` holds everything that was found, at least one error among it.
-    pub(crate) fn compile(&self, text: &[u8], revision: u64) -> Result<Ready, Vec<Diagnostic>> {
+    /// Checks a text. What comes of it takes its place: of a large one there is no need to keep both.
+    pub(crate) fn load(&self, text: &[u8]) -> Loaded {
         self.secrets.begin();
-        self.compile_loaded(self.with_options(|options| load(&self.name, text, options)), revision)
+        self.with_options(|options| load(&self.name, text, options))
     }
 
     /// The tree of a text that can be served, with what was found in it.
     pub(crate) fn tree(&self, text: &[u8]) -> (Option<Node>, Vec<Diagnostic>) {
-        match self.compile(text, 1) {
+        match self.compile(self.load(text), 1) {
             Ok(ready) => (self.with_options(|options| read(&self.name, text, options)).0, ready.findings),
             Err(findings) => (None, findings),
         }
     }
 
-    /// Checks and compiles a tree, as [`Self::compile`]. Findings name no file: there is none.
+    /// Checks and compiles a tree. Findings name no file: there is none.
     pub(crate) fn compile_tree(&self, root: Node, revision: u64) -> Result<Ready, Vec<Diagnostic>> {
         self.secrets.begin();
-        self.compile_loaded(self.with_options(|options| load_node("", root, options)), revision)
+        self.compile(self.with_options(|options| load_node("", root, options)), revision)
     }
 
     /// Everything that is to be said of one resource of a section by itself; `None` for a section that there is not.
@@ -157,7 +157,7 @@ impl Rules {
         self.secrets.begin();
         let changed = self.with_options(|options| Model::default().change("", resources, options)).ok()?;
         let compiled = self.compiler.compile(&changed.model, InvalidItems::Refuse, revision).ok()?;
-        Some((clean(Digest::of_model(&changed.model), compiled, changed.warnings, &[changed.revealed]), changed.model))
+        Some((clean(Digest::of(&changed.model), compiled, changed.warnings, &[changed.revealed]), changed.model))
     }
 
     /// Checks and compiles what has changed of the resources that `base` was made of, and tells where. Each of several
@@ -197,11 +197,13 @@ impl Rules {
         })
     }
 
-    fn compile_loaded(&self, loaded: Loaded, revision: u64) -> Result<Ready, Vec<Diagnostic>> {
+    /// Compiles what was loaded. An `Err` holds everything that was found, at least one error among it.
+    pub(crate) fn compile(&self, loaded: Loaded, revision: u64) -> Result<Ready, Vec<Diagnostic>> {
         let mut findings = loaded.diagnostics;
         let Some(document) = loaded.document else { return Err(self.judged(findings)) };
-        let digest = Digest::of(&document);
-        let compiled = match self.compiler.compile(&Model::from(document), self.invalid_items, revision) {
+        let model = Model::from(document);
+        let digest = Digest::of(&model);
+        let compiled = match self.compiler.compile(&model, self.invalid_items, revision) {
             Ok(compiled) => compiled,
             Err(errors) => {
                 let errors = errors.into_iter().map(|error| loaded.revealed.redact(error));

@@ -159,11 +159,14 @@ impl First {
         let rules = Rules::new(file, settings)?;
         let watch = Box::new(Watch::new(&file.file, &settings.config));
         let text = rules.read()?;
-        let Ready { digest, snapshot, findings, gone, .. } = rules.compile(&text, 1).map_err(Failure::Refused)?;
+        let (fingerprint, loaded) = (fingerprint(&text), rules.load(&text));
         let apis = [settings.listen.admin, settings.listen.control];
         let told = apis.into_iter().any(|api| api.unless_given(Endpoint::Off).addr().is_some());
-        let live = told.then(|| Arc::new(LiveText::new(Kept::new(&text, 1, gone))));
-        let source = Source::File { watch, digest: Box::new(digest), fingerprint: fingerprint(&text), live };
+        let kept = told.then(|| Kept::new(&text, 1));
+        drop(text);
+        let Ready { digest, snapshot, findings, gone, .. } = rules.compile(loaded, 1).map_err(Failure::Refused)?;
+        let live = kept.map(|kept| Arc::new(LiveText::new(kept.without(gone))));
+        let source = Source::File { watch, digest: Box::new(digest), fingerprint, live };
         Ok(Self { rules, source, snapshot, findings, doubts: Vec::new() })
     }
 

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use weir_config::{InvalidItems, LoadOptions, Model, NoSecrets, RouterMode, Settings, load, settings::SettingsSource};
+use weir_config::{InvalidItems, LoadOptions, Model, Settings, load, settings::SettingsSource};
 use weir_proxy::{Catalog, Compiler, DataPlane};
 use weir_telemetry::metrics::{Metrics, MetricsOptions};
 
@@ -119,14 +119,7 @@ fn start(rules: &str) -> (DataPlane, SocketAddr) {
     let source = SettingsSource { file: None, variables: &[], flags: &flags };
     let (settings, _) = Settings::load(source).expect("settings");
     let catalog = Catalog(definitions);
-    let options = LoadOptions {
-        invalid_items: InvalidItems::Refuse,
-        strict: false,
-        variables: &|_: &str| None,
-        secrets: &NoSecrets,
-        plugins: &catalog,
-        router: RouterMode::default(),
-    };
+    let options = LoadOptions { plugins: &catalog, ..LoadOptions::PLAIN };
     let loaded = load("rules", rules.as_bytes(), &options);
     assert_eq!(loaded.errors().map(ToString::to_string).collect::<Vec<_>>(), Vec::<String>::new());
     let compiler = Compiler::new(definitions, &settings, "weir/test");

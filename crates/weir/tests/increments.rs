@@ -10,10 +10,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use weir_config::load::load_node;
 use weir_config::settings::SettingsSource;
-use weir_config::{
-    Diagnostic, InvalidItems, ItemChange, LoadOptions, Model, NoSecrets, Node, PluginCatalog, RouterMode, Section,
-    Settings,
-};
+use weir_config::{Diagnostic, InvalidItems, ItemChange, LoadOptions, Model, Node, PluginCatalog, Section, Settings};
 use weir_proxy::{Catalog, Compiler, DataPlane, ExplainRequest, Snapshot};
 use weir_telemetry::metrics::{Metrics, MetricsOptions};
 
@@ -27,14 +24,7 @@ fn settings() -> Settings {
 }
 
 fn options(plugins: &dyn PluginCatalog) -> LoadOptions<'_> {
-    LoadOptions {
-        invalid_items: InvalidItems::Refuse,
-        strict: false,
-        variables: &|_: &str| None,
-        secrets: &NoSecrets,
-        plugins,
-        router: RouterMode::default(),
-    }
+    LoadOptions { plugins, ..LoadOptions::PLAIN }
 }
 
 /// A data plane with one worker, and a connection to it.

@@ -4,9 +4,9 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
@@ -16,14 +16,13 @@ use rustix::process::{Pid, Signal};
 use serde_json::json;
 
 use crate::harness::{
-    Answer, Fault, Gateway, LIMIT, Origin, Page, Process, RawClient, Start, each, free_port, get, program, replace,
-    repository, route_to, wait_until,
+    Answer, Fault, Gateway, LIMIT, Origin, Page, RawClient, Start, each, get, program, replace, route_to, wait_until,
 };
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Clients that ask without end until they are told to stop.
-struct Load {
+pub(crate) struct Load {
     stop: AtomicBool,
     kept: AtomicUsize,
     fresh: AtomicUsize,
@@ -33,7 +32,7 @@ struct Load {
 impl Load {
     /// Runs `work` under load: clients that keep their connections, some of which ask rarely, and clients that make a
     /// new one for each request. Gives the number of requests; none may fail.
-    fn under(addr: SocketAddr, work: impl FnOnce(&Self)) -> usize {
+    pub(crate) fn under(addr: SocketAddr, work: impl FnOnce(&Self)) -> usize {
         let load = Self {
             stop: AtomicBool::new(false),
             kept: AtomicUsize::new(0),
@@ -59,7 +58,7 @@ impl Load {
     }
 
     /// Waits for so many more requests.
-    fn go_on(&self, requests: usize) {
+    pub(crate) fn go_on(&self, requests: usize) {
         let count = || self.kept.load(SeqCst) + self.fresh.load(SeqCst);
         let until = count() + requests;
         wait_until("requests", LIMIT, || (count() >= until).then_some(()));
@@ -358,7 +357,7 @@ fn unix_sockets_are_taken_over() {
 }
 
 /// The status of an answer over a Unix socket.
-fn get_by(path: &Path) -> String {
+pub(crate) fn get_by(path: &Path) -> String {
     let mut curl = Command::new(program("curl"));
     curl.args(["--silent", "--output", "/dev/null", "--write-out", "%{http_code}", "--max-time", "10"]);
     let output = curl.arg("--unix-socket").arg(path).arg("http://a.test/").output().expect("run curl");
@@ -366,7 +365,7 @@ fn get_by(path: &Path) -> String {
 }
 
 /// Asks for a page on a connection to the metrics or status server; whether the connection is kept.
-fn page(client: &mut RawClient, path: &str) -> (String, bool) {
+pub(crate) fn page(client: &mut RawClient, path: &str) -> (String, bool) {
     let answer = client.request(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
     assert_eq!(answer.status, 200, "{answer:?}");
     (answer.text(), answer.keeps_connection())
@@ -477,13 +476,13 @@ fn await_log(gateway: &Gateway, text: &str) {
     wait_until(&format!("{text:?} in the error log"), LIMIT, || gateway.stderr().contains(text).then_some(()));
 }
 
-fn kill(id: u32, signal: Signal) {
+pub(crate) fn kill(id: u32, signal: Signal) {
     rustix::process::kill_process(Pid::from_raw(id.cast_signed()).expect("a process id"), signal)
         .expect("send a signal");
 }
 
 /// Whether a process has not ended.
-fn runs(id: u32) -> bool {
+pub(crate) fn runs(id: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     status.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
@@ -496,118 +495,4 @@ fn children(parent: u32) -> Vec<u32> {
         (rest.split(' ').nth(1)? == parent.to_string()).then_some(id)
     });
     ids.collect()
-}
-
-#[test]
-fn systemd_is_told() {
-    let folder = tempfile::tempdir().expect("create a folder");
-    let path = folder.path().join("notify");
-    let socket = UnixDatagram::bind(&path).expect("bind a socket");
-    socket.set_read_timeout(Some(LIMIT)).expect("set a time limit");
-    let heard = |wanted: &str| {
-        let mut seen = Vec::new();
-        loop {
-            let mut message = [0; 4096];
-            let count = socket.recv(&mut message).unwrap_or_else(|error| panic!("{error}: no {wanted} in {seen:?}"));
-            let message = String::from_utf8_lossy(&message[..count]).into_owned();
-            if message.contains(wanted) {
-                return message;
-            }
-            seen.push(message);
-        }
-    };
-    let origin = Origin::hello();
-    let start = |watchdog: bool| {
-        let path = path.to_str().expect("a path in UTF-8");
-        let start = Start::new(route_to([&origin.node()])).variable("NOTIFY_SOCKET", path);
-        if watchdog { start.variable("WATCHDOG_USEC", "2000000").start() } else { start.start() }
-    };
-
-    let mut gateway = start(false);
-    assert_eq!(heard("READY=1"), "READY=1\nSTATUS=serving 1 routes\n");
-    gateway.signal(Signal::HUP);
-    assert!(heard("RELOADING=1").contains("\nMONOTONIC_USEC="));
-    heard("STATUS=serving 1 routes");
-    assert_eq!(heard("READY=1"), "READY=1\n");
-    gateway.signal(Signal::USR2);
-    let message = heard("MAINPID=");
-    let main: u32 = message.trim().trim_start_matches("MAINPID=").parse().expect("a process id");
-    assert_ne!(main, gateway.process.id());
-    // systemd follows the new process, so the old one need not stay.
-    assert!(gateway.wait().success());
-    assert_eq!(gateway.get("/").status, 200);
-    kill(main, Signal::TERM);
-    heard("STOPPING=1");
-    wait_until("the new process to end", LIMIT, || (!runs(main)).then_some(()));
-
-    let gateway = start(true);
-    heard("WATCHDOG=1");
-    gateway.signal(Signal::USR2);
-    let main: u32 = heard("MAINPID=").trim().trim_start_matches("MAINPID=").parse().expect("a process id");
-    wait_until("the old process to end", LIMIT, || (!runs(gateway.process.id())).then_some(()));
-    // Whatever the old one has said waits before this.
-    socket.set_nonblocking(true).expect("set non-blocking");
-    while socket.recv(&mut [0; 1]).is_ok() {}
-    socket.set_nonblocking(false).expect("set blocking");
-    heard("WATCHDOG=1");
-    kill(main, Signal::TERM);
-    heard("STOPPING=1");
-}
-
-#[test]
-fn systemd_opens_the_sockets() {
-    let origin = Origin::hello();
-    let folder = tempfile::tempdir().expect("create a folder");
-    let rules = folder.path().join("apisix.yaml");
-    fs::write(&rules, format!("{}\n#END\n", route_to([&origin.node()]))).expect("write the rules");
-    let [traffic, status] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
-    let log = folder.path().join("stderr");
-    let mut command = Command::new(program("systemd-socket-activate"));
-    let unix = folder.path().join("s");
-    command.args(["-l", &traffic.to_string(), "-l", &status.to_string(), "--fdname=http:status:http", "-l"]).arg(&unix);
-    command.arg(env!("CARGO_BIN_EXE_weir")).arg("run").arg(&rules);
-    // The addresses of listen.http and listen.status are replaced, so these may be wrong.
-    command.args(["--listen-http", "192.0.2.1:80", "--status", "192.0.2.1:81", "--metrics", "off"]);
-    command.args(["--listen-https", "off", "--workers", "3"]);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&log).expect("create a file"));
-    let mut process = Process::spawn(&mut command);
-    let log = || fs::read_to_string(&log).expect("read standard error");
-    wait_until("systemd-socket-activate to listen", LIMIT, || log().contains("Listening on").then_some(()));
-
-    // The first connection starts the gateway and waits in the queue until it serves.
-    let answer = RawClient::connect(traffic).get("/");
-    assert_eq!(answer.status, 200, "{}", log());
-    assert_eq!(page(&mut RawClient::connect(status), "/status/ready").0, r#"{"status":"ok"}"#);
-    Load::under(traffic, |load| {
-        for count in 1..=3 {
-            load.go_on(50);
-            process.signal(Signal::USR2);
-            wait_until("the new process", LIMIT, || {
-                (log().matches("a new process serves").count() == count).then_some(())
-            });
-        }
-        load.go_on(50);
-    });
-    assert_eq!(page(&mut RawClient::connect(status), "/status/ready").0, r#"{"status":"ok"}"#);
-    assert_eq!(get_by(&unix), "200", "{}", log());
-    process.signal(Signal::TERM);
-    assert!(process.wait().success(), "{}", log());
-    assert!(unix.exists(), "the file is systemd's");
-}
-
-#[test]
-fn the_units_are_what_systemd_takes() {
-    let folder = tempfile::tempdir().expect("create a folder");
-    let mut command = Command::new(program("systemd-analyze"));
-    command.args(["verify", "--man=no"]);
-    for name in ["weir.service", "weir.socket", "weir-https.socket"] {
-        let text = fs::read_to_string(repository().join("packaging/systemd").join(name)).expect("read a unit");
-        let file = folder.path().join(name);
-        // What it starts has to be there.
-        fs::write(&file, text.replace("/usr/bin/weir ", concat!(env!("CARGO_BIN_EXE_weir"), " "))).expect("write it");
-        command.arg(file);
-    }
-    let output = command.output().expect("run systemd-analyze");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && told.is_empty(), "{told}");
 }

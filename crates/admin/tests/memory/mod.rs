@@ -1,101 +1,59 @@
 //! A configuration in memory, served on a free port, and a client.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use weir_admin::{Api, Changed, Configuration, Gateway, Options, PluginSchema, Refused, Rest, Schemas, serve};
-use weir_config::catalog::NoPlugins;
 use weir_config::load::{check_item, load_node};
 use weir_config::node::Mark;
-use weir_config::{Diagnostic, InvalidItems, LoadOptions, NoSecrets, Node, RouterMode};
-use weir_store::{
-    Answer, Change, Commit, Difference, Event, HistoryQuery, Item, Key, Kind, Listing, Recorded, Store, StoreError,
-};
+use weir_config::{Diagnostic, LoadOptions, Node};
+use weir_store::{Answer, Change, Commit, Difference, Event, HistoryQuery, Item, Key, Kind, Listing, Recorded, Store};
 
-/// A store that forgets, and takes everything unless it is told to refuse.
+/// A store in memory with a history; it takes everything unless it is told to refuse.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
-    state: Mutex<(u64, BTreeMap<Key, Item>)>,
+    store: weir_store::Memory,
     /// What it says instead of taking a change.
     pub(crate) refuses: Mutex<Option<Refused>>,
-    watchers: Mutex<Vec<mpsc::Sender<Event>>>,
     history: Mutex<Vec<Recorded>>,
 }
 
 impl Store for Memory {
     fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Item>> {
-        let found = self.state.lock().unwrap().1.get(key).cloned();
-        Box::pin(async { Ok(found) })
+        self.store.get(key)
     }
 
     fn list(&self, kind: Option<Kind>) -> Answer<'_, Listing> {
-        let state = self.state.lock().unwrap();
-        let wanted = |item: &&Item| kind.is_none_or(|kind| item.key.kind() == kind);
-        let mut items: Vec<Item> = state.1.values().filter(wanted).cloned().collect();
-        items.sort_by_key(|item| item.created);
-        let listing = Listing { revision: state.0, items };
-        Box::pin(async { Ok(listing) })
+        self.store.list(kind)
     }
 
-    fn commit(&self, commit: Commit) -> Answer<'_, u64> {
-        let mut state = self.state.lock().unwrap();
-        for expected in &commit.expect {
-            if state.1.get(&expected.key).map(|item| item.modified) != expected.modified {
-                let key = expected.key.clone();
-                return Box::pin(async { Err(StoreError::Conflict { key }) });
+    fn commit(&self, mut commit: Commit) -> Answer<'_, u64> {
+        Box::pin(async move {
+            let mut changes = Vec::new();
+            for Change { key, value, expires } in &mut commit.changes {
+                let old = self.store.get(key).await?.map(|item| item.value);
+                changes.push(Difference { key: key.clone(), old, new: value.clone() });
+                // What would go away by itself stays.
+                *expires = None;
             }
-        }
-        state.0 += 1;
-        let revision = state.0;
-        let mut recorded = Recorded {
-            revision,
-            time: Some(SystemTime::UNIX_EPOCH + Duration::from_millis(1500)),
-            author: Some(commit.author),
-            changes: Vec::new(),
-        };
-        for Change { key, value, .. } in &commit.changes {
-            let old = state.1.get(key).map(|item| item.value.clone());
-            recorded.changes.push(Difference { key: key.clone(), old, new: value.clone() });
-        }
-        self.history.lock().unwrap().push(recorded);
-        let keys: Vec<Key> = commit.changes.iter().map(|change| change.key.clone()).collect();
-        for change in commit.changes {
-            let created = state.1.get(&change.key).map_or(revision, |item| item.created);
-            match change.value {
-                Some(value) => {
-                    let item = Item { key: change.key.clone(), value, created, modified: revision };
-                    state.1.insert(change.key, item);
-                }
-                None => drop(state.1.remove(&change.key)),
-            }
-        }
-        let changes: Vec<_> = keys.into_iter().map(|key| (key.clone(), state.1.get(&key).cloned())).collect();
-        for watcher in &*self.watchers.lock().unwrap() {
-            // A reader that is gone hears nothing.
-            let _ = watcher.try_send(Event::Committed { revision, changes: changes.clone() });
-        }
-        Box::pin(async move { Ok(revision) })
+            let author = Some(commit.author.clone());
+            let revision = self.store.commit(commit).await?;
+            let time = Some(SystemTime::UNIX_EPOCH + Duration::from_millis(1500));
+            self.history.lock().unwrap().push(Recorded { revision, time, author, changes });
+            Ok(revision)
+        })
     }
 
     fn watch(&self, after: u64) -> mpsc::Receiver<Event> {
-        let (sender, receiver) = mpsc::channel(64);
-        let mut watchers = self.watchers.lock().unwrap();
-        watchers.retain(|watcher| !watcher.is_closed());
-        watchers.push(sender.clone());
-        let (revision, items) = &*self.state.lock().unwrap();
-        if after < *revision {
-            let items = items.values().cloned().collect();
-            sender.try_send(Event::Reset(Listing { revision: *revision, items })).unwrap();
-        }
-        receiver
+        self.store.watch(after)
     }
 
     fn history(&self, query: HistoryQuery) -> Answer<'_, Vec<Recorded>> {
@@ -123,8 +81,7 @@ impl Store for Memory {
 
 impl Memory {
     /// A resource that refers to a deleted one, and is not changed itself.
-    fn used(&self, commit: &Commit) -> Option<Key> {
-        let state = self.state.lock().unwrap();
+    fn used(commit: &Commit, listing: &Listing) -> Option<Key> {
         let references: Vec<String> = commit
             .changes
             .iter()
@@ -142,7 +99,7 @@ impl Memory {
             .collect();
         let changed = |key: &Key| commit.changes.iter().any(|change| change.key == *key);
         let refers = |item: &&Item| !changed(&item.key) && references.iter().any(|text| item.value.contains(text));
-        state.1.values().find(refers).map(|item| item.key.clone())
+        listing.items.iter().find(refers).map(|item| item.key.clone())
     }
 }
 
@@ -160,7 +117,8 @@ impl Configuration for Memory {
             if let Some(refused) = self.refuses.lock().unwrap().clone() {
                 return Err(refused);
             }
-            if let Some(key) = self.used(&commit) {
+            let listing = self.list(None).await.map_err(Refused::Store)?;
+            if let Some(key) = Self::used(&commit, &listing) {
                 return Err(Refused::Invalid(vec![error(&key.to_string(), "refers to what is not there")]));
             }
             if dry_run {
@@ -183,28 +141,17 @@ impl Configuration for Memory {
 #[derive(Debug)]
 struct Pretended(Schemas);
 
-fn load_options() -> LoadOptions<'static> {
-    LoadOptions {
-        invalid_items: InvalidItems::Refuse,
-        strict: false,
-        variables: &|_| None,
-        secrets: &NoSecrets,
-        plugins: &NoPlugins,
-        router: RouterMode::default(),
-    }
-}
-
 impl Gateway for Pretended {
     fn schemas(&self) -> &Schemas {
         &self.0
     }
 
     fn check_item(&self, section: &str, item: Node) -> Option<Vec<Diagnostic>> {
-        check_item(section, item, &load_options())
+        check_item(section, item, &LoadOptions::PLAIN)
     }
 
     fn check_document(&self, root: Node) -> Vec<Diagnostic> {
-        load_node("test", root, &load_options()).diagnostics
+        load_node("test", root, &LoadOptions::PLAIN).diagnostics
     }
 
     fn explain(&self, request: &str, fields: Vec<(String, String)>, remote: IpAddr) -> Result<Value, String> {
@@ -273,7 +220,11 @@ impl Server {
 
     /// The keys of what is stored, in their order.
     pub(crate) fn keys(&self) -> Vec<String> {
-        let mut keys: Vec<String> = self.memory.state.lock().unwrap().1.keys().map(Key::to_string).collect();
+        let mut listing = self.memory.list(None);
+        let Poll::Ready(Ok(listing)) = listing.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+            panic!("what is in memory is there at once");
+        };
+        let mut keys: Vec<String> = listing.items.iter().map(|item| item.key.to_string()).collect();
         keys.sort_unstable();
         keys
     }

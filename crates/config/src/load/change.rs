@@ -68,7 +68,8 @@ impl Loader<'_> {
             self.put::<SecretManager>(model, &id, node);
         }
         let managers = model.secrets.in_order();
-        let managers = managers.into_iter().map(|listed| (listed.item.id.as_str().to_owned(), (*listed.item).clone()));
+        let managers =
+            managers.into_iter().map(|listed| (listed.item.id.as_str().to_owned(), Arc::clone(&listed.item)));
         self.managers = Some(managers.collect());
         for ItemChange { section, id, node } in others {
             // The consumer changes with its credentials.
@@ -191,7 +192,7 @@ impl Loader<'_> {
         }
         if places.iter().any(|place| place.section == Section::GlobalRules) {
             let rules = model.global_rules.in_order();
-            let mut rules: Vec<GlobalRule> = rules.into_iter().map(|listed| (*listed.item).clone()).collect();
+            let mut rules: Vec<Arc<GlobalRule>> = rules.into_iter().map(|listed| Arc::clone(&listed.item)).collect();
             self.plugins_of_global_rules(&mut rules);
         }
     }

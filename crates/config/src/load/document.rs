@@ -1,5 +1,7 @@
 //! From a tree to sections and items.
 
+use std::sync::Arc;
+
 use super::Loader;
 use super::foreign::SECTIONS;
 use super::item::Item;
@@ -26,7 +28,7 @@ impl Loader<'_> {
         self.refused |= self.failed_since(before);
         self.unknown_sections(&root);
         let secrets = self.section::<SecretManager>(&mut root);
-        let managers = secrets.iter().map(|item| (item.id.as_str().to_owned(), item.clone()));
+        let managers = secrets.iter().map(|item| (item.id.as_str().to_owned(), Arc::clone(item)));
         self.managers = Some(managers.collect());
         let mut document = Document {
             secrets,
@@ -70,17 +72,17 @@ impl Loader<'_> {
     }
 
     /// Reads one section.
-    fn section<T: Item>(&mut self, root: &mut Node) -> Vec<T> {
+    fn section<T: Item>(&mut self, root: &mut Node) -> Vec<Arc<T>> {
         let nodes = self.section_nodes(T::SECTION, root, false);
         let mut items = Vec::with_capacity(nodes.len());
         for (index, node) in nodes.into_iter().enumerate() {
-            items.extend(self.item::<T>(index, node));
+            items.extend(self.item::<T>(index, node).map(Arc::new));
         }
         self.unique(items)
     }
 
     /// The consumers, with the credentials that stand beside them.
-    fn consumers(&mut self, root: &mut Node) -> Vec<Consumer> {
+    fn consumers(&mut self, root: &mut Node) -> Vec<Arc<Consumer>> {
         let nodes = self.section_nodes(Consumer::SECTION, root, false);
         let mut consumers = Vec::with_capacity(nodes.len());
         let mut credentials = Vec::new();
@@ -93,7 +95,7 @@ impl Loader<'_> {
                         credentials.push((owner, mark, credential));
                     }
                 }
-                None => consumers.extend(self.item::<Consumer>(index, node)),
+                None => consumers.extend(self.item::<Consumer>(index, node).map(Arc::new)),
             }
         }
         let mut consumers = self.unique(consumers);

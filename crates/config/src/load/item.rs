@@ -1,6 +1,7 @@
 //! From the tree of an item to a typed resource.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -11,7 +12,7 @@ use super::{Dropped, InvalidItems, Loader};
 use crate::catalog::{AUTH_PLUGINS, Scope};
 use crate::diagnostic::{Diagnostic, nearest};
 use crate::model::{Items, Model, Section};
-use crate::node::{Key, Kind, Mark, Node, push_index, quoted};
+use crate::node::{Key, Kind, Mark, Node, Path, push_index, quoted};
 use crate::resource::{
     Consumer, ConsumerGroup, Credential, GlobalRule, Id, Origin, PluginConfig, PluginMetadata, Proto, Route,
     SecretManager, Service, Ssl, Upstream, compile_proto,
@@ -96,7 +97,7 @@ impl Loader<'_> {
     }
 
     /// Leaves the later of several items with one id, as APISIX does.
-    pub(super) fn unique<T: Item>(&mut self, mut items: Vec<T>) -> Vec<T> {
+    pub(super) fn unique<T: Item>(&mut self, mut items: Vec<Arc<T>>) -> Vec<Arc<T>> {
         let mut last: HashMap<&str, usize> = HashMap::with_capacity(items.len());
         let mut replaced: Vec<(usize, usize)> = Vec::new();
         for (at, item) in items.iter().enumerate() {
@@ -118,10 +119,10 @@ impl Loader<'_> {
     }
 
     /// The settings of plugins.
-    pub(super) fn metadata(&mut self, root: &mut Node) -> Vec<PluginMetadata> {
+    pub(super) fn metadata(&mut self, root: &mut Node) -> Vec<Arc<PluginMetadata>> {
         let section = PluginMetadata::SECTION;
         let nodes = self.section_nodes(section, root, true);
-        let mut list: Vec<PluginMetadata> = Vec::with_capacity(nodes.len());
+        let mut list: Vec<Arc<PluginMetadata>> = Vec::with_capacity(nodes.len());
         for (index, node) in nodes.into_iter().enumerate() {
             let path = item_path(section, index);
             let mark = node.mark;
@@ -133,11 +134,11 @@ impl Loader<'_> {
                 continue;
             }
             if let Some(earlier) = list.iter().position(|known| known.plugin == item.plugin) {
-                let first = list.remove(earlier).origin.path;
+                let first = list.remove(earlier).origin.path.clone();
                 let plugin = &item.plugin;
                 self.warn(mark, &path, format!("the id {plugin} stands twice; this item takes the place of {first}"));
             }
-            list.push(item);
+            list.push(Arc::new(item));
         }
         list
     }
@@ -147,9 +148,10 @@ impl Loader<'_> {
         let mark = node.mark;
         let plugin = match node.remove("id") {
             Some((_, Node { kind: Kind::Str(name), mark })) => {
-                self.resolve(&mut node, path);
-                if self.plugin_name(&name, mark, &field(path, "id")) {
-                    self.plugin_conf(&name, &node, path, Scope::Metadata);
+                let path = Path::Text(path);
+                self.resolve(&mut node, &path);
+                if self.plugin_name(&name, mark, &Path::Name(&path, "id")) {
+                    self.plugin_conf(&name, &node, &path, Scope::Metadata);
                 }
                 name
             }
@@ -197,16 +199,21 @@ impl Loader<'_> {
                 self.found.push(Diagnostic::error(key.mark, field(&field(path, "plugins"), &key.text), message));
             }
         }
-        self.plugins(plugins, &field(path, "plugins"), Scope::Consumer);
+        self.plugins(plugins, &Path::Name(&Path::Text(path), "plugins"), Scope::Consumer);
     }
 
     /// Gives credentials to the consumers they name.
-    pub(super) fn attach_credentials(&mut self, consumers: &mut [Consumer], list: Vec<(String, Mark, Credential)>) {
-        let places: HashMap<String, usize> =
-            consumers.iter().enumerate().map(|(at, consumer)| (consumer.username.to_string(), at)).collect();
+    pub(super) fn attach_credentials(
+        &mut self,
+        consumers: &mut [Arc<Consumer>],
+        list: Vec<(String, Mark, Credential)>,
+    ) {
+        let owners = if list.is_empty() { &[] } else { &*consumers };
+        let owners = owners.iter().enumerate().map(|(at, consumer)| (consumer.username.to_string(), at));
+        let places: HashMap<String, usize> = owners.collect();
         for (owner, mark, credential) in list {
             if let Some(at) = places.get(&owner) {
-                consumers[*at].credentials.push(credential);
+                Arc::make_mut(&mut consumers[*at]).credentials.push(credential);
                 continue;
             }
             let invalid = self.invalid_ids.get(Consumer::SECTION).is_some_and(|ids| ids.contains(&owner));
@@ -223,8 +230,8 @@ impl Loader<'_> {
             let whole = format!("{owner}/credentials/{}", credential.id);
             self.drop_item(Consumer::SECTION, mark, credential.origin.path, Some(whole));
         }
-        for consumer in consumers {
-            self.unique_credentials(consumer);
+        for consumer in consumers.iter_mut().filter(|consumer| consumer.credentials.len() > 1) {
+            self.unique_credentials(Arc::make_mut(consumer));
         }
     }
 
@@ -378,7 +385,7 @@ impl Item for Ssl {
     with_id!(ssls);
 
     fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
-        loader.resolve(node, path);
+        loader.resolve(node, &Path::Text(path));
         check_ssl(node, path, &mut loader.found);
     }
 }
@@ -423,7 +430,7 @@ impl Item for SecretManager {
     fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
         // A secret of another manager would have to be asked for first.
         if let Some(token) = node.get_mut("token") {
-            loader.resolve(token, &field(path, "token"));
+            loader.resolve(token, &Path::Name(&Path::Text(path), "token"));
         }
         check_secret_manager(node, path, &mut loader.found);
     }
@@ -464,8 +471,8 @@ impl Item for Consumer {
         // The username may be longer than other ids.
         node.remove("id");
         prepare_parts(loader, node, path, Scope::Consumer);
-        let credentials = field(path, "credentials");
         if let Some(Kind::Seq(items)) = node.get_mut("credentials").map(|node| &mut node.kind) {
+            let credentials = field(path, "credentials");
             for (index, item) in items.iter_mut().enumerate() {
                 let mut path = credentials.clone();
                 push_index(&mut path, index);
@@ -513,7 +520,7 @@ fn prepare_parts(loader: &mut Loader<'_>, node: &mut Node, path: &str, scope: Sc
         prepare_own_upstream(loader, upstream, &field(path, "upstream"));
     }
     if let Some(plugins) = node.get_mut("plugins") {
-        loader.plugins(plugins, &field(path, "plugins"), scope);
+        loader.plugins(plugins, &Path::Name(&Path::Text(path), "plugins"), scope);
     }
 }
 
@@ -521,7 +528,7 @@ fn prepare_parts(loader: &mut Loader<'_>, node: &mut Node, path: &str, scope: Sc
 fn prepare_own_upstream(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
     for name in ["client_cert", "client_key"] {
         if let Some(text) = node.get_mut("tls").and_then(|tls| tls.get_mut(name)) {
-            loader.resolve(text, &field(&field(path, "tls"), name));
+            loader.resolve(text, &Path::Name(&Path::Name(&Path::Text(path), "tls"), name));
         }
     }
     prepare_upstream(node, path, &mut loader.found);

@@ -1,6 +1,7 @@
 //! References between items.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use super::item::Item;
 use super::{InvalidItems, Loader};
@@ -44,9 +45,9 @@ impl Loader<'_> {
     }
 
     /// Leaves the items whose references all lead somewhere.
-    fn keep<T: Item>(&mut self, items: &mut Vec<T>, known: &Ids) {
+    fn keep<T: Item>(&mut self, items: &mut Vec<Arc<T>>, known: &Ids) {
         items.retain(|item| {
-            let keep = self.refers(item, known);
+            let keep = self.refers(&**item, known);
             if !keep {
                 let Origin { path, mark, .. } = item.origin().clone();
                 self.drop_item(T::SECTION, mark, path, Some(item.id().to_owned()));
@@ -107,7 +108,7 @@ impl Loader<'_> {
     }
 
     /// A plugin may stand in one global rule only: which of two would hold is not said.
-    pub(super) fn plugins_of_global_rules(&mut self, rules: &mut Vec<GlobalRule>) {
+    pub(super) fn plugins_of_global_rules(&mut self, rules: &mut Vec<Arc<GlobalRule>>) {
         let mut first: HashMap<String, (String, Mark)> = HashMap::new();
         rules.retain(|rule| {
             let mut keep = true;
@@ -138,7 +139,7 @@ impl Loader<'_> {
 struct Ids(HashMap<Section, HashSet<String>>);
 
 impl Ids {
-    fn note<T: Item>(&mut self, items: &[T]) {
+    fn note<T: Item>(&mut self, items: &[Arc<T>]) {
         self.0.insert(T::KIND, items.iter().map(|item| item.id().to_owned()).collect());
     }
 }

@@ -133,10 +133,8 @@ mod tests {
     use serde_json::json;
 
     use super::{check_item, in_force, items};
-    use crate::NoSecrets;
-    use crate::catalog::NoPlugins;
+    use crate::LoadOptions;
     use crate::node::Node;
-    use crate::{InvalidItems, LoadOptions, RouterMode};
 
     fn tree(text: &str) -> Node {
         Node::parse(text).expect("a tree").root
@@ -144,14 +142,7 @@ mod tests {
 
     #[test]
     fn an_item_is_checked_without_what_it_refers_to() {
-        let options = LoadOptions {
-            invalid_items: InvalidItems::Refuse,
-            strict: false,
-            variables: &|_| None,
-            secrets: &NoSecrets,
-            plugins: &NoPlugins,
-            router: RouterMode::default(),
-        };
+        let options = LoadOptions::PLAIN;
         let cases: &[(&str, &str, &[&str])] = &[
             ("routes", "{uri: /a, upstream_id: nowhere}", &[]),
             ("routes", "{uri: 1, upstream_id: u}", &["uri"]),

@@ -6,21 +6,21 @@ use super::Loader;
 use super::rules::{drop_nulls, field};
 use crate::catalog::Scope;
 use crate::diagnostic::{Diagnostic, nearest};
-use crate::node::{Key, Kind, Mark, Node, quoted};
+use crate::node::{Key, Kind, Mark, Node, Path, quoted};
 use crate::unsupported::{Place, take_out};
 
 impl Loader<'_> {
     /// Checks the plugins of an item, and puts in place what they refer to.
-    pub(super) fn plugins(&mut self, plugins: &mut Node, path: &str, scope: Scope) {
+    pub(super) fn plugins(&mut self, plugins: &mut Node, path: &Path<'_>, scope: Scope) {
         let Kind::Map(entries) = &mut plugins.kind else { return };
         for (key, conf) in entries {
-            self.plugin(key, conf, &field(path, &key.text), scope);
+            self.plugin(key, conf, &Path::Name(path, &key.text), scope);
         }
     }
 
-    fn plugin(&mut self, key: &Key, conf: &mut Node, path: &str, scope: Scope) {
+    fn plugin(&mut self, key: &Key, conf: &mut Node, path: &Path<'_>, scope: Scope) {
         if conf.is_null() {
-            self.warn(key.mark, path, "null is taken as an empty mapping");
+            self.warn(key.mark, &path.text(), "null is taken as an empty mapping");
             conf.kind = Kind::Map(Vec::new());
         }
         if conf.as_map().is_none() {
@@ -38,9 +38,9 @@ impl Loader<'_> {
         }
     }
 
-    fn meta(&mut self, conf: &mut Node, path: &str) {
+    fn meta(&mut self, conf: &mut Node, path: &Path<'_>) {
         let Some((key, meta)) = conf.entry("_meta") else { return };
-        let path = field(path, "_meta");
+        let path = Path::Name(path, "_meta").text();
         if meta.is_null() {
             self.warn(key.mark, &path, "null is taken as not set");
             conf.remove("_meta");
@@ -69,10 +69,11 @@ impl Loader<'_> {
     }
 
     /// Whether there is such a plugin; says so when there is none.
-    pub(super) fn plugin_name(&mut self, name: &str, mark: Mark, path: &str) -> bool {
+    pub(super) fn plugin_name(&mut self, name: &str, mark: Mark, path: &Path<'_>) -> bool {
         if self.plugin_names.contains(name) {
             return true;
         }
+        let path = path.text();
         let error = if self.options.plugins.is_left_out(name) {
             Diagnostic::error(mark, path, format!("the plugin {name} is not in the setting `plugins`"))
                 .with_hint("add it there, or take the setting out")
@@ -90,9 +91,10 @@ impl Loader<'_> {
         false
     }
 
-    pub(super) fn plugin_conf(&mut self, name: &str, conf: &Node, path: &str, scope: Scope) {
+    pub(super) fn plugin_conf(&mut self, name: &str, conf: &Node, path: &Path<'_>, scope: Scope) {
         if let Err(found) = self.options.plugins.check(name, scope, conf) {
-            self.found.extend(found.into_iter().map(|found| found.under(path)));
+            let path = path.text();
+            self.found.extend(found.into_iter().map(|found| found.under(&path)));
         }
     }
 }

@@ -10,7 +10,7 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 
-use super::{Key, Kind, Mark, Node, push_index, push_name, quoted};
+use super::{Key, Kind, Mark, Node, Path, quoted};
 use crate::Diagnostic;
 use crate::diagnostic::nearest;
 
@@ -36,35 +36,6 @@ thread_local! {
 struct At<'a> {
     node: &'a Node,
     path: Path<'a>,
-}
-
-#[derive(Clone, Copy)]
-enum Path<'a> {
-    Root,
-    Name(&'a Path<'a>, &'a str),
-    Index(&'a Path<'a>, usize),
-}
-
-impl Path<'_> {
-    fn write(&self, out: &mut String) {
-        match self {
-            Path::Root => {}
-            Path::Name(parent, name) => {
-                parent.write(out);
-                push_name(out, name);
-            }
-            Path::Index(parent, index) => {
-                parent.write(out);
-                push_index(out, *index);
-            }
-        }
-    }
-
-    fn text(&self) -> String {
-        let mut out = String::new();
-        self.write(&mut out);
-        out
-    }
 }
 
 /// What did not fit. Without a position until the deserializer of the value adds it.
@@ -395,9 +366,8 @@ impl<'de> SeqAccess<'de> for ConfAndMeta<'_> {
             return seed.deserialize(self.at).map(Some);
         }
         let path = Path::Name(&self.at.path, "_meta");
-        let none = Node { mark: self.at.node.mark, kind: Kind::Map(Vec::new()) };
-        let node = self.at.node.get("_meta").filter(|node| !node.is_null()).unwrap_or(&none);
-        seed.deserialize(At { node, path }).map(Some)
+        let node = self.at.node.get("_meta").filter(|node| !node.is_null());
+        node.map(|node| seed.deserialize(At { node, path })).transpose()
     }
 }
 

@@ -10,6 +10,9 @@ use crate::Diagnostic;
 #[derive(Default)]
 pub(super) struct Tree {
     open: Vec<Open>,
+    /// The entries of all open mappings, innermost last: so a mapping gets room for just what it has, where there may be
+    /// millions.
+    entries: Vec<(Key, Node)>,
     root: Option<Node>,
     repeated: Vec<RepeatedKey>,
     keys: HashSet<Arc<str>>,
@@ -25,7 +28,12 @@ struct Open {
 
 enum Content {
     Seq(Vec<Node>),
-    Map { entries: Vec<(Key, Node)>, key: Option<Key>, merged: Vec<Node> },
+    Map {
+        /// Where its entries begin.
+        first: usize,
+        key: Option<Key>,
+        merged: Vec<Node>,
+    },
 }
 
 impl Tree {
@@ -70,15 +78,19 @@ impl Tree {
     }
 
     pub(super) fn open_map(&mut self, mark: Mark, anchor: usize) -> Result<(), Diagnostic> {
-        self.push(mark, anchor, Content::Map { entries: Vec::new(), key: None, merged: Vec::new() })
+        self.push(mark, anchor, Content::Map { first: self.entries.len(), key: None, merged: Vec::new() })
     }
 
     /// Ends the innermost list or mapping. Returns its anchor with the value, if it has one.
     pub(super) fn close(&mut self) -> Option<(usize, Node)> {
         let Open { mark, anchor, content } = self.open.pop()?;
         let kind = match content {
-            Content::Seq(items) => Kind::Seq(items),
-            Content::Map { mut entries, merged, .. } => {
+            Content::Seq(mut items) => {
+                items.shrink_to_fit();
+                Kind::Seq(items)
+            }
+            Content::Map { first, merged, .. } => {
+                let mut entries = self.entries.split_off(first);
                 self.drop_repeated(&mut entries);
                 merge(&mut entries, merged);
                 Kind::Map(entries)
@@ -96,13 +108,13 @@ impl Tree {
         match self.open.last_mut().map(|open| &mut open.content) {
             None => self.root = Some(node),
             Some(Content::Seq(items)) => items.push(node),
-            Some(Content::Map { entries, key, merged }) => match key.take() {
+            Some(Content::Map { key, merged, .. }) => match key.take() {
                 Some(key) if &*key.text == MERGE => match node.kind {
                     Kind::Map(_) => merged.push(node),
                     Kind::Seq(list) if list.iter().all(|item| item.as_map().is_some()) => merged.extend(list),
                     _ => misfit = Some(node),
                 },
-                Some(key) => entries.push((key, node)),
+                Some(key) => self.entries.push((key, node)),
                 None => {}
             },
         }
@@ -202,4 +214,35 @@ pub(super) fn count(node: &Node) -> usize {
 /// A message about a key that is no text.
 pub(super) fn not_a_key(mark: Mark, path: &str, found: &str) -> Diagnostic {
     Diagnostic::error(mark, path, format!("a key must be a text, found {}", quoted(found)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Kind, Node};
+    use crate::resource::{Consumer, PluginConf};
+
+    /// A file may have a million consumers.
+    #[test]
+    fn what_there_are_many_of_is_small() {
+        let text = "- {username: a, plugins: {key-auth: {key: k}}}\n- {uris: [/a, /b, /c], username: b}\n";
+        let json = r#"[{"username": "a", "plugins": {"key-auth": {"key": "k"}}}, {"uris": ["/a", "/b", "/c"]}]"#;
+        for text in [text, json] {
+            assert_no_room_to_spare(&Node::parse(text).expect("a tree").root);
+        }
+        assert!(size_of::<Node>() <= 40 && size_of::<PluginConf>() <= 48 && size_of::<Consumer>() <= 216);
+    }
+
+    fn assert_no_room_to_spare(node: &Node) {
+        match &node.kind {
+            Kind::Seq(items) => {
+                assert_eq!(items.capacity(), items.len());
+                items.iter().for_each(assert_no_room_to_spare);
+            }
+            Kind::Map(entries) => {
+                assert_eq!(entries.capacity(), entries.len());
+                entries.iter().for_each(|(_, node)| assert_no_room_to_spare(node));
+            }
+            _ => {}
+        }
+    }
 }

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
@@ -5,30 +7,30 @@ use super::{Consumer, ConsumerGroup, Id, Labels, Plugins, Proto, Route, SecretMa
 use crate::node::{Mark, Node};
 
 /// A whole rules file. Ids are unique in each list and every reference leads to an item of the document.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema)]
 pub struct Document {
     /// Which requests are taken and what is done with them.
-    pub routes: Vec<Route>,
+    pub routes: Vec<Arc<Route>>,
     /// What several routes have in common.
-    pub services: Vec<Service>,
+    pub services: Vec<Arc<Service>>,
     /// Where requests go.
-    pub upstreams: Vec<Upstream>,
+    pub upstreams: Vec<Arc<Upstream>>,
     /// Who calls.
-    pub consumers: Vec<Consumer>,
+    pub consumers: Vec<Arc<Consumer>>,
     /// Plugins that several consumers have in common.
-    pub consumer_groups: Vec<ConsumerGroup>,
+    pub consumer_groups: Vec<Arc<ConsumerGroup>>,
     /// Plugins that several routes have in common.
-    pub plugin_configs: Vec<PluginConfig>,
+    pub plugin_configs: Vec<Arc<PluginConfig>>,
     /// Plugins for every request.
-    pub global_rules: Vec<GlobalRule>,
+    pub global_rules: Vec<Arc<GlobalRule>>,
     /// Certificates.
-    pub ssls: Vec<Ssl>,
+    pub ssls: Vec<Arc<Ssl>>,
     /// What gRPC services look like.
-    pub protos: Vec<Proto>,
+    pub protos: Vec<Arc<Proto>>,
     /// Where secrets are kept. Their values stand in the places of references already.
-    pub secrets: Vec<SecretManager>,
+    pub secrets: Vec<Arc<SecretManager>>,
     /// Settings of a plugin that hold wherever it is used.
-    pub plugin_metadata: Vec<PluginMetadata>,
+    pub plugin_metadata: Vec<Arc<PluginMetadata>>,
 }
 
 /// Plugins that several routes have in common.

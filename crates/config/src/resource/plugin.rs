@@ -20,8 +20,8 @@ pub struct Plugins(pub Vec<(String, PluginConf)>);
 pub struct PluginConf {
     /// The plugin's own configuration, a mapping without `_meta`; [`Node::parse_into`] gives it a type.
     pub conf: Node,
-    /// What the gateway does with the plugin here.
-    pub meta: Meta,
+    /// What the gateway does with the plugin here, where it is told anything.
+    pub meta: Option<Box<Meta>>,
 }
 
 /// `_meta`, which every plugin configuration may have.
@@ -50,6 +50,13 @@ pub enum ErrorResponse {
     Text(String),
     /// Sent as JSON.
     Json(Value),
+}
+
+impl PluginConf {
+    /// Whether the plugin is switched off here.
+    pub fn is_disabled(&self) -> bool {
+        self.meta.as_ref().is_some_and(|meta| meta.disable)
+    }
 }
 
 impl Plugins {
@@ -124,8 +131,8 @@ impl Serialize for PluginConf {
         for (key, value) in self.conf.as_map().unwrap_or_default() {
             map.serialize_entry(&*key.text, value)?;
         }
-        if self.meta != Meta::default() {
-            map.serialize_entry("_meta", &self.meta)?;
+        if let Some(meta) = &self.meta {
+            map.serialize_entry("_meta", meta)?;
         }
         map.end()
     }
@@ -146,7 +153,7 @@ impl<'de> Deserialize<'de> for PluginConf {
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<PluginConf, A::Error> {
                 let missing = || A::Error::custom("a plugin configuration is read from a positioned tree only");
                 let mut conf: Node = seq.next_element()?.ok_or_else(missing)?;
-                let meta = seq.next_element::<Meta>()?.ok_or_else(missing)?;
+                let meta = seq.next_element::<Box<Meta>>()?.filter(|meta| **meta != Meta::default());
                 if conf.is_null() {
                     conf.kind = Kind::Map(Vec::new());
                 }

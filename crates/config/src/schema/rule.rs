@@ -29,7 +29,6 @@ pub(super) struct Rule {
     pub(super) max_length: Option<usize>,
     pub(super) pattern: Option<Regex>,
     pub(super) fields: Vec<(String, usize)>,
-    pub(super) field_index: HashMap<String, usize>,
     pub(super) required: Vec<String>,
     pub(super) others: Others,
     pub(super) max_fields: Option<usize>,
@@ -133,7 +132,6 @@ impl<'a> Builder<'a> {
         for (name, schema) in object.get("properties").and_then(Value::as_object).into_iter().flatten() {
             let at = self.add(schema);
             rule.fields.push((name.clone(), at));
-            rule.field_index.insert(name.clone(), at);
         }
         for name in object.get("required").and_then(Value::as_array).into_iter().flatten() {
             rule.required.extend(name.as_str().map(str::to_owned));
@@ -201,6 +199,11 @@ impl Type {
 }
 
 impl Rule {
+    /// The rule of a known field.
+    pub(super) fn field(&self, name: &str) -> Option<usize> {
+        self.fields.iter().find(|(known, _)| known == name).map(|(_, at)| *at)
+    }
+
     pub(super) fn fits_type(&self, node: &Node) -> bool {
         self.types.is_empty() || self.types.iter().any(|kind| kind.fits(node))
     }

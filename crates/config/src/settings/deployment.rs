@@ -153,20 +153,6 @@ impl Default for DataEncryption {
     }
 }
 
-impl Role {
-    /// Whether it carries traffic.
-    #[must_use]
-    pub fn has_traffic(self) -> bool {
-        self != Self::ControlPlane
-    }
-
-    /// Whether it has the Admin API.
-    #[must_use]
-    pub fn has_admin(self) -> bool {
-        self != Self::DataPlane
-    }
-}
-
 impl Secret {
     /// The text.
     #[must_use]

@@ -169,11 +169,11 @@ fn a_sequence_of_changes_comes_to_the_document() {
             };
             (model, items) = (changed.model, wanted);
             let routes: Vec<_> = model.routes.in_order().into_iter().map(|listed| &*listed.item).collect();
-            assert_eq!(routes, document.routes.iter().collect::<Vec<_>>());
+            assert_eq!(routes, document.routes.iter().map(AsRef::as_ref).collect::<Vec<_>>());
             let services: Vec<_> = model.services.in_order().into_iter().map(|listed| &*listed.item).collect();
-            assert_eq!(services, document.services.iter().collect::<Vec<_>>());
+            assert_eq!(services, document.services.iter().map(AsRef::as_ref).collect::<Vec<_>>());
             let consumers: Vec<_> = model.consumers.in_order().into_iter().map(|listed| &*listed.item).collect();
-            assert_eq!(consumers, document.consumers.iter().collect::<Vec<_>>());
+            assert_eq!(consumers, document.consumers.iter().map(AsRef::as_ref).collect::<Vec<_>>());
         }
         assert!(refused > 10 && items.len() > 3, "{refused} refused, {} left", items.len());
     }

@@ -2,9 +2,7 @@
 
 use schemars::json_schema;
 use weir_config::schema::Checker;
-use weir_config::{
-    Diagnostic, InvalidItems, LoadOptions, Loaded, NoSecrets, Node, PluginCatalog, RouterMode, Scope, load,
-};
+use weir_config::{Diagnostic, LoadOptions, Loaded, Node, PluginCatalog, Scope, load};
 
 /// Four plugins, with schemas like those of the real ones.
 pub(crate) struct Catalog;
@@ -57,14 +55,8 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     Some(value.to_owned())
 }
 
-pub(crate) const OPTIONS: LoadOptions<'static> = LoadOptions {
-    invalid_items: InvalidItems::Refuse,
-    strict: false,
-    variables: &variable,
-    secrets: &NoSecrets,
-    plugins: &Catalog,
-    router: RouterMode::RadixtreeHostUri,
-};
+pub(crate) const OPTIONS: LoadOptions<'static> =
+    LoadOptions { variables: &variable, plugins: &Catalog, ..LoadOptions::PLAIN };
 
 /// Loads a text under the name `t`.
 pub(crate) fn load_with(text: &str, options: &LoadOptions<'_>) -> Loaded {

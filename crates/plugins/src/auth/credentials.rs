@@ -4,6 +4,8 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use subtle::ConstantTimeEq;
 use weir_plugin::{AuthChange, AuthEntry, ConsumerMatch, Invalid};
 
@@ -214,7 +216,7 @@ impl<X> Entry<X> {
 }
 
 /// The table after a change: `name_of` is what a configuration is found by, `put` takes one in.
-pub(super) fn changed<C, X: Clone + Send + Sync + 'static>(
+pub(super) fn changed<C: DeserializeOwned + JsonSchema + 'static, X: Clone + Send + Sync + 'static>(
     change: &AuthChange<'_, C>,
     held: Option<&CredentialTable<X>>,
     name_of: impl Fn(&C) -> &str,
@@ -222,16 +224,18 @@ pub(super) fn changed<C, X: Clone + Send + Sync + 'static>(
     (field, what): (&str, &str),
 ) -> Result<CredentialTable<X>, (usize, Invalid)> {
     let mut table = held.cloned().unwrap_or_else(|| CredentialTable::with_capacity(change.came.len()));
-    for entry in &change.gone {
+    // What cannot be read was never taken in.
+    for entry in change.gone.iter().flatten() {
         table.remove(name_of(&entry.conf).as_bytes(), entry.who);
     }
     for (at, entry) in change.came.iter().enumerate() {
-        let taken = put(&mut table, entry).map_err(|fault| (at, fault))?;
+        let entry = entry.map_err(|fault| (at, fault))?;
+        let taken = put(&mut table, &entry).map_err(|fault| (at, fault))?;
         taken.map_err(|refused| {
             let message = match refused {
                 Refused::Duplicate(other) => {
-                    let other = change.name_of(other);
-                    format!("consumers '{other}' and '{}' have the same {what}", entry.username)
+                    let (other, name) = (change.name_of(other), change.name_of(entry.who));
+                    format!("consumers '{other}' and '{name}' have the same {what}")
                 }
                 Refused::Full => "the credentials have more than 4 GiB".into(),
             };

@@ -154,13 +154,13 @@ pub(crate) fn node(yaml: &str) -> Node {
 
 fn credentials(definition: &dyn Definition, consumers: &Consumers) -> Option<Credentials> {
     let confs = confs_of(definition.name())?.map(node);
-    let entries: Vec<(ConsumerMatch, &str, &Node)> = CONSUMERS
+    let entries: Vec<(ConsumerMatch, &Node)> = CONSUMERS
         .iter()
         .zip(&confs)
         .enumerate()
         .map(|(n, (name, conf))| {
             let credential = (*name == "jill").then_some(0);
-            (ConsumerMatch { consumer: n as u32, credential }, *name, conf)
+            (ConsumerMatch { consumer: n as u32, credential }, conf)
         })
         .collect();
     let change = CredentialChange { held: None, gone: &[], came: &entries, consumers };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use weir_config::{Consumer, InvalidItems, Model, Node, Place, Scope, Section};
-use weir_plugin::{ConsumerMatch, ConsumerSet, Consumers, CredentialChange, Credentials, Definition};
+use weir_plugin::{ConsumerMatch, ConsumerSet, Consumers, CredentialChange, Credentials};
 
 use super::making::Making;
 use super::plugins::Builder;
@@ -42,32 +42,20 @@ pub(super) fn list(consumers: &mut Consumers, changes: &[Change<'_>]) -> Vec<u32
     changes.iter().map(&mut number).collect()
 }
 
-/// One consumer's or credential's data for one authentication plugin.
-struct Entry<'d> {
-    who: ConsumerMatch,
-    username: &'d str,
-    conf: &'d Node,
-    /// Path of the resource it stands in.
-    path: &'d str,
-}
+/// Data of consumers and credentials for one authentication plugin.
+type Entries<'m> = Vec<(ConsumerMatch, &'m Node)>;
 
-/// All data of a consumer for authentication plugins, each with the plugin's position in the registry.
-fn entries<'d>(compiler: &Compiler, consumer: &'d Consumer, number: u32) -> Vec<(usize, Entry<'d>)> {
-    let definitions = compiler.definitions.0;
-    let username = consumer.username.as_str();
-    let own = consumer.plugins.iter().map(|plugins| (plugins, None, consumer.origin.path.as_str()));
-    let further = consumer.credentials.iter().zip(0..).map(|(c, at)| (&c.plugins, Some(at), c.origin.path.as_str()));
-    let mut found = Vec::new();
-    for (plugins, credential, path) in own.chain(further) {
-        for (name, conf) in plugins {
-            let kind = definitions.iter().position(|d| d.is_auth() && d.name() == name);
-            if let Some(kind) = kind.filter(|_| !conf.meta.disable) {
-                let who = ConsumerMatch { consumer: number, credential };
-                found.push((kind, Entry { who, username, conf: &conf.conf, path }));
+/// Adds all data of a consumer for authentication plugins to their lists, by position in the registry.
+fn add_entries<'m>(lists: &mut [(&str, Entries<'m>)], consumer: &'m Consumer, number: u32) {
+    let own = consumer.plugins.iter().map(|plugins| (plugins, None));
+    let further = consumer.credentials.iter().zip(0..).map(|(credential, at)| (&credential.plugins, Some(at)));
+    for (plugins, credential) in own.chain(further) {
+        for (name, conf) in plugins.iter().filter(|(_, conf)| !conf.is_disabled()) {
+            if let Some((_, entries)) = lists.iter_mut().find(|(plugin, _)| plugin == name) {
+                entries.push((ConsumerMatch { consumer: number, credential }, &conf.conf));
             }
         }
     }
-    found
 }
 
 /// Brings up to date what each authentication plugin finds consumers by; by position in the registry.
@@ -79,52 +67,46 @@ pub(super) fn credentials(
     numbers: &[u32],
     faults: &mut Faults,
 ) {
-    let definitions = compiler.definitions.0;
-    let mut gone: Vec<Vec<Entry<'_>>> = definitions.iter().map(|_| Vec::new()).collect();
-    let mut came: Vec<Vec<Entry<'_>>> = definitions.iter().map(|_| Vec::new()).collect();
+    let plugins = || compiler.definitions.0.iter().zip(0..).filter(|(definition, _)| definition.is_auth());
+    let mut gone: Vec<(&str, Entries<'_>)> = plugins().map(|(plugin, _)| (plugin.name(), Vec::new())).collect();
+    let mut came = gone.clone();
     for (change, number) in changes.iter().zip(numbers) {
         for (consumer, lists) in [(change.before, &mut gone), (change.after, &mut came)] {
-            for (kind, entry) in consumer.into_iter().flat_map(|consumer| entries(compiler, consumer, *number)) {
-                if let Some(list) = lists.get_mut(kind) {
-                    list.push(entry);
-                }
+            if let Some(consumer) = consumer {
+                add_entries(lists, consumer, *number);
             }
         }
     }
-    for (((definition, held), gone), came) in definitions.iter().zip(held).zip(gone).zip(came) {
-        let concerned = held.is_none() || !gone.is_empty() || !came.is_empty();
-        if definition.is_auth() && concerned {
-            *held = lookup(*definition, held.as_ref(), consumers, &gone, came, faults);
+    // Where a consumer or credential stood, for messages.
+    let origin = |who: ConsumerMatch| {
+        let mut known = changes.iter().zip(numbers).filter(|(_, number)| **number == who.consumer);
+        let consumer = known.find_map(|(change, _)| change.after)?;
+        match who.credential {
+            None => Some(&consumer.origin),
+            Some(at) => Some(&consumer.credentials.get(at as usize)?.origin),
         }
-    }
-}
-
-/// Builds a plugin's lookup; an entry that cannot be used is dropped where items are skipped.
-fn lookup(
-    definition: &dyn Definition,
-    held: Option<&Credentials>,
-    consumers: &Consumers,
-    gone: &[Entry<'_>],
-    mut came: Vec<Entry<'_>>,
-    faults: &mut Faults,
-) -> Option<Credentials> {
-    fn listed<'e>(entries: &'e [Entry<'_>]) -> Vec<(ConsumerMatch, &'e str, &'e Node)> {
-        entries.iter().map(|e| (e.who, e.username, e.conf)).collect()
-    }
-    let gone = listed(gone);
-    loop {
-        let change = CredentialChange { held, gone: &gone, came: &listed(&came), consumers };
-        match definition.credentials(&change) {
-            Ok(credentials) => return Some(credentials),
-            Err((at, diagnostic)) => {
-                let path = came.get(at).map(|e| format!("{}.plugins.{}", e.path, definition.name()));
-                faults.item(diagnostic.under(&path.unwrap_or_default()));
-                if faults.invalid == InvalidItems::Refuse || at >= came.len() {
-                    return None;
+    };
+    for (((definition, at), (_, gone)), (_, mut came)) in plugins().zip(gone).zip(came) {
+        let Some(held) = held.get_mut(at) else { continue };
+        if held.is_some() && gone.is_empty() && came.is_empty() {
+            continue;
+        }
+        // An entry that cannot be used is dropped where items are skipped.
+        *held = loop {
+            let change = CredentialChange { held: held.as_ref(), gone: &gone, came: &came, consumers };
+            match definition.credentials(&change) {
+                Ok(credentials) => break Some(credentials),
+                Err((at, diagnostic)) => {
+                    let place = came.get(at).and_then(|(who, _)| origin(*who));
+                    let path = place.map(|place| format!("{}.plugins.{}", place.path, definition.name()));
+                    faults.item(diagnostic.under(&path.unwrap_or_default()));
+                    if faults.invalid == InvalidItems::Refuse || at >= came.len() {
+                        break None;
+                    }
+                    came.remove(at);
                 }
-                came.remove(at);
             }
-        }
+        };
     }
 }
 

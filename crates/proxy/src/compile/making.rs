@@ -306,10 +306,13 @@ impl<'m> Making<'m> {
     }
 
     fn consumer_chains(&mut self, builder: &Builder<'_, '_>, faults: &mut Faults) {
-        for id in self.concerned(Section::ConsumerGroups, |model| model.consumer_groups.ids().collect()) {
+        for id in self.concerned(Section::ConsumerGroups, |model| model.consumer_groups.shared_ids().collect()) {
             self.renew_layer(builder, Place { section: Section::ConsumerGroups, id });
         }
-        let mut consumers = self.concerned(Section::Consumers, |model| model.consumers.ids().collect());
+        let mut consumers = self.concerned(Section::Consumers, |model| {
+            let bringing = model.consumers.iter().filter(|(_, consumer)| builder.brings_plugins(consumer));
+            bringing.map(|(id, _)| Arc::clone(id)).collect()
+        });
         consumers.extend(self.users_of(Section::ConsumerGroups, Section::Consumers));
         for id in consumers {
             self.consumer_chain(builder, id, faults);
@@ -317,9 +320,9 @@ impl<'m> Making<'m> {
     }
 
     /// The ids of one section that are to be compiled; all of them where there is no snapshot before.
-    pub(super) fn concerned(&self, section: Section, all: impl Fn(&Model) -> Vec<&str>) -> Vec<Arc<str>> {
+    pub(super) fn concerned(&self, section: Section, all: impl Fn(&Model) -> Vec<Arc<str>>) -> Vec<Arc<str>> {
         match self.before {
-            None => all(self.model).into_iter().map(Into::into).collect(),
+            None => all(self.model),
             Some(_) => {
                 let places = self.places.iter().filter(|place| place.section == section);
                 places.map(|place| Arc::clone(&place.id)).collect()

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weir_config::{AddrRange, Diagnostic, ErrorResponse, Items, Meta, PluginMetadata, Plugins, Scope};
+use weir_config::{AddrRange, Consumer, Diagnostic, ErrorResponse, Items, Meta, PluginMetadata, Plugins, Scope};
 use weir_plugin::{BuildCx, ConsumerSet, StateRegistry};
 
 use super::Definitions;
@@ -70,6 +70,12 @@ impl Builder<'_, '_> {
         Ok(Built { layer: layer?, upstreams })
     }
 
+    /// Whether a consumer brings along plugins to run. Most have none, and there may be a million.
+    pub(super) fn brings_plugins(&self, consumer: &Consumer) -> bool {
+        let is_data = |name: &str| self.definitions.iter().any(|d| d.is_auth() && d.name() == name);
+        consumer.group_id.is_some() || consumer.plugins.iter().flatten().any(|(name, _)| !is_data(name))
+    }
+
     /// Builds the plugins of one place. On consumers, what authenticates is data and not a plugin to run.
     fn layer(&self, plugins: Option<&Plugins>, place: &str, path: &str, scope: Scope) -> Result<Layer, Diagnostic> {
         let mut layer = Layer::default();
@@ -82,7 +88,7 @@ impl Builder<'_, '_> {
                 continue;
             }
             let kind = u8::try_from(kind).unwrap_or(u8::MAX);
-            if conf.meta.disable {
+            if conf.is_disabled() {
                 layer.steps.push((kind, None));
                 continue;
             }
@@ -102,8 +108,10 @@ impl Builder<'_, '_> {
             };
             let plugin = definition.build(&conf.conf, &cx).map_err(under)?;
             let phases = plugin.phases(definition.phases());
-            let priority = conf.meta.priority.unwrap_or(i64::from(definition.priority()));
-            layer.steps.push((kind, Some(Step { plugin, kind, priority, phases, meta: step_meta(&conf.meta) })));
+            let meta = conf.meta.as_deref();
+            let priority = meta.and_then(|meta| meta.priority).unwrap_or(i64::from(definition.priority()));
+            let meta = meta.and_then(step_meta);
+            layer.steps.push((kind, Some(Step { plugin, kind, priority, phases, meta })));
         }
         Ok(layer)
     }

@@ -24,17 +24,17 @@ pub(super) struct Routes<'m> {
 impl<'m> Making<'m> {
     /// Compiles all routes that are concerned.
     pub(super) fn routes(&mut self, builder: &Builder<'_, '_>, faults: &mut Faults) -> Routes<'m> {
-        for id in self.concerned(Section::Services, |model| model.services.ids().collect()) {
+        for id in self.concerned(Section::Services, |model| model.services.shared_ids().collect()) {
             let place = Place { section: Section::Services, id };
             if self.concerns_users(&place) {
                 self.renew_layer(builder, place);
             }
         }
-        for id in self.concerned(Section::PluginConfigs, |model| model.plugin_configs.ids().collect()) {
+        for id in self.concerned(Section::PluginConfigs, |model| model.plugin_configs.shared_ids().collect()) {
             self.renew_layer(builder, Place { section: Section::PluginConfigs, id });
         }
         let mut ids = self.concerned(Section::Routes, |model| {
-            model.routes.in_order().into_iter().map(|listed| listed.item.id.as_str()).collect()
+            model.routes.in_order().into_iter().map(|listed| listed.item.id.shared()).collect()
         });
         ids.extend(self.users_of(Section::Services, Section::Routes));
         ids.extend(self.users_of(Section::PluginConfigs, Section::Routes));

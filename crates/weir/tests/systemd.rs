@@ -1,0 +1,125 @@
+//! systemd: what it is told, the sockets that it opens, and the units.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+
+use crate::harness::{LIMIT, Origin, Process, RawClient, Start, free_port, program, repository, route_to, wait_until};
+use crate::upgrade::{Load, get_by, kill, page, runs};
+
+#[test]
+fn systemd_is_told() {
+    let folder = tempfile::tempdir().expect("create a folder");
+    let path = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("bind a socket");
+    socket.set_read_timeout(Some(LIMIT)).expect("set a time limit");
+    let heard = |wanted: &str| {
+        let mut seen = Vec::new();
+        loop {
+            let mut message = [0; 4096];
+            let count = socket.recv(&mut message).unwrap_or_else(|error| panic!("{error}: no {wanted} in {seen:?}"));
+            let message = String::from_utf8_lossy(&message[..count]).into_owned();
+            if message.contains(wanted) {
+                return message;
+            }
+            seen.push(message);
+        }
+    };
+    let origin = Origin::hello();
+    let start = |watchdog: bool| {
+        let path = path.to_str().expect("a path in UTF-8");
+        let start = Start::new(route_to([&origin.node()])).variable("NOTIFY_SOCKET", path);
+        if watchdog { start.variable("WATCHDOG_USEC", "2000000").start() } else { start.start() }
+    };
+
+    let mut gateway = start(false);
+    assert_eq!(heard("READY=1"), "READY=1\nSTATUS=serving 1 routes\n");
+    gateway.signal(Signal::HUP);
+    assert!(heard("RELOADING=1").contains("\nMONOTONIC_USEC="));
+    heard("STATUS=serving 1 routes");
+    assert_eq!(heard("READY=1"), "READY=1\n");
+    gateway.signal(Signal::USR2);
+    let message = heard("MAINPID=");
+    let main: u32 = message.trim().trim_start_matches("MAINPID=").parse().expect("a process id");
+    assert_ne!(main, gateway.process.id());
+    // systemd follows the new process, so the old one need not stay.
+    assert!(gateway.wait().success());
+    assert_eq!(gateway.get("/").status, 200);
+    kill(main, Signal::TERM);
+    heard("STOPPING=1");
+    wait_until("the new process to end", LIMIT, || (!runs(main)).then_some(()));
+
+    let gateway = start(true);
+    heard("WATCHDOG=1");
+    gateway.signal(Signal::USR2);
+    let main: u32 = heard("MAINPID=").trim().trim_start_matches("MAINPID=").parse().expect("a process id");
+    wait_until("the old process to end", LIMIT, || (!runs(gateway.process.id())).then_some(()));
+    // Whatever the old one has said waits before this.
+    socket.set_nonblocking(true).expect("set non-blocking");
+    while socket.recv(&mut [0; 1]).is_ok() {}
+    socket.set_nonblocking(false).expect("set blocking");
+    heard("WATCHDOG=1");
+    kill(main, Signal::TERM);
+    heard("STOPPING=1");
+}
+
+#[test]
+fn systemd_opens_the_sockets() {
+    let origin = Origin::hello();
+    let folder = tempfile::tempdir().expect("create a folder");
+    let rules = folder.path().join("apisix.yaml");
+    fs::write(&rules, format!("{}\n#END\n", route_to([&origin.node()]))).expect("write the rules");
+    let [traffic, status] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    let log = folder.path().join("stderr");
+    let mut command = Command::new(program("systemd-socket-activate"));
+    let unix = folder.path().join("s");
+    command.args(["-l", &traffic.to_string(), "-l", &status.to_string(), "--fdname=http:status:http", "-l"]).arg(&unix);
+    command.arg(env!("CARGO_BIN_EXE_weir")).arg("run").arg(&rules);
+    // The addresses of listen.http and listen.status are replaced, so these may be wrong.
+    command.args(["--listen-http", "192.0.2.1:80", "--status", "192.0.2.1:81", "--metrics", "off"]);
+    command.args(["--listen-https", "off", "--workers", "3"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&log).expect("create a file"));
+    let mut process = Process::spawn(&mut command);
+    let log = || fs::read_to_string(&log).expect("read standard error");
+    wait_until("systemd-socket-activate to listen", LIMIT, || log().contains("Listening on").then_some(()));
+
+    // The first connection starts the gateway and waits in the queue until it serves.
+    let answer = RawClient::connect(traffic).get("/");
+    assert_eq!(answer.status, 200, "{}", log());
+    assert_eq!(page(&mut RawClient::connect(status), "/status/ready").0, r#"{"status":"ok"}"#);
+    Load::under(traffic, |load| {
+        for count in 1..=3 {
+            load.go_on(50);
+            process.signal(Signal::USR2);
+            wait_until("the new process", LIMIT, || {
+                (log().matches("a new process serves").count() == count).then_some(())
+            });
+        }
+        load.go_on(50);
+    });
+    assert_eq!(page(&mut RawClient::connect(status), "/status/ready").0, r#"{"status":"ok"}"#);
+    assert_eq!(get_by(&unix), "200", "{}", log());
+    process.signal(Signal::TERM);
+    assert!(process.wait().success(), "{}", log());
+    assert!(unix.exists(), "the file is systemd's");
+}
+
+#[test]
+fn the_units_are_what_systemd_takes() {
+    let folder = tempfile::tempdir().expect("create a folder");
+    let mut command = Command::new(program("systemd-analyze"));
+    command.args(["verify", "--man=no"]);
+    for name in ["weir.service", "weir.socket", "weir-https.socket"] {
+        let text = fs::read_to_string(repository().join("packaging/systemd").join(name)).expect("read a unit");
+        let file = folder.path().join(name);
+        // What it starts has to be there.
+        fs::write(&file, text.replace("/usr/bin/weir ", concat!(env!("CARGO_BIN_EXE_weir"), " "))).expect("write it");
+        command.arg(file);
+    }
+    let output = command.output().expect("run systemd-analyze");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.is_empty(), "{told}");
+}
