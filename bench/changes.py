@@ -2,9 +2,16 @@
 """Changes over the Admin API: how soon they are live, and what they cost the requests that go on meanwhile.
 
 The gateway runs on an embedded store with 100,000 routes. A change replaces one of them; it is live when its PUT has been
-answered and a request shows it. That is timed with the gateway idle and under wrk's load. Then wrk runs for a minute
-without changes, for a minute with 100 changes a second, and once more without: no request may fail, and p99 may move by
-less than 10 %. Requests and changes go to different routes.
+answered and a request shows it. That is timed with the gateway idle and under wrk's load. Then the CPU time that a change
+takes is read, thread by thread, from changes made while nothing else happens.
+
+In the end there is load for a minute without changes, for a minute with 100 changes a second, and once more without: no
+request may fail, and p99 may move by less than 10 %. Requests and changes go to different routes. The load is one of two:
+
+- saturation: wrk asks again as soon as it is answered, so that there is no core left for the changes, whose time is the
+  requests'. On a machine with a core for everybody it shows what changes cost the workers themselves.
+- a constant rate: half of that many requests a second (oha, latency from when a request was due), as users see it who
+  leave some room.
 
     bench/changes.py --weir target/dist/weir
     bench/changes.py --routes 1000 --seconds 5 --samples 20     # a quick look
@@ -23,6 +30,7 @@ import time
 
 import programs
 from programs import Failure
+from suite import tools
 
 KEY = "key-of-the-benchmark"
 # Routes that are changed; requests go to those after them.
@@ -128,6 +136,57 @@ class Changes:
         return {"changes_per_second": self.done / (time.monotonic() - self.began), "changes_failed": self.failed[:5]}
 
 
+def spent(program):
+    """Seconds of CPU by the names of threads, from the scheduler's own count."""
+    seconds = {}
+    for pid in program.tree():
+        for thread in pathlib.Path(f"/proc/{pid}/task").iterdir():
+            try:
+                name, took = (thread / "comm").read_text().strip(), (thread / "schedstat").read_text().split()[0]
+            except OSError:
+                continue  # it has ended
+            name = "weir-worker" if name.startswith("weir-worker") else name
+            seconds[name] = seconds.get(name, 0) + int(took) / 1e9
+    return seconds
+
+
+def cost(gateway, options):
+    """Microseconds of CPU that a change takes, by thread, while there is no load."""
+    before = spent(gateway.program)
+    changes = Changes(gateway, options.rate)
+    while changes.done < options.counted and not changes.failed:
+        time.sleep(0.05)
+    changes.stop()
+    if changes.failed:
+        raise Failure(f"changes failed: {changes.failed[:5]}")
+    after = spent(gateway.program)
+    threads = {name: 1e6 * (took - before.get(name, 0)) / changes.done for name, took in after.items()}
+    return {"threads": threads, "us": sum(threads.values())}
+
+
+def constant(gateway, walk, rate, seconds, folder):
+    """One run of oha at a constant rate, in the figures of `programs.load`."""
+    load = {"connections": programs.CONNECTIONS, "rate": rate, "timeout": 10}
+    command = tools.oha(f"http://127.0.0.1:{gateway.program.port}/", load, seconds, 1, folder, walk)
+    figures = tools.read_oha(tools.run(command, str(programs.LOAD_CORE), seconds, folder)[0])
+    void = ", ".join(f"{count} {kind} errors" for kind, count in figures["errors"].items())
+    rps = figures["requests"] / figures["seconds"]
+    if rps < 0.98 * rate:
+        void = void or f"only {rps:,.0f} of {rate:,} requests a second were made: see --share"
+    return {"rps": rps, "p50_us": figures["latency"]["p50"], "p99_us": figures["latency"]["p99"], "void": void}
+
+
+def compare(gateway, options, load):
+    """Figures of a load without changes, with them, and without."""
+    before = load()
+    changes = Changes(gateway, options.rate)
+    meanwhile = load()
+    meanwhile |= changes.stop()
+    after = load()
+    calm = statistics.mean([before["p99_us"], after["p99_us"]])
+    return {"without": [before, after], "with": meanwhile, "p99_ratio": meanwhile["p99_us"] / max(calm, 1)}
+
+
 def measure(run, options):
     gateway = Gateway(run, options)
     walk = [(f"/service/{CHANGED + k * 97 % (options.routes - CHANGED)}", {}) for k in range(1000)]
@@ -139,15 +198,23 @@ def measure(run, options):
     time.sleep(0.5)
     figures["loaded"] = until_live(gateway, options.samples, 0.05)
     load.join()
-    before = programs.load(gateway.program, script, options.seconds)
-    changes = Changes(gateway, options.rate)
-    meanwhile = programs.load(gateway.program, script, options.seconds)
-    meanwhile |= changes.stop()
-    after = programs.load(gateway.program, script, options.seconds)
-    calm = statistics.mean([before["p99_us"], after["p99_us"]])
-    figures |= {"without": [before, after], "with": meanwhile, "p99_ratio": meanwhile["p99_us"] / max(calm, 1)}
+    figures["cost"] = cost(gateway, options)
+    figures["saturation"] = compare(gateway, options, lambda: programs.load(gateway.program, script, options.seconds))
+    if tools.find("oha"):
+        most = statistics.mean(run["rps"] for run in figures["saturation"]["without"])
+        rate = max(int(options.share * most), 1)
+        figures["constant"] = compare(gateway, options, lambda: constant(gateway, walk, rate, options.seconds, run.folder))
     figures["resident_mib"] = gateway.program.resident() / 2**20
     return figures
+
+
+def runs(compared):
+    """The three runs of a load by name, in their order."""
+    before, after = compared["without"]
+    return [("without changes", before), ("with changes", compared["with"]), ("without changes", after)]
+
+
+LOADS = {"saturation": "at saturation", "constant": "at a constant rate"}
 
 
 def judge(figures, options):
@@ -156,16 +223,19 @@ def judge(figures, options):
     for state in ("idle", "loaded"):
         if figures[state]["p99_ms"] >= AIM_LIVE_MS:
             missed.append(f"{state}: a change takes {figures[state]['p99_ms']:.1f} ms (p99), {AIM_LIVE_MS} are allowed")
-    changed = figures["with"]
-    for name, run in (("without changes", figures["without"][0]), ("with changes", changed), ("without changes", figures["without"][1])):
-        if run["void"]:
-            missed.append(f"{name}: {run['void']}")
-    if changed["changes_failed"]:
-        missed.append(f"changes failed: {changed['changes_failed']}")
-    if changed["changes_per_second"] < 0.95 * options.rate:
-        missed.append(f"{changed['changes_per_second']:.1f} changes a second were made of {options.rate}")
-    if figures["p99_ratio"] > AIM_P99:
-        missed.append(f"p99 moved by a factor of {figures['p99_ratio']:.2f}, {AIM_P99} is allowed")
+    for name, words in LOADS.items():
+        if name not in figures:
+            missed.append(f"{words}: not measured, {tools.HOW['oha']} installs oha")
+            continue
+        compared = figures[name]
+        missed += [f"{words}, {state}: {one['void']}" for state, one in runs(compared) if one["void"]]
+        changed = compared["with"]
+        if changed["changes_failed"]:
+            missed.append(f"{words}: changes failed: {changed['changes_failed']}")
+        if changed["changes_per_second"] < 0.95 * options.rate:
+            missed.append(f"{words}: {changed['changes_per_second']:.1f} changes a second were made of {options.rate}")
+        if compared["p99_ratio"] > AIM_P99:
+            missed.append(f"{words}: p99 moved by a factor of {compared['p99_ratio']:.2f}, {AIM_P99} is allowed")
     return missed
 
 
@@ -176,7 +246,9 @@ def arguments():
     parser.add_argument("--routes", type=int, default=100_000, help="how many routes there are (default: %(default)s)")
     parser.add_argument("--samples", type=int, default=200, help="changes that are timed, idle and under load (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=100, help="changes a second (default: %(default)s)")
-    parser.add_argument("--seconds", type=int, default=60, help="length of each of the three runs (default: %(default)s)")
+    parser.add_argument("--seconds", type=int, default=60, help="length of each of the six runs (default: %(default)s)")
+    parser.add_argument("--counted", type=int, default=1000, help="changes whose CPU time is read (default: %(default)s)")
+    parser.add_argument("--share", type=float, default=0.5, help="the constant rate, as a part of what saturation reaches (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=1, help="workers of the gateway (default: %(default)s)")
     parser.add_argument("--cores", default="0,1", help="cores of the gateway; wrk and the origin share core 1 (default: %(default)s)")
     parser.add_argument("--json", metavar="OUT", help="write the figures there")
@@ -198,9 +270,16 @@ def main():
     for state in ("idle", "loaded"):
         one = figures[state]
         print(f"live, {state}: median {one['median_ms']:.1f} ms, p99 {one['p99_ms']:.1f} ms, max {one['max_ms']:.1f} ms")
-    for name, one in (("without changes", figures["without"][0]), ("with changes", figures["with"]), ("without changes", figures["without"][1])):
-        print(f"{name}: {one['rps']:,.0f} requests/s, p50 {one['p50_us']:,} µs, p99 {one['p99_us']:,} µs, {one['void'] or 'no error'}")
-    print(f"{figures['with']['changes_per_second']:.1f} changes/s, p99 {figures['p99_ratio']:.2f} of that without, {figures['resident_mib']:,.0f} MiB resident")
+    by_thread = sorted(figures["cost"]["threads"].items(), key=lambda thread: -thread[1])
+    told = ", ".join(f"{name} {us:,.0f}" for name, us in by_thread if us >= 1)
+    print(f"CPU per change: {figures['cost']['us']:,.0f} µs ({told})")
+    for name, words in LOADS.items():
+        if name not in figures:
+            continue
+        for state, one in runs(figures[name]):
+            print(f"{words}, {state}: {one['rps']:,.0f} requests/s, p50 {one['p50_us']:,.0f} µs, p99 {one['p99_us']:,.0f} µs, {one['void'] or 'no error'}")
+        print(f"{words}: {figures[name]['with']['changes_per_second']:.1f} changes/s, p99 {figures[name]['p99_ratio']:.2f} of that without")
+    print(f"{figures['resident_mib']:,.0f} MiB resident")
     if options.json:
         pathlib.Path(options.json).parent.mkdir(parents=True, exist_ok=True)
         pathlib.Path(options.json).write_text(json.dumps({"machine": machine, **figures}, indent=1))

@@ -1,5 +1,6 @@
 //! From an HTTP request to the handler that answers it.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +15,10 @@ use hyper::header::{
 };
 use hyper::{Method, Response, StatusCode};
 use serde_json::json;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{Mutex, MutexGuard, Semaphore};
 use tokio::time::timeout;
 use weir_config::resource::AddrRange;
+use weir_store::Key;
 
 use crate::answer::{Answer, Body, Outcome};
 use crate::configs::Whole;
@@ -53,8 +55,8 @@ pub struct Api {
     pub(crate) streams: Streams,
     /// Turns to read a list.
     pub(crate) lists: Arc<Semaphore>,
-    /// Held from looking at a resource to changing it, so that only other gateways can come in between.
-    pub(crate) writing: Mutex<()>,
+    /// Turns to change a resource.
+    pub(crate) writing: Writing,
 }
 
 /// Who is let in, and what is too much.
@@ -68,6 +70,29 @@ pub struct Options {
     pub cors: bool,
     /// Bytes of a request body.
     pub body_size: usize,
+}
+
+/// Turns to change resources, each held from looking at one to changing it, so that only other gateways can come in
+/// between. Changes of different resources go on at the same time, and are made together.
+#[derive(Debug)]
+pub(crate) struct Writing([Mutex<()>; Writing::TURNS]);
+
+impl Writing {
+    /// More than clients write at the same time, as a rule; two resources may have the same one.
+    const TURNS: usize = 64;
+
+    /// The turn to change a resource; `None`: to create one whose name is still to be found.
+    pub(crate) async fn turn(&self, key: Option<&Key>) -> MutexGuard<'_, ()> {
+        let mut hasher = DefaultHasher::new();
+        key.hash(&mut hasher);
+        self.0[hasher.finish() as usize % Self::TURNS].lock().await
+    }
+}
+
+impl Default for Writing {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Mutex::default()))
+    }
 }
 
 /// Who is at the other end of a connection.
@@ -84,7 +109,7 @@ impl Api {
     pub fn new(configuration: Arc<dyn Configuration>, gateway: Arc<dyn Gateway>, options: Options) -> Self {
         let (whole, streams) = (Whole::default(), Streams::default());
         let lists = Arc::new(Semaphore::new(LISTS));
-        Self { configuration, gateway, options, standalone: false, whole, streams, lists, writing: Mutex::new(()) }
+        Self { configuration, gateway, options, standalone: false, whole, streams, lists, writing: Writing::default() }
     }
 
     /// In API-driven standalone mode: the configuration is replaced as a whole and nothing else.

@@ -48,7 +48,7 @@ use weir_store::{Commit, Kind, Store, StoreError};
 pub use api::{Api, Options};
 pub use keys::{KeyDigest, Keys, Role, key_digest, new_key};
 pub use schemas::{PluginSchema, Schemas};
-pub use server::{Leaving, serve};
+pub use server::{Leaving, Rest, serve};
 pub use tls::server_config;
 /// What serves, seen from the Admin API.
 pub trait Configuration: Send + Sync + fmt::Debug {

@@ -31,7 +31,7 @@ impl Api {
         refuse_times(&value)?;
         self.check_owner(place).await?;
         let expires = expiry(request)?;
-        let _turn = self.writing.lock().await;
+        let _turn = self.writing.turn(Some(&key)).await;
         for _ in 0..TRIES {
             let before = self.item(&key).await?;
             let mut value = value.clone();
@@ -57,7 +57,7 @@ impl Api {
         }
         refuse_times(&value)?;
         let expires = expiry(request)?;
-        let _turn = self.writing.lock().await;
+        let _turn = self.writing.turn(None).await;
         let revision = self.configuration.store().revision().await.map_err(|error| Answer::store(&error))?;
         for next in 0..TRIES as u64 {
             // As many digits as the largest revision has, so that the order of texts is that of creation.
@@ -81,7 +81,7 @@ impl Api {
         let change = request.json()?.ok_or_else(|| Answer::bad("missing new configuration"))?;
         let key = place.key(id).ok_or_else(Answer::no_such_key)?;
         let expires = expiry(request)?;
-        let _turn = self.writing.lock().await;
+        let _turn = self.writing.turn(Some(&key)).await;
         for _ in 0..TRIES {
             let before = self.item(&key).await?.ok_or_else(Answer::no_such_key)?;
             let Ok(Value::Object(mut value)) = serde_json::from_str(&before.value) else {

@@ -421,6 +421,46 @@ fn idle_connections_make_room_for_others() {
 }
 
 #[test]
+fn a_server_that_rests_finishes_what_is_under_way_and_accepts_nothing() {
+    let server = Server::start(options());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let request = b"HEAD /apisix/admin HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut answer = [0; 1024];
+    let mut kept = TcpStream::connect(server.addr).unwrap();
+    kept.write_all(request).unwrap();
+    assert!(kept.read(&mut answer).unwrap() > 0);
+    let mut silent = TcpStream::connect(server.addr).unwrap();
+    let mut slow = [(); 2].map(|()| TcpStream::connect(server.addr).unwrap());
+    slow[0].write_all(b"HEAD /apisix/admin HTTP/1.1\r\n").unwrap();
+    // They are accepted when another one after them is.
+    assert_eq!(server.ask("GET", "/apisix/admin/routes", "").0, 200);
+
+    let finish = std::thread::spawn(move || {
+        // Only when it is asked to rest is the idle one closed.
+        assert_eq!(kept.read(&mut [0]).unwrap_or(0), 0);
+        slow[0].write_all(b"Host: a\r\n\r\n").unwrap();
+        slow[1].write_all(request).unwrap();
+        slow.map(|mut slow| {
+            let mut last = String::new();
+            slow.read_to_string(&mut last).unwrap();
+            last.to_ascii_lowercase()
+        })
+    });
+    runtime.block_on(server.rest.begin());
+    for last in finish.join().unwrap() {
+        assert!(last.starts_with("http/1.1 200 ") && last.contains("\r\nconnection: close"), "{last}");
+    }
+    assert_eq!(silent.read(&mut [0]).unwrap_or(0), 0, "who asks nothing is waited for, and not for long");
+    let mut waiting = TcpStream::connect(server.addr).unwrap();
+    waiting.write_all(request).unwrap();
+    waiting.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    assert!(waiting.read(&mut answer).is_err(), "nobody accepts it yet");
+    server.rest.end();
+    waiting.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert!(waiting.read(&mut answer).unwrap() > 0);
+}
+
+#[test]
 fn connections_get_one_more_answer_when_another_process_serves() {
     let server = Server::start(options());
     let mut kept = TcpStream::connect(server.addr).unwrap();

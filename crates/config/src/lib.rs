@@ -22,6 +22,7 @@ pub mod resource;
 pub mod schema;
 pub mod secret;
 pub mod settings;
+mod shared;
 pub mod unsupported;
 
 pub use catalog::{PluginCatalog, Scope};
@@ -32,3 +33,4 @@ pub use node::{Key, Kind, Mark, Node};
 pub use resource::*;
 pub use secret::{NoSecrets, Revealed, SecretSource};
 pub use settings::{RouterMode, Settings};
+pub use shared::{SharedMap, SharedSet};

@@ -7,14 +7,12 @@ use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use immutable_chunkmap::map::MapS;
-use immutable_chunkmap::set::SetS;
-
 use crate::node::Node;
 use crate::resource::{
     Consumer, ConsumerGroup, Credential, Document, GlobalRule, PluginConfig, PluginMetadata, Proto, Route,
     SecretManager, Service, Ssl, Upstream,
 };
+use crate::shared::{SharedMap, SharedSet};
 
 /// A kind of resource: the name of its list in a rules file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -93,7 +91,7 @@ pub struct Model {
     /// The credentials that stand beside consumers, under `<username>/credentials/<id>`.
     pub(crate) lone_credentials: Items<Credential>,
     /// What is referred to, and by what.
-    references: SetS<(Place, Place)>,
+    references: SharedSet<(Place, Place)>,
     /// The order of the next resource.
     next: u64,
     /// Whether it is of a kind that cannot be changed.
@@ -101,7 +99,7 @@ pub struct Model {
 }
 
 /// The resources of one section.
-pub struct Items<T>(MapS<Arc<str>, Listed<T>>);
+pub struct Items<T>(SharedMap<Arc<str>, Listed<T>>);
 
 /// A resource with its place in the order of the section.
 #[derive(Debug)]
@@ -264,11 +262,11 @@ impl<T> Items<T> {
 impl<T> FromIterator<(Arc<str>, Arc<T>)> for Items<T> {
     fn from_iter<I: IntoIterator<Item = (Arc<str>, Arc<T>)>>(items: I) -> Self {
         /// So many go in at once: neighbours, where one by one each would look for its place.
-        const TOGETHER: usize = 4096;
+        const TOGETHER: usize = 512;
         let listed = items.into_iter().zip(1..).map(|((id, item), order)| (id, Listed { item, order }));
         let mut listed: Vec<_> = listed.collect();
         listed.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let (mut all, mut left) = (MapS::new(), listed.into_iter());
+        let (mut all, mut left) = (SharedMap::new(), listed.into_iter());
         while left.len() > 0 {
             all = all.insert_many(left.by_ref().take(TOGETHER));
         }
@@ -284,7 +282,7 @@ impl<T> Clone for Items<T> {
 
 impl<T> Default for Items<T> {
     fn default() -> Self {
-        Self(MapS::new())
+        Self(SharedMap::new())
     }
 }
 

@@ -96,7 +96,8 @@ is still being written is not taken for whole; without it there is a warning, an
 - `${{NAME}}` and `${{NAME:=default}}` are replaced by the environment variable before the file is read, wherever they
   stand. A variable that is not set and has no default is an error, except in a comment. `${NAME}` is left as it is.
 - `$env://NAME` and `$env://NAME/key` (a key of a variable that holds JSON) stand for a whole text in a plugin's
-  configuration, and so does `$secret://MANAGER/ID/KEY` ([secrets](secrets.md)).
+  configuration, in `ssls` and for the client certificate of an upstream, and so does `$secret://MANAGER/ID/KEY`
+  ([secrets](secrets.md)).
 - By default one invalid item refuses the whole file, and the configuration before it stays. With `--invalid-items skip`
   the item alone is left out, together with what refers to it.
 - A file has at most 256 MiB; lists and mappings are nested at most 128 deep; YAML aliases stand for at most 1,000,000

@@ -77,8 +77,8 @@ pub struct Settings {
     pub dns: Dns,
     /// What holds for all upstreams.
     pub upstream: Upstreams,
-    /// Watching the rules file.
-    pub config: ConfigWatch,
+    /// Watching the rules file, and the threads that work on the configuration.
+    pub config: ConfigWork,
     /// Asking secret managers.
     pub secrets: Secrets,
     /// What this gateway is among others, and where its resources come from.
@@ -317,14 +317,19 @@ pub struct Upstreams {
     pub set_aside: Seconds<0, 3_600_000>,
 }
 
-/// Watching the rules file.
+/// Watching the rules file, and the threads that work on the configuration.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct ConfigWatch {
+pub struct ConfigWork {
     /// Whether a change of the file is taken over while the gateway runs. SIGHUP re-reads it in any case.
     pub watch: bool,
     /// How often the file is looked at where the system does not tell of changes.
     pub poll_interval: Seconds<10, 3_600_000>,
+    /// How far the threads that read, check, compile and keep the configuration stand back behind the workers where
+    /// there are not enough cores for all: steps of `nice`. 0: not at all. With 19 a change may take long to come
+    /// through while workers use all there is.
+    #[schemars(range(max = 19))]
+    pub nice: u8,
 }
 
 /// Asking secret managers (`secrets` of the rules).
@@ -468,9 +473,9 @@ impl Default for Upstreams {
     }
 }
 
-impl Default for ConfigWatch {
+impl Default for ConfigWork {
     fn default() -> Self {
-        Self { watch: true, poll_interval: Seconds::constant(100) }
+        Self { watch: true, poll_interval: Seconds::constant(100), nice: 10 }
     }
 }
 

@@ -3,9 +3,9 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use immutable_chunkmap::map::MapS;
+use weir_config::SharedMap;
+use weir_router::{Numbers, Slots};
 
-use crate::slots::{Numbers, Slots};
 use crate::tables::Named;
 
 /// A consumer as the path of a request needs it.
@@ -25,7 +25,7 @@ pub struct Consumer {
 #[derive(Debug, Default, Clone)]
 pub struct Consumers {
     list: Slots<Arc<Consumer>>,
-    by_name: MapS<Arc<str>, u32>,
+    by_name: SharedMap<Arc<str>, u32>,
     numbers: Numbers,
 }
 

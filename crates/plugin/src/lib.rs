@@ -17,7 +17,6 @@ mod exchange;
 mod mark;
 mod request;
 mod response;
-mod slots;
 mod state;
 mod tables;
 mod upstreams;
@@ -33,7 +32,6 @@ pub use exchange::{AddrText, Client, Exchange, NodeAddress, Times, Try, Upstream
 pub use mark::{Hold, Mark, Note};
 pub use request::{Request, UpstreamTarget};
 pub use response::{BodySource, Origin, Response};
-pub use slots::{Numbers, Slots};
 pub use state::{Shared, StateRegistry};
 pub use tables::{Named, RouteInfo, Tables};
 pub use upstreams::{NoUpstreams, Share, Turns, UpstreamSet};

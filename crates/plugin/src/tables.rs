@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use weir_router::Router;
+use weir_router::{Router, Slots};
 use weir_telemetry::metrics::LazyLabel;
 
 use crate::consumer::Consumers;
 use crate::definition::Credentials;
-use crate::slots::Slots;
 
 /// What one configuration is made of, found by dense ids.
 #[derive(Default)]

@@ -41,7 +41,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use weir_config::Settings;
 use weir_config::settings::{ListenAddr, Workers};
 use weir_telemetry::access_log::AccessLog;
@@ -72,6 +72,8 @@ pub struct DataPlane {
     snapshots: watch::Sender<Option<Arc<Snapshot>>>,
     drain: watch::Sender<Drain>,
     shared: Arc<Shared>,
+    /// Told by each worker that has taken a snapshot.
+    taken: Arc<Notify>,
     /// The listening sockets, for a process that takes them over.
     sockets: Vec<ListenSocket>,
     /// Snapshots that workers may still use; freed here and never by a worker.
@@ -114,6 +116,7 @@ impl DataPlane {
         let (drain, _) = watch::channel(Drain::No);
         let (spread, arrivals) = Spread::new(count);
         let shared = Arc::new(Shared::new(spread));
+        let taken = Arc::<Notify>::default();
         let mut workers = Vec::with_capacity(count);
         for (number, (listeners, arrivals)) in by_worker.into_iter().zip(arrivals).enumerate() {
             let (revision, beat) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(now_us())));
@@ -126,6 +129,7 @@ impl DataPlane {
                 snapshots: snapshots.subscribe(),
                 drain: drain.subscribe(),
                 revision: Arc::clone(&revision),
+                taken: Arc::clone(&taken),
                 beat: Arc::clone(&beat),
                 recorder: metrics.recorder(),
                 access_log: access_log.map(|log| log.writer()),
@@ -136,7 +140,7 @@ impl DataPlane {
                 .spawn(move || worker::run(start).inspect_err(|error| tracing::error!(%error, "worker ended")))?;
             workers.push(Running { thread, revision, beat });
         }
-        Ok(Self { addresses, files, workers, snapshots, drain, shared, sockets, retired: Vec::new() })
+        Ok(Self { addresses, files, workers, snapshots, drain, shared, taken, sockets, retired: Vec::new() })
     }
 
     /// The bound addresses, in the order of the settings, those with TLS last.
@@ -195,12 +199,17 @@ impl DataPlane {
         self.workers.iter().all(|w| serves(w) || (draining && w.thread.is_finished()))
     }
 
-    /// Frees the snapshots that no worker uses any more; whether there were any.
-    pub fn retire(&mut self) -> bool {
-        let before = self.retired.len();
+    /// Notified whenever a worker has begun to serve with another snapshot: the time to ask [`DataPlane::serves`].
+    #[must_use]
+    pub fn taken(&self) -> Arc<Notify> {
+        Arc::clone(&self.taken)
+    }
+
+    /// The snapshots that no worker uses any more. Whoever lets go of them frees them, which takes a while.
+    pub fn retire(&mut self) -> Vec<Arc<Snapshot>> {
         let current = self.snapshots.borrow().as_ref().map(Arc::as_ptr);
-        self.retired.retain(|s| current == Some(Arc::as_ptr(s)) || Arc::strong_count(s) > 1);
-        self.retired.len() < before
+        let unused = |s: &mut Arc<Snapshot>| current != Some(Arc::as_ptr(s)) && !s.is_used_elsewhere();
+        self.retired.extract_if(.., unused).collect()
     }
 
     /// The listening sockets, for another process.

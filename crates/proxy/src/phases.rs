@@ -74,13 +74,15 @@ fn chains<'s>(x: &Exchange, snapshot: &'s Snapshot) -> (&'s Chain, Option<&'s Ch
         None => nothing(),
     };
     let over = x.consumer.and_then(|who| snapshot.consumers.get(who.consumer));
-    (base, over)
+    // Most consumers bring credentials and no plugins.
+    (base, over.filter(|over| !over.steps().is_empty()))
 }
 
 impl Requests {
     /// Runs the request phases until one plugin waits or all have run.
     pub(crate) fn run<'s>(&mut self, x: &mut Exchange, snapshot: &'s Snapshot) -> Verdict<'s> {
         let (base, mut over) = chains(x, snapshot);
+        let mut consumer = x.consumer;
         loop {
             let step = match self.stage {
                 Stage::GlobalRewrite => self.walk.next(Phase::Rewrite, &snapshot.global, None),
@@ -92,7 +94,8 @@ impl Requests {
             };
             let Some(step) = step else {
                 self.next_stage();
-                if x.consumer.is_some() {
+                if x.consumer != consumer {
+                    consumer = x.consumer;
                     over = chains(x, snapshot).1;
                 }
                 continue;

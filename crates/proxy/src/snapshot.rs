@@ -4,8 +4,9 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use immutable_chunkmap::set::SetS;
-use weir_plugin::{Slots, Tables};
+use weir_config::SharedSet;
+use weir_plugin::Tables;
+use weir_router::Slots;
 
 use crate::chain::Chain;
 use crate::compile::{Kept, ListedDefinitions};
@@ -23,7 +24,7 @@ pub struct Snapshot {
     pub(crate) routes: Slots<Route>,
     pub(crate) upstreams: Slots<Arc<Upstream>>,
     /// Numbers of the upstreams with health checks.
-    pub(crate) checked: SetS<u32>,
+    pub(crate) checked: SharedSet<u32>,
     /// Certificates.
     pub(crate) tls: Arc<Hosts>,
     /// Global rules.
@@ -60,6 +61,12 @@ impl Snapshot {
     #[must_use]
     pub fn is_self_signed(&self) -> bool {
         self.tls.is_self_signed()
+    }
+
+    /// Whether somebody else has it, or its tables, which a worker's exchange may hold for a moment longer: whoever lets
+    /// go of the last reference frees them, and no worker may have to.
+    pub(crate) fn is_used_elsewhere(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) > 1 || Arc::strong_count(&self.tables) > 1
     }
 
     /// How many routes it has.

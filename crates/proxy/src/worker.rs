@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use weir_plugin::{AddrText, Client, Exchange};
 use weir_telemetry::access_log::LogWriter;
 use weir_telemetry::metrics::{ClientError, ConnectionState, Recorder};
@@ -108,6 +108,8 @@ pub(crate) struct Start {
     pub(crate) drain: watch::Receiver<Drain>,
     /// Set to the revision that the worker serves with.
     pub(crate) revision: Arc<AtomicU64>,
+    /// Notified after that.
+    pub(crate) taken: Arc<Notify>,
     /// Set to the time, over and over.
     pub(crate) beat: Arc<AtomicU64>,
     pub(crate) recorder: Recorder,
@@ -151,7 +153,7 @@ async fn serve(start: Start) -> std::io::Result<()> {
     // Nothing is accepted before there is a configuration to serve with.
     let mut snapshots = start.snapshots;
     let first = snapshots.wait_for(Option::is_some).await.map_err(std::io::Error::other)?.clone();
-    worker.take_snapshot(first, &start.revision);
+    worker.take_snapshot(first, &start.revision, &start.taken);
     let mut accepting = Vec::new();
     for Listening { socket, entrance } in start.listeners {
         let listener = Listener::new(socket)?;
@@ -164,7 +166,7 @@ async fn serve(start: Start) -> std::io::Result<()> {
             changed = snapshots.changed() => match changed {
                 Ok(()) => {
                     let next = snapshots.borrow_and_update().clone();
-                    worker.take_snapshot(next, &start.revision);
+                    worker.take_snapshot(next, &start.revision, &start.taken);
                 }
                 Err(_) => break,
             },
@@ -392,11 +394,12 @@ async fn serve_tls(stream: Socket, client: Client, worker: Rc<Worker>) {
 }
 
 impl Worker {
-    fn take_snapshot(&self, snapshot: Option<Arc<Snapshot>>, revision: &AtomicU64) {
+    fn take_snapshot(&self, snapshot: Option<Arc<Snapshot>>, revision: &AtomicU64, taken: &Notify) {
         if let Some(snapshot) = snapshot {
             let number = snapshot.revision;
             *self.current.borrow_mut() = Some(Local::new(snapshot));
             revision.store(number, Ordering::Release);
+            taken.notify_waiters();
         }
     }
 

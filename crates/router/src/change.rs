@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crate::candidate::{Candidate, Group, Needs, Turn};
 use crate::host::HostPattern;
 use crate::index::{Hosts, Index, Site};
+use crate::numbered::Compiled;
 use crate::pattern::{Pattern, Rest};
 use crate::router::{BuildError, Mode, Route};
-use crate::slots::Compiled;
 use crate::table::Table;
 use crate::tree::Tree;
 
@@ -66,7 +66,9 @@ impl Index {
         self.hostless.change(hostless);
         self.hosts.change(hosted);
         drop(edits);
-        changes.into_iter().for_each(|(number, route)| self.routes.put(number, route));
+        for (number, route) in changes {
+            self.routes.set(number, route);
+        }
     }
 }
 

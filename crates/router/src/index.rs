@@ -2,8 +2,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use crate::candidate::{Candidate, Group};
+use crate::numbered::Routes;
 use crate::router::{Mode, Query};
-use crate::slots::Slots;
 use crate::table::Table;
 use crate::tree::Tree;
 
@@ -11,7 +11,7 @@ use crate::tree::Tree;
 #[derive(Clone, Default)]
 pub(crate) struct Index {
     pub(crate) mode: Mode,
-    pub(crate) routes: Slots,
+    pub(crate) routes: Routes,
     pub(crate) hosts: Hosts,
     /// The routes without host; in modes in which the host does not decide, all of them.
     pub(crate) hostless: Site,

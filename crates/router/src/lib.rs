@@ -47,8 +47,8 @@
 //! on its first use and for what a regular expression in `vars` needs on its first use in a thread.
 //!
 //! [`Router::change`] makes anew what leads to the routes in question and shares the rest: the shards of the hash tables
-//! that their hosts and paths are in, the blocks of the radix trees on the way to their prefixes, the chunks that their
-//! numbers are in. One route among 100,000 costs some ten microseconds, and about as much when the router before is freed;
+//! that their hosts and paths are in, the blocks of the radix trees on the way to their prefixes, the pieces of [`Slots`]
+//! that their numbers are in. One route among 100,000 costs some ten microseconds, and about as much when the router before is freed;
 //! the example `change` measures it. Only the candidates of one and the same path are always copied together.
 
 mod block;
@@ -57,6 +57,7 @@ mod change;
 mod host;
 mod index;
 mod method;
+mod numbered;
 mod pattern;
 mod router;
 mod segments;
@@ -67,3 +68,4 @@ mod tree;
 pub use crate::method::MethodSet;
 pub use crate::pattern::literal_parameter;
 pub use crate::router::{BuildError, Match, Mode, Outcome, Params, Query, Route, Router, Step};
+pub use crate::slots::{Numbers, Slots};

@@ -10,8 +10,8 @@ use crate::candidate::{Candidate, Needs};
 use crate::host::HostPattern;
 use crate::index::Index;
 use crate::method::MethodSet;
+use crate::numbered::Compiled;
 use crate::pattern::{Pattern, Rest, Segment, capture};
-use crate::slots::Compiled;
 
 /// Which of APISIX's three routers decides; see the crate documentation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

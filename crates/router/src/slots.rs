@@ -1,70 +1,156 @@
+//! Things by dense numbers, in pieces that copies share.
+
+use std::array::from_fn;
 use std::sync::Arc;
 
-use crate::candidate::Candidate;
-use crate::host::HostPattern;
-use crate::pattern::{Pattern, Rest, Segment};
-use crate::router::Route;
+/// Things in one piece, and pieces in one group. A change copies one of each, and the list of groups: of 100,000 things
+/// some 150 counters of references, where a list of all pieces would have thousands.
+const PIECE: usize = 32;
+const GROUP: usize = 64;
 
-/// How many numbers lie in one chunk; a change copies one.
-const CHUNK: usize = 256;
+type Piece<T> = Arc<[Option<T>; PIECE]>;
+type Group<T> = Arc<[Option<Piece<T>>; GROUP]>;
 
-/// Routes by number, in chunks that clones share.
-#[derive(Clone, Default)]
-pub(crate) struct Slots {
-    chunks: Vec<Option<Arc<Chunk>>>,
+/// Things by number. A copy shares with the original what neither of them changes afterwards.
+///
+/// Finding one takes two steps more than in a `Vec`.
+#[derive(Debug, Clone)]
+pub struct Slots<T> {
+    groups: Vec<Group<T>>,
+    count: usize,
 }
 
-type Chunk = [Option<Arc<Compiled>>; CHUNK];
-
-/// A route with its paths and hosts taken apart.
-pub(crate) struct Compiled {
-    pub(crate) route: Route,
-    /// By path.
-    pub(crate) patterns: Box<[Pattern]>,
-    /// By host.
-    pub(crate) hosts: Box<[HostPattern]>,
-}
-
-impl Slots {
+impl<T> Slots<T> {
+    /// The thing with this number.
+    #[must_use]
     #[inline]
-    pub(crate) fn get(&self, number: u32) -> Option<&Arc<Compiled>> {
+    pub fn get(&self, number: u32) -> Option<&T> {
         let number = number as usize;
-        self.chunks.get(number / CHUNK)?.as_ref()?[number % CHUNK].as_ref()
+        let group = self.groups.get(number / (PIECE * GROUP))?;
+        group[number / PIECE % GROUP].as_ref()?[number % PIECE].as_ref()
     }
 
-    pub(crate) fn put(&mut self, number: u32, route: Option<Arc<Compiled>>) {
-        let number = number as usize;
-        let place = number / CHUNK;
-        if place >= self.chunks.len() {
-            self.chunks.resize(place + 1, None);
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Whether this is a copy of the other, with nothing changed in either since.
+    #[must_use]
+    pub fn shares_all_with(&self, other: &Self) -> bool {
+        let pairs = self.groups.iter().zip(&other.groups);
+        self.groups.len() == other.groups.len() && pairs.into_iter().all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+
+    /// All of them, by number.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let pieces = self.groups.iter().flat_map(|group| group.iter());
+        let slots =
+            pieces.zip((0..).step_by(PIECE)).filter_map(|(piece, first)| Some(piece.as_ref()?.iter().zip(first..)));
+        slots.flatten().filter_map(|(slot, number)| Some((number, slot.as_ref()?)))
+    }
+}
+
+impl<T: Clone> Slots<T> {
+    /// Puts a thing at a number, or takes away what is there; gives what was there.
+    pub fn set(&mut self, number: u32, thing: Option<T>) -> Option<T> {
+        let at = number as usize;
+        while thing.is_some() && self.groups.len() <= at / (PIECE * GROUP) {
+            self.groups.push(Arc::new([const { None }; GROUP]));
         }
-        let empty = || Arc::new([const { None }; CHUNK]);
-        Arc::make_mut(self.chunks[place].get_or_insert_with(empty))[number % CHUNK] = route;
-    }
-
-    /// All routes in the order of their numbers.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Compiled)> {
-        let slots = self.chunks.iter().zip(0u32..).filter_map(|(chunk, place)| Some((chunk.as_ref()?, place)));
-        slots.flat_map(|(chunk, place)| {
-            let first = place * CHUNK as u32;
-            chunk.iter().zip(first..).filter_map(|(slot, number)| Some((number, &**slot.as_ref()?)))
-        })
-    }
-
-    /// What follows the text before the first wildcard in the path of a candidate.
-    pub(crate) fn rest(&self, candidate: &Candidate) -> &Rest {
-        self.pattern(candidate.route, candidate.path).map_or(&Rest::Nothing, |pattern| &pattern.rest)
-    }
-
-    /// The segments of a path from its first wildcard on, where there is something to capture.
-    pub(crate) fn segments(&self, route: u32, path: u16) -> &[Segment] {
-        match self.pattern(route, path) {
-            Some(Pattern { rest: Rest::Segments(segments), .. }) => segments,
-            _ => &[],
+        if thing.is_none() && self.get(number).is_none() {
+            return None;
         }
+        let group = Arc::make_mut(self.groups.get_mut(at / (PIECE * GROUP))?);
+        let piece = group[at / PIECE % GROUP].get_or_insert_with(|| Arc::new(from_fn(|_| None)));
+        self.count += usize::from(thing.is_some());
+        let before = std::mem::replace(&mut Arc::make_mut(piece)[at % PIECE], thing);
+        self.count -= usize::from(before.is_some());
+        before
+    }
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Self { groups: Vec::new(), count: 0 }
+    }
+}
+
+/// Numbers that nothing has: those that were given back go first.
+#[derive(Debug, Clone, Default)]
+pub struct Numbers {
+    /// Shared by copies until one of them takes a number or gets one back.
+    free: Arc<Vec<u32>>,
+    next: u32,
+}
+
+impl Numbers {
+    /// A number that nothing has.
+    pub fn take(&mut self) -> u32 {
+        if self.free.is_empty() {
+            self.next += 1;
+            return self.next - 1;
+        }
+        Arc::make_mut(&mut self.free).pop().unwrap_or_default()
     }
 
-    pub(crate) fn pattern(&self, route: u32, path: u16) -> Option<&Pattern> {
-        self.get(route)?.patterns.get(usize::from(path))
+    /// Gives a number back.
+    pub fn give_back(&mut self, number: u32) {
+        Arc::make_mut(&mut self.free).push(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Numbers, Slots};
+
+    #[test]
+    fn copies_share_and_do_not_disturb_each_other() {
+        let mut first = Slots::default();
+        for number in 0..300_u32 {
+            assert_eq!(first.set(number, Some(number * 2)), None);
+        }
+        let mut second = first.clone();
+        assert!(second.shares_all_with(&first) && !second.shares_all_with(&Slots::default()));
+        assert_eq!(second.set(70, Some(1)), Some(140));
+        assert_eq!(second.set(71, None), Some(142));
+        assert_eq!(second.set(71, None), None);
+        assert_eq!(second.set(5000, None), None);
+        assert!(!second.shares_all_with(&first));
+        assert_eq!((first.get(70), first.get(71), first.count()), (Some(&140), Some(&142), 300));
+        assert_eq!((second.get(70), second.get(71), second.count()), (Some(&1), None, 299));
+        assert_eq!((second.get(299), second.get(300), second.get(u32::MAX)), (Some(&598), None, None));
+        assert_eq!(second.iter().map(|(number, _)| number).filter(|n| (60..80).contains(n)).count(), 19);
+        assert!(second.iter().map(|(number, _)| number).is_sorted());
+        let pieces = |slots: &Slots<u32>| -> Vec<_> {
+            slots.groups.iter().flat_map(|group| group.iter().flatten()).map(std::sync::Arc::as_ptr).collect()
+        };
+        let shared = pieces(&first).into_iter().zip(pieces(&second)).filter(|(a, b)| std::ptr::eq(*a, *b));
+        assert_eq!(shared.count(), 9, "all but one of ten pieces");
+    }
+
+    #[test]
+    fn numbers_may_lie_far_apart() {
+        let mut slots = Slots::default();
+        let numbers = [0, 31, 32, 2047, 2048, 70_000, 1_000_000];
+        for number in numbers {
+            slots.set(number, Some(number));
+        }
+        assert_eq!(slots.iter().map(|(number, thing)| (number, *thing)).collect::<Vec<_>>(), numbers.map(|n| (n, n)));
+        for number in numbers {
+            assert_eq!(slots.get(number), Some(&number));
+            assert_eq!(slots.get(number + 1).is_some(), numbers.contains(&(number + 1)));
+            assert_eq!(slots.set(number, None), Some(number));
+        }
+        assert_eq!((slots.count(), slots.iter().count()), (0, 0));
+    }
+
+    #[test]
+    fn numbers_are_used_again() {
+        let mut numbers = Numbers::default();
+        assert_eq!([numbers.take(), numbers.take(), numbers.take()], [0, 1, 2]);
+        numbers.give_back(1);
+        assert_eq!([numbers.take(), numbers.take()], [1, 3]);
     }
 }

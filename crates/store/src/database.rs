@@ -24,6 +24,9 @@ const APPLICATION: i32 = 0x5765_6972;
 /// [`Database::migrate`]; that of a newer one is refused.
 const VERSION: i32 = 1;
 
+/// Statements that are kept prepared: those of a commit, and then some.
+const PREPARED: usize = 32;
+
 /// How long a connection waits for another one's lock. Only commands that read meet one.
 const BUSY: Duration = Duration::from_secs(5);
 
@@ -125,6 +128,7 @@ impl Database {
     fn connect(path: &Path, flags: OpenFlags, seal: Arc<Seal>, history: u64) -> Result<Self, Lost> {
         let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
         connection.busy_timeout(BUSY)?;
+        connection.set_prepared_statement_cache_capacity(PREPARED);
         let read_only = connection.is_readonly("main")?;
         if !read_only {
             // Reads the first page: what is no database is found here.
@@ -191,7 +195,8 @@ impl Database {
     /// # Errors
     /// [`Lost`].
     pub fn revision(&self) -> Result<u64, Lost> {
-        Ok(self.connection.query_row("SELECT revision FROM store", [], |row| row.get(0)).map(i64::cast_unsigned)?)
+        let mut statement = self.connection.prepare_cached("SELECT revision FROM store")?;
+        Ok(statement.query_row([], |row| row.get(0)).map(i64::cast_unsigned)?)
     }
 
     /// One resource.
@@ -200,7 +205,7 @@ impl Database {
     /// [`Lost`].
     pub fn get(&self, key: &Key) -> Result<Option<Item>, Lost> {
         let sql = "SELECT key, value, created, modified FROM items WHERE key = ?";
-        let found = self.connection.query_row(sql, [key.to_string()], stored).optional()?;
+        let found = self.connection.prepare_cached(sql)?.query_row([key.to_string()], stored).optional()?;
         found.map(|stored| self.item(stored)).transpose()
     }
 
@@ -233,18 +238,29 @@ impl Database {
     /// # Errors
     /// [`Lost`]; then nothing was changed.
     pub fn change_all(&mut self, commit: &Commit) -> Result<u64, Lost> {
-        self.commit(commit).map(|committed| committed.revision)
+        let committed = self.commit_all(std::slice::from_ref(commit))?;
+        Ok(committed.last().map_or(0, |committed| committed.revision))
     }
 
-    /// Makes changes as one, durably.
-    pub(crate) fn commit(&mut self, commit: &Commit) -> Result<Committed, Lost> {
+    /// Makes commits one after the other, each with a revision of its own, and durably with one write: all or none.
+    pub(crate) fn commit_all(&mut self, commits: &[Commit]) -> Result<Vec<Committed>, Lost> {
         self.is_in_place()?;
-        let now = millis(SystemTime::now());
         let transaction = Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)?;
+        let committed: Vec<Committed> =
+            commits.iter().map(|commit| self.commit_in(&transaction, commit)).collect::<Result<_, _>>()?;
+        if committed.iter().any(|committed| !committed.changes.is_empty()) {
+            self.forget(&transaction)?;
+            transaction.commit()?;
+        }
+        Ok(committed)
+    }
+
+    fn commit_in(&self, transaction: &Transaction<'_>, commit: &Commit) -> Result<Committed, Lost> {
         for expectation in &commit.expect {
             let sql = "SELECT modified FROM items WHERE key = ?";
+            let mut statement = transaction.prepare_cached(sql)?;
             let modified: Option<i64> =
-                transaction.query_row(sql, [expectation.key.to_string()], |row| row.get(0)).optional()?;
+                statement.query_row([expectation.key.to_string()], |row| row.get(0)).optional()?;
             if modified.map(i64::cast_unsigned) != expectation.modified {
                 return Err(Lost::Conflict(expectation.key.clone()));
             }
@@ -252,16 +268,15 @@ impl Database {
         let revision = self.revision()? + 1;
         let mut changes = Vec::with_capacity(commit.changes.len());
         for change in &commit.changes {
-            changes.extend(self.change(&transaction, change, revision)?);
+            changes.extend(self.change(transaction, change, revision)?);
         }
         if changes.is_empty() {
             return Ok(Committed { revision: revision - 1, changes });
         }
-        let author = commit.author.as_str();
-        transaction.execute("INSERT INTO commits VALUES (?, ?, ?)", params![revision.cast_signed(), now, author])?;
-        transaction.execute("UPDATE store SET revision = ?", [revision.cast_signed()])?;
-        self.forget(&transaction)?;
-        transaction.commit()?;
+        let (author, number) = (commit.author.as_str(), revision.cast_signed());
+        let now = millis(SystemTime::now());
+        transaction.prepare_cached("INSERT INTO commits VALUES (?, ?, ?)")?.execute(params![number, now, author])?;
+        transaction.prepare_cached("UPDATE store SET revision = ?")?.execute([number])?;
         Ok(Committed { revision, changes })
     }
 
@@ -274,8 +289,9 @@ impl Database {
     ) -> Result<Option<(Key, Option<Item>)>, Lost> {
         let place = change.key.to_string();
         let sql = "SELECT value, created FROM items WHERE key = ?";
+        let mut statement = transaction.prepare_cached(sql)?;
         let before: Option<(String, i64)> =
-            transaction.query_row(sql, [&place], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+            statement.query_row([&place], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
         let sealed = change.value.as_deref().map(|value| self.seal.seal(&change.key, value)).transpose();
         let sealed = sealed.map_err(|error| Lost::Unavailable(error.to_string()))?;
         let created = before.as_ref().map_or(revision.cast_signed(), |(_, created)| *created);
@@ -283,20 +299,17 @@ impl Database {
         let expires = change.expires.map(millis);
         match (&before, &sealed) {
             (None, None) => return Ok(None),
-            (_, None) => transaction.execute("DELETE FROM items WHERE key = ?", [&place])?,
-            (None, Some(value)) => transaction.execute(
-                "INSERT INTO items (key, value, created, modified, expires) VALUES (?, ?, ?, ?, ?)",
-                params![place, value, created, now, expires],
-            )?,
-            (Some(_), Some(value)) => transaction.execute(
-                "UPDATE items SET value = ?, modified = ?, expires = ? WHERE key = ?",
-                params![value, now, expires, place],
-            )?,
+            (_, None) => transaction.prepare_cached("DELETE FROM items WHERE key = ?")?.execute([&place])?,
+            (None, Some(value)) => transaction
+                .prepare_cached("INSERT INTO items (key, value, created, modified, expires) VALUES (?, ?, ?, ?, ?)")?
+                .execute(params![place, value, created, now, expires])?,
+            (Some(_), Some(value)) => transaction
+                .prepare_cached("UPDATE items SET value = ?, modified = ?, expires = ? WHERE key = ?")?
+                .execute(params![value, now, expires, place])?,
         };
-        transaction.execute(
-            "INSERT INTO changes (revision, key, created, old, new) VALUES (?, ?, ?, ?, ?)",
-            params![now, place, created, before.map(|(old, _)| old), sealed],
-        )?;
+        transaction
+            .prepare_cached("INSERT INTO changes (revision, key, created, old, new) VALUES (?, ?, ?, ?, ?)")?
+            .execute(params![now, place, created, before.map(|(old, _)| old), sealed])?;
         let key = change.key.clone();
         let item = change.value.clone().map(|value| Item {
             key: key.clone(),
@@ -309,15 +322,17 @@ impl Database {
 
     /// Forgets the oldest commits, whole ones, so that at most so many changes are left.
     fn forget(&self, transaction: &Transaction<'_>) -> Result<(), Lost> {
-        let newest: i64 = transaction.query_row("SELECT max(number) FROM changes", [], |row| row.get(0))?;
+        let mut statement = transaction.prepare_cached("SELECT max(number) FROM changes")?;
+        let newest: i64 = statement.query_row([], |row| row.get(0))?;
         let last = newest.saturating_sub(self.history.cast_signed());
         let sql = "SELECT revision FROM changes WHERE number <= ? ORDER BY number DESC LIMIT 1";
-        let Some(revision) = transaction.query_row(sql, [last], |row| row.get::<_, i64>(0)).optional()? else {
+        let mut statement = transaction.prepare_cached(sql)?;
+        let Some(revision) = statement.query_row([last], |row| row.get::<_, i64>(0)).optional()? else {
             return Ok(());
         };
-        transaction.execute("DELETE FROM changes WHERE revision <= ?", [revision])?;
-        transaction.execute("DELETE FROM commits WHERE revision <= ?", [revision])?;
-        transaction.execute("UPDATE store SET forgotten = ?", [revision])?;
+        transaction.prepare_cached("DELETE FROM changes WHERE revision <= ?")?.execute([revision])?;
+        transaction.prepare_cached("DELETE FROM commits WHERE revision <= ?")?.execute([revision])?;
+        transaction.prepare_cached("UPDATE store SET forgotten = ?")?.execute([revision])?;
         Ok(())
     }
 
@@ -331,7 +346,7 @@ impl Database {
     /// When the next resource expires.
     pub(crate) fn next_expiry(&self) -> Result<Option<SystemTime>, Lost> {
         let sql = "SELECT min(expires) FROM items WHERE expires IS NOT NULL";
-        let next: Option<i64> = self.connection.query_row(sql, [], |row| row.get(0))?;
+        let next: Option<i64> = self.connection.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
         Ok(next.map(moment))
     }
 

@@ -215,8 +215,17 @@ impl Store for Embedded {
     fn commit(&self, commit: Commit) -> Answer<'_, u64> {
         Box::pin(async move {
             self.granted().await?;
-            self.ask(move |writer| writer.commit(&commit)).await
+            let commits = [commit];
+            let revisions = self.ask(move |writer| writer.commit_all(&commits)).await?;
+            Ok(revisions.last().copied().unwrap_or_default())
         })
+    }
+
+    fn commit_all(&self, commits: Vec<Commit>) -> Option<Answer<'_, Vec<u64>>> {
+        Some(Box::pin(async move {
+            self.granted().await?;
+            self.ask(move |writer| writer.commit_all(&commits)).await
+        }))
     }
 
     fn watch(&self, after: u64) -> mpsc::Receiver<Event> {
@@ -296,11 +305,11 @@ impl Writer {
         Ok(found?)
     }
 
-    fn commit(&mut self, commit: &Commit) -> Result<u64, StoreError> {
+    fn commit_all(&mut self, commits: &[Commit]) -> Result<Vec<u64>, StoreError> {
         if !self.may_write() {
             return Err(ended("another process writes to it"));
         }
-        match self.database()?.commit(commit) {
+        match self.database()?.commit_all(commits) {
             Ok(committed) => Ok(self.committed(committed)),
             Err(lost @ Lost::Conflict(_)) => Err(lost.into()),
             Err(lost) => {
@@ -310,14 +319,16 @@ impl Writer {
         }
     }
 
-    fn committed(&mut self, Committed { revision, changes }: Committed) -> u64 {
-        self.revision = revision;
+    /// Tells what was committed, and gives the revisions.
+    fn committed(&mut self, all: Vec<Committed>) -> Vec<u64> {
+        let revisions: Vec<u64> = all.iter().map(|committed| committed.revision).collect();
+        self.revision = revisions.last().copied().unwrap_or(self.revision);
         self.note(None);
-        if !changes.is_empty() {
+        for Committed { revision, changes } in all.into_iter().filter(|committed| !committed.changes.is_empty()) {
             self.watchers.tell(&Event::Committed { revision, changes });
         }
         self.expiry = self.database.as_ref().and_then(|database| database.next_expiry().ok().flatten());
-        revision
+        revisions
     }
 
     fn note(&mut self, fault: Option<String>) {
@@ -341,7 +352,7 @@ impl Writer {
         let Some(database) = &mut self.database else { return };
         let expired = database.expired(now).and_then(|keys| {
             let changes = keys.into_iter().map(|key| Change { key, value: None, expires: None }).collect();
-            database.commit(&Commit { changes, author: EXPIRY.to_owned(), expect: Vec::new() })
+            database.commit_all(&[Commit { changes, author: EXPIRY.to_owned(), expect: Vec::new() }])
         });
         match expired {
             Ok(committed) => {

@@ -4,6 +4,7 @@
 
 mod client;
 mod follow;
+mod history;
 mod keyring;
 mod layout;
 mod messages;
@@ -22,7 +23,10 @@ use self::follow::Follower;
 pub use self::keyring::{Keyring, NotAKeyring, Sealing};
 use self::layout::Layout;
 use self::messages::{LeaseAnswer, Pair, RangeAnswer, StatusAnswer, TxnAnswer, encoded, under, with};
-use crate::{Answer, Change, Commit, Event, Expectation, Item, Key, Kind, Listing, Store, StoreError};
+use crate::{
+    Answer, Change, Commit, Difference, Event, Expectation, HistoryQuery, Item, Key, Kind, Listing, Recorded, Store,
+    StoreError,
+};
 
 const RANGE: &str = "/v3/kv/range";
 const TXN: &str = "/v3/kv/txn";
@@ -59,6 +63,8 @@ pub struct EtcdOptions {
     pub tls: Arc<ClientConfig>,
     /// The name that members are verified for, where it is not their host.
     pub server_name: Option<String>,
+    /// How many revisions the history looks back at most.
+    pub history: u64,
     /// What encrypts secrets in etcd.
     pub sealing: Sealing,
 }
@@ -175,6 +181,14 @@ impl Store for Etcd {
         tokio::spawn(Follower::new(Arc::clone(&self.shared), after, sender).run());
         receiver
     }
+
+    fn history(&self, query: HistoryQuery) -> Answer<'_, Vec<Recorded>> {
+        Box::pin(self.shared.history(query))
+    }
+
+    fn difference(&self, from: u64, to: u64) -> Answer<'_, Vec<Difference>> {
+        Box::pin(self.shared.difference(from, to))
+    }
 }
 
 /// Resources with what is needed to follow them from there on.
@@ -201,7 +215,7 @@ impl Inner {
         let mut tries = 0;
         let mut listed = loop {
             tries += 1;
-            match self.pages(&prefix).await {
+            match self.pages(&prefix, None).await {
                 Err(CallError::Refused(words)) if words.contains("compacted") && tries < LISTINGS => {}
                 outcome => break outcome?,
             }
@@ -217,10 +231,14 @@ impl Inner {
         Ok(listed)
     }
 
-    /// All keys under a prefix as they are at one revision.
-    async fn pages(&self, prefix: &str) -> Result<Listed, CallError> {
+    /// All keys under a prefix as they are at one revision: that one, or the present.
+    async fn pages(&self, prefix: &str, at: Option<u64>) -> Result<Listed, CallError> {
         let mut listed = Listed { listing: Listing::default(), cluster: 0, count: 0 };
         let mut range = under(prefix);
+        if let Some(revision) = at {
+            listed.listing.revision = revision;
+            range = with(range, json!({ "revision": revision.to_string() }));
+        }
         let mut page = PAGE;
         let mut more = true;
         while more {

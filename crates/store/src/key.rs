@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// A kind of resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -77,7 +78,7 @@ impl Kind {
 pub struct Key {
     kind: Kind,
     /// What follows the directory.
-    id: Box<str>,
+    id: Arc<str>,
 }
 
 /// A text that is no [`Key`].

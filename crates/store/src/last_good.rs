@@ -31,17 +31,17 @@ struct Entry {
 }
 
 impl LastGood {
-    /// Replaces the copy, in one go.
+    /// Replaces the copy with the resources at a revision, in one go.
     ///
     /// # Errors
     /// The file cannot be written; the one before is still there.
-    pub fn write(path: &Path, listing: &Listing, seal: &Seal) -> io::Result<()> {
+    pub fn write<'i>(path: &Path, revision: u64, items: impl Iterator<Item = &'i Item>, seal: &Seal) -> io::Result<()> {
         let beside = path.with_extension("new");
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
         let mut out = BufWriter::with_capacity(256 * 1024, file);
         // An item a line: the file can be looked at, and compared with another.
-        write!(out, "{{\"revision\":{},\"items\":[", listing.revision)?;
-        for (at, item) in listing.items.iter().enumerate() {
+        write!(out, "{{\"revision\":{revision},\"items\":[")?;
+        for (at, item) in items.enumerate() {
             let sealed = seal.seal(&item.key, &item.value).map_err(io::Error::other)?;
             let value = match RawValue::from_string(sealed) {
                 Ok(value) => value,
@@ -103,7 +103,7 @@ mod tests {
             items: vec![item("routes/1", r#"{"uri":"/a"}"#, 1), item("routes/2", "{broken", 3)],
         };
         for listing in [listing, Listing::default()] {
-            LastGood::write(&path, &listing, &seal).unwrap();
+            LastGood::write(&path, listing.revision, listing.items.iter(), &seal).unwrap();
             assert_eq!(LastGood::read(&path, &seal).unwrap(), listing);
         }
         std::fs::write(&path, "{\"revision\":7").unwrap();

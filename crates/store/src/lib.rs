@@ -60,6 +60,12 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Makes changes as one: all of them or none. Gives their revision when they are kept, whatever happens next.
     fn commit(&self, commit: Commit) -> Answer<'_, u64>;
 
+    /// Makes commits one after the other, each at a revision of its own, and writes to the disk once: all of them or
+    /// none. `None`: this store makes them only one by one.
+    fn commit_all(&self, _commits: Vec<Commit>) -> Option<Answer<'_, Vec<u64>>> {
+        None
+    }
+
     /// Whether others write to it too, so that a commit has to say what it is based on.
     fn is_shared(&self) -> bool {
         false
@@ -97,10 +103,10 @@ pub struct HistoryQuery {
 pub struct Recorded {
     /// The store's revision from then on.
     pub revision: u64,
-    /// When it was made.
-    pub time: SystemTime,
-    /// Who made it.
-    pub author: String,
+    /// When it was made, where the store knows that.
+    pub time: Option<SystemTime>,
+    /// Who made it, where the store knows that.
+    pub author: Option<String>,
     /// What it changed.
     pub changes: Vec<Difference>,
 }

@@ -57,6 +57,37 @@ async fn next(events: &mut Receiver<Event>) -> Event {
     timeout(LIMIT, events.recv()).await.expect("an event in time").expect("an event")
 }
 
+/// Several commits with one write to the disk are several commits for everybody else, and none of them where one fails.
+#[tokio::test]
+async fn commits_that_are_made_together_have_their_own_revisions() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, _) = open(&folder);
+    let mut events = store.watch(0);
+    let all = |commits: Vec<Commit>| store.commit_all(commits).expect("this store can");
+    let expecting = |modified: u64, changes| Commit {
+        expect: vec![Expectation { key: key("routes/a"), modified: Some(modified) }],
+        ..commit(changes)
+    };
+    let done = all(vec![
+        commit(vec![put("routes/a", "1")]),
+        commit(vec![gone("routes/none")]),
+        expecting(1, vec![put("routes/a", "2"), put("routes/b", "3")]),
+    ]);
+    assert_eq!(done.await, Ok(vec![1, 1, 2]));
+    let failed = all(vec![commit(vec![put("routes/c", "4")]), expecting(1, vec![put("routes/a", "5")])]);
+    assert_eq!(failed.await, Err(StoreError::Conflict { key: key("routes/a") }));
+    let listing = store.list(None).await.unwrap();
+    assert_eq!((told(&listing), listing.revision), (texts(&["routes/a=2", "routes/b=3"]), 2));
+    for (revision, keys) in [(1, vec!["routes/a"]), (2, vec!["routes/a", "routes/b"])] {
+        let Event::Committed { revision: told, changes } = next(&mut events).await else { panic!("a commit") };
+        let changed: Vec<String> = changes.iter().map(|(key, _)| key.to_string()).collect();
+        assert_eq!((told, changed), (revision, texts(&keys)));
+    }
+    let history = store.history(HistoryQuery::default()).await.unwrap();
+    assert_eq!(history.iter().map(|recorded| recorded.revision).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(all(Vec::new()).await, Ok(Vec::new()));
+}
+
 #[tokio::test]
 async fn what_is_committed_is_there_in_the_order_of_creation() {
     let folder = tempfile::tempdir().unwrap();
@@ -133,8 +164,8 @@ async fn the_history_tells_what_was() {
     assert_eq!(revisions(HistoryQuery { before: Some(3), ..all() }).await, [2, 1]);
     assert_eq!(revisions(HistoryQuery { key: Some(key("routes/2")), ..all() }).await, [3, 1]);
     let third = store.history(all()).await.unwrap().remove(1);
-    assert_eq!(third.author, "jane");
-    assert!(third.time.elapsed().unwrap() < LIMIT);
+    assert_eq!(third.author.as_deref(), Some("jane"));
+    assert!(third.time.unwrap().elapsed().unwrap() < LIMIT);
     assert_eq!(third.changes.len(), 2);
 
     let cases: &[(u64, u64, &[&str])] = &[
@@ -212,7 +243,7 @@ async fn what_expires_goes_by_itself() {
     assert_eq!(next(&mut events).await, Event::Committed { revision: 3, changes: vec![(key("routes/1"), None)] });
     assert!(SystemTime::now() >= soon);
     assert_eq!(told(&store.list(None).await.unwrap()), ["routes/2={}", "routes/3={}"]);
-    assert_eq!(store.history(HistoryQuery::default()).await.unwrap()[0].author, "ttl");
+    assert_eq!(store.history(HistoryQuery::default()).await.unwrap()[0].author.as_deref(), Some("ttl"));
     // One that expired while the store was closed goes when it is open again.
     store.commit(commit(vec![expiring("routes/2", Some(SystemTime::now()))])).await.unwrap();
     store.close("test").await;

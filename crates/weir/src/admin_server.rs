@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow, bail};
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
-use weir_admin::{Api, Configuration, Gateway, Leaving, Options, serve, server_config};
+use weir_admin::{Api, Configuration, Gateway, Leaving, Options, Rest, serve, server_config};
 use weir_config::Settings;
 use weir_config::settings::{AdminTls, Endpoint};
 
@@ -67,6 +67,7 @@ impl AdminSetup {
         self,
         listener: TcpListener,
         leaving: Leaving,
+        rest: Arc<Rest>,
         configuration: Arc<dyn Configuration>,
         gateway: Arc<dyn Gateway>,
         standalone: bool,
@@ -75,7 +76,7 @@ impl AdminSetup {
         if standalone {
             api = api.standalone();
         }
-        serve(listener, self.tls, leaving, Arc::new(api)).await;
+        serve(listener, self.tls, leaving, rest, Arc::new(api)).await;
     }
 }
 

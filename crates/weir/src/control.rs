@@ -22,7 +22,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{RwLock, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep};
-use weir_admin::Configuration;
+use weir_admin::{Configuration, Rest};
 use weir_config::Settings;
 use weir_config::settings::Endpoint;
 use weir_proxy::{DataPlane, HealthChecks, Snapshot};
@@ -232,6 +232,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     }
 
     let schemas = Arc::new(schemas::all(&settings.plugins));
+    let mut rest: Option<Arc<Rest>> = None;
     if let (Some((admin, listener)), Some(configuration)) = (admin, configuration.clone()) {
         let insight = Insight {
             schemas: Arc::clone(&schemas),
@@ -239,7 +240,10 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             settings: Arc::new(settings.clone()),
             snapshots: data_plane.read().await.snapshots(),
         };
-        administering.spawn(admin.serve(listener, admin_left, configuration, Arc::new(insight), standalone));
+        let at_rest = Arc::<Rest>::default();
+        rest = Some(Arc::clone(&at_rest));
+        let insight = Arc::new(insight);
+        administering.spawn(admin.serve(listener, admin_left, at_rest, configuration, insight, standalone));
     }
     if let (Some(listener), Some(configuration)) = (control_listener, configuration) {
         let (rules, data_plane) = (Arc::clone(&rules), Arc::clone(&data_plane));
@@ -249,7 +253,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         tasks.spawn(control_api::run(listener, left, Arc::new(control)));
     }
 
-    let right = stored.as_ref().and_then(|(data, live): &(DataDir, Live)| data.write_right(live));
+    let right = stored.as_ref().and_then(|(data, live): &(DataDir, Live)| data.write_right(live, rest.clone()));
     let mut upgrades = Upgrades::new(program, settings.timeouts.upgrade.duration(), listening, &keeping, right);
     let mut housekeeping = interval(HOUSEKEEPING);
     housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -294,6 +298,10 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             drain.traffic().await;
         }
         End::HandedOver(_) => {
+            if let (Some(rest), true) = (&rest, stored.is_some()) {
+                // It rests already where the store is this gateway's own; with etcd no change is heard of from here on.
+                rest.begin().await;
+            }
             leave().await;
             // Changes that wait learn now that they come too late.
             drop(upgrades);
@@ -384,7 +392,9 @@ async fn clean_up(data_plane: &Arc<RwLock<DataPlane>>, rules: &Arc<Rules>, metri
     metrics.set_limit_keys(weir_plugins::limit_keys());
     let (data_plane, rules) = (Arc::clone(data_plane), Arc::clone(rules));
     let work = tokio::task::spawn_blocking(move || {
-        if data_plane.blocking_write().retire() {
+        let unused = data_plane.blocking_write().retire();
+        if !unused.is_empty() {
+            drop(unused);
             rules.compiler.sweep();
         }
     });

@@ -132,7 +132,8 @@ impl Control {
     async fn clean_up(&self) -> Response<Page> {
         let (data_plane, rules) = (Arc::clone(&self.data_plane), Arc::clone(&self.rules));
         let work = spawn_blocking(move || {
-            data_plane.blocking_write().retire();
+            let unused = data_plane.blocking_write().retire();
+            drop(unused);
             rules.compiler.sweep();
         });
         match work.await {

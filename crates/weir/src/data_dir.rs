@@ -1,11 +1,14 @@
 //! The data directory: opening the store in it, and keeping a copy of the last good state beside.
 
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use tokio::time::sleep;
+use weir_admin::Rest;
 use weir_config::{Diagnostic, Settings};
 use weir_proxy::Snapshot;
 use weir_store::{Embedded, Etcd, Folder, Frozen, LastGood, Listing, OpenError, Options, Seal, Store, StoreError};
@@ -14,6 +17,7 @@ use weir_telemetry::metrics::StoreStatus;
 use crate::etcd::{self, Beginning};
 use crate::failure::Failure;
 use crate::live::{Live, Paused, State};
+use crate::priority::stand_back;
 use crate::rules::Rules;
 use crate::secrets::SecretFields;
 
@@ -80,7 +84,7 @@ impl DataDir {
         let copy = PathBuf::from("last-good.json");
         let opened = match is_lost(&folder) {
             true => Err(OpenError::Broken(format!("{} is gone or empty", folder.database().display()))),
-            false => Embedded::open(options),
+            false => open(options, settings.config.nice),
         };
         match opened {
             Ok((embedded, listing)) => {
@@ -137,10 +141,10 @@ impl DataDir {
         }
     }
 
-    /// The right to write to the store, unless nobody has it.
-    pub(crate) fn write_right(&self, live: &Live) -> Option<WriteRight> {
+    /// The right to write to the store, unless nobody has it; `admin` is where changes come from.
+    pub(crate) fn write_right(&self, live: &Live, admin: Option<Arc<Rest>>) -> Option<WriteRight> {
         let embedded = Arc::clone(self.embedded.as_ref()?);
-        Some(WriteRight { live: live.clone(), embedded })
+        Some(WriteRight { live: live.clone(), embedded, admin })
     }
 
     /// Waits until this process may write, and reads what the one before it wrote last. Gives what has to be served then.
@@ -171,11 +175,25 @@ impl DataDir {
     }
 }
 
+/// Opens a store whose thread stands back behind the workers.
+fn open(options: Options, nice: u8) -> Result<(Embedded, Listing), OpenError> {
+    let opened = thread::scope(|scope| {
+        // Its thread is as the one that starts it.
+        let opening = scope.spawn(|| {
+            stand_back(nice);
+            Embedded::open(options)
+        });
+        opening.join()
+    });
+    opened.unwrap_or_else(|panicked| resume_unwind(panicked))
+}
+
 /// The right to write to a store, which may be lent to another process.
 #[derive(Debug)]
 pub(crate) struct WriteRight {
     live: Live,
     embedded: Arc<Embedded>,
+    admin: Option<Arc<Rest>>,
 }
 
 /// The right is another process's. Changes wait.
@@ -183,14 +201,19 @@ pub(crate) struct WriteRight {
 pub(crate) struct Lent {
     _paused: Paused,
     embedded: Arc<Embedded>,
+    admin: Option<Arc<Rest>>,
 }
 
 impl WriteRight {
-    /// Waits for the change under way, and lets another process write from then on.
+    /// Waits for the changes under way, and lets another process write from then on. Further ones wait for whichever
+    /// process accepts their connections. May be given up and called again.
     pub(crate) async fn lend(&self) -> Lent {
+        if let Some(admin) = &self.admin {
+            admin.begin().await;
+        }
         let paused = self.live.pause().await;
         self.embedded.release().await;
-        Lent { _paused: paused, embedded: Arc::clone(&self.embedded) }
+        Lent { _paused: paused, embedded: Arc::clone(&self.embedded), admin: self.admin.clone() }
     }
 }
 
@@ -198,6 +221,9 @@ impl Lent {
     /// The other process has ended, or is about to; changes are made here again.
     pub(crate) fn take_back(self) {
         self.embedded.resume();
+        if let Some(admin) = self.admin {
+            admin.end();
+        }
     }
 }
 
@@ -213,9 +239,9 @@ pub(crate) async fn keep_copy(copy: PathBuf, seal: Arc<Seal>, live: Live) {
 
 /// Writes the copy of what is live.
 async fn write_copy(copy: &Path, seal: &Arc<Seal>, live: &Live) {
-    let listing = live.listing().await;
+    let held = live.held().await;
     let (path, seal) = (copy.to_owned(), Arc::clone(seal));
-    let written = tokio::task::spawn_blocking(move || LastGood::write(&path, &listing, &seal)).await;
+    let written = tokio::task::spawn_blocking(move || LastGood::write(&path, held.revision, held.iter(), &seal)).await;
     match written {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!(%error, "the copy of the last good state cannot be written"),

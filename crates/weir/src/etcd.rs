@@ -175,6 +175,7 @@ fn options(settings: &Settings) -> Result<(EtcdOptions, Vec<String>), Failure> {
         resync_delay: etcd.resync_delay.duration(),
         tls: Arc::new(tls),
         server_name: (!etcd.tls.sni.is_empty()).then(|| etcd.tls.sni.clone()),
+        history: u64::from(settings.store.history),
         sealing: Sealing {
             keyring: Arc::new(keyring),
             secrets: Arc::new(SecretFields),

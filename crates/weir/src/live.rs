@@ -6,9 +6,10 @@
 //! ```
 //!
 //! One change at a time goes this way, so each is checked against what the one before it left. When it is answered for,
-//! it is kept and every worker serves with it.
+//! it is kept and every worker serves with it. Those that wait meanwhile go together the next time (`together.rs`).
 
 mod state;
+mod together;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,7 +20,7 @@ use tokio::signal::unix::Signal;
 use tokio::sync::{Mutex, Notify, OwnedMutexGuard, mpsc};
 use tokio::time::sleep;
 use weir_admin::{Changed, Configuration, Refused};
-use weir_store::{Commit, Event, Key, Listing, Store, StoreError};
+use weir_store::{Commit, Event, Key, Store, StoreError};
 
 use crate::reload::log_findings;
 use crate::rules::Rules;
@@ -27,7 +28,8 @@ use crate::serving::Serving;
 use crate::systemd::{self, NotifyState};
 
 use state::Candidate;
-pub(crate) use state::State;
+pub(crate) use state::{Held, State};
+use together::Waiting;
 
 /// How soon a store is watched again that has ended a watch.
 const WATCH_AGAIN: Duration = Duration::from_secs(1);
@@ -47,6 +49,8 @@ struct Shared {
     rules: Arc<Rules>,
     serving: Serving,
     state: Arc<Mutex<State>>,
+    /// Changes whose turn has not come. There are no more of them than clients of the Admin API wait.
+    waiting: std::sync::Mutex<Vec<Waiting>>,
     /// Told of every change that is live.
     changed: Notify,
 }
@@ -61,7 +65,7 @@ impl Live {
     pub(crate) fn new(store: Arc<dyn Store>, rules: Arc<Rules>, serving: Serving, state: State) -> Self {
         let (state, changed) = (Arc::new(Mutex::new(state)), Notify::new());
         changed.notify_one();
-        Self(Arc::new(Shared { store, rules, serving, state, changed }))
+        Self(Arc::new(Shared { store, rules, serving, state, waiting: Default::default(), changed }))
     }
 
     /// Waits for the change under way, and holds up those to come.
@@ -128,21 +132,23 @@ impl Live {
     }
 
     /// What is live now.
-    pub(crate) async fn listing(&self) -> Listing {
-        let state = Arc::clone(&self.0.state).lock_owned().await;
-        // Of a large configuration this takes a while.
-        tokio::task::spawn_blocking(move || state.listing()).await.unwrap_or_default()
+    pub(crate) async fn held(&self) -> Held {
+        self.0.state.lock().await.held()
     }
 
     async fn make(&self, commit: Commit, dry_run: bool, force: bool) -> Result<Changed, Refused> {
         let shared = Arc::clone(&self.0);
         // Whoever asked may go away; what was begun is brought to its end.
-        let work = tokio::spawn(async move { shared.change(commit, dry_run, force).await });
+        let work = tokio::spawn(async move {
+            // Others change what is in a shared store: there each commit says what it is based on.
+            match dry_run || force || shared.store.is_shared() {
+                true => shared.change(commit, dry_run, force).await,
+                false => shared.change_in_turn(commit).await,
+            }
+        });
         work.await.unwrap_or_else(|panicked| {
             tracing::error!(%panicked, "a change could not be made");
-            Err(Refused::Store(StoreError::Unavailable(
-                "the change could not be checked: the log tells why".to_owned(),
-            )))
+            Err(unchecked())
         })
     }
 }
@@ -226,7 +232,8 @@ impl Shared {
             state.revision = revision;
         } else {
             // Others have committed as well: the watch tells what, and this commit once more, in their order.
-            state.settle(&keys, revision);
+            let assumed = state.revision + 1;
+            state.settle(&keys, assumed, revision);
         }
         self.serve(state, candidate, began, &author).await;
         Ok(Some(Changed { revision, warnings }))
@@ -332,6 +339,10 @@ async fn blocking<T: Send + 'static>(
     });
     done.await.map_err(|panicked| {
         tracing::error!(%panicked, "a configuration could not be compiled; what is live stays live");
-        Refused::Store(StoreError::Unavailable("the change could not be checked: the log tells why".to_owned()))
+        unchecked()
     })
+}
+
+fn unchecked() -> Refused {
+    Refused::Store(StoreError::Unavailable("the change could not be checked: the log tells why".to_owned()))
 }

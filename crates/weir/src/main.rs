@@ -40,6 +40,7 @@ mod live;
 mod live_text;
 mod metrics_server;
 mod names;
+mod priority;
 mod reload;
 mod resources;
 mod rules;

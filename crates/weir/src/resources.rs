@@ -1,17 +1,17 @@
 //! The resources of a store as they are to be served, and as the rules file that they would make.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use serde_json::Value;
 use weir_config::node::Mark;
 use weir_config::unsupported::{Place, UNSUPPORTED};
-use weir_config::{Diagnostic, ItemChange, Key as Name, Kind as NodeKind, Node, Section};
+use weir_config::{Diagnostic, ItemChange, Key as Name, Kind as NodeKind, Node, Section, SharedMap};
 use weir_store::{Expectation, Item, Key, Kind, Listing};
 
 /// All resources, in the order of their creation.
 #[derive(Debug, Default)]
 pub(crate) struct Resources {
-    items: BTreeMap<u64, Item>,
+    items: SharedMap<u64, Item>,
     /// The number of each resource in that order.
     numbers: HashMap<Key, u64>,
     next: u64,
@@ -52,7 +52,12 @@ impl Resources {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Item> {
-        self.items.values()
+        self.items.into_iter().map(|(_, item)| item)
+    }
+
+    /// What they are now, whatever becomes of them; it is no copy.
+    pub(crate) fn items(&self) -> SharedMap<u64, Item> {
+        self.items.clone()
     }
 
     /// Makes changes, each with the new state of its resource.
@@ -66,7 +71,7 @@ impl Resources {
             self.set(key.clone(), None);
             if let Some((number, item)) = before {
                 self.numbers.insert(key, number);
-                self.items.insert(number, item);
+                self.items.insert_cow(number, item);
             }
         }
     }
@@ -75,13 +80,13 @@ impl Resources {
     fn set(&mut self, key: Key, item: Option<Item>) -> Option<(u64, Item)> {
         let Some(item) = item else {
             let number = self.numbers.remove(&key)?;
-            return self.items.remove(&number).map(|item| (number, item));
+            return self.items.remove_cow(&number).map(|item| (number, item));
         };
         if let Some(number) = self.numbers.get(&key) {
-            return self.items.insert(*number, item).map(|item| (*number, item));
+            return self.items.insert_cow(*number, item).map(|item| (*number, item));
         }
         self.numbers.insert(key, self.next);
-        self.items.insert(self.next, item);
+        self.items.insert_cow(self.next, item);
         self.next += 1;
         None
     }
@@ -144,6 +149,11 @@ impl Resources {
 }
 
 impl Undo {
+    /// Adds what changes were that came after these.
+    pub(crate) fn and(&mut self, later: Self) {
+        self.0.extend(later.0);
+    }
+
     /// What the resources have to be like in a store for the changes to be made there, but for those that something is
     /// expected of already.
     pub(crate) fn expectations(&self, already: &[Expectation]) -> Vec<Expectation> {

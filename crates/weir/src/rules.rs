@@ -157,21 +157,32 @@ impl Rules {
         self.secrets.begin();
         let changed = self.with_options(|options| Model::default().change("", resources, options)).ok()?;
         let compiled = self.compiler.compile(&changed.model, InvalidItems::Refuse, revision).ok()?;
-        Some((clean(Digest::of(&changed.model), compiled, changed.warnings, &changed.revealed), changed.model))
+        Some((clean(Digest::of(&changed.model), compiled, changed.warnings, &[changed.revealed]), changed.model))
     }
 
-    /// Checks and compiles what has changed of the resources that `base` was made of, and tells where.
+    /// Checks and compiles what has changed of the resources that `base` was made of, and tells where. Each of several
+    /// changes is checked against what the one before leaves; they are compiled together.
     pub(crate) fn compile_changes(
         &self,
         (before, base): (&Model, &Snapshot),
-        changes: Vec<ItemChange>,
+        changes: Vec<Vec<ItemChange>>,
         revision: u64,
     ) -> Result<(Ready, Model, Vec<Place>), Vec<Diagnostic>> {
-        let changed = self.with_options(|options| before.change("", changes, options))?;
-        let compiled = self.compiler.change(base, &changed.model, &changed.places, revision);
+        let (mut model, mut places) = (before.clone(), Vec::new());
+        let (mut warnings, mut revealed) = (Vec::new(), Vec::new());
+        for change in changes {
+            let changed = self.with_options(|options| model.change("", change, options))?;
+            model = changed.model;
+            places.extend(changed.places);
+            warnings.extend(changed.warnings);
+            revealed.push(changed.revealed);
+        }
+        places.sort_unstable();
+        places.dedup();
+        let compiled = self.compiler.change(base, &model, &places, revision);
         let compiled =
-            compiled.map_err(|errors| errors.into_iter().map(|e| changed.revealed.redact(e)).collect::<Vec<_>>())?;
-        Ok((clean(Digest::default(), compiled, changed.warnings, &changed.revealed), changed.model, changed.places))
+            compiled.map_err(|errors| errors.into_iter().map(|e| redact(e, &revealed)).collect::<Vec<_>>())?;
+        Ok((clean(Digest::default(), compiled, warnings, &revealed), model, places))
     }
 
     fn with_options<T>(&self, read: impl FnOnce(&LoadOptions<'_>) -> T) -> T {
@@ -235,9 +246,14 @@ pub(crate) fn chosen_plugins(names: &[String]) -> ChosenPlugins<'_> {
 }
 
 /// With nothing left out.
-fn clean(digest: Digest, compiled: Compiled, mut findings: Vec<Diagnostic>, revealed: &Revealed) -> Ready {
-    findings.extend(compiled.warnings.into_iter().map(|warning| revealed.redact(warning)));
+fn clean(digest: Digest, compiled: Compiled, mut findings: Vec<Diagnostic>, revealed: &[Revealed]) -> Ready {
+    findings.extend(compiled.warnings.into_iter().map(|warning| redact(warning, revealed)));
     Ready { digest, snapshot: compiled.snapshot, findings, left_out: 0, gone: HashSet::new() }
+}
+
+/// A finding without any of these secrets.
+fn redact(found: Diagnostic, revealed: &[Revealed]) -> Diagnostic {
+    revealed.iter().fold(found, |found, revealed| revealed.redact(found))
 }
 
 /// Tells texts apart, so that a file that was only touched is not compiled again.

@@ -23,6 +23,7 @@ use crate::handover::{Inheritance, Predecessor};
 use crate::inherited::Inherited;
 use crate::live::State;
 use crate::live_text::{Kept, LiveText};
+use crate::priority::stand_back;
 use crate::reload::log_findings;
 use crate::rules::{Ready, Rules, fingerprint};
 use crate::server_info::host_name;
@@ -109,9 +110,12 @@ fn run_with(
     if let Some(log) = &access_log {
         metrics.watch_access_log(log);
     }
+    let nice = settings.config.nice;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_name("weir-control")
+        // Those that may block. What the control thread itself does is short, and checks of health are among it.
+        .on_thread_start(move || stand_back(nice))
         .build()
         .context("cannot start the control thread")?;
     let gateway = Gateway {

@@ -1,10 +1,10 @@
 //! Making a compiled configuration live.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::RwLock;
-use tokio::time::sleep;
+use tokio::time::timeout;
 use weir_proxy::{DataPlane, Snapshot};
 use weir_telemetry::metrics::Metrics;
 
@@ -14,9 +14,8 @@ use crate::systemd::{self, NotifyState};
 /// How long a change may wait for the names of its upstream nodes to be resolved before it is live without them.
 const NAMES_LIMIT: Duration = Duration::from_millis(100);
 
-/// How long it is waited for all workers to serve with a change, and how often it is looked.
+/// How long it is waited for all workers to serve with a change.
 const TAKEN_LIMIT: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(1);
 
 /// What serves, for whoever changes its configuration.
 #[derive(Clone, Debug)]
@@ -32,15 +31,21 @@ impl Serving {
         // Requests for a new name fail until it has an address, so it gets a moment before it is live.
         self.names.look_up(NAMES_LIMIT).await;
         let (revision, routes) = (snapshot.revision(), snapshot.route_count());
+        let taken = self.data_plane.read().await.taken();
+        let all = async {
+            loop {
+                // From here on nothing is missed.
+                let another = taken.notified();
+                if self.data_plane.read().await.serves(revision) {
+                    return;
+                }
+                another.await;
+            }
+        };
         self.data_plane.write().await.apply(snapshot);
         // A worker takes it between two requests, so this is a matter of microseconds.
-        let until = Instant::now() + TAKEN_LIMIT;
-        while !self.data_plane.read().await.serves(revision) {
-            if Instant::now() > until {
-                tracing::error!(revision, "a worker does not take the change; it may hang");
-                break;
-            }
-            sleep(LOOK).await;
+        if timeout(TAKEN_LIMIT, all).await.is_err() {
+            tracing::error!(revision, "a worker does not take the change; it may hang");
         }
         self.metrics.config_applied(revision, SystemTime::now());
         systemd::notify(&[NotifyState::Status(&format!("serving {routes} routes"))]);

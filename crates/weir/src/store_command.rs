@@ -206,8 +206,9 @@ impl Place {
     fn history(&self, query: &HistoryQuery) -> Result<(), Failure> {
         let mut out = String::new();
         for Recorded { revision, time, author, changes } in self.read()?.history(query).map_err(refused)? {
-            let time = jiff::Timestamp::try_from(time).map_or_else(|_| "-".to_owned(), |time| format!("{time:.3}"));
-            let _ = writeln!(out, "{revision} {time} {author}");
+            let time = time.and_then(|time| jiff::Timestamp::try_from(time).ok());
+            let time = time.map_or_else(|| "-".to_owned(), |time| format!("{time:.3}"));
+            let _ = writeln!(out, "{revision} {time} {}", author.as_deref().unwrap_or("-"));
             for Difference { key, old, new } in changes {
                 let sign = match (old, new) {
                     (None, _) => '+',

@@ -3,7 +3,7 @@
 //! What counts is what the path leads to: its device, inode, size and times. Editors and Kubernetes replace files by
 //! rename or by switching a symbolic link, so the directories on the way are watched, not the file; a notice from
 //! there only means a look at once. Where none comes (network file systems, some container mounts) a look every
-//! [`poll_interval`](weir_config::settings::ConfigWatch) finds the change.
+//! [`poll_interval`](weir_config::settings::ConfigWork) finds the change.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 use futures_core::Stream;
 use inotify::{EventStream, Inotify, WatchMask};
 use tokio::time::sleep;
-use weir_config::settings::ConfigWatch;
+use weir_config::settings::ConfigWork;
 
 /// A file is read when it stayed the same for so long: whoever writes it in pieces is done then. Longer than the
 /// granularity of file times (10 ms at most), so that no change can hide behind equal times.
@@ -66,7 +66,7 @@ pub(crate) enum Change {
 
 impl Watch {
     /// Looks at the file as it is now. Call it before the file is read for the first time.
-    pub(crate) fn new(path: &Path, options: &ConfigWatch) -> Self {
+    pub(crate) fn new(path: &Path, options: &ConfigWork) -> Self {
         let seen = match look(path) {
             Seen::File(identity) if identity.is_fresh() => Seen::Fresh,
             seen => seen,
@@ -213,11 +213,11 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::path::Path;
     use std::time::Duration;
-    use weir_config::settings::{ConfigWatch, Seconds};
+    use weir_config::settings::{ConfigWork, Seconds};
 
-    fn options(poll_ms: u64) -> ConfigWatch {
+    fn options(poll_ms: u64) -> ConfigWork {
         let poll_interval = if poll_ms == 10 { Seconds::constant(10) } else { Seconds::constant(3_600_000) };
-        ConfigWatch { watch: true, poll_interval }
+        ConfigWork { poll_interval, ..ConfigWork::default() }
     }
 
     /// Longer than a look takes.

@@ -9,7 +9,7 @@ use weir_config::Settings;
 use weir_config::settings::SettingsSource;
 
 use crate::documentation::document;
-use crate::harness::{EtcdCluster, Gateway, LIMIT, Relay, Start, wait_until, weir};
+use crate::harness::{ADMIN_KEY, EtcdCluster, Gateway, LIMIT, RawClient, Relay, Start, wait_until, weir};
 
 /// Settings of a gateway with this role, at these members; `more` stands below `deployment.etcd`.
 fn settings(role: &str, hosts: &[String], more: &str) -> String {
@@ -186,6 +186,75 @@ fn a_wrong_resource_is_put_right_over_the_admin_api() {
     gateway.must("PUT", "routes/1", &route("/1", "better").to_string());
     assert_eq!(gateway.get("/1").text(), "better");
     gateway.await_metric("weir_config_left_out", &[], 0.0);
+}
+
+#[test]
+fn what_was_serves_again_until_it_is_compacted() {
+    let cluster = EtcdCluster::start(1);
+    let fields = "data_encryption: {enable_encrypt_fields: true}";
+    let gateway = Start::stored().settings(settings("traditional", &cluster.urls(), fields)).start();
+    let other = start("traditional", &cluster.urls()).start();
+    let ask = |method: &str, path: &str, body: &str| {
+        let addr = gateway.admin.expect("an Admin API");
+        let answer = RawClient::connect(addr).request(format!(
+            "{method} /weir/v1/{path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-API-KEY: {ADMIN_KEY}\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        ));
+        (answer.status, answer.json())
+    };
+    gateway.must("PUT", "routes/1", &route("/1", "one").to_string());
+    other.must(
+        "PUT",
+        "consumers",
+        &json!({ "username": "jack", "plugins": { "key-auth": { "key": "s3cret-key" } } }).to_string(),
+    );
+    let before = cluster.revision();
+    other.must("PUT", "routes/1", &route("/1", "other").to_string());
+    other.must("DELETE", "consumers/jack", "");
+    await_answer(&gateway, "/1", Some("other"));
+    let (status, history) = ask("GET", "history", "");
+    let keys: Vec<_> =
+        history["commits"].as_array().expect("commits").iter().map(|c| c["changes"][0]["key"].clone()).collect();
+    assert_eq!(
+        (status, keys.as_slice()),
+        (200, ["consumers/jack", "routes/1", "consumers/jack", "routes/1"].map(Value::from).as_slice()),
+        "{history}"
+    );
+    assert!(history["commits"][0]["time"].is_null() && history["commits"][0]["author"].is_null(), "{history}");
+    let (status, difference) = ask("GET", &format!("diff?from={before}"), "");
+    let key = "/plugins/key-auth/key";
+    assert_eq!((status, difference["changes"][0]["old"].pointer(key)), (200, Some(&json!("***"))), "{difference}");
+    let (status, tried) = ask("POST", "rollback?dry_run=true", &json!({ "revision": before }).to_string());
+    assert_eq!((status, tried["changes"].as_array().map(Vec::len)), (200, Some(2)), "{tried}");
+    assert_eq!(gateway.get("/1").text(), "other");
+    let (status, done) = ask("POST", "rollback", &json!({ "revision": before }).to_string());
+    assert_eq!((status, &done["restored"]), (200, &json!(before)), "{done}");
+    assert_eq!(gateway.get("/1").text(), "one");
+    await_answer(&other, "/1", Some("one"));
+    let jack = cluster.value("consumers/jack").expect("the consumer is back");
+    assert_ne!(jack.pointer(key), Some(&json!("s3cret-key")), "it is encrypted as this gateway does");
+    assert_eq!(gateway.must("GET", "consumers/jack", "")["value"].pointer(key), Some(&json!("s3cret-key")));
+    let (_, difference) = ask("GET", &format!("diff?from={before}"), "");
+    assert_eq!(difference["changes"], json!([]));
+
+    cluster.compact();
+    let now = cluster.revision();
+    for (method, path, body) in [
+        ("GET", format!("diff?from={before}"), String::new()),
+        ("POST", "rollback".to_owned(), json!({ "revision": before }).to_string()),
+    ] {
+        let (status, answer) = ask(method, &path, &body);
+        assert_eq!(status, 400, "{answer}");
+        assert!(answer.to_string().contains(&format!("from {now} to {now}")), "{answer}");
+    }
+    for told in [history, difference, tried, done] {
+        assert!(!told.to_string().contains("s3cret-key"), "{told}");
+    }
+    cluster.freeze(0);
+    let (status, answer) = ask("GET", "history", "");
+    assert_eq!(status, 503, "{answer}");
+    cluster.thaw(0);
 }
 
 #[test]

@@ -8,8 +8,8 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
 use weir_store::{
-    Change, Commit, Etcd, EtcdOptions, Event, Expectation, Item, Key, Keyring, Kind, Listing, NoSecrets, Sealing,
-    Store, StoreError,
+    Change, Commit, Difference, Etcd, EtcdOptions, Event, Expectation, HistoryQuery, Item, Key, Keyring, Kind, Listing,
+    NoSecrets, Recorded, Sealing, Store, StoreError,
 };
 
 use crate::harness::{EtcdCluster, LIMIT, Relay, wait_until};
@@ -25,6 +25,7 @@ fn options(hosts: Vec<String>) -> EtcdOptions {
         resync_delay: Duration::from_millis(50),
         tls: Arc::new(weir_proxy::client_config(None, None).expect("TLS")),
         server_name: None,
+        history: 100_000,
         sealing: Sealing {
             keyring: Arc::new(Keyring::new([]).expect("the known keys")),
             secrets: Arc::new(NoSecrets),
@@ -309,6 +310,129 @@ fn what_was_compacted_away_is_read_again_as_a_whole() {
     runtime.block_on(mirror.until("routes/new", Some("{}")));
     assert!(!mirror.values.contains_key("routes/gone"));
     assert_eq!(mirror.resets, 1);
+}
+
+/// What became of a resource, as `routes/1 old>new`.
+fn told(change: &Difference) -> String {
+    let side = |text: &Option<Arc<str>>| text.as_deref().unwrap_or("-").to_owned();
+    format!("{} {}>{}", change.key, side(&change.old), side(&change.new))
+}
+
+fn commits(recorded: &[Recorded]) -> Vec<String> {
+    recorded.iter().map(|commit| commit.changes.iter().map(told).collect::<Vec<_>>().join(", ")).collect()
+}
+
+#[test]
+fn what_was_is_told_until_it_is_compacted() {
+    let cluster = EtcdCluster::start(1);
+    let store = Etcd::new(options(cluster.urls()));
+    let limited = Etcd::new(EtcdOptions { history: 3, ..options(cluster.urls()) });
+    let runtime = runtime();
+    let commit = |changes| runtime.block_on(store.commit(commit(changes))).expect("committed");
+    let history = |store: &Etcd, query| runtime.block_on(store.history(query)).expect("a history");
+    let all = HistoryQuery::default;
+    assert_eq!(history(&store, all()), []);
+    let first = commit(vec![put("routes/1", "a"), put("upstreams/1", "u")]);
+    cluster.put("routes/", "init_dir");
+    cluster.ctl(&["put", "/elsewhere", "x"]);
+    let second = commit(vec![put("routes/1", "b"), delete("upstreams/1")]);
+    // What is made and deleted shows nowhere else.
+    let brief = commit(vec![put("routes/2", "brief")]);
+    commit(vec![delete("routes/2")]);
+    cluster.ctl(&["put", "/elsewhere", "y"]);
+    let last = commit(vec![put("routes/1", "b"), put("routes/3", "c")]);
+    let expected = [
+        "routes/1 b>b, routes/3 ->c",
+        "routes/2 brief>-",
+        "routes/2 ->brief",
+        "routes/1 a>b, upstreams/1 u>-",
+        "routes/1 ->a, upstreams/1 ->u",
+    ];
+    let cases: &[(HistoryQuery, &[&str])] = &[
+        (all(), &expected),
+        (HistoryQuery { limit: 2, ..all() }, &expected[..2]),
+        (HistoryQuery { before: Some(brief + 1), ..all() }, &expected[2..]),
+        (HistoryQuery { before: Some(second), limit: 9, ..all() }, &expected[4..]),
+        (HistoryQuery { before: Some(u64::MAX), limit: 1, ..all() }, &expected[..1]),
+        (HistoryQuery { before: Some(0), ..all() }, &[]),
+        (HistoryQuery { key: Some(key("upstreams/1")), ..all() }, &expected[3..]),
+        (HistoryQuery { key: Some(key("upstreams/1")), limit: 1, ..all() }, &expected[3..4]),
+        (HistoryQuery { key: Some(key("routes/9")), ..all() }, &[]),
+    ];
+    for (query, expected) in cases {
+        assert_eq!(commits(&history(&store, query.clone())), *expected, "{query:?}");
+    }
+    let found = history(&store, all());
+    let revisions: Vec<_> = found.iter().map(|commit| commit.revision).collect();
+    assert_eq!((revisions[0], revisions[3], revisions[4]), (last, second, first));
+    assert_eq!(commits(&history(&limited, all())), expected[..2], "the limit is one of etcd's revisions");
+
+    let difference = |from, to| {
+        let found = runtime.block_on(store.difference(from, to));
+        found.map(|found| found.iter().map(told).collect::<Vec<_>>())
+    };
+    let refused = |outcome: Result<Vec<String>, StoreError>, words: &str| match outcome {
+        Err(StoreError::Refused(reason)) => assert!(reason.contains(words), "{reason}"),
+        outcome => panic!("{outcome:?} is not refused"),
+    };
+    let strings = |texts: &[&str]| Ok(texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
+    assert_eq!(difference(1, first), strings(&["routes/1 ->a", "upstreams/1 ->u"]));
+    assert_eq!(difference(first, last), strings(&["routes/1 a>b", "routes/3 ->c", "upstreams/1 u>-"]));
+    assert_eq!(difference(last, first), strings(&["routes/1 b>a", "routes/3 c>-", "upstreams/1 ->u"]));
+    assert_eq!(difference(second, brief), strings(&["routes/2 ->brief"]));
+    assert_eq!(difference(last, last), strings(&[]));
+    for revision in [0, last + 1] {
+        refused(difference(first, revision), &format!("etcd remembers those from 1 to {last}"));
+    }
+    cluster.ctl(&["compact", &brief.to_string()]);
+    refused(
+        difference(second, last),
+        &format!("revision {second} is not known: etcd remembers those from {brief} to {last}"),
+    );
+    assert_eq!(difference(brief, last), strings(&["routes/2 brief>-", "routes/3 ->c"]));
+    assert_eq!(commits(&history(&store, all())), expected[..2]);
+    assert_eq!(commits(&history(&store, HistoryQuery { before: Some(second), ..all() })), [""; 0]);
+    cluster.compact();
+    assert_eq!(history(&store, all()), []);
+}
+
+#[test]
+fn a_long_history_is_read_from_its_end() {
+    let cluster = EtcdCluster::start(1);
+    let store = Arc::new(Etcd::new(options(cluster.urls())));
+    runtime().block_on(async {
+        store.commit(commit(vec![put("routes/first", "1")])).await.expect("committed");
+        // Several at once, so that it does not take long.
+        for round in 0..48 {
+            let mut commits = tokio::task::JoinSet::new();
+            for number in 0..25 {
+                let (store, change) = (Arc::clone(&store), put("routes/1", &format!("{round} {number}")));
+                commits.spawn(async move { store.commit(commit(vec![change])).await.expect("committed") });
+            }
+            commits.join_all().await;
+        }
+        let found = store.history(HistoryQuery { limit: 1000, ..HistoryQuery::default() }).await.expect("a history");
+        assert_eq!((found.len(), found[0].revision), (1000, cluster.revision()));
+        for pair in found.windows(2) {
+            assert_eq!(pair[0].revision, pair[1].revision + 1);
+            assert_eq!(pair[0].changes[0].old, pair[1].changes[0].new);
+        }
+        let query = HistoryQuery { key: Some(key("routes/first")), ..HistoryQuery::default() };
+        assert_eq!(commits(&store.history(query).await.expect("a history")), ["routes/first ->1"]);
+        // More than one answer may have: the latest that fit.
+        let large = "x".repeat(1_000_000);
+        for number in 0..12 {
+            store.commit(commit(vec![put("protos/1", &format!("{number}{large}"))])).await.expect("committed");
+        }
+        let found = store.history(HistoryQuery::default()).await.expect("a history");
+        let first = |text: &Option<Arc<str>>| text.as_ref().map(|text| text.replace('x', ""));
+        let numbers: Vec<_> = found.iter().filter_map(|commit| first(&commit.changes[0].new)).collect();
+        assert_eq!(numbers, ["11", "10", "9", "8", "7", "6", "5", "4"]);
+        let earlier =
+            HistoryQuery { before: found.last().map(|commit| commit.revision), limit: 1, ..HistoryQuery::default() };
+        let found = store.history(earlier).await.expect("a history");
+        assert_eq!(first(&found[0].changes[0].new).as_deref(), Some("3"));
+    });
 }
 
 #[test]

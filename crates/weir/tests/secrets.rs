@@ -231,6 +231,59 @@ fn certificates_come_from_a_manager_as_well_and_vault_speaks_tls() {
 }
 
 #[test]
+fn a_certificate_for_the_nodes_of_an_upstream_comes_from_elsewhere_as_well() {
+    let authority = Authority::new();
+    let server = authority.certificate(Kind::P256, &["node.test"]);
+    let first = authority.certificate(Kind::P256, &["first"]);
+    let second = authority.certificate(Kind::P256, &["second"]);
+    let nginx = Nginx::start_tls(&format!(
+        "ssl_certificate {}; ssl_certificate_key {}; ssl_client_certificate {}; ssl_verify_client optional;\n\
+         location / {{ return 200 \"$ssl_client_s_dn $ssl_client_verify\"; }}",
+        server.cert_file.display(),
+        server.key_file.display(),
+        authority.file().display(),
+    ));
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |cert: &str, key: &str| {
+        fs::write(folder.path().join("cert"), cert).expect("write");
+        fs::write(folder.path().join("key"), key).expect("write");
+    };
+    write(&first.cert, &first.key);
+    let pair = json!({ "cert": first.cert, "key": first.key }).to_string();
+    let gateway = Start::stored().settings("secrets: {ttl: 100ms}").variable("PAIR", &pair).start();
+    gateway.must("PUT", "secrets/file/1", &json!({ "directory": folder.path() }).to_string());
+    let upstream = |cert: &str, key: &str| {
+        let tls = json!({ "client_cert": cert, "client_key": key });
+        json!({ "scheme": "https", "nodes": { nginx.node(): 1 }, "tls": tls })
+    };
+    let by_folder = upstream("$secret://file/1/cert", "$secret://file/1/key");
+    let (code, answer) = gateway.ask("PUT", "upstreams/none", &upstream("$env://NONE", "$env://NONE").to_string());
+    assert_eq!(code, 400, "{answer}");
+    gateway.must("PUT", "upstreams/1", &by_folder.to_string());
+    let by_variable = upstream("$env://PAIR/cert", "$env://PAIR/key");
+    let split = json!({ "rules": [{ "weighted_upstreams": [{ "upstream": by_folder }] }] });
+    for (path, route) in [
+        ("/id", json!({ "upstream_id": "1" })),
+        ("/inline", json!({ "upstream": by_variable })),
+        ("/split", json!({ "upstream": by_variable, "plugins": { "traffic-split": split } })),
+    ] {
+        let mut route = route;
+        route["uri"] = json!(path);
+        gateway.must("PUT", &format!("routes{path}"), &route.to_string());
+        assert_eq!(gateway.get(path).text(), "CN=first SUCCESS", "{path}");
+    }
+    // What is shown is what was written.
+    let shown = gateway.must("GET", "upstreams/1", "");
+    assert_eq!(shown["value"]["tls"], by_folder["tls"], "{shown}");
+    write(&second.cert, &second.key);
+    for path in ["/id", "/split"] {
+        wait_until("the new certificate", LIMIT, || (gateway.get(path).text() == "CN=second SUCCESS").then_some(()));
+    }
+    assert_eq!(gateway.get("/inline").text(), "CN=first SUCCESS");
+    assert!(!gateway.stderr().contains("BEGIN"), "{}", gateway.stderr());
+}
+
+#[test]
 fn the_example_of_the_documentation_works() {
     let page = crate::documentation::document("docs/secrets.md");
     let example = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");

@@ -31,10 +31,10 @@ impl Api {
     }
 
     fn commit_told(&self, commit: &Recorded) -> Value {
-        let time = commit.time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time = commit.time.map(|time| time.duration_since(UNIX_EPOCH).unwrap_or_default());
         json!({
             "revision": commit.revision,
-            "time": time.as_millis() as f64 / 1000.0,
+            "time": time.map(|time| time.as_millis() as f64 / 1000.0),
             "author": commit.author,
             "changes": self.differences_told(&commit.changes),
         })

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
-use weir_admin::{Api, Changed, Configuration, Gateway, Options, PluginSchema, Refused, Schemas, serve};
+use weir_admin::{Api, Changed, Configuration, Gateway, Options, PluginSchema, Refused, Rest, Schemas, serve};
 use weir_config::load::{check_item, load_node};
 use weir_config::node::Mark;
 use weir_config::{Diagnostic, LoadOptions, Node};
@@ -44,9 +44,9 @@ impl Store for Memory {
                 // What would go away by itself stays.
                 *expires = None;
             }
-            let author = commit.author.clone();
+            let author = Some(commit.author.clone());
             let revision = self.store.commit(commit).await?;
-            let time = SystemTime::UNIX_EPOCH + Duration::from_millis(1500);
+            let time = Some(SystemTime::UNIX_EPOCH + Duration::from_millis(1500));
             self.history.lock().unwrap().push(Recorded { revision, time, author, changes });
             Ok(revision)
         })
@@ -187,6 +187,8 @@ pub(crate) struct Server {
     pub(crate) memory: Arc<Memory>,
     /// Told when another process serves in the place of this one.
     pub(crate) leave: watch::Sender<Option<Duration>>,
+    /// Holds the server up.
+    pub(crate) rest: Arc<Rest>,
 }
 
 impl Server {
@@ -206,11 +208,14 @@ impl Server {
         listener.set_nonblocking(true).unwrap();
         let addr = listener.local_addr().unwrap();
         let (leave, leaving) = watch::channel(None);
+        let rest = Arc::<Rest>::default();
+        let at_rest = Arc::clone(&rest);
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async { serve(TcpListener::from_std(listener).unwrap(), None, leaving, api).await });
+            runtime
+                .block_on(async { serve(TcpListener::from_std(listener).unwrap(), None, leaving, at_rest, api).await });
         });
-        Self { addr, memory, leave }
+        Self { addr, memory, leave, rest }
     }
 
     /// The keys of what is stored, in their order.

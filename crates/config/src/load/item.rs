@@ -372,7 +372,7 @@ impl Item for Upstream {
     }
 
     fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
-        prepare_upstream(node, path, &mut loader.found);
+        prepare_own_upstream(loader, node, path);
     }
 
     fn complete(&mut self) {
@@ -517,11 +517,21 @@ fn prepare_parts(loader: &mut Loader<'_>, node: &mut Node, path: &str, scope: Sc
         drop_nulls(timeout, &field(path, "timeout"), &mut loader.found);
     }
     if let Some(upstream) = node.get_mut("upstream") {
-        prepare_upstream(upstream, &field(path, "upstream"), &mut loader.found);
+        prepare_own_upstream(loader, upstream, &field(path, "upstream"));
     }
     if let Some(plugins) = node.get_mut("plugins") {
         loader.plugins(plugins, &Path::Name(&Path::Text(path), "plugins"), scope);
     }
+}
+
+/// An upstream that is no part of a plugin's configuration, in which references stand for values anywhere.
+fn prepare_own_upstream(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
+    for name in ["client_cert", "client_key"] {
+        if let Some(text) = node.get_mut("tls").and_then(|tls| tls.get_mut(name)) {
+            loader.resolve(text, &Path::Name(&Path::Name(&Path::Text(path), "tls"), name));
+        }
+    }
+    prepare_upstream(node, path, &mut loader.found);
 }
 
 /// The upstream that is written in place is left out where an id goes before it.

@@ -117,11 +117,12 @@ pub enum Scheme {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct UpstreamTls {
-    /// A certificate to show to the nodes, in PEM, with the intermediate ones after it. Needs `client_key`.
+    /// A certificate to show to the nodes, in PEM, with the intermediate ones after it, or a reference to one. Needs
+    /// `client_key`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 128, max = 65536))]
     pub client_cert: Option<String>,
-    /// Its private key in PEM.
+    /// Its private key in PEM, or a reference to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 64, max = 65536))]
     pub client_key: Option<Secret>,

@@ -11,7 +11,8 @@ pub struct Store {
     /// when it is not there.
     #[schemars(length(min = 1, max = 4096))]
     pub data_dir: String,
-    /// Changes that the history keeps. The oldest ones are forgotten.
+    /// Changes that the history keeps. The oldest ones are forgotten. With etcd, which keeps its own: how many revisions
+    /// `history` looks back.
     #[schemars(range(max = 100_000_000))]
     pub history: u32,
     /// The key that secrets are encrypted with in the store: 64 hexadecimal digits. Empty: that of the file `key` in the

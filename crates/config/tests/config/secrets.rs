@@ -60,6 +60,67 @@ fn a_reference_stands_for_what_its_manager_says() {
     }
 }
 
+/// Wherever the value has to be, as one that nobody knows shows.
+#[test]
+fn references_may_stand_for_all_that_is_secret() {
+    let pair = "client_cert: $secret://file/k8s/none, client_key: $env://NONE";
+    let key_auth = "plugins: {key-auth: {key: $env://NONE}}";
+    let upstream = format!("{{scheme: https, nodes: {{127.0.0.1: 1}}, tls: {{{pair}}}}}");
+    let cases = [
+        (format!("upstreams: [{upstream}]"), "upstreams[0].tls", vec!["client_cert", "client_key"]),
+        (
+            format!("routes: [{{uri: /, upstream: {upstream}}}]"),
+            "routes[0].upstream.tls",
+            vec!["client_cert", "client_key"],
+        ),
+        (
+            format!("services: [{{upstream: {upstream}}}]"),
+            "services[0].upstream.tls",
+            vec!["client_cert", "client_key"],
+        ),
+        (
+            "ssls: [{sni: a.test, cert: $env://NONE, key: $env://NONE, certs: [$env://NONE], keys: [$env://NONE]}]"
+                .to_owned(),
+            "ssls[0]",
+            vec!["cert", "key", "certs[0]", "keys[0]"],
+        ),
+        (
+            "ssls: [{sni: a.test, cert: $env://NONE, key: $env://NONE, client: {ca: $env://NONE}}]".to_owned(),
+            "ssls[0]",
+            vec!["cert", "key", "client.ca"],
+        ),
+        (format!("routes: [{{uri: /, {key_auth}}}]"), "routes[0].plugins.key-auth", vec!["key"]),
+        (format!("services: [{{{key_auth}}}]"), "services[0].plugins.key-auth", vec!["key"]),
+        (format!("plugin_configs: [{{{key_auth}}}]"), "plugin_configs[0].plugins.key-auth", vec!["key"]),
+        (format!("global_rules: [{{{key_auth}}}]"), "global_rules[0].plugins.key-auth", vec!["key"]),
+        (format!("consumer_groups: [{{{key_auth}}}]"), "consumer_groups[0].plugins.key-auth", vec!["key"]),
+        (format!("consumers: [{{username: a, {key_auth}}}]"), "consumers[0].plugins.key-auth", vec!["key"]),
+        (
+            format!("consumers: [{{username: a, credentials: [{{{key_auth}}}]}}]"),
+            "consumers[0].credentials[0].plugins.key-auth",
+            vec!["key"],
+        ),
+        (
+            format!("consumers: [{{username: a}}, {{id: a/credentials/c, {key_auth}}}]"),
+            "consumers[1].plugins.key-auth",
+            vec!["key"],
+        ),
+        ("plugin_metadata: [{id: mocking, a: [{b: $env://NONE}]}]".to_owned(), "plugin_metadata[0]", vec!["a[0].b"]),
+    ];
+    for (text, place, fields) in cases {
+        let loaded = loaded(&format!("{MANAGERS}{text}\n"));
+        let unknown = loaded
+            .errors()
+            .filter(|found| found.message.contains("is not set") || found.message.contains("nobody knows it"));
+        let mut paths: Vec<String> = unknown.map(|found| found.path.clone()).collect();
+        let mut expected: Vec<String> = fields.into_iter().map(|name| format!("{place}.{name}")).collect();
+        paths.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(paths, expected, "{text}: {:?}", loaded.diagnostics);
+        assert!(loaded.document.is_none(), "{text}");
+    }
+}
+
 #[test]
 fn what_cannot_be_resolved_refuses_the_change() {
     let cases = [

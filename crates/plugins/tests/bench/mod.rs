@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use weir_config::{Diagnostic, Node, Upstream};
 use weir_plugin::{
     BuildCx, Consumer, ConsumerMatch, Consumers, CredentialChange, Credentials, Definition, Named, Plugin, RouteInfo,
-    Slots, StateRegistry, Tables, Turns, UpstreamSet,
+    StateRegistry, Tables, Turns, UpstreamSet,
 };
-use weir_router::{Mode, Route, Router};
+use weir_router::{Mode, Route, Router, Slots};
 
 /// What plugins are built with: one route and three consumers.
 pub(crate) struct Bench {

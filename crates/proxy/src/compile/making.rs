@@ -4,11 +4,9 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use immutable_chunkmap::map::MapS;
-use immutable_chunkmap::set::SetS;
-use weir_config::{Diagnostic, Model, Place, Scope, Section};
-use weir_plugin::{ConsumerSet, Consumers, Credentials, Numbers, RouteInfo, Slots, Tables};
-use weir_router::Router;
+use weir_config::{Diagnostic, Model, Place, Scope, Section, SharedMap, SharedSet};
+use weir_plugin::{ConsumerSet, Consumers, Credentials, RouteInfo, Tables};
+use weir_router::{Numbers, Router, Slots};
 
 use super::consumers;
 use super::plugins::{Builder, Built, Layer};
@@ -26,13 +24,13 @@ pub(crate) struct Kept {
     slots: RouteSlots,
     layers: Layers,
     /// Consumers that plugins refer to by their numbers.
-    named: SetS<u32>,
+    named: SharedSet<u32>,
 }
 
 /// Which route has which number.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RouteSlots {
-    pub(super) by_id: MapS<Arc<str>, u32>,
+    pub(super) by_id: SharedMap<Arc<str>, u32>,
     pub(super) numbers: Numbers,
     /// The upstreams that each uses: its own, and those that its own plugins may choose.
     pub(super) uses: Slots<Box<[u32]>>,
@@ -40,7 +38,7 @@ pub(super) struct RouteSlots {
 
 /// Plugins that were built for services, plugin configs, consumer groups and consumers; and for all global rules under
 /// the place without an id. What cannot be built is not among them: it is tried again when somebody needs it.
-pub(super) type Layers = MapS<Place, Arc<Built>>;
+pub(super) type Layers = SharedMap<Place, Arc<Built>>;
 
 /// A snapshot while it is made.
 pub(super) struct Making<'m> {
@@ -61,7 +59,7 @@ pub(super) struct Making<'m> {
     numbered: Numbered,
     pub(super) slots: RouteSlots,
     pub(super) layers: Layers,
-    named: SetS<u32>,
+    named: SharedSet<u32>,
 }
 
 /// Consumers as plugins find them, who are noted down for it.
@@ -97,8 +95,8 @@ impl<'m> Making<'m> {
             global: Chain::default(),
             numbered: Numbered::default(),
             slots: RouteSlots::default(),
-            layers: MapS::new(),
-            named: SetS::new(),
+            layers: SharedMap::new(),
+            named: SharedSet::new(),
         }
     }
 

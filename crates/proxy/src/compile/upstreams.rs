@@ -4,12 +4,12 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use immutable_chunkmap::map::MapS;
-use immutable_chunkmap::set::SetS;
 use weir_config::{
-    Checks, Diagnostic, HashKey, Model, NodeAddr, NodeHost, Origin, PassHost, Place, Scheme, Section, Service, Timeout,
+    Checks, Diagnostic, HashKey, Model, NodeAddr, NodeHost, Origin, PassHost, Place, Scheme, Section, Service,
+    SharedMap, SharedSet, Timeout,
 };
-use weir_plugin::{Numbers, Slots, Turns, UpstreamSet};
+use weir_plugin::{Turns, UpstreamSet};
+use weir_router::{Numbers, Slots};
 
 use super::certificates::Certificates;
 use crate::upstream::balance::turns::RoundRobin;
@@ -75,10 +75,10 @@ pub(super) struct Upstreams<'d> {
 pub(super) struct Numbered {
     pub(super) compiled: Slots<Arc<Upstream>>,
     /// Those with health checks.
-    pub(super) checked: SetS<u32>,
+    pub(super) checked: SharedSet<u32>,
     numbers: Numbers,
     /// Where those are written that others can find: in `upstreams`, in a service, in a route.
-    places: MapS<Place, u32>,
+    places: SharedMap<Place, u32>,
     uses: Slots<Use>,
 }
 

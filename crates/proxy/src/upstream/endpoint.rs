@@ -129,6 +129,8 @@ struct Inner {
     /// Numbers of endpoints that are gone.
     free: Vec<u32>,
     count: u32,
+    /// Those with a name that nobody was told of yet.
+    fresh_names: Vec<Weak<Endpoint>>,
 }
 
 impl Endpoints {
@@ -152,23 +154,26 @@ impl Endpoints {
             aside: Arc::default(),
             load: Load::default(),
         });
+        if matches!(made.host, NodeHost::Name(_)) {
+            inner.fresh_names.push(Arc::downgrade(&made));
+        }
         inner.by_node.insert(key, Arc::downgrade(&made));
         made
     }
 
-    /// The endpoints with a name to resolve.
-    pub(crate) fn named(&self) -> Vec<Arc<Endpoint>> {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_name = |(host, ..): &&Key| matches!(host, NodeHost::Name(_));
-        inner.by_node.iter().filter(|(k, _)| is_name(k)).filter_map(|(_, e)| e.upgrade()).collect()
+    /// The endpoints with a name to resolve that have come since this was asked before.
+    pub(crate) fn take_fresh_names(&self) -> Vec<Arc<Endpoint>> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut inner.fresh_names).iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Forgets endpoints that no snapshot uses and gives their numbers free. A worker's pool knows whose it is, so a
     /// new owner of a number never gets an old connection.
     pub(crate) fn sweep(&self) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let Inner { by_node, .. } = &mut *inner;
+        let Inner { by_node, fresh_names, .. } = &mut *inner;
         by_node.retain(|_, e| e.strong_count() > 0);
+        fresh_names.retain(|e| e.strong_count() > 0);
         let mut used = vec![false; inner.count as usize];
         for endpoint in inner.by_node.values().filter_map(Weak::upgrade) {
             if let Some(slot) = used.get_mut(endpoint.id as usize) {

@@ -2,7 +2,7 @@
 //! What a name last stood for stays in use when it cannot be resolved any more.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, hash_map};
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -118,19 +118,17 @@ impl Resolver {
         }
     }
 
-    /// Takes over which names there are. Those that are new are due at once.
+    /// Takes over the names that have come. Those that nobody has yet are due at once.
     fn take_names(&mut self) {
-        let mut names: HashMap<Arc<str>, Entry> = HashMap::new();
-        for endpoint in self.endpoints.named() {
+        for endpoint in self.endpoints.take_fresh_names() {
             let NodeHost::Name(name) = &endpoint.host else { continue };
-            let known = names.contains_key(name.as_str());
-            let key: Arc<str> = name.as_str().into();
-            let entry = match self.names.remove(&key) {
-                Some(mut before) if !known => {
-                    before.endpoints.clear();
-                    names.entry(key).or_insert(before)
+            let entry = match self.names.entry(name.as_str().into()) {
+                hash_map::Entry::Occupied(known) => known.into_mut(),
+                hash_map::Entry::Vacant(new) => {
+                    self.queue.push(Reverse((0, Arc::clone(new.key()))));
+                    self.untried += 1;
+                    new.insert(Entry::default())
                 }
-                _ => names.entry(key).or_default(),
             };
             if let Some(answer) = &entry.answer
                 && !endpoint.is_resolved()
@@ -139,10 +137,6 @@ impl Resolver {
             }
             entry.endpoints.push(Arc::downgrade(&endpoint));
         }
-        self.names = names;
-        self.untried = self.names.values().filter(|entry| !entry.tried).count();
-        let queued = self.names.iter().map(|(name, entry)| Reverse((entry.due, Arc::clone(name))));
-        self.queue = queued.collect();
     }
 
     /// Begins to look up what is due, as far as there is room.
@@ -153,6 +147,13 @@ impl Resolver {
             && let Some(Reverse((due, name))) = self.queue.pop()
         {
             let Some(entry) = self.names.get_mut(&name).filter(|entry| entry.due == due) else { continue };
+            entry.endpoints.retain(|endpoint| endpoint.strong_count() > 0);
+            if entry.endpoints.is_empty() {
+                // Nobody has this name any more.
+                self.untried -= usize::from(!entry.tried);
+                self.names.remove(&name);
+                continue;
+            }
             entry.due = now + (self.dns.timeout.duration() * LOST).as_micros() as u64;
             self.queue.push(Reverse((entry.due, Arc::clone(&name))));
             let (lookup, before) = (Arc::clone(&self.lookup), entry.answer.clone());

@@ -39,7 +39,12 @@ impl Database {
             let (revision, time, author) = commit?;
             let changed = changes.query_map([revision], changed)?.collect::<Result<Vec<_>, _>>()?;
             let changes = changed.into_iter().map(|changed| self.difference_of(changed)).collect::<Result<_, _>>()?;
-            found.push(Recorded { revision: revision.cast_unsigned(), time: moment(time), author, changes });
+            found.push(Recorded {
+                revision: revision.cast_unsigned(),
+                time: Some(moment(time)),
+                author: Some(author),
+                changes,
+            });
         }
         Ok(found)
     }

@@ -62,7 +62,7 @@ pub(super) enum CallError {
 
 impl CallError {
     /// Whether another member may know better.
-    fn is_the_members(&self) -> bool {
+    pub(super) fn is_the_members(&self) -> bool {
         match self {
             Self::NotSent(_) | Self::NoAnswer(_) => true,
             Self::TooLong => false,
@@ -287,7 +287,7 @@ impl Client {
         })
     }
 
-    fn too_slow(&self, member: &str) -> CallError {
+    pub(super) fn too_slow(&self, member: &str) -> CallError {
         CallError::NoAnswer(format!("{member}: no answer within {:?}", self.share()))
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::client::{CallError, MAX_ANSWER, is_stale_token};
+use super::client::{CallError, Client, MAX_ANSWER, is_stale_token};
 use super::layout::Place;
 use super::messages::{EventKind, RangeAnswer, WatchAnswer, WatchEvent, WatchLine, stream_fault, under, with};
 use super::{Inner, RANGE};
@@ -230,8 +230,7 @@ impl Follower {
         let more = json!({ "start_revision": start, "progress_notify": true, "fragment": true });
         let message = json!({ "create_request": with(range, more) });
         let until = Instant::now() + self.shared.client.share();
-        let response = self.shared.client.open(member, WATCH, &message, until).await?;
-        Ok(Lines { body: response.into_body(), buffer: Vec::new(), scanned: 0 })
+        Lines::open(&self.shared.client, member, &message, until).await
     }
 
     fn refused(&self, words: String) -> Ended {
@@ -361,7 +360,7 @@ impl Follower {
 struct Closed;
 
 /// The lines of a watch.
-struct Lines {
+pub(super) struct Lines {
     body: Incoming,
     buffer: Vec<u8>,
     /// Bytes of the buffer that hold no line end.
@@ -369,8 +368,19 @@ struct Lines {
 }
 
 impl Lines {
+    /// Sets up a watch at a member.
+    pub(super) async fn open(
+        client: &Client,
+        member: usize,
+        message: &Value,
+        until: Instant,
+    ) -> Result<Self, CallError> {
+        let response = client.open(member, WATCH, message, until).await?;
+        Ok(Self { body: response.into_body(), buffer: Vec::new(), scanned: 0 })
+    }
+
     /// The next line. Nothing is lost when it is given up and asked for again.
-    async fn next(&mut self) -> Result<WatchLine, String> {
+    pub(super) async fn next(&mut self) -> Result<WatchLine, String> {
         loop {
             if let Some(end) = self.buffer.iter().skip(self.scanned).position(|byte| *byte == b'\n') {
                 let rest = self.buffer.split_off(self.scanned + end + 1);

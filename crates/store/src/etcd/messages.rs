@@ -102,6 +102,8 @@ pub(super) struct WatchEvent {
     #[serde(rename = "type")]
     pub(super) kind: EventKind,
     pub(super) kv: Pair,
+    /// What was there before, where it was asked for.
+    pub(super) prev_kv: Option<Pair>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

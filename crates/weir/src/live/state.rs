@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use weir_admin::Refused;
 use weir_config::node::Mark;
-use weir_config::{Diagnostic, Model, Node, Place};
+use weir_config::{Diagnostic, Model, Node, Place, SharedMap};
 use weir_proxy::Snapshot;
 use weir_store::{Change, Commit, Event, Item, Key, Listing, StoreError};
 
@@ -167,7 +167,7 @@ impl State {
     fn compile_steps(&self, rules: &Rules, steps: &[Step]) -> Option<Result<Candidate, Vec<Diagnostic>>> {
         let base = self.base.as_ref()?;
         let compiled = match self.resources.steps(steps)? {
-            Ok(changes) => rules.compile_changes((&base.model, &base.snapshot), changes, self.generation + 1),
+            Ok(changes) => rules.compile_changes((&base.model, &base.snapshot), vec![changes], self.generation + 1),
             Err(fault) => Err(vec![fault]),
         };
         Some(compiled.map(|(ready, model, places)| self.clean(ready, model, Some(places))))
@@ -246,13 +246,10 @@ impl State {
     /// Checks a commit with everything else. The resources are those of the candidate then; when it is refused they are
     /// as before.
     pub(super) fn check(&mut self, rules: &Rules, commit: &Commit, force: bool) -> Result<(Candidate, Undo), Refused> {
-        for expectation in &commit.expect {
-            let modified = self.resources.get(&expectation.key).map(|item| item.modified);
-            if modified != expectation.modified {
-                return Err(Refused::Store(StoreError::Conflict { key: expectation.key.clone() }));
-            }
+        if let Some(key) = self.unexpected(commit) {
+            return Err(Refused::Store(StoreError::Conflict { key: key.clone() }));
         }
-        let undo = self.resources.change(self.changes_of(commit));
+        let undo = self.resources.change(self.changes_of(commit, self.revision + 1));
         let refused = match self.compile_commit(rules, commit, force) {
             Ok(candidate) => {
                 let touched = |key: &Key| commit.changes.iter().any(|change| change.key == *key);
@@ -293,9 +290,48 @@ impl State {
         }
     }
 
-    /// What a commit makes of resources.
-    fn changes_of(&self, commit: &Commit) -> Vec<(Key, Option<Item>)> {
-        let revision = self.revision + 1;
+    /// Checks commits that wait for their turn, each with what those before it leave, and compiles them together. The
+    /// resources are those of the candidate then. `None`: they are not all right, or not of the usual kind; nothing has
+    /// changed, and each will be told what is the matter with it when it is checked alone.
+    pub(super) fn check_together(&mut self, rules: &Rules, commits: &[Commit]) -> Option<(Candidate, Undo)> {
+        if self.base.is_none() || self.steps.as_ref().is_none_or(|steps| !steps.is_empty()) {
+            return None;
+        }
+        let mut undo = Undo::default();
+        let compiled = self.compile_together(rules, commits, &mut undo);
+        if compiled.is_none() {
+            self.resources.undo(undo);
+            rules.compiler.sweep();
+            return None;
+        }
+        compiled.map(|candidate| (candidate, undo))
+    }
+
+    fn compile_together(&mut self, rules: &Rules, commits: &[Commit], undo: &mut Undo) -> Option<Candidate> {
+        let mut changes = Vec::with_capacity(commits.len());
+        for (commit, revision) in commits.iter().zip(self.revision + 1..) {
+            // What goes may have been referred to in between.
+            let goes = commit.changes.iter().any(|change| change.value.is_none());
+            if goes || self.unexpected(commit).is_some() {
+                return None;
+            }
+            undo.and(self.resources.change(self.changes_of(commit, revision)));
+            let steps: Vec<Step> = commit.changes.iter().map(Step::of).collect();
+            changes.push(self.resources.steps(&steps)?.ok()?);
+        }
+        let base = self.base.as_ref()?;
+        let compiled = rules.compile_changes((&base.model, &base.snapshot), changes, self.generation + 1);
+        compiled.ok().map(|(ready, model, places)| self.clean(ready, model, Some(places)))
+    }
+
+    /// The first resource that is not as a commit expects it to be.
+    fn unexpected<'c>(&self, commit: &'c Commit) -> Option<&'c Key> {
+        let modified = |key: &Key| self.resources.get(key).map(|item| item.modified);
+        commit.expect.iter().find(|expected| modified(&expected.key) != expected.modified).map(|expected| &expected.key)
+    }
+
+    /// What a commit at a revision makes of resources.
+    fn changes_of(&self, commit: &Commit, revision: u64) -> Vec<(Key, Option<Item>)> {
         let state = |change: &Change| {
             let key = change.key.clone();
             let created = self.resources.get(&key).map_or(revision, |item| item.created);
@@ -365,9 +401,8 @@ impl State {
         }
     }
 
-    /// A commit happened at another revision than the next.
-    pub(super) fn settle(&mut self, commit: &[Key], revision: u64) {
-        let assumed = self.revision + 1;
+    /// A commit happened at another revision than was assumed.
+    pub(super) fn settle(&mut self, commit: &[Key], assumed: u64, revision: u64) {
         for key in commit {
             if let Some(mut item) = self.resources.get(key).cloned() {
                 let created = if item.created == assumed { revision } else { item.created };
@@ -377,10 +412,26 @@ impl State {
         }
     }
 
-    /// All of it, as it serves.
-    pub(super) fn listing(&self) -> Listing {
-        let items = self.resources.iter().map(|item| self.good.get(&item.key).unwrap_or(item).clone());
-        Listing { revision: self.revision, items: items.collect() }
+    /// All of it, as it serves, whatever becomes of it.
+    pub(super) fn held(&self) -> Held {
+        Held { revision: self.revision, items: self.resources.items(), good: self.good.clone() }
+    }
+}
+
+/// The resources as they served at one moment.
+#[derive(Debug)]
+pub(crate) struct Held {
+    /// The store's revision then.
+    pub(crate) revision: u64,
+    items: SharedMap<u64, Item>,
+    /// In the place of those that were broken.
+    good: HashMap<Key, Item>,
+}
+
+impl Held {
+    /// In the order of their creation.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Item> {
+        self.items.into_iter().map(|(_, item)| self.good.get(&item.key).unwrap_or(item))
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 use weir_config::{CheckType, NodeHost};
+use weir_router::Slots;
 use weir_telemetry::metrics::{Metrics, NodeHealth, UpstreamStatus};
 
 use super::probe::{Finding, Probe};
@@ -95,6 +96,7 @@ impl HealthChecks {
     /// Checks the nodes of the snapshot that is served, for ever; `metrics` shows what comes of it.
     pub async fn run(self: Arc<Self>, mut snapshots: watch::Receiver<Option<Arc<Snapshot>>>, metrics: Arc<Metrics>) {
         let mut tasks = Tasks::default();
+        let mut known = Slots::default();
         snapshots.mark_changed();
         loop {
             let mut changed = false;
@@ -103,11 +105,13 @@ impl HealthChecks {
                     if alive.is_err() {
                         return;
                     }
-                    let upstreams = {
-                        let snapshot = snapshots.borrow_and_update();
-                        snapshot.as_ref().map(|snapshot| self.of_snapshot(snapshot)).unwrap_or_default()
-                    };
-                    self.upstreams.store(Arc::new(upstreams));
+                    let Some(snapshot) = snapshots.borrow_and_update().clone() else { continue };
+                    // Most changes concern no upstream, however many of them are checked.
+                    if snapshot.upstreams.shares_all_with(&known) {
+                        continue;
+                    }
+                    known = snapshot.upstreams.clone();
+                    self.upstreams.store(Arc::new(self.of_snapshot(&snapshot)));
                     changed = true;
                 }
                 () = sleep(LOOK) => tasks.reap(),

@@ -1,0 +1,263 @@
+//! What etcd remembers: resources as they were at earlier revisions, and the changes in between, until it is compacted.
+//!
+//! A range can be read at any revision. Changes are told by a watch that begins in the past, so they come in the order in
+//! which they were made, where the latest are asked for: a short span of revisions is read first, and longer ones before
+//! it as long as more is wanted.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::{Instant, timeout};
+
+use super::client::CallError;
+use super::follow::Lines;
+use super::layout::Place;
+use super::messages::{EventKind, RangeAnswer, WatchEvent, WatchLine, stream_fault, under, with};
+use super::{Inner, RANGE};
+use crate::{Difference, HistoryQuery, Key, Recorded, StoreError};
+
+/// Bytes of resources in one answer; earlier commits are left out.
+const MOST_BYTES: usize = 16 << 20;
+
+/// Revisions that are looked through at first; each time after that it is four times as many.
+const FIRST_SPAN: u64 = 1000;
+
+/// How long a watch keeps silent that has told everything, where no change says so: the last revisions are of other keys
+/// than resources. etcd looks for what it has not told ten times a second.
+const SETTLED: Duration = Duration::from_millis(500);
+
+/// What a watch told of a span of revisions.
+enum Replayed {
+    /// The latest commits in it, in their order; and whether earlier ones had no room.
+    Told(VecDeque<Recorded>, bool),
+    /// Etcd has forgotten what was before this revision, and maybe what happened at it.
+    Compacted(u64),
+}
+
+impl Inner {
+    /// As [`Store::difference`](crate::Store::difference).
+    pub(super) async fn difference(&self, from: u64, to: u64) -> Result<Vec<Difference>, StoreError> {
+        let mut old = self.state(from).await?;
+        let new = self.state(to).await?;
+        let mut differences = Vec::new();
+        for (key, new) in new {
+            let old = old.remove(&key);
+            if old.as_ref() != Some(&new) {
+                differences.push(Difference { key, old, new: Some(new) });
+            }
+        }
+        differences.extend(old.into_iter().map(|(key, old)| Difference { key, old: Some(old), new: None }));
+        differences.sort_by_cached_key(|difference| difference.key.to_string());
+        Ok(differences)
+    }
+
+    /// All resources as they were at a revision.
+    async fn state(&self, revision: u64) -> Result<BTreeMap<Key, Arc<str>>, StoreError> {
+        // Etcd takes 0 for the present.
+        let read = if revision == 0 { None } else { Some(self.pages(self.layout.root(), Some(revision)).await) };
+        match read {
+            Some(Ok(listed)) => Ok(listed.listing.items.into_iter().map(|item| (item.key, item.value)).collect()),
+            Some(Err(error)) if !is_of_another_time(&error) => Err(self.unavailable(&error)),
+            _ => {
+                let (first, last) = self.known().await?.into_inner();
+                Err(StoreError::Refused(format!(
+                    "revision {revision} is not known: etcd remembers those from {first} to {last}"
+                )))
+            }
+        }
+    }
+
+    /// The revisions that can be read.
+    async fn known(&self) -> Result<RangeInclusive<u64>, StoreError> {
+        let first = with(under(self.layout.root()), json!({ "count_only": true, "revision": "1" }));
+        match self.client.ask::<RangeAnswer>(RANGE, &first).await {
+            Ok(answer) => Ok(1..=answer.header.revision),
+            Err(error) if is_of_another_time(&error) => {
+                let now = with(under(self.layout.root()), json!({ "count_only": true }));
+                let answer: RangeAnswer =
+                    self.client.ask(RANGE, &now).await.map_err(|error| self.unavailable(&error))?;
+                // Only a watch tells up to where it was compacted.
+                match self.replay(1..=1, &HistoryQuery::default(), 0).await? {
+                    Replayed::Compacted(first) => Ok(first..=answer.header.revision),
+                    Replayed::Told(..) => Err(StoreError::Unavailable("etcd tells no oldest revision".to_owned())),
+                }
+            }
+            Err(error) => Err(self.unavailable(&error)),
+        }
+    }
+
+    /// As [`Store::history`](crate::Store::history).
+    pub(super) async fn history(&self, query: HistoryQuery) -> Result<Vec<Recorded>, StoreError> {
+        let (oldest, now) = self.known().await?.into_inner();
+        // What was deleted at the oldest one may be forgotten.
+        let mut first = (oldest + 1).max((now + 1).saturating_sub(self.options.history));
+        let mut last = query.before.map_or(now, |before| before.saturating_sub(1).min(now));
+        let (mut found, mut room, mut span) = (Vec::new(), MOST_BYTES, FIRST_SPAN);
+        while last >= first && found.len() < query.limit {
+            let from = first.max((last + 1).saturating_sub(span));
+            let wanted = HistoryQuery { limit: query.limit - found.len(), ..query.clone() };
+            match self.replay(from..=last, &wanted, room).await? {
+                Replayed::Compacted(to) => first = to.max(from) + 1,
+                Replayed::Told(commits, cut) => {
+                    room = room.saturating_sub(commits.iter().map(size).sum());
+                    found.extend(commits.into_iter().rev());
+                    if cut {
+                        break;
+                    }
+                    (last, span) = (from - 1, span * 4);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The latest commits in a span of revisions, from whichever member tells them.
+    async fn replay(
+        &self,
+        revisions: RangeInclusive<u64>,
+        wanted: &HistoryQuery,
+        room: usize,
+    ) -> Result<Replayed, StoreError> {
+        let mut last = CallError::NotSent("there is no member to ask".to_owned());
+        for _ in 0..self.options.hosts.len() {
+            let member = self.client.current();
+            match self.replay_at(member, &revisions, wanted, room).await {
+                Ok(replayed) => return Ok(replayed),
+                Err(error) if error.is_the_members() => {
+                    self.client.leave(member);
+                    last = error;
+                }
+                Err(error) => return Err(self.unavailable(&error)),
+            }
+        }
+        Err(self.unavailable(&last))
+    }
+
+    async fn replay_at(
+        &self,
+        member: usize,
+        revisions: &RangeInclusive<u64>,
+        wanted: &HistoryQuery,
+        room: usize,
+    ) -> Result<Replayed, CallError> {
+        let (first, last) = (*revisions.start(), *revisions.end());
+        let range = under(self.layout.root());
+        let latest = json!({ "limit": "1", "sort_target": "MOD", "sort_order": "DESCEND", "keys_only": true });
+        let latest = with(with(range.clone(), latest), json!({ "revision": last.to_string() }));
+        // The last change that still shows. Not deletions; they come behind it, most often with it.
+        let shown = match self.client.at::<RangeAnswer>(member, RANGE, &latest).await {
+            Ok(answer) => answer.kvs.first().map_or(0, |pair| pair.mod_revision),
+            // The watch tells up to where.
+            Err(error) if is_of_another_time(&error) => u64::MAX,
+            Err(error) => return Err(error),
+        };
+        let more = json!({ "start_revision": first.to_string(), "prev_kv": true, "fragment": true });
+        let message = json!({ "create_request": with(range, more) });
+        let share = self.client.share();
+        let mut lines = Lines::open(&self.client, member, &message, Instant::now() + share).await?;
+        let mut gathered = Gathered { wanted, room, commits: VecDeque::new(), bytes: 0, cut: false };
+        // Up to where everything was told.
+        let (mut created, mut told) = (false, first - 1);
+        loop {
+            let may_end = created && told >= shown;
+            let line = match timeout(if may_end { SETTLED } else { share }, lines.next()).await {
+                Ok(line) => line.map_err(CallError::NoAnswer)?,
+                Err(_) if may_end => break,
+                Err(_) => return Err(self.client.too_slow(self.client.member(member))),
+            };
+            let answer = match line {
+                WatchLine { result: Some(answer), .. } => answer,
+                WatchLine { error, .. } => return Err(CallError::Refused(stream_fault(&error.unwrap_or_default()))),
+            };
+            match answer.compact_revision {
+                0 if answer.canceled => return Err(CallError::Refused(answer.cancel_reason)),
+                0 => {}
+                compacted => return Ok(Replayed::Compacted(compacted)),
+            }
+            created |= answer.created;
+            for event in answer.events {
+                told = told.max(event.kv.mod_revision);
+                if event.kv.mod_revision <= last
+                    && let Err(revision) = self.gather(event, &mut gathered)
+                {
+                    return Ok(Replayed::Compacted(revision));
+                }
+            }
+            // A revision may go on in the next fragment.
+            if told > last || (told == last && !answer.fragment) {
+                break;
+            }
+        }
+        gathered.finish_commit();
+        Ok(Replayed::Told(gathered.commits, gathered.cut))
+    }
+
+    /// Puts an event with those of its revision. `Err` has that one, where it is not known any more what was before.
+    fn gather(&self, event: WatchEvent, gathered: &mut Gathered<'_>) -> Result<(), u64> {
+        let revision = event.kv.mod_revision;
+        let Place::Resource(key) = self.layout.place(&event.kv.key) else { return Ok(()) };
+        let is_new = event.kind == EventKind::Put && event.kv.create_revision == revision;
+        if event.prev_kv.is_none() && !is_new {
+            return Err(revision);
+        }
+        let value = |pair| self.item(pair).map(|item| item.value);
+        let old = event.prev_kv.and_then(value);
+        let new = if event.kind == EventKind::Put { value(event.kv) } else { None };
+        if old.is_some() || new.is_some() {
+            gathered.add(revision, Difference { key, old, new });
+        }
+        Ok(())
+    }
+}
+
+/// Commits on the way to an answer.
+struct Gathered<'a> {
+    wanted: &'a HistoryQuery,
+    room: usize,
+    commits: VecDeque<Recorded>,
+    /// Their size, but for the one that may go on.
+    bytes: usize,
+    /// Whether some had no room.
+    cut: bool,
+}
+
+impl Gathered<'_> {
+    fn add(&mut self, revision: u64, change: Difference) {
+        if let Some(commit) = self.commits.back_mut().filter(|commit| commit.revision == revision) {
+            commit.changes.push(change);
+            return;
+        }
+        self.finish_commit();
+        self.commits.push_back(Recorded { revision, time: None, author: None, changes: vec![change] });
+    }
+
+    /// All changes of the last commit are there.
+    fn finish_commit(&mut self) {
+        let is_wanted = |commit: &Recorded| {
+            self.wanted.key.as_ref().is_none_or(|key| commit.changes.iter().any(|change| change.key == *key))
+        };
+        match self.commits.back() {
+            Some(commit) if is_wanted(commit) => self.bytes += size(commit),
+            _ => {
+                self.commits.pop_back();
+            }
+        }
+        while self.commits.len() > self.wanted.limit || (self.commits.len() > 1 && self.bytes > self.room) {
+            self.cut |= self.commits.len() <= self.wanted.limit;
+            self.bytes -= self.commits.pop_front().as_ref().map_or(0, size);
+        }
+    }
+}
+
+fn size(commit: &Recorded) -> usize {
+    let side = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text.len());
+    commit.changes.iter().map(|change| side(&change.old) + side(&change.new)).sum()
+}
+
+/// Whether a revision was asked for that was compacted away, or that is not there yet.
+fn is_of_another_time(error: &CallError) -> bool {
+    matches!(error, CallError::Refused(words) if words.contains("compacted") || words.contains("future revision"))
+}
