@@ -262,7 +262,7 @@ impl<T> Items<T> {
 impl<T> FromIterator<(Arc<str>, Arc<T>)> for Items<T> {
     fn from_iter<I: IntoIterator<Item = (Arc<str>, Arc<T>)>>(items: I) -> Self {
         /// So many go in at once: neighbours, where one by one each would look for its place.
-        const TOGETHER: usize = 4096;
+        const TOGETHER: usize = 512;
         let listed = items.into_iter().zip(1..).map(|((id, item), order)| (id, Listed { item, order }));
         let mut listed: Vec<_> = listed.collect();
         listed.sort_by(|(one, _), (other, _)| one.cmp(other));
