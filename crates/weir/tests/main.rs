@@ -57,6 +57,7 @@ mod streaming;
 mod strict;
 mod systemd;
 mod tls;
+mod tls_scan;
 mod tokens;
 mod upgrade;
 mod upstreams;
