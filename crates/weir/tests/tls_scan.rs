@@ -27,9 +27,9 @@ fn complaints(gateway: &Gateway, profile: &str) -> Vec<String> {
 
 #[test]
 fn a_scanner_finds_nothing_to_complain_of() {
-    let authority = Authority::new();
     let start = |kind: Kind, protocols: Value| {
-        let made = authority.certificate(kind, &["a.test"]);
+        // One for each: they are made at the same time.
+        let made = Authority::new().certificate(kind, &["a.test"]);
         let ssl =
             json!({ "id": 1, "snis": ["a.test"], "cert": made.cert, "key": made.key, "ssl_protocols": protocols });
         let route = json!({ "id": 1, "uri": "/*", "plugins": { "mocking": { "response_example": "hello" } } });
