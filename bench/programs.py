@@ -68,7 +68,9 @@ end
 WRK_WALK = """
 local texts, at = {}, 0
 function init(args)
-    for i, case in ipairs(walk) do texts[i] = wrk.format("GET", case[1], case[2]) end
+    for i, case in ipairs(walk) do
+        texts[i] = wrk.format(case[3] or "GET", case[1], case[2], case[4] and ("b"):rep(case[4]))
+    end
 end
 function request()
     at = at % #texts + 1
@@ -179,11 +181,13 @@ class Programs:
         return self.start("relay", [binary, "--listen", f"127.0.0.1:{port}", "--to", f"127.0.0.1:{to}"], port, GATEWAY_CORE)
 
     def script(self, name, walk=None):
-        """A wrk script; `walk` is a list of (path, headers) that it goes over for ever."""
+        """A wrk script; `walk` is a list of (path, headers) that it goes over for ever. A method may follow, and the size
+        of a body."""
         text = WRK_DONE
         if walk:
             rows = ",\n".join(
-                f"{{{lua(path)}, {{{', '.join(f'[{lua(k)}]={lua(v)}' for k, v in headers.items())}}}}}" for path, headers in walk)
+                f"{{{lua(path)}, {{{', '.join(f'[{lua(k)}]={lua(v)}' for k, v in headers.items())}}}"
+                + "".join(f", {json.dumps(one)}" for one in more) + "}" for path, headers, *more in walk)
             text += f"local walk = {{\n{rows}\n}}\n" + WRK_WALK
         path = self.folder / f"{name}.lua"
         path.write_text(text)

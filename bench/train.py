@@ -98,27 +98,6 @@ def mixture():
     return rows
 
 
-def script(run, name, rows):
-    """A wrk script that goes over the rows."""
-    cases = ",\n".join(
-        f"wrk.format({programs.lua(method)}, {programs.lua(path)}, {{{', '.join(f'[{programs.lua(k)}]={programs.lua(v)}' for k, v in fields.items())}}}"
-        f"{f', string.rep({programs.lua(chr(98))}, {size})' if size else ''})" for method, path, fields, size, _ in rows)
-    path = run.folder / f"{name}.lua"
-    path.write_text(programs.WRK_DONE + f"""
-local texts, at
-function init(args)
-    texts, at = {{
-{cases}
-    }}, 0
-end
-function request()
-    at = at % #texts + 1
-    return texts[at]
-end
-""")
-    return path
-
-
 def check(program, rows):
     """Each kind of request once: the training must not be one of errors."""
     for method, path, fields, size, expected in rows:
@@ -144,7 +123,7 @@ def main():
         port = programs.free_port()
         run.start("origin", [options.origin, "--listen", f"127.0.0.1:{port}"], port, programs.LOAD_CORE)
         rows = mixture()
-        walk = script(run, "mixture", rows)
+        walk = run.script("mixture", [(path, fields, method, *([size] if size else [])) for method, path, fields, size, _ in rows])
         for name, tls in (("mixture", False), ("mixture-tls", True)):
             gateway = run.weir(options.weir, name, configuration(port), tls=tls)
             if not tls:

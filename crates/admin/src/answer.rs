@@ -63,6 +63,11 @@ impl Answer {
         Self::error(StatusCode::BAD_REQUEST, message)
     }
 
+    /// A fault of this program, of which the error log tells.
+    pub(crate) fn internal() -> Self {
+        Self::error(StatusCode::INTERNAL_SERVER_ERROR, "internal error: the error log tells more")
+    }
+
     /// There is no such resource.
     pub(crate) fn no_such_key() -> Self {
         Self::json(StatusCode::NOT_FOUND, &json!({ "message": "Key not found" }))

@@ -182,7 +182,7 @@ impl Api {
         });
         change.await.unwrap_or_else(|panicked| {
             tracing::error!(%panicked, "a request to the admin API could not be answered");
-            Err(Answer::error(StatusCode::INTERNAL_SERVER_ERROR, "internal error: the error log tells more"))
+            Err(Answer::internal())
         })
     }
 

@@ -157,7 +157,7 @@ impl Api {
         let root = Node::from(&document.clone().into());
         let found = tokio::task::spawn_blocking(move || gateway.check_document(root)).await.map_err(|panicked| {
             tracing::error!(%panicked, "a configuration could not be checked");
-            Answer::error(StatusCode::INTERNAL_SERVER_ERROR, "internal error: the error log tells more")
+            Answer::internal()
         })?;
         errors.extend(found.iter().filter(|found| found.is_error()).map(|error| told(error, &document)));
         if errors.is_empty() {

@@ -74,7 +74,7 @@ impl Api {
         let check = tokio::task::spawn_blocking(move || gateway.check_item(&named, Node::from(&body)));
         let found = check.await.map_err(|panicked| {
             tracing::error!(%panicked, "a resource could not be checked");
-            Answer::error(StatusCode::INTERNAL_SERVER_ERROR, "internal error: the error log tells more")
+            Answer::internal()
         })?;
         let found = found.ok_or_else(|| {
             Answer::error(StatusCode::NOT_FOUND, format!("Unsupported resource type: {section}")).unversioned()

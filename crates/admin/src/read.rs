@@ -66,7 +66,7 @@ impl Api {
         }
         let body = tokio::task::spawn_blocking(move || wanted.write(items)).await.map_err(|panicked| {
             tracing::error!(%panicked, "a list of resources could not be written");
-            Answer::error(StatusCode::INTERNAL_SERVER_ERROR, "internal error: the error log tells more")
+            Answer::internal()
         })?;
         let mut answer = Answer::text(StatusCode::OK, body);
         if let Body::Whole(body) = answer.body {

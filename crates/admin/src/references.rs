@@ -53,8 +53,7 @@ impl Api {
                 Ok(Some(message)) => return Err(Answer::bad(message)),
                 Err(panicked) => {
                     tracing::error!(%panicked, "references could not be looked for");
-                    let message = "internal error: the error log tells more";
-                    return Err(Answer::error(hyper::StatusCode::INTERNAL_SERVER_ERROR, message));
+                    return Err(Answer::internal());
                 }
             }
         }

@@ -74,8 +74,7 @@ fn chains<'s>(x: &Exchange, snapshot: &'s Snapshot) -> (&'s Chain, Option<&'s Ch
         None => nothing(),
     };
     let over = x.consumer.and_then(|who| snapshot.consumers.get(who.consumer));
-    // Most consumers bring credentials and no plugins.
-    (base, over.filter(|over| !over.steps().is_empty()))
+    (base, over)
 }
 
 impl Requests {

@@ -39,8 +39,8 @@ impl<T> Slots<T> {
     /// Whether this is a copy of the other, with nothing changed in either since.
     #[must_use]
     pub fn shares_all_with(&self, other: &Self) -> bool {
-        let pairs = self.groups.iter().zip(&other.groups);
-        self.groups.len() == other.groups.len() && pairs.into_iter().all(|(a, b)| Arc::ptr_eq(a, b))
+        let mut pairs = self.groups.iter().zip(&other.groups);
+        self.groups.len() == other.groups.len() && pairs.all(|(a, b)| Arc::ptr_eq(a, b))
     }
 
     /// All of them, by number.

@@ -277,14 +277,15 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         }
     };
     let (timeouts, logs) = (&settings.timeouts, (access_log.as_ref(), &error_log));
+    let handed_over = matches!(end, End::HandedOver(_));
     let mut leave = async || {
         // Nothing changes any more, and the process that follows may write to the store.
         changing.abort_all();
         if let Some((data, live)) = &stored {
-            data.leave(live, matches!(end, End::HandedOver(_))).await;
+            data.leave(live, handed_over).await;
         }
     };
-    match &end {
+    match end {
         End::Signal(name) => {
             tracing::info!(signal = name, "stopping: what is in flight is finished, nothing new is accepted");
             systemd::notify(&[NotifyState::Stopping, NotifyState::Status("finishing what is in flight")]);
@@ -296,8 +297,9 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             drain.administration(&mut administering).await;
             leave().await;
             drain.traffic().await;
+            Ok(None)
         }
-        End::HandedOver(_) => {
+        End::HandedOver(keeper) => {
             if let (Some(rest), true) = (&rest, stored.is_some()) {
                 // It rests already where the store is this gateway's own; with etcd no change is heard of from here on.
                 rest.begin().await;
@@ -310,11 +312,8 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             let mut drain = Drain::begin(&data_plane, timeouts, true, &mut signals, logs).await;
             drain.administration(&mut administering).await;
             drain.traffic().await;
+            Ok(keeper)
         }
-    }
-    match end {
-        End::Signal(_) => Ok(None),
-        End::HandedOver(keeper) => Ok(keeper),
     }
 }
 

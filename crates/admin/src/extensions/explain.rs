@@ -29,7 +29,7 @@ impl Api {
         let told = tokio::task::spawn_blocking(move || gateway.explain(&asked, fields, remote)).await;
         let told = told.map_err(|panicked| {
             tracing::error!(%panicked, "a request could not be explained");
-            Answer::error(StatusCode::INTERNAL_SERVER_ERROR, "internal error: the error log tells more")
+            Answer::internal()
         })?;
         told.map(|told| Answer::json(StatusCode::OK, &told)).map_err(Answer::bad)
     }

@@ -34,7 +34,7 @@ impl Api {
         });
         let body = work.await.map_err(|panicked| {
             tracing::error!(%panicked, "a list of resources could not be written");
-            Answer::error(StatusCode::INTERNAL_SERVER_ERROR, "internal error: the error log tells more")
+            Answer::internal()
         })?;
         Ok(Answer::json(StatusCode::OK, &body).with(ETAG, etag(revision)))
     }

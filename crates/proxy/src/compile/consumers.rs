@@ -134,7 +134,8 @@ impl Making<'_> {
         };
         let mut layer = group.map(|group| group.layer.clone()).unwrap_or_default();
         layer.put_over(&own.layer);
-        let chain = (!layer.is_empty()).then(|| layer.chain());
+        // Most consumers bring credentials and no plugins, and some only such as are switched off.
+        let chain = Some(layer.chain()).filter(|chain| !chain.steps().is_empty());
         if chain.is_some() || self.consumer_chains.get(number).is_some() {
             Arc::make_mut(&mut self.consumer_chains).set(number, chain);
         }

@@ -298,13 +298,12 @@ impl State {
             return None;
         }
         let mut undo = Undo::default();
-        let compiled = self.compile_together(rules, commits, &mut undo);
-        if compiled.is_none() {
+        let Some(candidate) = self.compile_together(rules, commits, &mut undo) else {
             self.resources.undo(undo);
             rules.compiler.sweep();
             return None;
-        }
-        compiled.map(|candidate| (candidate, undo))
+        };
+        Some((candidate, undo))
     }
 
     fn compile_together(&mut self, rules: &Rules, commits: &[Commit], undo: &mut Undo) -> Option<Candidate> {
