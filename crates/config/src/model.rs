@@ -4,7 +4,6 @@
 //! concern. So a change that is refused further on has never happened, at no cost.
 
 use std::fmt;
-use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::node::Node;
@@ -12,7 +11,7 @@ use crate::resource::{
     Consumer, ConsumerGroup, Credential, Document, GlobalRule, PluginConfig, PluginMetadata, Proto, Route,
     SecretManager, Service, Ssl, Upstream,
 };
-use crate::shared::{SharedMap, SharedSet};
+use crate::shared::{SharedMap, SharedSet, starting_at};
 
 /// A kind of resource: the name of its list in a rules file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -165,8 +164,7 @@ impl Model {
 
     /// What refers to a resource.
     pub fn referrers<'a>(&'a self, place: &'a Place) -> impl Iterator<Item = &'a Place> {
-        let first = (place.clone(), Place { section: Section::Secrets, id: "".into() });
-        let pairs = self.references.range((Bound::Included(first), Bound::Unbounded));
+        let pairs = starting_at(self.references.root(), move |(target, _)| target < place).map(|(pair, ())| pair);
         pairs.take_while(move |(target, _)| target == place).map(|(_, referrer)| referrer)
     }
 
@@ -245,7 +243,7 @@ impl<T> Items<T> {
 
     /// Those whose ids begin with `prefix`.
     pub(crate) fn below<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a Listed<T>> {
-        let all = self.0.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        let all = starting_at(self.0.root(), move |id| **id < *prefix);
         all.take_while(move |(id, _)| id.starts_with(prefix)).map(|(_, listed)| listed)
     }
 

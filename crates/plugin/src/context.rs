@@ -211,6 +211,13 @@ impl Answer<'_> {
         self
     }
 
+    /// Adds a field whose name was compiled before.
+    #[must_use]
+    pub fn named(self, name: &FieldName, value: &[u8]) -> Self {
+        self.response.head.fields.add_named(name, |out| out.extend_from_slice(value));
+        self
+    }
+
     /// Appends to the body.
     #[must_use]
     pub fn body(self, body: &[u8]) -> Self {

@@ -88,7 +88,7 @@ impl AnswerFields {
     /// Adds all fields, with the values that [`AnswerFields::render`] made.
     pub(crate) fn add_to<'a>(&self, mut answer: Answer<'a>, values: &[u8]) -> Answer<'a> {
         for (field, value) in self.0.iter().zip(values.split(|b| *b == END)) {
-            answer = answer.field(std::str::from_utf8(field.name.text()).unwrap_or_default(), value);
+            answer = answer.named(&field.name, value);
         }
         answer
     }

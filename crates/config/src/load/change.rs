@@ -186,6 +186,9 @@ impl Loader<'_> {
     fn relink(&mut self, model: &Model, places: &BTreeSet<Place>) {
         for place in places {
             self.refers_from(model, place);
+            if model.has(place.section, &place.id) {
+                continue; // It can be referred to; of an upstream's users there may be very many.
+            }
             for referrer in model.referrers(place).filter(|referrer| !places.contains(*referrer)) {
                 self.refers_from(model, referrer);
             }

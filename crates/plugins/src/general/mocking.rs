@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_expr::Template;
 use weir_plugin::{BuildCx, Define, Flow, Invalid, LocalFuture, Phases, Plugin, RequestCx};
-use weir_wire::name::Known;
+use weir_wire::name::{FieldName, Known};
 
 use crate::fields::{AnswerFields, FieldsConf};
 use shape::Shape;
@@ -92,15 +92,16 @@ response_headers:
     fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
         conf.check_content_type()?;
         let fields = conf.fields()?;
-        let own_type = fields.has(Known::ContentType);
-        Ok(Arc::new(Mocked {
-            status: conf.response_status,
-            delay: Duration::from_secs(conf.delay.into()),
-            body: conf.body()?,
-            mock_by: conf.with_mock_header.then(|| cx.product.as_bytes().into()),
-            content_type: (!own_type).then(|| conf.content_type.into_bytes().into()),
-            fields,
-        }))
+        let body = conf.body()?;
+        let mut constant = Vec::new();
+        if !fields.has(Known::ContentType) {
+            constant.push((FieldName::constant("Content-Type"), conf.content_type.into_bytes()));
+        }
+        if conf.with_mock_header {
+            constant.push((FieldName::constant("x-mock-by"), cx.product.as_bytes().to_owned()));
+        }
+        let delay = Duration::from_secs(conf.delay.into());
+        Ok(Arc::new(Mocked { status: conf.response_status, delay, body, constant: constant.into(), fields }))
     }
 }
 
@@ -152,8 +153,8 @@ struct Mocked {
     status: u16,
     delay: Duration,
     body: Body,
-    content_type: Option<Box<[u8]>>,
-    mock_by: Option<Box<[u8]>>,
+    /// Fields that are the same for all requests.
+    constant: Box<[(FieldName, Vec<u8>)]>,
     fields: AnswerFields,
 }
 
@@ -189,11 +190,8 @@ impl Mocked {
             Body::Fixed(_) => {}
         }
         let mut answer = cx.reply(self.status);
-        if let Some(content_type) = &self.content_type {
-            answer = answer.field("Content-Type", content_type);
-        }
-        if let Some(by) = &self.mock_by {
-            answer = answer.field("x-mock-by", by);
+        for (name, value) in &self.constant {
+            answer = answer.named(name, value);
         }
         answer = self.fields.add_to(answer, room.get(..ends).unwrap_or_default());
         let body = match &self.body {
