@@ -162,6 +162,24 @@ impl Model {
         !self.whole
     }
 
+    /// Whether there is such a resource; `<username>/credentials/<id>` among the consumers is a credential of one.
+    #[must_use]
+    pub fn contains(&self, section: Section, id: &str) -> bool {
+        match section {
+            Section::Secrets => self.secrets.get(id).is_some(),
+            Section::Protos => self.protos.get(id).is_some(),
+            Section::Ssls => self.ssls.get(id).is_some(),
+            Section::Upstreams => self.upstreams.get(id).is_some(),
+            Section::Services => self.services.get(id).is_some(),
+            Section::PluginConfigs => self.plugin_configs.get(id).is_some(),
+            Section::Routes => self.routes.get(id).is_some(),
+            Section::ConsumerGroups => self.consumer_groups.get(id).is_some(),
+            Section::Consumers => self.consumers.get(id).is_some() || self.lone_credentials.get(id).is_some(),
+            Section::GlobalRules => self.global_rules.get(id).is_some(),
+            Section::PluginMetadata => self.plugin_metadata.get(id).is_some(),
+        }
+    }
+
     /// What refers to a resource.
     pub fn referrers<'a>(&'a self, place: &'a Place) -> impl Iterator<Item = &'a Place> {
         let pairs = starting_at(self.references.root(), move |(target, _)| target < place).map(|(pair, ())| pair);

@@ -1,6 +1,6 @@
 //! The resources of a store as they are to be served, and as the rules file that they would make.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 use weir_config::node::Mark;
@@ -91,9 +91,11 @@ impl Resources {
         None
     }
 
-    /// Every resource as one that came; `None`: not all of them can be changed one by one.
-    pub(crate) fn pieces(&self) -> Option<Vec<ItemChange>> {
-        self.iter().map(|item| piece(&item.key, Some(item))?.ok()).collect()
+    /// Every resource as one that came, without some and with others in the place of some; `None`: not all of them can be
+    /// changed one by one.
+    pub(crate) fn pieces(&self, without: &HashSet<Key>, instead: &HashMap<Key, Item>) -> Option<Vec<ItemChange>> {
+        let served = self.iter().filter(|item| !without.contains(&item.key));
+        served.map(|item| piece(&item.key, Some(instead.get(&item.key).unwrap_or(item)))?.ok()).collect()
     }
 
     /// What these places have come to, for whoever knows what they were before; one that was deleted in between comes
@@ -177,7 +179,7 @@ impl Assembled {
 }
 
 /// A change of a resource in the words of the configuration; `None`: it is none that stands for itself.
-fn piece(key: &Key, item: Option<&Item>) -> Option<Result<ItemChange, Diagnostic>> {
+pub(crate) fn piece(key: &Key, item: Option<&Item>) -> Option<Result<ItemChange, Diagnostic>> {
     let section = Section::named(key.kind().directory())?;
     let node = item.map(node).transpose();
     Some(node.map(|node| ItemChange { section, id: key.id().into(), node }))

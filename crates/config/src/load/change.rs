@@ -226,17 +226,8 @@ impl Loader<'_> {
 impl Known for Model {
     fn has(&self, section: Section, id: &str) -> bool {
         match section {
-            Section::Secrets => self.secrets.get(id).is_some(),
-            Section::Protos => self.protos.get(id).is_some(),
             Section::Ssls => self.ssls.get(id).is_some_and(|ssl| ssl.r#type == SslType::Client),
-            Section::Upstreams => self.upstreams.get(id).is_some(),
-            Section::Services => self.services.get(id).is_some(),
-            Section::PluginConfigs => self.plugin_configs.get(id).is_some(),
-            Section::Routes => self.routes.get(id).is_some(),
-            Section::ConsumerGroups => self.consumer_groups.get(id).is_some(),
-            Section::Consumers => self.consumers.get(id).is_some(),
-            Section::GlobalRules => self.global_rules.get(id).is_some(),
-            Section::PluginMetadata => self.plugin_metadata.get(id).is_some(),
+            _ => self.contains(section, id),
         }
     }
 

@@ -10,12 +10,15 @@ use weir_proxy::Snapshot;
 use weir_store::{Change, Commit, Event, Item, Key, Listing, StoreError};
 
 use crate::changes::{Changes, Digest};
-use crate::resources::{Resources, Step, Undo};
+use crate::resources::{Resources, Step, Undo, piece};
 use crate::rules::{Ready, Rules};
 
 /// How many resources may change between two snapshots for these to be made from each other. With more of them
 /// compiling the whole is hardly slower.
 const MOST_STEPS: usize = 10_000;
+
+/// Resources that are wrong and are tried again with each change, one by one; with more of them everything is compiled anew.
+const MOST_BROKEN: usize = 64;
 
 /// What serves now.
 #[derive(Debug)]
@@ -30,7 +33,7 @@ pub(crate) struct State {
     /// How resources were before something was wrong with them. Those of them that are broken serve like this.
     pub(super) good: HashMap<Key, Item>,
     digest: Digest,
-    /// What serves, to be changed piece by piece; `None`: something is left out, so that the whole is compiled again.
+    /// What serves, to be changed piece by piece; `None`: the whole is compiled again.
     base: Option<Base>,
     /// What has happened since; `None`: anything.
     steps: Option<Vec<Step>>,
@@ -38,7 +41,7 @@ pub(crate) struct State {
     pub(super) unsure: bool,
 }
 
-/// Resources that all are as they should be, and what was made of them.
+/// The resources that serve, without those that are left out, and what was made of them.
 #[derive(Debug)]
 struct Base {
     model: Model,
@@ -55,7 +58,7 @@ pub(super) struct Candidate {
     pub(super) broken: HashSet<Key>,
     /// Resources that serve as they were before they became broken.
     kept: HashMap<Key, Item>,
-    /// The resources in the form in which they can be changed, unless something is left out.
+    /// The resources that serve, in the form in which they can be changed, if they can be.
     model: Option<Model>,
     /// Where they differ from the base, when it was made from that.
     places: Option<Vec<Place>>,
@@ -163,14 +166,74 @@ impl State {
         self.compile_whole(rules, &self.good)
     }
 
-    /// Compiles what some steps have changed of what serves; `None`: it takes the whole.
+    /// Compiles what some steps have changed of what serves; `None`: it takes the whole. So does an error, unless nothing
+    /// is broken: it may be about something that could as well be left out.
     fn compile_steps(&self, rules: &Rules, steps: &[Step]) -> Option<Result<Candidate, Vec<Diagnostic>>> {
-        let base = self.base.as_ref()?;
+        let base = self.base.as_ref().filter(|_| self.broken.len() <= MOST_BROKEN)?;
         let compiled = match self.resources.steps(steps)? {
             Ok(changes) => rules.compile_changes((&base.model, &base.snapshot), vec![changes], self.generation + 1),
             Err(fault) => Err(vec![fault]),
         };
-        Some(compiled.map(|(ready, model, places)| self.clean(ready, model, Some(places))))
+        Some(compiled.map(|(ready, model, mut places)| {
+            let mut candidate = self.clean(ready, model, None);
+            let broken = self.broken.iter().filter(|key| !steps.iter().any(|step| step.key == **key));
+            places.extend(self.mend(rules, broken.cloned().collect(), &self.good, &mut candidate));
+            candidate.places = Some(places);
+            candidate
+        }))
+    }
+
+    /// Puts those of the broken resources in place, as they stand, that are right with all that serves now; it tells
+    /// where. What serves in place of the others, where that is right at least, is in `good`.
+    fn mend(
+        &self,
+        rules: &Rules,
+        mut broken: Vec<Key>,
+        good: &HashMap<Key, Item>,
+        candidate: &mut Candidate,
+    ) -> Vec<Place> {
+        broken.sort_unstable();
+        let mut places = Vec::new();
+        let mut put = |item: Option<&Item>, missing: bool| {
+            let changed = self.put(rules, item?, missing, candidate)?;
+            places.extend(changed);
+            Some(())
+        };
+        let mut again = true;
+        // One may be right only with another.
+        while std::mem::take(&mut again) {
+            broken.retain(|key| {
+                let mended = put(self.resources.get(key), false).is_some();
+                again |= mended || put(good.get(key), true).is_some();
+                !mended
+            });
+        }
+        let kept = broken.iter().filter_map(|key| Some((key.clone(), good.get(key)?.clone())));
+        candidate.kept = kept.collect();
+        candidate.ready.left_out = broken.len();
+        candidate.broken = broken.into_iter().collect();
+        places
+    }
+
+    /// Puts a resource in place, unless it is wrong, or only one that is `missing` is to be; it tells where.
+    fn put(&self, rules: &Rules, item: &Item, missing: bool, candidate: &mut Candidate) -> Option<Vec<Place>> {
+        let before = candidate.model.as_ref()?;
+        let change = piece(&item.key, Some(item))?.ok()?;
+        if missing && before.contains(change.section, &change.id) {
+            return None;
+        }
+        let base = (before, &*candidate.ready.snapshot);
+        let (ready, model, places) = rules.compile_changes(base, vec![vec![change]], self.generation + 1).ok()?;
+        let Candidate { ready, about, model, .. } = self.clean(ready, model, None);
+        if !missing {
+            // It is as it should be now.
+            candidate.forget_errors_of(&item.key);
+        }
+        candidate.ready.findings.extend(ready.findings);
+        candidate.about.extend(about);
+        candidate.ready.snapshot = ready.snapshot;
+        candidate.model = model;
+        Some(places)
     }
 
     /// A candidate with nothing left out.
@@ -182,10 +245,44 @@ impl State {
     /// Compiles all resources; those that are wrong as they were when they were good, where that is known.
     fn compile_whole(&self, rules: &Rules, good: &HashMap<Key, Item>) -> Result<Candidate, Vec<Diagnostic>> {
         // Not where something was wrong before: as a rule it still is.
-        let pieces = self.resources.pieces().filter(|_| self.broken.is_empty());
-        if let Some((ready, model)) = pieces.and_then(|pieces| rules.compile_pieces(pieces, self.generation + 1)) {
+        if self.broken.is_empty()
+            && let Some((ready, model)) = self.compile_pieces(rules, &HashSet::new(), &HashMap::new())
+        {
             return Ok(self.clean(ready, model, None));
         }
+        let (mut candidate, absent) = self.compile_what_is_right(rules, good)?;
+        // From here on it can be changed piece by piece again. What was found is told already.
+        if let Some((ready, model)) = self.compile_pieces(rules, &absent, &candidate.kept) {
+            (candidate.ready.snapshot, candidate.ready.digest) = (ready.snapshot, ready.digest);
+            candidate.model = Some(model);
+            if candidate.broken.len() <= MOST_BROKEN {
+                // What was wrong only because of what it refers to may do with what serves in the place of that.
+                let broken = candidate.broken.iter().cloned().collect();
+                let places = self.mend(rules, broken, good, &mut candidate);
+                if let Some(model) = &candidate.model {
+                    candidate.ready.digest.follow(model, &places);
+                }
+            }
+        }
+        Ok(candidate)
+    }
+
+    fn compile_pieces(
+        &self,
+        rules: &Rules,
+        without: &HashSet<Key>,
+        instead: &HashMap<Key, Item>,
+    ) -> Option<(Ready, Model)> {
+        rules.compile_pieces(self.resources.pieces(without, instead)?, self.generation + 1)
+    }
+
+    /// Compiles the resources but for those that are wrong, with a good version in their place where one is known. Tells
+    /// also what is not there at all.
+    fn compile_what_is_right(
+        &self,
+        rules: &Rules,
+        good: &HashMap<Key, Item>,
+    ) -> Result<(Candidate, HashSet<Key>), Vec<Diagnostic>> {
         let outcome = self.attempt(rules, &HashMap::new());
         let broken = match &outcome {
             Ok(candidate) => &candidate.broken,
@@ -194,7 +291,12 @@ impl State {
         let known = |key: &Key| good.get(key).map(|item| (key.clone(), item.clone()));
         let kept: HashMap<Key, Item> = broken.iter().filter_map(known).collect();
         let second = if kept.is_empty() { None } else { self.attempt(rules, &kept).ok() };
-        let Some(mut candidate) = second else { return outcome.map_err(|unfit| unfit.findings) };
+        let Some(mut candidate) = second else {
+            let candidate = outcome.map_err(|unfit| unfit.findings)?;
+            let absent = candidate.broken.clone();
+            return Ok((candidate, absent));
+        };
+        let absent = candidate.broken.clone();
         // It is told what is wrong with what stands there, and not with what serves in its place.
         match outcome {
             Ok(Candidate { ready, about, .. }) => {
@@ -212,7 +314,7 @@ impl State {
         candidate.ready.left_out += kept.len();
         candidate.broken.extend(kept.keys().cloned());
         candidate.kept = kept;
-        Ok(candidate)
+        Ok((candidate, absent))
     }
 
     /// Compiles the resources, with others in the place of some.
@@ -281,7 +383,7 @@ impl State {
         let steps = self.steps.as_ref().map(|steps| steps.iter().cloned().chain(of_commit).collect::<Vec<_>>());
         match steps.and_then(|steps| self.compile_steps(rules, &steps)) {
             // With force something may be left out, which only the whole tells.
-            Some(compiled) if compiled.is_ok() || !force => compiled,
+            Some(compiled) if compiled.is_ok() || (!force && self.broken.is_empty()) => compiled,
             _ => {
                 let untouched = |key: &Key| !commit.changes.iter().any(|change| change.key == *key);
                 let good = self.good.iter().filter(|(key, _)| untouched(key));
@@ -294,7 +396,8 @@ impl State {
     /// resources are those of the candidate then. `None`: they are not all right, or not of the usual kind; nothing has
     /// changed, and each will be told what is the matter with it when it is checked alone.
     pub(super) fn check_together(&mut self, rules: &Rules, commits: &[Commit]) -> Option<(Candidate, Undo)> {
-        if self.base.is_none() || self.steps.as_ref().is_none_or(|steps| !steps.is_empty()) {
+        let changeable = self.base.is_some() && self.broken.is_empty();
+        if !changeable || self.steps.as_ref().is_none_or(|steps| !steps.is_empty()) {
             return None;
         }
         let mut undo = Undo::default();
@@ -441,6 +544,12 @@ impl Step {
 }
 
 impl Candidate {
+    fn forget_errors_of(&mut self, key: &Key) {
+        let all = std::mem::take(&mut self.ready.findings).into_iter().zip(std::mem::take(&mut self.about));
+        let others = all.filter(|(found, about)| !found.is_error() || about.as_ref() != Some(key));
+        (self.ready.findings, self.about) = others.unzip();
+    }
+
     /// What is doubtful about the resources of a commit.
     pub(super) fn warnings_of(&self, commit: &Commit) -> Vec<Diagnostic> {
         let about = |key: &Key| commit.changes.iter().any(|change| change.key == *key);
@@ -448,3 +557,6 @@ impl Candidate {
         all.filter(|(_, key)| key.as_ref().is_some_and(about)).map(|(found, _)| found.clone()).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;
