@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
-use crate::harness::{Process, weir};
+use crate::harness::{Process, binary, weir};
 
 const GOOD: &str = r#"
 routes:
@@ -52,7 +52,7 @@ fn run(files: &[(&str, &str)], variables: &[(&str, &str)], input: &str, argument
 }
 
 fn in_folder(folder: &Path, variables: &[(&str, &str)]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let mut command = Command::new(binary());
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")) {
         command.env_remove(name);
     }

@@ -9,7 +9,8 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::harness::{
-    Answer, Gateway, LIMIT, Origin, RawClient, Reload, Start, each, get, program, replace, route_to, timed, wait_until,
+    Answer, Gateway, LIMIT, Origin, RawClient, Reload, Start, binary, each, get, program, replace, route_to, timed,
+    wait_until,
 };
 
 /// A configuration that answers everything with this text.
@@ -119,7 +120,7 @@ fn servers_can_be_switched_off_and_settings_have_their_order() {
         ),
     ];
     for (variables, flags, expected) in cases {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let mut command = Command::new(binary());
         command.arg("run").arg(&rules).arg("--settings").arg(&settings).args(*flags);
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")) {
             command.env_remove(name);

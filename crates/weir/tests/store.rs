@@ -11,7 +11,9 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN_KEY, Gateway, LIMIT, Origin, RawClient, Start, program, repository, wait_until, weir};
+use crate::harness::{
+    ADMIN_KEY, Gateway, LIMIT, Origin, RawClient, Start, binary, program, repository, wait_until, weir,
+};
 
 /// A route that answers by itself, so that no origin is needed.
 fn mock(uri: &str, answer: &str) -> String {
@@ -538,7 +540,7 @@ fn the_commands_of_the_documentation_work() {
     let document = fs::read_to_string(repository().join("docs/store.md")).expect("read the document");
     let lines: Vec<&str> = document.lines().filter(|line| line.starts_with("weir store ")).collect();
     assert!(lines.len() >= 10, "{lines:?}");
-    let program = Path::new(env!("CARGO_BIN_EXE_weir")).display().to_string();
+    let program = binary().display().to_string();
     for line in lines {
         let copy = tempfile::tempdir().expect("a folder");
         let line = line.replacen("weir", &program, 1).replace("/backup/", "./");

@@ -7,7 +7,9 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::harness::{LIMIT, Origin, Process, RawClient, Start, free_port, program, repository, route_to, wait_until};
+use crate::harness::{
+    LIMIT, Origin, Process, RawClient, Start, binary, free_port, program, repository, route_to, wait_until,
+};
 use crate::upgrade::{Load, get_by, kill, runs};
 
 #[test]
@@ -77,7 +79,7 @@ fn systemd_opens_the_sockets() {
     let mut command = Command::new(program("systemd-socket-activate"));
     let unix = folder.path().join("s");
     command.args(["-l", &traffic.to_string(), "-l", &status.to_string(), "--fdname=http:status:http", "-l"]).arg(&unix);
-    command.arg(env!("CARGO_BIN_EXE_weir")).arg("run").arg(&rules);
+    command.arg(binary()).arg("run").arg(&rules);
     // The addresses of listen.http and listen.status are replaced, so these may be wrong.
     command.args(["--listen-http", "192.0.2.1:80", "--status", "192.0.2.1:81", "--metrics", "off"]);
     command.args(["--listen-https", "off", "--workers", "3"]);
@@ -123,7 +125,7 @@ fn the_units_are_what_systemd_takes() {
         let text = fs::read_to_string(repository().join("packaging/systemd").join(name)).expect("read a unit");
         let file = folder.path().join(name);
         // What it starts has to be there.
-        fs::write(&file, text.replace("/usr/bin/weir ", concat!(env!("CARGO_BIN_EXE_weir"), " "))).expect("write it");
+        fs::write(&file, text.replace("/usr/bin/weir ", &format!("{} ", binary().display()))).expect("write it");
         command.arg(file);
     }
     let output = command.output().expect("run systemd-analyze");

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use super::client::RawClient;
 use super::message::Response;
-use super::process::Process;
+use super::process::{self, Process};
 use super::{LIMIT, wait_until};
 
 /// How long the log may take to tell of a change that is live or refused, where it tells of it at all.
@@ -194,7 +194,7 @@ impl Start {
         fs::write(&settings, text).expect("write the settings");
 
         let stderr = File::create(folder.path().join("stderr")).expect("create a file");
-        let mut program = PathBuf::from(env!("CARGO_BIN_EXE_weir"));
+        let mut program = process::binary();
         if self.linked {
             let link = folder.path().join("weir");
             std::os::unix::fs::symlink(&program, &link).expect("make a link");
@@ -476,7 +476,7 @@ pub(crate) fn replace(file: &Path, text: &str) {
 
 /// Runs the binary to its end.
 pub(crate) fn weir(arguments: &[&str]) -> (i32, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_weir")).args(arguments).output().expect("run weir");
+    let output = Command::new(process::binary()).args(arguments).output().expect("run weir");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
 }

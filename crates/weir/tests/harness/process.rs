@@ -90,9 +90,15 @@ pub(crate) fn program(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{name} is missing: run tools/install-test-deps"))
 }
 
+/// The gateway: the one that cargo built with the tests, or another build of it that `BLACKBOX_GATEWAY` names, so that the
+/// tests themselves need not be optimised.
+pub(crate) fn binary() -> PathBuf {
+    std::env::var_os("BLACKBOX_GATEWAY").map_or_else(|| env!("CARGO_BIN_EXE_weir").into(), PathBuf::from)
+}
+
 /// A helper program of this workspace, which is built beside the gateway.
 pub(crate) fn companion(name: &str) -> PathBuf {
-    let file = Path::new(env!("CARGO_BIN_EXE_weir")).with_file_name(name);
+    let file = binary().with_file_name(name);
     assert!(file.is_file(), "{} is missing: build it with `cargo build --release -p weir-bench`", file.display());
     file
 }
