@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Weir against nginx and a byte relay, in three minutes: CPU per request, throughput, latency, ratios, aims.
+"""Weir against nginx and a byte relay, in under two minutes: CPU per request, throughput, latency, ratios, aims.
 
 Each gateway is pinned to core 0; wrk (64 keep-alive connections) and a 200-byte nginx origin share core 1. In each
 round every case runs its programs one right after the other (A B A B ...), and a ratio is taken within a round, for
@@ -263,7 +263,7 @@ def arguments():
     top = pathlib.Path(__file__).resolve().parent.parent / "target/dist"
     parser.add_argument("--weir", default=top / "weir", metavar="PATH", help="the gateway (default: %(default)s)")
     parser.add_argument("--relay", default=top / "relay", metavar="PATH", help="the byte relay (default: %(default)s)")
-    parser.add_argument("--seconds", type=int, default=2, help="length of one run (default: %(default)s)")
+    parser.add_argument("--seconds", type=int, default=1, help="length of one run (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="how often each case runs (default: %(default)s)")
     parser.add_argument("--only", metavar="TEXT,TEXT", help="only the cases whose name contains one of these")
     parser.add_argument("--target-only", metavar="NAME,NAME", help="only these programs: nginx, weir, relay; then there is no ratio without both")
