@@ -174,7 +174,7 @@ pub struct Timeout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct KeepalivePool {
-    /// How many are kept by each worker.
+    /// How many are kept by each worker. Above that they are closed within a second.
     #[schemars(range(min = 1))]
     pub size: u32,
     /// Seconds after which an idle one is closed; 0: never.

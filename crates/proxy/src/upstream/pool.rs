@@ -25,7 +25,8 @@ pub(crate) struct Connection {
 /// What an upstream says about the connections it keeps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Keepalive {
-    /// Idle connections to one node a worker keeps.
+    /// Idle connections to one node that a worker keeps over a sweep. Until then there may be more: a crowd of requests
+    /// comes and goes within milliseconds, and would otherwise connect anew each time.
     pub(crate) size: u32,
     /// Milliseconds after which an idle one is closed; `u64::MAX`: never.
     pub(crate) idle_ms: u64,
@@ -46,6 +47,8 @@ pub(crate) struct Pools {
 struct Pool {
     /// Whose connections these are. While this weak reference stands, no other endpoint has the same address.
     owner: Weak<Endpoint>,
+    /// [`Keepalive::size`] of the last connection that came.
+    size: usize,
     /// Last in, first out: what was used last is least likely to have been closed.
     idle: Vec<Idle>,
 }
@@ -95,7 +98,7 @@ impl Pools {
         }
     }
 
-    /// Keeps a connection for the next request, or closes it when there are enough.
+    /// Keeps a connection for the next request, or closes it when it has carried enough or the worker has too many.
     pub(crate) fn put(
         &self,
         endpoint: &Arc<Endpoint>,
@@ -115,17 +118,18 @@ impl Pools {
             pool.idle.clear();
             pool.owner = Arc::downgrade(endpoint);
         }
-        let full = pool.idle.len() >= keepalive.size as usize || self.idle.get() >= self.max_idle;
-        if full || connection.requests >= keepalive.requests {
+        if self.idle.get() >= self.max_idle || connection.requests >= keepalive.requests {
             recorder.upstream_closed(UpstreamState::Active);
             return;
         }
         self.idle.set(self.idle.get() + 1);
         recorder.upstream_moved(UpstreamState::Active, UpstreamState::Idle);
+        pool.size = keepalive.size as usize;
         pool.idle.push(Idle { connection, until: now.saturating_add(keepalive.idle_ms) });
     }
 
-    /// Closes what has been idle for too long, was closed by its node, or belongs to a node that is gone or has moved.
+    /// Closes what has been idle for too long, was closed by its node, belongs to a node that is gone or has moved, or is
+    /// more than is kept.
     pub(crate) fn sweep(&self, now: u64, recorder: &Recorder) {
         for pool in self.pools.borrow_mut().iter_mut() {
             let before = pool.idle.len();
@@ -134,6 +138,8 @@ impl Pools {
                 let of_use = owner.as_ref().is_some_and(|owner| owner.is_at(idle.connection.addr));
                 of_use && idle.until > now && idle.connection.stream.is_quiet()
             });
+            // Those that were used last stay.
+            pool.idle.drain(..pool.idle.len().saturating_sub(pool.size));
             self.forget(before - pool.idle.len(), recorder);
         }
     }
