@@ -99,7 +99,7 @@ pub(crate) fn binary() -> PathBuf {
 /// A helper program of this workspace, which is built beside the gateway.
 pub(crate) fn companion(name: &str) -> PathBuf {
     let file = binary().with_file_name(name);
-    assert!(file.is_file(), "{} is missing: build it with `cargo build --release -p weir-bench`", file.display());
+    assert!(file.is_file(), "{} is missing: build weir-bench as the gateway", file.display());
     file
 }
 

@@ -22,6 +22,9 @@ fn item(place: &str, value: &str, revision: u64) -> Item {
     Item { key: key(place), value: value.into(), created: revision, modified: revision }
 }
 
+/// A resource and its new value; `None`: it goes.
+type Put = (String, Option<String>);
+
 /// A state that is told of changes by a store.
 struct Told {
     rules: Rules,
@@ -39,10 +42,8 @@ impl Told {
     }
 
     /// Takes over changes; whether what came of them can be served.
-    fn follow(&mut self, revision: u64, changes: &[(String, Option<String>)], whole: bool) -> bool {
-        let change = |(place, value): &(String, Option<String>)| {
-            (key(place), value.as_ref().map(|value| item(place, value, revision)))
-        };
+    fn follow(&mut self, revision: u64, changes: &[Put], whole: bool) -> bool {
+        let change = |(place, value): &Put| (key(place), value.as_ref().map(|value| item(place, value, revision)));
         self.state.follow(Event::Committed { revision, changes: changes.iter().map(change).collect() });
         if whole {
             self.state.steps = None;
@@ -76,7 +77,7 @@ impl Told {
 }
 
 /// Something that comes, changes or goes; not rarely something wrong.
-fn random_change(random: &mut Rng) -> (String, Option<String>) {
+fn random_change(random: &mut Rng) -> Put {
     let (id, other) = (random.u8(1..5), random.u8(1..5));
     let section = *random
         .choice(&[
@@ -158,7 +159,7 @@ fn what_is_left_out_makes_other_changes_no_dearer() {
         told.explained().iter().any(|text| text.contains(&format!("{path:?}")) && !text.contains("route: None"))
     };
     // What is done, whether only that is compiled, and what is broken then.
-    let cases: &[(&[(String, Option<String>)], bool, &[&str])] = &[
+    let cases: &[(&[Put], bool, &[&str])] = &[
         (&[put("routes/1", &format!(r#"{{"uri":"/1",{mock}}}"#))], true, &[]),
         (&[put("routes/2", r#"{"uri":"/2","upstream_id":"2"}"#)], false, &["routes/2"]),
         (&[put("routes/3", &format!(r#"{{"uri":"/3",{mock}}}"#))], true, &["routes/2"]),
