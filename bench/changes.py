@@ -53,19 +53,6 @@ def route(number, version):
     return {"uri": f"/service/{number}", "upstream_id": "origin", "plugins": {"response-rewrite": rewrite}}
 
 
-class Client:
-    """A connection that is kept."""
-
-    def __init__(self, port):
-        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-
-    def ask(self, method, path, value=None):
-        body = None if value is None else json.dumps(value)
-        self.connection.request(method, path, body=body, headers={"X-API-KEY": KEY})
-        answer = self.connection.getresponse()
-        return answer, answer.read()
-
-
 class Gateway:
     def __init__(self, run, options):
         folder = run.folder / "data"
@@ -83,20 +70,22 @@ class Gateway:
             "--workers", str(options.workers),
         ], port, options.cores, wait=120)
 
-    def change(self, admin, number, version):
-        answer, body = admin.ask("PUT", f"/apisix/admin/routes/r{number}", route(number, version))
-        if answer.status not in (200, 201):
-            raise Failure(f"PUT routes/r{number} was answered {answer.status} {body[:300]!r}")
+    def connect(self):
+        """A connection for changes."""
+        return socket.create_connection(("127.0.0.1", self.admin), 30)
 
 
 def until_live(gateway, samples, pause):
     """Milliseconds from sending a change to the first answer that shows it."""
-    admin, client, times = Client(gateway.admin), Client(gateway.program.port), []
+    admin, times = gateway.connect(), []
+    client = http.client.HTTPConnection("127.0.0.1", gateway.program.port, timeout=30)
     for sample in range(samples):
         number, version = sample % CHANGED, f"s{time.monotonic_ns()}"
         began = time.monotonic()
-        gateway.change(admin, number, version)
-        answer, _ = client.ask("GET", f"/service/{number}")
+        put(admin, number, version)
+        client.request("GET", f"/service/{number}")
+        answer = client.getresponse()
+        answer.read()
         times.append(1000 * (time.monotonic() - began))
         if answer.getheader("X-Version") != version:
             raise Failure(f"a change of r{number} was answered for, but {answer.getheader('X-Version')} serves instead of {version}")
@@ -135,8 +124,7 @@ class Changes:
             thread.start()
 
     def run(self):
-        address = ("127.0.0.1", self.gateway.admin)
-        admin = socket.create_connection(address, 30)
+        admin = None
         while not self.stopping.is_set():
             with self.lock:
                 turn, self.sent = self.sent, self.sent + 1
@@ -144,11 +132,12 @@ class Changes:
             if due > 0 and self.stopping.wait(due):
                 return
             try:
+                admin = admin or self.gateway.connect()
                 put(admin, turn % CHANGED, f"c{turn}")
                 self.done += 1
             except (Failure, OSError) as failure:
                 self.failed.append(str(failure))
-                admin = socket.create_connection(address, 30)
+                admin = None
 
     def stop(self):
         self.stopping.set()

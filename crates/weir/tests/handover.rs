@@ -101,7 +101,7 @@ fn take_over_under_changes(gateway: &Gateway) {
     let addr = gateway.admin.expect("an Admin API");
     // Milliseconds between two changes, on connections that are kept and on new ones.
     let clients = [(0, true), (7, true), (150, true), (0, false), (13, false), (90, false)];
-    let (stop, made) = (AtomicBool::new(false), [const { AtomicUsize::new(0) }; 6]);
+    let (stop, made) = (AtomicBool::new(false), clients.map(|_| AtomicUsize::new(0)));
     thread::scope(|scope| {
         let (until, stop, made) = (Until(&stop), &stop, &made);
         let writers: Vec<_> = clients

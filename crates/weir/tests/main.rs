@@ -2,7 +2,7 @@
 //!
 //! One program, so that all tests share the [`harness`] and run side by side: a new file needs its line here, and takes
 //! what it needs with `use crate::harness::…`. The longest ones wait, so more threads than cores pay:
-//! `cargo test --release -p weir -- --test-threads 8`.
+//! `cargo test -p weir --test blackbox -- --test-threads 8`.
 #![allow(clippy::disallowed_methods, reason = "tests measure time and have no worker clock")]
 #![allow(clippy::disallowed_types, reason = "origins are ordinary threads that share what they have seen")]
 
