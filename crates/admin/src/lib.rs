@@ -43,7 +43,7 @@ use std::pin::Pin;
 
 use serde_json::Value;
 use weir_config::{Diagnostic, Node};
-use weir_store::{Commit, Kind, Store, StoreError};
+use weir_store::{Commit, Item, Key, Kind, Store, StoreError};
 
 pub use api::{Api, Options};
 pub use keys::{KeyDigest, Keys, Role, key_digest, new_key};
@@ -54,6 +54,12 @@ pub use tls::server_config;
 pub trait Configuration: Send + Sync + fmt::Debug {
     /// Where resources are read from.
     fn store(&self) -> &dyn Store;
+
+    /// A resource as it was a moment ago, which may be known without asking the store: for whoever bases a change on it
+    /// and [expects](Commit::expect) it to be still so.
+    fn recent<'a>(&'a self, key: &'a Key) -> weir_store::Answer<'a, Option<Item>> {
+        self.store().get(key)
+    }
 
     /// Checks changes as one against everything else, commits them and makes them live: when it answers `Ok`, every
     /// worker serves with them. With `dry_run` they are only checked. On an error nothing has changed.

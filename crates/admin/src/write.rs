@@ -32,8 +32,8 @@ impl Api {
         self.check_owner(place).await?;
         let expires = expiry(request)?;
         let _turn = self.writing.turn(Some(&key)).await;
-        for _ in 0..TRIES {
-            let before = self.item(&key).await?;
+        for attempt in 0..TRIES {
+            let before = self.basis(&key, attempt).await?;
             let mut value = value.clone();
             if place.resource.has_times() {
                 set_times(&mut value, before.as_ref(), None);
@@ -82,8 +82,8 @@ impl Api {
         let key = place.key(id).ok_or_else(Answer::no_such_key)?;
         let expires = expiry(request)?;
         let _turn = self.writing.turn(Some(&key)).await;
-        for _ in 0..TRIES {
-            let before = self.item(&key).await?.ok_or_else(Answer::no_such_key)?;
+        for attempt in 0..TRIES {
+            let before = self.basis(&key, attempt).await?.ok_or_else(Answer::no_such_key)?;
             let Ok(Value::Object(mut value)) = serde_json::from_str(&before.value) else {
                 return Err(Answer::bad(format!("what is stored as {key} is no JSON object: replace it with PUT")));
             };
@@ -145,6 +145,14 @@ impl Api {
                 Err(self.refusal(&key, refused, None).await)
             }
         }
+    }
+
+    /// What a change of a resource is based on: at the first attempt what is known of it, then what the store has.
+    async fn basis(&self, key: &Key, attempt: usize) -> Result<Option<Item>, Answer> {
+        if attempt > 0 {
+            return self.item(key).await;
+        }
+        self.configuration.recent(key).await.map_err(|error| Answer::store(&error))
     }
 
     /// Keeps a value and makes it live, unless somebody else changed what was there before. Gives what is answered.

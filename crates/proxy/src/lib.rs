@@ -14,9 +14,11 @@ mod options;
 mod phases;
 mod real_ip;
 mod relay;
+#[allow(unsafe_code, reason = "two system calls that no library offers")]
+mod schedule;
 mod snapshot;
 mod spread;
-#[allow(unsafe_code, reason = "the one place: registering descriptors with the reactor")]
+#[allow(unsafe_code, reason = "registering descriptors with the reactor")]
 mod sys;
 mod timer;
 mod tls;
@@ -29,6 +31,7 @@ pub use clock::now_us;
 pub use compile::{Catalog, ChosenPlugins, Compiled, Compiler, Definitions};
 pub use explain::{Candidate, ExplainRequest, Explanation, PlannedChoice, PlannedPlugin, PlannedUpstream};
 pub use listener::ListenSocket;
+pub use schedule::stand_back;
 pub use snapshot::Snapshot;
 pub use tls::client::client_config;
 pub use upstream::health::Counters;

@@ -19,6 +19,7 @@ use crate::conn;
 use crate::conn::proxy_protocol::{self, Refused};
 use crate::listener::Listening;
 use crate::options::Options;
+use crate::schedule;
 use crate::snapshot::{Local, Snapshot};
 use crate::spread::{Arrivals, Handed, Spread};
 use crate::sys::{Accepted, Listener, Socket};
@@ -119,6 +120,9 @@ pub(crate) struct Start {
 
 /// Runs a worker until it has drained.
 pub(crate) fn run(start: Start) -> std::io::Result<()> {
+    if let Err(error) = schedule::serve_requests() {
+        tracing::debug!(%error, "a worker cannot have a short time slice: other work may hold it up");
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()

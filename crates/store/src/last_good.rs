@@ -31,11 +31,18 @@ struct Entry {
 }
 
 impl LastGood {
-    /// Replaces the copy with the resources at a revision, in one go.
+    /// Replaces the copy with the resources at a revision, in one go. After each of them, and in the end, `between` may
+    /// take its time, or end it.
     ///
     /// # Errors
-    /// The file cannot be written; the one before is still there.
-    pub fn write<'i>(path: &Path, revision: u64, items: impl Iterator<Item = &'i Item>, seal: &Seal) -> io::Result<()> {
+    /// The file cannot be written, or `between` failed; the one before is still there.
+    pub fn write<'i>(
+        path: &Path,
+        revision: u64,
+        items: impl Iterator<Item = &'i Item>,
+        seal: &Seal,
+        mut between: impl FnMut() -> io::Result<()>,
+    ) -> io::Result<()> {
         let beside = path.with_extension("new");
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
         let mut out = BufWriter::with_capacity(256 * 1024, file);
@@ -51,10 +58,12 @@ impl LastGood {
             let entry = Entry { key: item.key.to_string(), created: item.created, modified: item.modified, value };
             out.write_all(if at == 0 { b"\n" } else { b",\n" })?;
             serde_json::to_writer(&mut out, &entry)?;
+            between()?;
         }
         out.write_all(b"\n]}\n")?;
         let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.sync_all()?;
+        between()?;
         fs::rename(&beside, path)
     }
 
@@ -103,8 +112,15 @@ mod tests {
             items: vec![item("routes/1", r#"{"uri":"/a"}"#, 1), item("routes/2", "{broken", 3)],
         };
         for listing in [listing, Listing::default()] {
-            LastGood::write(&path, listing.revision, listing.items.iter(), &seal).unwrap();
+            LastGood::write(&path, listing.revision, listing.items.iter(), &seal, || Ok(())).unwrap();
             assert_eq!(LastGood::read(&path, &seal).unwrap(), listing);
+            let mut left = listing.items.len();
+            let ended = LastGood::write(&path, 8, listing.items.iter(), &seal, || {
+                left = left.checked_sub(1).ok_or(std::io::ErrorKind::Interrupted)?;
+                Ok(())
+            });
+            assert!(ended.is_err());
+            assert_eq!(LastGood::read(&path, &seal).unwrap(), listing, "it was ended at the last moment");
         }
         std::fs::write(&path, "{\"revision\":7").unwrap();
         assert!(LastGood::read(&path, &seal).unwrap_err().contains("is damaged"));

@@ -33,7 +33,7 @@ use weir_telemetry::metrics::Metrics;
 use crate::admin_server::AdminSetup;
 use crate::changes::Digest;
 use crate::control_api::{CONTROL, Control};
-use crate::data_dir::{self, DataDir};
+use crate::data_dir::DataDir;
 use crate::drain::{self, Drain};
 use crate::error_log::ErrorLog;
 use crate::etcd;
@@ -219,7 +219,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             changing.spawn(live.clone().reload_on(hangup));
             changing.spawn(live.clone().refresh_secrets());
             if data.damage.is_none() {
-                changing.spawn(data_dir::keep_copy(data.copy(), Arc::clone(&data.seal), live.clone()));
+                changing.spawn(data.copy.clone().keep(live.clone()));
             }
             stored = Some((data, live));
         }

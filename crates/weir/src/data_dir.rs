@@ -1,19 +1,18 @@
-//! The data directory: opening the store in it, and keeping a copy of the last good state beside.
+//! The data directory: opening the store in it, and who may write to it.
 
 use std::panic::resume_unwind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use tokio::time::sleep;
 use weir_admin::Rest;
 use weir_config::{Diagnostic, Settings};
 use weir_proxy::Snapshot;
 use weir_store::{Embedded, Etcd, Folder, Frozen, LastGood, Listing, OpenError, Options, Seal, Store, StoreError};
 use weir_telemetry::metrics::StoreStatus;
 
+use crate::copy::Copy;
 use crate::etcd::{self, Beginning};
 use crate::failure::Failure;
 use crate::live::{Live, Paused, State};
@@ -21,23 +20,18 @@ use crate::priority::stand_back;
 use crate::rules::Rules;
 use crate::secrets::SecretFields;
 
-/// The copy is written at most so often, and takes at most this part of the time.
-const COPY_PAUSE: Duration = Duration::from_secs(1);
-const COPY_SHARE: u32 = 50;
-
 /// A store that is open.
 #[derive(Debug)]
 pub(crate) struct DataDir {
     pub(crate) folder: Folder,
-    pub(crate) seal: Arc<Seal>,
     /// The embedded store, unless it is damaged.
     pub(crate) embedded: Option<Arc<Embedded>>,
     /// That one, or what stands in for it.
     pub(crate) store: Arc<dyn Store>,
     /// Why something stands in for it.
     pub(crate) damage: Option<String>,
-    /// The name of the copy of what is live.
-    copy: PathBuf,
+    /// The copy of what is live.
+    pub(crate) copy: Copy,
     /// The etcd that the store is in, if it is.
     pub(crate) etcd: Option<Arc<Etcd>>,
     /// The revision that it had when it was opened.
@@ -81,7 +75,7 @@ impl DataDir {
         let history = u64::from(settings.store.history);
         let options = Options { folder: folder.clone(), seal: Arc::clone(&seal), history, succeeds };
         // An empty database beside a copy of resources is one that was lost.
-        let copy = PathBuf::from("last-good.json");
+        let copy = Copy::new(folder.last_good(), Arc::clone(&seal));
         let opened = match is_lost(&folder) {
             true => Err(OpenError::Broken(format!("{} is gone or empty", folder.database().display()))),
             false => open(options, settings.config.nice),
@@ -92,7 +86,7 @@ impl DataDir {
                 let store = Arc::clone(&embedded) as Arc<dyn Store>;
                 let revision = listing.revision;
                 let embedded = Some(embedded);
-                Ok((Self { folder, seal, embedded, store, damage: None, copy, etcd: None, revision }, listing))
+                Ok((Self { folder, embedded, store, damage: None, copy, etcd: None, revision }, listing))
             }
             Err(OpenError::Broken(reason)) => {
                 let listing = LastGood::read(&folder.last_good(), &seal).map_err(|missing| {
@@ -107,7 +101,7 @@ impl DataDir {
                 );
                 let store = Arc::new(Frozen::new(listing.clone(), StoreError::Unavailable(damage.clone())));
                 let (damage, revision) = (Some(damage), listing.revision);
-                Ok((Self { folder, seal, embedded: None, store, damage, copy, etcd: None, revision }, listing))
+                Ok((Self { folder, embedded: None, store, damage, copy, etcd: None, revision }, listing))
             }
             Err(error) => Err(refused(error)),
         }
@@ -118,18 +112,13 @@ impl DataDir {
     pub(crate) fn of_etcd(settings: &Settings) -> Result<(Self, Listing, Listing, Vec<String>), Failure> {
         let folder = Folder::create(Path::new(&settings.store.data_dir)).map_err(refused)?;
         let seal = Arc::new(seal(&folder, settings)?);
-        let copy = etcd::copy_name(settings);
-        let path = folder.path().join(&copy);
+        let copy = Copy::new(folder.path().join(etcd::copy_name(settings)), Arc::clone(&seal));
+        let path = copy.path();
         let left = path.exists().then(|| LastGood::read(&path, &seal));
         let Beginning { store, listing, before, doubts } = etcd::begin(settings, left)?;
         let (etcd, revision) = (Some(Arc::clone(&store)), listing.revision);
-        let data = Self { folder, seal, embedded: None, store, damage: None, copy, etcd, revision };
+        let data = Self { folder, embedded: None, store, damage: None, copy, etcd, revision };
         Ok((data, listing, before, doubts))
-    }
-
-    /// The copy of what is live.
-    pub(crate) fn copy(&self) -> PathBuf {
-        self.folder.path().join(&self.copy)
     }
 
     /// What the metrics say of the store.
@@ -162,15 +151,13 @@ impl DataDir {
 
     /// Lets go of the store at the end of this process, or because another one has taken over.
     pub(crate) async fn leave(&self, live: &Live, handed_over: bool) {
-        if self.etcd.is_some() && !handed_over {
-            write_copy(&self.copy(), &self.seal, live).await;
-        }
-        let Some(embedded) = &self.embedded else { return };
-        if handed_over {
-            embedded.close("another process has taken over").await;
+        if handed_over || self.damage.is_some() {
+            drop(self.copy.end().await);
         } else {
-            write_copy(&self.copy(), &self.seal, live).await;
-            embedded.close("the gateway stops").await;
+            self.copy.finish(live).await;
+        }
+        if let Some(embedded) = &self.embedded {
+            embedded.close(if handed_over { "another process has taken over" } else { "the gateway stops" }).await;
         }
     }
 }
@@ -224,28 +211,6 @@ impl Lent {
         if let Some(admin) = self.admin {
             admin.end();
         }
-    }
-}
-
-/// Writes the copy after changes, for ever.
-pub(crate) async fn keep_copy(copy: PathBuf, seal: Arc<Seal>, live: Live) {
-    loop {
-        live.changed().await;
-        let began = Instant::now();
-        write_copy(&copy, &seal, &live).await;
-        sleep(COPY_PAUSE.max(began.elapsed() * COPY_SHARE)).await;
-    }
-}
-
-/// Writes the copy of what is live.
-async fn write_copy(copy: &Path, seal: &Arc<Seal>, live: &Live) {
-    let held = live.held().await;
-    let (path, seal) = (copy.to_owned(), Arc::clone(seal));
-    let written = tokio::task::spawn_blocking(move || LastGood::write(&path, held.revision, held.iter(), &seal)).await;
-    match written {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(%error, "the copy of the last good state cannot be written"),
-        Err(panicked) => tracing::error!(%panicked, "the copy of the last good state was not written"),
     }
 }
 

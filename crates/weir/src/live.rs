@@ -11,7 +11,7 @@
 mod state;
 mod together;
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use tokio::signal::unix::Signal;
 use tokio::sync::{Mutex, Notify, OwnedMutexGuard, mpsc};
 use tokio::time::sleep;
 use weir_admin::{Changed, Configuration, Refused};
-use weir_store::{Commit, Event, Key, Store, StoreError};
+use weir_store::{Answer, Commit, Event, Item, Key, Store, StoreError};
 
 use crate::reload::log_findings;
 use crate::rules::Rules;
@@ -156,6 +156,14 @@ impl Live {
 impl Configuration for Live {
     fn store(&self) -> &dyn Store {
         &*self.0.store
+    }
+
+    fn recent<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Item>> {
+        match self.0.state.try_lock() {
+            Ok(state) if !state.unsure => Box::pin(ready(Ok(state.resources.get(key).cloned()))),
+            // Nobody waits for a change just to read.
+            _ => self.0.store.get(key),
+        }
     }
 
     fn change(

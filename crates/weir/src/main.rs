@@ -23,6 +23,7 @@ mod cli;
 mod completions;
 mod control;
 mod control_api;
+mod copy;
 mod data_dir;
 mod descriptors;
 mod drain;

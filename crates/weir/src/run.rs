@@ -23,7 +23,7 @@ use crate::handover::{Inheritance, Predecessor};
 use crate::inherited::Inherited;
 use crate::live::State;
 use crate::live_text::{Kept, LiveText};
-use crate::priority::stand_back;
+use crate::priority::{stand_back, yield_to_workers};
 use crate::reload::log_findings;
 use crate::rules::{Ready, Rules, fingerprint};
 use crate::server_info::host_name;
@@ -131,6 +131,7 @@ fn run_with(
         inherited,
         keeper,
     };
+    yield_to_workers(nice);
     let ended = runtime.block_on(control::serve(gateway, predecessor));
     if access_log.is_some_and(|log| !log.close(LAST_WRITES)) {
         tracing::error!("the access log could not be written to its end");

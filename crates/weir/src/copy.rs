@@ -1,0 +1,101 @@
+//! The copy of what is live, beside the store, for the day on which the store is damaged.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::time::sleep;
+use weir_store::{LastGood, Seal};
+
+use crate::live::Live;
+
+/// A copy is begun at most so often.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// It rests for so many times as long as it works, so that it takes little of the time; and it works for so long before it
+/// rests, so that it holds up nobody for longer.
+const REST: u32 = 50;
+const STINT: Duration = Duration::from_micros(200);
+
+/// The copy.
+#[derive(Clone, Debug)]
+pub(crate) struct Copy(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    seal: Arc<Seal>,
+    /// The turn to write it.
+    turn: Arc<Mutex<()>>,
+    /// Whatever is written now is not wanted any more.
+    ending: AtomicBool,
+}
+
+impl Copy {
+    pub(crate) fn new(path: PathBuf, seal: Arc<Seal>) -> Self {
+        Self(Arc::new(Shared { path, seal, turn: Arc::default(), ending: AtomicBool::new(false) }))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// Writes it after changes, without haste, for ever.
+    pub(crate) async fn keep(self, live: Live) {
+        loop {
+            live.changed().await;
+            let turn = Arc::clone(&self.0.turn).lock_owned().await;
+            let mut began = Instant::now();
+            let shared = Arc::clone(&self.0);
+            self.write(turn, &live, move || {
+                if shared.ending.load(Ordering::Relaxed) {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
+                let worked = began.elapsed();
+                if worked >= STINT {
+                    thread::sleep(worked * REST);
+                    began = Instant::now();
+                }
+                Ok(())
+            })
+            .await;
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Ends the writing. Nothing is written from then on.
+    pub(crate) async fn end(&self) -> OwnedMutexGuard<()> {
+        self.0.ending.store(true, Ordering::Relaxed);
+        Arc::clone(&self.0.turn).lock_owned().await
+    }
+
+    /// Writes it for the last time.
+    pub(crate) async fn finish(&self, live: &Live) {
+        let turn = self.end().await;
+        self.write(turn, live, || Ok(())).await;
+    }
+
+    async fn write(
+        &self,
+        turn: OwnedMutexGuard<()>,
+        live: &Live,
+        between: impl FnMut() -> io::Result<()> + Send + 'static,
+    ) {
+        let (held, shared) = (live.held().await, Arc::clone(&self.0));
+        let written = tokio::task::spawn_blocking(move || {
+            let written = LastGood::write(&shared.path, held.revision, held.iter(), &shared.seal, between);
+            drop(turn);
+            written
+        });
+        match written.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the copy of the last good state cannot be written"),
+            Err(panicked) => tracing::error!(%panicked, "the copy of the last good state was not written"),
+        }
+    }
+}
