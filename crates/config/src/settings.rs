@@ -326,8 +326,8 @@ pub struct ConfigWork {
     /// How often the file is looked at where the system does not tell of changes.
     pub poll_interval: Seconds<10, 3_600_000>,
     /// How far the threads that read, check, compile and keep the configuration stand back behind the workers where
-    /// there are not enough cores for all: steps of `nice`. 0: not at all. With 19 a change may take long to come
-    /// through while workers use all there is.
+    /// there are not enough cores for all: steps of `nice`. They are a batch to the kernel, too, and do not interrupt a
+    /// worker. 0: not at all. With 19 a change may take long to come through while workers use all there is.
     #[schemars(range(max = 19))]
     pub nice: u8,
 }

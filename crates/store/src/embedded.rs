@@ -1,11 +1,13 @@
-//! The store that needs nothing beside the gateway: a database in a folder, and one thread that works on it.
+//! The store that needs nothing beside the gateway: a database in a folder. Who wants something of it takes turns, each on
+//! a thread that may block; one more thread sees to what is due at some time.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::database::{Committed, Database, Lost};
@@ -16,13 +18,10 @@ use crate::{
     Answer, Change, Commit, Difference, Event, HistoryQuery, Item, Key, Kind, Listing, Recorded, Store, StoreError,
 };
 
-/// Work that may wait for the thread. More is refused.
-const QUEUE: usize = 256;
-
 /// How long a commit waits for the process before this one to let go of the store.
 const HANDOVER_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long the thread rests when nothing is due.
+/// How long the thread of what is due rests at most.
 const REST: Duration = Duration::from_secs(60);
 
 /// How soon it is tried again to delete what has expired, and to tell a watcher that has no room.
@@ -36,10 +35,12 @@ const EXPIRY: &str = "ttl";
 #[derive(Debug)]
 pub struct Embedded {
     folder: Folder,
-    jobs: SyncSender<Job>,
+    writer: Arc<Mutex<Writer>>,
     access: watch::Receiver<Access>,
-    health: Arc<Mutex<Health>>,
+    health: SharedHealth,
 }
+
+type SharedHealth = Arc<std::sync::Mutex<Health>>;
 
 /// How a store is opened.
 #[derive(Clone, Debug)]
@@ -73,20 +74,22 @@ enum Access {
     Ended(String),
 }
 
-type Job = Box<dyn FnOnce(&mut Writer) + Send>;
-
-/// What the thread works on.
+/// What is worked on in turn.
+#[derive(Debug)]
 struct Writer {
     /// Until the store is closed.
     database: Option<Database>,
     lock: Option<Lock>,
     watchers: Watchers,
     access: watch::Sender<Access>,
-    health: Arc<Mutex<Health>>,
+    health: SharedHealth,
     /// What watchers know.
     revision: u64,
-    /// When something is due.
+    /// When the next resource expires.
     expiry: Option<SystemTime>,
+    /// When the thread of what is due looks next by itself, and what wakes it before.
+    alarm: SystemTime,
+    bell: SyncSender<()>,
 }
 
 impl Embedded {
@@ -104,9 +107,10 @@ impl Embedded {
         let fault = database.is_read_only()?.then(|| format!("{} is read-only", folder.database().display()));
         let granted = if lock.is_some() { Access::Granted } else { Access::Waiting };
         let (grant, access) = watch::channel(granted);
-        let health = Arc::new(Mutex::new(Health { revision: listing.revision, fault }));
+        let health = SharedHealth::new(Health { revision: listing.revision, fault }.into());
         let waits = lock.is_none();
-        let mut writer = Writer {
+        let (bell, rung) = sync_channel(1);
+        let writer = Arc::new(Mutex::new(Writer {
             database: Some(database),
             lock,
             watchers: Watchers::default(),
@@ -114,14 +118,16 @@ impl Embedded {
             health: Arc::clone(&health),
             revision: listing.revision,
             expiry,
-        };
-        let (jobs, queue) = sync_channel::<Job>(QUEUE);
-        let spawned = thread::Builder::new().name("weir-store".to_owned()).spawn(move || writer.run(&queue));
+            alarm: SystemTime::now(),
+            bell,
+        }));
+        let of_thread = Arc::downgrade(&writer);
+        let spawned = thread::Builder::new().name("weir-store".to_owned()).spawn(move || see_to_it(&of_thread, &rung));
         spawned.map_err(|error| OpenError::Broken(format!("cannot start the thread of the store: {error}")))?;
         if waits {
-            wait_for_lock(folder.clone(), jobs.clone());
+            wait_for_lock(folder.clone(), Arc::downgrade(&writer));
         }
-        Ok((Self { folder, jobs, access, health }, listing))
+        Ok((Self { folder, writer, access, health }, listing))
     }
 
     /// How it is.
@@ -143,7 +149,7 @@ impl Embedded {
 
     /// Writes again, as soon as nobody else does.
     pub fn resume(&self) {
-        wait_for_lock(self.folder.clone(), self.jobs.clone());
+        wait_for_lock(self.folder.clone(), Arc::downgrade(&self.writer));
     }
 
     /// Waits until this process may write.
@@ -165,21 +171,19 @@ impl Embedded {
         let _ = close.await;
     }
 
-    /// Has the thread do something.
+    /// Does something when its turn comes.
     async fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Writer) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (answer, answered) = oneshot::channel();
-        let job = Box::new(move |writer: &mut Writer| {
-            // Whoever asked may not wait any more.
-            let _ = answer.send(work(writer));
+        // Those that wait hold no thread.
+        let mut writer = Arc::clone(&self.writer).lock_owned().await;
+        let done = spawn_blocking(move || {
+            let done = work(&mut writer);
+            writer.see_to_alarm();
+            done
         });
-        self.jobs.try_send(job).map_err(|refused| match refused {
-            TrySendError::Full(_) => StoreError::Unavailable("the store has too much to do".to_owned()),
-            TrySendError::Disconnected(_) => ended("its thread has ended"),
-        })?;
-        answered.await.unwrap_or_else(|_| Err(ended("its thread has ended")))
+        done.await.unwrap_or_else(|failed| Err(StoreError::Unavailable(format!("the store failed: {failed}"))))
     }
 
     /// Waits until this process may write.
@@ -221,18 +225,28 @@ impl Store for Embedded {
         })
     }
 
-    fn commit_all(&self, commits: Vec<Commit>) -> Option<Answer<'_, Vec<u64>>> {
-        Some(Box::pin(async move {
-            self.granted().await?;
-            self.ask(move |writer| writer.commit_all(&commits)).await
-        }))
+    fn commit_here(&self, commits: &[Commit]) -> Option<Result<Vec<u64>, StoreError>> {
+        if *self.access.borrow() != Access::Granted {
+            return None;
+        }
+        let mut writer = self.writer.blocking_lock();
+        let done = writer.commit_all(commits);
+        writer.see_to_alarm();
+        Some(done)
     }
 
     fn watch(&self, after: u64) -> mpsc::Receiver<Event> {
         let (sender, receiver) = events();
-        let job: Job = Box::new(move |writer| writer.add_watcher(sender, after));
-        // Without room the sender is dropped, and the receiver ends at once: its reader asks again.
-        let _ = self.jobs.try_send(job);
+        let writer = Arc::clone(&self.writer);
+        tokio::spawn(async move {
+            let mut writer = writer.lock_owned().await;
+            let added = spawn_blocking(move || {
+                writer.add_watcher(sender, after);
+                writer.see_to_alarm();
+            });
+            // Where it failed the sender is gone, and the receiver ends: its reader asks again.
+            let _ = added.await;
+        });
         receiver
     }
 
@@ -245,14 +259,26 @@ impl Store for Embedded {
     }
 }
 
-/// Tells the store's thread when the process before this one has let go.
-fn wait_for_lock(folder: Folder, jobs: SyncSender<Job>) {
+/// Takes over when the process before this one has let go.
+fn wait_for_lock(folder: Folder, writer: Weak<Mutex<Writer>>) {
     thread::spawn(move || {
         let locked = folder.lock();
-        let job: Job = Box::new(move |writer| writer.take_over(locked));
         // The store was closed before its turn came.
-        let _ = jobs.send(job);
+        let Some(writer) = writer.upgrade() else { return };
+        let mut writer = writer.blocking_lock();
+        writer.take_over(locked);
+        writer.see_to_alarm();
     });
+}
+
+/// Does what is due, when it is, as long as there is a store.
+fn see_to_it(writer: &Weak<Mutex<Writer>>, rung: &Receiver<()>) {
+    loop {
+        let Some(rest) = writer.upgrade().map(|writer| writer.blocking_lock().do_what_is_due()) else { return };
+        if rung.recv_timeout(rest) == Err(RecvTimeoutError::Disconnected) {
+            return;
+        }
+    }
 }
 
 fn ended(reason: &str) -> StoreError {
@@ -260,19 +286,24 @@ fn ended(reason: &str) -> StoreError {
 }
 
 impl Writer {
-    fn run(&mut self, queue: &Receiver<Job>) {
-        loop {
-            match queue.recv_timeout(self.rest()) {
-                Ok(job) => job(self),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
-            }
-            self.expire();
-            let Self { watchers, database, .. } = self;
-            if watchers.any_behind() {
-                let all = || database.as_ref()?.list(None).ok().map(Event::Reset);
-                watchers.catch_up(all);
-            }
+    /// Does it, and tells how long there is nothing to do.
+    fn do_what_is_due(&mut self) -> Duration {
+        self.expire();
+        let Self { watchers, database, .. } = self;
+        if watchers.any_behind() {
+            let all = || database.as_ref()?.list(None).ok().map(Event::Reset);
+            watchers.catch_up(all);
+        }
+        let rest = self.rest();
+        self.alarm = SystemTime::now() + rest;
+        rest
+    }
+
+    /// Wakes the thread of what is due, if that would be too late by itself.
+    fn see_to_alarm(&mut self) {
+        if self.watchers.any_behind() || self.expiry.is_some_and(|due| due < self.alarm && self.may_write()) {
+            // When it is awake already it looks at everything.
+            let _ = self.bell.try_send(());
         }
     }
 

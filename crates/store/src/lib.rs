@@ -61,8 +61,9 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn commit(&self, commit: Commit) -> Answer<'_, u64>;
 
     /// Makes commits one after the other, each at a revision of its own, and writes to the disk once: all of them or
-    /// none. `None`: this store makes them only one by one.
-    fn commit_all(&self, _commits: Vec<Commit>) -> Option<Answer<'_, Vec<u64>>> {
+    /// none. It does so on this thread, which may block. `None`: not at the moment, or never; [`commit`](Self::commit)
+    /// waits, or tells why.
+    fn commit_here(&self, _commits: &[Commit]) -> Option<Result<Vec<u64>, StoreError>> {
         None
     }
 

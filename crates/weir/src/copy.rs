@@ -35,6 +35,13 @@ struct Shared {
     ending: AtomicBool,
 }
 
+/// The writing of a copy that has ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    copy: Copy,
+    turn: OwnedMutexGuard<()>,
+}
+
 impl Copy {
     pub(crate) fn new(path: PathBuf, seal: Arc<Seal>) -> Self {
         Self(Arc::new(Shared { path, seal, turn: Arc::default(), ending: AtomicBool::new(false) }))
@@ -46,12 +53,15 @@ impl Copy {
 
     /// Writes it after changes, without haste, for ever.
     pub(crate) async fn keep(self, live: Live) {
+        let mut outdated = false;
         loop {
-            live.changed().await;
+            if !outdated {
+                live.changed().await;
+            }
             let turn = Arc::clone(&self.0.turn).lock_owned().await;
             let mut began = Instant::now();
             let shared = Arc::clone(&self.0);
-            self.write(turn, &live, move || {
+            let between = move || {
                 if shared.ending.load(Ordering::Relaxed) {
                     return Err(io::ErrorKind::Interrupted.into());
                 }
@@ -61,30 +71,36 @@ impl Copy {
                     began = Instant::now();
                 }
                 Ok(())
-            })
-            .await;
+            };
+            outdated = !self.write(turn, &live, between).await;
             sleep(PAUSE).await;
         }
     }
 
-    /// Ends the writing. Nothing is written from then on.
-    pub(crate) async fn end(&self) -> OwnedMutexGuard<()> {
+    /// What is written now is not wanted any more, nor is anything after it.
+    pub(crate) fn abandon(&self) {
         self.0.ending.store(true, Ordering::Relaxed);
-        Arc::clone(&self.0.turn).lock_owned().await
+    }
+
+    /// Ends the writing. Nothing is written until it is resumed with what this gives.
+    pub(crate) async fn end(&self) -> Ended {
+        self.abandon();
+        Ended { turn: Arc::clone(&self.0.turn).lock_owned().await, copy: self.clone() }
     }
 
     /// Writes it for the last time.
     pub(crate) async fn finish(&self, live: &Live) {
-        let turn = self.end().await;
+        let Ended { turn, .. } = self.end().await;
         self.write(turn, live, || Ok(())).await;
     }
 
+    /// Whether it is written, or cannot be.
     async fn write(
         &self,
         turn: OwnedMutexGuard<()>,
         live: &Live,
         between: impl FnMut() -> io::Result<()> + Send + 'static,
-    ) {
+    ) -> bool {
         let (held, shared) = (live.held().await, Arc::clone(&self.0));
         let written = tokio::task::spawn_blocking(move || {
             let written = LastGood::write(&shared.path, held.revision, held.iter(), &shared.seal, between);
@@ -93,9 +109,18 @@ impl Copy {
         });
         match written.await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => return false,
             Ok(Err(error)) => tracing::warn!(%error, "the copy of the last good state cannot be written"),
             Err(panicked) => tracing::error!(%panicked, "the copy of the last good state was not written"),
         }
+        true
+    }
+}
+
+impl Ended {
+    /// It is written after changes again.
+    pub(crate) fn resume(self) {
+        self.copy.0.ending.store(false, Ordering::Relaxed);
+        drop(self.turn);
     }
 }

@@ -12,7 +12,7 @@ use weir_proxy::Snapshot;
 use weir_store::{Embedded, Etcd, Folder, Frozen, LastGood, Listing, OpenError, Options, Seal, Store, StoreError};
 use weir_telemetry::metrics::StoreStatus;
 
-use crate::copy::Copy;
+use crate::copy::{Copy, Ended};
 use crate::etcd::{self, Beginning};
 use crate::failure::Failure;
 use crate::live::{Live, Paused, State};
@@ -114,7 +114,7 @@ impl DataDir {
         let seal = Arc::new(seal(&folder, settings)?);
         let copy = Copy::new(folder.path().join(etcd::copy_name(settings)), Arc::clone(&seal));
         let path = copy.path();
-        let left = path.exists().then(|| LastGood::read(&path, &seal));
+        let left = path.exists().then(|| LastGood::read(path, &seal));
         let Beginning { store, listing, before, doubts } = etcd::begin(settings, left)?;
         let (etcd, revision) = (Some(Arc::clone(&store)), listing.revision);
         let data = Self { folder, embedded: None, store, damage: None, copy, etcd, revision };
@@ -133,7 +133,7 @@ impl DataDir {
     /// The right to write to the store, unless nobody has it; `admin` is where changes come from.
     pub(crate) fn write_right(&self, live: &Live, admin: Option<Arc<Rest>>) -> Option<WriteRight> {
         let embedded = Arc::clone(self.embedded.as_ref()?);
-        Some(WriteRight { live: live.clone(), embedded, admin })
+        Some(WriteRight { live: live.clone(), embedded, copy: self.copy.clone(), admin })
     }
 
     /// Waits until this process may write, and reads what the one before it wrote last. Gives what has to be served then.
@@ -151,9 +151,9 @@ impl DataDir {
 
     /// Lets go of the store at the end of this process, or because another one has taken over.
     pub(crate) async fn leave(&self, live: &Live, handed_over: bool) {
-        if handed_over || self.damage.is_some() {
-            drop(self.copy.end().await);
-        } else {
+        if handed_over {
+            self.copy.abandon();
+        } else if self.damage.is_none() {
             self.copy.finish(live).await;
         }
         if let Some(embedded) = &self.embedded {
@@ -180,6 +180,7 @@ fn open(options: Options, nice: u8) -> Result<(Embedded, Listing), OpenError> {
 pub(crate) struct WriteRight {
     live: Live,
     embedded: Arc<Embedded>,
+    copy: Copy,
     admin: Option<Arc<Rest>>,
 }
 
@@ -188,6 +189,7 @@ pub(crate) struct WriteRight {
 pub(crate) struct Lent {
     _paused: Paused,
     embedded: Arc<Embedded>,
+    copy: Ended,
     admin: Option<Arc<Rest>>,
 }
 
@@ -198,9 +200,12 @@ impl WriteRight {
         if let Some(admin) = &self.admin {
             admin.begin().await;
         }
+        // The other process writes one to the same place. It is ended before changes are held up: one that is begun waits
+        // for the change under way.
+        let copy = self.copy.end().await;
         let paused = self.live.pause().await;
         self.embedded.release().await;
-        Lent { _paused: paused, embedded: Arc::clone(&self.embedded), admin: self.admin.clone() }
+        Lent { _paused: paused, embedded: Arc::clone(&self.embedded), copy, admin: self.admin.clone() }
     }
 }
 
@@ -208,6 +213,7 @@ impl Lent {
     /// The other process has ended, or is about to; changes are made here again.
     pub(crate) fn take_back(self) {
         self.embedded.resume();
+        self.copy.resume();
         if let Some(admin) = self.admin {
             admin.end();
         }

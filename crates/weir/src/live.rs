@@ -212,8 +212,15 @@ impl Shared {
             // The store itself knows best.
             checked.expect.clear();
         }
-        let (mut state, checked) = blocking(state, move |state| state.check(&rules, &checked, force)).await?;
-        let (candidate, undo) = checked.inspect_err(|refused| self.note(refused, dry_run))?;
+        // On one thread where that is possible: each that is woken costs more than what it does.
+        let here = (!dry_run && !shared).then(|| (Arc::clone(&self.store), commit.clone()));
+        let (mut state, checked) = blocking(state, move |state| {
+            let (candidate, undo) = state.check(&rules, &checked, force)?;
+            let kept = here.and_then(|(store, commit)| store.commit_here(&[commit]));
+            Ok((candidate, undo, kept))
+        })
+        .await?;
+        let (candidate, undo, kept) = checked.inspect_err(|refused| self.note(refused, dry_run))?;
         let warnings = candidate.warnings_of(&commit);
         if dry_run {
             state.resources.undo(undo);
@@ -223,7 +230,11 @@ impl Shared {
         commit.expect.extend(implied.iter().cloned());
         let (author, keys) = (commit.author.clone(), commit.changes.iter().map(|change| change.key.clone()));
         let keys: Vec<Key> = keys.collect();
-        let revision = match self.store.commit(commit).await {
+        let kept = match kept {
+            Some(kept) => kept.map(|revisions| revisions.last().copied().unwrap_or_default()),
+            None => self.store.commit(commit).await,
+        };
+        let revision = match kept {
             Ok(revision) => revision,
             Err(error) => {
                 state.resources.undo(undo);

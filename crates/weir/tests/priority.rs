@@ -23,6 +23,17 @@ fn priorities(process: u32) -> BTreeMap<String, i64> {
     stats.filter_map(priority).collect()
 }
 
+/// The policy of the threads of one kind, as the kernel counts: 0 is the usual one, 3 a batch that interrupts nobody.
+fn policy(process: u32, name: &str) -> u32 {
+    let thread = fs::read_dir(format!("/proc/{process}/task")).expect("the threads of a process").find_map(|thread| {
+        let stat = fs::read_to_string(thread.ok()?.path().join("stat")).ok()?;
+        let (head, fields) = stat.rsplit_once(") ")?;
+        // The 41st field of all.
+        head.split_once('(')?.1.starts_with(name).then(|| fields.split(' ').nth(38)?.parse().ok())?
+    });
+    thread.unwrap_or_else(|| panic!("a thread {name}"))
+}
+
 /// That of the threads of one kind, once there are such.
 fn priority(process: u32, name: &str) -> i64 {
     wait_until(&format!("a thread {name}"), LIMIT, || priorities(process).get(name).copied())
@@ -35,9 +46,14 @@ fn check(gateway: &Gateway, process: u32, steps: i64) {
     for name in ["weir-store", "weir-control"] {
         assert_eq!(priority(process, name), (workers + steps).min(19), "{name}: {:?}", priorities(process));
     }
+    let batch = if steps > 0 { 3 } else { 0 };
+    for (name, expected) in [("weir-worker", 0), ("weir-store", batch), ("weir-control", batch)] {
+        assert_eq!(policy(process, name), expected, "{name}");
+    }
     // The control thread, whose name is the program's, answers for health checks and signals.
     let main = fs::read_to_string(format!("/proc/{process}/comm")).expect("the name of a process");
     assert_eq!(priority(process, main.trim_end()), workers, "{:?}", priorities(process));
+    assert_eq!(policy(process, main.trim_end()), batch, "the control thread");
 }
 
 #[test]

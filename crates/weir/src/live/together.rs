@@ -62,13 +62,15 @@ impl Shared {
     async fn try_together(&self, mut state: OwnedMutexGuard<State>, commits: &[Commit]) -> Option<Vec<Changed>> {
         let began = Instant::now();
         self.make_sure(&mut state).await.ok()?;
-        let (rules, checked) = (Arc::clone(&self.rules), commits.to_vec());
-        let (mut state, checked) = blocking(state, move |state| state.check_together(&rules, &checked)).await.ok()?;
-        let (candidate, undo) = checked?;
-        let revisions = match self.store.commit_all(commits.to_vec()) {
-            Some(committed) => committed.await.ok(),
-            None => None,
-        };
+        let (rules, store, checked) = (Arc::clone(&self.rules), Arc::clone(&self.store), commits.to_vec());
+        let (mut state, checked) = blocking(state, move |state| {
+            let (candidate, undo) = state.check_together(&rules, &checked)?;
+            Some((candidate, undo, store.commit_here(&checked)))
+        })
+        .await
+        .ok()?;
+        let (candidate, undo, kept) = checked?;
+        let revisions = kept.and_then(Result::ok);
         let Some(revisions) = revisions else {
             state.resources.undo(undo);
             self.rules.compiler.sweep();
