@@ -10,8 +10,8 @@ request may fail, and p99 may move by less than 10 %. Requests and changes go to
 
 - saturation: wrk asks again as soon as it is answered, so that there is no core left for the changes, whose time is the
   requests'. On a machine with a core for everybody it shows what changes cost the workers themselves.
-- a constant rate: half of that many requests a second (oha, latency from when a request was due), as users see it who
-  leave some room.
+- a constant rate: a tenth of that many requests a second (oha, latency from when a request was due), as users see it who
+  leave some room. With much more than that oha and the origin, which share a core, are what is measured.
 
     bench/changes.py --weir target/dist/weir
     bench/changes.py --routes 1000 --seconds 5 --samples 20     # a quick look
@@ -258,7 +258,7 @@ def arguments():
     parser.add_argument("--rate", type=float, default=100, help="changes a second (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=60, help="length of each of the six runs (default: %(default)s)")
     parser.add_argument("--counted", type=int, default=1000, help="changes whose CPU time is read (default: %(default)s)")
-    parser.add_argument("--share", type=float, default=0.5, help="the constant rate, as a part of what saturation reaches (default: %(default)s)")
+    parser.add_argument("--share", type=float, default=0.1, help="the constant rate, as a part of what saturation reaches (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=1, help="workers of the gateway (default: %(default)s)")
     parser.add_argument("--cores", default="0,1", help="cores of the gateway; wrk and the origin share core 1 (default: %(default)s)")
     parser.add_argument("--json", metavar="OUT", help="write the figures there")
