@@ -16,10 +16,9 @@ use crate::live::Live;
 /// A copy is begun at most so often.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// It rests for so many times as long as it works, so that it takes little of the time; and it works for so long before it
-/// rests, so that it holds up nobody for longer.
-const REST: u32 = 50;
+/// It works for so long, so that it holds up nobody for longer; then it rests, so that it takes little of the time.
 const STINT: Duration = Duration::from_micros(200);
+const REST: Duration = Duration::from_millis(10);
 
 /// The copy.
 #[derive(Clone, Debug)]
@@ -65,9 +64,8 @@ impl Copy {
                 if shared.ending.load(Ordering::Relaxed) {
                     return Err(io::ErrorKind::Interrupted.into());
                 }
-                let worked = began.elapsed();
-                if worked >= STINT {
-                    thread::sleep(worked * REST);
+                if began.elapsed() >= STINT {
+                    thread::sleep(REST);
                     began = Instant::now();
                 }
                 Ok(())
