@@ -62,13 +62,15 @@ def main():
 
 
 def await_port(port, process):
-    while True:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
         try:
             return socket.create_connection(("127.0.0.1", port), 1).close()
         except OSError:
             if process.poll() is not None:
                 sys.exit(f"probe: the gateway ended with status {process.returncode}")
             time.sleep(0.02)
+    sys.exit("probe: the gateway did not listen within 30 s")
 
 
 if __name__ == "__main__":

@@ -301,7 +301,7 @@ impl Writer {
 
     /// Wakes the thread of what is due, if that would be too late by itself.
     fn see_to_alarm(&mut self) {
-        if self.watchers.any_behind() || self.expiry.is_some_and(|due| due < self.alarm && self.may_write()) {
+        if SystemTime::now() + self.rest() < self.alarm {
             // When it is awake already it looks at everything.
             let _ = self.bell.try_send(());
         }

@@ -213,10 +213,10 @@ impl Shared {
             checked.expect.clear();
         }
         // On one thread where that is possible: each that is woken costs more than what it does.
-        let here = (!dry_run && !shared).then(|| (Arc::clone(&self.store), commit.clone()));
+        let here = (!dry_run && !shared).then(|| Arc::clone(&self.store));
         let (mut state, checked) = blocking(state, move |state| {
             let (candidate, undo) = state.check(&rules, &checked, force)?;
-            let kept = here.and_then(|(store, commit)| store.commit_here(&[commit]));
+            let kept = here.and_then(|store| store.commit_here(std::slice::from_ref(&checked)));
             Ok((candidate, undo, kept))
         })
         .await?;
