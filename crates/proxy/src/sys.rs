@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use socket2::{Domain, Protocol, SockAddr, Socket as RawSocket, Type};
 use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
 /// A connected socket.
 #[derive(Debug)]
@@ -147,20 +147,10 @@ impl Socket {
     /// Whether nothing has arrived: neither bytes nor the end. Usually this costs no system call, because the reactor
     /// would have seen anything.
     pub(crate) fn is_quiet(&self) -> bool {
-        let mut cx = Context::from_waker(std::task::Waker::noop());
-        match self.fd.poll_read_ready(&mut cx) {
-            Poll::Pending => true,
-            // Readiness may be left over from a read that filled its buffer.
-            Poll::Ready(Ok(mut guard)) => {
-                let peeked = rustix::net::recv(&self.fd, &mut [0u8; 1][..], RecvFlags::PEEK);
-                let quiet = peeked.is_err_and(|error| error == rustix::io::Errno::WOULDBLOCK);
-                if quiet {
-                    guard.clear_ready();
-                }
-                quiet
-            }
-            Poll::Ready(Err(_)) => false,
-        }
+        // Readiness may be left over from a read that filled its buffer.
+        let peek = |fd: &OwnedFd| Ok(rustix::net::recv(fd, &mut [0u8; 1][..], RecvFlags::PEEK).map(drop)?);
+        let peeked: io::Result<()> = self.fd.try_io(Interest::READABLE, peek);
+        peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 }
 

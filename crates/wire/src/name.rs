@@ -98,10 +98,20 @@ fn eq_token(text: &[u8], lower: &[u8]) -> bool {
         }
         _ => false,
     };
+    let four = |at: usize| match (text.get(at..at + 4), lower.get(at..at + 4)) {
+        (Some(&[a, b, c, d]), Some(&[i, j, k, l])) => {
+            let word = u32::from_le_bytes([a, b, c, d]);
+            let bit6 = BIT6 as u32;
+            word | BIT5 as u32 == u32::from_le_bytes([i, j, k, l]) && (word | word << 1) & bit6 == bit6
+        }
+        _ => false,
+    };
+    // The last bytes may overlap those before them.
     match (text.len() == lower.len(), text.len()) {
         (false, _) => false,
-        // The last eight bytes may overlap those before them.
+        (true, 4..=7) => four(0) && four(text.len() - 4),
         (true, 8..=16) => eight(0) && eight(text.len() - 8),
+        (true, 17..=24) => eight(0) && eight(8) && eight(text.len() - 8),
         (true, _) => text.iter().zip(lower).all(|(t, l)| t | 0x20 == *l && t & 0x60 != 0),
     }
 }
