@@ -15,9 +15,10 @@ use std::future::pending;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Child;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::Context as _;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal as Number, WaitOptions, WaitStatus, kill_process, set_child_subreaper, wait};
 use tokio::io::{AsyncBufReadExt, BufReader, Interest, Lines};
@@ -45,7 +46,8 @@ pub(crate) enum Keeping {
 #[derive(Debug)]
 pub(crate) enum Prepared {
     Nobody,
-    Here(OwnedFd),
+    /// The signals are caught from here on, so that none is lost between this process and the next.
+    Here(OwnedFd, Passed),
     Elsewhere(OwnedFd),
 }
 
@@ -88,7 +90,7 @@ impl Keeping {
                 set_child_subreaper(Some(rustix::process::getpid())).context("cannot adopt processes")?;
                 let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).context("cannot make a pipe")?;
                 inheritance.keeper = Some(writer);
-                Ok(Prepared::Here(reader))
+                Ok(Prepared::Here(reader, Passed::catch()?))
             }
             Self::Elsewhere(pipe) => {
                 inheritance.keeper = Some(pipe.as_fd().try_clone_to_owned()?);
@@ -99,6 +101,13 @@ impl Keeping {
 }
 
 impl Prepared {
+    /// This process has taken note of a signal itself.
+    pub(crate) fn forget(&mut self, number: Number) {
+        if let Self::Here(_, signals) = self {
+            signals.forget(number);
+        }
+    }
+
     /// The new process serves. Gives the task of this process if it stays.
     pub(crate) fn hand_over(self, successor: &Child, error_log: &Arc<ErrorLog>) -> anyhow::Result<Option<Keeper>> {
         let main = Pid::from_child(successor);
@@ -112,9 +121,8 @@ impl Prepared {
                 rustix::io::write(&pipe, line.as_bytes()).context("the first process is gone")?;
                 Ok(None)
             }
-            Self::Here(pipe) => {
+            Self::Here(pipe, signals) => {
                 let lines = BufReader::new(Receiver::from_owned_fd(pipe)?).lines();
-                let signals = Passed::catch()?;
                 let task = tokio::spawn(keep(lines, main, signals, Arc::clone(error_log)));
                 Ok(Some(Keeper { task }))
             }
@@ -131,7 +139,7 @@ impl Keeper {
 
 /// The signals that are passed on.
 #[derive(Debug)]
-struct Passed {
+pub(crate) struct Passed {
     streams: [Signal; 5],
 }
 
@@ -144,14 +152,23 @@ impl Passed {
         Ok(Self { streams: [a?, b?, c?, d?, e?] })
     }
 
+    fn forget(&mut self, forgotten: Number) {
+        let mut cx = Context::from_waker(Waker::noop());
+        for (stream, number) in self.streams.iter_mut().zip(Self::NUMBERS) {
+            if number == forgotten {
+                let _ = stream.poll_recv(&mut cx);
+            }
+        }
+    }
+
     async fn next(&mut self) -> Number {
         std::future::poll_fn(|cx| {
             for (stream, number) in self.streams.iter_mut().zip(Self::NUMBERS) {
                 if stream.poll_recv(cx).is_ready() {
-                    return std::task::Poll::Ready(number);
+                    return Poll::Ready(number);
                 }
             }
-            std::task::Poll::Pending
+            Poll::Pending
         })
         .await
     }

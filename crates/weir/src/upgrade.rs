@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
+use rustix::process::Signal;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use weir_proxy::DataPlane;
@@ -62,7 +63,8 @@ impl<'a> Upgrades<'a> {
 
     /// Starts a new process, if none is starting.
     pub(crate) fn begin(&mut self, data_plane: &DataPlane) {
-        if self.under_way.is_some() {
+        if let Some(under_way) = &mut self.under_way {
+            under_way.prepared.forget(Signal::USR2);
             tracing::warn!("SIGUSR2: an upgrade is under way already; this one is refused");
             return;
         }

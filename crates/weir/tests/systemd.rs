@@ -1,5 +1,6 @@
 //! systemd: what it is told, the sockets that it opens, and the units.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
@@ -131,4 +132,71 @@ fn the_units_are_what_systemd_takes() {
     let output = command.output().expect("run systemd-analyze");
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && told.is_empty(), "{told}");
+}
+
+/// The system calls of a filter's word: a group's, or one.
+fn expand(word: &str) -> BTreeSet<String> {
+    if !word.starts_with('@') {
+        return [word.to_owned()].into();
+    }
+    let output = Command::new(program("systemd-analyze")).args(["syscall-filter", word]).output().expect("run it");
+    assert!(output.status.success(), "{word}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("names");
+    let members = text.lines().filter_map(|line| line.strip_prefix("    ")).filter(|line| !line.starts_with('#'));
+    members.flat_map(expand).collect()
+}
+
+/// What a unit lets its service ask the kernel for: the first list is of what is allowed, the others change it in turn.
+fn allowed(unit: &str) -> BTreeSet<String> {
+    let mut calls = BTreeSet::new();
+    for list in unit.lines().filter_map(|line| line.strip_prefix("SystemCallFilter=")) {
+        let (denies, words) = list.strip_prefix('~').map_or((false, list), |words| (true, words));
+        for call in words.split_whitespace().flat_map(expand) {
+            if denies {
+                calls.remove(&call)
+            } else {
+                calls.insert(call)
+            };
+        }
+    }
+    calls
+}
+
+/// What is denied fails quietly: a gateway that may not stand back behind its workers goes on without a word.
+#[test]
+fn the_unit_allows_what_the_gateway_asks_the_kernel_for() {
+    if let Some(reason) = crate::budget::tracing_is_refused() {
+        println!("skipped: {reason}");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("create a folder");
+    let trace = folder.path().join("trace");
+    let trace = trace.to_str().expect("a path in UTF-8");
+    let origin = Origin::hello();
+    // With -D the gateway itself is the process that was started.
+    let mut gateway = Start::stored().https().wrapper(&["strace", "-D", "-f", "-q", "-o", trace]).start();
+    let route = format!(r#"{{"uri": "/*", "upstream": {{"nodes": {{"{}": 1}}}}}}"#, origin.node());
+    gateway.must("PUT", "routes/a", &route);
+    assert_eq!(gateway.get("/").status, 200);
+    gateway.signal(Signal::USR2);
+    gateway.logged("a new process serves");
+    assert_eq!(gateway.get("/").status, 200);
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait().success(), "{}", gateway.stderr());
+
+    let ended = format!("{} +++ exited", gateway.process.id());
+    let text = wait_until("strace to end", LIMIT, || {
+        let text = fs::read_to_string(trace).expect("read the trace");
+        text.lines().any(|line| line.starts_with(&ended)).then_some(text)
+    });
+    // The process, and its call with what it was told: `1234  openat(AT_FDCWD, …`.
+    let call = |line: &str| Some(line.split_once(' ')?.1.trim_start().split_once('(')?.0.to_owned());
+    let is_name = |name: &String| name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    let asked: BTreeSet<String> = text.lines().filter_map(call).filter(is_name).collect();
+    assert!(asked.contains("sched_setattr") && asked.contains("setpriority"), "{asked:?}");
+    let unit = fs::read_to_string(repository().join("packaging/systemd/weir.service")).expect("read the unit");
+    let mut denied: Vec<_> = asked.difference(&allowed(&unit)).cloned().collect();
+    // SQLite gives files to whoever owns the database, as root alone, which the service is not.
+    denied.retain(|call| call != "fchown");
+    assert!(denied.is_empty(), "not allowed: {denied:?}");
 }
