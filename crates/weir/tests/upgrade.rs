@@ -472,6 +472,21 @@ fn the_first_process_passes_signals_on_and_ends_with_the_last() {
     assert!(TcpStream::connect(before).is_err());
 }
 
+#[test]
+fn a_signal_to_a_process_that_is_about_to_stay_reaches_the_new_one() {
+    if let Some(reason) = crate::budget::tracing_is_refused() {
+        println!("skipped: {reason}");
+        return;
+    }
+    // What follows the line in the log begins with such a call, which takes its time here.
+    let slowly = ["strace", "-D", "-f", "-q", "-o", "/dev/null", "-e", "inject=fcntl:delay_enter=50000"];
+    let mut gateway = Start::new(route_to([&Origin::hello().node()])).wrapper(&slowly).start();
+    gateway.signal(Signal::USR2);
+    await_log(&gateway, "a new process serves");
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait().success(), "{}", gateway.stderr());
+}
+
 fn await_log(gateway: &Gateway, text: &str) {
     wait_until(&format!("{text:?} in the error log"), LIMIT, || gateway.stderr().contains(text).then_some(()));
 }
