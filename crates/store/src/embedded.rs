@@ -176,14 +176,7 @@ impl Embedded {
         &self,
         work: impl FnOnce(&mut Writer) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        // Those that wait hold no thread.
-        let mut writer = Arc::clone(&self.writer).lock_owned().await;
-        let done = spawn_blocking(move || {
-            let done = work(&mut writer);
-            writer.see_to_alarm();
-            done
-        });
-        done.await.unwrap_or_else(|failed| Err(StoreError::Unavailable(format!("the store failed: {failed}"))))
+        in_turn(Arc::clone(&self.writer), work).await
     }
 
     /// Waits until this process may write.
@@ -237,16 +230,11 @@ impl Store for Embedded {
 
     fn watch(&self, after: u64) -> mpsc::Receiver<Event> {
         let (sender, receiver) = events();
-        let writer = Arc::clone(&self.writer);
-        tokio::spawn(async move {
-            let mut writer = writer.lock_owned().await;
-            let added = spawn_blocking(move || {
-                writer.add_watcher(sender, after);
-                writer.see_to_alarm();
-            });
-            // Where it failed the sender is gone, and the receiver ends: its reader asks again.
-            let _ = added.await;
-        });
+        // Where it fails the sender is gone, and the receiver ends: its reader asks again.
+        tokio::spawn(in_turn(Arc::clone(&self.writer), move |writer| {
+            writer.add_watcher(sender, after);
+            Ok(())
+        }));
         receiver
     }
 
@@ -257,6 +245,21 @@ impl Store for Embedded {
     fn difference(&self, from: u64, to: u64) -> Answer<'_, Vec<Difference>> {
         Box::pin(self.ask(move |writer| writer.database()?.difference(from, to)))
     }
+}
+
+/// Does something when its turn comes.
+async fn in_turn<T: Send + 'static>(
+    writer: Arc<Mutex<Writer>>,
+    work: impl FnOnce(&mut Writer) -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    // Those that wait hold no thread.
+    let mut writer = writer.lock_owned().await;
+    let done = spawn_blocking(move || {
+        let done = work(&mut writer);
+        writer.see_to_alarm();
+        done
+    });
+    done.await.unwrap_or_else(|failed| Err(StoreError::Unavailable(format!("the store failed: {failed}"))))
 }
 
 /// Takes over when the process before this one has let go.
@@ -294,24 +297,23 @@ impl Writer {
             let all = || database.as_ref()?.list(None).ok().map(Event::Reset);
             watchers.catch_up(all);
         }
-        let rest = self.rest();
-        self.alarm = SystemTime::now() + rest;
-        rest
+        self.alarm = self.due();
+        self.alarm.duration_since(SystemTime::now()).unwrap_or_default()
     }
 
     /// Wakes the thread of what is due, if that would be too late by itself.
     fn see_to_alarm(&mut self) {
-        if SystemTime::now() + self.rest() < self.alarm {
+        if self.due() < self.alarm {
             // When it is awake already it looks at everything.
             let _ = self.bell.try_send(());
         }
     }
 
-    /// How long there is nothing to do.
-    fn rest(&self) -> Duration {
-        let due = self.expiry.filter(|_| self.may_write()).map(|due| due.duration_since(SystemTime::now()));
-        let due = due.map_or(REST, |left| left.unwrap_or_default().min(REST));
-        if self.watchers.any_behind() { due.min(CATCH_UP) } else { due }
+    /// When there is something to do next; a moment that has been set does not move with the clock.
+    fn due(&self) -> SystemTime {
+        let now = SystemTime::now();
+        let rest = if self.watchers.any_behind() { CATCH_UP } else { REST };
+        self.expiry.filter(|_| self.may_write()).map_or(now + rest, |expiry| expiry.min(now + rest))
     }
 
     fn may_write(&self) -> bool {
@@ -368,7 +370,11 @@ impl Writer {
     }
 
     fn add_watcher(&mut self, sender: mpsc::Sender<Event>, after: u64) {
-        let missed = self.database.as_ref().and_then(|database| database.events_after(after, ROOM / 2).ok().flatten());
+        let mut missed =
+            self.database.as_ref().and_then(|database| database.events_after(after, ROOM / 2).ok().flatten());
+        // What the process before this one has done meanwhile everybody is told when it has let go.
+        let known = |event: &Event| !matches!(event, Event::Committed { revision, .. } if *revision > self.revision);
+        missed.iter_mut().for_each(|missed| missed.retain(known));
         if self.database.is_some() {
             self.watchers.add(sender, missed);
         }
