@@ -91,29 +91,28 @@ fn eq_token(text: &[u8], lower: &[u8]) -> bool {
     // control bytes as well, which have neither bit 5 nor bit 6: a CR would be a `-`.
     const BIT5: u64 = 0x2020_2020_2020_2020;
     const BIT6: u64 = 0x4040_4040_4040_4040;
-    let eight = |at: usize| match (text.get(at..at + 8), lower.get(at..at + 8)) {
-        (Some(&[a, b, c, d, e, f, g, h]), Some(&[i, j, k, l, m, n, o, p])) => {
-            let word = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-            word | BIT5 == u64::from_le_bytes([i, j, k, l, m, n, o, p]) && (word | word << 1) & BIT6 == BIT6
-        }
-        _ => false,
+    let same = |word: Option<u64>, lower: Option<u64>| {
+        word.zip(lower).is_some_and(|(word, lower)| word | BIT5 == lower && (word | word << 1) & BIT6 == BIT6)
     };
-    let four = |at: usize| match (text.get(at..at + 4), lower.get(at..at + 4)) {
-        (Some(&[a, b, c, d]), Some(&[i, j, k, l])) => {
-            let word = u32::from_le_bytes([a, b, c, d]);
-            let bit6 = BIT6 as u32;
-            word | BIT5 as u32 == u32::from_le_bytes([i, j, k, l]) && (word | word << 1) & bit6 == bit6
-        }
-        _ => false,
-    };
+    let eight = |at: usize| same(eight_bytes(text, at), eight_bytes(lower, at));
     // The last bytes may overlap those before them.
     match (text.len() == lower.len(), text.len()) {
         (false, _) => false,
-        (true, 4..=7) => four(0) && four(text.len() - 4),
+        (true, 4..=7) => same(both_ends(text), both_ends(lower)),
         (true, 8..=16) => eight(0) && eight(text.len() - 8),
         (true, 17..=24) => eight(0) && eight(8) && eight(text.len() - 8),
         (true, _) => text.iter().zip(lower).all(|(t, l)| t | 0x20 == *l && t & 0x60 != 0),
     }
+}
+
+fn eight_bytes(text: &[u8], at: usize) -> Option<u64> {
+    text.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+}
+
+/// The first four bytes and the last four.
+fn both_ends(text: &[u8]) -> Option<u64> {
+    let (&[a, b, c, d], &[e, f, g, h]) = (text.first_chunk()?, text.last_chunk()?);
+    Some(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
 }
 
 /// A field name compiled once from configuration: its text, its id, and how a line with it begins.
