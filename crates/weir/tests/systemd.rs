@@ -153,10 +153,10 @@ fn allowed(unit: &str) -> BTreeSet<String> {
         let (denies, words) = list.strip_prefix('~').map_or((false, list), |words| (true, words));
         for call in words.split_whitespace().flat_map(expand) {
             if denies {
-                calls.remove(&call)
+                calls.remove(&call);
             } else {
-                calls.insert(call)
-            };
+                calls.insert(call);
+            }
         }
     }
     calls
@@ -175,8 +175,7 @@ fn the_unit_allows_what_the_gateway_asks_the_kernel_for() {
     let origin = Origin::hello();
     // With -D the gateway itself is the process that was started.
     let mut gateway = Start::stored().https().wrapper(&["strace", "-D", "-f", "-q", "-o", trace]).start();
-    let route = format!(r#"{{"uri": "/*", "upstream": {{"nodes": {{"{}": 1}}}}}}"#, origin.node());
-    gateway.must("PUT", "routes/a", &route);
+    gateway.must("PUT", "routes/all", &route_to([&origin.node()])["routes"][0].to_string());
     assert_eq!(gateway.get("/").status, 200);
     gateway.signal(Signal::USR2);
     gateway.logged("a new process serves");
