@@ -1,47 +1,49 @@
 //! A real HAProxy in front.
 
-use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
+use std::thread;
 
 use tempfile::TempDir;
 
-use super::nginx::free_port;
 use super::process::{Process, program};
-use super::{LIMIT, wait_until};
 
 /// A running HAProxy that passes bytes on.
 pub(crate) struct Haproxy {
     pub(crate) addr: SocketAddr,
-    _process: Process,
-    _folder: TempDir,
+    process: Process,
+    folder: TempDir,
 }
-
-/// How often another free port is tried when somebody else took the one that was free a moment ago.
-const ATTEMPTS: usize = 20;
 
 impl Haproxy {
     /// Passes connections on to this server, which is `ADDRESS OPTIONS` as in HAProxy's configuration.
+    ///
+    /// Its listener is its standard input: nobody else can come by the port, and who connects before HAProxy is up waits.
     pub(crate) fn to(server: &str) -> Self {
-        (0..ATTEMPTS).find_map(|_| Self::try_start(server)).expect("HAProxy to start")
-    }
-
-    fn try_start(server: &str) -> Option<Self> {
         let folder = tempfile::tempdir().expect("create a folder");
-        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("listen for HAProxy");
+        let addr = listener.local_addr().expect("an address");
         let config = format!(
             "defaults\n  mode tcp\n  timeout connect 20s\n  timeout client 20s\n  timeout server 20s\n\
-             frontend f\n  bind {addr}\n  default_backend b\nbackend b\n  server s {server}\n"
+             frontend f\n  bind fd@0\n  default_backend b\nbackend b\n  server s {server}\n"
         );
         let file = folder.path().join("haproxy.cfg");
         fs::write(&file, config).expect("write HAProxy's configuration");
+        let log = File::create(folder.path().join("log")).expect("create a file for HAProxy's messages");
         let mut command = Command::new(program("haproxy"));
-        command.args(["-db", "-q", "-f"]).arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut process = Process::spawn(&mut command);
-        let listens = wait_until("HAProxy to listen", LIMIT, || {
-            let ended = process.exited().is_some();
-            (ended || TcpStream::connect(addr).is_ok()).then_some(!ended)
-        });
-        listens.then_some(Self { addr, _process: process, _folder: folder })
+        // Not `-q`, with which it closes its standard input.
+        command.args(["-db", "-f"]).arg(&file).stdin(OwnedFd::from(listener)).stdout(Stdio::null()).stderr(log);
+        Self { addr, process: Process::spawn(&mut command), folder }
+    }
+}
+
+impl Drop for Haproxy {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let log = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+            eprintln!("--- HAProxy at {}, ended: {:?} ---\n{log}---", self.addr, self.process.exited());
+        }
     }
 }

@@ -3,7 +3,8 @@
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use tempfile::TempDir;
@@ -134,16 +135,20 @@ impl Drop for Nginx {
     }
 }
 
-/// A port that is free, for programs that cannot take any free one themselves. It lies below the ports that the kernel
+/// A port that is free, for programs that cannot take any free one themselves. It is none of those that the kernel
 /// gives to whoever asks for any, so nobody else comes by it before the program binds it, and nobody gets it twice.
 pub(crate) fn free_port() -> u16 {
-    const RANGE: std::ops::Range<u32> = 10_000..32_000;
-    static NEXT: AtomicU32 = AtomicU32::new(0);
+    static PORTS: LazyLock<Vec<u16>> = LazyLock::new(|| {
+        let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").expect("read the range of ports");
+        let ends: Vec<u16> = range.split_whitespace().map(|end| end.parse().expect("a port")).collect();
+        (10_000..=u16::MAX).filter(|port| !(ends[0]..=ends[1]).contains(port)).collect()
+    });
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
     // Test programs that run at the same time start at different places.
-    let start = std::process::id().wrapping_mul(211);
-    RANGE
-        .map(|_| RANGE.start + start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % (RANGE.end - RANGE.start))
-        .map(|port| u16::try_from(port).expect("the range is of ports"))
+    let start = (std::process::id() as usize).wrapping_mul(211);
+    PORTS
+        .iter()
+        .map(|_| PORTS[start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % PORTS.len()])
         .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
-        .expect("a free port")
+        .expect("a free port outside of net.ipv4.ip_local_port_range")
 }
