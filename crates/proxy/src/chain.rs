@@ -1,6 +1,6 @@
 //! Plugins compiled for one place: a list by priority and, for each phase, only those that have it.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use weir_expr::{Expr, Source};
 use weir_plugin::{Phases, Plugin};
@@ -40,12 +40,13 @@ pub(crate) enum Phase {
 const PHASES: [Phases; 7] =
     [Phases::REWRITE, Phases::ACCESS, Phases::UPSTREAM, Phases::RESPONSE, Phases::BODY, Phases::LOG, Phases::ENCODE];
 
-/// The plugins of one place, ready to run.
-#[derive(Default, Clone)]
+/// The plugins of one place, ready to run. Places with the same plugins share it: many routes have only those of their
+/// service, or none.
+#[derive(Default)]
 pub(crate) struct Chain {
-    steps: Arc<[Step]>,
+    steps: Box<[Step]>,
     /// For each phase, positions in `steps`; all lists in one allocation.
-    lists: Arc<[u8]>,
+    lists: Box<[u8]>,
     /// Where each phase's list ends in `lists`.
     ends: [u16; PHASES.len()],
     kinds: Kinds,
@@ -87,6 +88,12 @@ impl Kinds {
 }
 
 impl Chain {
+    /// No plugin at all.
+    pub(crate) fn nothing() -> &'static Arc<Self> {
+        static NOTHING: LazyLock<Arc<Chain>> = LazyLock::new(Arc::default);
+        &NOTHING
+    }
+
     /// Orders steps by priority, high to low; of equal ones the order given stays.
     pub(crate) fn new(mut steps: Vec<Step>) -> Self {
         // A chain has at most one step for each of the plugins there are; positions fit into a byte.

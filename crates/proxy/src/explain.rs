@@ -163,7 +163,7 @@ impl Snapshot {
     fn planned(&self, route: &Route, number: u32, x: &Exchange, host: &str) -> Option<PlannedUpstream> {
         let upstream = self.upstreams.get(number)?;
         let decided = upstream.decided(x).and_then(|at| upstream.nodes.get(usize::from(at)));
-        let times = route.timeouts.unwrap_or(upstream.timeouts);
+        let times = route.timeouts(upstream);
         Some(PlannedUpstream {
             nodes: node_names(&upstream.nodes),
             balancer: upstream.balancer.name(),

@@ -39,12 +39,6 @@ enum Stage {
     Done,
 }
 
-/// No plugin at all: what a request without a route has besides the global rules.
-fn nothing() -> &'static Chain {
-    static NOTHING: std::sync::LazyLock<Chain> = std::sync::LazyLock::new(Chain::default);
-    &NOTHING
-}
-
 /// Finds the route of a request.
 pub(crate) fn find_route(x: &mut Exchange, snapshot: &Snapshot) {
     x.matched = None;
@@ -67,13 +61,13 @@ fn route<'s>(x: &Exchange, snapshot: &'s Snapshot) -> Option<&'s Route> {
     snapshot.routes.get(x.matched?.route)
 }
 
-/// The route's chain and, once the consumer is known, the consumer's over it.
+/// The route's chain, which is empty where there is no route, and, once the consumer is known, the consumer's over it.
 fn chains<'s>(x: &Exchange, snapshot: &'s Snapshot) -> (&'s Chain, Option<&'s Chain>) {
     let base = match route(x, snapshot) {
         Some(route) => &route.chain,
-        None => nothing(),
+        None => Chain::nothing(),
     };
-    let over = x.consumer.and_then(|who| snapshot.consumers.get(who.consumer));
+    let over = x.consumer.and_then(|who| snapshot.consumers.get(who.consumer)).map(AsRef::as_ref);
     (base, over)
 }
 
@@ -185,7 +179,7 @@ fn each(
     mut run: impl FnMut(&Step, &mut Exchange) -> Flow,
 ) -> Result<(), Failure> {
     let (base, over) = chains(x, snapshot);
-    for (base, over) in [(&snapshot.global, None), (base, over)] {
+    for (base, over) in [(&*snapshot.global, None), (base, over)] {
         if over.is_none() && !base.has(phase) {
             continue;
         }

@@ -28,26 +28,34 @@ pub struct Snapshot {
     /// Certificates.
     pub(crate) tls: Arc<Hosts>,
     /// Global rules.
-    pub(crate) global: Chain,
+    pub(crate) global: Arc<Chain>,
     /// By consumer number.
-    pub(crate) consumers: Arc<Slots<Chain>>,
+    pub(crate) consumers: Arc<Slots<Arc<Chain>>>,
     /// The registry that the positions in chains belong to.
     pub(crate) definitions: ListedDefinitions,
     /// What the next snapshot may be made from, where the configuration can be changed piece by piece.
     pub(crate) kept: Option<Kept>,
 }
 
-/// What is done with the requests of a route.
+/// What is done with the requests of a route. It is small, since each of many routes that are asked for by turns is read
+/// from memory: what most of them have not, or have in common, stands elsewhere.
 #[derive(Debug, Clone)]
 pub(crate) struct Route {
-    pub(crate) chain: Chain,
+    pub(crate) chain: Arc<Chain>,
     /// Position of its upstream; `None`: a plugin has to answer.
     pub(crate) upstream: Option<u32>,
     /// Its own time limits, which go before the upstream's.
-    pub(crate) timeouts: Option<Timeouts>,
+    pub(crate) timeouts: Option<Box<Timeouts>>,
     pub(crate) websocket: bool,
     /// Whether one of its plugins looks at an exchange after its end.
     pub(crate) logs: bool,
+}
+
+impl Route {
+    /// The time limits of its exchanges with a node of this upstream.
+    pub(crate) fn timeouts(&self, upstream: &Upstream) -> Timeouts {
+        self.timeouts.as_deref().copied().unwrap_or(upstream.timeouts)
+    }
 }
 
 impl Snapshot {

@@ -3,21 +3,28 @@ use std::ops::BitOr;
 use std::sync::Arc;
 
 use crate::method::MethodSet;
+use crate::numbered::Routes;
 use crate::pattern::Rest;
 use crate::segments::Segments;
 
-/// One path of a route, under one of its hosts.
+/// One path of a route, under one of its hosts: what of it a request is compared with.
 #[derive(Clone, Copy)]
 pub(crate) struct Candidate {
-    pub(crate) priority: i64,
-    pub(crate) order: u64,
-    /// Length of the path as it is written.
-    pub(crate) length: u32,
     pub(crate) route: u32,
     pub(crate) path: u16,
     pub(crate) host: u16,
     pub(crate) methods: MethodSet,
     pub(crate) needs: Needs,
+}
+
+/// A candidate with what orders it among others.
+#[derive(Clone, Copy)]
+pub(crate) struct Ranked {
+    pub(crate) candidate: Candidate,
+    pub(crate) priority: i64,
+    pub(crate) order: u64,
+    /// Length of the path as it is written.
+    pub(crate) length: u32,
 }
 
 /// What of a candidate needs a look at the route itself.
@@ -63,12 +70,6 @@ impl BitOr for Needs {
 impl Candidate {
     pub(crate) const NO_HOST: u16 = u16::MAX;
 
-    /// Orders the candidates of a group: the least goes first. It tells each of them from all others.
-    #[inline]
-    pub(crate) fn rank(&self) -> (Reverse<i64>, Reverse<u32>, u64, u32, u16, u16) {
-        (Reverse(self.priority), Reverse(self.length), self.order, self.route, self.path, self.host)
-    }
-
     /// Which of the route's hosts has led here, where the host decides first.
     #[inline]
     pub(crate) fn host(&self) -> Option<u16> {
@@ -76,13 +77,23 @@ impl Candidate {
     }
 }
 
-/// The candidates of one path, or of one text before the first wildcard.
+impl Ranked {
+    /// Orders the candidates of a group: the least goes first. It tells each of them from all others.
+    #[inline]
+    pub(crate) fn rank(&self) -> (Reverse<i64>, Reverse<u32>, u64, u32, u16, u16) {
+        let Candidate { route, path, host, .. } = self.candidate;
+        (Reverse(self.priority), Reverse(self.length), self.order, route, path, host)
+    }
+}
+
+/// The candidates of one path, or of one text before the first wildcard. Each of many is read from memory, and nearly all
+/// of them are of the first kind: it is small.
 #[derive(Clone)]
 pub(crate) enum Group {
     /// The only candidate, which takes every path that leads here.
     One(Candidate),
     /// The same of several candidates, by rank.
-    Many(Arc<[Candidate]>),
+    Many(Arc<Vec<Ranked>>),
     /// At least one candidate takes only some of the paths that lead here.
     Patterns(Arc<Segments>),
 }
@@ -90,15 +101,16 @@ pub(crate) enum Group {
 /// A candidate that comes or goes, with its path from the first wildcard on.
 pub(crate) struct Turn<'r> {
     pub(crate) comes: bool,
-    pub(crate) candidate: Candidate,
+    pub(crate) candidate: Ranked,
     pub(crate) rest: &'r Rest,
 }
 
 impl Group {
     /// What a group becomes, or the lack of one. `prefix` is the length of the text before the first wildcard; turns are
-    /// ordered by rank, and what goes is before what comes.
+    /// ordered by rank, and what goes is before what comes. `routes` are those before the change.
     pub(crate) fn change<'t, 'r: 't>(
         group: Option<&Group>,
+        routes: &Routes,
         prefix: usize,
         turns: impl Iterator<Item = &'t Turn<'r>> + Clone,
     ) -> Option<Group> {
@@ -107,8 +119,16 @@ impl Group {
             turns.for_each(|turn| segments.change(turn));
             return segments.into_group();
         }
-        let mut present = group.map(Group::plain).unwrap_or_default();
-        if turns.clone().any(|turn| turn.candidate.needs.has(Needs::COMPARISON)) {
+        let one;
+        let mut present = match group {
+            Some(Group::One(candidate)) => {
+                one = routes.ranked(candidate);
+                one.as_slice()
+            }
+            Some(Group::Many(candidates)) => candidates,
+            _ => &[],
+        };
+        if turns.clone().any(|turn| turn.candidate.candidate.needs.has(Needs::COMPARISON)) {
             let mut segments = Segments::new(prefix);
             present.iter().for_each(|candidate| segments.insert(*candidate, &Rest::Anything));
             turns.for_each(|turn| segments.change(turn));
@@ -132,19 +152,11 @@ impl Group {
     }
 
     /// The group of candidates that take every path that leads to them, ordered by rank.
-    pub(crate) fn of(candidates: Vec<Candidate>) -> Option<Group> {
+    pub(crate) fn of(candidates: Vec<Ranked>) -> Option<Group> {
         match candidates[..] {
             [] => None,
-            [candidate] => Some(Group::One(candidate)),
-            _ => Some(Group::Many(candidates.into())),
-        }
-    }
-
-    fn plain(&self) -> &[Candidate] {
-        match self {
-            Group::One(candidate) => std::slice::from_ref(candidate),
-            Group::Many(candidates) => candidates,
-            Group::Patterns(_) => &[],
+            [Ranked { candidate, .. }] => Some(Group::One(candidate)),
+            _ => Some(Group::Many(Arc::new(candidates))),
         }
     }
 }

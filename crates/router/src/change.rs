@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::candidate::{Candidate, Group, Needs, Turn};
 use crate::host::HostPattern;
 use crate::index::{Hosts, Index, Site};
-use crate::numbered::Compiled;
+use crate::numbered::{Compiled, Routes};
 use crate::pattern::{Pattern, Rest};
 use crate::router::{BuildError, Mode, Route};
 use crate::table::Table;
@@ -63,8 +63,8 @@ impl Index {
         }
         edits.sort_by(|a, b| a.order().cmp(&b.order()));
         let (hostless, hosted) = edits.split_at(edits.partition_point(|edit| edit.host.is_none()));
-        self.hostless.change(hostless);
-        self.hosts.change(hosted);
+        self.hostless.change(hostless, &self.routes);
+        self.hosts.change(hosted, &self.routes);
         drop(edits);
         for (number, route) in changes {
             self.routes.set(number, route);
@@ -95,16 +95,13 @@ impl<'r> Edit<'r> {
         for (path, (text, pattern)) in (0u16..).zip(route.paths.iter().zip(patterns)) {
             let places = hosts.iter().map(Some).zip(0u16..).chain(everywhere);
             edits.extend(places.map(|(host, place)| {
-                let candidate = Candidate {
-                    priority: route.priority,
-                    order: route.order,
-                    length: u32::try_from(text.len()).unwrap_or(u32::MAX),
+                let candidate = compiled.ranked(Candidate {
                     route: number,
                     path,
                     host: place,
                     methods: route.methods,
                     needs: needs | pattern.rest.needs(),
-                };
+                });
                 let exact = pattern.rest == Rest::Nothing;
                 let turn = Turn { comes, candidate, rest: &pattern.rest };
                 Edit { host, exact, key: &text.as_bytes()[..pattern.prefix], turn }
@@ -119,16 +116,16 @@ impl<'r> Edit<'r> {
 }
 
 impl Hosts {
-    fn change(&mut self, edits: &[Edit<'_>]) {
+    fn change(&mut self, edits: &[Edit<'_>], routes: &Routes) {
         let (mut wildcard, mut wildcard_with_port) = (Vec::new(), Vec::new());
         let sites = edits.chunk_by(|a, b| a.host.map(HostPattern::order) == b.host.map(HostPattern::order));
         for edits in sites {
             let Some(host) = edits[0].host else { continue };
             match (host.wildcard, host.with_port) {
-                (false, false) => change_exact(&mut self.exact, host, edits),
-                (false, true) => change_exact(&mut self.exact_with_port, host, edits),
-                (true, false) => wildcard.push(change_wildcard(&self.wildcard, host, edits)),
-                (true, true) => wildcard_with_port.push(change_wildcard(&self.wildcard_with_port, host, edits)),
+                (false, false) => change_exact(&mut self.exact, host, edits, routes),
+                (false, true) => change_exact(&mut self.exact_with_port, host, edits, routes),
+                (true, false) => wildcard.push(change_wildcard(&self.wildcard, host, edits, routes)),
+                (true, true) => wildcard_with_port.push(change_wildcard(&self.wildcard_with_port, host, edits, routes)),
             }
         }
         self.wildcard.change(wildcard);
@@ -137,19 +134,19 @@ impl Hosts {
     }
 }
 
-fn change_exact(sites: &mut Table<Arc<Site>>, host: &HostPattern, edits: &[Edit<'_>]) {
+fn change_exact(sites: &mut Table<Arc<Site>>, host: &HostPattern, edits: &[Edit<'_>], routes: &Routes) {
     let key = host.text.as_bytes();
     match sites.find_mut(key) {
         Some(site) => {
             let site = Arc::make_mut(site);
-            site.change(edits);
+            site.change(edits, routes);
             if site.is_empty() {
                 sites.remove(key);
             }
         }
         None => {
             let mut site = Site::default();
-            site.change(edits);
+            site.change(edits, routes);
             sites.insert(key, Arc::new(site));
         }
     }
@@ -159,29 +156,30 @@ fn change_wildcard<'h>(
     sites: &Tree<Arc<Site>, true>,
     host: &'h HostPattern,
     edits: &[Edit<'_>],
+    routes: &Routes,
 ) -> (&'h [u8], Option<Arc<Site>>) {
     let key = host.text.as_bytes();
     let mut site = sites.find(key).map(|site| Site::clone(site)).unwrap_or_default();
-    site.change(edits);
+    site.change(edits, routes);
     (key, (!site.is_empty()).then(|| Arc::new(site)))
 }
 
 impl Site {
-    fn change(&mut self, edits: &[Edit<'_>]) {
+    fn change(&mut self, edits: &[Edit<'_>], routes: &Routes) {
         let (prefixes, exact) = edits.split_at(edits.partition_point(|edit| !edit.exact));
         if self.exact.is_empty() {
             self.exact = Table::with_room(exact.len());
         }
         for alike in exact.chunk_by(|a, b| a.key == b.key) {
             let key = alike[0].key;
-            match Group::change(self.exact.find(key), key.len(), turns(alike)) {
+            match Group::change(self.exact.find(key), routes, key.len(), turns(alike)) {
                 Some(group) => self.exact.insert(key, group),
                 None => self.exact.remove(key),
             }
         }
         let changed = prefixes.chunk_by(|a, b| a.key == b.key).map(|alike| {
             let key = alike[0].key;
-            (key, Group::change(self.prefixes.find(key), key.len(), turns(alike)))
+            (key, Group::change(self.prefixes.find(key), routes, key.len(), turns(alike)))
         });
         let changed = changed.collect();
         self.prefixes.change(changed);

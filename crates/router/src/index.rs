@@ -69,7 +69,7 @@ impl Index {
     ) -> ControlFlow<()> {
         match group {
             Group::One(candidate) => visit(candidate),
-            Group::Many(candidates) => candidates.iter().try_for_each(visit),
+            Group::Many(candidates) => candidates.iter().map(|ranked| &ranked.candidate).try_for_each(visit),
             Group::Patterns(segments) => segments.walk(path, |candidate| self.routes.rest(candidate), visit),
         }
     }

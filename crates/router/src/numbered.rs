@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use crate::candidate::Candidate;
+use crate::candidate::{Candidate, Ranked};
 use crate::host::HostPattern;
 use crate::pattern::{Pattern, Rest, Segment};
 use crate::router::Route;
@@ -18,7 +18,21 @@ pub(crate) struct Compiled {
     pub(crate) hosts: Box<[HostPattern]>,
 }
 
+impl Compiled {
+    /// A candidate of this route, with what orders it.
+    pub(crate) fn ranked(&self, candidate: Candidate) -> Ranked {
+        let Route { priority, order, ref paths, .. } = self.route;
+        let length = paths.get(usize::from(candidate.path)).map_or(0, String::len);
+        Ranked { candidate, priority, order, length: u32::try_from(length).unwrap_or(u32::MAX) }
+    }
+}
+
 impl Routes {
+    /// A candidate of one of these routes, with what orders it.
+    pub(crate) fn ranked(&self, candidate: &Candidate) -> Option<Ranked> {
+        Some(self.get(candidate.route)?.ranked(*candidate))
+    }
+
     /// What follows the text before the first wildcard in the path of a candidate.
     pub(crate) fn rest(&self, candidate: &Candidate) -> &Rest {
         self.pattern(candidate.route, candidate.path).map_or(&Rest::Nothing, |pattern| &pattern.rest)

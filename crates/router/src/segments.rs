@@ -1,7 +1,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use crate::candidate::{Candidate, Group, Needs, Turn};
+use crate::candidate::{Candidate, Group, Needs, Ranked, Turn};
 use crate::pattern::{Rest, Segment, capture};
 use crate::table::Table;
 
@@ -22,13 +22,13 @@ pub(crate) struct Segments {
 #[derive(Clone, Default)]
 struct Node {
     /// Ranked before or with every candidate of this subtree, if there is any: whether it is worth a visit.
-    bound: Option<Candidate>,
+    bound: Option<Ranked>,
     literals: Table<Arc<Node>>,
     parameter: Option<Arc<Node>>,
     /// The candidates whose pattern ends here, by rank.
-    ends: Vec<Candidate>,
+    ends: Vec<Ranked>,
     /// The candidates whose pattern has a star here, by rank. A pattern that ends with it takes whatever is left.
-    stars: Vec<Candidate>,
+    stars: Vec<Ranked>,
 }
 
 impl Segments {
@@ -50,7 +50,7 @@ impl Segments {
             let Some(found) = search.best.take() else {
                 return ControlFlow::Continue(());
             };
-            visit(found)?;
+            visit(&found.candidate)?;
             search.after = Some(found);
         }
     }
@@ -61,13 +61,13 @@ impl Segments {
             self.insert(turn.candidate, turn.rest);
         } else {
             self.root.remove(turn.rest.segments(), &turn.candidate);
-            self.comparing -= usize::from(turn.candidate.needs.has(Needs::COMPARISON));
+            self.comparing -= usize::from(turn.candidate.candidate.needs.has(Needs::COMPARISON));
         }
     }
 
-    pub(crate) fn insert(&mut self, candidate: Candidate, rest: &Rest) {
+    pub(crate) fn insert(&mut self, candidate: Ranked, rest: &Rest) {
         self.root.insert(rest.segments(), candidate);
-        self.comparing += usize::from(candidate.needs.has(Needs::COMPARISON));
+        self.comparing += usize::from(candidate.candidate.needs.has(Needs::COMPARISON));
     }
 
     /// The simplest group that has the same candidates.
@@ -77,7 +77,7 @@ impl Segments {
 }
 
 impl Node {
-    fn insert(&mut self, segments: &[Segment], candidate: Candidate) {
+    fn insert(&mut self, segments: &[Segment], candidate: Ranked) {
         if self.bound.is_none_or(|bound| candidate.rank() < bound.rank()) {
             self.bound = Some(candidate);
         }
@@ -99,7 +99,7 @@ impl Node {
     }
 
     /// Takes a candidate away, and nodes without any. The bounds stay: they may be lower than they need to be.
-    fn remove(&mut self, segments: &[Segment], candidate: &Candidate) {
+    fn remove(&mut self, segments: &[Segment], candidate: &Ranked) {
         match segments {
             [] => remove(&mut self.ends, candidate),
             [Segment::Star(_), ..] => remove(&mut self.stars, candidate),
@@ -129,12 +129,12 @@ impl Node {
     }
 }
 
-fn insert(candidates: &mut Vec<Candidate>, candidate: Candidate) {
+fn insert(candidates: &mut Vec<Ranked>, candidate: Ranked) {
     candidates.insert(candidates.partition_point(|other| other.rank() < candidate.rank()), candidate);
 }
 
-fn remove(candidates: &mut Vec<Candidate>, candidate: &Candidate) {
-    if let Ok(place) = candidates.binary_search_by_key(&candidate.rank(), Candidate::rank) {
+fn remove(candidates: &mut Vec<Ranked>, candidate: &Ranked) {
+    if let Ok(place) = candidates.binary_search_by_key(&candidate.rank(), Ranked::rank) {
         candidates.remove(place);
     }
 }
@@ -143,8 +143,8 @@ fn remove(candidates: &mut Vec<Candidate>, candidate: &Candidate) {
 struct Search<'a, R> {
     text: &'a [u8],
     rest: R,
-    after: Option<&'a Candidate>,
-    best: Option<&'a Candidate>,
+    after: Option<&'a Ranked>,
+    best: Option<&'a Ranked>,
 }
 
 impl<'a, 'p, R: Fn(&Candidate) -> &'p Rest> Search<'a, R> {
@@ -159,7 +159,7 @@ impl<'a, 'p, R: Fn(&Candidate) -> &'p Rest> Search<'a, R> {
             return;
         };
         for star in self.behind(&node.stars).iter().take_while(|star| self.improves(star)) {
-            if !star.needs.has(Needs::INNER_STAR) || takes((self.rest)(star), self.text) {
+            if !star.candidate.needs.has(Needs::INNER_STAR) || takes((self.rest)(&star.candidate), self.text) {
                 self.best = Some(star);
                 break;
             }
@@ -178,12 +178,12 @@ impl<'a, 'p, R: Fn(&Candidate) -> &'p Rest> Search<'a, R> {
     }
 
     /// Whether a candidate goes before the best so far.
-    fn improves(&self, candidate: &Candidate) -> bool {
+    fn improves(&self, candidate: &Ranked) -> bool {
         self.best.is_none_or(|best| candidate.rank() < best.rank())
     }
 
     /// Those that come behind the one that was found before.
-    fn behind(&self, candidates: &'a [Candidate]) -> &'a [Candidate] {
+    fn behind(&self, candidates: &'a [Ranked]) -> &'a [Ranked] {
         match self.after {
             Some(after) => &candidates[candidates.partition_point(|candidate| candidate.rank() <= after.rank())..],
             None => candidates,

@@ -138,19 +138,8 @@ fn upgrades(gateway: &Gateway) -> usize {
     gateway.stderr().matches("a new process serves").count()
 }
 
-/// The ids of the gateway's processes that have not ended.
-fn processes(gateway: &Gateway) -> Vec<u32> {
-    let folder = gateway.config().display().to_string();
-    let ids = fs::read_dir("/proc").expect("read /proc").filter_map(|entry| {
-        let id: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
-        let command = fs::read(format!("/proc/{id}/cmdline")).ok()?;
-        String::from_utf8_lossy(&command).contains(&folder).then_some(id)
-    });
-    ids.collect()
-}
-
 fn await_processes(gateway: &Gateway, count: usize) {
-    wait_until(&format!("{count} processes"), LIMIT, || (processes(gateway).len() == count).then_some(()));
+    wait_until(&format!("{count} processes"), LIMIT, || (gateway.processes().len() == count).then_some(()));
 }
 
 fn start(origin: &Origin, workers: usize) -> Gateway {
@@ -179,11 +168,11 @@ fn twenty_upgrades_under_load_lose_nothing() {
     let requests = requests + 1;
     // It, and the one that serves, once the others have drained.
     await_processes(&gateway, 2);
-    assert!(processes(&gateway).contains(&first));
+    assert!(gateway.processes().contains(&first));
 
     gateway.signal(Signal::TERM);
     assert!(gateway.wait().success());
-    assert_eq!(processes(&gateway), [] as [u32; 0]);
+    assert_eq!(gateway.processes(), [] as [u32; 0]);
     assert!(TcpStream::connect(gateway.addr).is_err());
     // Whichever process wrote them: as many lines as answers, and each is whole.
     let log = fs::read_to_string(gateway.file("access.log")).expect("read the access log");
@@ -449,7 +438,7 @@ fn the_first_process_passes_signals_on_and_ends_with_the_last() {
         upgrade(&gateway);
         await_processes(&gateway, 2);
         let first = gateway.process.id();
-        let main = *processes(&gateway).iter().find(|id| **id != first).expect("another process");
+        let main = *gateway.processes().iter().find(|id| **id != first).expect("another process");
         assert!(gateway.process.exited().is_none());
         (gateway, main)
     };

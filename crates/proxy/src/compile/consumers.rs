@@ -7,7 +7,7 @@ use weir_config::{Consumer, InvalidItems, Model, Node, Place, Scope, Section};
 use weir_plugin::{ConsumerMatch, ConsumerSet, Consumers, CredentialChange, Credentials};
 
 use super::making::Making;
-use super::plugins::Builder;
+use super::plugins::{Builder, Built};
 use super::{Compiler, Faults};
 
 /// A consumer that came, changed or went.
@@ -132,10 +132,9 @@ impl Making<'_> {
                 return;
             }
         };
-        let mut layer = group.map(|group| group.layer.clone()).unwrap_or_default();
-        layer.put_over(&own.layer);
         // Most consumers bring credentials and no plugins, and some only such as are switched off.
-        let chain = Some(layer.chain()).filter(|chain| !chain.steps().is_empty());
+        let chain =
+            Some(Built::chain(group.as_deref().into_iter().chain([&own]))).filter(|chain| !chain.steps().is_empty());
         if chain.is_some() || self.consumer_chains.get(number).is_some() {
             Arc::make_mut(&mut self.consumer_chains).set(number, chain);
         }

@@ -52,10 +52,10 @@ pub(super) struct Making<'m> {
     pub(super) routes: Slots<Route>,
     pub(super) infos: Slots<Arc<RouteInfo>>,
     pub(super) consumers: Arc<Consumers>,
-    pub(super) consumer_chains: Arc<Slots<Chain>>,
+    pub(super) consumer_chains: Arc<Slots<Arc<Chain>>>,
     credentials: Box<[Option<Credentials>]>,
     tls: Arc<Hosts>,
-    global: Chain,
+    global: Arc<Chain>,
     numbered: Numbered,
     pub(super) slots: RouteSlots,
     pub(super) layers: Layers,
@@ -92,7 +92,7 @@ impl<'m> Making<'m> {
             consumer_chains: Arc::default(),
             credentials: compiler.definitions.0.iter().map(|_| None).collect(),
             tls: Arc::default(),
-            global: Chain::default(),
+            global: Arc::clone(Chain::nothing()),
             numbered: Numbered::default(),
             slots: RouteSlots::default(),
             layers: SharedMap::new(),
@@ -138,7 +138,7 @@ impl<'m> Making<'m> {
             consumer_chains: Arc::clone(&base.consumers),
             credentials: base.tables.credentials.clone(),
             tls: Arc::clone(&base.tls),
-            global: base.global.clone(),
+            global: Arc::clone(&base.global),
             numbered: kept.numbered.clone(),
             slots: kept.slots.clone(),
             layers: kept.layers.clone(),
@@ -252,7 +252,7 @@ impl<'m> Making<'m> {
         }
         self.global = all.chain();
         let place = Place { section: Section::GlobalRules, id: "".into() };
-        self.put_layer(builder, place, Built { layer: all, upstreams: uses.into() });
+        self.put_layer(builder, place, Built::new(all, uses.into()));
     }
 
     /// Keeps plugins that were built for several users, instead of those that were there before.

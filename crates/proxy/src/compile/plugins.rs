@@ -1,6 +1,6 @@
 //! Building plugins and laying them over each other: service below plugin config below route.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use weir_config::{AddrRange, Consumer, Diagnostic, ErrorResponse, Items, Meta, PluginMetadata, Plugins, Scope};
 use weir_plugin::{BuildCx, ConsumerSet, StateRegistry};
@@ -40,8 +40,9 @@ impl Layer {
     }
 
     /// Ready to run.
-    pub(super) fn chain(&self) -> Chain {
-        Chain::new(self.steps.iter().filter_map(|(_, step)| step.clone()).collect())
+    pub(super) fn chain(&self) -> Arc<Chain> {
+        let steps: Vec<_> = self.steps.iter().filter_map(|(_, step)| step.clone()).collect();
+        if steps.is_empty() { Arc::clone(Chain::nothing()) } else { Arc::new(Chain::new(steps)) }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -54,6 +55,25 @@ impl Layer {
 pub(super) struct Built {
     pub(super) layer: Layer,
     pub(super) upstreams: Box<[u32]>,
+    /// The layer ready to run, once a place has asked for it that has no other.
+    chain: OnceLock<Arc<Chain>>,
+}
+
+impl Built {
+    pub(super) fn new(layer: Layer, upstreams: Box<[u32]>) -> Self {
+        Self { layer, upstreams, chain: OnceLock::new() }
+    }
+
+    /// The plugins of several places, each laid over the one before, ready to run.
+    pub(super) fn chain<'b>(places: impl IntoIterator<Item = &'b Self>) -> Arc<Chain> {
+        let places: Vec<_> = places.into_iter().filter(|built| !built.layer.is_empty()).collect();
+        if let [one] = places[..] {
+            return Arc::clone(one.chain.get_or_init(|| one.layer.chain()));
+        }
+        let mut layer = Layer::default();
+        places.iter().for_each(|built| layer.put_over(&built.layer));
+        layer.chain()
+    }
 }
 
 impl Builder<'_, '_> {
@@ -67,7 +87,7 @@ impl Builder<'_, '_> {
     ) -> Result<Built, Diagnostic> {
         let layer = self.layer(plugins, place, path, scope);
         let upstreams = self.upstreams.take_asked();
-        Ok(Built { layer: layer?, upstreams })
+        Ok(Built::new(layer?, upstreams))
     }
 
     /// Whether a consumer brings along plugins to run. Most have none, and there may be a million.

@@ -8,14 +8,15 @@ use weir_router::{BuildError, MethodSet};
 
 use super::Faults;
 use super::making::Making;
-use super::plugins::{Builder, Layer};
+use super::plugins::{Builder, Built};
 use super::upstreams;
 use crate::chain::Phase;
 use crate::snapshot::Route;
 
-/// What the router is told.
+/// What is made of routes, and what the router is told.
 #[derive(Default)]
 pub(super) struct Routes<'m> {
+    compiled: Vec<(u32, Route)>,
     /// Numbers, and what the route of each matches; `None`: it is gone.
     pub(super) patterns: Vec<(u32, Option<weir_router::Route>)>,
     origins: Vec<(u32, &'m Origin)>,
@@ -42,6 +43,10 @@ impl<'m> Making<'m> {
         for id in &ids {
             self.route(id, builder, faults, &mut routes);
         }
+        // Not one by one above: what requests read lies side by side in memory, and not among what they do not.
+        for (number, route) in routes.compiled.drain(..) {
+            self.routes.set(number, Some(route));
+        }
         routes
     }
 
@@ -56,12 +61,12 @@ impl<'m> Making<'m> {
         let service = route.service_id.as_ref().and_then(|id| model.services.get(id.as_str())).map(AsRef::as_ref);
         let own = builder.build(route.plugins.as_ref(), &format!("route/{id}"), &route.origin.path, Scope::Route);
         let shared = [(Section::Services, &route.service_id), (Section::PluginConfigs, &route.plugin_config_id)];
-        let mut layer = Layer::default();
+        let mut below = Vec::new();
         let mut fault = None;
         for (section, id) in shared {
             let Some(id) = id else { continue };
             match self.layer(builder, Place { section, id: id.shared() }) {
-                Ok(part) => layer.put_over(&part.layer),
+                Ok(built) => below.push(built),
                 Err(diagnostic) => fault = Some(diagnostic),
             }
         }
@@ -72,7 +77,6 @@ impl<'m> Making<'m> {
                 return;
             }
         };
-        layer.put_over(&own.layer);
         let anew = self.has_changed(Section::Routes, id);
         let upstream = match builder.upstreams.0.borrow_mut().of_route(route, service, anew) {
             Ok(upstream) => upstream,
@@ -88,17 +92,15 @@ impl<'m> Making<'m> {
         });
         let uses: Box<[u32]> = own.upstreams.iter().copied().chain(upstream).collect();
         self.use_upstreams(number, Some(uses), builder);
-        let chain = layer.chain();
-        self.routes.set(
-            number,
-            Some(Route {
-                logs: chain.has(Phase::Log),
-                chain,
-                upstream,
-                timeouts: route.timeout.as_ref().map(upstreams::timeouts),
-                websocket: route.enable_websocket.or(service.and_then(|s| s.enable_websocket)).unwrap_or(false),
-            }),
-        );
+        let chain = Built::chain(below.iter().map(AsRef::as_ref).chain([&own]));
+        let compiled = Route {
+            logs: chain.has(Phase::Log),
+            chain,
+            upstream,
+            timeouts: route.timeout.as_ref().map(|timeout| Box::new(upstreams::timeouts(timeout))),
+            websocket: route.enable_websocket.or(service.and_then(|s| s.enable_websocket)).unwrap_or(false),
+        };
+        routes.compiled.push((number, compiled));
         let pattern = pattern(route, service, listed.order);
         self.infos.set(number, Some(Arc::new(info(route, service, &pattern))));
         routes.patterns.push((number, Some(pattern)));

@@ -98,7 +98,7 @@ impl<S: ClientStream> Connection<S> {
         route: &Route,
         upstream: &Upstream,
     ) -> Next {
-        let timeouts = route.timeouts.unwrap_or(upstream.timeouts);
+        let timeouts = route.timeouts(upstream);
         let give_up = self.timer.now().saturating_add(upstream.retry_ms);
         let mut failure = Failure { side: Side::Gateway, ..Failure::upstream(503, "upstream has no node") };
         x.times.upstream_start = x.times.now;
@@ -154,7 +154,7 @@ impl<S: ClientStream> Connection<S> {
             let copy = RequestCopy::begin(x, mirror, local, &self.worker);
             self.copy = copy.and_then(|copy| copy.take(&x.request.buffer));
         }
-        let timeouts = route.timeouts.unwrap_or(upstream.timeouts);
+        let timeouts = route.timeouts(upstream);
         let outgoing = Outgoing::Request { websocket: route.websocket };
         self.reach(x, upstream, config, timeouts, outgoing, answering).await
     }

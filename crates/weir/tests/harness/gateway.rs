@@ -423,6 +423,17 @@ impl Gateway {
         self.metrics_page().value(name, labels).unwrap_or(0.0)
     }
 
+    /// The ids of its processes that have not ended: after an upgrade there is more than one.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        let folder = self.folder.path().display().to_string();
+        let ids = fs::read_dir("/proc").expect("read /proc").filter_map(|entry| {
+            let id: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let command = fs::read(format!("/proc/{id}/cmdline")).ok()?;
+            String::from_utf8_lossy(&command).contains(&folder).then_some(id)
+        });
+        ids.collect()
+    }
+
     /// Waits until a metric has a value.
     pub(crate) fn await_metric(&self, name: &str, labels: &[(&str, &str)], wanted: f64) {
         let mut last = f64::NAN;
@@ -437,6 +448,9 @@ impl Drop for Gateway {
     fn drop(&mut self) {
         if thread::panicking() {
             eprintln!("--- standard error of the gateway at {} ---\n{}---", self.addr, self.stderr());
+            for id in self.processes() {
+                eprintln!("process {id}:\n{}", process::threads(id));
+            }
         } else {
             // Whatever a test looks at: nothing that it sends may make a task panic.
             assert!(!self.stderr().contains("panic: "), "the gateway panicked:\n{}", self.stderr());

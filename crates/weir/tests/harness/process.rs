@@ -73,6 +73,19 @@ impl Drop for Process {
     }
 }
 
+/// What each thread of a process does: its state, its time on a processor in ticks, and the system call that it is in.
+pub(crate) fn threads(id: u32) -> String {
+    let threads = std::fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+    let read = |file: PathBuf| std::fs::read_to_string(file).unwrap_or_default();
+    let lines = threads.map(|thread| {
+        let (stat, call) = (read(thread.path().join("stat")), read(thread.path().join("syscall")));
+        let fields: Vec<&str> = stat.split_whitespace().collect();
+        let ticks = fields.get(13..15).unwrap_or_default().join("+");
+        format!("  {} {ticks}, call {call}", fields.get(..3).unwrap_or_default().join(" "))
+    });
+    lines.collect()
+}
+
 /// How long a piece of work takes.
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
