@@ -183,13 +183,15 @@ fn the_unit_allows_what_the_gateway_asks_the_kernel_for() {
     gateway.signal(Signal::TERM);
     assert!(gateway.wait().success(), "{}", gateway.stderr());
 
-    let ended = format!("{} +++ exited", gateway.process.id());
+    // The process, which is padded to five places, and what it did: `1234  openat(AT_FDCWD, …`, `12345 +++ exited with 0`.
+    let parted = |line: &'_ str| line.split_once(' ').map(|(id, did)| (id.to_owned(), did.trim_start().to_owned()));
+    let first = gateway.process.id().to_string();
     let text = wait_until("strace to end", LIMIT, || {
         let text = fs::read_to_string(trace).expect("read the trace");
-        text.lines().any(|line| line.starts_with(&ended)).then_some(text)
+        let mut lines = text.lines().filter_map(parted);
+        lines.any(|(id, did)| id == first && did.starts_with("+++ exited")).then_some(text)
     });
-    // The process, and its call with what it was told: `1234  openat(AT_FDCWD, …`.
-    let call = |line: &str| Some(line.split_once(' ')?.1.trim_start().split_once('(')?.0.to_owned());
+    let call = |line: &str| Some(parted(line)?.1.split_once('(')?.0.to_owned());
     let is_name = |name: &String| name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     let asked: BTreeSet<String> = text.lines().filter_map(call).filter(is_name).collect();
     assert!(asked.contains("sched_setattr") && asked.contains("setpriority"), "{asked:?}");
