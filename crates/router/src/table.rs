@@ -232,3 +232,40 @@ fn hash(key: &[u8]) -> u64 {
     hasher.write(key);
     hasher.finish()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{SHORT, Table};
+
+    /// A key for each length, around that of the longest in an entry.
+    fn key(length: usize) -> String {
+        (0..length).map(|place| char::from(b'a' + ((length + place) % 26) as u8)).collect()
+    }
+
+    #[test]
+    fn keys_of_every_length_come_and_go() {
+        let mut table = Table::default();
+        for length in 0..3 * SHORT {
+            table.insert(key(length).as_bytes(), length);
+            table.insert(key(length).as_bytes(), length + 1);
+        }
+        let before = table.clone();
+        for length in (0..3 * SHORT).filter(|length| length % 4 != 0) {
+            table.remove(key(length).as_bytes());
+            for other in 0..3 * SHORT {
+                let there = other % 4 == 0 || other > length;
+                assert_eq!(
+                    table.find(key(other).as_bytes()),
+                    there.then_some(&(other + 1)),
+                    "{other} without {length}"
+                );
+                assert_eq!(before.find(key(other).as_bytes()), Some(&(other + 1)));
+            }
+        }
+        for length in SHORT - 1..SHORT + 3 {
+            let mut other = key(length).into_bytes();
+            *other.last_mut().unwrap() = b'!';
+            assert_eq!(before.find(&other), None, "a key that differs at its end");
+        }
+    }
+}
