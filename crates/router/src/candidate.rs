@@ -101,7 +101,7 @@ pub(crate) enum Group {
 /// A candidate that comes or goes, with its path from the first wildcard on.
 pub(crate) struct Turn<'r> {
     pub(crate) comes: bool,
-    pub(crate) candidate: Ranked,
+    pub(crate) ranked: Ranked,
     pub(crate) rest: &'r Rest,
 }
 
@@ -128,21 +128,21 @@ impl Group {
             Some(Group::Many(candidates)) => candidates,
             _ => &[],
         };
-        if turns.clone().any(|turn| turn.candidate.candidate.needs.has(Needs::COMPARISON)) {
+        if turns.clone().any(|turn| turn.ranked.candidate.needs.has(Needs::COMPARISON)) {
             let mut segments = Segments::new(prefix);
-            present.iter().for_each(|candidate| segments.insert(*candidate, &Rest::Anything));
+            present.iter().for_each(|ranked| segments.insert(*ranked, &Rest::Anything));
             turns.for_each(|turn| segments.change(turn));
             return segments.into_group();
         }
         let mut candidates = Vec::with_capacity(present.len() + 1);
-        for Turn { comes, candidate, .. } in turns {
-            let before = present.partition_point(|other| other.rank() < candidate.rank());
+        for Turn { comes, ranked, .. } in turns {
+            let before = present.partition_point(|other| other.rank() < ranked.rank());
             candidates.extend_from_slice(&present[..before]);
             present = &present[before..];
             if *comes {
-                candidates.push(*candidate);
+                candidates.push(*ranked);
             } else if let Some((gone, others)) = present.split_first()
-                && gone.rank() == candidate.rank()
+                && gone.rank() == ranked.rank()
             {
                 present = others;
             }

@@ -95,7 +95,7 @@ impl<'r> Edit<'r> {
         for (path, (text, pattern)) in (0u16..).zip(route.paths.iter().zip(patterns)) {
             let places = hosts.iter().map(Some).zip(0u16..).chain(everywhere);
             edits.extend(places.map(|(host, place)| {
-                let candidate = compiled.ranked(Candidate {
+                let ranked = compiled.ranked(Candidate {
                     route: number,
                     path,
                     host: place,
@@ -103,7 +103,7 @@ impl<'r> Edit<'r> {
                     needs: needs | pattern.rest.needs(),
                 });
                 let exact = pattern.rest == Rest::Nothing;
-                let turn = Turn { comes, candidate, rest: &pattern.rest };
+                let turn = Turn { comes, ranked, rest: &pattern.rest };
                 Edit { host, exact, key: &text.as_bytes()[..pattern.prefix], turn }
             }));
         }
@@ -111,7 +111,7 @@ impl<'r> Edit<'r> {
 
     /// What belongs together beside each other; and in a group by rank, with what goes before what comes.
     fn order(&self) -> impl Ord {
-        (self.host.map(HostPattern::order), self.exact, self.key, self.turn.candidate.rank(), self.turn.comes)
+        (self.host.map(HostPattern::order), self.exact, self.key, self.turn.ranked.rank(), self.turn.comes)
     }
 }
 

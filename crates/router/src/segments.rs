@@ -58,16 +58,16 @@ impl Segments {
     /// Lets a candidate come or go.
     pub(crate) fn change(&mut self, turn: &Turn<'_>) {
         if turn.comes {
-            self.insert(turn.candidate, turn.rest);
+            self.insert(turn.ranked, turn.rest);
         } else {
-            self.root.remove(turn.rest.segments(), &turn.candidate);
-            self.comparing -= usize::from(turn.candidate.candidate.needs.has(Needs::COMPARISON));
+            self.root.remove(turn.rest.segments(), &turn.ranked);
+            self.comparing -= usize::from(turn.ranked.candidate.needs.has(Needs::COMPARISON));
         }
     }
 
-    pub(crate) fn insert(&mut self, candidate: Ranked, rest: &Rest) {
-        self.root.insert(rest.segments(), candidate);
-        self.comparing += usize::from(candidate.candidate.needs.has(Needs::COMPARISON));
+    pub(crate) fn insert(&mut self, ranked: Ranked, rest: &Rest) {
+        self.root.insert(rest.segments(), ranked);
+        self.comparing += usize::from(ranked.candidate.needs.has(Needs::COMPARISON));
     }
 
     /// The simplest group that has the same candidates.

@@ -98,6 +98,8 @@ fn a_slow_origin_holds_the_client_back() {
             client.send(block);
             counter.fetch_add(block.len() as u64, SeqCst);
         }
+        // The origin may have much of it to read yet.
+        client.sender().set_read_timeout(Some(LIMIT)).expect("set a time limit");
         client.response()
     });
     let held = settled(&pushed);

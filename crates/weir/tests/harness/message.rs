@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
 /// How long a read waits before the test fails.
-pub(crate) const READ_LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const READ_LIMIT: Duration = Duration::from_secs(10);
 
 /// One end of a connection, with what was received and not yet read.
 pub(crate) struct Wire {
