@@ -1,7 +1,8 @@
 //! The shape of the workspace: who depends on whom, and for what reason on whom else.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -148,5 +149,46 @@ fn read_sources(folder: &Path, out: &mut String) {
         } else if path.extension().is_some_and(|e| e == "rs") {
             out.push_str(&fs::read_to_string(&path).expect("read a source"));
         }
+    }
+}
+
+/// The script that installs the tools of the tests runs as root without sudo, and as another user with it.
+#[test]
+fn tools_of_the_tests_are_installed_by_root_and_by_others() {
+    for (user, expected) in
+        [("0", "apt-get noninteractive "), ("1000", "sudo env DEBIAN_FRONTEND=noninteractive apt-get ")]
+    {
+        let folder = tempfile::tempdir().expect("create a folder");
+        let at = |path: &str| folder.path().join(path);
+        let executable = |path: &str, script: &str| {
+            fs::create_dir_all(at(path).parent().expect("a folder")).expect("create a folder");
+            fs::write(at(path), format!("#!/bin/bash\n{script}\n")).expect("write a script");
+            fs::set_permissions(at(path), Permissions::from_mode(0o755)).expect("make it executable");
+        };
+        // None of the tools is on this path, and these tell how they are called.
+        executable("bin/id", &format!("echo {user}"));
+        executable("bin/apt-get", "echo apt-get $DEBIAN_FRONTEND $* >>$LOG");
+        executable("bin/sudo", "echo sudo $* >>$LOG; exec \"$@\"");
+        executable("bin/python3", "exit 0");
+        executable("target/test-tools/bin/openapi-spec-validator", "exit 0");
+        executable("target/test-tools/bin/sslyze", "exit 0");
+        for program in ["env", "bash", "dirname"] {
+            std::os::unix::fs::symlink(Path::new("/usr/bin").join(program), at("bin").join(program)).expect("link");
+        }
+        fs::create_dir(at("tools")).expect("create a folder");
+        fs::copy(repository().join("tools/install-test-deps"), at("tools/install-test-deps")).expect("copy the script");
+        let output = Command::new(at("tools/install-test-deps"))
+            .env_clear()
+            .env("PATH", at("bin"))
+            .env("LOG", at("log"))
+            .output()
+            .expect("run the script");
+        let calls = fs::read_to_string(at("log")).unwrap_or_default();
+        assert!(output.status.success(), "{user}: {calls}{}", String::from_utf8_lossy(&output.stderr));
+        for call in ["update", "install"] {
+            let expected = format!("{expected}{call} ");
+            assert!(calls.lines().any(|line| line.starts_with(&expected)), "{user}: no {expected}in {calls}");
+        }
+        assert!(calls.lines().any(|line| line.contains(" install ") && line.ends_with("sqlite3")), "{user}: {calls}");
     }
 }
