@@ -37,7 +37,7 @@ pub fn server_config(cert: &str, key: &str, client_ca: Option<&str>) -> Result<A
         }
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|error| format!("admin.tls: {error}"))?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![b"http/1.1".to_vec(), b"http/1.0".to_vec()];
     Ok(Arc::new(config))
 }
 

@@ -152,6 +152,7 @@ fn keys_and_versions_are_agreed_upon() {
         ("TLS 1.2 where 1.3 is asked for", "new.test", &["-tls1_2"], Err("protocol version")),
         ("TLS 1.1", "both.test", &["-tls1_1", "-cipher", "ALL:@SECLEVEL=0"], Err("handshake failure")),
         ("HTTP/1.1 by ALPN", "both.test", &["-alpn", "h2,http/1.1"], Ok(&["ALPN protocol: http/1.1"])),
+        ("HTTP/1.0 by ALPN", "both.test", &["-alpn", "http/1.0"], Ok(&["ALPN protocol: http/1.0"])),
         ("no common protocol", "both.test", &["-alpn", "imap"], Err("no application protocol")),
     ];
     each(
@@ -271,7 +272,18 @@ fn clients_show_certificates_where_they_are_asked_for() {
         ("verified for another host", "deep.test", "/", Some(&good), &["-H", "Host: MTLS.test:443"], Ok("400")),
         ("names of one wildcard", "a.wild.test", "/", Some(&good), &["-H", "Host: b.wild.test"], Ok("400")),
         ("a host that asks nothing", "mtls.test", "/", Some(&good), &["-H", "Host: plain.test"], Ok("hello")),
-        ("exempt by another name", "plain.test", "/health", None, &["-H", "Host: part.test"], Ok("hello")),
+        ("exempt by another name", "plain.test", "/health", None, &["-H", "Host: part.test"], Ok("400")),
+        ("a host that asks nothing, without", "part.test", "/x", None, &["-H", "Host: plain.test"], Ok("400")),
+        ("a host that nothing is known of, without", "part.test", "/x", None, &["-H", "Host: any"], Ok("400")),
+        ("no host, without", "part.test", "/x", None, &["--http1.0", "-H", "Host:"], Ok("400")),
+        (
+            "an exempt path of a host that asks nothing",
+            "part.test",
+            "/health",
+            None,
+            &["-H", "Host: plain.test"],
+            Ok("hello"),
+        ),
     ];
     each(
         cases,

@@ -48,9 +48,9 @@ struct Verified {
 /// Why a request may not be served on its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Denied {
-    /// The host of the request asks for a certificate, and the client showed none.
+    /// The name that the connection was made for asks for a certificate, and the client showed none.
     NoCertificate,
-    /// The client's certificate was verified for another host than that of the request.
+    /// The host of the request asks for a certificate, and the connection was made for another name.
     OtherHost,
 }
 
@@ -96,18 +96,20 @@ impl Hosts {
     }
 
     /// Whether a request for `host` (in lower case) and `path` may be served on a connection that asked for `sni` and
-    /// whose client's certificate was or was not `verified`.
+    /// whose client's certificate was or was not `verified`: both the name that the connection was made for and the host
+    /// are asked, as in APISIX, so that neither is a way around the other.
     pub(crate) fn admit(&self, host: &[u8], path: &[u8], sni: Option<&str>, verified: bool) -> Result<(), Denied> {
         if !self.asks_clients {
             return Ok(());
         }
-        let name = std::str::from_utf8(host).unwrap_or_default();
-        let Some(asked) = self.find(name).and_then(|host| host.client.as_ref()) else { return Ok(()) };
-        if asked.skipped.is_match(path) {
-            return Ok(());
+        let of_connection = self.for_client(sni).and_then(|host| host.client.as_ref());
+        if of_connection.is_some_and(|asked| !verified && !asked.skipped.is_match(path)) {
+            return Err(Denied::NoCertificate);
         }
-        match sni {
-            _ if !verified => Err(Denied::NoCertificate),
+        let name = std::str::from_utf8(host).unwrap_or_default();
+        let asks = self.find(name).is_some_and(|host| host.client.is_some());
+        match sni.or(self.fallback.as_deref()) {
+            _ if !asks => Ok(()),
             Some(sni) if sni.eq_ignore_ascii_case(name) => Ok(()),
             _ => Err(Denied::OtherHost),
         }
@@ -172,7 +174,7 @@ impl Host {
 }
 
 fn finish(mut config: ServerConfig, tickets: Option<Arc<dyn ProducesTickets>>) -> Arc<ServerConfig> {
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![b"http/1.1".to_vec(), b"http/1.0".to_vec()];
     // A session is kept in its ticket and nowhere else: a cache would be shared by all workers.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     match tickets {
