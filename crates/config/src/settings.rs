@@ -22,7 +22,8 @@ pub use address::{AutoEndpoint, Endpoint, ListenAddr};
 pub(crate) use address::{UNIX, unix_path};
 pub use admin::{Admin, AdminKey, AdminRole, AdminTls, Viewer};
 pub use choice::{
-    AccessLogEscape, AccessLogFormat, AccessLogPath, ErrorLogPath, LogLevel, RouterMode, TlsVersion, Workers,
+    AccessLogEscape, AccessLogFormat, AccessLogPath, ErrorLogPath, LogLevel, MetricTypes, RouterMode, TlsVersion,
+    Workers,
 };
 pub use deployment::{ConfigProvider, DataEncryption, Deployment, Etcd, EtcdTls, EtcdUrl, Role, Secret};
 pub use listener::{Listener, SocketMode};
@@ -284,6 +285,9 @@ pub struct Metrics {
     /// What the names of metrics begin with that APISIX has as well; those of this gateway alone begin with `weir_`.
     #[schemars(length(max = 64), regex(pattern = "^([a-zA-Z_:][a-zA-Z0-9_:]*)?$"), extend("x-expected" = "the beginning of a metric's name, such as apisix_"))]
     pub prefix: String,
+    /// The declared types of `apisix_http_status`, `apisix_bandwidth` and `apisix_http_requests_total`: `linted`, which
+    /// `promtool check metrics` takes, or as in `apisix`, for agents that go by them. Prometheus itself treats both alike.
+    pub types: MetricTypes,
 }
 
 /// Resolving the names of upstream nodes. The last good answer is used while none comes.
@@ -450,7 +454,7 @@ impl Default for AccessLog {
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self { path: "/apisix/prometheus/metrics".into(), prefix: "apisix_".into() }
+        Self { path: "/apisix/prometheus/metrics".into(), prefix: "apisix_".into(), types: MetricTypes::Linted }
     }
 }
 

@@ -58,6 +58,10 @@ pub trait Define: Sync + 'static {
     /// Whether it authenticates: then consumers carry [`Define::ConsumerConf`].
     const AUTH: bool = false;
 
+    /// Whether it stands back in a global rule where the route has it too, from its service or plugin config as well:
+    /// from the first try at a node on, only the route's runs. APISIX's `run_policy` `prefer_route`.
+    const PREFERS_ROUTE: bool = false;
+
     /// The texts in its configurations that are secret, whether on a route or on a consumer: they are encrypted where
     /// they are stored. Those that APISIX encrypts.
     const ENCRYPTED: &'static [&'static str] = &[];
@@ -269,6 +273,8 @@ pub trait Definition: Sync {
     fn phases(&self) -> Phases;
     /// Whether it authenticates.
     fn is_auth(&self) -> bool;
+    /// Whether it stands back in a global rule for the route's own: [`Define::PREFERS_ROUTE`].
+    fn prefers_route(&self) -> bool;
     /// The texts in its configurations that are secret.
     fn encrypted(&self) -> &'static [&'static str];
     /// What it does, in Markdown.
@@ -314,6 +320,10 @@ impl<T: Define> Definition for T {
 
     fn is_auth(&self) -> bool {
         T::AUTH
+    }
+
+    fn prefers_route(&self) -> bool {
+        T::PREFERS_ROUTE
     }
 
     fn encrypted(&self) -> &'static [&'static str] {

@@ -13,6 +13,8 @@ pub(crate) struct Step {
     pub(crate) kind: u8,
     pub(crate) priority: i64,
     pub(crate) phases: Phases,
+    /// Whether it stands back in a global rule for the route's own.
+    pub(crate) prefers_route: bool,
     pub(crate) meta: Option<Arc<StepMeta>>,
 }
 
@@ -21,8 +23,8 @@ pub(crate) struct Step {
 pub(crate) struct StepMeta {
     /// The step runs only when this holds.
     pub(crate) filter: Option<Expr>,
-    /// Replaces the body of a refusal: content type and body.
-    pub(crate) error_response: Option<(&'static str, Box<[u8]>)>,
+    /// Replaces the body of a refusal.
+    pub(crate) error_response: Option<Box<[u8]>>,
 }
 
 /// A phase, as an index into a chain.
@@ -95,7 +97,9 @@ impl Chain {
     }
 
     /// Orders steps by priority, high to low; of equal ones the order given stays.
-    pub(crate) fn new(mut steps: Vec<Step>) -> Self {
+    ///
+    /// `off` are plugins that are switched off here: nothing runs, and over another chain they take the place of its steps.
+    pub(crate) fn new(mut steps: Vec<Step>, off: &[u8]) -> Self {
         // A chain has at most one step for each of the plugins there are; positions fit into a byte.
         steps.truncate(usize::from(u8::MAX));
         steps.sort_by_key(|s| std::cmp::Reverse(s.priority));
@@ -106,10 +110,20 @@ impl Chain {
             *end = lists.len() as u16;
         }
         let mut kinds = Kinds::default();
-        for step in &steps {
-            kinds.insert(step.kind);
+        for kind in steps.iter().map(|step| &step.kind).chain(off) {
+            kinds.insert(*kind);
         }
         Self { steps: steps.into(), lists: lists.into(), ends, kinds }
+    }
+
+    /// Whether it makes no difference, be it alone or over another.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.kinds == Kinds::default()
+    }
+
+    /// Whether a step is of this plugin, which is not switched off here.
+    pub(crate) fn runs(&self, kind: u8) -> bool {
+        self.steps.iter().any(|step| step.kind == kind)
     }
 
     /// Whether any step has this phase.
@@ -205,9 +219,10 @@ mod tests {
             kind: *kind,
             priority: *priority,
             phases: if *kind % 2 == 0 { Phases::ACCESS } else { Phases::ACCESS.and(Phases::REWRITE) },
+            prefers_route: false,
             meta: None,
         };
-        Chain::new(steps.iter().map(step).collect())
+        Chain::new(steps.iter().map(step).collect(), &[])
     }
 
     fn walk(phase: Phase, base: &Chain, over: Option<&Chain>) -> Vec<u8> {
@@ -233,5 +248,14 @@ mod tests {
         let rest: Vec<u8> =
             std::iter::from_fn(|| only.next_only_over(Phase::Rewrite, &base, &over).map(|s| s.kind)).collect();
         assert_eq!(rest, [201]);
+    }
+
+    #[test]
+    fn what_a_consumer_switches_off_does_not_run() {
+        let base = chain(&[(1, 10), (2, 30), (3, 20)]);
+        let over = Chain::new(Vec::new(), &[2]);
+        assert_eq!(walk(Phase::Access, &base, Some(&over)), [3, 1]);
+        assert!(!over.is_nothing() && !over.runs(2) && base.runs(2));
+        assert!(Chain::new(Vec::new(), &[]).is_nothing());
     }
 }

@@ -137,12 +137,12 @@ impl Requests {
         match flow {
             Flow::Continue => None,
             Flow::Respond(_) => {
-                if let Some((kind, body)) = step.meta.as_ref().and_then(|m| m.error_response.as_ref())
+                if let Some(body) = step.meta.as_ref().and_then(|m| m.error_response.as_ref())
                     && x.response.status() >= 400
                 {
                     x.response.body.clear();
                     x.response.body.extend_from_slice(body);
-                    x.response.head.fields.set_str(b"", b"Content-Type", kind.as_bytes());
+                    x.response.head.fields.set_str(b"", b"Content-Type", b"text/plain; charset=utf-8");
                 }
                 Some(Verdict::Answered)
             }
@@ -178,14 +178,16 @@ fn each(
     snapshot: &Snapshot,
     mut run: impl FnMut(&Step, &mut Exchange) -> Flow,
 ) -> Result<(), Failure> {
-    let (base, over) = chains(x, snapshot);
-    for (base, over) in [(&*snapshot.global, None), (base, over)] {
+    let (route, consumer) = chains(x, snapshot);
+    for (base, over) in [(&*snapshot.global, None), (route, consumer)] {
         if over.is_none() && !base.has(phase) {
             continue;
         }
         let mut walk = Walk::default();
         while let Some(step) = walk.next(phase, base, over) {
-            if step.applies(x)
+            let stands_back = step.prefers_route && std::ptr::eq(base, &*snapshot.global) && route.runs(step.kind);
+            if !stands_back
+                && step.applies(x)
                 && let Flow::Abort(failure) = run(step, x)
             {
                 return Err(failure);

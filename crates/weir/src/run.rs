@@ -9,7 +9,7 @@ use weir_config::{Diagnostic, Settings};
 use weir_proxy::Snapshot;
 use weir_store::{Listing, Memory};
 use weir_telemetry::access_log::{AccessLog, AccessLogOptions, Format, Target};
-use weir_telemetry::metrics::{Metrics, MetricsOptions};
+use weir_telemetry::metrics::{MetricTypes, Metrics, MetricsOptions};
 
 use crate::admin_server::AdminSetup;
 use crate::cli::{RulesArgs, RunArgs};
@@ -105,6 +105,10 @@ fn run_with(
         hostname: host_name(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         prefix: settings.metrics.prefix.clone(),
+        types: match settings.metrics.types {
+            weir_config::settings::MetricTypes::Linted => MetricTypes::Linted,
+            weir_config::settings::MetricTypes::Apisix => MetricTypes::Apisix,
+        },
         ..MetricsOptions::default()
     });
     if let Some(log) = &access_log {

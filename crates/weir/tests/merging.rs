@@ -84,6 +84,28 @@ fn a_plugin_that_only_a_consumer_has_runs_for_this_consumer() {
 }
 
 #[test]
+fn a_plugin_that_a_consumer_or_its_group_switches_off_does_not_run_for_this_consumer() {
+    let limit =
+        |meta: Value| json!({ "limit-count": { "count": 1, "time_window": 600, "rejected_code": 429, "_meta": meta } });
+    let off = || limit(json!({ "disable": true }));
+    let with_key = |key: &str, plugins: Value| both(json!({ "key-auth": { "key": key } }), plugins);
+    let mocking = json!({ "mocking": { "response_example": "x" }, "key-auth": {} });
+    let gateway = Gateway::start(json!({
+        // Mocking answers before a limit of the usual priority.
+        "routes": [{ "id": 1, "uri": "/*", "plugins": both(mocking, limit(json!({ "priority": 20_000 }))) }],
+        "consumer_groups": [{ "id": "g", "plugins": off() }],
+        "consumers": [
+            { "username": "vip", "plugins": with_key("vip", off()) },
+            { "username": "member", "group_id": "g", "plugins": with_key("member", json!({})) },
+            { "username": "plain", "plugins": with_key("plain", json!({})) },
+        ],
+    }));
+    for (key, statuses) in [("vip", [200, 200]), ("member", [200, 200]), ("plain", [200, 429])] {
+        assert_eq!(statuses.map(|_| get(&gateway, "/", key).status), statuses, "{key}");
+    }
+}
+
+#[test]
 fn global_rules_run_beside_everything_and_for_unknown_paths() {
     let limit = |count: usize| json!({ "count": count, "time_window": 600, "rejected_code": 429, "key_type": "constant", "key": "all" });
     let gateway = Gateway::start(json!({
@@ -125,8 +147,9 @@ fn meta_steers_a_plugin() {
     assert_eq!(gateway.get("/usual").field("x-ratelimit-limit"), None);
     assert_eq!(gateway.get("/before").field("x-ratelimit-limit"), Some("1000"));
     assert_eq!((gateway.get("/filtered?open=1").status, gateway.get("/filtered?open=2").status), (200, 401));
-    let response = gateway.get("/object");
-    assert_eq!((response.status, response.json()), (401, json!({ "code": 7 })));
-    let response = gateway.get("/text");
-    assert_eq!((response.status, response.text().trim_end()), (401, "go away"));
+    for (path, body) in [("/object", "{\"code\":7}\n"), ("/text", "go away")] {
+        let response = gateway.get(path);
+        assert_eq!((response.status, response.text().as_ref()), (401, body), "{path}");
+        assert_eq!(response.field("content-type"), Some("text/plain; charset=utf-8"), "{path}");
+    }
 }

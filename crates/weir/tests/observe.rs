@@ -286,6 +286,52 @@ fn names_take_the_place_of_ids_where_that_is_preferred() {
 }
 
 #[test]
+fn a_request_counts_once_where_the_plugin_stands_on_its_route_and_in_a_global_rule() {
+    let counted = |meta: Value| json!({ "prometheus": { "prefer_name": true, "_meta": meta }, "mocking": { "response_example": "x" } });
+    let mocking = json!({ "mocking": { "response_example": "x" } });
+    let on = counted(json!({}));
+    let gateway = Gateway::start(json!({
+        "global_rules": [{ "id": 1, "plugins": { "prometheus": {} } }],
+        "services": [{ "id": "s", "plugins": on }],
+        "routes": [
+            { "id": "r1", "name": "own", "uri": "/own", "plugins": on },
+            { "id": "r2", "name": "inherited", "uri": "/inherited", "service_id": "s" },
+            { "id": "r3", "name": "off", "uri": "/off", "plugins": counted(json!({ "disable": true })) },
+            { "id": "r4", "name": "none", "uri": "/none", "plugins": mocking },
+        ],
+    }));
+    for path in ["/own", "/inherited", "/off", "/none", "/unknown"] {
+        gateway.get(path);
+    }
+    for route in ["own", "inherited", "r3", "r4", ""] {
+        gateway.await_metric("apisix_http_status", &[("route", route)], 1.0);
+        assert_eq!(
+            gateway.metric("apisix_http_latency_count", &[("type", "request"), ("route", route)]),
+            1.0,
+            "{route}"
+        );
+    }
+    for route in ["r1", "r2", "off", "none"] {
+        assert_eq!(gateway.metric("apisix_http_status", &[("route", route)]), 0.0, "{route}");
+    }
+}
+
+#[test]
+fn types_are_declared_for_promtool_or_as_apisix_does() {
+    let config = || json!({ "routes": [{ "id": "r", "uri": "/*", "plugins": { "prometheus": {}, "mocking": { "response_example": "x" } } }] });
+    for (setting, status, requests) in [("", "untyped", "counter"), ("metrics: {types: apisix}", "counter", "gauge")] {
+        let gateway = Start::new(config()).settings(setting).start();
+        gateway.get("/");
+        gateway.await_metric("apisix_http_status", &[("route", "r")], 1.0);
+        let page = gateway.metrics_page().0;
+        for (name, kind) in [("http_status", status), ("bandwidth", status), ("http_requests_total", requests)] {
+            let line = format!("# TYPE apisix_{name} {kind}\n");
+            assert!(page.contains(&line), "{setting}: no {line}{page}");
+        }
+    }
+}
+
+#[test]
 fn promtool_finds_nothing_wrong_with_a_live_page() {
     let origin = Origin::hello();
     let refusing = Refusing::bind();

@@ -75,6 +75,18 @@ pub enum AccessLogEscape {
     Json,
 }
 
+/// How the metrics are declared whose type in APISIX is at odds with their name: `apisix_http_status`, `apisix_bandwidth` and
+/// `apisix_http_requests_total`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum MetricTypes {
+    /// `untyped`, `untyped` and `counter`: `promtool check metrics` has nothing to say against the page.
+    #[default]
+    Linted,
+    /// `counter`, `counter` and `gauge`, as APISIX declares them: for agents that go by the declared type.
+    Apisix,
+}
+
 /// A version of TLS that is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 pub enum TlsVersion {

@@ -29,10 +29,15 @@ Counts answered requests for the metrics page, under the names that APISIX gave 
 `apisix_bandwidth` in bytes, by route, service, consumer and node.
 
 `response_source` says who gave an answer: `upstream`; `apisix` for the router and the plugins; `nginx` for failures of \
-the proxy, such as an upstream that cannot be reached.";
+the proxy, such as an upstream that cannot be reached.
+
+A request counts once: where a route has the plugin, with its service and plugin config, that of a global rule stands \
+back.";
     const EXAMPLE: &'static str = "\
 prefer_name: true
 ";
+
+    const PREFERS_ROUTE: bool = true;
 
     type Conf = Conf;
     type ConsumerConf = ();

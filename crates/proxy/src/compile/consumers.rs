@@ -132,9 +132,8 @@ impl Making<'_> {
                 return;
             }
         };
-        // Most consumers bring credentials and no plugins, and some only such as are switched off.
-        let chain =
-            Some(Built::chain(group.as_deref().into_iter().chain([&own]))).filter(|chain| !chain.steps().is_empty());
+        // Most consumers bring credentials and no plugins.
+        let chain = Some(Built::chain(group.as_deref().into_iter().chain([&own]))).filter(|chain| !chain.is_nothing());
         if chain.is_some() || self.consumer_chains.get(number).is_some() {
             Arc::make_mut(&mut self.consumer_chains).set(number, chain);
         }

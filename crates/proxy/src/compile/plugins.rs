@@ -41,8 +41,12 @@ impl Layer {
 
     /// Ready to run.
     pub(super) fn chain(&self) -> Arc<Chain> {
-        let steps: Vec<_> = self.steps.iter().filter_map(|(_, step)| step.clone()).collect();
-        if steps.is_empty() { Arc::clone(Chain::nothing()) } else { Arc::new(Chain::new(steps)) }
+        if self.is_empty() {
+            return Arc::clone(Chain::nothing());
+        }
+        let steps = self.steps.iter().filter_map(|(_, step)| step.clone()).collect();
+        let off: Vec<_> = self.steps.iter().filter(|(_, step)| step.is_none()).map(|(kind, _)| *kind).collect();
+        Arc::new(Chain::new(steps, &off))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -128,10 +132,11 @@ impl Builder<'_, '_> {
             };
             let plugin = definition.build(&conf.conf, &cx).map_err(under)?;
             let phases = plugin.phases(definition.phases());
+            let prefers_route = definition.prefers_route();
             let meta = conf.meta.as_deref();
             let priority = meta.and_then(|meta| meta.priority).unwrap_or(i64::from(definition.priority()));
             let meta = meta.and_then(step_meta);
-            layer.steps.push((kind, Some(Step { plugin, kind, priority, phases, meta })));
+            layer.steps.push((kind, Some(Step { plugin, kind, priority, phases, prefers_route, meta })));
         }
         Ok(layer)
     }
@@ -142,8 +147,8 @@ fn step_meta(meta: &Meta) -> Option<Arc<StepMeta>> {
         return None;
     }
     let error_response = meta.error_response.as_ref().map(|response| match response {
-        ErrorResponse::Text(text) => ("text/plain; charset=utf-8", text.as_bytes().into()),
-        ErrorResponse::Json(value) => ("application/json", value.to_string().into_bytes().into()),
+        ErrorResponse::Text(text) => text.as_bytes().into(),
+        ErrorResponse::Json(value) => format!("{value}\n").into_bytes().into(),
     });
     Some(Arc::new(StepMeta { filter: meta.filter.as_ref().map(|v| v.expr().clone()), error_response }))
 }

@@ -109,13 +109,14 @@ impl Balancer {
 }
 
 impl Upstream {
-    /// The position of the node for the next try, which is none of those that were tried; `None`: there is none.
+    /// The position of the node for the next try, which is none of those that were tried; `None`: there is none. The only
+    /// node of an upstream is tried again, as in APISIX, where `retries` asks for that.
     ///
     /// Nodes that are not available are passed over, unless none is: then set aside is no reason, and after that neither
     /// is health.
     pub(crate) fn pick(&self, x: &mut Exchange, now_ms: u64) -> Option<u16> {
         if let Balancer::Sole(node) = self.balancer {
-            return x.upstream.tried.is_empty().then_some(node);
+            return (x.upstream.tried.is_empty() || self.nodes.len() == 1).then_some(node);
         }
         let hash = match &self.balancer {
             Balancer::Hash(key, _) => {
