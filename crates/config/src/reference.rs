@@ -98,6 +98,8 @@ is still being written is not taken for whole; without it there is a warning, an
 - `$env://NAME` and `$env://NAME/key` (a key of a variable that holds JSON) stand for a whole text in a plugin's
   configuration, in `ssls` and for the client certificate of an upstream, and so does `$secret://MANAGER/ID/KEY`
   ([secrets](secrets.md)).
+- A field that is not known is an error. It is a warning where APISIX takes any: in a plugin's configuration, and in
+  `timeout`, `keepalive_pool` and `checks`, there unless it is nearly the name of another.
 - By default one invalid item refuses the whole file, and the configuration before it stays. With `--invalid-items skip`
   the item alone is left out, together with what refers to it.
 - A file has at most 256 MiB; lists and mappings are nested at most 128 deep; YAML aliases stand for at most 1,000,000

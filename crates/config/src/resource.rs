@@ -38,7 +38,7 @@ pub use upstream::{
 };
 
 pub(crate) use proto::compile as compile_proto;
-pub(crate) use upstream::node_from_key;
+pub(crate) use upstream::{is_open, node_from_key};
 
 /// Labels: names to values of 1 to 256 characters without white space.
 pub type Labels = std::collections::BTreeMap<String, String>;

@@ -12,6 +12,7 @@ mod rule;
 mod tests;
 
 use std::any::TypeId;
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, RwLock};
 
@@ -25,8 +26,8 @@ pub use defaults::fill_defaults;
 use rule::{Others, Rule};
 
 use crate::Diagnostic;
-use crate::diagnostic::{Fault, nearest};
-use crate::node::{Key, Kind, Node, Path, field_hint, hint_for, quoted, steps};
+use crate::diagnostic::{Fault, Severity, nearest};
+use crate::node::{Key, Kind, Node, Path, Step, field_hint, hint_for, quoted, steps};
 
 /// The JSON Schema of a type: nothing is referred to (unless the type contains itself) and null is no value.
 pub fn json_schema<T: JsonSchema>() -> Schema {
@@ -44,6 +45,37 @@ pub fn read<T: DeserializeOwned + JsonSchema + 'static>(node: &Node) -> Result<T
         return Err(found);
     }
     node.parse_into().map_err(|error| vec![error])
+}
+
+/// Takes fields that are not known out of a tree, where `open` says that they may stand: APISIX's schemas have places
+/// that take anything, and real files carry fields there that never had an effect. What was found of them becomes a warning.
+pub fn ignore_unknown<'n>(
+    node: &'n Node,
+    found: &mut [Diagnostic],
+    open: impl Fn(&Diagnostic, &[Step]) -> bool,
+) -> Cow<'n, Node> {
+    let mut known = Cow::Borrowed(node);
+    for fault in found.iter_mut().filter(|fault| fault.fault.as_deref() == Some(&Fault::UnknownField)) {
+        let way = steps(&fault.path);
+        if open(fault, &way) && take_out(known.to_mut(), &way) {
+            fault.severity = Severity::Warning;
+            "unknown field, it has no effect".clone_into(&mut fault.message);
+        }
+    }
+    known
+}
+
+/// Takes the field that these steps lead to out of a tree; `false`: it was not found.
+fn take_out(node: &mut Node, way: &[Step]) -> bool {
+    let Some((Step::Name(name), way)) = way.split_last() else { return false };
+    let parent = way.iter().try_fold(node, |node, step| match step {
+        Step::Name(name) => node.get_mut(name),
+        Step::Index(index) => match &mut node.kind {
+            Kind::Seq(items) => items.get_mut(*index),
+            _ => None,
+        },
+    });
+    parent.is_some_and(|parent| parent.remove(name).is_some())
 }
 
 /// A schema, ready to check trees.

@@ -15,9 +15,9 @@ use crate::model::{Items, Model, Section};
 use crate::node::{Key, Kind, Mark, Node, Path, push_index, quoted};
 use crate::resource::{
     Consumer, ConsumerGroup, Credential, GlobalRule, Id, Origin, PluginConfig, PluginMetadata, Proto, Route,
-    SecretManager, Service, Ssl, Upstream, compile_proto,
+    SecretManager, Service, Ssl, Upstream, compile_proto, is_open,
 };
-use crate::schema::Checker;
+use crate::schema::{Checker, ignore_unknown};
 use crate::unsupported::{Place, take_out};
 
 /// A resource that stands in a list of its kind.
@@ -88,12 +88,14 @@ impl Loader<'_> {
     }
 
     fn typed<T: DeserializeOwned + JsonSchema + 'static>(&mut self, path: &str, node: &Node) -> Option<T> {
-        let faults = Checker::of::<T>().check(node);
-        if !faults.is_empty() {
-            self.found.extend(faults.into_iter().map(|fault| fault.under(path)));
+        let mut faults = Checker::of::<T>().check(node);
+        let known = ignore_unknown(node, &mut faults, is_open);
+        let failed = faults.iter().any(Diagnostic::is_error);
+        self.found.extend(faults.into_iter().map(|fault| fault.under(path)));
+        if failed {
             return None;
         }
-        node.parse_into().map_err(|fault| self.found.push(fault.under(path))).ok()
+        known.parse_into().map_err(|fault| self.found.push(fault.under(path))).ok()
     }
 
     /// Leaves the later of several items with one id, as APISIX does.

@@ -12,8 +12,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::{Balancer, Checks, HashOn, Id, Labels, Origin, Secret};
 use crate::diagnostic::Diagnostic;
 use crate::load::prepare_upstream;
-use crate::node::Node;
-use crate::schema::Checker;
+use crate::node::{Node, Step};
+use crate::schema::{Checker, ignore_unknown};
 use crate::settings::{UNIX, unix_path};
 
 /// Where requests go: nodes and how to speak to them.
@@ -214,17 +214,29 @@ pub enum NodeHost {
     Unix(Arc<str>),
 }
 
+/// Whether a field that is not known may stand here, as in APISIX: in `timeout`, `keepalive_pool` and `checks` of an
+/// upstream or of what has one. One that is nearly the name of a field is taken for a slip.
+pub(crate) fn is_open(fault: &Diagnostic, way: &[Step]) -> bool {
+    let is_slip = fault.hint.as_ref().is_some_and(|hint| hint.starts_with("did you mean"));
+    let parents = way.split_last().map_or(&[][..], |(_, parents)| parents);
+    let upstream = parents.iter().position(|step| *step == Step::Name("upstream".into())).map_or(0, |at| at + 1);
+    let place = parents.get(upstream..).and_then(<[_]>::first);
+    !is_slip && matches!(place, Some(Step::Name(name)) if matches!(&**name, "timeout" | "keepalive_pool" | "checks"))
+}
+
 impl Upstream {
     /// Reads an upstream that is written in a plugin's configuration, as strictly as a route's own: unless there is an
     /// error the upstream, and what there is to say about it, with paths from the upstream on.
     pub fn from_node(node: &Node) -> (Option<Self>, Vec<Diagnostic>) {
         let (mut node, mut found) = (node.clone(), Vec::new());
         prepare_upstream(&mut node, "", &mut found);
-        found.extend(Checker::of::<Self>().check(&node));
+        let mut faults = Checker::of::<Self>().check(&node);
+        let known = ignore_unknown(&node, &mut faults, is_open);
+        found.extend(faults);
         if found.iter().any(Diagnostic::is_error) {
             return (None, found);
         }
-        match node.parse_into::<Self>() {
+        match known.parse_into::<Self>() {
             Ok(mut upstream) => {
                 upstream.origin = Origin { mark: node.mark, ..Origin::default() };
                 upstream.fill_ports();

@@ -82,7 +82,7 @@ fn limits() -> Vec<Limit> {
             "routes",
             "timeout",
             json!([{"connect": 0.001, "send": 1, "read": 60}]),
-            json!([{}, 5, {"connect": 1, "send": 1}, {"connect": 1, "send": 1, "read": 1, "idle": 1}]),
+            json!([{}, 5, {"connect": 1, "send": 1}]),
         ),
         limit("services", "hosts", json!([["a"]]), json!([[], ["a", "a"]])),
         limit("services", "enable_websocket", json!([true]), json!(["yes"])),

@@ -87,6 +87,18 @@ fn files_that_are_taken() {
                 routes: Some(&[]),
             },
             Case {
+                about: "unknown fields where APISIX takes any",
+                text: "routes:\n  - uri: /a\n    timeout: {connect: 1, send: 1, read: 1, unit: s}\n    upstream:\n      \
+                       nodes: []\n      keepalive_pool: {comment: x}\n      checks:\n        \
+                       active: {}\n        passive: {healthy: {interval: 1}}\n#END",
+                said: &[
+                    "t:3:45: warning: routes[0].timeout.unit: unknown field, it has no effect; ",
+                    "t:6:24: warning: routes[0].upstream.keepalive_pool.comment: unknown field, it has no effect; known fields: ",
+                    "t:9:29: warning: routes[0].upstream.checks.passive.healthy.interval: unknown field, it has no effect; ",
+                ],
+                routes: Some(&["arr_1"]),
+            },
+            Case {
                 about: "plugins without anything behind them",
                 text: "routes:\n  - uri: /a\n    plugins:\n      key-auth:\n      prometheus: {_meta: }\n  - uri: /b\n    plugins:\n    desc:\n#END",
                 said: &[
@@ -241,6 +253,16 @@ fn files_that_are_refused() {
                     "t:7:5: upstreams[0].read: unknown field; known fields: ",
                     "t:8:5: upstreams[0].health_checker: unknown field; known fields: ",
                     "t:9:33: upstreams[0].nodes[0].eight: unknown field; did you mean weight?",
+                ],
+                routes: None,
+            },
+            Case {
+                about: "unknown fields where a misspelt one would matter",
+                text: "upstreams:\n  - tls: {comment: x}\n    nodes: {}\n    scheme: https\n    keepalive_pool: {sise: 1}\n    checks: {active: {type: https, helthy: {}}}\n#END",
+                said: &[
+                    "t:2:11: upstreams[0].tls.comment: unknown field; known fields: ",
+                    "t:5:22: upstreams[0].keepalive_pool.sise: unknown field; did you mean size?",
+                    "t:6:36: upstreams[0].checks.active.helthy: unknown field; did you mean healthy?",
                 ],
                 routes: None,
             },
