@@ -61,6 +61,8 @@ pub struct Exchange {
     pub scratch: Vec<u8>,
     pub(crate) notes: Notes,
     pub(crate) holds: Holds,
+    /// What [`Exchange::once`] was told, by key.
+    pub(crate) told: Vec<(usize, bool)>,
     /// The id that a plugin gave the request; empty: `request_id`.
     pub(crate) own_id: Vec<u8>,
     pub(crate) request_id: OnceCell<[u8; 32]>,
@@ -256,6 +258,7 @@ impl Default for Exchange {
             out: Vec::with_capacity(2 << 10),
             scratch: Vec::with_capacity(256),
             notes: Notes::default(),
+            told: Vec::new(),
             holds: Holds::default(),
             own_id: Vec::new(),
             request_id: OnceCell::new(),
@@ -284,9 +287,20 @@ impl Exchange {
         self.out.clear();
         self.notes.clear();
         self.holds.release();
+        self.told.clear();
         self.own_id.clear();
         self.request_id.take();
         self.moment.take();
+    }
+
+    /// What `tell` says of it, which is asked once for each key: the first answer stays until the end.
+    pub fn once(&mut self, key: usize, tell: impl FnOnce(&Self) -> bool) -> bool {
+        if let Some((_, told)) = self.told.iter().find(|(known, _)| *known == key) {
+            return *told;
+        }
+        let told = tell(self);
+        self.told.push((key, told));
+        told
     }
 
     /// Gives back what plugins hold for it. An exchange that is dropped instead does the same.

@@ -1,9 +1,10 @@
 //! Plugins compiled for one place: a list by priority and, for each phase, only those that have it.
 
+use std::ptr;
 use std::sync::{Arc, LazyLock};
 
-use weir_expr::{Expr, Source};
-use weir_plugin::{Phases, Plugin};
+use weir_expr::Expr;
+use weir_plugin::{Exchange, Phases, Plugin};
 
 /// A plugin as it runs in one place.
 #[derive(Clone)]
@@ -195,12 +196,18 @@ impl Walk {
 }
 
 impl Step {
-    /// Whether `_meta.filter` lets the step run for this request.
-    pub(crate) fn applies(&self, source: &dyn Source) -> bool {
-        match &self.meta {
+    /// Whether `_meta.filter` lets the step run for this request: decided once, when the step is first to run, as in
+    /// APISIX. What plugins change after that makes no difference.
+    pub(crate) fn applies(&self, x: &mut Exchange) -> bool {
+        match self.filter() {
             None => true,
-            Some(meta) => meta.filter.as_ref().is_none_or(|f| f.eval(source)),
+            Some(filter) => x.once(ptr::from_ref(filter).addr(), |x| filter.eval(x)),
         }
+    }
+
+    /// `_meta.filter`.
+    pub(crate) fn filter(&self) -> Option<&Expr> {
+        self.meta.as_ref()?.filter.as_ref()
     }
 }
 

@@ -151,7 +151,9 @@ impl Snapshot {
     /// What the last plugin that would choose among upstreams would choose.
     fn choice(&self, route: &Route, x: &Exchange, host: &str) -> Option<PlannedChoice> {
         let steps = self.global.steps().iter().chain(route.chain.steps());
-        let mut choosing = steps.filter(|step| step.applies(x)).map(|step| (step, step.plugin.shares(x)));
+        let mut choosing = steps
+            .filter(|step| step.filter().is_none_or(|filter| filter.eval(x)))
+            .map(|step| (step, step.plugin.shares(x)));
         let (step, shares) = choosing.rfind(|(_, shares)| !shares.is_empty())?;
         let shares = shares.iter().filter(|share| share.weight > 0).map(|share| {
             let number = share.upstream.or(route.upstream);
@@ -225,7 +227,7 @@ impl Snapshot {
                 global,
                 priority: step.priority,
                 phases: step.phases.names(),
-                filtered: step.meta.as_ref().is_some_and(|m| m.filter.is_some()),
+                filtered: step.filter().is_some(),
             })
             .collect()
     }

@@ -138,6 +138,10 @@ fn meta_steers_a_plugin() {
         route("/usual", limit(json!({}))),
         route("/before", limit(json!({ "priority": 20_000 }))),
         route("/filtered", keyed(json!({ "filter": [["arg_open", "~=", "1"]] }))),
+        route("/changed", json!({
+            "cors": { "_meta": { "filter": [["http_x_a", "==", "1"]] } },
+            "proxy-rewrite": { "headers": { "remove": ["X-A"] } },
+        })),
         route("/object", keyed(json!({ "error_response": { "code": 7 } }))),
         route("/text", keyed(json!({ "error_response": "go away" }))),
     ]}));
@@ -147,6 +151,12 @@ fn meta_steers_a_plugin() {
     assert_eq!(gateway.get("/usual").field("x-ratelimit-limit"), None);
     assert_eq!(gateway.get("/before").field("x-ratelimit-limit"), Some("1000"));
     assert_eq!((gateway.get("/filtered?open=1").status, gateway.get("/filtered?open=2").status), (200, 401));
+    // A filter is asked when its plugin first is to run; what plugins change after that makes no difference.
+    for (field, allowed) in [("1", Some("*")), ("2", None)] {
+        let response = gateway.client().request(format!("GET /changed HTTP/1.1\r\nHost: a\r\nX-A: {field}\r\n\r\n"));
+        assert_eq!(response.field("access-control-allow-origin"), allowed, "{field}");
+        assert_eq!(origin.last().field("x-a"), None);
+    }
     for (path, body) in [("/object", "{\"code\":7}\n"), ("/text", "go away")] {
         let response = gateway.get(path);
         assert_eq!((response.status, response.text().as_ref()), (401, body), "{path}");

@@ -34,7 +34,7 @@ pub struct Meta {
     /// Goes before the plugin's own priority: higher runs earlier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
-    /// The plugin runs only for requests that meet these conditions.
+    /// The plugin runs only for requests that meet these conditions, as they are when it first is to run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<Vars>,
     /// Takes the place of the body when the plugin refuses a request.
