@@ -107,8 +107,8 @@ impl Define for ResponseRewrite {
 Changes a response, whoever gave it: the status, fields, and the body, as a whole or by regular expressions.
 
 With another body `Content-Encoding`, `ETag` and `Last-Modified` go, since they described the one before. `filters` read \
-bodies in gzip, up to 16 MiB of decoded text (502 above); bodies in another coding pass unchanged, which the log tells \
-once.";
+bodies in gzip, up to 16 MiB of decoded text, and change them to up to 16 MiB (502 above); bodies in another coding pass \
+unchanged, which the log tells once.";
     const EXAMPLE: &'static str = "\
 headers:
   set:
@@ -219,8 +219,9 @@ struct Filter {
     scope: Scope,
 }
 
-/// Most bytes of a decoded body: a small one in gzip can be a thousand times as large.
-const MOST_DECODED: u64 = 16 << 20;
+/// Most bytes of a body that was decoded or changed by filters: a small one in gzip can be a thousand times as large, and
+/// what takes the place of each match may be a field of the request.
+const MOST_BODY: usize = 16 << 20;
 
 impl Plugin for Rewriting {
     fn phases(&self, declared: Phases) -> Phases {
@@ -270,8 +271,10 @@ impl Plugin for Rewriting {
             }
         }
         for filter in &self.filters {
-            if let Some(changed) = filter.apply(chunk, cx.source()) {
-                *chunk = changed;
+            match filter.apply(chunk, cx.source()) {
+                Ok(Some(changed)) => *chunk = changed,
+                Ok(None) => {}
+                Err(reason) => return Flow::Abort(Failure::upstream(502, reason)),
             }
         }
         Flow::Continue
@@ -311,9 +314,9 @@ fn forget_body(cx: &mut ResponseCx<'_>) {
 
 fn gunzip(body: &[u8]) -> Result<Vec<u8>, &'static str> {
     let mut decoded = Vec::with_capacity(body.len().saturating_mul(4).min(1 << 20));
-    let mut reader = flate2::read::MultiGzDecoder::new(body).take(MOST_DECODED + 1);
+    let mut reader = flate2::read::MultiGzDecoder::new(body).take(MOST_BODY as u64 + 1);
     reader.read_to_end(&mut decoded).map_err(|_| "response body is not the gzip stream it claims to be")?;
-    if decoded.len() as u64 > MOST_DECODED {
+    if decoded.len() > MOST_BODY {
         return Err("decoded response body too large for a plugin that needs all of it");
     }
     Ok(decoded)
@@ -321,7 +324,7 @@ fn gunzip(body: &[u8]) -> Result<Vec<u8>, &'static str> {
 
 impl Filter {
     /// The changed text; `None` when nothing matches.
-    fn apply(&self, text: &[u8], source: &dyn Source) -> Option<Vec<u8>> {
+    fn apply(&self, text: &[u8], source: &dyn Source) -> Result<Option<Vec<u8>>, &'static str> {
         let mut changed = None;
         let mut copied = 0;
         for found in self.regex.captures_iter(text) {
@@ -331,19 +334,22 @@ impl Filter {
             let groups: Vec<&[u8]> = found.iter().map(|group| group.map_or(&[][..], |g| g.as_bytes())).collect();
             self.replace.render_with_captures(source, &groups, out);
             copied = whole.end();
+            if out.len() + (text.len() - copied) > MOST_BODY {
+                return Err("response body too large after the replacements of a plugin");
+            }
             if self.scope == Scope::Once {
                 break;
             }
         }
-        let mut out = changed?;
+        let Some(mut out) = changed else { return Ok(None) };
         out.extend_from_slice(text.get(copied..).unwrap_or_default());
-        Some(out)
+        Ok(Some(out))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Filter, GZIP, MOST_DECODED, Options, Scope, compile, gunzip};
+    use super::{Filter, GZIP, MOST_BODY, Options, Scope, compile, gunzip};
     use std::io::Write;
     use weir_expr::{Source, Template, Value, Variable};
 
@@ -371,9 +377,21 @@ mod tests {
                 replace: Template::parse_with_captures(replace).unwrap(),
                 scope,
             };
-            let got = filter.apply(text.as_bytes(), &Nothing).map(|text| String::from_utf8(text).unwrap());
+            let got = filter.apply(text.as_bytes(), &Nothing).unwrap().map(|text| String::from_utf8(text).unwrap());
             assert_eq!(got.as_deref(), changed, "{regex} {replace} {text}");
         }
+    }
+
+    #[test]
+    fn filters_do_not_let_a_body_grow_without_bound() {
+        let filter = |replace| Filter {
+            regex: compile("a", Options::default()).unwrap(),
+            replace: Template::parse_with_captures(replace).unwrap(),
+            scope: Scope::Global,
+        };
+        let text = vec![b'a'; MOST_BODY / 4];
+        assert_eq!(filter("bbbb").apply(&text, &Nothing).unwrap().unwrap().len(), MOST_BODY);
+        assert!(filter("bbbbb").apply(&text, &Nothing).unwrap_err().contains("too large"));
     }
 
     fn gzip(text: &[u8]) -> Vec<u8> {
@@ -388,8 +406,8 @@ mod tests {
         assert_eq!(gunzip(&gzip(b"hello")).unwrap(), b"hello");
         let two = [gzip(b"one "), gzip(b"two")].concat();
         assert_eq!(gunzip(&two).unwrap(), b"one two");
-        assert_eq!(gunzip(&gzip(&vec![b'x'; MOST_DECODED as usize])).unwrap().len() as u64, MOST_DECODED);
-        assert!(gunzip(&gzip(&vec![b'x'; MOST_DECODED as usize + 1])).unwrap_err().contains("too large"));
+        assert_eq!(gunzip(&gzip(&vec![b'x'; MOST_BODY])).unwrap().len(), MOST_BODY);
+        assert!(gunzip(&gzip(&vec![b'x'; MOST_BODY + 1])).unwrap_err().contains("too large"));
         let whole = gzip(b"hello hello hello");
         for cut in 2..whole.len() {
             assert!(gunzip(&whole[..cut]).is_err(), "cut at {cut}");
