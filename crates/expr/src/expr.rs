@@ -5,6 +5,7 @@ use regex::bytes::{Regex, RegexBuilder};
 use serde_json::Value as Json;
 
 use crate::number::to_number;
+use crate::pcre::translate_pcre;
 use crate::value::{Scratch, Source, Value};
 use crate::variable::{Variable, VariableError, nearest_of, suggestion};
 
@@ -354,15 +355,16 @@ fn parse_network(value: &Json) -> Result<IpNet, ExprError> {
 }
 
 fn parse_regex(pattern: &str, caseless: bool) -> Result<Regex, ExprError> {
+    let refuse = |reason: &str| ExprError::new(format!("invalid regular expression '{pattern}': {reason}"));
+    let translated = translate_pcre(pattern, false).map_err(|reason| refuse(&reason))?;
     let build = |unicode| {
-        let mut builder = RegexBuilder::new(pattern);
+        let mut builder = RegexBuilder::new(&translated);
         builder.case_insensitive(caseless).unicode(unicode).size_limit(REGEX_BYTES).dfa_size_limit(REGEX_BYTES);
         builder.build()
     };
     // Bytes first, as PCRE does it. A class such as [äö] is only possible with Unicode.
     build(false).or_else(|_| build(true)).map_err(|error| {
         let text = error.to_string();
-        let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
-        ExprError::new(format!("invalid regular expression '{pattern}': {reason}"))
+        refuse(text.lines().last().unwrap_or_default().trim_start_matches("error: "))
     })
 }
