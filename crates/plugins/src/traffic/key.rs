@@ -92,6 +92,7 @@ impl KeySource {
                 Some(Value::Bytes(text)) if !text.is_empty() => Key::new(number, text),
                 Some(Value::Number(n) | Value::Millis(n)) => Key::new(number | NUMBER, &n.to_le_bytes()),
                 Some(Value::Ip(ip)) => address(ip),
+                Some(Value::True) => Key::new(number, b"true"),
                 Some(Value::Bytes(_)) | None => address(cx.client().addr),
             },
             Self::Combination(template) => {
