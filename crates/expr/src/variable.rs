@@ -15,7 +15,7 @@ macro_rules! variables {
             /// to be compared without regard to case. A field that was received with `_` in its name is another
             /// field: treating the two as one lets a client smuggle a value past whoever sets the dashed one.
             Header(Box<str>),
-            /// `arg_<name>`: the first query argument of that name, as it stands in the target. Case is kept.
+            /// `arg_<name>`: the first query argument of that name; name and value are decoded. Case is kept.
             Arg(Box<[u8]>),
             /// `cookie_<name>`: a cookie of the request. Case is kept.
             Cookie(Box<str>),
@@ -62,8 +62,11 @@ variables! {
     HttpHost = "http_host",
     /// Path of the request after normalisation, without the query.
     Uri = "uri" | "document_uri",
-    /// Path and query of the request as received.
+    /// Path of the request after normalisation, with the query as received. In the access log it is `real_request_uri`,
+    /// as with nginx.
     RequestUri = "request_uri",
+    /// Path and query of the request as received.
+    RealRequestUri = "real_request_uri",
     /// Query of the request, without `?`.
     Args = "args" | "query_string",
     /// `?` when the request has a query, else empty.

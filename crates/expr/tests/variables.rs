@@ -20,6 +20,7 @@ fn a_name_is_compiled_once() {
         ("cookie_SID", Variable::Cookie("SID".into())),
         ("uri_param_id", Variable::UriParam("id".into())),
         ("upstream_status", Variable::UpstreamStatus),
+        ("real_request_uri", Variable::RealRequestUri),
         ("apisix_upstream_response_time", Variable::ApisixUpstreamResponseTime),
     ];
     for (name, variable) in cases {
@@ -72,6 +73,7 @@ fn values_print_and_count() {
         (Value::Number(0), "0", Some(0.0)),
         (Value::Number(u64::MAX), "18446744073709551615", Some(u64::MAX as f64)),
         (Value::Millis(0), "0.000", Some(0.0)),
+        (Value::True, "true", None),
         (Value::Millis(1_057), "1.057", Some(1.057)),
         (Value::Millis(1_700_000_000_123), "1700000000.123", Some(1_700_000_000.123)),
         (address("0.10.200.255"), "0.10.200.255", None),

@@ -10,7 +10,6 @@ use weir_config::AddrRange;
 use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 use weir_wire::method::Method;
 use weir_wire::name::Known;
-use weir_wire::target::{Form, encode_query};
 
 use crate::pattern::{Grouped, Options};
 use location::{Location, Match};
@@ -198,8 +197,7 @@ impl Redirecting {
             to.push(b':');
             weir_wire::push_number(to, port.into());
         }
-        let uri = if request.form() == Form::Asterisk { &b"/"[..] } else { request.request_uri() };
-        encode_query(uri, to);
+        request.write_request_uri(to);
         Some(Ok(if matches!(request.method(), Method::Get | Method::Head) { 301 } else { 308 }))
     }
 

@@ -216,7 +216,11 @@ fn segments(template: &Template) -> impl Iterator<Item = Segment> {
         if !literal.is_empty() {
             segments.push(Segment::Literal(literal.into()));
         }
-        segments.extend(variables.next().map(Segment::Variable));
+        segments.extend(variables.next().map(|variable| {
+            // A log shows what was sent, as nginx's does.
+            let real = variable == Variable::RequestUri;
+            Segment::Variable(if real { Variable::RealRequestUri } else { variable })
+        }));
     }
     segments.into_iter()
 }

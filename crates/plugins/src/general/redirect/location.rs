@@ -1,6 +1,6 @@
 //! Where a client is sent: a configured text, with what a request fills into it and may not change about it.
 
-use weir_expr::{Piece, Source, Template, Variable};
+use weir_expr::{Piece, Source, Template, Value, Variable};
 use weir_wire::authority;
 use weir_wire::target::{encode_path, encode_query};
 
@@ -77,7 +77,7 @@ impl Location {
         query: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<(), &'static str> {
-        let mut writer = Writer { out, encode: self.encode, in_query: false };
+        let mut writer = Writer { out, source, encode: self.encode, in_query: false };
         let write = |template: &Template, writer: &mut Writer<'_>| {
             template.pieces(source, found.groups, |piece| writer.push(piece));
         };
@@ -181,6 +181,7 @@ fn one_slash(out: &mut Vec<u8>) -> Result<(), &'static str> {
 /// Writes pieces in the form in which they may stand in a URI.
 struct Writer<'a> {
     out: &'a mut Vec<u8>,
+    source: &'a dyn Source,
     encode: bool,
     /// Whether a `?` has been written.
     in_query: bool,
@@ -191,6 +192,14 @@ impl Writer<'_> {
         match piece {
             // Decoded text: whatever means something in a URI is encoded again.
             Piece::Capture(text) | Piece::Value(Variable::Uri, text) => encode_path(text, self.out),
+            Piece::Value(Variable::RequestUri, text) => {
+                let (path, query) = match self.source.variable(&Variable::Uri) {
+                    Some(Value::Bytes(path)) if text.starts_with(path) => text.split_at(path.len()),
+                    _ => (text, &b""[..]),
+                };
+                encode_path(path, self.out);
+                self.push_text(query);
+            }
             Piece::Literal(text) | Piece::Value(_, text) => self.push_text(text),
         }
     }
@@ -257,7 +266,7 @@ mod tests {
     use super::{HOST, Location, Match, NO_PATH, SCHEME};
     use weir_expr::{Source, Value, Variable};
 
-    /// `$uri` is `/p q`, `$host` is `a.test`, `$scheme` is `https`; `$arg_x` is as given.
+    /// `$uri` is `/p q%`, `$host` is `a.test`, `$scheme` is `https`; `$arg_x` is as given.
     struct Request<'a>(&'a str);
     impl Source for Request<'_> {
         fn variable(&self, variable: &Variable) -> Option<Value<'_>> {
@@ -266,7 +275,7 @@ mod tests {
                 Variable::Host => "a.test",
                 Variable::HttpHost => "a.test:80",
                 Variable::Scheme => "https",
-                Variable::RequestUri => "/p%20q%25?a=1",
+                Variable::RequestUri => "/p q%?a=1",
                 Variable::Arg(_) => self.0,
                 _ => return None,
             };
