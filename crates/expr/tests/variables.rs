@@ -21,6 +21,8 @@ fn a_name_is_compiled_once() {
         ("uri_param_id", Variable::UriParam("id".into())),
         ("upstream_status", Variable::UpstreamStatus),
         ("real_request_uri", Variable::RealRequestUri),
+        ("apisix_request_id", Variable::RequestId),
+        ("arg_a b??c", Variable::Arg(b"a b??c"[..].into())),
         ("apisix_upstream_response_time", Variable::ApisixUpstreamResponseTime),
     ];
     for (name, variable) in cases {
@@ -39,6 +41,8 @@ fn a_name_that_is_not_served_says_why() {
         ("", "unknown variable ''"),
         ("$uri", "unknown variable '$uri' (did you mean 'uri'?)"),
         ("http_", "variable 'http_' lacks the name after its prefix"),
+        ("http_count ?? 10", "variable 'http_count ?? 10' can never be set: no header field or cookie has such a name"),
+        ("cookie_a=b", "variable 'cookie_a=b' can never be set: no header field or cookie has such a name"),
         ("post_arg_name", "variable 'post_arg_name' is not supported yet"),
         ("post_arg.user.id", "variable 'post_arg.user.id' is not supported yet"),
         ("graphql_name", "variable 'graphql_name' is not supported yet"),

@@ -62,6 +62,8 @@ ret_code: 301
 append_query_string: true
 ";
 
+    const TEMPLATES: &'static [&'static str] = &["uri", "regex_uri.1"];
+
     type Conf = Conf;
     type ConsumerConf = ();
 

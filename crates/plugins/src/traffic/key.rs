@@ -96,7 +96,8 @@ impl KeySource {
                 Some(Value::Bytes(_)) | None => address(cx.client().addr),
             },
             Self::Combination(template) => {
-                let has_any = template.variables().any(|variable| is_set(cx.variable(variable)));
+                let mut references = template.references();
+                let has_any = references.any(|(variable, default)| default.is_some() || is_set(cx.variable(variable)));
                 if !has_any {
                     return (number == 0).then(|| Which::Key(address(cx.client().addr)));
                 }

@@ -127,6 +127,8 @@ headers:
   remove: [X-Debug]
 ";
 
+    const TEMPLATES: &'static [&'static str] = &["uri", "regex_uri.*", "headers.*", "headers.set.*", "headers.add.*"];
+
     type Conf = Conf;
     type ConsumerConf = ();
 

@@ -46,10 +46,7 @@ const NO_PATH: &str = "redirect: what the request fills in is no path";
 impl Location {
     /// Reads a configured text; `captures` is whether `$1` means what a group matched.
     pub(super) fn parse(text: &str, captures: bool, encode: bool) -> Result<Self, String> {
-        let template = |text: &str| {
-            let parsed = if captures { Template::parse_with_captures(text) } else { Template::parse(text) };
-            parsed.map_err(|error| error.to_string())
-        };
+        let template = |text: &str| Template::parse_lenient(text, captures).map_err(|error| error.to_string());
         if text.contains('\\') || text.chars().any(char::is_control) {
             return Err("expected a URI: it holds no backslashes and no control characters".into());
         }
@@ -140,7 +137,7 @@ fn absolute(text: &str) -> Result<Option<Absolute<'_>>, String> {
         Some((scheme, after)) if is_scheme(scheme) => (Some(scheme), after),
         _ => return Ok(None),
     };
-    let end = after.find(['/', '?']).unwrap_or(after.len());
+    let end = Template::find_outside(after, b"/?").unwrap_or(after.len());
     let (authority, rest) = after.split_at(end);
     if authority.is_empty() || !authority.bytes().all(|b| b.is_ascii_graphic() && b != b'@') {
         return Err("expected a host in ASCII behind the //, without user information".into());
@@ -156,7 +153,10 @@ fn is_scheme(text: &str) -> bool {
             && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.' | '_'))
     };
     match name.strip_prefix('$') {
-        Some(variable) => named(variable.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(variable)),
+        Some(variable) => {
+            let name = variable.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(variable);
+            named(name.split("??").next().unwrap_or_default().trim())
+        }
         None => named(name),
     }
 }
@@ -452,7 +452,7 @@ mod tests {
             ("https://", "expected a host"),
             ("https:///x", "expected a host"),
             ("https://user@b.test/", "expected a host"),
-            ("/$nosuch", "unknown variable 'nosuch'"),
+            ("/$ssl_protocol", "variable 'ssl_protocol' is not supported yet"),
         ] {
             let error = Location::parse(text, false, false).unwrap_err();
             assert!(error.contains(reason), "{text}: {error}");

@@ -17,11 +17,11 @@ pub(super) const DOT_SEGMENT: &str = "proxy-rewrite: dot segment in the rewritte
 
 impl Replacement {
     pub(super) fn parse(text: &str, captures: bool) -> Result<Self, String> {
-        let template = |text: &str| {
-            let parsed = if captures { Template::parse_with_captures(text) } else { Template::parse(text) };
-            parsed.map_err(|error| error.to_string())
+        let template = |text: &str| Template::parse_lenient(text, captures).map_err(|error| error.to_string());
+        let (path, query) = match Template::find_outside(text, b"?") {
+            Some(at) => (&text[..at], Some(&text[at + 1..])),
+            None => (text, None),
         };
-        let (path, query) = text.split_once('?').map_or((text, None), |(path, query)| (path, Some(query)));
         Ok(Self { path: template(path)?, query: query.map(template).transpose()? })
     }
 
