@@ -3,7 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use weir_wire::target::{Form, PathRules, argument, encode_query, is_normal, normalise, split};
+use weir_wire::query;
+use weir_wire::target::{Form, PathRules, encode_query, is_normal, normalise, split};
 
 fuzz_target!(|data: &[u8]| {
     let Ok(target) = split(data) else { return };
@@ -13,9 +14,12 @@ fuzz_target!(|data: &[u8]| {
         let mut encoded = Vec::new();
         encode_query(query, &mut encoded);
         assert_eq!(target.query_clean, encoded == query, "a query is clean when encoding changes nothing");
+        let mut decoded = Vec::new();
+        query::decode(query, &mut decoded);
         for pair in query.split(|b| *b == b'&') {
-            let (name, _) = pair.split_at(pair.iter().position(|b| *b == b'=').unwrap_or(pair.len()));
-            assert!(argument(query, name).is_some());
+            let mut name = Vec::new();
+            query::decode(query::name(pair), &mut name);
+            assert!(query::find(query, &decoded, &name).is_some());
         }
     }
     let Some(path) = path else { return };

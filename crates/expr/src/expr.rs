@@ -5,6 +5,7 @@ use regex::bytes::{Regex, RegexBuilder};
 use serde_json::Value as Json;
 
 use crate::number::to_number;
+use crate::pcre::translate_pcre;
 use crate::value::{Scratch, Source, Value};
 use crate::variable::{Variable, VariableError, nearest_of, suggestion};
 
@@ -16,17 +17,18 @@ use crate::variable::{Variable, VariableError, nearest_of, suggestion};
 /// ```
 ///
 /// # Rules
-/// - A list of expressions holds when all of them hold; an empty list holds. `["AND" | "OR" | "!AND" | "!OR", e, …]`
-///   nests. `[variable, operator, value]` is a test, `[variable, value]` means `==`, `[variable, "!", operator, value]`
-///   is the opposite of the test.
-/// - `==` and `~=`: by number when the value is a JSON number, else by bytes. `null` means "not set". A boolean equals
-///   no variable, since variables are text.
-/// - `>`, `>=`, `<`, `<=`: by number when both sides read as numbers. Otherwise by bytes when the value is a string, and
-///   false when it is a number.
+/// - A list of expressions holds when all of them hold; an empty one holds as a whole and is refused inside.
+///   `["AND" | "OR" | "!AND" | "!OR", e, e, …]` nests. `[variable, operator, value]` is a test, `[variable, value]` means
+///   `==`, `[variable, "!", operator, value]` is the opposite of the test. A single test stands in a list. Operators are
+///   read without regard to case.
+/// - `==` and `~=`: by number when the value is a JSON number, else by bytes. `null` means "not set". Of the booleans
+///   `true` equals a query argument that came without `=`, and no text.
+/// - `>`, `>=`, `<`, `<=`: by number, and false unless both sides read as numbers.
 /// - `~~` matches a regular expression anywhere in the variable, `~*` without regard to case. Text is bytes, as in PCRE
 ///   without UTF mode. Look-around and back-references are refused when the expression is compiled, because matching
 ///   would no longer take linear time.
-/// - `in`: the variable equals an element of the array, each compared as by `==`.
+/// - `in`: the variable equals an element of the array. A number in it equals nothing, since variables are text and
+///   elements are not converted, so that `[1, 2]` has to be written `["1", "2"]`.
 /// - `has`: in APISIX the variable must be a list that holds the value. Variables here are single values, a list of
 ///   one: `has` is `==`.
 /// - `ipmatch`: the variable is an address inside one of the networks; an IPv4 address that is mapped into IPv6 counts
@@ -52,7 +54,8 @@ enum Node {
 enum Check {
     Unset,
     Equal(Operand),
-    Order(Order, Operand),
+    /// `None`: the value is no number.
+    Order(Order, Option<f64>),
     In(Box<[Operand]>),
     Regex(Regex),
     IpMatch(Box<[IpNet]>),
@@ -62,8 +65,7 @@ enum Check {
 enum Operand {
     Bytes(Box<[u8]>),
     Number(f64),
-    /// Equals nothing.
-    Boolean,
+    Boolean(bool),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -77,8 +79,20 @@ enum Order {
 impl Expr {
     /// Compiles the JSON form.
     pub fn parse(json: &Json) -> Result<Expr, ExprError> {
-        let first_operand = usize::from(json.get(0).and_then(Json::as_str) == Some("AND"));
+        let logic = json.get(0).and_then(Json::as_str).map(Logic::named);
+        if logic == Some(None) {
+            return Err(ExprError::new("rule should be wrapped inside brackets"));
+        }
+        let first_operand = usize::from(logic == Some(Some(Logic { any: false, negated: false })));
         Ok(Expr { root: parse_expression(json, 0)?, first_operand })
+    }
+
+    /// What is right in the JSON form and cannot be meant, as it never holds: a number in a list, and a comparison with
+    /// what is none.
+    pub fn doubts(json: &Json) -> Vec<ExprError> {
+        let mut found = Vec::new();
+        collect_doubts(json, "", &mut found);
+        found
     }
 
     /// Whether the expression holds. Does not allocate, except for a regular expression's scratch space the first time
@@ -134,8 +148,10 @@ impl Check {
         match self {
             Check::Unset => false,
             Check::Equal(operand) => operand.equals(value),
-            Check::In(operands) => operands.iter().any(|operand| operand.equals(value)),
-            Check::Order(order, operand) => order.holds(value, operand),
+            Check::In(operands) => operands.iter().any(|operand| operand.is(value)),
+            Check::Order(order, right) => {
+                value.as_number().zip(*right).is_some_and(|(left, right)| order.agrees(left.partial_cmp(&right)))
+            }
             Check::Regex(regex) => regex.is_match(value.print(&mut Scratch::new())),
             Check::IpMatch(networks) => address_of(value)
                 .map(|address| address.to_canonical())
@@ -147,27 +163,22 @@ impl Check {
 impl Operand {
     fn equals(&self, value: Value<'_>) -> bool {
         match self {
-            Operand::Bytes(bytes) => value.print(&mut Scratch::new()) == &**bytes,
             Operand::Number(number) => value.as_number() == Some(*number),
-            Operand::Boolean => false,
+            other => other.is(value),
+        }
+    }
+
+    /// Equality without conversion, as of an element in a list.
+    fn is(&self, value: Value<'_>) -> bool {
+        match self {
+            Operand::Bytes(bytes) => value != Value::True && value.print(&mut Scratch::new()) == &**bytes,
+            Operand::Boolean(boolean) => *boolean && value == Value::True,
+            Operand::Number(_) => false,
         }
     }
 }
 
 impl Order {
-    fn holds(self, value: Value<'_>, operand: &Operand) -> bool {
-        let (text, number) = match operand {
-            Operand::Bytes(bytes) => (Some(&**bytes), to_number(bytes)),
-            Operand::Number(number) => (None, Some(*number)),
-            Operand::Boolean => return false,
-        };
-        match (value.as_number(), number, text) {
-            (Some(left), Some(right), _) => self.agrees(left.partial_cmp(&right)),
-            (_, _, Some(right)) => self.agrees(value.print(&mut Scratch::new()).partial_cmp(right)),
-            _ => false,
-        }
-    }
-
     fn agrees(self, ordering: Option<std::cmp::Ordering>) -> bool {
         ordering.is_some_and(|ordering| match self {
             Order::Greater => ordering.is_gt(),
@@ -182,7 +193,7 @@ fn address_of(value: Value<'_>) -> Option<IpAddr> {
     match value {
         Value::Ip(address) => Some(address),
         Value::Bytes(bytes) => std::str::from_utf8(bytes).ok()?.parse().ok(),
-        Value::Number(_) | Value::Millis(_) => None,
+        Value::Number(_) | Value::Millis(_) | Value::True => None,
     }
 }
 
@@ -221,6 +232,31 @@ impl From<VariableError> for ExprError {
     }
 }
 
+fn collect_doubts(json: &Json, path: &str, found: &mut Vec<ExprError>) {
+    let items = json.as_array().map_or(&[][..], Vec::as_slice);
+    let mut doubt = |at: String, message: &str| {
+        found.push(ExprError { path: format!("{path}{at}"), ..ExprError::new(message) });
+    };
+    let last = items.len().saturating_sub(1);
+    match items {
+        [Json::String(_), .., Json::String(operator), Json::Array(list)] if operator.eq_ignore_ascii_case("in") => {
+            for (at, _) in list.iter().enumerate().filter(|(_, item)| item.is_number()) {
+                doubt(format!("[{last}][{at}]"), "a number equals no variable here: write it as a text");
+            }
+        }
+        [Json::String(_), .., Json::String(operator), Json::String(text)]
+            if matches!(operator.as_str(), ">" | ">=" | "<" | "<=") && to_number(text.as_bytes()).is_none() =>
+        {
+            doubt(format!("[{last}]"), "it is no number: the comparison never holds");
+        }
+        _ => {
+            for (at, item) in items.iter().enumerate().filter(|(_, item)| item.is_array()) {
+                collect_doubts(item, &format!("{path}[{at}]"), found);
+            }
+        }
+    }
+}
+
 /// Deeper nesting is refused: evaluation recurses.
 const DEEPEST: usize = 32;
 
@@ -251,22 +287,33 @@ fn parse_expression(json: &Json, depth: usize) -> Result<Node, ExprError> {
     if depth > DEEPEST {
         return Err(ExprError::new(format!("rule is nested deeper than {DEEPEST} levels")));
     }
+    if items.is_empty() && depth > 0 {
+        return Err(ExprError::new("rule too short"));
+    }
     let Some(Json::String(head)) = items.first() else {
         return parse_operands(items, 0, depth).map(Node::All);
     };
-    let (any, negated) = match head.as_str() {
-        "AND" => (false, false),
-        "OR" => (true, false),
-        "!AND" => (false, true),
-        "!OR" => (true, true),
-        _ => return parse_test(head, items),
-    };
-    if items.len() < 2 {
+    let Some(Logic { any, negated }) = Logic::named(head) else { return parse_test(head, items) };
+    if items.len() < 3 {
         return Err(ExprError::new("rule too short"));
     }
     let operands = parse_operands(items, 1, depth)?;
     let node = if any { Node::Any(operands) } else { Node::All(operands) };
     Ok(if negated { Node::Not(Box::new(node)) } else { node })
+}
+
+#[derive(PartialEq, Eq)]
+struct Logic {
+    any: bool,
+    negated: bool,
+}
+
+impl Logic {
+    fn named(name: &str) -> Option<Logic> {
+        let (negated, name) = name.strip_prefix('!').map_or((false, name), |name| (true, name));
+        let any = name.eq_ignore_ascii_case("OR");
+        (any || name.eq_ignore_ascii_case("AND")).then_some(Logic { any, negated })
+    }
 }
 
 fn parse_operands(items: &[Json], first: usize, depth: usize) -> Result<Box<[Node]>, ExprError> {
@@ -277,8 +324,10 @@ fn parse_operands(items: &[Json], first: usize, depth: usize) -> Result<Box<[Nod
 fn parse_test(name: &str, items: &[Json]) -> Result<Node, ExprError> {
     let negated = items.len() > 2 && items[1].as_str() == Some("!");
     let operator_at = if negated { 2 } else { 1 };
+    let known = |name: &str| OPERATORS.iter().find(|operator| operator.eq_ignore_ascii_case(name)).copied();
     let (operator, value_at) = match (negated, items.len()) {
         (_, 0 | 1) | (true, 3) => return Err(ExprError::new("rule too short")),
+        (false, 2) if items[1].as_str().and_then(known).is_some() => return Err(ExprError::new("rule too short")),
         (false, 2) => ("==", 1),
         (false, 3) | (true, 4) => match &items[operator_at] {
             Json::String(name) => (name.as_str(), operator_at + 1),
@@ -287,9 +336,7 @@ fn parse_test(name: &str, items: &[Json]) -> Result<Node, ExprError> {
         _ => return Err(ExprError::new("rule too long")),
     };
     let variable = Variable::parse(name).map_err(|error| ExprError::from(error).at(0))?;
-    if !OPERATORS.contains(&operator) {
-        return Err(unknown_operator(operator).at(operator_at));
-    }
+    let operator = known(operator).ok_or_else(|| unknown_operator(operator).at(operator_at))?;
     let check = parse_check(operator, &items[value_at]).map_err(|error| error.at(value_at))?;
     let test = Node::Test(variable, check);
     // Two negations cancel out, which keeps the tree flat.
@@ -304,7 +351,14 @@ fn unknown_operator(name: &str) -> ExprError {
 }
 
 fn parse_check(operator: &str, value: &Json) -> Result<Check, ExprError> {
-    let ordered = |order| Ok(Check::Order(order, parse_operand(operator, value)?));
+    let ordered = |order| {
+        let right = match parse_operand(operator, value)? {
+            Operand::Bytes(text) => to_number(&text),
+            Operand::Number(number) => Some(number),
+            Operand::Boolean(_) => None,
+        };
+        Ok(Check::Order(order, right))
+    };
     match operator {
         "==" | "~=" | "has" if value.is_null() => Ok(Check::Unset),
         "==" | "~=" | "has" => Ok(Check::Equal(parse_operand(operator, value)?)),
@@ -337,7 +391,7 @@ fn parse_operand(operator: &str, value: &Json) -> Result<Operand, ExprError> {
     match value {
         Json::String(text) => Ok(Operand::Bytes(text.as_bytes().into())),
         Json::Number(number) => Ok(Operand::Number(number.as_f64().unwrap_or(f64::NAN))),
-        Json::Bool(_) => Ok(Operand::Boolean),
+        Json::Bool(boolean) => Ok(Operand::Boolean(*boolean)),
         Json::Null | Json::Array(_) | Json::Object(_) => {
             Err(ExprError::new(format!("operator '{operator}' cannot compare with {value}")))
         }
@@ -354,15 +408,16 @@ fn parse_network(value: &Json) -> Result<IpNet, ExprError> {
 }
 
 fn parse_regex(pattern: &str, caseless: bool) -> Result<Regex, ExprError> {
+    let refuse = |reason: &str| ExprError::new(format!("invalid regular expression '{pattern}': {reason}"));
+    let translated = translate_pcre(pattern, false).map_err(|reason| refuse(&reason))?;
     let build = |unicode| {
-        let mut builder = RegexBuilder::new(pattern);
+        let mut builder = RegexBuilder::new(&translated);
         builder.case_insensitive(caseless).unicode(unicode).size_limit(REGEX_BYTES).dfa_size_limit(REGEX_BYTES);
         builder.build()
     };
     // Bytes first, as PCRE does it. A class such as [äö] is only possible with Unicode.
     build(false).or_else(|_| build(true)).map_err(|error| {
         let text = error.to_string();
-        let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
-        ExprError::new(format!("invalid regular expression '{pattern}': {reason}"))
+        refuse(text.lines().last().unwrap_or_default().trim_start_matches("error: "))
     })
 }

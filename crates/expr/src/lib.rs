@@ -15,11 +15,13 @@
 
 mod expr;
 mod number;
+mod pcre;
 mod template;
 mod value;
 mod variable;
 
 pub use crate::expr::{Expr, ExprError};
+pub use crate::pcre::translate_pcre;
 pub use crate::template::{Piece, Template, TemplateError};
 pub use crate::value::{Source, Value};
 pub use crate::variable::{Variable, VariableError};

@@ -4,7 +4,9 @@ use crate::variable::{Variable, VariableError};
 /// A text with variables in it, such as `$remote_addr/${arg_id}`.
 ///
 /// A name is made of letters, digits and `_` and does not begin with a digit; between braces everything up to `}` is
-/// the name, so `${arg_page-size}` can be written too. A `$` that no name follows is a plain `$`.
+/// the name, blanks around it left aside, so `${arg_page-size}` can be written too. `${http_count ?? 10}` has a default,
+/// which stands for a variable that is not set. A `$` that no name follows is a plain `$`, and so is one behind a
+/// backslash, which stays: `\$host` is itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     parts: Box<[Part]>,
@@ -24,20 +26,45 @@ pub enum Piece<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     Literal(Box<[u8]>),
-    Variable(Variable),
+    /// With its default.
+    Variable(Variable, Option<Box<[u8]>>),
     Capture(u8),
 }
 
 impl Template {
     /// Compiles a text in which `$1` is plain text.
     pub fn parse(text: &str) -> Result<Template, TemplateError> {
-        parse(text, false)
+        parse(text, Syntax::Apisix, &mut refuse)
     }
 
     /// Compiles a replacement text, in which `$0` to `$9` and `${10}` mean the captures of a regular expression and `$$`
     /// a plain `$`. To be rendered with [`Template::render_with_captures`].
     pub fn parse_with_captures(text: &str) -> Result<Template, TemplateError> {
-        parse(text, true)
+        parse(text, Syntax::Captures, &mut refuse)
+    }
+
+    /// Compiles a text as nginx reads it: there are no defaults, and a backslash means nothing to the `$` behind it.
+    pub fn parse_as_nginx(text: &str) -> Result<Template, TemplateError> {
+        parse(text, Syntax::Nginx, &mut refuse)
+    }
+
+    /// Compiles a text in which a variable that nobody knows stands for nothing, or for its default, as in APISIX. To be
+    /// warned about with [`Template::unknown`]. With `captures` it is a replacement text, as for
+    /// [`Template::parse_with_captures`].
+    pub fn parse_lenient(text: &str, captures: bool) -> Result<Template, TemplateError> {
+        let syntax = if captures { Syntax::Captures } else { Syntax::Apisix };
+        parse(text, syntax, &mut |error| if error.reason.is_unsupported() { Err(error) } else { Ok(()) })
+    }
+
+    /// What [`Template::parse_lenient`] takes for nothing in a text.
+    pub fn unknown(text: &str) -> Vec<TemplateError> {
+        let mut unknown = Vec::new();
+        // What cannot be parsed is somebody else's error.
+        let _ = parse(text, Syntax::Captures, &mut |error| {
+            unknown.extend((!error.reason.is_unsupported()).then_some(error));
+            Ok(())
+        });
+        unknown
     }
 
     /// Appends the text with every variable replaced by its value; an unset variable is empty, and so is a capture.
@@ -63,8 +90,9 @@ impl Template {
                 Part::Capture(index) => {
                     take(Piece::Capture(captures.get(usize::from(*index)).copied().unwrap_or_default()));
                 }
-                Part::Variable(variable) => {
-                    let value = source.variable(variable).unwrap_or(Value::Bytes(b""));
+                Part::Variable(variable, default) => {
+                    let default = || Value::Bytes(default.as_deref().unwrap_or_default());
+                    let value = source.variable(variable).unwrap_or_else(default);
                     take(Piece::Value(variable, value.print(&mut Scratch::new())));
                 }
             }
@@ -82,10 +110,31 @@ impl Template {
 
     /// The variables in the order of the text, repeated where the text repeats them.
     pub fn variables(&self) -> impl Iterator<Item = &Variable> {
+        self.references().map(|(variable, _)| variable)
+    }
+
+    /// The same with their defaults. One with a default is never without a value.
+    pub fn references(&self) -> impl Iterator<Item = (&Variable, Option<&[u8]>)> {
         self.parts.iter().filter_map(|part| match part {
-            Part::Variable(variable) => Some(variable),
+            Part::Variable(variable, default) => Some((variable, default.as_deref())),
             _ => None,
         })
+    }
+
+    /// The position in a text of the first of these ASCII characters that is not part of a `${…}`.
+    pub fn find_outside(text: &str, characters: &[u8]) -> Option<usize> {
+        let bytes = text.as_bytes();
+        let mut at = 0;
+        while let Some(byte) = bytes.get(at) {
+            let braces = text.get(at..).filter(|rest| rest.starts_with("${")).and_then(|rest| rest.find('}'));
+            match braces {
+                Some(length) => at += length,
+                None if characters.contains(byte) => return Some(at),
+                None => {}
+            }
+            at += 1;
+        }
+        None
     }
 }
 
@@ -99,21 +148,39 @@ pub struct TemplateError {
     pub reason: VariableError,
 }
 
-fn parse(text: &str, captures: bool) -> Result<Template, TemplateError> {
+fn refuse(error: TemplateError) -> Result<(), TemplateError> {
+    Err(error)
+}
+
+/// `unknown` decides about a name that is no variable.
+fn parse(
+    text: &str,
+    syntax: Syntax,
+    unknown: &mut dyn FnMut(TemplateError) -> Result<(), TemplateError>,
+) -> Result<Template, TemplateError> {
     let mut parts = Vec::new();
     let mut literal = String::new();
     let mut position = 0;
     while let Some(dollar) = memchr::memchr(b'$', &text.as_bytes()[position..]).map(|offset| position + offset) {
         literal.push_str(&text[position..dollar]);
-        let rest = &text[dollar + 1..];
-        let (length, part) = reference(rest, captures).map_err(|reason| TemplateError { position: dollar, reason })?;
+        let (length, reference) = Reference::read(&text[dollar + 1..], syntax, text[..dollar].ends_with('\\'));
         position = dollar + 1 + length;
-        match part {
-            Some(part) => {
+        match reference {
+            Reference::Plain => literal.push('$'),
+            Reference::Capture(index) => {
                 flush(&mut literal, &mut parts);
-                parts.push(part);
+                parts.push(Part::Capture(index));
             }
-            None => literal.push('$'),
+            Reference::Name(name, default) => match Variable::parse(name) {
+                Ok(variable) => {
+                    flush(&mut literal, &mut parts);
+                    parts.push(Part::Variable(variable, default.map(|text| text.as_bytes().into())));
+                }
+                Err(reason) => {
+                    unknown(TemplateError { position: dollar, reason })?;
+                    literal.push_str(default.unwrap_or_default());
+                }
+            },
         }
     }
     literal.push_str(&text[position..]);
@@ -127,27 +194,54 @@ fn flush(literal: &mut String, parts: &mut Vec<Part>) {
     }
 }
 
-/// What stands behind a `$`: its length and its meaning, which is none for a plain `$`.
-fn reference(rest: &str, captures: bool) -> Result<(usize, Option<Part>), VariableError> {
-    let first = rest.as_bytes().first().copied().unwrap_or_default();
-    if captures && first == b'$' {
-        return Ok((1, None));
+/// Whose rules a text is read by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Syntax {
+    Apisix,
+    /// APISIX's, with captures of a regular expression.
+    Captures,
+    Nginx,
+}
+
+/// What a `$` means.
+enum Reference<'a> {
+    /// Itself.
+    Plain,
+    Capture(u8),
+    /// A variable and its default.
+    Name(&'a str, Option<&'a str>),
+}
+
+impl<'a> Reference<'a> {
+    /// Reads what stands behind a `$`: its length and its meaning. `escaped`: a backslash stands before the `$`.
+    fn read(rest: &'a str, syntax: Syntax, escaped: bool) -> (usize, Self) {
+        let captures = syntax == Syntax::Captures;
+        let first = rest.as_bytes().first().copied().unwrap_or_default();
+        if captures && first.is_ascii_digit() {
+            return (1, Self::Capture(first - b'0'));
+        }
+        let braced = rest.strip_prefix('{').and_then(|rest| rest.split_once('}')).map(|(name, _)| name);
+        if captures && let Some(index) = braced.and_then(|name| name.parse().ok()) {
+            return (braced.map_or(0, str::len) + 2, Self::Capture(index));
+        }
+        if escaped && syntax != Syntax::Nginx {
+            return (0, Self::Plain);
+        }
+        if captures && first == b'$' {
+            return (1, Self::Plain);
+        }
+        if let Some(text) = braced.filter(|text| !text.is_empty()) {
+            if syntax == Syntax::Nginx {
+                return (text.len() + 2, Self::Name(text, None));
+            }
+            let mut parts = text.split("??").map(str::trim);
+            let name = parts.next().unwrap_or_default();
+            return (text.len() + 2, Self::Name(name, parts.next().filter(|default| !default.is_empty())));
+        }
+        let length = rest.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_').count();
+        if length == 0 || first.is_ascii_digit() {
+            return (0, Self::Plain);
+        }
+        (length, Self::Name(&rest[..length], None))
     }
-    if captures && first.is_ascii_digit() {
-        return Ok((1, Some(Part::Capture(first - b'0'))));
-    }
-    if first == b'{' {
-        return match rest[1..].split_once('}') {
-            None | Some(("", _)) => Ok((0, None)),
-            Some((name, _)) => match name.parse::<u8>() {
-                Ok(index) if captures => Ok((name.len() + 2, Some(Part::Capture(index)))),
-                _ => Ok((name.len() + 2, Some(Part::Variable(Variable::parse(name)?)))),
-            },
-        };
-    }
-    let length = rest.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_').count();
-    if length == 0 || first.is_ascii_digit() {
-        return Ok((0, None));
-    }
-    Ok((length, Some(Part::Variable(Variable::parse(&rest[..length])?))))
 }

@@ -21,6 +21,8 @@ pub enum Value<'a> {
     Ip(IpAddr),
     /// A time in milliseconds, printed in seconds with three decimals, as nginx prints times.
     Millis(u64),
+    /// A query argument that came without `=`: printed `true`, and in expressions equal to the boolean and to no text.
+    True,
 }
 
 impl Value<'_> {
@@ -35,7 +37,7 @@ impl Value<'_> {
             Value::Bytes(bytes) => to_number(bytes),
             Value::Number(number) => Some(number as f64),
             Value::Millis(millis) => Some(millis as f64 / 1000.0),
-            Value::Ip(_) => None,
+            Value::Ip(_) | Value::True => None,
         }
     }
 
@@ -43,6 +45,7 @@ impl Value<'_> {
     pub(crate) fn print<'b>(&'b self, scratch: &'b mut Scratch) -> &'b [u8] {
         match *self {
             Value::Bytes(bytes) => return bytes,
+            Value::True => return b"true",
             Value::Number(number) => scratch.decimal(number),
             Value::Millis(millis) => scratch.seconds(millis),
             Value::Ip(IpAddr::V4(address)) => scratch.ipv4(address),

@@ -15,7 +15,7 @@ macro_rules! variables {
             /// to be compared without regard to case. A field that was received with `_` in its name is another
             /// field: treating the two as one lets a client smuggle a value past whoever sets the dashed one.
             Header(Box<str>),
-            /// `arg_<name>`: the first query argument of that name, as it stands in the target. Case is kept.
+            /// `arg_<name>`: the first query argument of that name; name and value are decoded. Case is kept.
             Arg(Box<[u8]>),
             /// `cookie_<name>`: a cookie of the request. Case is kept.
             Cookie(Box<str>),
@@ -62,8 +62,11 @@ variables! {
     HttpHost = "http_host",
     /// Path of the request after normalisation, without the query.
     Uri = "uri" | "document_uri",
-    /// Path and query of the request as received.
+    /// Path of the request after normalisation, with the query as received. In the access log it is `real_request_uri`,
+    /// as with nginx.
     RequestUri = "request_uri",
+    /// Path and query of the request as received.
+    RealRequestUri = "real_request_uri",
     /// Query of the request, without `?`.
     Args = "args" | "query_string",
     /// `?` when the request has a query, else empty.
@@ -125,7 +128,7 @@ variables! {
     /// Seconds since the epoch with milliseconds.
     Msec = "msec",
     /// Unique id of the request.
-    RequestId = "request_id",
+    RequestId = "request_id" | "apisix_request_id",
     /// Serial number of the connection.
     Connection = "connection",
     /// Number of requests made so far through the connection.
@@ -212,6 +215,7 @@ impl Variable {
         for (prefix, member) in FAMILIES {
             match name.strip_prefix(prefix) {
                 Some("") => return Err(VariableError::Incomplete { name: name.to_owned() }),
+                Some(rest) if !may_name(prefix, rest) => return Err(VariableError::Never { name: name.to_owned() }),
                 Some(rest) => return Ok(member(rest)),
                 None => {}
             }
@@ -266,6 +270,26 @@ pub enum VariableError {
         /// The name as written.
         name: String,
     },
+    /// A header field or cookie whose name holds what no such name can hold.
+    #[error("variable '{name}' can never be set: no header field or cookie has such a name")]
+    Never {
+        /// The name as written.
+        name: String,
+    },
+}
+
+impl VariableError {
+    /// Whether nginx or APISIX has the variable, so that nothing can stand for it.
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self, VariableError::Unsupported { .. })
+    }
+}
+
+/// Whether a member of a family can have this name: fields and cookies have tokens for names (RFC 9110 section 5.1,
+/// RFC 6265 section 4.1.1), while an argument's name may be any text.
+fn may_name(prefix: &str, member: &str) -> bool {
+    let token = |byte: u8| byte.is_ascii_graphic() && !b"\"(),/:;<=>?@[\\]{}".contains(&byte);
+    matches!(prefix, "arg_" | "uri_param_") || member.bytes().all(token)
 }
 
 pub(crate) fn suggestion(nearest: Option<&str>) -> String {

@@ -19,6 +19,8 @@ impl Source for Request {
                 b"ip" => Some(Value::Bytes(b"2001:db8::7")),
                 b"latin" => Some(Value::Bytes(b"caf\xe9")),
                 b"empty" => Some(Value::Bytes(b"")),
+                b"flag" => Some(Value::True),
+                b"true" => Some(Value::Bytes(b"true")),
                 _ => None,
             },
             _ => None,
@@ -26,8 +28,11 @@ impl Source for Request {
     }
 }
 
+/// Whether it holds; a single test is put into a list.
 fn holds(json: &Json) -> bool {
-    Expr::parse(json).unwrap_or_else(|error| panic!("{json}: {error}")).eval(&Request)
+    let single = json.get(0).and_then(Json::as_str).is_some_and(|name| name == "host" || name.contains('_'));
+    let wrapped = if single { json!([json]) } else { json.clone() };
+    Expr::parse(&wrapped).unwrap_or_else(|error| panic!("{json}: {error}")).eval(&Request)
 }
 
 #[test]
@@ -55,15 +60,24 @@ fn tests_hold_or_fail() {
         json!(["arg_n", ">=", 18]),
         json!(["arg_n", "<", 18.5]),
         json!(["arg_n", "<=", "18"]),
-        json!(["arg_name", "<", "joe"]),
-        json!(["arg_name", ">", "18"]),
+        json!(["arg_n", "!", "<", "joe"]),
+        json!(["arg_flag", "==", true]),
+        json!(["arg_flag", "~=", "true"]),
+        json!(["arg_flag", "~~", "^true$"]),
+        json!(["arg_flag", "in", ["true", true]]),
+        json!(["arg_flag", "~=", null]),
+        json!(["arg_true", "==", "true"]),
+        json!(["arg_true", "~=", true]),
+        json!(["arg_name", "IN", ["jack"]]),
+        json!(["remote_addr", "!", "IPMatch", "192.168.0.0/16"]),
         json!(["host", "~~", r"^api\.\w+$"]),
         json!(["host", "~*", "^API"]),
         json!(["arg_latin", "~~", "^caf.$"]),
         json!(["server_port", "~~", "^90"]),
         json!(["arg_name", "~~", "[äjö]ack"]),
         json!(["arg_name", "in", ["joe", "jack"]]),
-        json!(["arg_n", "in", [17, 18]]),
+        json!(["arg_n", "in", [17, "18"]]),
+        json!(["arg_name", "~~", r"\Qjack\E\Z"]),
         json!(["arg_name", "!", "in", []]),
         json!(["arg_name", "has", "jack"]),
         json!(["arg_name", "!", "has", "jac"]),
@@ -86,6 +100,15 @@ fn tests_hold_or_fail() {
         json!([["arg_name", "==", "jack"], ["host", "==", "other"]]),
         json!(["arg_name", ">", 5]),
         json!(["arg_name", "<", 5]),
+        json!(["arg_name", "<", "joe"]),
+        json!(["arg_name", ">", "18"]),
+        json!(["arg_n", "<", "joe"]),
+        json!(["arg_n", "in", [17, 18]]),
+        json!(["server_port", "in", [9080]]),
+        json!(["arg_flag", "==", "true"]),
+        json!(["arg_flag", "==", false]),
+        json!(["arg_flag", ">", 0]),
+        json!(["host", "~~", r"\<api"]),
         json!(["arg_name", ">", true]),
         json!(["arg_n", ">", 18]),
         json!(["host", "~~", "^API"]),
@@ -132,9 +155,11 @@ fn logic_nests() {
         (json!(["!AND", yes, yes]), false),
         (json!(["!OR", no, no]), true),
         (json!(["!OR", no, yes]), false),
+        (json!(["or", no, yes]), true),
+        (json!(["!and", yes, no]), true),
         (json!([["OR", no, ["AND", yes, ["!OR", no, no]]], yes]), true),
         (json!(["AND", yes, [yes, ["OR", yes, no]]]), true),
-        (json!(["OR", [yes, no], [yes, ["!AND", no]]]), true),
+        (json!(["OR", [yes, no], [yes, ["!AND", no, yes]]]), true),
     ];
     for (json, expected) in &cases {
         assert_eq!(holds(json), *expected, "{json}");
@@ -150,14 +175,22 @@ fn a_bad_expression_is_refused_at_its_place() {
     let cases = [
         (json!("uri"), "rule should be an array"),
         (json!(null), "rule should be an array"),
-        (json!(["uri"]), "rule too short"),
+        (json!(["uri"]), "rule should be wrapped inside brackets"),
+        (json!(["uri", "==", "/"]), "rule should be wrapped inside brackets"),
         (json!([["uri"]]), "[0]: rule too short"),
+        (json!([[]]), "[0]: rule too short"),
         (json!(["AND"]), "rule too short"),
-        (json!(["uri", "!", "=="]), "rule too short"),
-        (json!(["uri", "==", "a", "b"]), "rule too long"),
+        (json!(["OR", ["uri", "/"]]), "rule too short"),
+        (json!([["!or", ["uri", "/"]]]), "[0]: rule too short"),
+        (json!([["uri", "~~"]]), "[0]: rule too short"),
+        (json!([["uri", "!", "=="]]), "[0]: rule too short"),
+        (json!([["uri", "==", "a", "b"]]), "[0]: rule too long"),
         (json!([["uri", "=~", "a"]]), "[0][1]: invalid operator '=~' (did you mean '~~'?)"),
         (json!([["uri", "!=", "a"]]), "[0][1]: invalid operator '!=' (did you mean '~='?)"),
-        (json!([["uri", "==", "a"], ["uri", "!", "IN", ["a"]]]), "[1][2]: invalid operator 'IN' (did you mean 'in'?)"),
+        (
+            json!([["uri", "==", "a"], ["uri", "!", "INN", ["a"]]]),
+            "[1][2]: invalid operator 'INN' (did you mean 'in'?)",
+        ),
         (json!([["uri", "ip_match", "::1"]]), "[0][1]: invalid operator 'ip_match' (did you mean 'ipmatch'?)"),
         (json!([["uri", "x", "a"]]), "[0][1]: invalid operator 'x'"),
         (json!([["uri", 7, "a"]]), "[0][1]: invalid operator '7'"),
@@ -175,6 +208,22 @@ fn a_bad_expression_is_refused_at_its_place() {
     for (json, message) in &cases {
         let error = Expr::parse(json).unwrap_err().to_string();
         assert!(error == *message || json == &deep && error.ends_with(message), "{json}: {error}");
+    }
+}
+
+#[test]
+fn what_never_holds_is_told() {
+    for (json, doubts) in [
+        (json!([["arg_a", "in", ["1", 2, 3]]]), vec!["[0][2][1]: a number equals", "[0][2][2]: a number equals"]),
+        (
+            json!(["OR", ["arg_a", "!", "IN", [1]], ["arg_a", "<", "x"]]),
+            vec!["[1][3][0]: a number", "[2][2]: it is no"],
+        ),
+        (json!([["arg_a", "in", ["1"]], ["arg_a", "<", "0x1"], ["arg_a", "==", 1]]), vec![]),
+    ] {
+        let found = Expr::doubts(&json);
+        assert_eq!(found.len(), doubts.len(), "{json}: {found:?}");
+        assert!(found.iter().zip(doubts).all(|(found, doubt)| found.to_string().starts_with(doubt)), "{found:?}");
     }
 }
 
@@ -198,8 +247,9 @@ fn an_expression_explains_itself() {
     let failing = |json: Json| Expr::parse(&json).unwrap().failing(&Request);
     assert_eq!(failing(json!([["arg_name", "jack"], ["arg_n", "<", 3]])), Some("[1]".to_owned()));
     assert_eq!(failing(json!(["AND", ["arg_name", "jack"], ["arg_n", "<", 3]])), Some("[2]".to_owned()));
-    assert_eq!(failing(json!(["arg_n", "<", 3])), Some(String::new()));
-    assert_eq!(failing(json!(["arg_n", ">", 3])), None);
-    let expr = Expr::parse(&json!([["OR", ["uri", "/"], ["!OR", ["args", "x"]]], ["host", "h"]])).unwrap();
-    assert_eq!(expr.variables(), [&Variable::Uri, &Variable::Args, &Variable::Host]);
+    assert_eq!(failing(json!(["OR", ["arg_n", "<", 3], ["arg_n", "<", 2]])), Some(String::new()));
+    assert_eq!(failing(json!(["or", ["arg_n", ">", 3], ["arg_n", "<", 2]])), None);
+    let expr =
+        Expr::parse(&json!([["OR", ["uri", "/"], ["!OR", ["args", "x"], ["args", "y"]]], ["host", "h"]])).unwrap();
+    assert_eq!(expr.variables(), [&Variable::Uri, &Variable::Args, &Variable::Args, &Variable::Host]);
 }

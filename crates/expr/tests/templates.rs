@@ -34,12 +34,34 @@ fn variables_are_replaced() {
         ("${", "${"),
         ("${}", "${}"),
         ("${status", "${status"),
+        ("${ status }", "200"),
+        ("${status ?? 10}", "200"),
+        ("${http_count ?? 10}", "10"),
+        ("<${http_count??a b}>", "<a b>"),
+        ("${ http_count  ??  10 }", "10"),
+        ("${http_count ?? 1 ?? 2}", "1"),
+        ("[${http_count ?? }]", "[]"),
+        ("\\$status \\${status} $status", "\\$status \\${status} 200"),
         ("\u{e4}$status\u{df}", "\u{e4}200\u{df}"),
     ];
     for (text, expected) in cases {
         let mut out = Vec::new();
         Template::parse(text).unwrap().render(&Request, &mut out);
         assert_eq!(String::from_utf8(out).unwrap(), expected, "{text}");
+    }
+}
+
+#[test]
+fn a_text_can_be_read_as_nginx_reads_it() {
+    for (text, expected) in
+        [("\\$status ${status}$", "\\200 200$"), ("${arg_page-size}", "25"), ("$1 $$status", "$1 $200")]
+    {
+        let mut out = Vec::new();
+        Template::parse_as_nginx(text).unwrap().render(&Request, &mut out);
+        assert_eq!(String::from_utf8(out).unwrap(), expected, "{text}");
+    }
+    for text in ["${http_x ?? none}", "${ status }"] {
+        assert!(Template::parse_as_nginx(text).is_err(), "{text}");
     }
 }
 
@@ -53,6 +75,7 @@ fn captures_are_replaced_where_asked_for() {
         ("${1}2-${10}", "a2-"),
         ("$9", ""),
         ("$$1 $status", "$1 200"),
+        ("\\$1\\$status${http_x ?? $1}", "\\a\\$status$1"),
     ];
     for (text, expected) in cases {
         let template = Template::parse_with_captures(text).unwrap();
@@ -91,10 +114,57 @@ fn an_unknown_variable_is_an_error_with_its_position() {
     let cases = [
         ("a $statsu", 2, "at character 3: unknown variable 'statsu' (did you mean 'status'?)"),
         ("${nothing_like_it}", 0, "at character 1: unknown variable 'nothing_like_it'"),
+        (
+            "${http_count of}",
+            0,
+            "at character 1: variable 'http_count of' can never be set: no header field or cookie has such a name",
+        ),
         ("$uri $post_arg_x", 5, "at character 6: variable 'post_arg_x' is not supported yet"),
     ];
     for (text, position, message) in cases {
         let error = Template::parse(text).unwrap_err();
         assert_eq!((error.position, error.to_string().as_str()), (position, message));
     }
+}
+
+#[test]
+fn an_unknown_variable_may_stand_for_nothing() {
+    let cases = [
+        ("a $statsu.", "a .", vec!["at character 3: unknown variable 'statsu' (did you mean 'status'?)"]),
+        ("${zzz ?? b}$status", "b200", vec!["at character 1: unknown variable 'zzz'"]),
+        ("$http_ \\$zzz", " \\$zzz", vec!["at character 1: variable 'http_' lacks the name after its prefix"]),
+        ("$status", "200", vec![]),
+    ];
+    for (text, expected, unknown) in cases {
+        let mut out = Vec::new();
+        Template::parse_lenient(text, false).unwrap().render(&Request, &mut out);
+        assert_eq!(String::from_utf8(out).unwrap(), expected, "{text}");
+        let said: Vec<String> = Template::unknown(text).iter().map(ToString::to_string).collect();
+        assert_eq!(said, unknown, "{text}");
+    }
+    assert_eq!(Template::parse_lenient("$zzz", false).unwrap().literal(), Some(&b""[..]));
+    let error = Template::parse_lenient("$post_arg_x", false).unwrap_err();
+    assert!(error.to_string().contains("not supported yet"), "{error}");
+    assert_eq!(Template::unknown("$post_arg_x"), []);
+}
+
+#[test]
+fn what_stands_in_braces_is_no_separator() {
+    for (text, at) in [
+        ("/a?b", Some(2)),
+        ("/${arg_a ?? b}?c", Some(14)),
+        ("/${arg_a ?? b}", None),
+        ("/${a?b", Some(4)),
+        ("/$a?b", Some(3)),
+        ("\u{e4}?", Some(2)),
+    ] {
+        assert_eq!(Template::find_outside(text, b"?"), at, "{text}");
+    }
+}
+
+#[test]
+fn a_template_tells_its_defaults() {
+    let template = Template::parse("$uri ${arg_a ?? 1}").unwrap();
+    let references: Vec<_> = template.references().map(|(variable, default)| (variable.name(), default)).collect();
+    assert_eq!(references, [("uri".into(), None), ("arg_a".into(), Some(&b"1"[..]))]);
 }

@@ -20,6 +20,9 @@ fn a_name_is_compiled_once() {
         ("cookie_SID", Variable::Cookie("SID".into())),
         ("uri_param_id", Variable::UriParam("id".into())),
         ("upstream_status", Variable::UpstreamStatus),
+        ("real_request_uri", Variable::RealRequestUri),
+        ("apisix_request_id", Variable::RequestId),
+        ("arg_a b??c", Variable::Arg(b"a b??c"[..].into())),
         ("apisix_upstream_response_time", Variable::ApisixUpstreamResponseTime),
     ];
     for (name, variable) in cases {
@@ -38,6 +41,8 @@ fn a_name_that_is_not_served_says_why() {
         ("", "unknown variable ''"),
         ("$uri", "unknown variable '$uri' (did you mean 'uri'?)"),
         ("http_", "variable 'http_' lacks the name after its prefix"),
+        ("http_count ?? 10", "variable 'http_count ?? 10' can never be set: no header field or cookie has such a name"),
+        ("cookie_a=b", "variable 'cookie_a=b' can never be set: no header field or cookie has such a name"),
         ("post_arg_name", "variable 'post_arg_name' is not supported yet"),
         ("post_arg.user.id", "variable 'post_arg.user.id' is not supported yet"),
         ("graphql_name", "variable 'graphql_name' is not supported yet"),
@@ -72,6 +77,7 @@ fn values_print_and_count() {
         (Value::Number(0), "0", Some(0.0)),
         (Value::Number(u64::MAX), "18446744073709551615", Some(u64::MAX as f64)),
         (Value::Millis(0), "0.000", Some(0.0)),
+        (Value::True, "true", None),
         (Value::Millis(1_057), "1.057", Some(1.057)),
         (Value::Millis(1_700_000_000_123), "1700000000.123", Some(1_700_000_000.123)),
         (address("0.10.200.255"), "0.10.200.255", None),

@@ -8,6 +8,7 @@ use schemars::{JsonSchema, Schema};
 use serde::de::DeserializeOwned;
 use weir_config::schema::{Checker, json_schema};
 use weir_config::{AddrRange, Diagnostic, Node, Scope, Severity};
+use weir_expr::Template;
 
 use crate::consumer::{ConsumerMatch, ConsumerSet, Consumers};
 use crate::state::StateRegistry;
@@ -65,6 +66,10 @@ pub trait Define: Sync + 'static {
     /// The texts in its configurations that are secret, whether on a route or on a consumer: they are encrypted where
     /// they are stored. Those that APISIX encrypts.
     const ENCRYPTED: &'static [&'static str] = &[];
+
+    /// Where texts with variables stand in its configuration, read by `Template::parse_lenient`: `abort.body`, `regex_uri.1`,
+    /// and `headers.*` for every value. A variable in them that nobody knows is a warning.
+    const TEMPLATES: &'static [&'static str] = &[];
 
     /// Checks what the type alone does not.
     ///
@@ -367,6 +372,7 @@ impl<T: Define> Definition for T {
         }
         if typed.is_some() {
             found.extend(T::check_tree(conf));
+            T::TEMPLATES.iter().for_each(|place| unknown_variables(conf, "", place, &mut found));
         }
         if found.is_empty() { Ok(()) } else { Err(found) }
     }
@@ -386,6 +392,28 @@ impl<T: Define> Definition for T {
             let found = found.unwrap_or_else(|| Diagnostic::error(weir_config::Mark::NONE, fault.path, fault.message));
             (at, Box::new(found))
         })
+    }
+}
+
+/// Warns of variables that nobody knows in the texts at `place` under `node`, which stands at `path`.
+fn unknown_variables(node: &Node, path: &str, place: &str, found: &mut Vec<Diagnostic>) {
+    if place.is_empty() {
+        for error in node.as_str().into_iter().flat_map(Template::unknown) {
+            found.push(Diagnostic::warning(node.mark, path, format!("{error}; it counts as not set")));
+        }
+        return;
+    }
+    let (step, rest) = place.split_once('.').unwrap_or((place, ""));
+    let under = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+    for (at, item) in node.as_seq().into_iter().flatten().enumerate() {
+        if step == "*" || step.parse() == Ok(at) {
+            unknown_variables(item, &format!("{path}[{at}]"), rest, found);
+        }
+    }
+    for (key, value) in node.as_map().into_iter().flatten() {
+        if step == "*" || step == &*key.text {
+            unknown_variables(value, &under(&key.text), rest, found);
+        }
     }
 }
 

@@ -321,6 +321,7 @@ impl Exchange {
         self.request.buffer.clear();
         self.request.buffer.shrink(BUFFER);
         self.request.head.fields.shrink(64, KEEP);
+        self.request.shrink(KEEP);
         self.response.buffer.clear();
         self.response.buffer.shrink(BUFFER);
         self.response.head.fields.shrink(64, KEEP);

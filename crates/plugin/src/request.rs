@@ -1,9 +1,13 @@
 //! The request as plugins see it.
 
+use std::cell::{OnceCell, RefCell};
+
+use weir_expr::Value;
 use weir_wire::buffer::Buffer;
 use weir_wire::head::{Framing, RequestHead};
 use weir_wire::method::Method;
 use weir_wire::name::{FieldName, Known};
+use weir_wire::query::{self, Argument};
 use weir_wire::target::{self, Form, PathRules, Target};
 use weir_wire::{Reject, Span};
 
@@ -20,13 +24,19 @@ pub struct Request {
     host: Vec<u8>,
     /// Bytes of `host` without the port.
     host_len: usize,
-    /// The normalised path, when the received one was not normal.
+    /// The normalised path and the query as received, when the received path was not normal.
     decoded: Vec<u8>,
-    /// The same in the form in which it is sent.
+    /// Bytes of `decoded` that are the path.
+    decoded_len: usize,
+    /// The normalised path in the form in which it is sent.
     encoded: Vec<u8>,
     /// The query without the arguments that were taken out; valid with `query_edited`.
     edited_query: Vec<u8>,
     query_edited: bool,
+    /// The query decoded, made when an argument is asked for and decoding changes something.
+    decoded_query: OnceCell<Vec<u8>>,
+    /// Room for the next one.
+    spare: RefCell<Vec<u8>>,
     /// Whether the whole body stands behind the head, decoded.
     collected: bool,
     /// Changes to what the upstream receives.
@@ -53,9 +63,12 @@ impl Request {
             host: Vec::new(),
             host_len: 0,
             decoded: Vec::new(),
+            decoded_len: 0,
             encoded: Vec::new(),
             edited_query: Vec::new(),
             query_edited: false,
+            decoded_query: OnceCell::new(),
+            spare: RefCell::default(),
             collected: false,
             upstream: UpstreamTarget::default(),
         }
@@ -66,6 +79,7 @@ impl Request {
     /// # Errors
     /// 400 as in [`target::split`] and [`target::normalise`].
     pub fn accept_head(&mut self, rules: PathRules) -> Result<(), Reject> {
+        self.forget_decoded_query();
         let base = self.buffer.bytes();
         let text = self.head.target.of(base);
         self.target = target::split(text)?;
@@ -92,9 +106,14 @@ impl Request {
         // Rules that may change a path in normal form take the slow way as well.
         let path = self.target.path.unwrap_or_default().of(text);
         let tail = rules.delete_tail_slash && path.len() > 1 && path.last() == Some(&b'/');
-        if !self.target.normal || tail {
+        if !self.target.normal || tail || path.is_empty() {
             self.target.normal = false;
             target::normalise(path, rules, &mut self.decoded, &mut self.encoded)?;
+            self.decoded_len = self.decoded.len();
+            if let Some(query) = self.target.query.map(|query| query.of(text)).filter(|query| !query.is_empty()) {
+                self.decoded.push(b'?');
+                self.decoded.extend_from_slice(query);
+            }
         }
         Ok(())
     }
@@ -124,7 +143,10 @@ impl Request {
     /// The normalised, decoded path: what routes are matched against.
     #[must_use]
     pub fn path(&self) -> &[u8] {
-        if self.target.normal { self.part(self.target.path).unwrap_or(b"/") } else { &self.decoded }
+        match self.target.normal {
+            true => self.part(self.target.path).unwrap_or(b"/"),
+            false => self.decoded.get(..self.decoded_len).unwrap_or_default(),
+        }
     }
 
     /// The normalised path in the form in which it is sent.
@@ -169,6 +191,20 @@ impl Request {
         kept.truncate(to);
         self.edited_query = kept;
         self.query_edited = true;
+        self.forget_decoded_query();
+    }
+
+    fn forget_decoded_query(&mut self) {
+        if let Some(mut room) = self.decoded_query.take() {
+            room.clear();
+            *self.spare.get_mut() = room;
+        }
+    }
+
+    /// Gives memory back that an unusually long query took, beyond this many bytes.
+    pub(crate) fn shrink(&mut self, keep: usize) {
+        self.forget_decoded_query();
+        self.spare.get_mut().shrink_to(keep);
     }
 
     /// The target as received.
@@ -179,7 +215,7 @@ impl Request {
 
     /// Path and query as received: nginx's `$request_uri`, which lacks the scheme and the authority of a whole URI.
     #[must_use]
-    pub fn request_uri(&self) -> &[u8] {
+    pub fn real_request_uri(&self) -> &[u8] {
         if self.target.form != Form::Absolute {
             return self.received_target();
         }
@@ -188,10 +224,47 @@ impl Request {
         start.and_then(|start| self.received_target().get(start as usize..)).unwrap_or(b"/")
     }
 
-    /// The first query argument with this name, as received.
+    /// The normalised, decoded path and the query as received: APISIX's `request_uri`, so that no spelling of a path
+    /// gets past what looks at it.
     #[must_use]
-    pub fn argument(&self, name: &[u8]) -> Option<&[u8]> {
-        target::argument(self.query()?, name)
+    pub fn request_uri(&self) -> &[u8] {
+        if !self.target.normal {
+            return &self.decoded;
+        }
+        let received = self.real_request_uri();
+        match self.part(self.target.query) {
+            // A `?` with nothing behind it is no query.
+            Some([]) => received.strip_suffix(b"?").unwrap_or(received),
+            _ => received,
+        }
+    }
+
+    /// Appends path and query as [`Request::request_uri`] has them, in the form in which they are sent.
+    pub fn write_request_uri(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.encoded_path());
+        if let Some(query) = self.part(self.target.query).filter(|query| !query.is_empty()) {
+            out.push(b'?');
+            target::encode_query(query, out);
+        }
+    }
+
+    /// The first query argument with this name, decoded; [`Value::True`] when it came without `=`.
+    #[must_use]
+    pub fn argument(&self, name: &[u8]) -> Option<Value<'_>> {
+        let query = self.query()?;
+        let decoded = if query::is_plain(query) { query } else { self.decoded_query(query) };
+        Some(match query::find(query, decoded, name)? {
+            Argument::Flag => Value::True,
+            Argument::Value(value) => Value::Bytes(value),
+        })
+    }
+
+    fn decoded_query(&self, query: &[u8]) -> &[u8] {
+        self.decoded_query.get_or_init(|| {
+            let mut room = self.spare.take();
+            query::decode(query, &mut room);
+            room
+        })
     }
 
     /// The first cookie with this name (RFC 6265 section 5.4).
@@ -311,5 +384,63 @@ impl Request {
     #[must_use]
     pub fn host_line_is_good(&self) -> bool {
         self.target.authority.is_none() && self.head.host.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PathRules, Request};
+    use weir_expr::Value;
+    use weir_wire::head::Limits;
+
+    fn receive(request: &mut Request, target: &str) {
+        request.buffer.clear();
+        request.buffer.extend(format!("GET {target} HTTP/1.1\r\nHost: a.test\r\n\r\n").as_bytes());
+        assert!(request.head.parse(request.buffer.bytes(), &Limits::default()).unwrap());
+        request.accept_head(PathRules::default()).unwrap();
+    }
+
+    #[test]
+    fn a_request_uri_has_one_form() {
+        let mut request = Request::new(1024);
+        for (target, uri, sent, real) in [
+            ("/a?b=%20", "/a?b=%20", "/a?b=%20", "/a?b=%20"),
+            ("/a?", "/a", "/a", "/a?"),
+            ("/x/../%61%20b%3F?c=%20", "/a b??c=%20", "/a%20b%3F?c=%20", "/x/../%61%20b%3F?c=%20"),
+            ("//a?", "/a", "/a", "//a?"),
+            ("http://a.test/a?b", "/a?b", "/a?b", "/a?b"),
+            ("http://a.test?b", "/?b", "/?b", "?b"),
+            ("http://a.test", "/", "/", "/"),
+            ("*", "/", "/", "*"),
+        ] {
+            receive(&mut request, target);
+            let mut out = Vec::new();
+            request.write_request_uri(&mut out);
+            let texts = [request.request_uri(), &out, request.real_request_uri()].map(String::from_utf8_lossy);
+            assert_eq!(texts, [uri, sent, real], "{target}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_decoded_anew_when_the_query_changes() {
+        let mut request = Request::new(1024);
+        receive(&mut request, "/?key=%61&b=c%20d&f");
+        let text = |request: &Request, name: &str| {
+            request.argument(name.as_bytes()).map(|value| match value {
+                Value::Bytes(text) => String::from_utf8_lossy(text).into_owned(),
+                other => format!("{other:?}"),
+            })
+        };
+        assert_eq!(
+            ["key", "b", "f", "g"].map(|name| text(&request, name)),
+            [Some("a".into()), Some("c d".into()), Some("True".into()), None]
+        );
+        request.retain_arguments(|argument| !argument.starts_with(b"key"));
+        assert_eq!(["key", "b"].map(|name| text(&request, name)), [None, Some("c d".into())]);
+        assert_eq!(request.request_uri(), b"/?key=%61&b=c%20d&f", "as it was received");
+        receive(&mut request, "/?b=%65");
+        assert_eq!(text(&request, "b"), Some("e".into()));
+        receive(&mut request, "/");
+        assert_eq!(text(&request, "b"), None);
     }
 }

@@ -82,7 +82,7 @@ impl Source for Exchange {
         let not_empty = |b: &'_ [u8]| !b.is_empty();
         match variable {
             Variable::Header(name) => request.head.fields.get_str(base, name.as_bytes()).map(Value::Bytes),
-            Variable::Arg(name) => request.argument(name).map(Value::Bytes),
+            Variable::Arg(name) => request.argument(name),
             Variable::Cookie(name) => request.cookie(name.as_bytes()).map(Value::Bytes),
             Variable::UriParam(name) => {
                 let router = self.tables.as_ref()?.router.as_ref()?;
@@ -112,6 +112,7 @@ impl Source for Exchange {
             Variable::HttpHost => request.head.fields.get_known(base, Known::Host).map(Value::Bytes),
             Variable::Uri => Some(Value::Bytes(request.path())),
             Variable::RequestUri => Some(Value::Bytes(request.request_uri())),
+            Variable::RealRequestUri => Some(Value::Bytes(request.real_request_uri())),
             Variable::Args => request.query().map(Value::Bytes),
             Variable::IsArgs => {
                 Some(Value::Bytes(if request.query().is_some_and(|q| !q.is_empty()) { b"?" } else { b"" }))

@@ -36,7 +36,7 @@ impl FieldsConf {
 impl FieldTemplate {
     pub(crate) fn new(path: &str, name: &str, value: &str, captures: bool) -> Result<Self, Invalid> {
         let at = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
-        let parsed = if captures { Template::parse_with_captures(value) } else { Template::parse(value) };
+        let parsed = Template::parse_lenient(value, captures);
         let name = editable(&at, name)?;
         let value = parsed.map_err(|error| Invalid::new(at.as_str(), error.to_string()))?;
         let literal = value.literal().unwrap_or_default();
@@ -218,7 +218,7 @@ mod tests {
             ("a b", "c", false),
             ("", "c", false),
             ("X-A", "b\r\nc: d", false),
-            ("X-A", "$nosuch", false),
+            ("X-A", "$ssl_protocol", false),
         ] {
             let conf = FieldsConf(vec![(name.into(), FieldText(value.into()))]);
             assert_eq!(conf.compile("headers", false).is_ok(), ok, "{name}: {value}");

@@ -20,7 +20,6 @@ mod general;
 mod number_hash;
 mod observe;
 mod pattern;
-mod query;
 pub mod reference;
 pub mod registry;
 mod rejection;
@@ -31,3 +30,4 @@ mod transform;
 
 pub use registry::definitions;
 pub use traffic::limit_keys;
+use weir_wire::query;

@@ -2,6 +2,7 @@
 
 use crossbeam_queue::ArrayQueue;
 use regex::bytes::{CaptureLocations, Regex, RegexBuilder, RegexSet, RegexSetBuilder};
+use weir_expr::translate_pcre;
 use weir_plugin::Invalid;
 
 /// The most memory that a compiled expression, and its cache in each thread, may take.
@@ -47,7 +48,7 @@ pub(crate) fn compile(pattern: &str, options: Options) -> Result<Regex, String> 
 
 /// The expression, and whether it reads characters instead of bytes.
 fn compile_as(pattern: &str, options: Options) -> Result<(Regex, bool), String> {
-    let text = if options.anchored { format!(r"\A(?:{pattern})") } else { pattern.to_owned() };
+    let text = translate(pattern, options)?;
     let build = |unicode| {
         RegexBuilder::new(&text)
             .case_insensitive(options.caseless)
@@ -67,6 +68,13 @@ fn compile_as(pattern: &str, options: Options) -> Result<(Regex, bool), String> 
         let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
         format!("invalid regular expression '{pattern}': {reason}")
     })
+}
+
+/// The expression as the crate `regex` spells it.
+fn translate(pattern: &str, options: Options) -> Result<String, String> {
+    let text = translate_pcre(pattern, options.extended)
+        .map_err(|reason| format!("invalid regular expression '{pattern}': {reason}"))?;
+    Ok(if options.anchored { format!(r"\A(?:{text})") } else { text })
 }
 
 /// Most groups of an expression, with the whole match: they stand on the stack.
@@ -133,11 +141,12 @@ impl Patterns {
         let options = Options { caseless, ..Options::default() };
         let (mut bytes, mut characters) = (Vec::new(), Vec::new());
         for (at, pattern) in patterns.iter().enumerate() {
-            let compiled = compile_as(pattern, options);
-            let (_, unicode) = compiled.map_err(|message| Invalid::new(format!("{path}[{at}]"), message))?;
-            if unicode { &mut characters } else { &mut bytes }.push(pattern);
+            let compiled =
+                compile_as(pattern, options).and_then(|(_, unicode)| Ok((translate(pattern, options)?, unicode)));
+            let (text, unicode) = compiled.map_err(|message| Invalid::new(format!("{path}[{at}]"), message))?;
+            if unicode { &mut characters } else { &mut bytes }.push(text);
         }
-        let set = |patterns: &[&String], unicode| {
+        let set = |patterns: &[String], unicode| {
             RegexSetBuilder::new(patterns)
                 .case_insensitive(caseless)
                 .unicode(unicode)
@@ -175,6 +184,8 @@ mod tests {
             (&["[\u{e4}]", "evil.bot"], false, b"evil\xffbot", true),
             (&["[\u{e4}]", "evil.bot"], false, "x\u{e4}".as_bytes(), true),
             (&[], false, b"a", false),
+            (&[r"\<(script|img)"], false, b"/img/logo.png", false),
+            (&[r"\<(script|img)"], false, b"/?<img", true),
         ] {
             assert_eq!(list(patterns, caseless).unwrap().is_match(text), matches, "{patterns:?} {text:?}");
         }
@@ -211,6 +222,7 @@ mod tests {
             ("(?=a)", "look-around"),
             (r"(a)\1", "backreferences are not supported"),
             ("(", "unclosed group"),
+            ("(?>a)", "atomic groups"),
             (r"\w{1000}{1000}", "size limit"),
         ] {
             let error = compile(pattern, Options::default()).unwrap_err();

@@ -132,7 +132,7 @@ fn presets_write_what_they_promise() {
         ("time_local", bytes(b"21/Nov/2026:11:12:04 +0000")),
         ("time_iso8601", bytes(b"2026-11-21T11:12:04+00:00")),
         ("request_method", bytes(b"GET")),
-        ("request_uri", bytes(b"/a?b=\"")),
+        ("real_request_uri", bytes(b"/a?b=\"")),
         ("server_protocol", bytes(b"HTTP/1.1")),
         ("status", Value::Number(200)),
         ("body_bytes_sent", Value::Number(12)),

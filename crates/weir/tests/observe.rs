@@ -139,6 +139,8 @@ fn the_log_goes_to_standard_output_too() {
     let gateway = Gateway::with(route_to(&[origin.node()]), settings);
     assert_eq!(gateway.get("/seen").status, 200);
     assert_eq!(gateway.line(), "200 /seen");
+    assert_eq!(gateway.get("/x/..//s%65en?a=%20").status, 200);
+    assert_eq!(gateway.line(), "200 /x/..//s%65en?a=%20", "as it was sent");
 }
 
 #[test]

@@ -13,6 +13,7 @@ pub mod head;
 pub mod method;
 pub mod name;
 pub mod proxy_protocol;
+pub mod query;
 pub mod status;
 pub mod target;
 

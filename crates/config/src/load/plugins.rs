@@ -56,14 +56,23 @@ impl Loader<'_> {
     /// Checks conditions where they stand, and takes them out when they are wrong.
     pub(super) fn conditions(&mut self, parent: &mut Node, path: &str, name: &str) {
         let Some(node) = parent.get(name).filter(|node| node.as_seq().is_some()) else { return };
-        let Err(error) = Expr::parse(&node.to_json()) else { return };
+        let json = node.to_json();
         // The expression names a place inside it: [1][2].
-        let mut at = node;
-        for index in error.path.split(['[', ']']).filter_map(|step| step.parse::<usize>().ok()) {
-            at = at.as_seq().and_then(|items| items.get(index)).unwrap_or(at);
-        }
-        let mark = at.mark;
-        let found = Diagnostic::error(mark, format!("{}{}", field(path, name), error.path), error.message);
+        let mark = |path: &str| {
+            let mut at = node;
+            for index in path.split(['[', ']']).filter_map(|step| step.parse::<usize>().ok()) {
+                at = at.as_seq().and_then(|items| items.get(index)).unwrap_or(at);
+            }
+            at.mark
+        };
+        let place = |inside: &str| format!("{}{inside}", field(path, name));
+        let Err(error) = Expr::parse(&json) else {
+            let doubts = Expr::doubts(&json).into_iter();
+            self.found
+                .extend(doubts.map(|doubt| Diagnostic::warning(mark(&doubt.path), place(&doubt.path), doubt.message)));
+            return;
+        };
+        let found = Diagnostic::error(mark(&error.path), place(&error.path), error.message);
         self.found.push(Diagnostic { hint: error.nearest.map(|name| format!("did you mean {name}?")), ..found });
         parent.remove(name);
     }

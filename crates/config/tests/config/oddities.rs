@@ -40,6 +40,15 @@ fn files_that_are_taken() {
                 routes: Some(&[]),
             },
             Case {
+                about: "conditions that never hold",
+                text: "routes:\n  - uri: /a\n    upstream: {nodes: {}}\n    vars: [[arg_a, in, ['1', 2]], [arg_b, '<', c]]\n#END",
+                said: &[
+                    "t:4:30: warning: routes[0].vars[0][2][1]: a number equals no variable here: write it as a text",
+                    "t:4:48: warning: routes[0].vars[1][2]: it is no number: the comparison never holds",
+                ],
+                routes: Some(&["arr_1"]),
+            },
+            Case {
                 about: "null sections",
                 text: "routes:\nconsumers: ~\n#END",
                 said: &[

@@ -84,6 +84,8 @@ delay:
     - [[http_x_slow, ==, yes]]
 ";
 
+    const TEMPLATES: &'static [&'static str] = &["abort.body", "abort.headers.*"];
+
     type Conf = Conf;
     type ConsumerConf = ();
 
@@ -120,7 +122,10 @@ impl DelayConf {
 impl AbortConf {
     fn compile(&self) -> Result<Abort, Invalid> {
         let body = match &self.body {
-            Some(text) => Body::Template(Template::parse(text).map_err(|e| Invalid::new("abort.body", e.to_string()))?),
+            Some(text) => {
+                let parsed = Template::parse_lenient(text, false);
+                Body::Template(parsed.map_err(|e| Invalid::new("abort.body", e.to_string()))?)
+            }
             None if self.http_status >= 400 => Body::Fixed(rejection::error_msg(self.http_status, None)),
             None => Body::Fixed(Vec::new()),
         };

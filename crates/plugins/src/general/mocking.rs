@@ -74,6 +74,8 @@ response_headers:
   X-Stage: mock
 ";
 
+    const TEMPLATES: &'static [&'static str] = &["response_example", "response_headers.*"];
+
     type Conf = Conf;
     type ConsumerConf = ();
 
@@ -129,7 +131,8 @@ impl Conf {
 
     fn body(&self) -> Result<Body, Invalid> {
         if let Some(example) = &self.response_example {
-            let template = Template::parse(example).map_err(|e| Invalid::new("response_example", e.to_string()))?;
+            let template =
+                Template::parse_lenient(example, false).map_err(|e| Invalid::new("response_example", e.to_string()))?;
             return Ok(match template.literal() {
                 Some(literal) => Body::Fixed(literal.into()),
                 None => Body::Template(template),

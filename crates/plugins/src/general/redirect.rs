@@ -10,7 +10,6 @@ use weir_config::AddrRange;
 use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 use weir_wire::method::Method;
 use weir_wire::name::Known;
-use weir_wire::target::{Form, encode_query};
 
 use crate::pattern::{Grouped, Options};
 use location::{Location, Match};
@@ -62,6 +61,8 @@ regex_uri: [\"^/old/(.*)\", \"https://www.example.com/new/$1\"]
 ret_code: 301
 append_query_string: true
 ";
+
+    const TEMPLATES: &'static [&'static str] = &["uri", "regex_uri.1"];
 
     type Conf = Conf;
     type ConsumerConf = ();
@@ -198,8 +199,7 @@ impl Redirecting {
             to.push(b':');
             weir_wire::push_number(to, port.into());
         }
-        let uri = if request.form() == Form::Asterisk { &b"/"[..] } else { request.request_uri() };
-        encode_query(uri, to);
+        request.write_request_uri(to);
         Some(Ok(if matches!(request.method(), Method::Get | Method::Head) { 301 } else { 308 }))
     }
 

@@ -90,16 +90,9 @@ struct Blocking {
 
 impl Plugin for Blocking {
     fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
-        let mut normal = cx.take_scratch();
         let request = cx.request();
-        normal.extend_from_slice(request.path());
-        if let Some(query) = request.query() {
-            normal.push(b'?');
-            normal.extend_from_slice(query);
-        }
-        let received = request.request_uri();
-        let blocked = self.rules.is_match(received) || (normal != received && self.rules.is_match(&normal));
-        cx.put_scratch(normal);
+        let (normal, received) = (request.request_uri(), request.real_request_uri());
+        let blocked = self.rules.is_match(received) || (normal != received && self.rules.is_match(normal));
         if !blocked {
             return Flow::Continue;
         }

@@ -64,7 +64,8 @@ impl<const MIN: u64> Amount<MIN> {
             Self::Number(n) => return Resolved::Number(*n),
             Self::Template(template) => template,
         };
-        if template.variables().any(|variable| cx.variable(variable).is_none()) {
+        let mut references = template.references();
+        if references.any(|(variable, default)| default.is_none() && cx.variable(variable).is_none()) {
             return Resolved::Unset;
         }
         let mut text = cx.take_scratch();

@@ -124,6 +124,8 @@ healthy:
   successes: 1
 ";
 
+    const TEMPLATES: &'static [&'static str] = &["break_response_headers.*.value"];
+
     type Conf = Conf;
     type ConsumerConf = ();
 

@@ -92,10 +92,12 @@ impl KeySource {
                 Some(Value::Bytes(text)) if !text.is_empty() => Key::new(number, text),
                 Some(Value::Number(n) | Value::Millis(n)) => Key::new(number | NUMBER, &n.to_le_bytes()),
                 Some(Value::Ip(ip)) => address(ip),
+                Some(Value::True) => Key::new(number, b"true"),
                 Some(Value::Bytes(_)) | None => address(cx.client().addr),
             },
             Self::Combination(template) => {
-                let has_any = template.variables().any(|variable| is_set(cx.variable(variable)));
+                let mut references = template.references();
+                let has_any = references.any(|(variable, default)| default.is_some() || is_set(cx.variable(variable)));
                 if !has_any {
                     return (number == 0).then(|| Which::Key(address(cx.client().addr)));
                 }

@@ -127,6 +127,8 @@ headers:
   remove: [X-Debug]
 ";
 
+    const TEMPLATES: &'static [&'static str] = &["uri", "regex_uri.*", "headers.*", "headers.set.*", "headers.add.*"];
+
     type Conf = Conf;
     type ConsumerConf = ();
 
@@ -294,7 +296,7 @@ impl Plugin for Rewriting {
 impl Rewriting {
     fn rewrite_by(&self, patterns: &[Pattern], cx: &mut RequestCx<'_>, room: &mut Vec<u8>) -> Result<(), &'static str> {
         let mut text = cx.take_scratch();
-        text.extend_from_slice(if self.raw { cx.request().request_uri() } else { cx.request().path() });
+        text.extend_from_slice(if self.raw { cx.request().real_request_uri() } else { cx.request().path() });
         let mut done = None;
         for pattern in patterns {
             if let Some(found) = pattern.expression.find(&text) {
@@ -334,7 +336,7 @@ impl Rewriting {
                 replacement.write(cx.source(), groups, around, cx.request().query(), room, &mut target)
             }
             None => {
-                weir_wire::target::encode_query(cx.request().request_uri(), &mut target);
+                weir_wire::target::encode_query(cx.request().real_request_uri(), &mut target);
                 Ok(())
             }
         };

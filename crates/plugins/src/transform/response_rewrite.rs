@@ -122,6 +122,8 @@ vars:
   - [status, ==, 200]
 ";
 
+    const TEMPLATES: &'static [&'static str] = &["headers.*", "headers.set.*", "headers.add.*", "filters.*.replace"];
+
     type Conf = Conf;
     type ConsumerConf = ();
 
@@ -190,7 +192,7 @@ impl Conf {
             let options = Options::parse(&conf.options).map_err(|message| fault("options", message))?;
             Ok(Filter {
                 regex: compile(&conf.regex, options).map_err(|message| fault("regex", message))?,
-                replace: Template::parse_with_captures(&conf.replace).map_err(|e| fault("replace", e.to_string()))?,
+                replace: Template::parse_lenient(&conf.replace, true).map_err(|e| fault("replace", e.to_string()))?,
                 scope: conf.scope,
             })
         };

@@ -172,12 +172,21 @@ impl Upstream {
 /// Whether a request alone, with the address it comes from, says what a variable is.
 fn is_of_request(variable: &Variable) -> bool {
     use Variable::{
-        Arg, Args, Cookie, Header, Host, Hostname, HttpHost, RemoteAddr, RequestMethod, RequestUri, ServerName, Uri,
+        Arg, Args, Cookie, Header, Host, Hostname, HttpHost, RealRequestUri, RemoteAddr, RequestMethod, RequestUri,
+        ServerName, Uri,
     };
     matches!(variable, Arg(_) | Cookie(_) | Header(_))
         || matches!(
             variable,
-            Args | Host | Hostname | HttpHost | RemoteAddr | RequestMethod | RequestUri | ServerName | Uri
+            Args | Host
+                | Hostname
+                | HttpHost
+                | RealRequestUri
+                | RemoteAddr
+                | RequestMethod
+                | RequestUri
+                | ServerName
+                | Uri
         )
 }
 

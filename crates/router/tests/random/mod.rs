@@ -66,7 +66,7 @@ pub(crate) fn random_route(rng: &mut Rng) -> Route {
     let hosts = ["a.t", "b.a.t", "*.t", "*.a.t", "*", "*t", "a.t:81", "*.t:81", "*:81"];
     let methods = ["GET", "POST", "PURGE"];
     let networks = ["10.0.0.0/8", "10.1.0.0/16", "::/0", "::ffff:10.1.2.0/120"];
-    let vars = [json!(["arg_v", "1"]), json!(["uri_param_x", "a"])];
+    let vars = [json!([["arg_v", "1"]]), json!([["uri_param_x", "a"]])];
     let some = |rng: &mut Rng| rng.u8(..3) == 0;
     Route {
         paths,

@@ -62,11 +62,11 @@ impl Format {
     pub fn parse(setting: &str) -> Result<Format, TemplateError> {
         match setting {
             "json" => {
-                let field = |(name, text): &(&str, &str)| Ok((name.to_string(), Template::parse(text)?));
+                let field = |(name, text): &(&str, &str)| Ok((name.to_string(), Template::parse_as_nginx(text)?));
                 Ok(Format::Json { fields: JSON_FIELDS.iter().map(field).collect::<Result<_, _>>()? })
             }
-            "combined" => Ok(Format::Template(Template::parse(COMBINED)?)),
-            text => Ok(Format::Template(Template::parse(text)?)),
+            "combined" => Ok(Format::Template(Template::parse_as_nginx(COMBINED)?)),
+            text => Ok(Format::Template(Template::parse_as_nginx(text)?)),
         }
     }
 
@@ -216,7 +216,11 @@ fn segments(template: &Template) -> impl Iterator<Item = Segment> {
         if !literal.is_empty() {
             segments.push(Segment::Literal(literal.into()));
         }
-        segments.extend(variables.next().map(Segment::Variable));
+        segments.extend(variables.next().map(|variable| {
+            // A log shows what was sent, as nginx's does.
+            let real = variable == Variable::RequestUri;
+            Segment::Variable(if real { Variable::RealRequestUri } else { variable })
+        }));
     }
     segments.into_iter()
 }

@@ -323,7 +323,7 @@ fn log_format(to: &mut Translation<'_>, place: &Place<'_>) {
     let text = text.trim_end_matches('\n').replace("\\\"", "\"").replace("\\'", "'").replace("\\\\", "\\");
     let json = to.elsewhere("nginx_config.http.access_log_format_escape").and_then(Node::as_str) == Some("json");
     let (text, missing) = known_variables(&text, if json { "" } else { "-" });
-    if let Err(error) = Template::parse(&text) {
+    if let Err(error) = Template::parse_as_nginx(&text) {
         to.found.push(Diagnostic::error(place.value.mark, place.path, error.to_string()));
         return;
     }

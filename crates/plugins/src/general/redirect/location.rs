@@ -1,6 +1,6 @@
 //! Where a client is sent: a configured text, with what a request fills into it and may not change about it.
 
-use weir_expr::{Piece, Source, Template, Variable};
+use weir_expr::{Piece, Source, Template, Value, Variable};
 use weir_wire::authority;
 use weir_wire::target::{encode_path, encode_query};
 
@@ -46,10 +46,7 @@ const NO_PATH: &str = "redirect: what the request fills in is no path";
 impl Location {
     /// Reads a configured text; `captures` is whether `$1` means what a group matched.
     pub(super) fn parse(text: &str, captures: bool, encode: bool) -> Result<Self, String> {
-        let template = |text: &str| {
-            let parsed = if captures { Template::parse_with_captures(text) } else { Template::parse(text) };
-            parsed.map_err(|error| error.to_string())
-        };
+        let template = |text: &str| Template::parse_lenient(text, captures).map_err(|error| error.to_string());
         if text.contains('\\') || text.chars().any(char::is_control) {
             return Err("expected a URI: it holds no backslashes and no control characters".into());
         }
@@ -77,7 +74,7 @@ impl Location {
         query: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<(), &'static str> {
-        let mut writer = Writer { out, encode: self.encode, in_query: false };
+        let mut writer = Writer { out, source, encode: self.encode, in_query: false };
         let write = |template: &Template, writer: &mut Writer<'_>| {
             template.pieces(source, found.groups, |piece| writer.push(piece));
         };
@@ -140,7 +137,7 @@ fn absolute(text: &str) -> Result<Option<Absolute<'_>>, String> {
         Some((scheme, after)) if is_scheme(scheme) => (Some(scheme), after),
         _ => return Ok(None),
     };
-    let end = after.find(['/', '?']).unwrap_or(after.len());
+    let end = Template::find_outside(after, b"/?").unwrap_or(after.len());
     let (authority, rest) = after.split_at(end);
     if authority.is_empty() || !authority.bytes().all(|b| b.is_ascii_graphic() && b != b'@') {
         return Err("expected a host in ASCII behind the //, without user information".into());
@@ -156,7 +153,10 @@ fn is_scheme(text: &str) -> bool {
             && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.' | '_'))
     };
     match name.strip_prefix('$') {
-        Some(variable) => named(variable.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(variable)),
+        Some(variable) => {
+            let name = variable.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(variable);
+            named(name.split("??").next().unwrap_or_default().trim())
+        }
         None => named(name),
     }
 }
@@ -181,6 +181,7 @@ fn one_slash(out: &mut Vec<u8>) -> Result<(), &'static str> {
 /// Writes pieces in the form in which they may stand in a URI.
 struct Writer<'a> {
     out: &'a mut Vec<u8>,
+    source: &'a dyn Source,
     encode: bool,
     /// Whether a `?` has been written.
     in_query: bool,
@@ -191,6 +192,14 @@ impl Writer<'_> {
         match piece {
             // Decoded text: whatever means something in a URI is encoded again.
             Piece::Capture(text) | Piece::Value(Variable::Uri, text) => encode_path(text, self.out),
+            Piece::Value(Variable::RequestUri, text) => {
+                let (path, query) = match self.source.variable(&Variable::Uri) {
+                    Some(Value::Bytes(path)) if text.starts_with(path) => text.split_at(path.len()),
+                    _ => (text, &b""[..]),
+                };
+                encode_path(path, self.out);
+                self.push_text(query);
+            }
             Piece::Literal(text) | Piece::Value(_, text) => self.push_text(text),
         }
     }
@@ -257,7 +266,7 @@ mod tests {
     use super::{HOST, Location, Match, NO_PATH, SCHEME};
     use weir_expr::{Source, Value, Variable};
 
-    /// `$uri` is `/p q`, `$host` is `a.test`, `$scheme` is `https`; `$arg_x` is as given.
+    /// `$uri` is `/p q%`, `$host` is `a.test`, `$scheme` is `https`; `$arg_x` is as given.
     struct Request<'a>(&'a str);
     impl Source for Request<'_> {
         fn variable(&self, variable: &Variable) -> Option<Value<'_>> {
@@ -266,7 +275,7 @@ mod tests {
                 Variable::Host => "a.test",
                 Variable::HttpHost => "a.test:80",
                 Variable::Scheme => "https",
-                Variable::RequestUri => "/p%20q%25?a=1",
+                Variable::RequestUri => "/p q%?a=1",
                 Variable::Arg(_) => self.0,
                 _ => return None,
             };
@@ -443,7 +452,7 @@ mod tests {
             ("https://", "expected a host"),
             ("https:///x", "expected a host"),
             ("https://user@b.test/", "expected a host"),
-            ("/$nosuch", "unknown variable 'nosuch'"),
+            ("/$ssl_protocol", "variable 'ssl_protocol' is not supported yet"),
         ] {
             let error = Location::parse(text, false, false).unwrap_err();
             assert!(error.contains(reason), "{text}: {error}");

@@ -1,6 +1,7 @@
 //! A configured path, with what a request fills into it.
 
-use weir_expr::{Source, Template};
+use weir_expr::{Piece, Source, Template, Variable};
+use weir_wire::query;
 use weir_wire::target::{encode_path, encode_query};
 
 /// `uri`, or the second half of a pair of `regex_uri`.
@@ -16,11 +17,11 @@ pub(super) const DOT_SEGMENT: &str = "proxy-rewrite: dot segment in the rewritte
 
 impl Replacement {
     pub(super) fn parse(text: &str, captures: bool) -> Result<Self, String> {
-        let template = |text: &str| {
-            let parsed = if captures { Template::parse_with_captures(text) } else { Template::parse(text) };
-            parsed.map_err(|error| error.to_string())
+        let template = |text: &str| Template::parse_lenient(text, captures).map_err(|error| error.to_string());
+        let (path, query) = match Template::find_outside(text, b"?") {
+            Some(at) => (&text[..at], Some(&text[at + 1..])),
+            None => (text, None),
         };
-        let (path, query) = text.split_once('?').map_or((text, None), |(path, query)| (path, Some(query)));
         Ok(Self { path: template(path)?, query: query.map(template).transpose()? })
     }
 
@@ -51,7 +52,7 @@ impl Replacement {
         encode_path(room, out);
         if let Some(query) = &self.query {
             room.clear();
-            query.render_with_captures(source, captures, room);
+            render_query(query, source, captures, room);
             room.extend_from_slice(after);
             out.push(b'?');
             encode_query(room, out);
@@ -78,7 +79,7 @@ impl Replacement {
         self.path.render_with_captures(source, captures, room);
         if let Some(query) = &self.query {
             room.push(b'?');
-            query.render_with_captures(source, captures, room);
+            render_query(query, source, captures, room);
         }
         room.extend_from_slice(after);
         if room.first() != Some(&b'/') {
@@ -86,6 +87,14 @@ impl Replacement {
         }
         encode_query(room, out);
     }
+}
+
+/// Appends what follows the `?`. An argument of the request stays one value, whatever is in it.
+fn render_query(query: &Template, source: &dyn Source, captures: &[&[u8]], room: &mut Vec<u8>) {
+    query.pieces(source, captures, |piece| match piece {
+        Piece::Value(Variable::Arg(_), text) => query::encode(text, room),
+        Piece::Literal(text) | Piece::Capture(text) | Piece::Value(_, text) => room.extend_from_slice(text),
+    });
 }
 
 /// Whether a segment is `.` or `..`, with or without `;parameters`, which some servers cut off first.
@@ -122,6 +131,7 @@ mod tests {
             ("/x/$arg_a", vec![], ["", ""], None, "..;v=1/y", Err(DOT_SEGMENT)),
             ("/x.$arg_a", vec![], ["", ""], None, ".", Ok("/x..")),
             ("/y?id=$arg_a", vec![], ["", ""], Some("a=1"), "p q", Ok("/y?id=p%20q&a=1")),
+            ("/y?id=$arg_a", vec![], ["", ""], None, "p&q=1+%\u{e9}", Ok("/y?id=p%26q%3D1%2B%25%C3%A9")),
             ("$1", vec!["all", "part"], ["", ""], None, "", Ok("/part")),
             ("/$2/$1", vec!["", "a", "b"], ["/pre", "/post"], None, "", Ok("/pre/b/a/post")),
             ("/y?id=$1", vec!["", "7"], ["", "/rest"], None, "", Ok("/y?id=7/rest")),
