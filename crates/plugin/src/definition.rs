@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema};
 use serde::de::DeserializeOwned;
+use weir_config::node::{Kind, Step, steps};
 use weir_config::schema::{Checker, json_schema};
 use weir_config::{AddrRange, Diagnostic, Node, Scope, Severity};
 
@@ -393,13 +394,13 @@ fn read_again<C: DeserializeOwned + JsonSchema + 'static>(conf: &Node) -> Result
 
 /// Reads a configuration: its type, unless something is wrong with it, and what there is to say about it.
 ///
-/// A field that is not known is a warning: most of APISIX's plugin schemas are open, and real files carry fields that
-/// never had an effect. Inside of a field unknown names are errors.
+/// A field that is not known is a warning, wherever it stands: most of APISIX's plugin schemas are open, and real files
+/// carry fields that never had an effect.
 fn read<C: DeserializeOwned + JsonSchema + 'static>(conf: &Node) -> (Option<C>, Vec<Diagnostic>) {
     let mut found = Checker::of::<C>().check(conf);
     let mut known = std::borrow::Cow::Borrowed(conf);
     for fault in &mut found {
-        if fault.message == UNKNOWN_FIELD && known.to_mut().remove(&fault.path).is_some() {
+        if fault.message == UNKNOWN_FIELD && take_out(known.to_mut(), &fault.path) {
             fault.severity = Severity::Warning;
             "unknown field, it has no effect".clone_into(&mut fault.message);
         }
@@ -414,6 +415,20 @@ fn read<C: DeserializeOwned + JsonSchema + 'static>(conf: &Node) -> (Option<C>, 
             (None, found)
         }
     }
+}
+
+/// Takes the field with this path out of a tree; `false`: it was not found.
+fn take_out(node: &mut Node, path: &str) -> bool {
+    let mut steps = steps(path);
+    let Some(Step::Name(name)) = steps.pop() else { return false };
+    let parent = steps.into_iter().try_fold(node, |node, step| match step {
+        Step::Name(name) => node.get_mut(&name),
+        Step::Index(index) => match &mut node.kind {
+            Kind::Seq(items) => items.get_mut(index),
+            _ => None,
+        },
+    });
+    parent.is_some_and(|parent| parent.remove(&name).is_some())
 }
 
 /// What a [`Checker`] says of a field that a closed schema does not have.
