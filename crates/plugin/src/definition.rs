@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema};
 use serde::de::DeserializeOwned;
-use weir_config::schema::{Checker, json_schema};
+use weir_config::schema::{Checker, ignore_unknown, json_schema};
 use weir_config::{AddrRange, Diagnostic, Node, Scope, Severity};
 use weir_expr::Template;
 
@@ -431,17 +431,11 @@ fn read_again<C: DeserializeOwned + JsonSchema + 'static>(conf: &Node) -> Result
 
 /// Reads a configuration: its type, unless something is wrong with it, and what there is to say about it.
 ///
-/// A field that is not known is a warning: most of APISIX's plugin schemas are open, and real files carry fields that
-/// never had an effect. Inside of a field unknown names are errors.
+/// A field that is not known is a warning, wherever it stands: most of APISIX's plugin schemas are open, and real files
+/// carry fields that never had an effect.
 fn read<C: DeserializeOwned + JsonSchema + 'static>(conf: &Node) -> (Option<C>, Vec<Diagnostic>) {
     let mut found = Checker::of::<C>().check(conf);
-    let mut known = std::borrow::Cow::Borrowed(conf);
-    for fault in &mut found {
-        if fault.message == UNKNOWN_FIELD && known.to_mut().remove(&fault.path).is_some() {
-            fault.severity = Severity::Warning;
-            "unknown field, it has no effect".clone_into(&mut fault.message);
-        }
-    }
+    let known = ignore_unknown(conf, &mut found, |_, _| true);
     if found.iter().any(Diagnostic::is_error) {
         return (None, found);
     }
@@ -453,9 +447,6 @@ fn read<C: DeserializeOwned + JsonSchema + 'static>(conf: &Node) -> (Option<C>, 
         }
     }
 }
-
-/// What a [`Checker`] says of a field that a closed schema does not have.
-const UNKNOWN_FIELD: &str = "unknown field";
 
 fn first_error(conf: &Node, found: Vec<Diagnostic>) -> Diagnostic {
     let error = found.into_iter().find(Diagnostic::is_error);

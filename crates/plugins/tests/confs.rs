@@ -123,6 +123,13 @@ fn cases_are_whole_files_without_a_fault() {
             "response_example goes before",
             "stops no replay",
             "counts as not set",
+            "is never set",
+            "is not checked",
+            "it has no effect, as in APISIX",
+            "Host is not changed here",
+            "left out",
+            "not used",
+            "the body is empty",
         ];
         let unexpected: Vec<_> =
             findings.iter().filter(|f| !meant.iter().any(|text| f.message.contains(text))).collect();

@@ -146,7 +146,7 @@ fn the_reset_counts_down_and_the_window_begins_anew() {
         (1000, true, "1", "60"),
         (1020, true, "0", "59.98"),
         (1500, false, "0", "59.5"),
-        (60_999, false, "0", "0.001"),
+        (60_985, false, "0", "0.01"),
         (61_000, true, "1", "60"),
     ] {
         visit.request(GET);

@@ -244,7 +244,10 @@ fn clients_show_certificates_where_they_are_asked_for() {
     let gateway = Start::new(answering(&json!([
         asked(&["mtls.test", "*.wild.test"], json!({ "ca": authority.pem() })),
         asked(&["deep.test"], json!({ "ca": authority.pem(), "depth": 2 })),
-        asked(&["part.test"], json!({ "ca": authority.pem(), "skip_mtls_uri_regex": ["^/health$", "^/open/"] })),
+        asked(
+            &["part.test"],
+            json!({ "ca": authority.pem(), "skip_mtls_uri_regex": ["^/health$", "^/open/", "^/\\<x\\>$"] })
+        ),
         ssl(&["plain.test"], &server),
     ])))
     .https()
@@ -263,6 +266,7 @@ fn clients_show_certificates_where_they_are_asked_for() {
         ("two between, two allowed", "deep.test", "/", Some(&two), &[], Ok("hello")),
         ("an exempt path without", "part.test", "/health", None, &[], Ok("hello")),
         ("an exempt folder without", "part.test", "/open/x", None, &[], Ok("hello")),
+        ("another path, by a word boundary of another dialect", "part.test", "/x", None, &[], Ok("400")),
         ("another path without", "part.test", "/healthy", None, &[], Ok("400")),
         ("a path that only looks exempt", "part.test", "/open/../x", None, &["--path-as-is"], Ok("400")),
         ("another path with", "part.test", "/x", Some(&good), &[], Ok("hello")),

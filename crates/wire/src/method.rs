@@ -15,6 +15,12 @@ pub enum Method {
     Connect,
     Trace,
     Purge,
+    Propfind,
+    Mkcol,
+    Copy,
+    Move,
+    Lock,
+    Unlock,
     /// Any other token; its bytes are in the head.
     Other,
 }
@@ -34,6 +40,12 @@ impl Method {
             b"CONNECT" => Self::Connect,
             b"TRACE" => Self::Trace,
             b"PURGE" => Self::Purge,
+            b"PROPFIND" => Self::Propfind,
+            b"MKCOL" => Self::Mkcol,
+            b"COPY" => Self::Copy,
+            b"MOVE" => Self::Move,
+            b"LOCK" => Self::Lock,
+            b"UNLOCK" => Self::Unlock,
             _ => Self::Other,
         }
     }
@@ -52,6 +64,12 @@ impl Method {
             Self::Connect => "CONNECT",
             Self::Trace => "TRACE",
             Self::Purge => "PURGE",
+            Self::Propfind => "PROPFIND",
+            Self::Mkcol => "MKCOL",
+            Self::Copy => "COPY",
+            Self::Move => "MOVE",
+            Self::Lock => "LOCK",
+            Self::Unlock => "UNLOCK",
             Self::Other => "",
         }
     }

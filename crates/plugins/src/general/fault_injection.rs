@@ -32,7 +32,7 @@ pub(crate) struct Conf {
 #[serde(deny_unknown_fields)]
 pub(crate) struct AbortConf {
     /// Status of the answer.
-    #[schemars(range(min = 200, max = 599))]
+    #[schemars(range(min = 200, max = 999))]
     http_status: u16,
     /// Its body, in which variables such as `$remote_addr` are replaced. Without it an answer of 400 and above has status
     /// and reason phrase in it, another is empty.

@@ -27,7 +27,7 @@ pub(crate) struct Conf {
     #[schemars(range(max = 86400))]
     delay: u32,
     /// Status of the answer.
-    #[schemars(range(min = 200, max = 599))]
+    #[schemars(range(min = 200, max = 999))]
     response_status: u16,
     /// `Content-Type` of the answer: `application/json`, `application/xml`, `text/plain`, `text/html` or `text/xml`, with
     /// any parameters.
@@ -36,8 +36,9 @@ pub(crate) struct Conf {
     /// has to be there.
     response_example: Option<String>,
     /// A JSON schema that the body is made by, with random values. Types are `string`, `number`, `integer`, `boolean`,
-    /// `object` (by its `properties`) and `array` (of one to three `items`); a value's `example` is taken as it is. As XML
-    /// where `content_type` says so.
+    /// `object` (by its `properties`) and `array` (of one to three `items`); a value's `example` is taken as it is, if it
+    /// is of the type. A member of another type is left out, as is an array without `items`. As XML where `content_type`
+    /// says so.
     response_schema: Option<Map<String, Value>>,
     /// Adds `x-mock-by` with the name and the version of the gateway.
     with_mock_header: bool,
@@ -81,7 +82,9 @@ response_headers:
 
     fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
         let mut faults = Vec::new();
-        faults.extend(conf.body().err());
+        let mut warnings = Vec::new();
+        faults.extend(conf.body(&mut warnings).err());
+        faults.append(&mut warnings);
         faults.extend(conf.check_content_type().err());
         faults.extend(conf.fields().err());
         if conf.response_example.is_some() && conf.response_schema.is_some() {
@@ -94,7 +97,7 @@ response_headers:
     fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
         conf.check_content_type()?;
         let fields = conf.fields()?;
-        let body = conf.body()?;
+        let body = conf.body(&mut Vec::new())?;
         let mut constant = Vec::new();
         if !fields.has(Known::ContentType) {
             constant.push((FieldName::constant("Content-Type"), conf.content_type.into_bytes()));
@@ -129,7 +132,8 @@ impl Conf {
         AnswerFields::compile(self.response_headers.as_ref(), "response_headers")
     }
 
-    fn body(&self) -> Result<Body, Invalid> {
+    /// The body, and what there is to say of it.
+    fn body(&self, warnings: &mut Vec<Invalid>) -> Result<Body, Invalid> {
         if let Some(example) = &self.response_example {
             let template =
                 Template::parse_lenient(example, false).map_err(|e| Invalid::new("response_example", e.to_string()))?;
@@ -141,10 +145,14 @@ impl Conf {
         let Some(schema) = &self.response_schema else {
             return Err(Invalid::new("", "one of response_example and response_schema has to be there"));
         };
-        let shape = Shape::of_object(schema, "response_schema")?;
+        let shape = Shape::of_object(schema, "response_schema", warnings)?;
         match self.media_type() {
             "application/xml" | "text/xml" => Ok(Body::Xml(shape)),
-            "text/html" => Err(Invalid::new("content_type", "response_schema makes JSON or XML, not HTML")),
+            "text/html" => {
+                let message = "response_schema makes JSON or XML, not HTML: the body is empty";
+                warnings.push(Invalid::warning("content_type", message));
+                Ok(Body::Fixed(Box::default()))
+            }
             _ => Ok(Body::Json(shape)),
         }
     }

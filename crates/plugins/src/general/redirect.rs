@@ -34,7 +34,7 @@ pub(crate) struct Conf {
     #[schemars(length(min = 2, max = 2))]
     regex_uri: Option<Vec<String>>,
     /// Status of the answer with `uri` and `regex_uri`. Default: 302.
-    #[schemars(range(min = 200, max = 599))]
+    #[schemars(range(min = 200, max = 999))]
     ret_code: Option<u16>,
     /// Takes whatever stands before the first `?` of the result for text that is not encoded yet: `%`, `#` and blanks in
     /// it are encoded too. Without it only what a URI may not hold is encoded, and whatever comes from the decoded path.

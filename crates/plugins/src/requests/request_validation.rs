@@ -2,6 +2,7 @@
 
 mod decode;
 mod schema;
+mod words;
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use serde_json::{Map, Value};
 use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 use weir_wire::name::Known;
 
-use schema::{FieldsSchema, Schema};
+use schema::{FieldsSchema, Schema, unchecked_formats};
 
 /// The definition.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub(crate) struct Conf {
     /// The status of a refusal.
     #[schemars(range(min = 200, max = 599))]
     rejected_code: u16,
-    /// The body of a refusal; unset: what is wrong.
+    /// The body of a refusal; unset: what is wrong, in up to 512 bytes, which may hold the value that is.
     #[schemars(length(min = 1, max = 256))]
     rejected_msg: Option<String>,
 }
@@ -57,7 +58,8 @@ in which an object has the same name twice is refused.
 
 Schemas are of draft 7 unless `$schema` names another draft (4, 6, 7, 2019-09 and 2020-12 are known). They are compiled \
 when the configuration is loaded; one that is wrong, or refers to another document, refuses the configuration. Patterns \
-are matched in linear time whatever is sent; look-around and back-references, which that rules out, refuse the \
+are matched in linear time whatever is sent, and of `format` only `email`, `hostname`, `ipv4` and `ipv6` are checked, as \
+in APISIX; look-around and back-references, which that rules out, refuse the \
 configuration too.";
     const EXAMPLE: &'static str = "\
 body_schema:
@@ -76,7 +78,12 @@ rejected_code: 422
         some_schema(conf).map_err(|fault| vec![fault])?;
         let header = conf.header_schema.clone().map(|schema| FieldsSchema::compile(schema).map(drop));
         let body = conf.body_schema.clone().map(|schema| Schema::compile("body_schema", schema).map(drop));
-        let faults: Vec<Invalid> = [header, body].into_iter().flatten().filter_map(Result::err).collect();
+        let mut faults: Vec<Invalid> = [header, body].into_iter().flatten().filter_map(Result::err).collect();
+        for (field, schema) in [("header_schema", &conf.header_schema), ("body_schema", &conf.body_schema)] {
+            if let Some(schema) = schema {
+                unchecked_formats(field, &Value::Object(schema.clone()), &mut faults);
+            }
+        }
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
@@ -121,7 +128,7 @@ impl Plugin for Validated {
             body if is_form(cx) => Ok(decode::form(body)),
             body => decode::json(body).map_err(|error| format!("the body is not JSON: {error}")),
         };
-        match read.and_then(|body| schema.check("body", &body)) {
+        match read.and_then(|body| schema.check(&body)) {
             Ok(()) => Flow::Continue,
             Err(why) => self.refuse(cx, &why),
         }

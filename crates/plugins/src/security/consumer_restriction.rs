@@ -33,7 +33,7 @@ pub(crate) struct Conf {
     #[schemars(length(min = 1))]
     allowed_by_methods: Option<Vec<Allowed>>,
     /// The status of a refusal.
-    #[schemars(range(min = 200, max = 599))]
+    #[schemars(range(min = 200, max = 999))]
     rejected_code: u16,
     /// What a refused client is told; unset: `The consumer_name is forbidden.` and so on.
     #[schemars(length(min = 1))]

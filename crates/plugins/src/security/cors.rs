@@ -47,7 +47,7 @@ pub(crate) struct Conf {
     #[schemars(length(min = 1), inner(length(min = 1, max = 4096)), extend("uniqueItems" = true))]
     allow_origins_by_regex: Option<Vec<String>>,
     /// Names in `allow_origins` of the plugin's `plugin_metadata`, whose origins are allowed as well; an `allow_origins`
-    /// of `*` here has no effect beside it.
+    /// of `*` here has no effect beside it. A name that is not there allows nothing, and is warned of in the log.
     #[schemars(length(min = 1), inner(length(min = 1, max = 4096)), extend("uniqueItems" = true))]
     allow_origins_by_metadata: Option<Vec<String>>,
     /// Origins whose pages may see how long what took, as in `allow_origins`. Without it and
@@ -149,7 +149,7 @@ allow_credential: true
             None => Metadata::default(),
         };
         Ok(Arc::new(Sharing {
-            origins: conf.policy(&metadata)?,
+            origins: conf.policy(&metadata, cx.place)?,
             timing: conf.timing()?,
             methods: match conf.allow_methods.as_str() {
                 "**" => ALL_METHODS.into(),
@@ -181,24 +181,28 @@ impl Conf {
             .transpose()
     }
 
-    fn policy(&self, metadata: &Metadata) -> Result<Policy, Invalid> {
+    fn policy(&self, metadata: &Metadata, place: &str) -> Result<Policy, Invalid> {
         let own = self.own_origins()?;
         let names = self.allow_origins_by_metadata.as_deref().unwrap_or_default();
         let named = |(at, name): (usize, &String)| {
             let path = format!("allow_origins_by_metadata[{at}]");
             let Some(text) = metadata.allow_origins.get(name) else {
-                let message = format!("plugin_metadata of cors has no origins of the name '{name}' in allow_origins");
-                return Err(Invalid::new(path, message));
+                tracing::warn!(
+                    place,
+                    name,
+                    "cors: plugin_metadata has no allow_origins of this name: none is allowed by it"
+                );
+                return Ok(None);
             };
             let origins = Origins::parse(&path, text)?;
             if self.allow_credential && !origins.depends_on_origin() {
                 let message = format!("the origins of the name '{name}' are *, which allow_credential rules out");
                 return Err(Invalid::new(path, message));
             }
-            Ok(origins)
+            Ok(Some(origins))
         };
-        let named: Box<[Origins]> = names.iter().enumerate().map(named).collect::<Result<_, _>>()?;
-        Ok(Policy { own: Some(own).filter(|own| named.is_empty() || own.depends_on_origin()), named })
+        let named = names.iter().enumerate().filter_map(|name| named(name).transpose()).collect::<Result<_, _>>()?;
+        Ok(Policy { own: Some(own).filter(|own| names.is_empty() || own.depends_on_origin()), named })
     }
 
     /// The lists of names go into fields as they stand.

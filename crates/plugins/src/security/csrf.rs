@@ -200,9 +200,24 @@ impl Guarded {
         room.extend_from_slice(b";path=/;SameSite=Lax");
         if self.expires > 0 {
             room.extend_from_slice(b";Expires=");
-            weir_wire::date::push(room, now.saturating_add(self.expires));
+            push_cookie_date(room, now.saturating_add(self.expires));
         }
         cookie
+    }
+}
+
+/// Appends a date as nginx writes it into cookies: `Tue, 14-Nov-23 22:14:20 GMT`, with all digits of a year after 2037.
+fn push_cookie_date(room: &mut Vec<u8>, at: u64) {
+    let date = appended(room, |room| weir_wire::date::push(room, at));
+    // `Tue, 14 Nov 2023 22:14:20 GMT`: every date has this form.
+    for dash in [7, 11] {
+        if let Some(blank) = room.get_mut(date.start + dash) {
+            *blank = b'-';
+        }
+    }
+    let year = date.start + 12..date.start + 16;
+    if room.get(year.clone()).is_some_and(|year| year <= &b"2037"[..]) {
+        room.drain(year.start..year.start + 2);
     }
 }
 
@@ -263,7 +278,7 @@ impl<'t> Token<'t> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Guarded, Token, push_random};
+    use super::{Guarded, Token, push_cookie_date, push_random};
     use weir_wire::name::FieldName;
 
     fn guarded(expires: u64) -> Guarded {
@@ -297,12 +312,27 @@ mod tests {
             let from = guarded.write_cookie(1_700_000_000, &mut room);
             let cookie = String::from_utf8(room.split_off(from)).unwrap();
             let (token, rest) = cookie.strip_prefix("csrf=").unwrap().split_once(';').unwrap();
-            assert_eq!(rest, "path=/;SameSite=Lax;Expires=Tue, 14 Nov 2023 22:14:20 GMT");
+            assert_eq!(rest, "path=/;SameSite=Lax;Expires=Tue, 14-Nov-23 22:14:20 GMT");
             let verifies = |token: &str, now| guarded.verifies(token.as_bytes(), now, &mut Vec::new()).is_some();
             assert!(verifies(token, 1_700_000_060));
             assert!(!verifies(token, 1_700_000_061));
             assert!(!verifies(&token[4..], 1_700_000_000));
             assert!(!verifies(&token.replace('=', ""), 1_700_000_000) || !token.contains('='));
+        }
+    }
+
+    #[test]
+    fn dates_are_as_nginx_writes_them_into_cookies() {
+        for (at, text) in [
+            (0, "Thu, 01-Jan-70 00:00:00 GMT"),
+            (1_700_000_060, "Tue, 14-Nov-23 22:14:20 GMT"),
+            (2_145_916_799, "Thu, 31-Dec-37 23:59:59 GMT"),
+            (2_145_916_800, "Fri, 01-Jan-2038 00:00:00 GMT"),
+            (u64::MAX, "Fri, 31-Dec-9999 23:59:59 GMT"),
+        ] {
+            let mut out = b"x".to_vec();
+            push_cookie_date(&mut out, at);
+            assert_eq!(&out[1..], text.as_bytes());
         }
     }
 

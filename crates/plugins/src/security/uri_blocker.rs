@@ -22,7 +22,7 @@ pub(crate) struct Conf {
     block_rules: Vec<String>,
     /// Status of a refusal.
     #[serde(default = "default_code")]
-    #[schemars(range(min = 200, max = 599))]
+    #[schemars(range(min = 200, max = 999))]
     rejected_code: u16,
     /// A refusal's body is `{"error_msg":"…"}` with this text; without it, with status and reason phrase.
     #[serde(default)]

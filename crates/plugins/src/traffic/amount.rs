@@ -25,16 +25,6 @@ pub(crate) enum Amount<const MIN: u64 = 1> {
     Template(Template),
 }
 
-/// What a request makes of an amount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Resolved {
-    Number(u64),
-    /// A variable is not set.
-    Unset,
-    /// Not a whole number, or out of bounds.
-    Wrong,
-}
-
 impl<const MIN: u64> AmountConf<MIN> {
     /// Compiles the amount of `field`, which is `MIN` to `max`.
     pub(crate) fn compile(&self, field: &str, max: u64) -> Result<Amount<MIN>, Invalid> {
@@ -59,21 +49,18 @@ impl<const MIN: u64> AmountConf<MIN> {
 }
 
 impl<const MIN: u64> Amount<MIN> {
-    pub(crate) fn resolve(&self, cx: &mut RequestCx<'_>, max: u64) -> Resolved {
+    /// The amount for a request; `None`: what its variables make is no whole number from `MIN` to `max`.
+    pub(crate) fn resolve(&self, cx: &mut RequestCx<'_>, max: u64) -> Option<u64> {
         let template = match self {
-            Self::Number(n) => return Resolved::Number(*n),
+            Self::Number(n) => return Some(*n),
             Self::Template(template) => template,
         };
-        let mut references = template.references();
-        if references.any(|(variable, default)| default.is_none() && cx.variable(variable).is_none()) {
-            return Resolved::Unset;
-        }
         let mut text = cx.take_scratch();
         template.render(cx.source(), &mut text);
         let number =
             Value::Bytes(&text).as_number().filter(|n| n.fract() == 0.0 && *n >= MIN as f64 && *n <= max as f64);
         cx.put_scratch(text);
-        number.map_or(Resolved::Wrong, |n| Resolved::Number(n as u64))
+        number.map(|n| n as u64)
     }
 }
 

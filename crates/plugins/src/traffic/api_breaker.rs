@@ -102,7 +102,7 @@ impl Define for ApiBreaker {
     const DOC: &'static str = "\
 Leaves an upstream alone for a while after it has failed `unhealthy.failures` times: requests are answered with \
 `break_response_code` instead. The first time it is for 2 seconds, then for 4, 8 and so on up to `max_breaker_sec`: with \
-each further `unhealthy.failures` failures it begins anew, and the first of them already makes the last time twice as long. \
+each further `unhealthy.failures` failures it begins anew. \
 `healthy.successes` successes in a row make everything forgotten.
 
 Each host and path of the place where the plugin stands is looked at apart, for all workers together. What counts is the \

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use weir_expr::{Template, Value, Variable};
+use weir_expr::{Template, Value, Variable, VariableError};
 use weir_plugin::{Invalid, Note, RequestCx};
 
 /// How `key` is read.
@@ -24,7 +24,7 @@ pub(crate) enum KeyType {
 /// Where a request's key comes from.
 #[derive(Debug)]
 pub(crate) enum KeySource {
-    /// The client's address: the usual key, and what takes the place of an empty one.
+    /// The client's address: the usual key, and what takes the place of one that is not set.
     Address,
     Variable(Variable),
     Combination(Template),
@@ -47,6 +47,9 @@ pub(crate) enum Which {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key(u128);
 
+/// The variable of nginx that holds the client's address as bytes.
+const BINARY_ADDRESS: &str = "binary_remote_addr";
+
 /// Keeps addresses apart from texts and numbers with the same bytes.
 const ADDRESS: u32 = 1 << 31;
 const NUMBER: u32 = 1 << 30;
@@ -58,9 +61,13 @@ impl KeySource {
     /// `key` and `key_type`. With `shared`, whatever else counts in the same table may have another key.
     pub(crate) fn compile(key: &str, key_type: KeyType, shared: bool) -> Result<Self, Invalid> {
         Ok(match key_type {
-            KeyType::Var => match variable(key)? {
-                Variable::RemoteAddr => Self::Address,
-                other => Self::Variable(other),
+            KeyType::Var => match Variable::parse(key) {
+                Ok(Variable::RemoteAddr) => Self::Address,
+                Ok(variable) => Self::Variable(variable),
+                Err(_) if key == BINARY_ADDRESS => Self::Address,
+                // One that APISIX knows would count by something else there.
+                Err(error @ VariableError::Unsupported { .. }) => return Err(Invalid::new("key", error.to_string())),
+                Err(_) => Self::Address,
             },
             KeyType::VarCombination => {
                 Self::Combination(Template::parse(key).map_err(|e| Invalid::new("key", e.to_string()))?)
@@ -68,6 +75,25 @@ impl KeySource {
             KeyType::Constant if shared => Self::Constant(Key::new(0, key.as_bytes())),
             KeyType::Constant => Self::Everything,
         })
+    }
+
+    /// What there is to say of a `key` that can be compiled: no variable may have its name, as that of `$consumer_name`,
+    /// which people write here too.
+    pub(crate) fn warning(key: &str, key_type: KeyType) -> Option<Invalid> {
+        if key_type != KeyType::Var || key == BINARY_ADDRESS {
+            return None;
+        }
+        let why = match (key.strip_prefix('$'), Variable::parse(key)) {
+            (_, Ok(_) | Err(VariableError::Unsupported { .. })) => return None,
+            (Some(name), Err(_)) => {
+                format!("a variable is named without $ here: {name}, or with key_type: var_combination")
+            }
+            (None, Err(error)) => error.to_string(),
+        };
+        Some(Invalid::warning(
+            "key",
+            format!("{why}; it is never set, so requests are counted by the client's address"),
+        ))
     }
 
     /// The `key` of one rule among several, at `field`.
@@ -89,15 +115,16 @@ impl KeySource {
             Self::Everything => return Some(Which::Everything),
             Self::Constant(key) => *key,
             Self::Variable(variable) => match cx.variable(variable) {
-                Some(Value::Bytes(text)) if !text.is_empty() => Key::new(number, text),
+                Some(Value::Bytes(text)) => Key::new(number, text),
                 Some(Value::Number(n) | Value::Millis(n)) => Key::new(number | NUMBER, &n.to_le_bytes()),
                 Some(Value::Ip(ip)) => address(ip),
                 Some(Value::True) => Key::new(number, b"true"),
-                Some(Value::Bytes(_)) | None => address(cx.client().addr),
+                None => address(cx.client().addr),
             },
             Self::Combination(template) => {
                 let mut references = template.references();
-                let has_any = references.any(|(variable, default)| default.is_some() || is_set(cx.variable(variable)));
+                let has_any =
+                    references.any(|(variable, default)| default.is_some() || cx.variable(variable).is_some());
                 if !has_any {
                     return (number == 0).then(|| Which::Key(address(cx.client().addr)));
                 }
@@ -127,19 +154,6 @@ impl Which {
             [high, low] => Self::Key(Key(u128::from(high) << 64 | u128::from(low))),
         }
     }
-}
-
-/// People write `$consumer_name` here too. APISIX then finds no variable of that name, and counts by address.
-fn variable(key: &str) -> Result<Variable, Invalid> {
-    if let Some(name) = key.strip_prefix('$') {
-        let message = format!("a variable is named without $ here: {name}; or set key_type: var_combination");
-        return Err(Invalid::new("key", message));
-    }
-    Variable::parse(key).map_err(|error| Invalid::new("key", error.to_string()))
-}
-
-fn is_set(value: Option<Value<'_>>) -> bool {
-    value.is_some_and(|value| !matches!(value, Value::Bytes(b"")))
 }
 
 impl Key {

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use weir_plugin::{BuildCx, Define, Flow, Hold, Invalid, LocalFuture, LogCx, Mark, Note, Phases, Plugin, RequestCx};
 
 use crate::rejection;
-use crate::traffic::amount::{Amount, AmountConf, Resolved};
+use crate::traffic::amount::{Amount, AmountConf};
 use crate::traffic::key::{KeySource, KeyType, Which};
 use crate::traffic::policy::Policy;
 use crate::traffic::table::{Full, Table};
@@ -42,7 +42,8 @@ pub(crate) struct Conf {
     #[serde(default)]
     only_use_default_delay: bool,
     /// What is counted apart: by `key_type` the name of a variable, without `$`, a text with variables, or a constant.
-    /// A request for which it is empty is counted by its address. Not with `rules`.
+    /// A request that does not have it is counted by its address, and so are all when no variable has that name.
+    /// Not with `rules`.
     #[schemars(length(min = 1))]
     key: Option<String>,
     /// How `key` is read.
@@ -69,9 +70,9 @@ pub(crate) struct Conf {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rule {
-    /// As the outer `conn`. The rule is skipped for a request that lacks one of its variables.
+    /// As the outer `conn`. A request that the rule concerns and that makes no number of it is answered with 500.
     conn: AmountConf,
-    /// As the outer `burst`. The rule is skipped for a request that lacks one of its variables.
+    /// As the outer `burst`. A request that the rule concerns and that makes no number of it is answered with 500.
     burst: AmountConf<0>,
     /// A text with variables: what is counted apart. The rule is skipped for a request that has none of them.
     #[schemars(length(min = 1))]
@@ -123,6 +124,7 @@ rejected_msg: too many requests at once
         faults.extend(conf.policy.check().err());
         faults.extend(conf.unit_us().err());
         faults.extend(conf.limits().err());
+        faults.extend(conf.key.as_deref().and_then(|key| KeySource::warning(key, conf.key_type)));
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
@@ -301,12 +303,11 @@ impl Limiting {
     }
 
     fn enter(&self, limit: &Limit, unit: &AtomicU64, cx: &mut RequestCx<'_>) -> Verdict {
-        let (conn, burst) = match (limit.conn.resolve(cx, MAX_CONN), limit.burst.resolve(cx, MAX_CONN)) {
-            (Resolved::Number(conn), Resolved::Number(burst)) => (conn, burst),
-            (Resolved::Unset, _) | (_, Resolved::Unset) if limit.number > 0 => return Verdict::Skipped,
-            _ => return Verdict::Failed("limit-conn: conn or burst is not a number in bounds"),
-        };
+        // Only the lack of its key keeps a rule from a request: a client must not switch it off with a number's field.
         let Some(which) = limit.key.which(limit.number, cx) else { return Verdict::Skipped };
+        let (Some(conn), Some(burst)) = (limit.conn.resolve(cx, MAX_CONN), limit.burst.resolve(cx, MAX_CONN)) else {
+            return Verdict::Failed("limit-conn: conn or burst is not a number in bounds");
+        };
         let place = match self.state.counts.ask(which, cx.now_ms(), 0, |count| count.enter(conn + burst)) {
             Ok(Some(place)) => place,
             Ok(None) => return Verdict::Rejected,

@@ -1,6 +1,7 @@
 //! `limit-count`: so many requests in so much time.
 
 pub(crate) mod counter;
+mod group;
 
 use std::sync::Arc;
 
@@ -12,11 +13,12 @@ use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 use weir_wire::name::FieldName;
 
 use crate::rejection;
-use crate::traffic::amount::{Amount, AmountConf, Resolved};
+use crate::traffic::amount::{Amount, AmountConf};
 use crate::traffic::key::{KeySource, KeyType};
 use crate::traffic::policy::Policy;
 use crate::traffic::table::Table;
 use counter::{Counter, MAX_COUNT, MAX_WINDOW, Quota, WindowKind};
+use group::Group;
 
 /// The definition.
 #[derive(Debug)]
@@ -38,12 +40,13 @@ pub(crate) struct Conf {
     /// Several limits, all of which a request has to keep, in this order; instead of `count` and `time_window`.
     #[schemars(length(min = 1))]
     rules: Option<Vec<Rule>>,
-    /// Whatever stands in several places under one `group`, with the same `count`, `time_window`, `window_type` and
-    /// `rules`, counts together.
+    /// Whatever stands in several places under one `group` counts together, and its settings are meant to be the same
+    /// everywhere. Where they are not, which the log warns of and APISIX refuses, each place still keeps to its own
+    /// `count` and `time_window`. Not with `rules`.
     #[schemars(length(min = 1))]
     group: Option<String>,
     /// What is counted apart: by `key_type` the name of a variable, without `$`, a text with variables, or a constant.
-    /// A request for which it is empty is counted by its address.
+    /// A request that does not have it is counted by its address, and so are all when no variable has that name.
     #[schemars(length(min = 1))]
     key: String,
     /// How `key` is read.
@@ -78,9 +81,9 @@ pub(crate) enum WindowType {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rule {
-    /// As the outer `count`. The rule is skipped for a request that lacks one of its variables.
+    /// As the outer `count`. A request that the rule concerns and that makes no number of it is answered with 500.
     count: AmountConf,
-    /// As the outer `time_window`. The rule is skipped for a request that lacks one of its variables.
+    /// As the outer `time_window`. A request that the rule concerns and that makes no number of it is answered with 500.
     time_window: AmountConf,
     /// A text with variables: what is counted apart. The rule is skipped for a request that has none of them.
     #[schemars(length(min = 1))]
@@ -144,7 +147,7 @@ Lets `count` requests pass in `time_window` seconds for each `key` and answers t
 all workers: of N allowed requests N pass, however many come at once.
 
 Every answer, of whoever gives it, carries `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, the \
-seconds until the window ends: a whole number on its first request, with decimals later. `plugin_metadata` renames the \
+seconds until the window ends: a whole number on its first request, with up to two decimals later. `plugin_metadata` renames the \
 three by `limit_header`, `remaining_header` and `reset_header`.
 
 A sliding window is reckoned from two counts: the requests in the current window, and those of the window before, weighted \
@@ -169,6 +172,9 @@ rejected_msg: too many requests
         let mut faults = Vec::new();
         faults.extend(conf.check_policy().err());
         faults.extend(conf.limits(&Metadata::default(), None).err());
+        if conf.rules.is_none() {
+            faults.extend(KeySource::warning(&conf.key, conf.key_type));
+        }
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
@@ -198,16 +204,21 @@ rejected_msg: too many requests
         let group = conf.group.as_deref();
         let limits = conf.limits(&metadata, group)?;
         let state_key = match group {
-            Some(name) => {
-                let alike = ["count", "time_window", "window_type", "rules"];
-                let text = |field| cx.conf.get(field).map(|node| node.to_json().to_string()).unwrap_or_default();
-                format!("limit-count group {name} {} {}", alike.map(text).join(" "), cx.limit_keys)
-            }
+            Some(name) => format!("limit-count group {name} {}", cx.limit_keys),
             None => format!("limit-count {} {} {}", cx.place, cx.conf.to_json(), cx.limit_keys),
         };
+        let group = group.map(|name| {
+            let group = cx.states.get_or_create(&format!("limit-count members of {name}"), Group::default);
+            if let Some(other) = group.join(cx.place, format!("{conf:?}")) {
+                let place = cx.place;
+                tracing::warn!(group = name, place, other, "limit-count: other settings than elsewhere in its group");
+            }
+            group
+        });
         Ok(Arc::new(Limiting {
             limits,
             counters: cx.states.get_or_create(&state_key, || Table::new(cx.limit_keys)),
+            _group: group,
             code: conf.rejected_code,
             body: rejection::error_msg(conf.rejected_code, conf.rejected_msg.as_deref()),
             degrade: conf.allow_degradation,
@@ -232,6 +243,9 @@ impl Conf {
         };
         let one = match (&self.count, &self.time_window, &self.rules) {
             (Some(count), Some(window), None) => (count, window),
+            (None, None, Some(_)) if self.group.is_some() => {
+                return Err(Invalid::new("group", "group and rules cannot be specified at the same time"));
+            }
             (None, None, Some(rules)) => return rules_limits(rules, kind),
             (None, None, None) => return Err(Invalid::new("", "count and time_window are missing, or rules")),
             (_, _, Some(_)) => return Err(Invalid::new("rules", "expected either count and time_window or rules")),
@@ -294,6 +308,8 @@ struct Limiting {
     limits: Box<[Limit]>,
     /// It outlives a change of the configuration.
     counters: Arc<Table<Counter>>,
+    /// Kept as long as somebody is in it.
+    _group: Option<Arc<Group>>,
     code: u16,
     body: Vec<u8>,
     degrade: bool,
@@ -353,14 +369,14 @@ impl Limiting {
     }
 
     fn ask(&self, limit: &Limit, cx: &mut RequestCx<'_>) -> Verdict {
-        let (count, window) = match (limit.count.resolve(cx, MAX_COUNT), limit.window.resolve(cx, MAX_WINDOW)) {
-            (Resolved::Number(count), Resolved::Number(window)) => (count, window),
-            (Resolved::Unset, _) | (_, Resolved::Unset) if limit.is_rule() => return Verdict::Skipped,
-            _ => return Verdict::Failed("limit-count: count or time_window is not a number in bounds"),
+        // Only the lack of its key keeps a rule from a request: a client must not switch it off with a number's field.
+        let Some(which) = limit.key.which(limit.number, cx) else { return Verdict::Skipped };
+        let (Some(count), Some(window)) = (limit.count.resolve(cx, MAX_COUNT), limit.window.resolve(cx, MAX_WINDOW))
+        else {
+            return Verdict::Failed("limit-count: count or time_window is not a number in bounds");
         };
         let quota = Quota { count, window: window * 1000, kind: limit.kind };
         let now = cx.now_ms();
-        let Some(which) = limit.key.which(limit.number, cx) else { return Verdict::Skipped };
         let taken = self.counters.ask(which, now, quota.linger(), |counter| counter.take(now, &quota));
         let Ok(taken) = taken else { return Verdict::Failed("limit-count: no room for another key") };
         if self.show {
@@ -372,25 +388,16 @@ impl Limiting {
     }
 }
 
-impl Limit {
-    fn is_rule(&self) -> bool {
-        self.number > 0
-    }
-}
-
-/// Appends seconds as Lua prints them: `60`, `59.98`, `0.001`.
+/// Appends seconds as APISIX tells them, rounded down to hundredths and without zeros at the end: `60`, `59.98`, `0.5`.
 fn push_seconds(out: &mut Vec<u8>, millis: u64) {
     weir_wire::push_number(out, millis / 1000);
-    let mut rest = millis % 1000;
-    if rest == 0 {
+    let hundredths = (millis % 1000 / 10) as u8;
+    if hundredths == 0 {
         return;
     }
-    out.push(b'.');
-    let mut unit = 100;
-    while rest > 0 {
-        out.push(b'0' + (rest / unit) as u8);
-        rest %= unit;
-        unit /= 10;
+    out.extend([b'.', b'0' + hundredths / 10]);
+    if !hundredths.is_multiple_of(10) {
+        out.push(b'0' + hundredths % 10);
     }
 }
 
@@ -399,12 +406,15 @@ mod tests {
     use super::push_seconds;
 
     #[test]
-    fn seconds_are_printed_as_lua_prints_them() {
+    fn seconds_have_up_to_two_decimals() {
         for (millis, text) in [
             (60_000, "60"),
             (59_980, "59.98"),
-            (59_981, "59.981"),
-            (1, "0.001"),
+            (59_989, "59.98"),
+            (9, "0"),
+            (10, "0.01"),
+            (1009, "1"),
+            (999, "0.99"),
             (500, "0.5"),
             (0, "0"),
             (1010, "1.01"),

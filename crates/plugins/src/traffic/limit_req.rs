@@ -30,7 +30,7 @@ pub(crate) struct Conf {
     #[schemars(range(min = 0, max = 1_000_000_000))]
     burst: f64,
     /// What is counted apart: by `key_type` the name of a variable, without `$`, a text with variables, or a constant.
-    /// A request for which it is empty is counted by its address.
+    /// A request that does not have it is counted by its address, and so are all when no variable has that name.
     #[schemars(length(min = 1))]
     key: String,
     /// How `key` is read.
@@ -93,6 +93,7 @@ rejected_msg: too many requests
         faults.extend(conf.policy.check().err());
         faults.extend(conf.rate().err());
         faults.extend(KeySource::compile(&conf.key, conf.key_type, false).err());
+        faults.extend(KeySource::warning(&conf.key, conf.key_type));
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 

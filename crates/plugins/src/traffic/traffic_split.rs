@@ -25,8 +25,7 @@ pub(crate) struct Conf {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct Rule {
-    /// For which requests the rule is: one of these has to hold. Unset: for all.
-    #[schemars(length(min = 1))]
+    /// For which requests the rule is: one of these has to hold. Unset or empty: for all.
     r#match: Option<Vec<Match>>,
     /// Where the requests go.
     #[schemars(length(min = 1, max = 20))]

@@ -2,7 +2,7 @@
 
 use weir_expr::Source;
 use weir_plugin::Invalid;
-use weir_wire::name::FieldName;
+use weir_wire::name::{FieldName, Known};
 
 use crate::fields::{FieldTemplate, FieldsConf, editable};
 
@@ -33,6 +33,21 @@ impl Edits {
     /// Only fields to set: the old form of the configuration.
     pub(super) fn only_set(path: &str, fields: &FieldsConf, captures: bool) -> Result<Self, Invalid> {
         Ok(Self::new(Vec::new(), fields.compile(path, captures)?, Vec::new()))
+    }
+
+    /// Whether a field is touched.
+    pub(super) fn touches(&self, id: Known) -> bool {
+        self.names().any(|name| name.id() == id)
+    }
+
+    /// The changes to all other fields.
+    pub(super) fn without(self, id: Known) -> Self {
+        let others = |fields: Box<[FieldTemplate]>| fields.into_iter().filter(|field| field.name.id() != id).collect();
+        Self {
+            add: others(self.add),
+            set: others(self.set),
+            remove: self.remove.into_iter().filter(|name| name.id() != id).collect(),
+        }
     }
 
     /// All names that are touched.

@@ -40,9 +40,10 @@ pub(crate) struct Conf {
     /// need be.
     #[schemars(regex(pattern = "^[0-9a-zA-Z-.]+(:[0-9]{1,5})?$"))]
     host: Option<String>,
-    /// The scheme spoken to the upstream, in old files. Only `http` is supported yet, and changes nothing.
-    scheme: Option<Scheme>,
+    /// The scheme spoken to the upstream, in old files. It has no effect: the `scheme` of the upstream decides.
+    scheme: Option<String>,
     /// Changes to the fields: a mapping with `add`, `set` and `remove`, or a mapping from names to values, which are set.
+    /// `Host` is not changed here, but by `host`.
     headers: Option<HeadersConf>,
     /// Starts from the request target as the client sent it, with its query, instead of the normalised path, and sends
     /// the result without making it safe. UNSAFE: the upstream may see another path than the one that routes and other
@@ -71,15 +72,6 @@ pub(crate) enum MethodName {
     Trace,
 }
 
-/// Schemes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[allow(missing_docs, reason = "the names are the schemes")]
-pub(crate) enum Scheme {
-    Http,
-    Https,
-}
-
 /// Changes to the fields.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
@@ -101,6 +93,27 @@ pub(crate) struct EditsConf {
     set: FieldsConf,
     /// Names of fields to remove.
     remove: Vec<String>,
+}
+
+impl MethodName {
+    fn method(self) -> Method {
+        match self {
+            Self::Get => Method::Get,
+            Self::Post => Method::Post,
+            Self::Put => Method::Put,
+            Self::Head => Method::Head,
+            Self::Delete => Method::Delete,
+            Self::Options => Method::Options,
+            Self::Mkcol => Method::Mkcol,
+            Self::Copy => Method::Copy,
+            Self::Move => Method::Move,
+            Self::Propfind => Method::Propfind,
+            Self::Lock => Method::Lock,
+            Self::Unlock => Method::Unlock,
+            Self::Patch => Method::Patch,
+            Self::Trace => Method::Trace,
+        }
+    }
 }
 
 impl Define for ProxyRewrite {
@@ -134,10 +147,18 @@ headers:
 
     fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
         let mut faults = Vec::new();
-        faults.extend(conf.check_scheme().err());
-        faults.extend(conf.method().err());
+        if conf.scheme.is_some() {
+            let message = "it has no effect, as in APISIX 3: the scheme of the upstream decides";
+            faults.push(Invalid::warning("scheme", message));
+        }
         faults.extend(conf.target().err());
-        faults.extend(conf.edits().err());
+        match conf.edits() {
+            Ok(edits) if edits.touches(Known::Host) => {
+                let message = "Host is not changed here, as in APISIX: use the field host";
+                faults.push(Invalid::warning("headers", message));
+            }
+            edits => faults.extend(edits.err()),
+        }
         if conf.uri.is_some() && conf.regex_uri.is_some() {
             faults.push(Invalid::warning("regex_uri", "uri goes before regex_uri, which has no effect"));
         }
@@ -147,13 +168,12 @@ headers:
 
     fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
         conf.check_any()?;
-        conf.check_scheme()?;
         Ok(Arc::new(Rewriting {
             target: conf.target()?,
             raw: conf.use_real_request_uri_unsafe,
             host: conf.host.as_ref().map(|host| host.as_bytes().into()),
-            method: conf.method()?,
-            edits: conf.edits()?,
+            method: conf.method.map(MethodName::method),
+            edits: conf.edits()?.without(Known::Host),
         }))
     }
 }
@@ -171,31 +191,6 @@ impl Conf {
             return Ok(());
         }
         Err(Invalid::new("", "nothing is changed: expected uri, regex_uri, method, host or headers"))
-    }
-
-    fn check_scheme(&self) -> Result<(), Invalid> {
-        match self.scheme {
-            Some(Scheme::Https) => Err(Invalid::new("scheme", "scheme https is not supported yet")),
-            Some(Scheme::Http) | None => Ok(()),
-        }
-    }
-
-    fn method(&self) -> Result<Option<Method>, Invalid> {
-        use MethodName as Name;
-        Ok(Some(match self.method {
-            None => return Ok(None),
-            Some(Name::Get) => Method::Get,
-            Some(Name::Post) => Method::Post,
-            Some(Name::Put) => Method::Put,
-            Some(Name::Head) => Method::Head,
-            Some(Name::Delete) => Method::Delete,
-            Some(Name::Options) => Method::Options,
-            Some(Name::Patch) => Method::Patch,
-            Some(Name::Trace) => Method::Trace,
-            Some(Name::Mkcol | Name::Copy | Name::Move | Name::Propfind | Name::Lock | Name::Unlock) => {
-                return Err(Invalid::new("method", "the methods of WebDAV are not supported yet"));
-            }
-        }))
     }
 
     fn target(&self) -> Result<TargetRule, Invalid> {
@@ -217,19 +212,15 @@ impl Conf {
     }
 
     fn edits(&self) -> Result<Edits, Invalid> {
-        let edits = match &self.headers {
-            None => Edits::default(),
-            Some(HeadersConf::Set(fields)) => Edits::only_set("headers", fields, true)?,
-            Some(HeadersConf::Edits(conf)) => Edits::new(
+        match &self.headers {
+            None => Ok(Edits::default()),
+            Some(HeadersConf::Set(fields)) => Edits::only_set("headers", fields, true),
+            Some(HeadersConf::Edits(conf)) => Ok(Edits::new(
                 conf.add.compile("headers.add", true)?,
                 conf.set.compile("headers.set", true)?,
                 removed("headers.remove", &conf.remove)?,
-            ),
-        };
-        if edits.names().any(|name| name.id() == Known::Host) {
-            return Err(Invalid::new("headers", "Host is not changed here: use the field host"));
+            )),
         }
-        Ok(edits)
     }
 }
 

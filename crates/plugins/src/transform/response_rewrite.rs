@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use regex::bytes::Regex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -33,7 +34,7 @@ pub(crate) struct Conf {
     headers: Option<HeadersConf>,
     /// The body, instead of the response's own. Not with `filters`.
     body: Option<String>,
-    /// `body` is written in base64.
+    /// `body` is written in base64, with or without `=` at its end.
     body_base64: bool,
     /// Replacements in the body, one after the other. The body is collected whole, up to `limits.buffered_body`; one in
     /// gzip is decoded. Not with `body`.
@@ -156,8 +157,8 @@ impl Conf {
     fn body(&self) -> Result<Option<Box<[u8]>>, Invalid> {
         match &self.body {
             Some(_) if self.filters.is_some() => Err(Invalid::new("filters", "expected either body or filters")),
-            Some(text) if self.body_base64 => match STANDARD.decode(text) {
-                Ok(body) if !body.is_empty() => Ok(Some(body.into())),
+            Some(text) if self.body_base64 => match decode_base64(text) {
+                Some(body) if !body.is_empty() => Ok(Some(body.into())),
                 _ => Err(Invalid::new("body", "expected a text in base64")),
             },
             None if self.body_base64 => Err(Invalid::new("body_base64", "there is no body to decode")),
@@ -198,6 +199,15 @@ impl Conf {
         };
         self.filters.iter().flatten().enumerate().map(filter).collect()
     }
+}
+
+/// Reads base64 as nginx does: up to the first `=`, if there is one. Blanks and line ends around it are left out.
+fn decode_base64(text: &str) -> Option<Vec<u8>> {
+    let text = text.trim_ascii().split('=').next().unwrap_or_default();
+    let config = GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::RequireNone)
+        .with_decode_allow_trailing_bits(true);
+    GeneralPurpose::new(&STANDARD, config).decode(text).ok()
 }
 
 /// An instance.

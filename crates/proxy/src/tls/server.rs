@@ -147,8 +147,11 @@ impl Host {
         let (builder, client) = match &ssl.client {
             None => (builder.with_no_client_auth(), None),
             Some(client) => {
-                let skipped = RegexSet::new(&client.skip_mtls_uri_regex)
-                    .map_err(|error| ("client.skip_mtls_uri_regex".to_owned(), error.to_string()))?;
+                let wrong = |reason: String| ("client.skip_mtls_uri_regex".to_owned(), reason);
+                let patterns =
+                    client.skip_mtls_uri_regex.iter().map(|pattern| weir_expr::translate_pcre(pattern, false));
+                let patterns = patterns.collect::<Result<Vec<_>, _>>().map_err(wrong)?;
+                let skipped = RegexSet::new(patterns).map_err(|error| wrong(error.to_string()))?;
                 let verifier = Verifier::new(client, provider).map_err(|reason| ("client.ca".to_owned(), reason))?;
                 (builder.with_client_cert_verifier(Arc::new(verifier)), Some(Verified { skipped }))
             }

@@ -6,8 +6,29 @@ use jsonschema::{Draft, PatternOptions, Validator};
 use serde_json::{Map, Value};
 use weir_plugin::{Invalid, Request};
 
-/// Longest explanation of a refusal, in bytes: it may hold names that the client sent.
-const LONGEST: usize = 512;
+use super::words;
+
+/// The formats that are checked: those that APISIX checks.
+pub(super) const FORMATS: [&str; 4] = ["email", "hostname", "ipv4", "ipv6"];
+
+/// Formats that could be checked as well.
+const OTHER_FORMATS: [&str; 15] = [
+    "date",
+    "date-time",
+    "duration",
+    "idn-email",
+    "idn-hostname",
+    "iri",
+    "iri-reference",
+    "json-pointer",
+    "regex",
+    "relative-json-pointer",
+    "time",
+    "uri",
+    "uri-reference",
+    "uri-template",
+    "uuid",
+];
 
 /// A schema.
 #[derive(Debug)]
@@ -17,7 +38,11 @@ impl Schema {
     /// Compiles the schema in `field`. What it refers to has to stand in it.
     pub(super) fn compile(field: &str, schema: Map<String, Value>) -> Result<Self, Invalid> {
         let draft = if schema.contains_key("$schema") { None } else { Some(Draft::Draft7) };
-        let mut options = jsonschema::options().offline().with_pattern_options(PatternOptions::regex());
+        let mut options =
+            jsonschema::options().offline().with_pattern_options(PatternOptions::regex()).should_validate_formats(true);
+        for format in OTHER_FORMATS {
+            options = options.with_format(format, |_: &str| true);
+        }
         if let Some(draft) = draft {
             options = options.with_draft(draft);
         }
@@ -34,18 +59,9 @@ impl Schema {
         })
     }
 
-    /// Checks a value, which errors call `name`.
-    pub(super) fn check(&self, name: &str, value: &Value) -> Result<(), String> {
-        self.0.validate(value).map_err(|error| {
-            // What was sent is not sent back: it may be a secret, or markup.
-            let mut text = format!("{name}{}: {}", error.instance_path(), error.masked());
-            if text.len() > LONGEST {
-                let end = (0..=LONGEST).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-                text.truncate(end);
-                text.push('…');
-            }
-            text
-        })
+    /// Checks a value.
+    pub(super) fn check(&self, value: &Value) -> Result<(), String> {
+        self.0.validate(value).map_err(|error| words::of(value, &error))
     }
 }
 
@@ -85,7 +101,32 @@ impl FieldsSchema {
                 }
             }
         }
-        self.schema.check("headers", &Value::Object(fields))
+        self.schema.check(&Value::Object(fields))
+    }
+}
+
+/// Warnings of formats in the schema at `path` that are not checked.
+pub(super) fn unchecked_formats(path: &str, schema: &Value, warnings: &mut Vec<Invalid>) {
+    match schema {
+        Value::Object(members) => {
+            for (keyword, inner) in members {
+                let path = format!("{path}.{keyword}");
+                match (keyword.as_str(), inner) {
+                    ("const" | "enum" | "default" | "examples", _) => {}
+                    ("format", Value::String(format)) if !FORMATS.contains(&format.as_str()) => {
+                        let message = format!("the format {format:?} is not checked: only {} are", FORMATS.join(", "));
+                        warnings.push(Invalid::warning(path, message));
+                    }
+                    _ => unchecked_formats(&path, inner, warnings),
+                }
+            }
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                unchecked_formats(&format!("{path}[{index}]"), item, warnings);
+            }
+        }
+        _ => {}
     }
 }
 

@@ -16,7 +16,7 @@ const TIME_BITS: u32 = 40;
 /// When a circuit opens, for how long, and when it closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rule {
-    /// As many failures open it, and as many more for longer; 1 to [`MAX_COUNT`].
+    /// As many failures open it, and as many more for twice as long; 1 to [`MAX_COUNT`].
     pub(crate) failures: u32,
     /// As many successes one after the other close it; 1 to [`MAX_COUNT`].
     pub(crate) successes: u32,
@@ -68,9 +68,9 @@ impl State {
 }
 
 impl Rule {
-    /// Milliseconds that so many failures open a circuit for: 2 s, and twice as long each time.
+    /// Milliseconds that so many failures open a circuit for: 2 s, and twice as long whenever `failures` more are full.
     fn open_for(&self, failures: u32) -> u64 {
-        let times = failures.div_ceil(self.failures.max(1)).max(1);
+        let times = (failures / self.failures.max(1)).max(1);
         1000u64.checked_shl(times).filter(|_| times < TIME_BITS).map_or(self.max_open, |time| time.min(self.max_open))
     }
 }
@@ -159,7 +159,8 @@ mod tests {
 
     #[test]
     fn it_is_open_for_two_seconds_and_then_for_longer() {
-        let times = [(1, 2000), (3, 2000), (4, 4000), (6, 4000), (7, 8000), (10, 10_000), (MAX_COUNT, 10_000)];
+        let times =
+            [(1, 2000), (3, 2000), (5, 2000), (6, 4000), (8, 4000), (9, 8000), (12, 10_000), (MAX_COUNT, 10_000)];
         for (failures, open) in times {
             assert_eq!(RULE.open_for(failures), open, "{failures} failures");
         }
@@ -171,11 +172,11 @@ mod tests {
         }
         circuit.fail(300, &RULE).unwrap();
         assert!(open(300) && open(2299) && !open(2300));
-        // The first failure after that opens it at once, from when it was opened before.
-        circuit.fail(2400, &RULE).unwrap();
-        assert!(open(2400) && open(4299) && !open(4300));
-        circuit.fail(5000, &RULE).unwrap();
-        assert!(!open(5000));
+        // It takes as many failures again.
+        for now in [2301, 2302] {
+            circuit.fail(now, &RULE).unwrap();
+            assert!(!open(now));
+        }
         circuit.fail(5001, &RULE).unwrap();
         assert!(open(9000) && !open(9001));
     }
