@@ -19,7 +19,7 @@ use weir_store::{Change, Commit, Key, Kind, Listing};
 use crate::answer::{Answer, Outcome};
 use crate::api::Api;
 use crate::extensions::refusal;
-use crate::kinds::Resource;
+use crate::kinds::{Resource, own_id};
 use crate::read::hide;
 use crate::request::Request;
 use crate::words;
@@ -330,10 +330,7 @@ fn id_name(kind: Kind, item: &Value) -> &'static str {
 /// The form in which a resource is stored: its own part of its key as its id, where it has one.
 fn complete(key: &Key, value: &mut Object) {
     if Resource::of(key.kind()).has_id() {
-        let own = key.id().rsplit('/').next().unwrap_or_default();
-        value.insert("id".into(), own.into());
-    } else if key.kind() == Kind::PluginMetadata {
-        value.shift_remove("id");
+        value.insert("id".into(), own_id(key).into());
     }
 }
 

@@ -174,7 +174,7 @@ fn write_item(item: &Item, body: &mut String) {
     body.push_str("{\"key\":");
     body.push_str(&Value::String(public_key(&item.key)).to_string());
     body.push_str(",\"value\":");
-    write_value(item.key.kind(), &item.value, body);
+    write_value(item, body);
     let _ = write!(body, ",\"createdIndex\":{},\"modifiedIndex\":{}}}", item.created, item.modified);
 }
 
@@ -184,11 +184,16 @@ pub(crate) fn public_key(key: &Key) -> String {
 }
 
 /// Writes a value, without what is never shown.
-fn write_value(kind: Kind, text: &str, body: &mut String) {
-    if kind == Kind::Ssls
+fn write_value(item: &Item, body: &mut String) {
+    let (kind, text) = (item.key.kind(), &*item.value);
+    if matches!(kind, Kind::Ssls | Kind::PluginMetadata)
         && let Ok(Value::Object(mut value)) = serde_json::from_str(text)
     {
         hide(kind, &mut value);
+        if kind == Kind::PluginMetadata {
+            // It may be stored without, and comes without from a rules file.
+            value.entry("id").or_insert_with(|| item.key.id().into());
+        }
         body.push_str(&Value::Object(value).to_string());
     } else if serde_json::from_str::<IgnoredAny>(text).is_ok() {
         body.push_str(text);

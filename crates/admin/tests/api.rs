@@ -264,7 +264,15 @@ fn resources_are_created_read_changed_and_deleted() {
             "plugin_metadata/prometheus",
             r#"{"a":1}"#,
             201,
-            json!({"key": "/apisix/plugin_metadata/prometheus", "value": {"a": 1}}),
+            json!({"key": "/apisix/plugin_metadata/prometheus", "value": {"a": 1, "id": "prometheus"}}),
+        ),
+        ("GET", "plugin_metadata/prometheus", "", 200, json!({"value": {"a": 1, "id": "prometheus"}})),
+        (
+            "PUT",
+            "plugin_metadata/prometheus",
+            r#"{"id":"cors"}"#,
+            400,
+            json!({"error_msg": "wrong plugin_metadata id"}),
         ),
         (
             "PATCH",
@@ -276,9 +284,30 @@ fn resources_are_created_read_changed_and_deleted() {
         ("PUT", "global_rules/1", r#"{"plugins":{}}"#, 201, json!({"value": {"id": "1"}})),
         ("POST", "global_rules", "{}", 405, json!({"error_msg": "not supported `POST` method for global rule"})),
         ("PATCH", "global_rules/1", r#"{"plugins":{"cors":{}}}"#, 200, json!({"value": {"plugins": {"cors": {}}}})),
-        ("PUT", "secrets/vault/1", r#"{"uri":"u"}"#, 201, json!({"key": "/apisix/secrets/vault/1"})),
+        (
+            "PUT",
+            "secrets/vault/1",
+            r#"{"uri":"u"}"#,
+            201,
+            json!({"key": "/apisix/secrets/vault/1", "value": {"id": "vault/1"}}),
+        ),
+        ("PUT", "secrets/vault/1", r#"{"id":"vault/1","uri":"u"}"#, 200, json!({"value": {"id": "vault/1"}})),
+        ("PUT", "secrets/vault/1", r#"{"id":"1"}"#, 400, json!({"error_msg": "wrong secret id"})),
+        ("PUT", "secrets/vault/1", r#"{"id":"aws/1"}"#, 400, json!({"error_msg": "wrong secret id"})),
+        ("PUT", "secrets/vault", r#"{"id":"vault/1","uri":"u"}"#, 200, json!({"key": "/apisix/secrets/vault/1"})),
+        ("PUT", "secrets/vault", "{}", 400, json!({"error_msg": "missing secret id"})),
         ("GET", "secrets", "", 200, json!({"total": 1})),
-        ("GET", "secrets/vault/1", "", 200, json!({"key": "/apisix/secrets/vault/1"})),
+        (
+            "GET",
+            "secrets/vault/1",
+            "",
+            200,
+            json!({"key": "/apisix/secrets/vault/1", "value": {"id": "vault/1", "uri": "u"}}),
+        ),
+        ("PATCH", "secrets/vault/1", r#"{"uri":"v"}"#, 200, json!({"value": {"id": "vault/1", "uri": "v"}})),
+        ("PATCH", "secrets/vault/1/uri", r#""w""#, 200, json!({"value": {"id": "vault/1", "uri": "w"}})),
+        ("PATCH", "secrets/vault/1", r#"{"id":"1"}"#, 400, json!({"error_msg": "wrong secret id"})),
+        ("PATCH", "secrets/vault", "{}", 400, json!({"error_msg": "no secret id"})),
         ("PATCH", "stream_routes/1", "{}", 405, json!({"error_msg": "not supported `PATCH` method for stream route"})),
         ("POST", "secrets/vault", "{}", 405, json!({"error_msg": "not supported `POST` method for secret"})),
     ];
@@ -292,6 +321,23 @@ fn resources_are_created_read_changed_and_deleted() {
         let text = found.to_string();
         assert!(!text.contains("\"K\"") && !text.contains("\"L\"") && text.contains("\"C\""), "{text}");
     }
+}
+
+/// What another gateway, or an earlier version, has stored: a secret told its manager there, or did not.
+#[test]
+fn resources_of_others_are_changed() {
+    let server = Server::start(options());
+    for (id, uri) in [("vault/1", "a"), ("1", "b")] {
+        server.store("secrets/vault/1", &json!({ "id": id, "uri": uri }));
+        let (_, shown) = server.ask("GET", "/apisix/admin/secrets/vault/1", "");
+        assert_eq!(shown["value"]["id"], id);
+        let (status, patched) = server.ask("PATCH", "/apisix/admin/secrets/vault/1", r#"{"token":"t"}"#);
+        assert_eq!(status, 200, "{patched}");
+        assert!(contains(&patched, &json!({ "value": { "id": "vault/1", "uri": uri, "token": "t" } })), "{patched}");
+    }
+    server.store("plugin_metadata/echo", &json!({ "a": 1 }));
+    let (_, shown) = server.ask("GET", "/apisix/admin/plugin_metadata/echo", "");
+    assert_eq!(shown["value"], json!({ "a": 1, "id": "echo" }));
 }
 
 #[test]
