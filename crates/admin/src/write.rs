@@ -298,10 +298,11 @@ fn expiry(request: &Request) -> Result<Option<SystemTime>, Answer> {
     const LONGEST: u64 = 100 * 365 * 86_400;
     let Some(text) = request.query.get("ttl") else { return Ok(None) };
     let seconds = text.parse::<u64>().map_err(|_| Answer::bad("invalid argument ttl: should be a number"))?;
-    if !(1..=LONGEST).contains(&seconds) {
-        return Err(Answer::bad(format!("invalid argument ttl: should be a number of seconds from 1 to {LONGEST}")));
+    if seconds > LONGEST {
+        return Err(Answer::bad(format!("invalid argument ttl: should be a number of seconds from 0 to {LONGEST}")));
     }
-    Ok(Some(SystemTime::now() + Duration::from_secs(seconds)))
+    // The shortest time there is, as in etcd.
+    Ok(Some(SystemTime::now() + Duration::from_secs(seconds.max(1))))
 }
 
 fn contended(key: &Key) -> Answer {

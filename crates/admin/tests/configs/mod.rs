@@ -179,6 +179,13 @@ fn schemas_are_told_and_checked_with() {
         ("GET", "schema/x", "", 400, json!({ "error_msg": "not found schema: x" })),
         ("POST", "schema/validate/x", "{}", 404, json!({ "error_msg": "Unsupported resource type: x" })),
         ("POST", "plugins/list", "", 405, json!({})),
+        (
+            "GET",
+            "plugins/reload",
+            "",
+            405,
+            json!({ "error_msg": "please use PUT method to reload the plugins, GET method is not allowed." }),
+        ),
     ];
     for (method, path, body, status, expected) in cases {
         let (found, answer) = server.ask(method, &format!("/apisix/admin/{path}"), body);
