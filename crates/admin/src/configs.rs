@@ -142,10 +142,9 @@ impl Api {
             let mut known = HashSet::new();
             let mut listed = Vec::with_capacity(items.len());
             for (index, item) in items.iter().enumerate() {
-                let fault = told_id(kind, item).filter(|id| !known.insert(id.clone()));
-                if let Some(id) = fault {
-                    let error = format!("found duplicate {} {id} in {}", id_name(kind, item), kind.directory());
-                    errors.push(fault_at(kind, index, Some(&id), &error));
+                let twice = told_id(kind, item).filter(|id| !known.insert(id.clone()));
+                if let Some(id) = twice {
+                    errors.push(fault_at(kind, index, Some(&id), &duplicate(kind, item, &id)));
                 }
                 listed.push(without_index(item));
             }
@@ -194,14 +193,13 @@ impl Api {
         let mut known = HashSet::new();
         let mut wanted = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
-            let fault = |error: String| Answer::bad(format!("invalid {section} at index {index}, err: {error}"));
+            let fault = |error: String| Answer::bad(invalid_at(kind, index, &error));
             let Value::Object(mut value) = without_index(item) else {
-                return Err(fault(format!("wrong type: expected object, got {}", words::type_name(item))));
+                return Err(fault(words::no_object(item)));
             };
             let id = told_id(kind, item);
             if let Some(id) = id.as_ref().filter(|id| !known.insert((*id).clone())) {
-                let message = format!("found duplicate {} {id} in {section}", id_name(kind, item));
-                return Err(Answer::bad(message));
+                return Err(Answer::bad(duplicate(kind, item, id)));
             }
             let id = id.unwrap_or_else(|| format!("arr_{}", index + 1));
             let key = format!("{section}/{id}").parse::<Key>().map_err(|error| fault(error.to_string()))?;
@@ -210,8 +208,8 @@ impl Api {
             }
             let judged = if key.kind() == Kind::Credentials { "credentials" } else { section };
             let found = self.gateway.check_item(judged, Node::from(&value.clone().into())).unwrap_or_default();
-            if let Some(error) = found.iter().find(|found| found.is_error()) {
-                return Err(fault(words::of_check(judged, error)));
+            if let Some(error) = words::worst(&found) {
+                return Err(fault(words::of_listed(judged, error, item)));
             }
             complete(&key, &mut value);
             wanted.push((key, value));
@@ -414,7 +412,24 @@ fn told(error: &Diagnostic, document: &Object) -> Value {
     let item = document.get(kind.directory()).and_then(|items| items.get(index));
     let id = item.and_then(|item| told_id(kind, item));
     let within = Diagnostic { path: rest.to_owned(), ..error.clone() };
-    fault_at(kind, index, id.as_deref(), &words::of_check(kind.directory(), &within))
+    let error = match item {
+        Some(item) if !item.is_object() => words::no_object(item),
+        _ => {
+            let is_credential = kind == Kind::Consumers && id.as_deref().is_some_and(|id| id.contains('/'));
+            let judged = if is_credential { "credentials" } else { kind.directory() };
+            words::of_listed(judged, &within, item.unwrap_or(&Value::Null))
+        }
+    };
+    fault_at(kind, index, id.as_deref(), &invalid_at(kind, index, &error))
+}
+
+/// What a finding about an item in a list begins with.
+fn invalid_at(kind: Kind, index: usize, error: &str) -> String {
+    format!("invalid {} at index {index}, err: {error}", kind.directory())
+}
+
+fn duplicate(kind: Kind, item: &Value, id: &str) -> String {
+    format!("found duplicate {} {id} in {}", id_name(kind, item), kind.directory())
 }
 
 fn fault_at(kind: Kind, index: usize, id: Option<&str>, error: &str) -> Value {

@@ -129,6 +129,9 @@ impl Api {
             return Err(Answer::no_such_key());
         }
         let force = request.query.get("force") == Some("true");
+        if !force {
+            self.check_unused_by_plugins(&key).await?;
+        }
         let gone = |key: Key| Change { key, value: None, expires: None };
         let mut commit =
             Commit { changes: vec![gone(key.clone())], author: Self::author(&request.by), ..Commit::default() };
@@ -210,10 +213,7 @@ fn whole(place: &Place, request: &Request) -> Result<Object, Answer> {
     match request.json()? {
         None => Err(Answer::bad("missing configurations")),
         Some(Value::Object(value)) => Ok(value),
-        Some(other) => {
-            let found = words::type_name(&other);
-            Err(Answer::bad(format!("invalid configuration: wrong type: expected object, got {found}")))
-        }
+        Some(other) => Err(Answer::bad(words::no_object(&other))),
     }
 }
 
@@ -271,12 +271,18 @@ pub(crate) fn id_text(value: &Value) -> Option<String> {
     }
 }
 
-/// Times are set here, but by a PATCH.
+/// Times are set here, but by a PATCH; and an upstream in another resource has none.
 fn refuse_times(value: &Object) -> Result<(), Answer> {
-    match ["create_time", "update_time"].into_iter().find(|name| value.contains_key(*name)) {
-        Some(name) => Err(Answer::bad(format!("the property is forbidden:  {name}"))),
-        None => Ok(()),
+    let inner = |name: &str| value.get(name).and_then(Value::as_object);
+    let places = [("", Some(value)), ("upstream.", inner("upstream")), ("plugins.", inner("plugins"))];
+    for (way, fields) in places {
+        let time =
+            ["create_time", "update_time"].into_iter().find(|name| fields.is_some_and(|f| f.contains_key(*name)));
+        if let Some(name) = time {
+            return Err(Answer::bad(format!("the property is forbidden:  {way}{name}")));
+        }
     }
+    Ok(())
 }
 
 /// Keeps the time of creation, renews that of the last change, unless a PATCH sets it.

@@ -37,8 +37,21 @@ fn standalone_mode_takes_whole_configurations() {
         (&digest, "{", "invalid request body: "),
         (&digest, "[]", "invalid request body: wrong type"),
         (&digest, r#"{"routes":{}}"#, "invalid routes: wrong type: expected array"),
-        (&digest, r#"{"routes":[1]}"#, "invalid routes at index 0, err: wrong type: expected object"),
-        (&digest, r#"{"routes":[{"uri":"/a","upstream_id":"u"},{"uri":1}]}"#, "invalid routes at index 1, err: "),
+        (
+            &digest,
+            r#"{"routes":[1]}"#,
+            "invalid routes at index 0, err: invalid configuration: wrong type: expected object, got number",
+        ),
+        (
+            &digest,
+            r#"{"routes":[{"uri":"/a","upstream_id":"u"},{"uri":1}]}"#,
+            "invalid routes at index 1, err: invalid configuration: property \"uri\" validation failed: wrong type",
+        ),
+        (
+            &digest,
+            r#"{"routes":[{"uri":"/a","plugins":{"x":{}}}]}"#,
+            "invalid routes at index 0, err: unknown plugin [x]",
+        ),
         (&digest, r#"{"services":[{"id":"s"},{"id":"s"}]}"#, "found duplicate id s in services"),
         (&digest, r#"{"consumers":[{"username":"a"},{"username":"a"}]}"#, "found duplicate username a in consumers"),
         (&digest, r#"{"routes_conf_version":"1"}"#, "routes_conf_version must be a number"),
@@ -152,6 +165,11 @@ fn whole_configurations_are_checked() {
     }
     let named = errors.iter().find(|error| error["index"] == 1 && error["resource_type"] == "routes").unwrap();
     assert_eq!(named["resource_id"], "x");
+    let uri = "property \"uri\" validation failed: wrong type: expected string, got number";
+    let uri = format!("invalid routes at index 1, err: invalid configuration: {uri}");
+    assert!(errors.iter().any(|error| error["error"] == uri), "{answer}");
+    let twice = errors.iter().find(|error| error["resource_type"] == "services").unwrap();
+    assert_eq!(twice["error"], "found duplicate id s in services");
     assert!(errors.iter().all(|error| error["error"].is_string()), "{answer}");
 }
 
@@ -194,6 +212,9 @@ fn schemas_are_told_and_checked_with() {
     let validate = |body: &str| server.send("POST", "/apisix/admin/schema/validate/routes", ADMIN, body);
     let (status, head, body) = validate(r#"{"uri":"/a","upstream_id":"nowhere"}"#);
     assert!(status == 200 && body.is_empty() && !head.contains("x-api-version"), "{status} {head} {body}");
+    let (status, _, body) = validate(r#"{"uri":1}"#);
+    let uri = r#"{"error_msg":"property \"uri\" validation failed: wrong type: expected string, got number"}"#;
+    assert_eq!((status, body.trim_end()), (400, uri), "the form goes first");
     let (status, _, body) = validate(r#"{"uri":1,"upstream_id":"nowhere"}"#);
     assert!(
         status == 400 && body.starts_with(r#"{"error_msg":""#) && !body.contains("invalid configuration"),
