@@ -44,6 +44,10 @@ const SECTIONS: [Kind; 12] = [
     Kind::StreamRoutes,
 ];
 
+/// The largest version that a client may give: the largest whole number of which every program that reads JSON knows all
+/// before it. So there is always one more.
+const LARGEST_VERSION: u64 = 1 << 53;
+
 type Object = Map<String, Value>;
 
 /// What is remembered of the configurations that were put.
@@ -76,22 +80,20 @@ impl Api {
         let put = self.whole.0.lock().await;
         let live = self.live(put.as_ref()).await?;
         drop(put);
+        let mut config = live.config;
+        // They are in the body as well.
+        config.extend(live.time.map(|time| ("X-Last-Modified".to_owned(), time.into())));
+        config.extend(live.digest.as_ref().map(|digest| ("X-Digest".to_owned(), digest.as_str().into())));
         let mut answer = if request.method == hyper::Method::HEAD {
             Answer::empty(StatusCode::OK)
         } else {
-            Answer::json(StatusCode::OK, &live.config.into())
+            Answer::json(StatusCode::OK, &config.into())
         };
         // JSON is YAML.
         if request.fields.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(YAML.as_bytes())) {
             answer = answer.with(CONTENT_TYPE, HeaderValue::from_static(YAML));
         }
-        if let Some(digest) = live.digest.and_then(|digest| HeaderValue::try_from(digest).ok()) {
-            answer = answer.with(DIGEST, digest);
-        }
-        if let Some(time) = live.time {
-            answer = answer.with(LAST_MODIFIED, time.into());
-        }
-        Ok(answer)
+        Ok(marked(answer, live.digest.as_deref(), live.time))
     }
 
     /// Replaces the whole configuration, or the sections of it whose version is another one.
@@ -128,8 +130,14 @@ impl Api {
             let changed = self.configuration.change(commit, false).await;
             revision = changed.map_err(|refused| refusal(&refused))?.revision;
         }
-        *put = Some(Put { config, digest, time: now(), revision });
-        Ok(Answer::empty(StatusCode::ACCEPTED))
+        let time = now();
+        // It serves by now. Only who asks whether it does is told so.
+        let waits =
+            request.query.get("wait").and_then(|text| text.trim().parse::<f64>().ok()).is_some_and(|ms| ms > 0.0);
+        let answer = Answer::empty(if waits { StatusCode::OK } else { StatusCode::ACCEPTED });
+        let answer = marked(answer, Some(&digest), Some(time));
+        *put = Some(Put { config, digest, time, revision });
+        Ok(answer)
     }
 
     /// Checks a whole configuration, without regard to the one that is live.
@@ -264,6 +272,17 @@ fn is_yaml(fields: &HeaderMap) -> bool {
     fields.get(CONTENT_TYPE).is_some_and(|media_type| media_type.as_bytes().starts_with(YAML.as_bytes()))
 }
 
+/// Adds the fields that tell which configuration an answer is about.
+fn marked(mut answer: Answer, digest: Option<&str>, time: Option<u64>) -> Answer {
+    if let Some(digest) = digest.and_then(|digest| HeaderValue::from_str(digest).ok()) {
+        answer = answer.with(DIGEST, digest);
+    }
+    match time {
+        Some(time) => answer.with(LAST_MODIFIED, time.into()),
+        None => answer,
+    }
+}
+
 fn version_key(kind: Kind) -> String {
     format!("{}_conf_version", kind.directory())
 }
@@ -271,9 +290,12 @@ fn version_key(kind: Kind) -> String {
 /// The version of a section in a body; one more than that of now where none is told.
 fn version(body: &Object, name: &str, current: u64) -> Result<u64, Answer> {
     match body.get(name) {
-        None | Some(Value::Null) => Ok(current + 1),
+        None | Some(Value::Null) => Ok(current.saturating_add(1)),
         Some(version) => {
             let version = version.as_u64().ok_or_else(|| Answer::bad(format!("{name} must be a number")))?;
+            if version > LARGEST_VERSION {
+                return Err(Answer::bad(format!("{name} must be less than or equal to ({LARGEST_VERSION})")));
+            }
             if version < current {
                 return Err(Answer::bad(format!("{name} must be greater than or equal to ({current})")));
             }

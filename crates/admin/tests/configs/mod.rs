@@ -55,6 +55,11 @@ fn standalone_mode_takes_whole_configurations() {
         (&digest, r#"{"services":[{"id":"s"},{"id":"s"}]}"#, "found duplicate id s in services"),
         (&digest, r#"{"consumers":[{"username":"a"},{"username":"a"}]}"#, "found duplicate username a in consumers"),
         (&digest, r#"{"routes_conf_version":"1"}"#, "routes_conf_version must be a number"),
+        (
+            &digest,
+            r#"{"routes_conf_version":18446744073709551615}"#,
+            "routes_conf_version must be less than or equal to (9007199254740992)",
+        ),
     ] {
         let (status, _, answer) = server.send("PUT", "/apisix/admin/configs", fields, body);
         assert_eq!(status, 400, "{body}: {answer}");
@@ -63,10 +68,16 @@ fn standalone_mode_takes_whole_configurations() {
     }
     assert_eq!(configs(&server).1["routes_conf_version"], 0);
 
-    assert_eq!(put(&server, "d1", &one), (202, String::new()));
+    let fields = format!("{ADMIN}X-Digest: d1\r\n");
+    let (status, head, body) = server.send("PUT", "/apisix/admin/configs", &fields, &one);
+    assert_eq!((status, body), (202, String::new()));
+    assert!(head.contains("x-digest: d1") && head.contains("x-last-modified: "), "{head}");
     assert_eq!(put(&server, "d1", r#"{"routes":[]}"#), (204, String::new()), "the same digest");
     let (head, config) = configs(&server);
     assert!(head.contains("x-digest: d1") && head.contains("x-last-modified: "), "{head}");
+    assert_eq!(config["X-Digest"], "d1");
+    let time = config["X-Last-Modified"].as_u64().unwrap();
+    assert!(head.contains(&format!("x-last-modified: {time}")), "{head}");
     let wanted = json!({
         "routes": [{"id": "r1", "uri": "/a", "service_id": "s", "modifiedIndex": 5}], "routes_conf_version": 10,
         "services": [{"id": "s"}], "services_conf_version": 1, "upstreams_conf_version": 1,
@@ -91,6 +102,23 @@ fn standalone_mode_takes_whole_configurations() {
     assert_eq!(server.keys(), ["routes/r1", "services/s", "upstreams/u"]);
     assert_eq!(put(&server, "d3", "{}").0, 202);
     assert!(server.keys().is_empty());
+
+    // The largest version there may be has a next one.
+    assert_eq!(put(&server, "d5", r#"{"routes_conf_version":9007199254740992}"#).0, 202);
+    assert_eq!(put(&server, "d6", r#"{"routes":[{"id":"r","uri":"/a","service_id":"s"}]}"#).0, 202);
+    assert_eq!(configs(&server).1["routes_conf_version"], 9_007_199_254_740_993_u64);
+    assert_eq!(server.keys(), ["routes/r"]);
+
+    // Who waits for it is told that it serves.
+    for (wait, digest, expected) in
+        [("5000", "w1", 200), ("0.5", "w2", 200), ("0", "w3", 202), ("x", "w4", 202), ("-1", "w5", 202)]
+    {
+        let fields = format!("{ADMIN}X-Digest: {digest}\r\n");
+        let (status, head, body) =
+            server.send("PUT", &format!("/apisix/admin/configs?wait={wait}"), &fields, r#"{"routes":[]}"#);
+        assert_eq!((status, body.as_str()), (expected, ""), "{wait}: {head}");
+        assert!(head.contains(&format!("x-digest: {digest}")) && head.contains("x-last-modified: "), "{head}");
+    }
 
     // YAML is taken and given.
     let fields = format!("{ADMIN}X-Digest: d4\r\nContent-Type: application/yaml\r\n");
