@@ -73,9 +73,9 @@ impl Answer {
         Self::json(StatusCode::NOT_FOUND, &json!({ "message": "Key not found" }))
     }
 
-    /// A page of no size that there is: a text, where others are JSON.
-    pub(crate) fn wrong_page_size() -> Self {
-        let text = Bytes::from_static(b"page_size must be between 10 and 500");
+    /// A refusal that is a text, where others are JSON.
+    pub(crate) fn bad_text(text: &'static str) -> Self {
+        let text = Bytes::from_static(text.as_bytes());
         Self { body: Body::Whole(Some(text)), ..Self::empty(StatusCode::BAD_REQUEST) }
     }
 

@@ -15,7 +15,8 @@ use crate::words;
 impl Api {
     /// Names of all plugins.
     pub(crate) fn plugin_names(&self, query: &Query) -> Outcome {
-        let names: Vec<&str> = match subsystem(query)? {
+        let subsystem = subsystem(query).map_err(|_| Answer::bad_text("invalid subsystem passed"))?;
+        let names: Vec<&str> = match subsystem {
             Subsystem::Http => self.gateway.schemas().plugins().iter().map(|plugin| plugin.name).collect(),
             Subsystem::Stream => Vec::new(),
         };

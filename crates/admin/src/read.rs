@@ -107,7 +107,9 @@ impl Wanted {
         // What is no number asks for no page, and one without the other neither.
         let number = |name: &str| query.get(name).and_then(|text| text.trim().parse::<f64>().ok());
         let page = match number("page").zip(number("page_size")) {
-            Some((_, size)) if !PAGE_SIZES.contains(&size) => return Err(Answer::wrong_page_size()),
+            Some((_, size)) if !PAGE_SIZES.contains(&size) => {
+                return Err(Answer::bad_text("page_size must be between 10 and 500"));
+            }
             Some((page, size)) => Some(((page as usize).max(1), size as usize)),
             None => None,
         };

@@ -11,10 +11,11 @@ use crate::answer::Answer;
 use crate::api::Api;
 use crate::kinds::Resource;
 
-/// What a route without a path or without anything to do with its requests is told.
+/// What a route without anything to do with its requests is told.
 const ROUTE_ALTERNATIVES: &str = r#"object matches none of the required: ["plugins","uri"] or ["upstream","uri"] or ["upstream_id","uri"] or ["service_id","uri"] or ["plugins","uris"] or ["upstream","uris"] or ["upstream_id","uris"] or ["service_id","uris"] or ["script","uri"] or ["script","uris"]"#;
 
 const NONE_MATCHES: &str = "value should match only one schema, but matches none";
+const BOTH_MATCH: &str = "value should match only one schema, but matches both schemas 1 and 2";
 const NONE_REQUIRED: &str = "object matches none of the required";
 
 impl Api {
@@ -52,6 +53,10 @@ fn of_item(found: &Diagnostic, resource: &Resource, value: Option<&Map<String, V
             of_upstream(found, names)
         }
         (Kind::Ssls, names) => of_ssl(found, names, value),
+        (Kind::Secrets, names) => of_secret(found, names, value),
+        (Kind::PluginMetadata, ["id"]) if found.message.starts_with("there is no plugin ") => {
+            Some("invalid plugin name".to_owned())
+        }
         _ => None,
     };
     if let Some(message) = special {
@@ -71,8 +76,14 @@ fn of_item(found: &Diagnostic, resource: &Resource, value: Option<&Map<String, V
                 _ => message,
             }
         }
+        (Rank::Rule, ["uris"]) if found.message == "only one of uri and uris is allowed" => {
+            format!("invalid configuration: allOf 1 failed: {BOTH_MATCH}")
+        }
         (Rank::Rule, [field]) if found.message.starts_with("only one of ") => {
             format!("only one of {} or {field} is allowed", field.trim_end_matches('s'))
+        }
+        (Rank::Rule, []) if resource.kind == Kind::Routes && found.message == "a route needs uri or uris" => {
+            format!("invalid configuration: allOf 1 failed: {NONE_MATCHES}")
         }
         (Rank::Rule, []) if resource.kind == Kind::Routes && found.message.starts_with("a route needs ") => {
             format!("invalid configuration: {ROUTE_ALTERNATIVES}")
@@ -98,6 +109,13 @@ pub(crate) fn of_check(section: &str, found: &Diagnostic, item: &Value) -> Strin
 /// What is told of a value that is no resource at all.
 pub(crate) fn no_object(value: &Value) -> String {
     format!("invalid configuration: wrong type: expected object, got {}", type_name(value))
+}
+
+/// What is told of a consumer whose name can be none.
+pub(crate) fn no_username(name: &str) -> String {
+    let fault = Fault::Pattern { pattern: r"^[a-zA-Z0-9_\-]+$".to_owned(), found: name.to_owned() };
+    let found = Diagnostic::error(Mark::NONE, "username", "").with_fault(fault);
+    format!("invalid configuration: {}", phrase(&found, &steps("username")))
 }
 
 /// What is wrong with an upstream beyond its schema, if APISIX has words for it. The names lead to it inside the upstream.
@@ -142,6 +160,22 @@ fn of_ssl(found: &Diagnostic, names: &[&str], value: Option<&Map<String, Value>>
     message.contains(" certificates in certs, but ").then(|| "mismatched number of certs and keys".to_owned())
 }
 
+/// What is wrong with a secret manager: its schema is that of its kind.
+fn of_secret(found: &Diagnostic, names: &[&str], value: Option<&Map<String, Value>>) -> Option<String> {
+    let message = found.message.as_str();
+    match names {
+        ["id"] if message.starts_with("there is no secret manager ") => {
+            let (manager, _) = value?.get("id")?.as_str()?.split_once('/')?;
+            Some(format!("invalid secret manager: {manager}"))
+        }
+        [] => {
+            let field = message.strip_prefix("vault needs ")?;
+            Some(format!("invalid configuration: property \"{field}\" is required"))
+        }
+        _ => None,
+    }
+}
+
 /// What is wrong with conditions: alone where APISIX says the same, else with the place inside them.
 fn of_conditions(found: &Diagnostic, steps: &[Step]) -> String {
     const KNOWN: [&str; 3] = ["invalid operator '", "rule too short", "rule should be wrapped inside brackets"];
@@ -162,6 +196,13 @@ fn of_plugin(found: &Diagnostic, plugin: &str, rest: &[Step], conf: Option<&Valu
         && filter == "filter"
     {
         return of_conditions(found, rest);
+    }
+    // There they are told with the same words, but no place.
+    if plugin == "traffic-split" && found.fault.is_none() && rest.last().and_then(name) == Some("vars") {
+        let words = message.split_once("]: ").map_or(message, |(_, words)| words);
+        let words = words.split_once(" (did you mean ").map_or(words, |(words, _)| words);
+        let inner = Diagnostic { message: words.to_owned(), ..found.clone() };
+        return format!("failed to check the configuration of plugin {plugin} err: {}", of_conditions(&inner, rest));
     }
     if found.fault.is_none() && rest.is_empty() {
         if message.starts_with("there is no plugin ") {
@@ -230,7 +271,16 @@ fn inside(found: &Diagnostic, key: &Key) -> Option<Diagnostic> {
 
 /// A finding with the way to its place, in the words of the JSON Schema library that APISIX uses.
 fn phrase(found: &Diagnostic, steps: &[Step]) -> String {
-    let Some(fault) = &found.fault else { return plain(found, steps) };
+    let Some(fault) = &found.fault else {
+        return if found.message.starts_with("expected an IPv4 or IPv6 address, or a range of them ") {
+            way(steps) + NONE_REQUIRED
+        } else if let ([way_of_checks @ .., _], true) = (steps, found.message.starts_with("passive checks need active"))
+        {
+            format!(r#"{}{NONE_REQUIRED}: ["active"] or ["active","passive"]"#, way(way_of_checks))
+        } else {
+            plain(found, steps)
+        };
+    };
     let mut steps = steps;
     let message = match &**fault {
         Fault::WrongType { expected, found } => {
@@ -280,6 +330,11 @@ fn phrase(found: &Diagnostic, steps: &[Step]) -> String {
         Fault::MissingField(field) if field == "nodes" => NONE_MATCHES.to_owned(),
         Fault::MissingField(field) => format!("property \"{field}\" is required"),
     };
+    way(steps) + &message
+}
+
+/// The way to a place, as it stands before what is wrong there.
+fn way(steps: &[Step]) -> String {
     let mut way = String::new();
     for (at, step) in steps.iter().enumerate() {
         let parent = at.checked_sub(1).and_then(|at| name(&steps[at]));
@@ -289,7 +344,7 @@ fn phrase(found: &Diagnostic, steps: &[Step]) -> String {
             Step::Index(index) => format!("failed to validate item {}: ", index + 1),
         });
     }
-    way + &message
+    way
 }
 
 fn name(step: &Step) -> Option<&str> {
@@ -429,6 +484,22 @@ mod tests {
                 r#"{"uri":"/","plugins":{"limit":{"window":0}},"priority":"x"}"#,
                 r#"invalid configuration: property "priority" validation failed: wrong type: expected integer, got string"#,
             ),
+            (
+                r#"{"plugins":{}}"#,
+                "invalid configuration: allOf 1 failed: value should match only one schema, but matches none",
+            ),
+            (
+                r#"{"uri":"/","uris":["/"],"plugins":{}}"#,
+                "invalid configuration: allOf 1 failed: value should match only one schema, but matches both schemas 1 and 2",
+            ),
+            (
+                r#"{"uri":"/","plugins":{},"remote_addrs":["x"]}"#,
+                r#"invalid configuration: property "remote_addrs" validation failed: failed to validate item 1: object matches none of the required"#,
+            ),
+            (
+                r#"{"uri":"/","upstream":{"nodes":{},"checks":{"passive":{}}}}"#,
+                r#"invalid configuration: property "upstream" validation failed: property "checks" validation failed: object matches none of the required: ["active"] or ["active","passive"]"#,
+            ),
             (r#"{"uri":"/","plugins":{"limit":7}}"#, "invalid plugin conf 7 for plugin [limit]"),
             (r#"{"uri":"/","plugins":{"limit":"a\"b"}}"#, r#"invalid plugin conf "a\"b" for plugin [limit]"#),
             (
@@ -458,6 +529,9 @@ mod tests {
             assert_eq!(told(Kind::Routes, item), expected, "{item}");
         }
         let others = [
+            (Kind::Secrets, r#"{"id":"zzz/1"}"#, "invalid secret manager: zzz"),
+            (Kind::Secrets, r#"{"id":"vault/1"}"#, "invalid configuration: property \"uri\" is required"),
+            (Kind::PluginMetadata, r#"{"id":"nope"}"#, "invalid plugin name"),
             (Kind::Ssls, r#"{"sni":"a"}"#, "invalid configuration: then clause did not match"),
             (Kind::Ssls, r#"{"type":"client"}"#, "invalid configuration: else clause did not match"),
             (Kind::Upstreams, r#"{"nodes":{},"type":"chash"}"#, "missing key"),

@@ -244,7 +244,10 @@ fn settle_id(place: &Place, value: &mut Object) -> Result<Key, Answer> {
         (Some(id), _) => id.clone(),
         (None, Some(told)) => told,
     };
-    let key = place.key(&id).ok_or_else(|| not_an_id(field))?;
+    let key = place.key(&id).ok_or_else(|| match field {
+        "username" => Answer::bad(words::no_username(&id)),
+        _ => not_an_id(field),
+    })?;
     if !place.resource.has_id() {
         // A consumer may repeat its name as its id.
         if value.get("id").is_some_and(|found| id_text(found).as_deref() != Some(&id)) {

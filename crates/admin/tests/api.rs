@@ -222,6 +222,13 @@ fn resources_are_created_read_changed_and_deleted() {
             json!({"key": "/apisix/consumers/jack", "value": {"username": "jack"}}),
         ),
         ("PUT", "consumers/jack", r#"{"username":"jack","group_id":"g"}"#, 200, json!({})),
+        (
+            "PUT",
+            "consumers",
+            r#"{"username":"j k"}"#,
+            400,
+            json!({"error_msg": "invalid configuration: property \"username\" validation failed: failed to match pattern \"^[a-zA-Z0-9_\\\\-]+$\" with \"j k\""}),
+        ),
         ("PUT", "consumers/jill", r#"{"username":"jack"}"#, 400, json!({"error_msg": "wrong username"})),
         (
             "PUT",

@@ -154,6 +154,14 @@ fn refusals_say_what_is_wrong_in_the_known_words() {
             r#"invalid configuration: failed to match pattern "^((uri|server_name|server_addr|request_uri|remote_port|remote_addr|query_string|host|hostname|mqtt_client_id)|arg_[0-9a-zA-z_-]+)$" with "x""#,
         ),
         ("upstreams/1", r#"{"nodes":{"a:65536":1}}"#, "invalid port 65536"),
+        ("plugin_metadata/nope", "{}", "invalid plugin name"),
+        ("secrets/none/1", "{}", "invalid secret manager: none"),
+        ("secrets/vault/1", "{}", r#"invalid configuration: property "uri" is required"#),
+        (
+            "routes/1",
+            r#"{"uri":"/","plugins":{"traffic-split":{"rules":[{"match":[{"vars":[["arg_a","=","b"]]}],"weighted_upstreams":[{"weight":1}]}]}}}"#,
+            "failed to check the configuration of plugin traffic-split err: failed to validate the 'vars' expression: invalid operator '='",
+        ),
         (
             "upstreams/1",
             r#"{"nodes":[{"host":"::1","port":80,"weight":1}]}"#,

@@ -207,7 +207,7 @@ fn schemas_are_told_and_checked_with() {
     let cases = [
         ("GET", "plugins/list", "", 200, json!(["key-auth", "echo"])),
         ("GET", "plugins/list?subsystem=stream", "", 200, json!([])),
-        ("GET", "plugins/list?subsystem=x", "", 400, json!({ "error_msg": "unsupported subsystem: x" })),
+        ("GET", "plugins/echo?subsystem=x", "", 400, json!({ "error_msg": "unsupported subsystem: x" })),
         ("GET", "plugins?all=true", "", 200, json!({ "echo": { "priority": -1 }, "key-auth": { "type": "auth" } })),
         ("GET", "plugins/echo", "", 200, json!({ "type": "object", "properties": { "_meta": {} } })),
         ("GET", "plugins/key-auth?schema_type=consumer", "", 200, json!({ "type": "object" })),
@@ -237,6 +237,8 @@ fn schemas_are_told_and_checked_with() {
         let (found, answer) = server.ask(method, &format!("/apisix/admin/{path}"), body);
         assert!(found == status && contains(&answer, &expected), "{method} {path}: {found} {answer}");
     }
+    let (status, _, body) = server.send("GET", "/apisix/admin/plugins/list?subsystem=x", ADMIN, "");
+    assert_eq!((status, body.as_str()), (400, "invalid subsystem passed"));
     let validate = |body: &str| server.send("POST", "/apisix/admin/schema/validate/routes", ADMIN, body);
     let (status, head, body) = validate(r#"{"uri":"/a","upstream_id":"nowhere"}"#);
     assert!(status == 200 && body.is_empty() && !head.contains("x-api-version"), "{status} {head} {body}");
