@@ -73,6 +73,12 @@ impl Answer {
         Self::json(StatusCode::NOT_FOUND, &json!({ "message": "Key not found" }))
     }
 
+    /// A refusal that is a text, where others are JSON.
+    pub(crate) fn bad_text(text: &'static str) -> Self {
+        let text = Bytes::from_static(text.as_bytes());
+        Self { body: Body::Whole(Some(text)), ..Self::empty(StatusCode::BAD_REQUEST) }
+    }
+
     /// The store did not do it.
     pub(crate) fn store(error: &StoreError) -> Self {
         let status = match error {

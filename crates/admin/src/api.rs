@@ -41,6 +41,9 @@ const BODY_TIME: Duration = Duration::from_secs(60);
 const FORGOTTEN: usize = 16 * 1024 * 1024;
 const FORGET_TIME: Duration = Duration::from_secs(3);
 
+/// The path whose other methods are told in words of their own.
+const RELOAD: &str = "apisix/admin/plugins/reload";
+
 const API_VERSION: HeaderName = HeaderName::from_static("x-api-version");
 
 /// The Admin API.
@@ -159,7 +162,7 @@ impl Api {
         let query = Query::parse(head.uri.query());
         let from_cookie = cookie(&head.headers, "x_api_key");
         let from_field = head.headers.get("x-api-key").map(|value| value.to_str().unwrap_or_default());
-        let key = from_field.or(query.get("api_key")).or(from_cookie.as_deref());
+        let key = query.get("api_key").or(from_field).or(from_cookie.as_deref());
         let by = self
             .options
             .keys
@@ -191,7 +194,11 @@ impl Api {
             Found::Operation(what, rest) => self.perform(what, rest, request).await,
             Found::WrongMethod(known) => {
                 let known = known.iter().map(|method| method.as_str()).collect::<Vec<_>>().join(", ");
-                let message = format!("not supported `{}` method for /{}", request.method, request.path.join("/"));
+                let (method, path) = (&request.method, request.path.join("/"));
+                let message = match path.as_str() {
+                    RELOAD => format!("please use PUT method to reload the plugins, {method} method is not allowed."),
+                    _ => format!("not supported `{method}` method for /{path}"),
+                };
                 let allow = HeaderValue::try_from(known).unwrap_or(HeaderValue::from_static(""));
                 Err(Answer::error(StatusCode::METHOD_NOT_ALLOWED, message).with(ALLOW, allow))
             }

@@ -19,7 +19,7 @@ use weir_store::{Change, Commit, Key, Kind, Listing};
 use crate::answer::{Answer, Outcome};
 use crate::api::Api;
 use crate::extensions::refusal;
-use crate::kinds::Resource;
+use crate::kinds::{Resource, own_id};
 use crate::read::hide;
 use crate::request::Request;
 use crate::words;
@@ -43,6 +43,10 @@ const SECTIONS: [Kind; 12] = [
     Kind::Secrets,
     Kind::StreamRoutes,
 ];
+
+/// The largest version that a client may give: the largest whole number of which every program that reads JSON knows all
+/// before it. So there is always one more.
+const LARGEST_VERSION: u64 = 1 << 53;
 
 type Object = Map<String, Value>;
 
@@ -76,22 +80,20 @@ impl Api {
         let put = self.whole.0.lock().await;
         let live = self.live(put.as_ref()).await?;
         drop(put);
+        let mut config = live.config;
+        // They are in the body as well.
+        config.extend(live.time.map(|time| ("X-Last-Modified".to_owned(), time.into())));
+        config.extend(live.digest.as_ref().map(|digest| ("X-Digest".to_owned(), digest.as_str().into())));
         let mut answer = if request.method == hyper::Method::HEAD {
             Answer::empty(StatusCode::OK)
         } else {
-            Answer::json(StatusCode::OK, &live.config.into())
+            Answer::json(StatusCode::OK, &config.into())
         };
         // JSON is YAML.
         if request.fields.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(YAML.as_bytes())) {
             answer = answer.with(CONTENT_TYPE, HeaderValue::from_static(YAML));
         }
-        if let Some(digest) = live.digest.and_then(|digest| HeaderValue::try_from(digest).ok()) {
-            answer = answer.with(DIGEST, digest);
-        }
-        if let Some(time) = live.time {
-            answer = answer.with(LAST_MODIFIED, time.into());
-        }
-        Ok(answer)
+        Ok(marked(answer, live.digest.as_deref(), live.time))
     }
 
     /// Replaces the whole configuration, or the sections of it whose version is another one.
@@ -128,8 +130,14 @@ impl Api {
             let changed = self.configuration.change(commit, false).await;
             revision = changed.map_err(|refused| refusal(&refused))?.revision;
         }
-        *put = Some(Put { config, digest, time: now(), revision });
-        Ok(Answer::empty(StatusCode::ACCEPTED))
+        let time = now();
+        // It serves by now. Only who asks whether it does is told so.
+        let waits =
+            request.query.get("wait").and_then(|text| text.trim().parse::<f64>().ok()).is_some_and(|ms| ms > 0.0);
+        let answer = Answer::empty(if waits { StatusCode::OK } else { StatusCode::ACCEPTED });
+        let answer = marked(answer, Some(&digest), Some(time));
+        *put = Some(Put { config, digest, time, revision });
+        Ok(answer)
     }
 
     /// Checks a whole configuration, without regard to the one that is live.
@@ -142,10 +150,9 @@ impl Api {
             let mut known = HashSet::new();
             let mut listed = Vec::with_capacity(items.len());
             for (index, item) in items.iter().enumerate() {
-                let fault = told_id(kind, item).filter(|id| !known.insert(id.clone()));
-                if let Some(id) = fault {
-                    let error = format!("found duplicate {} {id} in {}", id_name(kind, item), kind.directory());
-                    errors.push(fault_at(kind, index, Some(&id), &error));
+                let twice = told_id(kind, item).filter(|id| !known.insert(id.clone()));
+                if let Some(id) = twice {
+                    errors.push(fault_at(kind, index, Some(&id), &duplicate(kind, item, &id)));
                 }
                 listed.push(without_index(item));
             }
@@ -194,14 +201,13 @@ impl Api {
         let mut known = HashSet::new();
         let mut wanted = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
-            let fault = |error: String| Answer::bad(format!("invalid {section} at index {index}, err: {error}"));
+            let fault = |error: String| Answer::bad(invalid_at(kind, index, &error));
             let Value::Object(mut value) = without_index(item) else {
-                return Err(fault(format!("wrong type: expected object, got {}", words::type_name(item))));
+                return Err(fault(words::no_object(item)));
             };
             let id = told_id(kind, item);
             if let Some(id) = id.as_ref().filter(|id| !known.insert((*id).clone())) {
-                let message = format!("found duplicate {} {id} in {section}", id_name(kind, item));
-                return Err(Answer::bad(message));
+                return Err(Answer::bad(duplicate(kind, item, id)));
             }
             let id = id.unwrap_or_else(|| format!("arr_{}", index + 1));
             let key = format!("{section}/{id}").parse::<Key>().map_err(|error| fault(error.to_string()))?;
@@ -210,8 +216,8 @@ impl Api {
             }
             let judged = if key.kind() == Kind::Credentials { "credentials" } else { section };
             let found = self.gateway.check_item(judged, Node::from(&value.clone().into())).unwrap_or_default();
-            if let Some(error) = found.iter().find(|found| found.is_error()) {
-                return Err(fault(words::of_check(judged, error)));
+            if let Some(error) = words::worst(&found) {
+                return Err(fault(words::of_listed(judged, error, item)));
             }
             complete(&key, &mut value);
             wanted.push((key, value));
@@ -266,6 +272,17 @@ fn is_yaml(fields: &HeaderMap) -> bool {
     fields.get(CONTENT_TYPE).is_some_and(|media_type| media_type.as_bytes().starts_with(YAML.as_bytes()))
 }
 
+/// Adds the fields that tell which configuration an answer is about.
+fn marked(mut answer: Answer, digest: Option<&str>, time: Option<u64>) -> Answer {
+    if let Some(digest) = digest.and_then(|digest| HeaderValue::from_str(digest).ok()) {
+        answer = answer.with(DIGEST, digest);
+    }
+    match time {
+        Some(time) => answer.with(LAST_MODIFIED, time.into()),
+        None => answer,
+    }
+}
+
 fn version_key(kind: Kind) -> String {
     format!("{}_conf_version", kind.directory())
 }
@@ -273,9 +290,12 @@ fn version_key(kind: Kind) -> String {
 /// The version of a section in a body; one more than that of now where none is told.
 fn version(body: &Object, name: &str, current: u64) -> Result<u64, Answer> {
     match body.get(name) {
-        None | Some(Value::Null) => Ok(current + 1),
+        None | Some(Value::Null) => Ok(current.saturating_add(1)),
         Some(version) => {
             let version = version.as_u64().ok_or_else(|| Answer::bad(format!("{name} must be a number")))?;
+            if version > LARGEST_VERSION {
+                return Err(Answer::bad(format!("{name} must be less than or equal to ({LARGEST_VERSION})")));
+            }
             if version < current {
                 return Err(Answer::bad(format!("{name} must be greater than or equal to ({current})")));
             }
@@ -330,10 +350,7 @@ fn id_name(kind: Kind, item: &Value) -> &'static str {
 /// The form in which a resource is stored: its own part of its key as its id, where it has one.
 fn complete(key: &Key, value: &mut Object) {
     if Resource::of(key.kind()).has_id() {
-        let own = key.id().rsplit('/').next().unwrap_or_default();
-        value.insert("id".into(), own.into());
-    } else if key.kind() == Kind::PluginMetadata {
-        value.shift_remove("id");
+        value.insert("id".into(), own_id(key).into());
     }
 }
 
@@ -417,7 +434,24 @@ fn told(error: &Diagnostic, document: &Object) -> Value {
     let item = document.get(kind.directory()).and_then(|items| items.get(index));
     let id = item.and_then(|item| told_id(kind, item));
     let within = Diagnostic { path: rest.to_owned(), ..error.clone() };
-    fault_at(kind, index, id.as_deref(), &words::of_check(kind.directory(), &within))
+    let error = match item {
+        Some(item) if !item.is_object() => words::no_object(item),
+        _ => {
+            let is_credential = kind == Kind::Consumers && id.as_deref().is_some_and(|id| id.contains('/'));
+            let judged = if is_credential { "credentials" } else { kind.directory() };
+            words::of_listed(judged, &within, item.unwrap_or(&Value::Null))
+        }
+    };
+    fault_at(kind, index, id.as_deref(), &invalid_at(kind, index, &error))
+}
+
+/// What a finding about an item in a list begins with.
+fn invalid_at(kind: Kind, index: usize, error: &str) -> String {
+    format!("invalid {} at index {index}, err: {error}", kind.directory())
+}
+
+fn duplicate(kind: Kind, item: &Value, id: &str) -> String {
+    format!("found duplicate {} {id} in {}", id_name(kind, item), kind.directory())
 }
 
 fn fault_at(kind: Kind, index: usize, id: Option<&str>, error: &str) -> Value {

@@ -15,7 +15,8 @@ use crate::words;
 impl Api {
     /// Names of all plugins.
     pub(crate) fn plugin_names(&self, query: &Query) -> Outcome {
-        let names: Vec<&str> = match subsystem(query)? {
+        let subsystem = subsystem(query).map_err(|_| Answer::bad_text("invalid subsystem passed"))?;
+        let names: Vec<&str> = match subsystem {
             Subsystem::Http => self.gateway.schemas().plugins().iter().map(|plugin| plugin.name).collect(),
             Subsystem::Stream => Vec::new(),
         };
@@ -71,7 +72,8 @@ impl Api {
         };
         let (gateway, named) = (Arc::clone(&self.gateway), section.to_owned());
         // A proto is compiled.
-        let check = tokio::task::spawn_blocking(move || gateway.check_item(&named, Node::from(&body)));
+        let node = Node::from(&body);
+        let check = tokio::task::spawn_blocking(move || gateway.check_item(&named, node));
         let found = check.await.map_err(|panicked| {
             tracing::error!(%panicked, "a resource could not be checked");
             Answer::internal()
@@ -79,8 +81,8 @@ impl Api {
         let found = found.ok_or_else(|| {
             Answer::error(StatusCode::NOT_FOUND, format!("Unsupported resource type: {section}")).unversioned()
         })?;
-        match found.into_iter().find(weir_config::Diagnostic::is_error) {
-            Some(error) => Err(Answer::bad(words::of_check(section, &error)).unversioned()),
+        match words::worst(&found) {
+            Some(error) => Err(Answer::bad(words::of_check(section, error, &body)).unversioned()),
             None => Ok(Answer::empty(StatusCode::OK).unversioned()),
         }
     }

@@ -67,9 +67,9 @@ impl Resource {
         })
     }
 
-    /// Whether its values carry their id.
+    /// Whether its values carry their id; those of consumers have a username instead.
     pub(crate) fn has_id(&self) -> bool {
-        !matches!(self.kind, Kind::Consumers | Kind::PluginMetadata)
+        self.kind != Kind::Consumers
     }
 
     /// Whether its values carry the times of their creation and last change.
@@ -140,6 +140,14 @@ impl Place {
             _ => id.to_owned(),
         };
         Some(Key::new(self.kind(), &id))
+    }
+}
+
+/// The id that a value carries: with a secret's goes its manager, with a credential's its consumer does not.
+pub(crate) fn own_id(key: &Key) -> &str {
+    match key.kind() {
+        Kind::Credentials => key.id().rsplit('/').next().unwrap_or_default(),
+        _ => key.id(),
     }
 }
 

@@ -82,7 +82,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     operation(Method::GET, "/apisix/admin/configs", What::Configs, "The whole configuration, with its digest and versions",
         &[], Takes::Nothing, &[]),
     operation(Method::PUT, "/apisix/admin/configs", What::ReplaceConfigs, "Replaces the whole configuration; needs X-Digest",
-        &[], Takes::Configs, &[(202, "it is live"), (204, "the digest is that of what is live: nothing was done"), (400, "it is invalid, or older than what is live"), NOT_WRITTEN]),
+        &[("wait", "milliseconds; with any above 0 the answer is 200")], Takes::Configs, &[(202, "it is live"), (204, "the digest is that of what is live: nothing was done"), (400, "it is invalid, or older than what is live"), NOT_WRITTEN]),
     operation(Method::POST, "/apisix/admin/configs/validate", What::ValidateConfigs, "Checks a whole configuration",
         &[], Takes::Configs, &[(400, "it is invalid: all findings are in `errors`")]),
 

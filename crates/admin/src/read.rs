@@ -60,6 +60,10 @@ impl Api {
         if let Some(parent) = &place.parent {
             let belongs = |key: &Key| key.id().split('/').next() == Some(parent.as_str());
             items.retain(|item| belongs(&item.key));
+            // Other lists have a place of their own in etcd, which is there with nothing in it.
+            if items.is_empty() && place.kind() == Kind::Credentials {
+                return Err(Answer::no_such_key());
+            }
         }
         if items.iter().map(|item| item.value.len()).sum::<usize>() < LARGE {
             return Ok(Answer::text(StatusCode::OK, wanted.write(items)));
@@ -94,33 +98,28 @@ struct Wanted {
 
 impl Wanted {
     fn new(query: &Query) -> Result<Self, Answer> {
-        const PAGE_SIZES: std::ops::RangeInclusive<usize> = 10..=500;
+        const PAGE_SIZES: std::ops::RangeInclusive<f64> = 10.0..=500.0;
         let pattern = |name: &str| {
             let Some(text) = query.get(name) else { return Ok(None) };
             let compiled = Regex::new(text).map(Some);
             compiled.map_err(|_| Answer::bad(format!("invalid argument {name}: should be a regular expression")))
         };
-        let number = |name: &str| {
-            let Some(text) = query.get(name) else { return Ok(None) };
-            let parsed = text.parse::<i64>().map(Some);
-            parsed.map_err(|_| Answer::bad(format!("invalid argument {name}: should be a number")))
-        };
-        let (page, size) = (number("page")?, number("page_size")?);
-        let size = match size {
-            None => None,
-            Some(size) => {
-                let fits = usize::try_from(size).ok().filter(|size| PAGE_SIZES.contains(size));
-                Some(fits.ok_or_else(|| Answer::bad("page_size must be between 10 and 500"))?)
+        // What is no number asks for no page, and one without the other neither.
+        let number = |name: &str| query.get(name).and_then(|text| text.trim().parse::<f64>().ok());
+        let page = match number("page").zip(number("page_size")) {
+            Some((_, size)) if !PAGE_SIZES.contains(&size) => {
+                return Err(Answer::bad_text("page_size must be between 10 and 500"));
             }
+            Some((page, size)) => Some(((page as usize).max(1), size as usize)),
+            None => None,
         };
-        let page = page.map(|page| usize::try_from(page).unwrap_or(1).max(1));
         let fields = query.get("filter").unwrap_or_default();
         Ok(Self {
             name: pattern("name")?,
             label: query.get("label").map(str::to_owned),
             uri: pattern("uri")?,
             fields: form_urlencoded::parse(fields.as_bytes()).into_owned().collect(),
-            page: page.zip(size),
+            page,
         })
     }
 
@@ -174,7 +173,7 @@ fn write_item(item: &Item, body: &mut String) {
     body.push_str("{\"key\":");
     body.push_str(&Value::String(public_key(&item.key)).to_string());
     body.push_str(",\"value\":");
-    write_value(item.key.kind(), &item.value, body);
+    write_value(item, body);
     let _ = write!(body, ",\"createdIndex\":{},\"modifiedIndex\":{}}}", item.created, item.modified);
 }
 
@@ -184,11 +183,16 @@ pub(crate) fn public_key(key: &Key) -> String {
 }
 
 /// Writes a value, without what is never shown.
-fn write_value(kind: Kind, text: &str, body: &mut String) {
-    if kind == Kind::Ssls
+fn write_value(item: &Item, body: &mut String) {
+    let (kind, text) = (item.key.kind(), &*item.value);
+    if matches!(kind, Kind::Ssls | Kind::PluginMetadata)
         && let Ok(Value::Object(mut value)) = serde_json::from_str(text)
     {
         hide(kind, &mut value);
+        if kind == Kind::PluginMetadata {
+            // It may be stored without, and comes without from a rules file.
+            value.entry("id").or_insert_with(|| item.key.id().into());
+        }
         body.push_str(&Value::Object(value).to_string());
     } else if serde_json::from_str::<IgnoredAny>(text).is_ok() {
         body.push_str(text);

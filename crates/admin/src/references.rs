@@ -6,46 +6,69 @@ use weir_store::{Key, Kind};
 use crate::answer::Answer;
 use crate::api::Api;
 use crate::kinds::Resource;
+use crate::write::id_text;
 
 /// Kinds whose resources refer to others, in the order in which they are named as the reason not to delete one.
 const REFERRING: [Kind; 7] = [
     Kind::Routes,
     Kind::Services,
-    Kind::Consumers,
-    Kind::Upstreams,
     Kind::PluginConfigs,
+    Kind::Consumers,
     Kind::ConsumerGroups,
     Kind::GlobalRules,
+    Kind::Upstreams,
 ];
+
+/// Those whose plugins are built only together with what uses them: what they refer to is missed no sooner.
+const LAID_UNDER: [Kind; 3] = [Kind::Services, Kind::PluginConfigs, Kind::ConsumerGroups];
 
 /// A kind that is referred to, and the id.
 type Reference = (Kind, String);
 
 impl Api {
+    /// Refuses to delete a resource that another one refers to, though nothing would miss it yet.
+    pub(crate) async fn check_unused_by_plugins(&self, key: &Key) -> Result<(), Answer> {
+        if key.kind() == Kind::Upstreams && self.check_unused_among(key, &LAID_UNDER).await.is_err() {
+            return self.check_unused(key).await;
+        }
+        Ok(())
+    }
+
     /// Refuses to delete a resource that another one refers to.
     pub(crate) async fn check_unused(&self, key: &Key) -> Result<(), Answer> {
+        self.check_unused_among(key, &REFERRING).await
+    }
+
+    async fn check_unused_among(&self, key: &Key, kinds: &[Kind]) -> Result<(), Answer> {
         if !matches!(
             key.kind(),
             Kind::Upstreams | Kind::Services | Kind::PluginConfigs | Kind::ConsumerGroups | Kind::Ssls
         ) {
             return Ok(());
         }
-        for kind in REFERRING {
+        for kind in kinds.iter().copied() {
             let listing = self.configuration.store().list(Some(kind)).await.map_err(|error| Answer::store(&error))?;
             let key = key.clone();
             // With many routes this takes a while, which others shall not wait for.
             let search = tokio::task::spawn_blocking(move || {
                 let refers = |value: &str| {
                     // Few have the id in them anywhere, so few are read.
-                    value.contains(key.id())
-                        && serde_json::from_str(value).is_ok_and(|value| {
-                            references(kind, &value).iter().any(|to| *to == (key.kind(), key.id().to_owned()))
-                        })
+                    let value = Some(value).filter(|value| value.contains(key.id()));
+                    let value: Map<String, Value> = serde_json::from_str(value?).ok()?;
+                    let wanted = (key.kind(), key.id().to_owned());
+                    if of_plugins(&value).contains(&wanted) {
+                        return Some(true);
+                    }
+                    references(kind, &value).contains(&wanted).then_some(false)
                 };
-                let user = listing.items.iter().find(|item| refers(&item.value))?;
+                let (user, by_plugin) = listing.items.iter().find_map(|item| Some((item, refers(&item.value)?)))?;
                 let (what, directly) =
                     (Resource::of(key.kind()).noun, if key.kind() == Kind::Services { " directly" } else { "" });
-                let (by, id) = (Resource::of(kind).noun, user.key.id());
+                let id = user.key.id();
+                let by = match by_plugin {
+                    false => Resource::of(kind).noun.to_owned(),
+                    true => format!("plugin in {}", named_by_plugins(kind)),
+                };
                 Some(format!("can not delete this {what}{directly}, {by} [{id}] is still using it now"))
             });
             match search.await {
@@ -64,23 +87,33 @@ impl Api {
     pub(crate) async fn missing_reference(&self, kind: Kind, value: &Map<String, Value>) -> Option<String> {
         for (to, id) in references(kind, value) {
             let key = Key::new(to, &id);
-            if let Ok(None) = self.configuration.store().get(&key).await {
-                let noun = Resource::of(to).noun;
-                return Some(format!("failed to fetch {noun} info by {noun} id [{id}], response code: 404"));
-            }
+            let noun = Resource::of(to).noun;
+            let fault = match self.configuration.store().get(&key).await {
+                Ok(None) => "response code: 404",
+                Ok(Some(item)) if to == Kind::Ssls && !is_for_upstreams(&item.value) => "wrong ssl type",
+                _ => continue,
+            };
+            return Some(format!("failed to fetch {noun} info by {noun} id [{id}], {fault}"));
         }
         None
     }
 }
 
-/// Everything that a resource refers to.
+/// Whether a certificate is one that upstreams are shown.
+fn is_for_upstreams(ssl: &str) -> bool {
+    serde_json::from_str(ssl).is_ok_and(|ssl: Value| ssl.get("type").and_then(Value::as_str) == Some("client"))
+}
+
+/// Everything that a resource refers to, in the order in which APISIX looks for it.
 fn references(kind: Kind, value: &Map<String, Value>) -> Vec<Reference> {
     let mut found = Vec::new();
-    let mut field = |of: &Map<String, Value>, name: &str, to: Kind| match of.get(name) {
-        Some(Value::String(id)) => found.push((to, id.clone())),
-        Some(Value::Number(id)) => found.push((to, id.to_string())),
-        _ => {}
+    let mut field = |of: &Map<String, Value>, name: &str, to: Kind| {
+        found.extend(of.get(name).and_then(id_text).map(|id| (to, id)));
     };
+    let upstream = if kind == Kind::Upstreams { Some(value) } else { value.get("upstream").and_then(Value::as_object) };
+    if let Some(tls) = upstream.and_then(|upstream| upstream.get("tls")).and_then(Value::as_object) {
+        field(tls, "client_cert_id", Kind::Ssls);
+    }
     match kind {
         Kind::Routes => {
             field(value, "upstream_id", Kind::Upstreams);
@@ -91,18 +124,25 @@ fn references(kind: Kind, value: &Map<String, Value>) -> Vec<Reference> {
         Kind::Consumers => field(value, "group_id", Kind::ConsumerGroups),
         _ => {}
     }
-    let upstream = if kind == Kind::Upstreams { Some(value) } else { value.get("upstream").and_then(Value::as_object) };
-    if let Some(tls) = upstream.and_then(|upstream| upstream.get("tls")).and_then(Value::as_object) {
-        field(tls, "client_cert_id", Kind::Ssls);
-    }
-    let rules = value.get("plugins").and_then(|plugins| plugins.get("traffic-split")?.get("rules")?.as_array());
-    for rule in rules.into_iter().flatten() {
-        let weighted = rule.get("weighted_upstreams").and_then(Value::as_array);
-        for upstream in weighted.into_iter().flatten().filter_map(Value::as_object) {
-            field(upstream, "upstream_id", Kind::Upstreams);
-        }
-    }
+    found.extend(of_plugins(value));
     found
+}
+
+/// What the plugins of a resource refer to.
+fn of_plugins(value: &Map<String, Value>) -> Vec<Reference> {
+    let rules = value.get("plugins").and_then(|plugins| plugins.get("traffic-split")?.get("rules")?.as_array());
+    let weighted = rules.into_iter().flatten().filter_map(|rule| rule.get("weighted_upstreams")?.as_array());
+    weighted.flatten().filter_map(|upstream| Some((Kind::Upstreams, id_text(upstream.get("upstream_id")?)?))).collect()
+}
+
+/// What a kind is called where a plugin of one of its resources is the reason.
+fn named_by_plugins(kind: Kind) -> &'static str {
+    match kind {
+        Kind::PluginConfigs => "plugin_config",
+        Kind::ConsumerGroups => "consumer_group",
+        Kind::GlobalRules => "global_rules",
+        other => Resource::of(other).noun,
+    }
 }
 
 #[cfg(test)]

@@ -11,10 +11,11 @@ use crate::answer::Answer;
 use crate::api::Api;
 use crate::kinds::Resource;
 
-/// What a route without a path or without anything to do with its requests is told.
+/// What a route without anything to do with its requests is told.
 const ROUTE_ALTERNATIVES: &str = r#"object matches none of the required: ["plugins","uri"] or ["upstream","uri"] or ["upstream_id","uri"] or ["service_id","uri"] or ["plugins","uris"] or ["upstream","uris"] or ["upstream_id","uris"] or ["service_id","uris"] or ["script","uri"] or ["script","uris"]"#;
 
 const NONE_MATCHES: &str = "value should match only one schema, but matches none";
+const BOTH_MATCH: &str = "value should match only one schema, but matches both schemas 1 and 2";
 const NONE_REQUIRED: &str = "object matches none of the required";
 
 impl Api {
@@ -35,7 +36,7 @@ impl Api {
             return Answer::bad(message);
         }
         match (first, found.iter().find(|found| found.is_error()).or(found.first())) {
-            (Some(found), _) => Answer::bad(of_item(found, Resource::of(key.kind()))),
+            (Some(found), _) => Answer::bad(of_item(found, Resource::of(key.kind()), value)),
             // Something else would be wrong with this change.
             (None, Some(found)) => Answer::bad(format!("invalid configuration: {}", plain(found, &steps(&found.path)))),
             (None, None) => Answer::bad("invalid configuration"),
@@ -44,12 +45,27 @@ impl Api {
 }
 
 /// What is wrong with a resource. The path is that inside it.
-fn of_item(found: &Diagnostic, resource: &Resource) -> String {
+fn of_item(found: &Diagnostic, resource: &Resource, value: Option<&Map<String, Value>>) -> String {
     let steps = steps(&found.path);
     let names: Vec<&str> = steps.iter().filter_map(name).collect();
+    let special = match (resource.kind, names.as_slice()) {
+        (Kind::Upstreams, names) | (Kind::Routes | Kind::Services, ["upstream", names @ ..]) => {
+            of_upstream(found, names)
+        }
+        (Kind::Ssls, names) => of_ssl(found, names, value),
+        (Kind::Secrets, names) => of_secret(found, names, value),
+        (Kind::PluginMetadata, ["id"]) if found.message.starts_with("there is no plugin ") => {
+            Some("invalid plugin name".to_owned())
+        }
+        _ => None,
+    };
+    if let Some(message) = special {
+        return message;
+    }
     match (rank(found), names.as_slice()) {
         (Rank::Plugin, ["plugins", plugin, ..]) => {
-            let message = of_plugin(found, plugin, &steps[2..]);
+            let conf = value.and_then(|value| value.get("plugins")?.get(plugin));
+            let message = of_plugin(found, plugin, &steps[2..], conf);
             match resource.kind {
                 // Whether the plugin exists is said without more words.
                 Kind::Consumers | Kind::Credentials
@@ -60,29 +76,134 @@ fn of_item(found: &Diagnostic, resource: &Resource) -> String {
                 _ => message,
             }
         }
+        (Rank::Rule, ["uris"]) if found.message == "only one of uri and uris is allowed" => {
+            format!("invalid configuration: allOf 1 failed: {BOTH_MATCH}")
+        }
         (Rank::Rule, [field]) if found.message.starts_with("only one of ") => {
             format!("only one of {} or {field} is allowed", field.trim_end_matches('s'))
+        }
+        (Rank::Rule, []) if resource.kind == Kind::Routes && found.message == "a route needs uri or uris" => {
+            format!("invalid configuration: allOf 1 failed: {NONE_MATCHES}")
         }
         (Rank::Rule, []) if resource.kind == Kind::Routes && found.message.starts_with("a route needs ") => {
             format!("invalid configuration: {ROUTE_ALTERNATIVES}")
         }
-        (Rank::Rule, ["vars", ..]) => {
-            format!("failed to validate the 'vars' expression: {}", plain(found, &steps[1..]))
-        }
+        (Rank::Rule, ["vars", ..]) => of_conditions(found, &steps[1..]),
         _ => format!("invalid configuration: {}", phrase(found, &steps)),
     }
 }
 
-/// What is wrong with a resource that is only looked at: without the words that tell of a change.
-pub(crate) fn of_check(section: &str, found: &Diagnostic) -> String {
+/// What is wrong with an item of a section.
+pub(crate) fn of_listed(section: &str, found: &Diagnostic, item: &Value) -> String {
     let named = |kind: &Kind| *kind != Kind::Credentials && kind.directory() == section;
     let kind = Kind::ALL.into_iter().find(named).unwrap_or(Kind::Credentials);
-    let message = of_item(found, Resource::of(kind));
+    of_item(found, Resource::of(kind), item.as_object())
+}
+
+/// What is wrong with a resource that is only looked at: without the words that tell of a change.
+pub(crate) fn of_check(section: &str, found: &Diagnostic, item: &Value) -> String {
+    let message = of_listed(section, found, item);
     message.strip_prefix("invalid configuration: ").map(str::to_owned).unwrap_or(message)
 }
 
-fn of_plugin(found: &Diagnostic, plugin: &str, rest: &[Step]) -> String {
+/// What is told of a value that is no resource at all.
+pub(crate) fn no_object(value: &Value) -> String {
+    format!("invalid configuration: wrong type: expected object, got {}", type_name(value))
+}
+
+/// What is told of a consumer whose name can be none.
+pub(crate) fn no_username(name: &str) -> String {
+    let fault = Fault::Pattern { pattern: r"^[a-zA-Z0-9_\-]+$".to_owned(), found: name.to_owned() };
+    let found = Diagnostic::error(Mark::NONE, "username", "").with_fault(fault);
+    format!("invalid configuration: {}", phrase(&found, &steps("username")))
+}
+
+/// What is wrong with an upstream beyond its schema, if APISIX has words for it. The names lead to it inside the upstream.
+fn of_upstream(found: &Diagnostic, names: &[&str]) -> Option<String> {
     let message = found.message.as_str();
+    match names {
+        ["type"] if message.starts_with("type: chash needs key: ") => Some("missing key".to_owned()),
+        // Its schema depends on what is hashed, and is not that of a field.
+        ["key"] if matches!(found.fault.as_deref(), Some(Fault::Pattern { .. })) => {
+            Some(format!("invalid configuration: {}", phrase(found, &[])))
+        }
+        ["pass_host"] if message == "pass_host: rewrite needs upstream_host" => {
+            Some("`upstream_host` can't be empty when `pass_host` is `rewrite`".to_owned())
+        }
+        ["nodes", ..] if message.contains("an IPv6 address must stand in brackets") => {
+            Some("invalid configuration: IPv6 address must be enclosed with '[' and ']'".to_owned())
+        }
+        ["nodes", node] if message.starts_with("expected a port from 1 to 65535") => {
+            let port = node.rsplit_once(':')?.1.parse::<u64>().ok()?;
+            Some(format!("invalid port {port}"))
+        }
+        _ => None,
+    }
+}
+
+/// What is wrong with a certificate in other words than those of its fields.
+fn of_ssl(found: &Diagnostic, names: &[&str], value: Option<&Map<String, Value>>) -> Option<String> {
+    let message = found.message.as_str();
+    let lacks = match (found.fault.as_deref(), names) {
+        (Some(Fault::MissingField(field)), []) => matches!(field.as_str(), "cert" | "key"),
+        (None, [] | ["snis"]) => {
+            message.contains(" needs sni or snis") || message.starts_with("only one of sni and snis")
+        }
+        _ => false,
+    };
+    if lacks {
+        // What a certificate needs depends on what it is for.
+        let is_client = value.and_then(|value| value.get("type")?.as_str()) == Some("client");
+        let clause = if is_client { "else" } else { "then" };
+        return Some(format!("invalid configuration: {clause} clause did not match"));
+    }
+    message.contains(" certificates in certs, but ").then(|| "mismatched number of certs and keys".to_owned())
+}
+
+/// What is wrong with a secret manager: its schema is that of its kind.
+fn of_secret(found: &Diagnostic, names: &[&str], value: Option<&Map<String, Value>>) -> Option<String> {
+    let message = found.message.as_str();
+    match names {
+        ["id"] if message.starts_with("there is no secret manager ") => {
+            let (manager, _) = value?.get("id")?.as_str()?.split_once('/')?;
+            Some(format!("invalid secret manager: {manager}"))
+        }
+        [] => {
+            let field = message.strip_prefix("vault needs ")?;
+            Some(format!("invalid configuration: property \"{field}\" is required"))
+        }
+        _ => None,
+    }
+}
+
+/// What is wrong with conditions: alone where APISIX says the same, else with the place inside them.
+fn of_conditions(found: &Diagnostic, steps: &[Step]) -> String {
+    const KNOWN: [&str; 3] = ["invalid operator '", "rule too short", "rule should be wrapped inside brackets"];
+    let message = match KNOWN.iter().any(|known| found.message.starts_with(known)) {
+        true => found.message.clone(),
+        false => plain(found, steps),
+    };
+    format!("failed to validate the 'vars' expression: {message}")
+}
+
+fn of_plugin(found: &Diagnostic, plugin: &str, rest: &[Step], conf: Option<&Value>) -> String {
+    let message = found.message.as_str();
+    if let Some(conf) = conf.filter(|conf| !conf.is_object() && !conf.is_array()) {
+        return format!("invalid plugin conf {conf} for plugin [{plugin}]");
+    }
+    if let (None, [Step::Name(meta), Step::Name(filter), rest @ ..]) = (&found.fault, rest)
+        && meta == "_meta"
+        && filter == "filter"
+    {
+        return of_conditions(found, rest);
+    }
+    // There they are told with the same words, but no place.
+    if plugin == "traffic-split" && found.fault.is_none() && rest.last().and_then(name) == Some("vars") {
+        let words = message.split_once("]: ").map_or(message, |(_, words)| words);
+        let words = words.split_once(" (did you mean ").map_or(words, |(words, _)| words);
+        let inner = Diagnostic { message: words.to_owned(), ..found.clone() };
+        return format!("failed to check the configuration of plugin {plugin} err: {}", of_conditions(&inner, rest));
+    }
     if found.fault.is_none() && rest.is_empty() {
         if message.starts_with("there is no plugin ") {
             return format!("unknown plugin [{plugin}]");
@@ -128,7 +249,7 @@ fn rank(found: &Diagnostic) -> Rank {
 }
 
 /// The error that APISIX would find first.
-fn worst(found: &[Diagnostic]) -> Option<&Diagnostic> {
+pub(crate) fn worst(found: &[Diagnostic]) -> Option<&Diagnostic> {
     // What follows from another error stands at the resource itself, and does not say what is wrong with it.
     let follows = |found: &Diagnostic| found.path.is_empty() && found.message.starts_with("an invalid global rule is ");
     found.iter().filter(|found| found.is_error()).min_by_key(|found| (follows(found), rank(found)))
@@ -150,7 +271,16 @@ fn inside(found: &Diagnostic, key: &Key) -> Option<Diagnostic> {
 
 /// A finding with the way to its place, in the words of the JSON Schema library that APISIX uses.
 fn phrase(found: &Diagnostic, steps: &[Step]) -> String {
-    let Some(fault) = &found.fault else { return plain(found, steps) };
+    let Some(fault) = &found.fault else {
+        return if found.message.starts_with("expected an IPv4 or IPv6 address, or a range of them ") {
+            way(steps) + NONE_REQUIRED
+        } else if let ([way_of_checks @ .., _], true) = (steps, found.message.starts_with("passive checks need active"))
+        {
+            format!(r#"{}{NONE_REQUIRED}: ["active"] or ["active","passive"]"#, way(way_of_checks))
+        } else {
+            plain(found, steps)
+        };
+    };
     let mut steps = steps;
     let message = match &**fault {
         Fault::WrongType { expected, found } => {
@@ -200,6 +330,11 @@ fn phrase(found: &Diagnostic, steps: &[Step]) -> String {
         Fault::MissingField(field) if field == "nodes" => NONE_MATCHES.to_owned(),
         Fault::MissingField(field) => format!("property \"{field}\" is required"),
     };
+    way(steps) + &message
+}
+
+/// The way to a place, as it stands before what is wrong there.
+fn way(steps: &[Step]) -> String {
     let mut way = String::new();
     for (at, step) in steps.iter().enumerate() {
         let parent = at.checked_sub(1).and_then(|at| name(&steps[at]));
@@ -209,7 +344,7 @@ fn phrase(found: &Diagnostic, steps: &[Step]) -> String {
             Step::Index(index) => format!("failed to validate item {}: ", index + 1),
         });
     }
-    way + &message
+    way
 }
 
 fn name(step: &Step) -> Option<&str> {
@@ -288,7 +423,8 @@ mod tests {
         let loaded = load("test", text.as_bytes(), &options);
         let key = Key::new(kind, "1");
         let own: Vec<Diagnostic> = loaded.diagnostics.iter().filter_map(|found| inside(found, &key)).collect();
-        of_item(worst(&own).unwrap_or_else(|| panic!("nothing is wrong with {item}")), Resource::of(kind))
+        let value = serde_json::from_str(item).unwrap();
+        of_item(worst(&own).unwrap_or_else(|| panic!("nothing is wrong with {item}")), Resource::of(kind), Some(&value))
     }
 
     #[test]
@@ -349,6 +485,42 @@ mod tests {
                 r#"invalid configuration: property "priority" validation failed: wrong type: expected integer, got string"#,
             ),
             (
+                r#"{"plugins":{}}"#,
+                "invalid configuration: allOf 1 failed: value should match only one schema, but matches none",
+            ),
+            (
+                r#"{"uri":"/","uris":["/"],"plugins":{}}"#,
+                "invalid configuration: allOf 1 failed: value should match only one schema, but matches both schemas 1 and 2",
+            ),
+            (
+                r#"{"uri":"/","plugins":{},"remote_addrs":["x"]}"#,
+                r#"invalid configuration: property "remote_addrs" validation failed: failed to validate item 1: object matches none of the required"#,
+            ),
+            (
+                r#"{"uri":"/","upstream":{"nodes":{},"checks":{"passive":{}}}}"#,
+                r#"invalid configuration: property "upstream" validation failed: property "checks" validation failed: object matches none of the required: ["active"] or ["active","passive"]"#,
+            ),
+            (r#"{"uri":"/","plugins":{"limit":7}}"#, "invalid plugin conf 7 for plugin [limit]"),
+            (r#"{"uri":"/","plugins":{"limit":"a\"b"}}"#, r#"invalid plugin conf "a\"b" for plugin [limit]"#),
+            (
+                r#"{"uri":"/","plugins":{"limit":[1]}}"#,
+                "failed to check the configuration of plugin limit err: wrong type: expected object, got table",
+            ),
+            (
+                r#"{"uri":"/","plugins":{"limit":{"window":1,"_meta":{"filter":[["arg_a","*=","b"]]}}}}"#,
+                "failed to validate the 'vars' expression: invalid operator '*='",
+            ),
+            (
+                r#"{"uri":"/","plugins":{},"vars":[["arg_a","=","b"]]}"#,
+                "failed to validate the 'vars' expression: invalid operator '='",
+            ),
+            (r#"{"uri":"/","plugins":{},"vars":[["OR"]]}"#, "failed to validate the 'vars' expression: rule too short"),
+            (
+                r#"{"uri":"/","upstream":{"nodes":{},"pass_host":"rewrite"}}"#,
+                "`upstream_host` can't be empty when `pass_host` is `rewrite`",
+            ),
+            (r#"{"uri":"/","upstream":{"nodes":{},"type":"chash"}}"#, "missing key"),
+            (
                 r#"{"uri":"/","plugins":{},"filter_func":"function(vars) return true end"}"#,
                 "invalid configuration: filter_func: not supported yet: Lua filter functions (filter_func)",
             ),
@@ -357,6 +529,43 @@ mod tests {
             assert_eq!(told(Kind::Routes, item), expected, "{item}");
         }
         let others = [
+            (Kind::Secrets, r#"{"id":"zzz/1"}"#, "invalid secret manager: zzz"),
+            (Kind::Secrets, r#"{"id":"vault/1"}"#, "invalid configuration: property \"uri\" is required"),
+            (Kind::PluginMetadata, r#"{"id":"nope"}"#, "invalid plugin name"),
+            (Kind::Ssls, r#"{"sni":"a"}"#, "invalid configuration: then clause did not match"),
+            (Kind::Ssls, r#"{"type":"client"}"#, "invalid configuration: else clause did not match"),
+            (Kind::Upstreams, r#"{"nodes":{},"type":"chash"}"#, "missing key"),
+            (
+                Kind::Upstreams,
+                r#"{"nodes":{},"type":"chash","key":"x"}"#,
+                r#"invalid configuration: failed to match pattern "^((uri|server_name|server_addr|request_uri|remote_port|remote_addr|query_string|host|hostname|mqtt_client_id)|arg_[0-9a-zA-z_-]+)$" with "x""#,
+            ),
+            (
+                Kind::Upstreams,
+                r#"{"nodes":{},"type":"chash","hash_on":"header","key":"a b"}"#,
+                r#"invalid configuration: failed to match pattern "^[a-zA-Z0-9-_]+$" with "a b""#,
+            ),
+            (
+                Kind::Upstreams,
+                r#"{"nodes":{},"type":"chash","key":"mqtt_client_id"}"#,
+                "invalid configuration: key: not supported yet: TCP and UDP proxying (mqtt_client_id)",
+            ),
+            (Kind::Upstreams, r#"{"nodes":{"a:65536":1}}"#, "invalid port 65536"),
+            (
+                Kind::Upstreams,
+                r#"{"nodes":{"::1":1}}"#,
+                "invalid configuration: IPv6 address must be enclosed with '[' and ']'",
+            ),
+            (
+                Kind::Upstreams,
+                r#"{"nodes":[{"host":"::1","port":80,"weight":1}]}"#,
+                "invalid configuration: IPv6 address must be enclosed with '[' and ']'",
+            ),
+            (
+                Kind::Consumers,
+                r#"{"username":"a","plugins":{"limit":true}}"#,
+                "invalid plugins configuration: invalid plugin conf true for plugin [limit]",
+            ),
             (
                 Kind::Consumers,
                 r#"{"username":"a b"}"#,
@@ -383,6 +592,22 @@ mod tests {
             let found = told(kind, item);
             assert!(found.starts_with(expected), "{item}: {found}");
         }
+        let pem = format!("-----BEGIN {}", "x".repeat(128));
+        let uneven = format!(r#"{{"sni":"a","cert":"{pem}","key":"{pem}","certs":["{pem}"]}}"#);
+        assert_eq!(told(Kind::Ssls, &uneven), "mismatched number of certs and keys");
+    }
+
+    #[test]
+    fn conditions_are_told_without_their_place_where_the_words_are_known() {
+        let told = |message: &str| {
+            let found = Diagnostic::error(Mark::NONE, "vars[0]", message).with_hint("did you mean ==?");
+            of_item(&found, Resource::of(Kind::Routes), None)
+        };
+        for message in ["rule should be wrapped inside brackets", "rule too short", "invalid operator 'x'"] {
+            assert_eq!(told(message), format!("failed to validate the 'vars' expression: {message}"));
+        }
+        let own = told("unknown variable 'x'");
+        assert_eq!(own, "failed to validate the 'vars' expression: [0]: unknown variable 'x'; did you mean ==?");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use weir_store::{Change, Commit, Expectation, Item, Key, Kind, StoreError};
 use crate::Refused;
 use crate::answer::{Answer, Outcome};
 use crate::api::Api;
-use crate::kinds::Place;
+use crate::kinds::{Place, own_id};
 use crate::patch;
 use crate::read::{hide, public_key};
 use crate::request::Request;
@@ -26,8 +26,7 @@ impl Api {
     pub(crate) async fn put(&self, place: &Place, request: &Request) -> Outcome {
         Self::check_kind(place)?;
         let mut value = whole(place, request)?;
-        let id = settle_id(place, &mut value)?;
-        let key = key(place, &id)?;
+        let key = settle_id(place, &mut value)?;
         refuse_times(&value)?;
         self.check_owner(place).await?;
         let expires = expiry(request)?;
@@ -62,7 +61,7 @@ impl Api {
         for next in 0..TRIES as u64 {
             // As many digits as the largest revision has, so that the order of texts is that of creation.
             let id = format!("{:020}", revision + next);
-            let key = key(place, &id)?;
+            let key = place.key(&id).ok_or_else(|| not_an_id("id"))?;
             let mut value = value.clone();
             value.insert("id".to_owned(), id.into());
             set_times(&mut value, None, None);
@@ -77,7 +76,10 @@ impl Api {
 
     /// Changes a part of a resource.
     pub(crate) async fn patch(&self, place: &Place, request: &Request) -> Outcome {
-        let id = place.id.as_deref().ok_or_else(|| Answer::bad(format!("missing {} id", place.resource.noun)))?;
+        let id = place.id.as_deref().ok_or_else(|| match place.kind() {
+            Kind::Secrets => Answer::bad("no secret id"),
+            _ => Answer::bad(format!("missing {} id", place.resource.noun)),
+        })?;
         let change = request.json()?.ok_or_else(|| Answer::bad("missing new configuration"))?;
         let key = place.key(id).ok_or_else(Answer::no_such_key)?;
         let expires = expiry(request)?;
@@ -87,6 +89,10 @@ impl Api {
             let Ok(Value::Object(mut value)) = serde_json::from_str(&before.value) else {
                 return Err(Answer::bad(format!("what is stored as {key} is no JSON object: replace it with PUT")));
             };
+            if key.kind() == Kind::Secrets {
+                // It may be stored without its manager.
+                value.insert("id".to_owned(), own_id(&key).into());
+            }
             let patched = if place.inside.is_empty() {
                 let Value::Object(change) = change.clone() else { return Err(Answer::bad("invalid configuration")) };
                 patch::merge(&mut value, change.clone());
@@ -96,9 +102,10 @@ impl Api {
                     .map_err(|path| Answer::bad(format!("invalid sub-path: {path}")))?;
                 None
             };
-            if value.get("id").is_some_and(|found| id_text(found).as_deref() != Some(id)) {
+            if value.get("id").is_some_and(|found| id_text(found).as_deref() != Some(own_id(&key))) {
                 return Err(Answer::bad(format!("wrong {} id", place.resource.noun)));
             }
+            value.insert("id".to_owned(), own_id(&key).into());
             if place.resource.has_times() {
                 set_times(&mut value, Some(&before), patched.as_ref());
             }
@@ -122,6 +129,9 @@ impl Api {
             return Err(Answer::no_such_key());
         }
         let force = request.query.get("force") == Some("true");
+        if !force {
+            self.check_unused_by_plugins(&key).await?;
+        }
         let gone = |key: Key| Change { key, value: None, expires: None };
         let mut commit =
             Commit { changes: vec![gone(key.clone())], author: Self::author(&request.by), ..Commit::default() };
@@ -203,46 +213,50 @@ fn whole(place: &Place, request: &Request) -> Result<Object, Answer> {
     match request.json()? {
         None => Err(Answer::bad("missing configurations")),
         Some(Value::Object(value)) => Ok(value),
-        Some(other) => {
-            let found = words::type_name(&other);
-            Err(Answer::bad(format!("invalid configuration: wrong type: expected object, got {found}")))
-        }
+        Some(other) => Err(Answer::bad(words::no_object(&other))),
     }
 }
 
-/// The id of what is PUT, from the path or the body, which must agree; and the value with it.
-fn settle_id(place: &Place, value: &mut Object) -> Result<String, Answer> {
+/// The key of what is PUT, with the id from the path or the body, which must agree; and the value with it.
+fn settle_id(place: &Place, value: &mut Object) -> Result<Key, Answer> {
     let noun = place.resource.noun;
+    let wrong = || Answer::bad(format!("wrong {noun} id"));
     let field = if place.kind() == Kind::Consumers { "username" } else { "id" };
-    let told = value.get(field).map(|told| id_text(told).ok_or_else(|| not_an_id(field)));
-    // A credential may be called by its whole name.
-    let consumer = place.parent.as_deref().filter(|_| place.kind() == Kind::Credentials);
-    let whole = consumer.map(|consumer| format!("{consumer}/credentials/")).unwrap_or_default();
-    let told = told.transpose()?.map(|told| told.strip_prefix(&whole).map(str::to_owned).unwrap_or(told));
+    let told = value.get(field).map(|told| id_text(told).ok_or_else(|| not_an_id(field))).transpose()?;
+    let told = match (place.kind(), &place.parent, told) {
+        // A credential may be called by its whole name.
+        (Kind::Credentials, Some(consumer), Some(told)) => {
+            Some(told.strip_prefix(&format!("{consumer}/credentials/")).map(str::to_owned).unwrap_or(told))
+        }
+        // A secret has to be.
+        (Kind::Secrets, Some(manager), Some(told)) => {
+            Some(told.strip_prefix(&format!("{manager}/")).ok_or_else(wrong)?.to_owned())
+        }
+        (_, _, told) => told,
+    };
     let id = match (&place.id, told) {
         (_, None) if field == "username" => {
             return Err(Answer::bad("invalid configuration: property \"username\" is required"));
         }
         (None, None) => return Err(Answer::bad(format!("missing {noun} id"))),
         (Some(id), Some(told)) if *id != told && field == "username" => return Err(Answer::bad("wrong username")),
-        (Some(id), Some(told)) if *id != told => return Err(Answer::bad(format!("wrong {noun} id"))),
+        (Some(id), Some(told)) if *id != told => return Err(wrong()),
         (Some(id), _) => id.clone(),
         (None, Some(told)) => told,
     };
+    let key = place.key(&id).ok_or_else(|| match field {
+        "username" => Answer::bad(words::no_username(&id)),
+        _ => not_an_id(field),
+    })?;
     if !place.resource.has_id() {
         // A consumer may repeat its name as its id.
         if value.get("id").is_some_and(|found| id_text(found).as_deref() != Some(&id)) {
-            return Err(Answer::bad(format!("wrong {noun} id")));
+            return Err(wrong());
         }
     } else if place.id.is_some() {
-        value.insert("id".to_owned(), id.clone().into());
+        value.insert("id".to_owned(), own_id(&key).into());
     }
-    Ok(id)
-}
-
-fn key(place: &Place, id: &str) -> Result<Key, Answer> {
-    let field = if place.kind() == Kind::Consumers { "username" } else { "id" };
-    place.key(id).ok_or_else(|| not_an_id(field))
+    Ok(key)
 }
 
 fn not_an_id(field: &str) -> Answer {
@@ -260,12 +274,18 @@ pub(crate) fn id_text(value: &Value) -> Option<String> {
     }
 }
 
-/// Times are set here, but by a PATCH.
+/// Times are set here, but by a PATCH; and an upstream in another resource has none.
 fn refuse_times(value: &Object) -> Result<(), Answer> {
-    match ["create_time", "update_time"].into_iter().find(|name| value.contains_key(*name)) {
-        Some(name) => Err(Answer::bad(format!("the property is forbidden:  {name}"))),
-        None => Ok(()),
+    let inner = |name: &str| value.get(name).and_then(Value::as_object);
+    let places = [("", Some(value)), ("upstream.", inner("upstream")), ("plugins.", inner("plugins"))];
+    for (way, fields) in places {
+        let time =
+            ["create_time", "update_time"].into_iter().find(|name| fields.is_some_and(|f| f.contains_key(*name)));
+        if let Some(name) = time {
+            return Err(Answer::bad(format!("the property is forbidden:  {way}{name}")));
+        }
     }
+    Ok(())
 }
 
 /// Keeps the time of creation, renews that of the last change, unless a PATCH sets it.
@@ -287,10 +307,11 @@ fn expiry(request: &Request) -> Result<Option<SystemTime>, Answer> {
     const LONGEST: u64 = 100 * 365 * 86_400;
     let Some(text) = request.query.get("ttl") else { return Ok(None) };
     let seconds = text.parse::<u64>().map_err(|_| Answer::bad("invalid argument ttl: should be a number"))?;
-    if !(1..=LONGEST).contains(&seconds) {
-        return Err(Answer::bad(format!("invalid argument ttl: should be a number of seconds from 1 to {LONGEST}")));
+    if seconds > LONGEST {
+        return Err(Answer::bad(format!("invalid argument ttl: should be a number of seconds from 0 to {LONGEST}")));
     }
-    Ok(Some(SystemTime::now() + Duration::from_secs(seconds)))
+    // The shortest time there is, as in etcd.
+    Ok(Some(SystemTime::now() + Duration::from_secs(seconds.max(1))))
 }
 
 fn contended(key: &Key) -> Answer {

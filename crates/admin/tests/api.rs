@@ -101,8 +101,9 @@ fn resources_are_created_read_changed_and_deleted() {
             200,
             json!({"total": 2, "list": [{"createdIndex": 1}, {"createdIndex": 3}]}),
         ),
-        ("GET", "routes?page=1&page_size=9", "", 400, json!({"error_msg": "page_size must be between 10 and 500"})),
-        ("GET", "routes?page=1&page_size=501", "", 400, json!({"error_msg": "page_size must be between 10 and 500"})),
+        ("GET", "routes?page=9", "", 200, json!({"total": 2, "list": [{}, {}]})),
+        ("GET", "routes?page=9&page_size=x", "", 200, json!({"total": 2, "list": [{}, {}]})),
+        ("GET", "routes?page_size=1", "", 200, json!({"total": 2, "list": [{}, {}]})),
         (
             "PATCH",
             "routes/1",
@@ -130,6 +131,20 @@ fn resources_are_created_read_changed_and_deleted() {
             r#"{"uri":"/c","create_time":1}"#,
             400,
             json!({"error_msg": "the property is forbidden:  create_time"}),
+        ),
+        (
+            "PUT",
+            "routes/1",
+            r#"{"uri":"/c","upstream":{"nodes":{},"update_time":1}}"#,
+            400,
+            json!({"error_msg": "the property is forbidden:  upstream.update_time"}),
+        ),
+        (
+            "POST",
+            "routes",
+            r#"{"uri":"/c","plugins":{"create_time":{}}}"#,
+            400,
+            json!({"error_msg": "the property is forbidden:  plugins.create_time"}),
         ),
         ("PUT", "routes/1", r#"{"uri":"/c","id":"2"}"#, 400, json!({"error_msg": "wrong route id"})),
         ("PUT", "routes", r#"{"uri":"/c","id":5}"#, 201, json!({"key": "/apisix/routes/5", "value": {"id": 5}})),
@@ -163,6 +178,7 @@ fn resources_are_created_read_changed_and_deleted() {
             400,
             json!({"error_msg": "invalid argument ttl: should be a number"}),
         ),
+        ("PUT", "routes/1?ttl=0", r#"{"uri":"/c"}"#, 200, json!({"value": {"uri": "/c"}})),
         ("PUT", "routes/1?ttl=60", r#"{"uri":"/c"}"#, 200, json!({"value": {"uri": "/c"}})),
         ("GET", "routes/none", "", 404, not_found.clone()),
         ("DELETE", "routes/none", "", 404, not_found.clone()),
@@ -206,6 +222,13 @@ fn resources_are_created_read_changed_and_deleted() {
             json!({"key": "/apisix/consumers/jack", "value": {"username": "jack"}}),
         ),
         ("PUT", "consumers/jack", r#"{"username":"jack","group_id":"g"}"#, 200, json!({})),
+        (
+            "PUT",
+            "consumers",
+            r#"{"username":"j k"}"#,
+            400,
+            json!({"error_msg": "invalid configuration: property \"username\" validation failed: failed to match pattern \"^[a-zA-Z0-9_\\\\-]+$\" with \"j k\""}),
+        ),
         ("PUT", "consumers/jill", r#"{"username":"jack"}"#, 400, json!({"error_msg": "wrong username"})),
         (
             "PUT",
@@ -247,10 +270,13 @@ fn resources_are_created_read_changed_and_deleted() {
         ),
         ("PUT", "consumers/nobody/credentials/c", r#"{"plugins":{}}"#, 404, json!({"error_msg": "consumer not found"})),
         ("GET", "consumers/jack/credentials", "", 200, json!({"total": 1})),
+        ("GET", "consumers/jack/credentials?name=x", "", 200, json!({"total": 0, "list": []})),
+        ("GET", "consumers/nobody/credentials", "", 404, not_found.clone()),
         ("GET", "consumers/jack/credentials/c", "", 200, json!({"value": {"plugins": {"key-auth": {"key": "k"}}}})),
         ("GET", "consumers", "", 200, json!({"total": 1, "list": [{"key": "/apisix/consumers/jack"}]})),
         ("DELETE", "consumers/jack", "", 200, json!({"key": "/apisix/consumers/jack"})),
-        ("GET", "consumers/jack/credentials/c", "", 404, not_found),
+        ("GET", "consumers/jack/credentials/c", "", 404, not_found.clone()),
+        ("GET", "consumers/jack/credentials", "", 404, not_found),
         // The rest of the kinds.
         (
             "PUT",
@@ -264,7 +290,15 @@ fn resources_are_created_read_changed_and_deleted() {
             "plugin_metadata/prometheus",
             r#"{"a":1}"#,
             201,
-            json!({"key": "/apisix/plugin_metadata/prometheus", "value": {"a": 1}}),
+            json!({"key": "/apisix/plugin_metadata/prometheus", "value": {"a": 1, "id": "prometheus"}}),
+        ),
+        ("GET", "plugin_metadata/prometheus", "", 200, json!({"value": {"a": 1, "id": "prometheus"}})),
+        (
+            "PUT",
+            "plugin_metadata/prometheus",
+            r#"{"id":"cors"}"#,
+            400,
+            json!({"error_msg": "wrong plugin_metadata id"}),
         ),
         (
             "PATCH",
@@ -276,9 +310,30 @@ fn resources_are_created_read_changed_and_deleted() {
         ("PUT", "global_rules/1", r#"{"plugins":{}}"#, 201, json!({"value": {"id": "1"}})),
         ("POST", "global_rules", "{}", 405, json!({"error_msg": "not supported `POST` method for global rule"})),
         ("PATCH", "global_rules/1", r#"{"plugins":{"cors":{}}}"#, 200, json!({"value": {"plugins": {"cors": {}}}})),
-        ("PUT", "secrets/vault/1", r#"{"uri":"u"}"#, 201, json!({"key": "/apisix/secrets/vault/1"})),
+        (
+            "PUT",
+            "secrets/vault/1",
+            r#"{"uri":"u"}"#,
+            201,
+            json!({"key": "/apisix/secrets/vault/1", "value": {"id": "vault/1"}}),
+        ),
+        ("PUT", "secrets/vault/1", r#"{"id":"vault/1","uri":"u"}"#, 200, json!({"value": {"id": "vault/1"}})),
+        ("PUT", "secrets/vault/1", r#"{"id":"1"}"#, 400, json!({"error_msg": "wrong secret id"})),
+        ("PUT", "secrets/vault/1", r#"{"id":"aws/1"}"#, 400, json!({"error_msg": "wrong secret id"})),
+        ("PUT", "secrets/vault", r#"{"id":"vault/1","uri":"u"}"#, 200, json!({"key": "/apisix/secrets/vault/1"})),
+        ("PUT", "secrets/vault", "{}", 400, json!({"error_msg": "missing secret id"})),
         ("GET", "secrets", "", 200, json!({"total": 1})),
-        ("GET", "secrets/vault/1", "", 200, json!({"key": "/apisix/secrets/vault/1"})),
+        (
+            "GET",
+            "secrets/vault/1",
+            "",
+            200,
+            json!({"key": "/apisix/secrets/vault/1", "value": {"id": "vault/1", "uri": "u"}}),
+        ),
+        ("PATCH", "secrets/vault/1", r#"{"uri":"v"}"#, 200, json!({"value": {"id": "vault/1", "uri": "v"}})),
+        ("PATCH", "secrets/vault/1/uri", r#""w""#, 200, json!({"value": {"id": "vault/1", "uri": "w"}})),
+        ("PATCH", "secrets/vault/1", r#"{"id":"1"}"#, 400, json!({"error_msg": "wrong secret id"})),
+        ("PATCH", "secrets/vault", "{}", 400, json!({"error_msg": "no secret id"})),
         ("PATCH", "stream_routes/1", "{}", 405, json!({"error_msg": "not supported `PATCH` method for stream route"})),
         ("POST", "secrets/vault", "{}", 405, json!({"error_msg": "not supported `POST` method for secret"})),
     ];
@@ -287,11 +342,33 @@ fn resources_are_created_read_changed_and_deleted() {
         assert_eq!(found_status, *status, "{method} {path} {body}: {found}");
         assert!(contains(&found, expected), "{method} {path} {body}\nis answered {found}\nnot         {expected}");
     }
+    for size in ["9", "501", "0", "-1"] {
+        let path = format!("/apisix/admin/routes?page=1&page_size={size}");
+        let (status, head, body) = server.send("GET", &path, "X-API-KEY: admin-key\r\n", "");
+        assert_eq!((status, body.as_str()), (400, "page_size must be between 10 and 500"), "no JSON: {head}");
+    }
     for path in ["ssls", "ssls/1"] {
         let (_, found) = server.ask("GET", &format!("/apisix/admin/{path}"), "");
         let text = found.to_string();
         assert!(!text.contains("\"K\"") && !text.contains("\"L\"") && text.contains("\"C\""), "{text}");
     }
+}
+
+/// What another gateway, or an earlier version, has stored: a secret told its manager there, or did not.
+#[test]
+fn resources_of_others_are_changed() {
+    let server = Server::start(options());
+    for (id, uri) in [("vault/1", "a"), ("1", "b")] {
+        server.store("secrets/vault/1", &json!({ "id": id, "uri": uri }));
+        let (_, shown) = server.ask("GET", "/apisix/admin/secrets/vault/1", "");
+        assert_eq!(shown["value"]["id"], id);
+        let (status, patched) = server.ask("PATCH", "/apisix/admin/secrets/vault/1", r#"{"token":"t"}"#);
+        assert_eq!(status, 200, "{patched}");
+        assert!(contains(&patched, &json!({ "value": { "id": "vault/1", "uri": uri, "token": "t" } })), "{patched}");
+    }
+    server.store("plugin_metadata/echo", &json!({ "a": 1 }));
+    let (_, shown) = server.ask("GET", "/apisix/admin/plugin_metadata/echo", "");
+    assert_eq!(shown["value"], json!({ "a": 1, "id": "echo" }));
 }
 
 #[test]
@@ -309,6 +386,8 @@ fn who_may_ask() {
         ("PUT", "/apisix/admin/routes/1", "X-API-KEY: viewer-key\r\n", 401, viewer),
         ("GET", "/apisix/admin/routes?api_key=admin-key", "", 200, ""),
         ("GET", "/apisix/admin/routes?api_key=nope", "", 401, wrong),
+        ("GET", "/apisix/admin/routes?api_key=nope", "X-API-KEY: admin-key\r\n", 401, wrong),
+        ("GET", "/apisix/admin/routes?api_key=admin-key", "X-API-KEY: nope\r\n", 200, ""),
         ("GET", "/apisix/admin/routes", "Cookie: a=b; x_api_key=viewer-key\r\n", 200, ""),
         ("HEAD", "/apisix/admin", "", 200, ""),
         ("GET", "/other", "", 404, ""),

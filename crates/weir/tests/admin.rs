@@ -67,6 +67,11 @@ fn consumers_and_their_credentials_open_routes() {
 #[test]
 fn refusals_say_what_is_wrong_in_the_known_words() {
     let gateway = Start::stored().start();
+    let authority = Authority::new();
+    let certificate = authority.certificate(Kind::P256, &["a.test"]);
+    let [cert, key] =
+        [&certificate.cert_file, &certificate.key_file].map(|file| fs::read_to_string(file).expect("PEM"));
+    gateway.must("PUT", "ssls/server", &json!({ "sni": "a.test", "cert": cert, "key": key }).to_string());
     gateway.must("PUT", "global_rules/1", r#"{"plugins":{"limit-count":{"count":1000,"time_window":1}}}"#);
     let cases = [
         (
@@ -126,6 +131,52 @@ fn refusals_say_what_is_wrong_in_the_known_words() {
             "plugin 'limit-count' already exists in global rule with id '1'",
         ),
         ("routes/1", r#"{"uri":"/","plugins":{"grpc-web":{}}}"#, "unknown plugin [grpc-web]: it is not supported yet"),
+        ("routes/1", r#"{"uri":"/","plugins":{"key-auth":"x"}}"#, r#"invalid plugin conf "x" for plugin [key-auth]"#),
+        (
+            "routes/1",
+            r#"{"uri":"/","plugins":{"key-auth":{"_meta":{"filter":[["arg_a","x","b"]]}}}}"#,
+            "failed to validate the 'vars' expression: invalid operator 'x'",
+        ),
+        (
+            "routes/1",
+            r#"{"uri":"/","plugins":{},"vars":[["arg_a","x","b"]]}"#,
+            "failed to validate the 'vars' expression: invalid operator 'x'",
+        ),
+        (
+            "routes/1",
+            r#"{"uri":"/","upstream":{"nodes":{},"pass_host":"rewrite"}}"#,
+            "`upstream_host` can't be empty when `pass_host` is `rewrite`",
+        ),
+        ("upstreams/1", r#"{"nodes":{},"type":"chash"}"#, "missing key"),
+        (
+            "services/1",
+            r#"{"upstream":{"nodes":{},"type":"chash","key":"x"}}"#,
+            r#"invalid configuration: failed to match pattern "^((uri|server_name|server_addr|request_uri|remote_port|remote_addr|query_string|host|hostname|mqtt_client_id)|arg_[0-9a-zA-z_-]+)$" with "x""#,
+        ),
+        ("upstreams/1", r#"{"nodes":{"a:65536":1}}"#, "invalid port 65536"),
+        ("plugin_metadata/nope", "{}", "invalid plugin name"),
+        ("secrets/none/1", "{}", "invalid secret manager: none"),
+        ("secrets/vault/1", "{}", r#"invalid configuration: property "uri" is required"#),
+        (
+            "routes/1",
+            r#"{"uri":"/","plugins":{"traffic-split":{"rules":[{"match":[{"vars":[["arg_a","=","b"]]}],"weighted_upstreams":[{"weight":1}]}]}}}"#,
+            "failed to check the configuration of plugin traffic-split err: failed to validate the 'vars' expression: invalid operator '='",
+        ),
+        (
+            "upstreams/1",
+            r#"{"nodes":[{"host":"::1","port":80,"weight":1}]}"#,
+            "invalid configuration: IPv6 address must be enclosed with '[' and ']'",
+        ),
+        (
+            "upstreams/1",
+            r#"{"nodes":{},"scheme":"https","tls":{"client_cert_id":"none"}}"#,
+            "failed to fetch ssl info by ssl id [none], response code: 404",
+        ),
+        (
+            "upstreams/1",
+            r#"{"nodes":{},"scheme":"https","tls":{"client_cert_id":"server"}}"#,
+            "failed to fetch ssl info by ssl id [server], wrong ssl type",
+        ),
     ];
     for (path, body, expected) in cases {
         let (status, answer) = gateway.ask("PUT", path, body);
@@ -283,15 +334,39 @@ fn what_is_used_is_deleted_by_force_alone() {
     assert_eq!(gateway.get("/a").status, 200);
 }
 
+/// The reason is told apart from an upstream of their own, with the names that APISIX has for the kinds here.
+#[test]
+fn an_upstream_that_plugins_use_is_not_deleted() {
+    let gateway = Start::stored().start();
+    gateway.must("PUT", "upstreams/u", r#"{"nodes":{"127.0.0.1:1":1}}"#);
+    let split = r#""plugins":{"traffic-split":{"rules":[{"weighted_upstreams":[{"upstream_id":"u"}]}]}}"#;
+    for (path, more, by) in [
+        ("routes/1", r#""uri":"/","upstream_id":"u","#, "plugin in route [1]"),
+        ("services/1", "", "plugin in service [1]"),
+        ("plugin_configs/1", "", "plugin in plugin_config [1]"),
+        ("consumers/jack", r#""username":"jack","#, "plugin in consumer [jack]"),
+        ("consumer_groups/1", "", "plugin in consumer_group [1]"),
+        ("global_rules/1", "", "plugin in global_rules [1]"),
+    ] {
+        gateway.must("PUT", path, &format!("{{{more}{split}}}"));
+        let (status, answer) = gateway.ask("DELETE", "upstreams/u", "");
+        let expected = format!("can not delete this upstream, {by} is still using it now");
+        assert_eq!((status, answer["error_msg"].as_str()), (400, Some(expected.as_str())), "{path}");
+        gateway.must("DELETE", path, "");
+    }
+    gateway.must("DELETE", "upstreams/u", "");
+}
+
 #[test]
 fn resources_with_a_time_to_live_go_away() {
     let origin = Origin::hello();
     let gateway = Start::stored().start();
     let body = format!(r#"{{"uri":"/a","upstream":{{"nodes":{{"{}":1}}}}}}"#, origin.addr());
+    gateway.must("PUT", "routes/0?ttl=0", &body);
     gateway.must("PUT", "routes/1?ttl=1", &body);
     assert_eq!(gateway.get("/a").status, 200);
     wait_until("the route to be gone", LIMIT, || (gateway.get("/a").status == 404).then_some(()));
-    assert_eq!(gateway.ask("GET", "routes/1", "").0, 404);
+    assert_eq!(["routes/0", "routes/1"].map(|path| gateway.ask("GET", path, "").0), [404, 404]);
 }
 
 #[test]

@@ -36,6 +36,8 @@ fn what_is_put_serves() {
 
         let answer = put(&gateway, "d1", &config("/a", &origin).to_string());
         assert_eq!((answer.status, answer.text().as_str()), (202, ""));
+        assert_eq!(answer.field("x-digest"), Some("d1"));
+        assert!(answer.field("x-last-modified").is_some_and(|time| time.parse::<u64>().is_ok()));
         assert_eq!(gateway.get("/a").status, 200);
         assert_eq!(put(&gateway, "d1", &config("/b", &origin).to_string()).status, 204);
         assert_eq!((gateway.get("/a").status, gateway.get("/b").status), (200, 404));

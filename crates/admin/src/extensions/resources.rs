@@ -11,7 +11,7 @@ use weir_store::{Change, Expectation, Item, Key, Kind};
 use super::{Precondition, conflict, etag, object, tags_of};
 use crate::answer::{Answer, Outcome};
 use crate::api::Api;
-use crate::kinds::Resource;
+use crate::kinds::{Resource, own_id};
 use crate::read::hide;
 use crate::request::Request;
 use crate::write::{id_text, set_times};
@@ -186,16 +186,14 @@ fn named(name: &str) -> Result<Kind, Answer> {
 /// Puts the id and the times into a value.
 fn complete(key: &Key, value: &mut Map<String, Value>, before: Option<&Item>) -> Result<(), Answer> {
     let resource = Resource::of(key.kind());
-    let own = key.id().rsplit('/').next().unwrap_or_default();
-    let field = if key.kind() == Kind::Consumers { "username" } else { "id" };
-    if value.get(field).is_some_and(|told| id_text(told).as_deref() != Some(own)) {
+    let own = own_id(key);
+    // What was stored as a secret by itself told no manager.
+    let short = own.rsplit('/').next().unwrap_or_default();
+    let field = if resource.has_id() { "id" } else { "username" };
+    if value.get(field).is_some_and(|told| id_text(told).is_none_or(|told| told != own && told != short)) {
         return Err(Answer::bad(format!("{field}: expected {own}, as in the key {key}, or none")));
     }
-    if resource.has_id() || field == "username" {
-        value.insert(field.to_owned(), own.into());
-    } else {
-        value.shift_remove(field);
-    }
+    value.insert(field.to_owned(), own.into());
     if resource.has_times() {
         // What a client read may be sent back as it came.
         value.shift_remove("create_time");

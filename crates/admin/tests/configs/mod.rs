@@ -37,11 +37,29 @@ fn standalone_mode_takes_whole_configurations() {
         (&digest, "{", "invalid request body: "),
         (&digest, "[]", "invalid request body: wrong type"),
         (&digest, r#"{"routes":{}}"#, "invalid routes: wrong type: expected array"),
-        (&digest, r#"{"routes":[1]}"#, "invalid routes at index 0, err: wrong type: expected object"),
-        (&digest, r#"{"routes":[{"uri":"/a","upstream_id":"u"},{"uri":1}]}"#, "invalid routes at index 1, err: "),
+        (
+            &digest,
+            r#"{"routes":[1]}"#,
+            "invalid routes at index 0, err: invalid configuration: wrong type: expected object, got number",
+        ),
+        (
+            &digest,
+            r#"{"routes":[{"uri":"/a","upstream_id":"u"},{"uri":1}]}"#,
+            "invalid routes at index 1, err: invalid configuration: property \"uri\" validation failed: wrong type",
+        ),
+        (
+            &digest,
+            r#"{"routes":[{"uri":"/a","plugins":{"x":{}}}]}"#,
+            "invalid routes at index 0, err: unknown plugin [x]",
+        ),
         (&digest, r#"{"services":[{"id":"s"},{"id":"s"}]}"#, "found duplicate id s in services"),
         (&digest, r#"{"consumers":[{"username":"a"},{"username":"a"}]}"#, "found duplicate username a in consumers"),
         (&digest, r#"{"routes_conf_version":"1"}"#, "routes_conf_version must be a number"),
+        (
+            &digest,
+            r#"{"routes_conf_version":18446744073709551615}"#,
+            "routes_conf_version must be less than or equal to (9007199254740992)",
+        ),
     ] {
         let (status, _, answer) = server.send("PUT", "/apisix/admin/configs", fields, body);
         assert_eq!(status, 400, "{body}: {answer}");
@@ -50,10 +68,16 @@ fn standalone_mode_takes_whole_configurations() {
     }
     assert_eq!(configs(&server).1["routes_conf_version"], 0);
 
-    assert_eq!(put(&server, "d1", &one), (202, String::new()));
+    let fields = format!("{ADMIN}X-Digest: d1\r\n");
+    let (status, head, body) = server.send("PUT", "/apisix/admin/configs", &fields, &one);
+    assert_eq!((status, body), (202, String::new()));
+    assert!(head.contains("x-digest: d1") && head.contains("x-last-modified: "), "{head}");
     assert_eq!(put(&server, "d1", r#"{"routes":[]}"#), (204, String::new()), "the same digest");
     let (head, config) = configs(&server);
     assert!(head.contains("x-digest: d1") && head.contains("x-last-modified: "), "{head}");
+    assert_eq!(config["X-Digest"], "d1");
+    let time = config["X-Last-Modified"].as_u64().unwrap();
+    assert!(head.contains(&format!("x-last-modified: {time}")), "{head}");
     let wanted = json!({
         "routes": [{"id": "r1", "uri": "/a", "service_id": "s", "modifiedIndex": 5}], "routes_conf_version": 10,
         "services": [{"id": "s"}], "services_conf_version": 1, "upstreams_conf_version": 1,
@@ -78,6 +102,23 @@ fn standalone_mode_takes_whole_configurations() {
     assert_eq!(server.keys(), ["routes/r1", "services/s", "upstreams/u"]);
     assert_eq!(put(&server, "d3", "{}").0, 202);
     assert!(server.keys().is_empty());
+
+    // The largest version there may be has a next one.
+    assert_eq!(put(&server, "d5", r#"{"routes_conf_version":9007199254740992}"#).0, 202);
+    assert_eq!(put(&server, "d6", r#"{"routes":[{"id":"r","uri":"/a","service_id":"s"}]}"#).0, 202);
+    assert_eq!(configs(&server).1["routes_conf_version"], 9_007_199_254_740_993_u64);
+    assert_eq!(server.keys(), ["routes/r"]);
+
+    // Who waits for it is told that it serves.
+    for (wait, digest, expected) in
+        [("5000", "w1", 200), ("0.5", "w2", 200), ("0", "w3", 202), ("x", "w4", 202), ("-1", "w5", 202)]
+    {
+        let fields = format!("{ADMIN}X-Digest: {digest}\r\n");
+        let (status, head, body) =
+            server.send("PUT", &format!("/apisix/admin/configs?wait={wait}"), &fields, r#"{"routes":[]}"#);
+        assert_eq!((status, body.as_str()), (expected, ""), "{wait}: {head}");
+        assert!(head.contains(&format!("x-digest: {digest}")) && head.contains("x-last-modified: "), "{head}");
+    }
 
     // YAML is taken and given.
     let fields = format!("{ADMIN}X-Digest: d4\r\nContent-Type: application/yaml\r\n");
@@ -152,6 +193,11 @@ fn whole_configurations_are_checked() {
     }
     let named = errors.iter().find(|error| error["index"] == 1 && error["resource_type"] == "routes").unwrap();
     assert_eq!(named["resource_id"], "x");
+    let uri = "property \"uri\" validation failed: wrong type: expected string, got number";
+    let uri = format!("invalid routes at index 1, err: invalid configuration: {uri}");
+    assert!(errors.iter().any(|error| error["error"] == uri), "{answer}");
+    let twice = errors.iter().find(|error| error["resource_type"] == "services").unwrap();
+    assert_eq!(twice["error"], "found duplicate id s in services");
     assert!(errors.iter().all(|error| error["error"].is_string()), "{answer}");
 }
 
@@ -161,7 +207,7 @@ fn schemas_are_told_and_checked_with() {
     let cases = [
         ("GET", "plugins/list", "", 200, json!(["key-auth", "echo"])),
         ("GET", "plugins/list?subsystem=stream", "", 200, json!([])),
-        ("GET", "plugins/list?subsystem=x", "", 400, json!({ "error_msg": "unsupported subsystem: x" })),
+        ("GET", "plugins/echo?subsystem=x", "", 400, json!({ "error_msg": "unsupported subsystem: x" })),
         ("GET", "plugins?all=true", "", 200, json!({ "echo": { "priority": -1 }, "key-auth": { "type": "auth" } })),
         ("GET", "plugins/echo", "", 200, json!({ "type": "object", "properties": { "_meta": {} } })),
         ("GET", "plugins/key-auth?schema_type=consumer", "", 200, json!({ "type": "object" })),
@@ -179,14 +225,26 @@ fn schemas_are_told_and_checked_with() {
         ("GET", "schema/x", "", 400, json!({ "error_msg": "not found schema: x" })),
         ("POST", "schema/validate/x", "{}", 404, json!({ "error_msg": "Unsupported resource type: x" })),
         ("POST", "plugins/list", "", 405, json!({})),
+        (
+            "GET",
+            "plugins/reload",
+            "",
+            405,
+            json!({ "error_msg": "please use PUT method to reload the plugins, GET method is not allowed." }),
+        ),
     ];
     for (method, path, body, status, expected) in cases {
         let (found, answer) = server.ask(method, &format!("/apisix/admin/{path}"), body);
         assert!(found == status && contains(&answer, &expected), "{method} {path}: {found} {answer}");
     }
+    let (status, _, body) = server.send("GET", "/apisix/admin/plugins/list?subsystem=x", ADMIN, "");
+    assert_eq!((status, body.as_str()), (400, "invalid subsystem passed"));
     let validate = |body: &str| server.send("POST", "/apisix/admin/schema/validate/routes", ADMIN, body);
     let (status, head, body) = validate(r#"{"uri":"/a","upstream_id":"nowhere"}"#);
     assert!(status == 200 && body.is_empty() && !head.contains("x-api-version"), "{status} {head} {body}");
+    let (status, _, body) = validate(r#"{"uri":1}"#);
+    let uri = r#"{"error_msg":"property \"uri\" validation failed: wrong type: expected string, got number"}"#;
+    assert_eq!((status, body.trim_end()), (400, uri), "the form goes first");
     let (status, _, body) = validate(r#"{"uri":1,"upstream_id":"nowhere"}"#);
     assert!(
         status == 400 && body.starts_with(r#"{"error_msg":""#) && !body.contains("invalid configuration"),

@@ -229,6 +229,16 @@ impl Server {
         keys
     }
 
+    /// Puts a resource into the store behind the API's back.
+    pub(crate) fn store(&self, key: &str, value: &Value) {
+        let change = Change { key: key.parse().unwrap(), value: Some(value.to_string().into()), expires: None };
+        let mut commit = self.memory.commit(Commit { changes: vec![change], ..Commit::default() });
+        let Poll::Ready(done) = commit.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+            panic!("what is in memory is there at once");
+        };
+        done.unwrap();
+    }
+
     /// Sends bytes, reads to the end.
     pub(crate) fn raw(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(self.addr).unwrap();

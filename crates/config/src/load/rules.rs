@@ -4,7 +4,7 @@
 //! that is wrong with an item.
 
 use super::checks::prepare_checks;
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, Fault};
 use crate::node::{Kind, Node, push_index, push_name, quoted};
 use crate::resource::{Balancer, HashKey, HashOn, NodeHost, node_from_key};
 use crate::secret::unsupported;
@@ -278,7 +278,13 @@ fn check_hash(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
     }
     match HashKey::new(hash_on, text(node, "key").as_deref()) {
         Err(message) if node.get("key").is_some() => {
-            found.push(Diagnostic::error(node.mark_of("key"), field(path, "key"), message));
+            let key = text(node, "key").unwrap_or_default();
+            let fault = hash_on.key_pattern().filter(|_| !message.starts_with("not supported yet"));
+            let error = Diagnostic::error(node.mark_of("key"), field(path, "key"), message);
+            found.push(match fault {
+                Some(pattern) => error.with_fault(Fault::Pattern { pattern: pattern.to_owned(), found: key }),
+                None => error,
+            });
         }
         Err(message) => found.push(Diagnostic::error(node.mark_of("type"), field(path, "type"), message)),
         Ok(_) if hash_on == HashOn::Consumer => {

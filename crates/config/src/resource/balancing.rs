@@ -69,6 +69,20 @@ impl Balancer {
     }
 }
 
+impl HashOn {
+    /// What APISIX's schema asks of the key; `None`: any text will do, or none.
+    pub(crate) const fn key_pattern(self) -> Option<&'static str> {
+        match self {
+            Self::Vars => Some(
+                "^((uri|server_name|server_addr|request_uri|remote_port|remote_addr|query_string|host|hostname\
+                 |mqtt_client_id)|arg_[0-9a-zA-z_-]+)$",
+            ),
+            Self::Header | Self::Cookie => Some("^[a-zA-Z0-9-_]+$"),
+            Self::Consumer | Self::VarsCombinations => None,
+        }
+    }
+}
+
 impl HashKey {
     /// Compiles `hash_on` and `key`.
     ///
