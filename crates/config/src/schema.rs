@@ -47,6 +47,9 @@ pub fn read<T: DeserializeOwned + JsonSchema + 'static>(node: &Node) -> Result<T
     node.parse_into().map_err(|error| vec![error])
 }
 
+/// What is said of a field that a closed schema does not have.
+const UNKNOWN_FIELD: &str = "unknown field";
+
 /// Takes fields that are not known out of a tree, where `open` says that they may stand: APISIX's schemas have places
 /// that take anything, and real files carry fields there that never had an effect. What was found of them becomes a warning.
 pub fn ignore_unknown<'n>(
@@ -55,7 +58,8 @@ pub fn ignore_unknown<'n>(
     open: impl Fn(&Diagnostic, &[Step]) -> bool,
 ) -> Cow<'n, Node> {
     let mut known = Cow::Borrowed(node);
-    for fault in found.iter_mut().filter(|fault| fault.fault.as_deref() == Some(&Fault::UnknownField)) {
+    // What broke a rule inside of an alternative is told as no alternative: its words stay.
+    for fault in found.iter_mut().filter(|fault| fault.message == UNKNOWN_FIELD) {
         let way = steps(&fault.path);
         if open(fault, &way) && take_out(known.to_mut(), &way) {
             fault.severity = Severity::Warning;
@@ -264,7 +268,7 @@ impl Check<'_> {
                     });
                     misspelt.extend(nearest(&key.text, absent.iter().copied()));
                     let hint = field_hint(&key.text, absent.iter().copied());
-                    let error = Diagnostic::error(key.mark, path.text(), "unknown field").with_hint(hint);
+                    let error = Diagnostic::error(key.mark, path.text(), UNKNOWN_FIELD).with_hint(hint);
                     self.found.push(error.with_fault(Fault::UnknownField));
                 }
             }
