@@ -138,6 +138,24 @@ fn metadata_renames_the_fields() {
 }
 
 #[test]
+fn metadata_renames_the_fields_of_rules() {
+    let bench = Bench::new();
+    let mut visit = Visit::new(&bench.tables);
+    let metadata = "{limit_header: X-Acme-RateLimit-Limit, reset_header: X-Again}";
+    let place = Place { metadata, ..ROUTE };
+    let plugin = place.limit_count(&bench, "{rules: [{count: 2, time_window: 600, key: $remote_addr}]}");
+    assert!(visit.passes(&*plugin, 1));
+    for (name, value) in [
+        ("X-Acme-1-RateLimit-Limit", Some("2")),
+        ("X-1-RateLimit-Remaining", Some("1")),
+        ("X-Again", Some("600")),
+        ("X-1-RateLimit-Limit", None),
+    ] {
+        assert_eq!(visit.early(name), value, "{name}");
+    }
+}
+
+#[test]
 fn the_reset_counts_down_and_the_window_begins_anew() {
     let bench = Bench::new();
     let mut visit = Visit::new(&bench.tables);

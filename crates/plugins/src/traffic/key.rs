@@ -70,7 +70,8 @@ impl KeySource {
                 Err(_) => Self::Address,
             },
             KeyType::VarCombination => {
-                Self::Combination(Template::parse(key).map_err(|e| Invalid::new("key", e.to_string()))?)
+                let template = Template::parse_lenient(key, false);
+                Self::Combination(template.map_err(|error| Invalid::new("key", error.to_string()))?)
             }
             KeyType::Constant if shared => Self::Constant(Key::new(0, key.as_bytes())),
             KeyType::Constant => Self::Everything,
@@ -80,6 +81,12 @@ impl KeySource {
     /// What there is to say of a `key` that can be compiled: no variable may have its name, as that of `$consumer_name`,
     /// which people write here too.
     pub(crate) fn warning(key: &str, key_type: KeyType) -> Option<Invalid> {
+        if key_type == KeyType::VarCombination {
+            let unknown = Template::unknown(key);
+            let message =
+                |error| format!("{error}; it counts as not set, and without any the client's address is counted");
+            return unknown.first().map(|error| Invalid::warning("key", message(error)));
+        }
         if key_type != KeyType::Var || key == BINARY_ADDRESS {
             return None;
         }

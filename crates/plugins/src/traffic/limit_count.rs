@@ -88,8 +88,8 @@ pub(crate) struct Rule {
     /// A text with variables: what is counted apart. The rule is skipped for a request that has none of them.
     #[schemars(length(min = 1))]
     key: String,
-    /// The rule tells its state in `X-{header_prefix}-RateLimit-Limit`, `-Remaining` and `-Reset`. Default: its place in
-    /// the list, from 1.
+    /// The rule tells its state in `X-{header_prefix}-RateLimit-Limit`, `-Remaining` and `-Reset`: the prefix stands before
+    /// `RateLimit-` in the names that `plugin_metadata` gives, too. Default: its place in the list, from 1.
     #[schemars(length(min = 1))]
     header_prefix: Option<String>,
 }
@@ -246,7 +246,7 @@ impl Conf {
             (None, None, Some(_)) if self.group.is_some() => {
                 return Err(Invalid::new("group", "group and rules cannot be specified at the same time"));
             }
-            (None, None, Some(rules)) => return rules_limits(rules, kind),
+            (None, None, Some(rules)) => return rules_limits(rules, kind, metadata),
             (None, None, None) => return Err(Invalid::new("", "count and time_window are missing, or rules")),
             (_, _, Some(_)) => return Err(Invalid::new("rules", "expected either count and time_window or rules")),
             (None, _, _) => return Err(Invalid::new("", "the field count is missing")),
@@ -269,24 +269,24 @@ impl Conf {
     }
 }
 
-fn rules_limits(rules: &[Rule], kind: WindowKind) -> Result<Box<[Limit]>, Invalid> {
+fn rules_limits(rules: &[Rule], kind: WindowKind, metadata: &Metadata) -> Result<Box<[Limit]>, Invalid> {
     let limit = |(at, rule): (usize, &Rule)| {
         let field = |name: &str| format!("rules[{at}].{name}");
         if rules.iter().take(at).any(|other| other.key == rule.key) {
             return Err(Invalid::new(field("key"), format!("there are two rules with the key {:?}", rule.key)));
         }
         let prefix = rule.header_prefix.clone().unwrap_or_else(|| (at + 1).to_string());
-        let name = |what: &str| {
-            FieldName::new(&format!("X-{prefix}-RateLimit-{what}"))
+        let [limit, remaining, reset] = metadata.names().map(|(_, name)| {
+            FieldName::new(&name.replacen("RateLimit-", &format!("{prefix}-RateLimit-"), 1))
                 .ok_or_else(|| Invalid::new(field("header_prefix"), "expected a part of a field's name"))
-        };
+        });
         Ok(Limit {
             number: at as u32 + 1,
             count: rule.count.compile(&field("count"), MAX_COUNT)?,
             window: rule.time_window.compile(&field("time_window"), MAX_WINDOW)?,
             kind,
             key: KeySource::compile_rule(&rule.key, field("key"))?,
-            names: Names { limit: name("Limit")?, remaining: name("Remaining")?, reset: name("Reset")? },
+            names: Names { limit: limit?, remaining: remaining?, reset: reset? },
         })
     };
     rules.iter().enumerate().map(limit).collect()
