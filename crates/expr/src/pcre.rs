@@ -323,4 +323,21 @@ mod tests {
             assert!(error.contains(reason), "{pattern}: {error}");
         }
     }
+
+    /// Whatever an administrator writes is translated or refused.
+    #[test]
+    fn no_pattern_is_too_odd() {
+        let alphabet: Vec<char> = r"\\[[]](){}?*+-^:=!&~#<>|QEhHvRNZxopgkPC,19a é€".chars().chain(['\n']).collect();
+        let mut state = 7_u64;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        let mut translated = 0;
+        for round in 0..100_000 {
+            let pattern: String = (0..random(24)).map(|_| alphabet[random(alphabet.len())]).collect();
+            translated += usize::from(translate_pcre(&pattern, round % 2 == 0).is_ok());
+        }
+        assert!((10_000..100_000).contains(&translated), "{translated} are translated");
+    }
 }
