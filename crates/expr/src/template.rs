@@ -110,14 +110,17 @@ impl Template {
 
     /// The variables in the order of the text, repeated where the text repeats them.
     pub fn variables(&self) -> impl Iterator<Item = &Variable> {
-        self.references().map(|(variable, _)| variable)
+        self.parts.iter().filter_map(|part| match part {
+            Part::Variable(variable, _) => Some(variable),
+            _ => None,
+        })
     }
 
-    /// The same with their defaults. One with a default is never without a value.
-    pub fn references(&self) -> impl Iterator<Item = (&Variable, Option<&[u8]>)> {
-        self.parts.iter().filter_map(|part| match part {
-            Part::Variable(variable, default) => Some((variable, default.as_deref())),
-            _ => None,
+    /// Whether any of its variables has a value here. One with a default always has.
+    pub fn has_any(&self, source: &dyn Source) -> bool {
+        self.parts.iter().any(|part| match part {
+            Part::Variable(variable, default) => default.is_some() || source.variable(variable).is_some(),
+            _ => false,
         })
     }
 

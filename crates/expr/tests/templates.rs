@@ -163,8 +163,16 @@ fn what_stands_in_braces_is_no_separator() {
 }
 
 #[test]
-fn a_template_tells_its_defaults() {
-    let template = Template::parse("$uri ${arg_a ?? 1}").unwrap();
-    let references: Vec<_> = template.references().map(|(variable, default)| (variable.name(), default)).collect();
-    assert_eq!(references, [("uri".into(), None), ("arg_a".into(), Some(&b"1"[..]))]);
+fn a_template_tells_whether_anything_in_it_has_a_value() {
+    for (text, has_any) in [
+        ("", false),
+        ("plain", false),
+        ("$arg_none$uri", false),
+        ("$arg_none$status", true),
+        ("$arg_page-size", false),
+        ("${arg_page-size}", true),
+        ("$uri ${arg_none ?? 1}", true),
+    ] {
+        assert_eq!(Template::parse(text).unwrap().has_any(&Request), has_any, "{text}");
+    }
 }

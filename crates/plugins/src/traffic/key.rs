@@ -129,10 +129,7 @@ impl KeySource {
                 None => address(cx.client().addr),
             },
             Self::Combination(template) => {
-                let mut references = template.references();
-                let has_any =
-                    references.any(|(variable, default)| default.is_some() || cx.variable(variable).is_some());
-                if !has_any {
+                if !template.has_any(cx.source()) {
                     return (number == 0).then(|| Which::Key(address(cx.client().addr)));
                 }
                 let mut text = cx.take_scratch();

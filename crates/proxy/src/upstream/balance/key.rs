@@ -1,7 +1,7 @@
 //! What a request is hashed on.
 
 use weir_config::HashKey;
-use weir_expr::{Source, Template, Value};
+use weir_expr::{Source, Value};
 use weir_plugin::Exchange;
 
 /// The hash of a request's key; without the key, of the client's address.
@@ -9,17 +9,13 @@ pub(crate) fn hash(key: &HashKey, x: &Exchange, room: &mut Vec<u8>) -> u32 {
     room.clear();
     let hash = match key {
         HashKey::Variable(variable) => x.variable(variable).map(|value| hash_value(&value, room)),
-        HashKey::Text(text) if has_any(text, x) => {
+        HashKey::Text(text) if text.has_any(x) => {
             text.render(x, room);
             Some(crc32fast::hash(room))
         }
         HashKey::Text(_) => None,
     };
     hash.unwrap_or_else(|| crc32fast::hash(x.client.addr_text.as_bytes()))
-}
-
-fn has_any(text: &Template, x: &Exchange) -> bool {
-    text.references().any(|(variable, default)| default.is_some() || x.variable(variable).is_some())
 }
 
 fn hash_value(value: &Value<'_>, room: &mut Vec<u8>) -> u32 {
