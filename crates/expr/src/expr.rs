@@ -1,11 +1,11 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use regex::bytes::{Regex, RegexBuilder};
+use regex::bytes::Regex;
 use serde_json::Value as Json;
 
 use crate::number::to_number;
-use crate::pcre::translate_pcre;
+use crate::pattern::{RegexOptions, compile_regex};
 use crate::value::{Scratch, Source, Value};
 use crate::variable::{Variable, VariableError, nearest_of, suggestion};
 
@@ -260,9 +260,6 @@ fn collect_doubts(json: &Json, path: &str, found: &mut Vec<ExprError>) {
 /// Deeper nesting is refused: evaluation recurses.
 const DEEPEST: usize = 32;
 
-/// The most memory that a compiled regular expression, and its cache in each thread, may take.
-const REGEX_BYTES: usize = 1 << 20;
-
 const OPERATORS: [&str; 11] = ["==", "~=", ">", ">=", "<", "<=", "~~", "~*", "in", "has", "ipmatch"];
 
 /// What people write for an operator who know it from elsewhere; too short for a measure of likeness.
@@ -377,7 +374,11 @@ fn parse_check(operator: &str, value: &Json) -> Result<Check, ExprError> {
             single => Ok(Check::IpMatch([parse_network(single)?].into())),
         },
         _ => match value {
-            Json::String(pattern) => parse_regex(pattern, operator == "~*").map(Check::Regex),
+            Json::String(pattern) => {
+                let options = RegexOptions { caseless: operator == "~*", ..RegexOptions::default() };
+                let (regex, _) = compile_regex(pattern, options).map_err(ExprError::new)?;
+                Ok(Check::Regex(regex))
+            }
             _ => Err(ExprError::new(format!("operator '{operator}' needs a regular expression as a string"))),
         },
     }
@@ -405,19 +406,4 @@ fn parse_network(value: &Json) -> Result<IpNet, ExprError> {
         Err(_) => text.parse::<IpNet>(),
     };
     parsed.map_err(|_| ExprError::new(format!("invalid ip address '{text}'")))
-}
-
-fn parse_regex(pattern: &str, caseless: bool) -> Result<Regex, ExprError> {
-    let refuse = |reason: &str| ExprError::new(format!("invalid regular expression '{pattern}': {reason}"));
-    let translated = translate_pcre(pattern, false).map_err(|reason| refuse(&reason))?;
-    let build = |unicode| {
-        let mut builder = RegexBuilder::new(&translated);
-        builder.case_insensitive(caseless).unicode(unicode).size_limit(REGEX_BYTES).dfa_size_limit(REGEX_BYTES);
-        builder.build()
-    };
-    // Bytes first, as PCRE does it. A class such as [äö] is only possible with Unicode.
-    build(false).or_else(|_| build(true)).map_err(|error| {
-        let text = error.to_string();
-        refuse(text.lines().last().unwrap_or_default().trim_start_matches("error: "))
-    })
 }

@@ -15,13 +15,14 @@
 
 mod expr;
 mod number;
+mod pattern;
 mod pcre;
 mod template;
 mod value;
 mod variable;
 
 pub use crate::expr::{Expr, ExprError};
-pub use crate::pcre::translate_pcre;
+pub use crate::pattern::{RegexOptions, compile_regex};
 pub use crate::template::{Piece, Template, TemplateError};
 pub use crate::value::{Source, Value};
 pub use crate::variable::{Variable, VariableError};

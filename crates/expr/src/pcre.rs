@@ -1,12 +1,11 @@
 use std::fmt::Write;
 
-/// A pattern of PCRE, in which APISIX's configurations are written, in the spelling of the crate `regex`; `extended` is
-/// whether blanks and comments are left aside. What means the same in both stays as it is, and so does what the crate
-/// refuses itself, such as look-around.
+/// A pattern of PCRE in the spelling of the crate `regex`; `extended` is whether blanks and comments are left aside. What
+/// means the same in both stays as it is, and so does what the crate refuses itself, such as look-around.
 ///
 /// # Errors
 /// What PCRE has and a search in linear time has not, by its name.
-pub fn translate_pcre(pattern: &str, extended: bool) -> Result<String, String> {
+pub(crate) fn translate(pattern: &str, extended: bool) -> Result<String, String> {
     let mut to = Translation { rest: pattern, out: String::with_capacity(pattern.len()), extended };
     while let Some(next) = to.next() {
         match next {
@@ -222,13 +221,12 @@ impl Translation<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::translate_pcre;
-    use regex::bytes::RegexBuilder;
+    use super::translate;
+    use crate::pattern::{RegexOptions, compile_regex};
 
     fn matches(pattern: &str, text: &[u8], extended: bool) -> bool {
-        let translated = translate_pcre(pattern, extended).unwrap_or_else(|error| panic!("{pattern}: {error}"));
-        let regex = RegexBuilder::new(&translated).unicode(false).ignore_whitespace(extended).build();
-        regex.unwrap_or_else(|error| panic!("{pattern} as {translated}: {error}")).is_match(text)
+        let options = RegexOptions { extended, ..RegexOptions::default() };
+        compile_regex(pattern, options).unwrap_or_else(|error| panic!("{error}")).0.is_match(text)
     }
 
     #[test]
@@ -319,7 +317,7 @@ mod tests {
             ("a{2}+", "possessive"),
             ("(?#a", "not closed"),
         ] {
-            let error = translate_pcre(pattern, false).unwrap_err();
+            let error = translate(pattern, false).unwrap_err();
             assert!(error.contains(reason), "{pattern}: {error}");
         }
     }
@@ -336,7 +334,7 @@ mod tests {
         let mut translated = 0;
         for round in 0..100_000 {
             let pattern: String = (0..random(24)).map(|_| alphabet[random(alphabet.len())]).collect();
-            translated += usize::from(translate_pcre(&pattern, round % 2 == 0).is_ok());
+            translated += usize::from(translate(&pattern, round % 2 == 0).is_ok());
         }
         assert!((10_000..100_000).contains(&translated), "{translated} are translated");
     }

@@ -1,81 +1,14 @@
 //! Regular expressions of configurations.
 
 use crossbeam_queue::ArrayQueue;
-use regex::bytes::{CaptureLocations, Regex, RegexBuilder, RegexSet, RegexSetBuilder};
-use weir_expr::translate_pcre;
+use regex::bytes::{CaptureLocations, Regex, RegexSet, RegexSetBuilder};
+use weir_expr::{RegexOptions, compile_regex};
 use weir_plugin::Invalid;
 
-/// The most memory that a compiled expression, and its cache in each thread, may take.
-const MOST_BYTES: usize = 1 << 20;
-/// The same for a list of expressions.
+/// The most memory that the cache of a list of expressions in each thread may take.
+const MOST_CACHE_BYTES: usize = 1 << 20;
+/// The most memory that a compiled list may take.
 const MOST_LIST_BYTES: usize = 16 << 20;
-
-/// How an expression is read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Options {
-    caseless: bool,
-    multi_line: bool,
-    dot_all: bool,
-    extended: bool,
-    unicode: bool,
-    anchored: bool,
-}
-
-impl Options {
-    /// Reads the letters of nginx's Lua API. Those that only say how PCRE goes about its work mean nothing here.
-    pub(crate) fn parse(letters: &str) -> Result<Self, String> {
-        let mut options = Self::default();
-        for letter in letters.chars() {
-            match letter {
-                'i' => options.caseless = true,
-                'm' => options.multi_line = true,
-                's' => options.dot_all = true,
-                'x' => options.extended = true,
-                'u' | 'U' => options.unicode = true,
-                'a' => options.anchored = true,
-                'j' | 'o' => {}
-                other => return Err(format!("option '{other}' is not supported: expected some of ajimosuxU")),
-            }
-        }
-        Ok(options)
-    }
-}
-
-/// Compiles an expression. Text is bytes, as in PCRE without UTF mode.
-pub(crate) fn compile(pattern: &str, options: Options) -> Result<Regex, String> {
-    compile_as(pattern, options).map(|(regex, _)| regex)
-}
-
-/// The expression, and whether it reads characters instead of bytes.
-fn compile_as(pattern: &str, options: Options) -> Result<(Regex, bool), String> {
-    let text = translate(pattern, options)?;
-    let build = |unicode| {
-        RegexBuilder::new(&text)
-            .case_insensitive(options.caseless)
-            .multi_line(options.multi_line)
-            .dot_matches_new_line(options.dot_all)
-            .ignore_whitespace(options.extended)
-            .unicode(unicode)
-            .size_limit(MOST_BYTES)
-            .dfa_size_limit(MOST_BYTES)
-            .build()
-            .map(|regex| (regex, unicode))
-    };
-    // A class such as [äö] is only possible with Unicode.
-    let built = build(options.unicode).or_else(|error| if options.unicode { Err(error) } else { build(true) });
-    built.map_err(|error| {
-        let text = error.to_string();
-        let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
-        format!("invalid regular expression '{pattern}': {reason}")
-    })
-}
-
-/// The expression as the crate `regex` spells it.
-fn translate(pattern: &str, options: Options) -> Result<String, String> {
-    let text = translate_pcre(pattern, options.extended)
-        .map_err(|reason| format!("invalid regular expression '{pattern}': {reason}"))?;
-    Ok(if options.anchored { format!(r"\A(?:{text})") } else { text })
-}
 
 /// Most groups of an expression, with the whole match: they stand on the stack.
 pub(crate) const MOST_GROUPS: usize = 32;
@@ -101,8 +34,8 @@ pub(crate) struct Found<'t> {
 }
 
 impl Grouped {
-    pub(crate) fn compile(pattern: &str, options: Options) -> Result<Self, String> {
-        let regex = compile(pattern, options)?;
+    pub(crate) fn compile(pattern: &str, options: RegexOptions) -> Result<Self, String> {
+        let (regex, _) = compile_regex(pattern, options)?;
         if regex.captures_len() > MOST_GROUPS {
             return Err(format!("expected at most {} groups", MOST_GROUPS - 1));
         }
@@ -138,20 +71,19 @@ pub(crate) struct Patterns {
 impl Patterns {
     /// Compiles a list; `path` is where it stands in the configuration.
     pub(crate) fn compile(path: &str, patterns: &[String], caseless: bool) -> Result<Self, Invalid> {
-        let options = Options { caseless, ..Options::default() };
+        let options = RegexOptions { caseless, ..RegexOptions::default() };
         let (mut bytes, mut characters) = (Vec::new(), Vec::new());
         for (at, pattern) in patterns.iter().enumerate() {
-            let compiled =
-                compile_as(pattern, options).and_then(|(_, unicode)| Ok((translate(pattern, options)?, unicode)));
-            let (text, unicode) = compiled.map_err(|message| Invalid::new(format!("{path}[{at}]"), message))?;
-            if unicode { &mut characters } else { &mut bytes }.push(text);
+            let compiled = compile_regex(pattern, options);
+            let (regex, unicode) = compiled.map_err(|message| Invalid::new(format!("{path}[{at}]"), message))?;
+            if unicode { &mut characters } else { &mut bytes }.push(regex.as_str().to_owned());
         }
         let set = |patterns: &[String], unicode| {
             RegexSetBuilder::new(patterns)
                 .case_insensitive(caseless)
                 .unicode(unicode)
                 .size_limit(MOST_LIST_BYTES)
-                .dfa_size_limit(MOST_BYTES)
+                .dfa_size_limit(MOST_CACHE_BYTES)
                 .build()
                 .map_err(|error| Invalid::new(path, format!("the expressions are too large together: {error}")))
         };
@@ -167,7 +99,7 @@ impl Patterns {
 
 #[cfg(test)]
 mod tests {
-    use super::{Options, Patterns, compile};
+    use super::Patterns;
 
     #[test]
     fn any_of_a_list_matches() {
@@ -192,42 +124,5 @@ mod tests {
         let fault = list(&["a", "(?!b)"], false).unwrap_err();
         assert_eq!(fault.path, "list[1]");
         assert!(fault.message.contains("look-around"), "{}", fault.message);
-    }
-
-    #[test]
-    fn options_change_what_matches() {
-        for (options, pattern, text, matches) in [
-            ("jo", "^/a/(.*)$", "/a/b", true),
-            ("", "ABC", "xabcx", false),
-            ("i", "ABC", "xabcx", true),
-            ("", "^b$", "a\nb\nc", false),
-            ("m", "^b$", "a\nb\nc", true),
-            ("", "a.b", "a\nb", false),
-            ("s", "a.b", "a\nb", true),
-            ("x", "a b # c", "ab", true),
-            ("a", "b|c", "abc", false),
-            ("a", "b|a", "abc", true),
-            ("", "[ä]", "ä", true),
-            ("", "^.$", "ä", false),
-            ("u", "^.$", "ä", true),
-        ] {
-            let regex = compile(pattern, Options::parse(options).unwrap()).unwrap();
-            assert_eq!(regex.is_match(text.as_bytes()), matches, "{pattern} {options} {text:?}");
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_had_is_named() {
-        for (pattern, reason) in [
-            ("(?=a)", "look-around"),
-            (r"(a)\1", "backreferences are not supported"),
-            ("(", "unclosed group"),
-            ("(?>a)", "atomic groups"),
-            (r"\w{1000}{1000}", "size limit"),
-        ] {
-            let error = compile(pattern, Options::default()).unwrap_err();
-            assert!(error.contains(reason), "{error}");
-        }
-        assert!(Options::parse("jdo").unwrap_err().contains("'d'"));
     }
 }

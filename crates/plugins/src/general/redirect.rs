@@ -7,11 +7,12 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_config::AddrRange;
+use weir_expr::RegexOptions;
 use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 use weir_wire::method::Method;
 use weir_wire::name::Known;
 
-use crate::pattern::{Grouped, Options};
+use crate::pattern::Grouped;
 use location::{Location, Match};
 
 /// The definition.
@@ -101,7 +102,7 @@ impl Conf {
             }
             (None, None, Some([pattern, to])) => {
                 let fault = |at: usize| move |message| Invalid::new(format!("regex_uri[{at}]"), message);
-                let pattern = Grouped::compile(pattern, Options::default()).map_err(fault(0))?;
+                let pattern = Grouped::compile(pattern, RegexOptions::default()).map_err(fault(0))?;
                 Ok(Rule::Matched(Box::new(pattern), Location::parse(to, true, self.encode_uri).map_err(fault(1))?))
             }
             (None, None, Some(_)) => Err(Invalid::new("regex_uri", "expected a regular expression and where to")),

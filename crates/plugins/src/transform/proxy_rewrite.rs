@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use weir_expr::RegexOptions;
 use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 use weir_wire::method::Method;
 use weir_wire::name::Known;
 
 use super::edits::{Edit, Edits, removed};
 use crate::fields::FieldsConf;
-use crate::pattern::{Grouped, Options};
+use crate::pattern::Grouped;
 use replacement::Replacement;
 
 /// The definition.
@@ -204,7 +205,7 @@ impl Conf {
         let pattern = |(at, pair): (usize, &[String])| {
             let fault = |place: usize| move |message: String| Invalid::new(format!("regex_uri[{place}]"), message);
             let [expression, replacement] = pair else { return Err(fault(2 * at)("expected a pair".into())) };
-            let expression = Grouped::compile(expression, Options::default()).map_err(fault(2 * at))?;
+            let expression = Grouped::compile(expression, RegexOptions::default()).map_err(fault(2 * at))?;
             let replacement = Replacement::parse(replacement, true).map_err(fault(2 * at + 1))?;
             Ok(Pattern { expression, replacement })
         };

@@ -11,13 +11,12 @@ use regex::bytes::Regex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_config::Vars;
-use weir_expr::{Expr, Source, Template};
+use weir_expr::{Expr, RegexOptions, Source, Template, compile_regex};
 use weir_plugin::{BodyCx, BuildCx, Define, Failure, Flow, Invalid, Mark, Phases, Plugin, ResponseCx};
 use weir_wire::name::Known;
 
 use super::edits::{Edit, Edits, removed};
 use crate::fields::{FieldTemplate, FieldsConf};
-use crate::pattern::{Options, compile};
 
 /// The definition.
 #[derive(Debug)]
@@ -190,9 +189,9 @@ impl Conf {
     fn filters(&self) -> Result<Box<[Filter]>, Invalid> {
         let filter = |(at, conf): (usize, &FilterConf)| {
             let fault = |field: &str, message: String| Invalid::new(format!("filters[{at}].{field}"), message);
-            let options = Options::parse(&conf.options).map_err(|message| fault("options", message))?;
+            let options = RegexOptions::parse(&conf.options).map_err(|message| fault("options", message))?;
             Ok(Filter {
-                regex: compile(&conf.regex, options).map_err(|message| fault("regex", message))?,
+                regex: compile_regex(&conf.regex, options).map_err(|message| fault("regex", message))?.0,
                 replace: Template::parse_lenient(&conf.replace, true).map_err(|e| fault("replace", e.to_string()))?,
                 scope: conf.scope,
             })
@@ -361,9 +360,9 @@ impl Filter {
 
 #[cfg(test)]
 mod tests {
-    use super::{Filter, GZIP, MOST_BODY, Options, Scope, compile, gunzip};
+    use super::{Filter, GZIP, MOST_BODY, Scope, gunzip};
     use std::io::Write;
-    use weir_expr::{Source, Template, Value, Variable};
+    use weir_expr::{RegexOptions, Source, Template, Value, Variable, compile_regex};
 
     struct Nothing;
     impl Source for Nothing {
@@ -385,7 +384,7 @@ mod tests {
             ("a", "$remote_addr", Scope::Once, "a", Some("")),
         ] {
             let filter = Filter {
-                regex: compile(regex, Options::default()).unwrap(),
+                regex: compile_regex(regex, RegexOptions::default()).unwrap().0,
                 replace: Template::parse_with_captures(replace).unwrap(),
                 scope,
             };
@@ -397,7 +396,7 @@ mod tests {
     #[test]
     fn filters_do_not_let_a_body_grow_without_bound() {
         let filter = |replace| Filter {
-            regex: compile("a", Options::default()).unwrap(),
+            regex: compile_regex("a", RegexOptions::default()).unwrap().0,
             replace: Template::parse_with_captures(replace).unwrap(),
             scope: Scope::Global,
         };

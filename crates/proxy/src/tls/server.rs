@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use regex::bytes::RegexSet;
+use regex::bytes::Regex;
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -14,6 +14,7 @@ use rustls::{
     SupportedProtocolVersion, client::danger::HandshakeSignatureValid, version,
 };
 use weir_config::{ClientVerification, Ssl, SslProtocol};
+use weir_expr::{RegexOptions, compile_regex};
 
 use super::pem;
 
@@ -42,7 +43,13 @@ pub(crate) struct Host {
 /// That clients have to show a certificate, and where they need not.
 #[derive(Debug)]
 struct Verified {
-    skipped: RegexSet,
+    skipped: Box<[Regex]>,
+}
+
+impl Verified {
+    fn skips(&self, path: &[u8]) -> bool {
+        self.skipped.iter().any(|pattern| pattern.is_match(path))
+    }
 }
 
 /// Why a request may not be served on its connection.
@@ -103,7 +110,7 @@ impl Hosts {
             return Ok(());
         }
         let of_connection = self.for_client(sni).and_then(|host| host.client.as_ref());
-        if of_connection.is_some_and(|asked| !verified && !asked.skipped.is_match(path)) {
+        if of_connection.is_some_and(|asked| !verified && !asked.skips(path)) {
             return Err(Denied::NoCertificate);
         }
         let name = std::str::from_utf8(host).unwrap_or_default();
@@ -147,11 +154,10 @@ impl Host {
         let (builder, client) = match &ssl.client {
             None => (builder.with_no_client_auth(), None),
             Some(client) => {
-                let wrong = |reason: String| ("client.skip_mtls_uri_regex".to_owned(), reason);
-                let patterns =
-                    client.skip_mtls_uri_regex.iter().map(|pattern| weir_expr::translate_pcre(pattern, false));
-                let patterns = patterns.collect::<Result<Vec<_>, _>>().map_err(wrong)?;
-                let skipped = RegexSet::new(patterns).map_err(|error| wrong(error.to_string()))?;
+                let compile =
+                    |pattern: &String| compile_regex(pattern, RegexOptions::default()).map(|(regex, _)| regex);
+                let skipped = client.skip_mtls_uri_regex.iter().map(compile).collect::<Result<_, _>>();
+                let skipped = skipped.map_err(|reason| ("client.skip_mtls_uri_regex".to_owned(), reason))?;
                 let verifier = Verifier::new(client, provider).map_err(|reason| ("client.ca".to_owned(), reason))?;
                 (builder.with_client_cert_verifier(Arc::new(verifier)), Some(Verified { skipped }))
             }
