@@ -60,47 +60,47 @@ const EVERYTHING: Note = [0, 0];
 impl KeySource {
     /// `key` and `key_type`. With `shared`, whatever else counts in the same table may have another key.
     pub(crate) fn compile(key: &str, key_type: KeyType, shared: bool) -> Result<Self, Invalid> {
-        Ok(match key_type {
+        Self::read(key, key_type, shared).map(|(source, _)| source)
+    }
+
+    /// What there is to say of a `key` that can be compiled: no variable may have its name, as that of `$consumer_name`,
+    /// which people write here too.
+    pub(crate) fn warning(key: &str, key_type: KeyType) -> Option<Invalid> {
+        let (_, warning) = Self::read(key, key_type, false).ok()?;
+        warning.map(|message| Invalid::warning("key", message))
+    }
+
+    /// The source, and what there is to say of it.
+    fn read(key: &str, key_type: KeyType, shared: bool) -> Result<(Self, Option<String>), Invalid> {
+        let source = match key_type {
             KeyType::Var => match Variable::parse(key) {
                 Ok(Variable::RemoteAddr) => Self::Address,
                 Ok(variable) => Self::Variable(variable),
                 Err(_) if key == BINARY_ADDRESS => Self::Address,
                 // One that APISIX knows would count by something else there.
                 Err(error @ VariableError::Unsupported { .. }) => return Err(Invalid::new("key", error.to_string())),
-                Err(_) => Self::Address,
+                Err(error) => {
+                    let why = match key.strip_prefix('$') {
+                        Some(name) => {
+                            format!("a variable is named without $ here: {name}, or with key_type: var_combination")
+                        }
+                        None => error.to_string(),
+                    };
+                    let warning = format!("{why}; it is never set, so requests are counted by the client's address");
+                    return Ok((Self::Address, Some(warning)));
+                }
             },
             KeyType::VarCombination => {
                 let template = Template::parse_lenient(key, false);
-                Self::Combination(template.map_err(|error| Invalid::new("key", error.to_string()))?)
+                let source = Self::Combination(template.map_err(|error| Invalid::new("key", error.to_string()))?);
+                let message =
+                    |error| format!("{error}; it counts as not set, and without any the client's address is counted");
+                return Ok((source, Template::unknown(key).first().map(message)));
             }
             KeyType::Constant if shared => Self::Constant(Key::new(0, key.as_bytes())),
             KeyType::Constant => Self::Everything,
-        })
-    }
-
-    /// What there is to say of a `key` that can be compiled: no variable may have its name, as that of `$consumer_name`,
-    /// which people write here too.
-    pub(crate) fn warning(key: &str, key_type: KeyType) -> Option<Invalid> {
-        if key_type == KeyType::VarCombination {
-            let unknown = Template::unknown(key);
-            let message =
-                |error| format!("{error}; it counts as not set, and without any the client's address is counted");
-            return unknown.first().map(|error| Invalid::warning("key", message(error)));
-        }
-        if key_type != KeyType::Var || key == BINARY_ADDRESS {
-            return None;
-        }
-        let why = match (key.strip_prefix('$'), Variable::parse(key)) {
-            (_, Ok(_) | Err(VariableError::Unsupported { .. })) => return None,
-            (Some(name), Err(_)) => {
-                format!("a variable is named without $ here: {name}, or with key_type: var_combination")
-            }
-            (None, Err(error)) => error.to_string(),
         };
-        Some(Invalid::warning(
-            "key",
-            format!("{why}; it is never set, so requests are counted by the client's address"),
-        ))
+        Ok((source, None))
     }
 
     /// The `key` of one rule among several, at `field`.
