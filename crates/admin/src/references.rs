@@ -55,11 +55,11 @@ impl Api {
                     // Few have the id in them anywhere, so few are read.
                     let value = Some(value).filter(|value| value.contains(key.id()));
                     let value: Map<String, Value> = serde_json::from_str(value?).ok()?;
-                    let wanted = (key.kind(), key.id().to_owned());
-                    if of_plugins(&value).contains(&wanted) {
+                    let is_it = |(kind, id): &Reference| *kind == key.kind() && id == key.id();
+                    if of_plugins(&value).iter().any(is_it) {
                         return Some(true);
                     }
-                    references(kind, &value).contains(&wanted).then_some(false)
+                    of_fields(kind, &value).iter().any(is_it).then_some(false)
                 };
                 let (user, by_plugin) = listing.items.iter().find_map(|item| Some((item, refers(&item.value)?)))?;
                 let (what, directly) =
@@ -85,7 +85,7 @@ impl Api {
 
     /// What a value refers to that is not there, in APISIX's words.
     pub(crate) async fn missing_reference(&self, kind: Kind, value: &Map<String, Value>) -> Option<String> {
-        for (to, id) in references(kind, value) {
+        for (to, id) in of_fields(kind, value).into_iter().chain(of_plugins(value)) {
             let key = Key::new(to, &id);
             let noun = Resource::of(to).noun;
             let fault = match self.configuration.store().get(&key).await {
@@ -104,8 +104,8 @@ fn is_for_upstreams(ssl: &str) -> bool {
     serde_json::from_str(ssl).is_ok_and(|ssl: Value| ssl.get("type").and_then(Value::as_str) == Some("client"))
 }
 
-/// Everything that a resource refers to, in the order in which APISIX looks for it.
-fn references(kind: Kind, value: &Map<String, Value>) -> Vec<Reference> {
+/// What a resource itself refers to, in the order in which APISIX looks for it.
+fn of_fields(kind: Kind, value: &Map<String, Value>) -> Vec<Reference> {
     let mut found = Vec::new();
     let mut field = |of: &Map<String, Value>, name: &str, to: Kind| {
         found.extend(of.get(name).and_then(id_text).map(|id| (to, id)));
@@ -124,7 +124,6 @@ fn references(kind: Kind, value: &Map<String, Value>) -> Vec<Reference> {
         Kind::Consumers => field(value, "group_id", Kind::ConsumerGroups),
         _ => {}
     }
-    found.extend(of_plugins(value));
     found
 }
 
@@ -147,7 +146,7 @@ fn named_by_plugins(kind: Kind) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::{Kind, references};
+    use super::{Kind, of_fields, of_plugins};
     use serde_json::json;
 
     #[test]
@@ -175,9 +174,10 @@ mod tests {
             ),
         ];
         for (kind, value, expected) in cases {
-            let found = references(kind, value.as_object().unwrap());
+            let value = value.as_object().unwrap();
+            let found = [of_fields(kind, value), of_plugins(value)].concat();
             let found: Vec<(Kind, &str)> = found.iter().map(|(kind, id)| (*kind, id.as_str())).collect();
-            assert_eq!(found, expected, "{value}");
+            assert_eq!(found, expected, "{value:?}");
         }
     }
 }
