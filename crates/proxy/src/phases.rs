@@ -179,13 +179,13 @@ fn each(
     mut run: impl FnMut(&Step, &mut Exchange) -> Flow,
 ) -> Result<(), Failure> {
     let (route, consumer) = chains(x, snapshot);
-    for (base, over) in [(&*snapshot.global, None), (route, consumer)] {
+    for (base, over, is_global) in [(&*snapshot.global, None, true), (route, consumer, false)] {
         if over.is_none() && !base.has(phase) {
             continue;
         }
         let mut walk = Walk::default();
         while let Some(step) = walk.next(phase, base, over) {
-            let stands_back = step.prefers_route && std::ptr::eq(base, &*snapshot.global) && route.runs(step.kind);
+            let stands_back = is_global && step.prefers_route && route.runs(step.kind);
             if !stands_back
                 && step.applies(x)
                 && let Flow::Abort(failure) = run(step, x)
