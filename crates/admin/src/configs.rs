@@ -13,6 +13,7 @@ use hyper::{HeaderMap, StatusCode};
 use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 use weir_config::Diagnostic;
+use weir_config::diagnostic::lua_type_name;
 use weir_config::node::Node;
 use weir_store::{Change, Commit, Key, Kind, Listing};
 
@@ -264,7 +265,7 @@ fn configuration(request: &Request) -> Result<Object, Answer> {
     };
     match body {
         Value::Object(config) => Ok(config),
-        other => Err(refuse(&format!("wrong type: expected object, got {}", words::type_name(&other)))),
+        other => Err(refuse(&format!("wrong type: expected object, got {}", lua_type_name(&other)))),
     }
 }
 
@@ -310,7 +311,7 @@ fn items(body: &Object, kind: Kind) -> Result<Vec<Value>, Answer> {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::Array(items)) => Ok(items.clone()),
         Some(other) => {
-            let (section, found) = (kind.directory(), words::type_name(other));
+            let (section, found) = (kind.directory(), lua_type_name(other));
             Err(Answer::bad(format!("invalid {section}: wrong type: expected array, got {found}")))
         }
     }

@@ -2,6 +2,7 @@
 
 use hyper::StatusCode;
 use serde_json::{Map, Value};
+use weir_config::diagnostic::lua_type_name;
 use weir_config::node::{Step, steps};
 use weir_config::{Diagnostic, Fault, Mark};
 use weir_store::{Key, Kind};
@@ -108,7 +109,7 @@ pub(crate) fn of_check(section: &str, found: &Diagnostic, item: &Value) -> Strin
 
 /// What is told of a value that is no resource at all.
 pub(crate) fn no_object(value: &Value) -> String {
-    format!("invalid configuration: wrong type: expected object, got {}", type_name(value))
+    format!("invalid configuration: wrong type: expected object, got {}", lua_type_name(value))
 }
 
 /// What is told of a consumer whose name can be none.
@@ -365,17 +366,6 @@ fn plain(found: &Diagnostic, steps: &[Step]) -> String {
         }
     }
     Diagnostic { file: String::new(), mark: Mark::NONE, path, ..found.clone() }.to_string()
-}
-
-/// What a JSON value is called.
-pub(crate) fn type_name(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "userdata",
-        Value::Bool(_) => "boolean",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) | Value::Object(_) => "table",
-    }
 }
 
 #[cfg(test)]

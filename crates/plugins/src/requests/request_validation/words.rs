@@ -6,6 +6,7 @@ use jsonschema::ValidationError;
 use jsonschema::error::{TypeKind, ValidationErrorKind as Kind};
 use jsonschema::paths::LocationSegment;
 use serde_json::Value;
+use weir_config::diagnostic::lua_type_name;
 
 /// Longest explanation, in bytes: it may hold what the client sent.
 const LONGEST: usize = 512;
@@ -36,11 +37,11 @@ fn fault(whole: &Value, error: &ValidationError<'_>) -> String {
     let length = || value.as_str().map_or(0, |text| text.chars().count());
     match error.kind() {
         Kind::Type { kind: TypeKind::Single(expected) } => {
-            format!("wrong type: expected {expected}, got {}", type_name(value))
+            format!("wrong type: expected {expected}, got {}", lua_type_name(value))
         }
         Kind::Type { kind: TypeKind::Multiple(expected) } => {
             let names: Vec<String> = expected.iter().map(|name| name.to_string()).collect();
-            format!("wrong type: expected one of {}, got {}", names.join(", "), type_name(value))
+            format!("wrong type: expected one of {}, got {}", names.join(", "), lua_type_name(value))
         }
         Kind::Required { property } => format!("property \"{}\" is required", shown(property)),
         Kind::AdditionalProperties { unexpected } | Kind::UnevaluatedProperties { unexpected } => {
@@ -107,18 +108,7 @@ fn shown(value: &Value) -> String {
             Some(float) if number.is_f64() => float.to_string(),
             _ => number.to_string(),
         },
-        other => type_name(other).to_owned(),
-    }
-}
-
-/// What Lua, in which APISIX is written, calls a value's type.
-fn type_name(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "userdata",
-        Value::Bool(_) => "boolean",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) | Value::Object(_) => "table",
+        other => lua_type_name(other).to_owned(),
     }
 }
 
