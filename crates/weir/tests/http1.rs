@@ -203,6 +203,28 @@ fn answers_without_a_body_end_with_their_head() {
 }
 
 #[test]
+fn reason_phrases_go_on() {
+    let lines = [
+        ("HTTP/1.1 200 All is well", "All is well"),
+        ("HTTP/1.0 200 All is well", "All is well"),
+        ("HTTP/1.1 404 ", "Not Found"),
+        ("HTTP/1.0 404", "Not Found"),
+        ("HTTP/1.1 599 It (did) not!", "It (did) not!"),
+        ("HTTP/1.1 599 ", ""),
+    ];
+    let origin = Origin::answering(move |request| {
+        let (line, _) = lines[request.target[1..].parse::<usize>().unwrap()];
+        Answer::keep(format!("{line}\r\nContent-Length: 0\r\nConnection: keep-alive\r\n\r\n"))
+    });
+    let gateway = Gateway::start(route_to(&[origin.node()]));
+    let mut client = gateway.client();
+    for (at, (line, reason)) in lines.iter().enumerate() {
+        let response = client.request(format!("GET /{at} HTTP/1.1\r\nHost: a.test\r\n\r\n"));
+        assert_eq!((response.reason.as_str(), response.minor), (*reason, 1), "{line}");
+    }
+}
+
+#[test]
 fn interim_responses_reach_the_client() {
     let origin = Origin::scripted(|connection| {
         while let Some(request) = connection.head() {

@@ -25,10 +25,7 @@ pub fn parse(value: &[u8]) -> Result<Authority<'_>, Reject> {
         text.parse::<std::net::Ipv6Addr>().map_err(|_| INVALID)?;
         (host, rest)
     } else {
-        let end = memchr::memchr(b':', value).unwrap_or(value.len());
-        let (host, rest) = value.split_at(end);
-        check_name(host)?;
-        (host, rest)
+        value.split_at(name_end(value)?)
     };
     let port = match rest {
         [] | [b':'] => None,
@@ -50,29 +47,34 @@ const PLAIN: [bool; 256] = {
     table
 };
 
-/// A registered name or IPv4 address; bytes may be percent-encoded.
-fn check_name(host: &[u8]) -> Result<(), Reject> {
-    if host.is_empty() {
-        return Err(Reject::bad("empty Host"));
-    }
-    let mut rest = host;
-    while let Some(at) = rest.iter().position(|b| !PLAIN[usize::from(*b)]) {
-        match rest.get(at..) {
-            Some([b'%', high, low, after @ ..]) if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => rest = after,
+/// Where a registered name or IPv4 address ends: at a colon, or at the end. Bytes may be percent-encoded.
+fn name_end(value: &[u8]) -> Result<usize, Reject> {
+    let mut end = 0;
+    loop {
+        let rest = value.get(end..).unwrap_or_default();
+        end += rest.iter().position(|b| !PLAIN[usize::from(*b)]).unwrap_or(rest.len());
+        match value.get(end..).unwrap_or_default() {
+            [] | [b':', ..] if end == 0 => return Err(Reject::bad("empty Host")),
+            [] | [b':', ..] => return Ok(end),
+            [b'%', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => end += 3,
             _ => return Err(Reject::bad("invalid Host")),
         }
     }
-    Ok(())
 }
 
 fn parse_port(digits: &[u8]) -> Option<u16> {
     if digits.len() > 5 {
         return None;
     }
-    digits
-        .iter()
-        .try_fold(0u32, |n, b| b.is_ascii_digit().then(|| n * 10 + u32::from(b - b'0')))
-        .and_then(|n| u16::try_from(n).ok())
+    let mut port = 0u32;
+    for b in digits {
+        let digit = b.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        port = port * 10 + u32::from(digit);
+    }
+    u16::try_from(port).ok()
 }
 
 #[cfg(test)]

@@ -128,12 +128,10 @@ fn value_end(buf: &[u8], at: usize) -> usize {
 /// `most` bounds the number of fields.
 pub(super) fn fields(buf: &[u8], mut at: usize, most: usize, fields: &mut Fields) -> Result<Option<usize>, Reject> {
     loop {
-        let Some((name_end, id)) = field_name(buf, at)? else {
-            return match buf.get(at) {
-                Some(b'\r') => line_end(buf, at, Reject::bad("malformed line end")),
-                _ => Ok(None),
-            };
-        };
+        if buf.get(at) == Some(&b'\r') {
+            return line_end(buf, at, Reject::bad("malformed line end"));
+        }
+        let Some((name_end, id)) = field_name(buf, at)? else { return Ok(None) };
         let mut value = name_end + 1;
         while matches!(buf.get(value), Some(b' ' | b'\t')) {
             value += 1;
@@ -160,8 +158,7 @@ pub(super) fn fields(buf: &[u8], mut at: usize, most: usize, fields: &mut Fields
     }
 }
 
-/// The name of the field line at `at`: where its colon stands, and its id. `None` at the empty line, and where the bytes
-/// end.
+/// The name of the field line at `at`: where its colon stands, and its id. `None` where the bytes end.
 fn field_name(buf: &[u8], at: usize) -> Result<Option<(usize, Known)>, Reject> {
     let rest = buf.get(at..).unwrap_or_default();
     if let Some(colon @ 1..) = colon_within(rest) {
@@ -177,7 +174,6 @@ fn field_name(buf: &[u8], at: usize) -> Result<Option<(usize, Known)>, Reject> {
         None => Ok(None),
         // Near the end of what has been received a known name may come here as well.
         Some(b':') if name_end > at => Ok(Some((name_end, Known::classify(buf.get(at..name_end).unwrap_or_default())))),
-        Some(b'\r') if name_end == at => Ok(None),
         Some(b' ' | b'\t') if name_end == at => Err(Reject::bad("line folding")),
         Some(b' ' | b'\t') => Err(Reject::bad("white space before the colon")),
         Some(_) => Err(Reject::bad("malformed field name")),

@@ -160,9 +160,15 @@ pub(in crate::conn) fn push_status(x: &Exchange, out: &mut Vec<u8>) {
         status::push_line(out, head.status);
         return;
     }
+    let received = x.response.buffer.bytes();
+    if head.minor == 1 {
+        // As it came: it stands at the front, with its phrase last.
+        out.extend_from_slice(received.get(..head.reason.end as usize + 2).unwrap_or_default());
+        return;
+    }
     out.extend_from_slice(b"HTTP/1.1 ");
     weir_wire::push_number(out, u64::from(head.status));
     out.push(b' ');
-    out.extend_from_slice(head.reason.of(x.response.buffer.bytes()));
+    out.extend_from_slice(head.reason.of(received));
     out.extend_from_slice(b"\r\n");
 }
