@@ -221,6 +221,12 @@ impl Phases {
         self.0 & other.0 == other.0
     }
 
+    /// Whether any of `other` is in this set.
+    #[must_use]
+    pub const fn has_any(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
     /// Names of the phases, for documentation.
     #[must_use]
     pub fn names(self) -> Vec<&'static str> {

@@ -52,6 +52,8 @@ pub(crate) struct Chain {
     lists: Box<[u8]>,
     /// Where each phase's list ends in `lists`.
     ends: [u16; PHASES.len()],
+    /// Those that any step has.
+    phases: Phases,
     kinds: Kinds,
 }
 
@@ -110,11 +112,12 @@ impl Chain {
             lists.extend(steps.iter().zip(0u8..).filter(|(s, _)| s.phases.contains(phase)).map(|(_, i)| i));
             *end = lists.len() as u16;
         }
+        let phases = steps.iter().fold(Phases::NONE, |phases, step| phases.and(step.phases));
         let mut kinds = Kinds::default();
         for kind in steps.iter().map(|step| &step.kind).chain(off) {
             kinds.insert(*kind);
         }
-        Self { steps: steps.into(), lists: lists.into(), ends, kinds }
+        Self { steps: steps.into(), lists: lists.into(), ends, phases, kinds }
     }
 
     /// Whether it makes no difference, be it alone or over another.
@@ -129,7 +132,7 @@ impl Chain {
 
     /// Whether any step has this phase.
     pub(crate) fn has(&self, phase: Phase) -> bool {
-        !self.list(phase).is_empty()
+        PHASES.get(phase as usize).is_some_and(|phase| self.phases.has_any(*phase))
     }
 
     /// All steps, by priority.

@@ -31,6 +31,7 @@ pub(crate) struct Requests {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Stage {
     #[default]
+    Start,
     GlobalRewrite,
     Rewrite,
     ConsumerRewrite,
@@ -57,27 +58,40 @@ pub(crate) fn find_route(x: &mut Exchange, snapshot: &Snapshot) {
     x.params = params;
 }
 
-fn route<'s>(x: &Exchange, snapshot: &'s Snapshot) -> Option<&'s Route> {
+pub(crate) fn route<'s>(x: &Exchange, snapshot: &'s Snapshot) -> Option<&'s Route> {
     snapshot.routes.get(x.matched?.route)
 }
 
 /// The route's chain, which is empty where there is no route, and, once the consumer is known, the consumer's over it.
 fn chains<'s>(x: &Exchange, snapshot: &'s Snapshot) -> (&'s Chain, Option<&'s Chain>) {
-    let base = match route(x, snapshot) {
+    (chain_of(route(x, snapshot)), consumer_chain(x, snapshot))
+}
+
+fn chain_of(route: Option<&Route>) -> &Chain {
+    match route {
         Some(route) => &route.chain,
         None => Chain::nothing(),
-    };
-    let over = x.consumer.and_then(|who| snapshot.consumers.get(who.consumer)).map(AsRef::as_ref);
-    (base, over)
+    }
+}
+
+fn consumer_chain<'s>(x: &Exchange, snapshot: &'s Snapshot) -> Option<&'s Chain> {
+    Some(&**snapshot.consumers.get(x.consumer?.consumer)?)
 }
 
 impl Requests {
     /// Runs the request phases until one plugin waits or all have run.
-    pub(crate) fn run<'s>(&mut self, x: &mut Exchange, snapshot: &'s Snapshot) -> Verdict<'s> {
-        let (base, mut over) = chains(x, snapshot);
+    pub(crate) fn run<'s>(
+        &mut self,
+        x: &mut Exchange,
+        snapshot: &'s Snapshot,
+        route: Option<&'s Route>,
+    ) -> Verdict<'s> {
+        let base = chain_of(route);
+        let mut over = consumer_chain(x, snapshot);
         let mut consumer = x.consumer;
         loop {
             let step = match self.stage {
+                Stage::Start => None,
                 Stage::GlobalRewrite => self.walk.next(Phase::Rewrite, &snapshot.global, None),
                 Stage::Rewrite => self.walk.next(Phase::Rewrite, base, None),
                 Stage::ConsumerRewrite => over.and_then(|over| self.walk.next_only_over(Phase::Rewrite, base, over)),
@@ -86,11 +100,11 @@ impl Requests {
                 Stage::Done => break,
             };
             let Some(step) = step else {
-                self.next_stage();
                 if x.consumer != consumer {
                     consumer = x.consumer;
-                    over = chains(x, snapshot).1;
+                    over = consumer_chain(x, snapshot);
                 }
+                self.next_stage(&snapshot.global, base, over);
                 continue;
             };
             if !step.applies(x) {
@@ -100,7 +114,7 @@ impl Requests {
                 return verdict;
             }
         }
-        match route(x, snapshot) {
+        match route {
             Some(route) => Verdict::Forward(route),
             None => {
                 let mut cx = RequestCx(x);
@@ -159,15 +173,23 @@ impl Requests {
         matches!(self.stage, Stage::GlobalRewrite | Stage::Rewrite | Stage::ConsumerRewrite)
     }
 
-    fn next_stage(&mut self) {
+    /// Goes on to the next stage in which there may be something to run.
+    fn next_stage(&mut self, global: &Chain, base: &Chain, over: Option<&Chain>) {
         self.walk = Walk::default();
-        self.stage = match self.stage {
-            Stage::GlobalRewrite => Stage::Rewrite,
-            Stage::Rewrite => Stage::ConsumerRewrite,
-            Stage::ConsumerRewrite => Stage::GlobalAccess,
-            Stage::GlobalAccess => Stage::Access,
-            Stage::Access | Stage::Done => Stage::Done,
-        };
+        loop {
+            let (next, runs) = match self.stage {
+                Stage::Start => (Stage::GlobalRewrite, global.has(Phase::Rewrite)),
+                Stage::GlobalRewrite => (Stage::Rewrite, base.has(Phase::Rewrite)),
+                Stage::Rewrite => (Stage::ConsumerRewrite, over.is_some()),
+                Stage::ConsumerRewrite => (Stage::GlobalAccess, global.has(Phase::Access)),
+                Stage::GlobalAccess => (Stage::Access, base.has(Phase::Access) || over.is_some()),
+                Stage::Access | Stage::Done => (Stage::Done, true),
+            };
+            self.stage = next;
+            if runs {
+                return;
+            }
+        }
     }
 }
 
@@ -206,6 +228,11 @@ pub(crate) fn before_upstream(x: &mut Exchange, snapshot: &Snapshot) -> Result<(
 pub(crate) fn on_response(x: &mut Exchange, snapshot: &Snapshot) -> Result<(), Failure> {
     let Exchange { early_fields, response, .. } = &mut *x;
     response.head.fields.take_over(response.buffer.bytes(), early_fields);
+    let (route, consumer) = chains(x, snapshot);
+    let any = |chain: &Chain| chain.has(Phase::Response) || chain.has(Phase::Encode);
+    if consumer.is_none() && !any(&snapshot.global) && !any(route) {
+        return Ok(());
+    }
     each(Phase::Response, x, snapshot, |step, x| step.plugin.response(&mut ResponseCx(x)))?;
     each(Phase::Encode, x, snapshot, |step, x| step.plugin.encode(&mut ResponseCx(x)))
 }
@@ -217,9 +244,9 @@ pub(crate) fn on_body(x: &mut Exchange, snapshot: &Snapshot, chunk: &mut Vec<u8>
 }
 
 /// Whether anything looks at an exchange after its end.
-pub(crate) fn has_log(x: &Exchange, snapshot: &Snapshot) -> bool {
-    let logs = snapshot.global.has(Phase::Log) || route(x, snapshot).is_some_and(|r| r.logs);
-    logs || (x.consumer.is_some() && chains(x, snapshot).1.is_some_and(|c| c.has(Phase::Log)))
+pub(crate) fn has_log(x: &Exchange, snapshot: &Snapshot, route: Option<&Route>) -> bool {
+    let logs = snapshot.global.has(Phase::Log) || route.is_some_and(|r| r.logs);
+    logs || consumer_chain(x, snapshot).is_some_and(|c| c.has(Phase::Log))
 }
 
 /// After the end of an exchange.

@@ -270,9 +270,10 @@ impl<S: ClientStream> Connection<S> {
         let snapshot = &*local.snapshot;
         x.tables = Some(Rc::clone(&local.tables));
         phases::find_route(x, snapshot);
-        x.timed = self.worker.access_log.is_some() || phases::has_log(x, snapshot);
+        let route = phases::route(x, snapshot);
+        x.timed = self.worker.access_log.is_some() || phases::has_log(x, snapshot, route);
         let mut requests = Requests::default();
-        let mut verdict = requests.run(x, snapshot);
+        let mut verdict = requests.run(x, snapshot, route);
         loop {
             let next = match verdict {
                 Verdict::Suspended(step) => {
@@ -289,7 +290,7 @@ impl<S: ClientStream> Connection<S> {
                 }
                 _ => break,
             };
-            verdict = next.unwrap_or_else(|| requests.run(x, snapshot));
+            verdict = next.unwrap_or_else(|| requests.run(x, snapshot, route));
         }
         match verdict {
             Verdict::Forward(_) if is_too_long(x) => self.fail_body(x, local, BODY_TOO_LARGE).await,

@@ -175,7 +175,7 @@ impl<S: ClientStream> Connection<S> {
     pub(crate) fn log(&self, x: &mut Exchange, local: &Local) {
         x.end();
         let snapshot = &*local.snapshot;
-        if !x.timed && self.worker.access_log.is_none() && !phases::has_log(x, snapshot) {
+        if !x.timed && self.worker.access_log.is_none() && !phases::has_log(x, snapshot, phases::route(x, snapshot)) {
             return;
         }
         x.times.now = self.worker.clock.refresh();
