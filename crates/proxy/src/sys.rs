@@ -9,11 +9,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use socket2::{Domain, Protocol, SockAddr, Socket as RawSocket, Type};
-use tokio::io::unix::AsyncFd;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
 /// A connected socket.
@@ -22,6 +23,9 @@ pub(crate) struct Socket {
     fd: AsyncFd<OwnedFd>,
     /// Whether the last write did not go through: until the reactor says otherwise there is no use in another one.
     clogged: bool,
+    /// Whether it has been read since the reactor was last waited for. The first read after that is free; others count
+    /// against what a task may do before others have their turn, so that a flood does not keep a worker to itself.
+    read: AtomicBool,
 }
 
 /// A listening socket.
@@ -47,7 +51,7 @@ impl Socket {
 
     fn register(fd: OwnedFd) -> io::Result<Self> {
         // SAFETY: an `OwnedFd` names the same open descriptor until it is dropped.
-        Ok(Self { fd: unsafe { AsyncFd::register(fd)? }, clogged: false })
+        Ok(Self { fd: unsafe { AsyncFd::register(fd)? }, clogged: false, read: AtomicBool::new(false) })
     }
 
     /// Begins to connect to an address; [`Socket::poll_connected`] tells when it is.
@@ -85,8 +89,49 @@ impl Socket {
 
     /// Ready when there may be something to read.
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.read.load(Relaxed) && self.fd.try_io(Interest::READABLE, |_| Ok(())).is_ok() {
+            return Poll::Ready(());
+        }
         // An error of the reactor shows when the socket is read.
-        self.fd.poll_read_ready(cx).map(drop)
+        self.poll_read_ready(cx).map(drop)
+    }
+
+    /// Waits until the reactor tells that there is something to read.
+    fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<AsyncFdReadyGuard<'_, OwnedFd>>> {
+        let ready = self.fd.poll_read_ready(cx);
+        if ready.is_pending() {
+            self.read.store(false, Relaxed);
+        }
+        ready
+    }
+
+    /// The first read after the reactor was waited for; `None`: it was not the first, or there is nothing.
+    fn read_first(&self, room: &mut [u8]) -> Option<rustix::io::Result<usize>> {
+        if self.read.load(Relaxed) {
+            return None;
+        }
+        let mut result = None;
+        let _ = self.fd.try_io(Interest::READABLE, |fd| {
+            let wanted = room.len();
+            match rustix::net::recv(fd, room, RecvFlags::empty()) {
+                Err(rustix::io::Errno::INTR) => return Ok(()),
+                Err(rustix::io::Errno::WOULDBLOCK) => {}
+                Ok((n, _)) => {
+                    result = Some(Ok(n));
+                    if n == 0 || n == wanted {
+                        return Ok(());
+                    }
+                }
+                Err(error) => {
+                    result = Some(Err(error));
+                    return Ok(());
+                }
+            }
+            // This ends the readiness.
+            Err(io::ErrorKind::WouldBlock.into())
+        });
+        self.read.store(result.is_some(), Relaxed);
+        result
     }
 
     /// Ready when the peer has reset the connection. That it has ended its own side is not enough: it may still read.
@@ -94,7 +139,7 @@ impl Socket {
     /// Not to be called while a write is pending; that one will see it.
     pub(crate) fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()> {
         // A reset makes the socket readable as well, so that is what is waited for.
-        if ready!(self.fd.poll_read_ready(cx)).is_err() {
+        if ready!(self.poll_read_ready(cx)).is_err() {
             return Poll::Ready(());
         }
         let mut cx = Context::from_waker(std::task::Waker::noop());
@@ -156,8 +201,12 @@ impl Socket {
 
 impl AsyncRead for Socket {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if let Some(read) = self.read_first(buf.initialize_unfilled()) {
+            buf.advance(read?);
+            return Poll::Ready(Ok(()));
+        }
         loop {
-            let mut guard = ready!(self.fd.poll_read_ready(cx))?;
+            let mut guard = ready!(self.poll_read_ready(cx))?;
             let room = buf.initialize_unfilled();
             let wanted = room.len();
             match rustix::net::recv(&self.fd, room, RecvFlags::empty()) {
@@ -178,7 +227,7 @@ impl AsyncRead for Socket {
 
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let Self { fd, clogged } = &mut *self;
+        let Self { fd, clogged, .. } = &mut *self;
         loop {
             // A socket nearly always has room, so the reactor is asked only about one that had none.
             let guard = if *clogged { Some(ready!(fd.poll_write_ready(cx))?) } else { None };
