@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use weir_expr::{Source, Value, Variable};
 use weir_telemetry::metrics::Recorder;
+use weir_wire::fields::Fields;
 use weir_wire::head::Framing;
 use weir_wire::name::FieldName;
 
@@ -215,6 +216,13 @@ impl Answer<'_> {
     #[must_use]
     pub fn named(self, name: &FieldName, value: &[u8]) -> Self {
         self.response.head.fields.add_named(name, |out| out.extend_from_slice(value));
+        self
+    }
+
+    /// Adds fields that were made before.
+    #[must_use]
+    pub fn fields(self, fields: &Fields) -> Self {
+        self.response.head.fields.take_over(b"", fields);
         self
     }
 

@@ -317,6 +317,7 @@ impl Exchange {
     }
 
     /// Gives memory back that an unusually large message took; called before it is pooled.
+    #[inline]
     pub fn shrink(&mut self) {
         self.request.buffer.clear();
         self.request.buffer.shrink(BUFFER);
@@ -328,7 +329,10 @@ impl Exchange {
         self.response.forget_states();
         for room in [&mut self.out, &mut self.scratch, &mut self.own_id, &mut self.response.body] {
             room.clear();
-            room.shrink_to(KEEP);
+            // A call less for what is nearly always small.
+            if room.capacity() > KEEP {
+                room.shrink_to(KEEP);
+            }
         }
     }
 

@@ -202,9 +202,13 @@ impl Request {
     }
 
     /// Gives memory back that an unusually long query took, beyond this many bytes.
+    #[inline]
     pub(crate) fn shrink(&mut self, keep: usize) {
         self.forget_decoded_query();
-        self.spare.get_mut().shrink_to(keep);
+        let spare = self.spare.get_mut();
+        if spare.capacity() > keep {
+            spare.shrink_to(keep);
+        }
     }
 
     /// The target as received.

@@ -89,9 +89,14 @@ impl Response {
     }
 
     /// Frees what plugins left for the body.
+    #[inline]
     pub(crate) fn forget_states(&mut self) {
-        self.states.0.clear();
-        self.encoder = None;
+        if !self.states.0.is_empty() {
+            self.states.0.clear();
+        }
+        if self.encoder.is_some() {
+            self.encoder = None;
+        }
     }
 
     /// Makes the content coding of a piece of the body, where a plugin has chosen one.

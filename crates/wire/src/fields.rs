@@ -75,9 +75,12 @@ impl Fields {
     }
 
     /// Gives memory above these bounds back.
+    #[inline]
     pub fn shrink(&mut self, fields: usize, overlay: usize) {
-        self.list.shrink_to(fields);
-        self.overlay.shrink_to(overlay);
+        if self.list.capacity() > fields || self.overlay.capacity() > overlay {
+            self.list.shrink_to(fields);
+            self.overlay.shrink_to(overlay);
+        }
     }
 
     fn bytes<'a>(&'a self, base: &'a [u8], field: &Field, span: Span) -> &'a [u8] {
@@ -263,6 +266,9 @@ impl Fields {
 
     /// Takes over the added fields of another list; each replaces those of the same name.
     pub fn take_over(&mut self, base: &[u8], other: &Self) {
+        if other.list.is_empty() {
+            return;
+        }
         let offset = self.overlay.len() as u32;
         self.overlay.extend_from_slice(&other.overlay);
         for field in other.list.iter().filter(|f| f.state == State::Added) {

@@ -10,7 +10,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_expr::Template;
 use weir_plugin::{BuildCx, Define, Flow, Invalid, LocalFuture, Phases, Plugin, RequestCx};
-use weir_wire::name::{FieldName, Known};
+use weir_wire::fields::Fields;
+use weir_wire::name::Known;
 
 use crate::fields::{AnswerFields, FieldsConf};
 use shape::Shape;
@@ -98,15 +99,15 @@ response_headers:
         conf.check_content_type()?;
         let fields = conf.fields()?;
         let body = conf.body(&mut Vec::new())?;
-        let mut constant = Vec::new();
+        let mut constant = Fields::default();
         if !fields.has(Known::ContentType) {
-            constant.push((FieldName::constant("Content-Type"), conf.content_type.into_bytes()));
+            constant.add(b"Content-Type", conf.content_type.as_bytes());
         }
         if conf.with_mock_header {
-            constant.push((FieldName::constant("x-mock-by"), cx.product.as_bytes().to_owned()));
+            constant.add(b"x-mock-by", cx.product.as_bytes());
         }
         let delay = Duration::from_secs(conf.delay.into());
-        Ok(Arc::new(Mocked { status: conf.response_status, delay, body, constant: constant.into(), fields }))
+        Ok(Arc::new(Mocked { status: conf.response_status, delay, body, constant, fields }))
     }
 }
 
@@ -165,7 +166,7 @@ struct Mocked {
     delay: Duration,
     body: Body,
     /// Fields that are the same for all requests.
-    constant: Box<[(FieldName, Vec<u8>)]>,
+    constant: Fields,
     fields: AnswerFields,
 }
 
@@ -200,11 +201,8 @@ impl Mocked {
             Body::Xml(shape) => shape.write_xml(&mut room),
             Body::Fixed(_) => {}
         }
-        let mut answer = cx.reply(self.status);
-        for (name, value) in &self.constant {
-            answer = answer.named(name, value);
-        }
-        answer = self.fields.add_to(answer, room.get(..ends).unwrap_or_default());
+        let answer = cx.reply(self.status).fields(&self.constant);
+        let answer = self.fields.add_to(answer, room.get(..ends).unwrap_or_default());
         let body = match &self.body {
             Body::Fixed(body) => body,
             _ => room.get(ends..).unwrap_or_default(),
