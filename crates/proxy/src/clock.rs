@@ -1,15 +1,16 @@
 //! The worker's clock: microseconds, read from the kernel only when asked to.
 
 use std::cell::Cell;
-
-use rustix::time::{ClockId, clock_gettime};
+use std::sync::OnceLock;
+use std::time::Instant;
 
 /// Microseconds on a clock that never goes back and never shows 0.
 #[must_use]
+#[allow(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
 pub fn now_us() -> u64 {
-    // What `Instant` reads, without the arithmetic of its differences.
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000 + 1
+    static EPOCH: OnceLock<Instant> = OnceLock::new();
+    let epoch = *EPOCH.get_or_init(Instant::now);
+    epoch.elapsed().as_micros() as u64 + 1
 }
 
 /// A cached clock for one worker.
