@@ -60,6 +60,28 @@ fn a_signature_is_good_around_its_date() {
     }
 }
 
+/// The target may be signed as it is sent, or normalised, which is what APISIX wants.
+#[test]
+fn a_target_is_signed_as_sent_or_normalised() {
+    let origin = Origin::hello();
+    let gateway = gateway(&origin, &json!({}));
+    for (target, signed_target, status) in [
+        ("/a%20b/%2e/c?d=%20", "/a%20b/%2e/c?d=%20", 200),
+        ("/a%20b/%2e/c?d=%20", "/a b/c?d=%20", 200),
+        ("/a%20b/%2e/c?d=%20", "/a b/./c?d=%20", 401),
+        ("/a%20b/%2e/c?d=%20", "/a%20b/%2e/c?d= ", 401),
+        ("/a%20b", "/a b?", 401),
+        ("http://a.test/b?c", "/b?c", 200),
+        ("http://a.test", "/", 200),
+        ("http://a.test?c", "/?c", 200),
+        ("/a?u=http://b.test/c", "/a?u=http://b.test/c", 200),
+    ] {
+        let fields = signed("sha256", &format!("GET {signed_target}"), &date(0), &[("host", "a.test")]);
+        let response = gateway.client().request(format!("GET {target} HTTP/1.1\r\n{fields}\r\n"));
+        assert_eq!(response.status, status, "{target} signed as {signed_target}: {response:?}");
+    }
+}
+
 #[test]
 fn a_body_is_validated_however_it_is_framed_and_sent_on() {
     let origin = Origin::echo();

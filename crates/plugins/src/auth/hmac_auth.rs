@@ -125,8 +125,9 @@ Authorization: Signature keyId=\"jacks-id\",algorithm=\"hmac-sha256\",headers=\"
 ```
 
 `signature` is the HMAC in base64 of these lines, each with a line end (LF): the `keyId`; then one for each name in \
-`headers`, in that order. For `@request-target` it is the method, a blank, and the target with its query as it was sent \
-(`GET /orders?page=2`); for a field its name as it stands in the list, a colon, a blank, and the value \
+`headers`, in that order. For `@request-target` it is the method, a blank, and the target with its query \
+(`GET /orders?page=2`), as it was sent or, as in APISIX, with its path decoded and without dot segments; for a field \
+its name as it stands in the list, a colon, a blank, and the value \
 (`date: Fri, 06 Sep 2024 06:41:29 GMT`). A field that the request does not have has no line. A field that it has twice \
 cannot be signed.
 
@@ -318,12 +319,19 @@ impl Checked {
         if date.abs_diff(cx.unix_ms() / 1000) > self.skew || !self.fields.iter().all(|f| params.signs(f, request)) {
             return None;
         }
-        params.write_signed(request, room)?;
         // An unknown key's signature is verified as well, so that the answer takes the same time.
         let secrets = cx.credentials::<CredentialTable>(self.position);
         let credential = secrets.and_then(|secrets| secrets.find(params.key_id));
         let secret = credential.map_or(&b"not a secret"[..], |credential| credential.secret);
-        let good = params.verify(&algorithm.key(secret), room);
+        let key = algorithm.key(secret);
+        // Clients of APISIX sign what that signs: the normalised target. Both are of the same resource.
+        let (sent, normalised) = (request.real_request_uri(), request.request_uri());
+        params.write_signed(request, sent, room)?;
+        let mut good = params.verify(&key, room);
+        if sent != normalised {
+            params.write_signed(request, normalised, room)?;
+            good |= params.verify(&key, room);
+        }
         credential.filter(|_| good).map(|credential| credential.who)
     }
 }
