@@ -4,17 +4,26 @@ backend, header, body and idle timeouts of 5 s, upstream connect 3 s and read 5 
 
     tests/probe.py --weir target/release/weir --probe PATH/h1_probe.py [further options of the probe]
 
-The exit status is the probe's: 0 only without FAIL and CRIT.
+The exit status is the probe's: 0 only without FAIL and CRIT. The probe judges by the clock: what failed while the machine
+itself was starved (a virtual machine that is paused or throttled) is run again, and only then.
 """
 import argparse
 import json
 import pathlib
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+
+# Seconds that a tenth of a second and a little work may take on a machine that is not starved: usually it is 0.11, and 0.4
+# on one that gives a hundredth of a processor.
+STARVED = 0.3
+# Runs, while the machine goes on to be starved.
+MOST_RUNS = 3
 
 
 def free_ports(count):
@@ -30,6 +39,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weir", required=True)
     parser.add_argument("--probe", required=True)
+    parser.add_argument("--json", type=pathlib.Path, help="where the probe writes its results")
     options, further = parser.parse_known_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     port, backend = free_ports(2)
@@ -45,9 +55,11 @@ def main():
             "--metrics", "off", "--status", "off", "--workers", "1"])
         try:
             await_port(port, gateway)
-            status = subprocess.run([
+            results = options.json or pathlib.Path(folder, "results.json")
+            probe = [
                 sys.executable, options.probe, "--target", f"127.0.0.1:{port}", "--backend-port", str(backend),
-                "--pid", str(gateway.pid), "--label", "weir", *further]).returncode
+                "--pid", str(gateway.pid), "--label", "weir", "--json", results, *further]
+            status = run_probe(probe, results)
             if gateway.poll() is not None:
                 print(f"probe: the gateway ended with status {gateway.returncode}")
                 return 1
@@ -59,6 +71,44 @@ def main():
             except subprocess.TimeoutExpired:
                 gateway.kill()
                 gateway.wait()
+
+
+def run_probe(command, results):
+    """The probe's exit status, without what failed only while the machine was starved."""
+    only = []
+    for _ in range(MOST_RUNS):
+        with Clock() as clock:
+            status = subprocess.run(command + only).returncode
+        if status != 1 or clock.longest < STARVED:
+            break
+        cases = json.loads(results.read_text())["results"]
+        failed = [each["case"] for each in cases if each["verdict"] not in ("PASS", "WARN")]
+        if not failed:
+            break
+        print(f"probe: the machine was starved ({clock.longest:.1f} s); once more: {', '.join(failed)}", flush=True)
+        only = ["--only", "^({})$".format("|".join(map(re.escape, failed)))]
+    return status
+
+
+class Clock:
+    """Takes the time of a rest and a little work again and again, for the longest one."""
+
+    def __enter__(self):
+        self.longest, self.done = 0, threading.Event()
+        self.thread = threading.Thread(target=self.watch, daemon=True)
+        self.thread.start()
+        return self
+
+    def watch(self):
+        last = time.time()
+        while not self.done.wait(0.1):
+            sum(range(100_000))
+            now = time.time()
+            self.longest, last = max(self.longest, now - last), now
+
+    def __exit__(self, *_):
+        self.done.set()
+        self.thread.join()
 
 
 def await_port(port, process):
