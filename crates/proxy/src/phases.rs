@@ -62,9 +62,26 @@ pub(crate) fn route<'s>(x: &Exchange, snapshot: &'s Snapshot) -> Option<&'s Rout
     snapshot.routes.get(x.matched?.route)
 }
 
-/// The route's chain, which is empty where there is no route, and, once the consumer is known, the consumer's over it.
-fn chains<'s>(x: &Exchange, snapshot: &'s Snapshot) -> (&'s Chain, Option<&'s Chain>) {
-    (chain_of(route(x, snapshot)), consumer_chain(x, snapshot))
+/// Whose plugins see an exchange.
+#[derive(Clone, Copy)]
+struct Chains<'s> {
+    global: &'s Chain,
+    /// Empty where there is no route.
+    route: &'s Chain,
+    /// The consumer's over the route's, once it is known.
+    consumer: Option<&'s Chain>,
+}
+
+impl<'s> Chains<'s> {
+    fn of(x: &Exchange, snapshot: &'s Snapshot) -> Self {
+        let route = chain_of(route(x, snapshot));
+        Self { global: &snapshot.global, route, consumer: consumer_chain(x, snapshot) }
+    }
+
+    /// Whether there may be a plugin with this phase.
+    fn may_have(self, phase: Phase) -> bool {
+        self.global.has(phase) || self.route.has(phase) || self.consumer.is_some()
+    }
 }
 
 fn chain_of(route: Option<&Route>) -> &Chain {
@@ -197,11 +214,14 @@ impl Requests {
 fn each(
     phase: Phase,
     x: &mut Exchange,
-    snapshot: &Snapshot,
+    chains: Chains<'_>,
     mut run: impl FnMut(&Step, &mut Exchange) -> Flow,
 ) -> Result<(), Failure> {
-    let (route, consumer) = chains(x, snapshot);
-    for (base, over, is_global) in [(&*snapshot.global, None, true), (route, consumer, false)] {
+    if !chains.may_have(phase) {
+        return Ok(());
+    }
+    let Chains { global, route, consumer } = chains;
+    for (base, over, is_global) in [(global, None, true), (route, consumer, false)] {
         if over.is_none() && !base.has(phase) {
             continue;
         }
@@ -221,25 +241,21 @@ fn each(
 
 /// Before each try at a node.
 pub(crate) fn before_upstream(x: &mut Exchange, snapshot: &Snapshot) -> Result<(), Failure> {
-    each(Phase::Upstream, x, snapshot, |step, x| step.plugin.upstream_request(&mut UpstreamCx(x)))
+    each(Phase::Upstream, x, Chains::of(x, snapshot), |step, x| step.plugin.upstream_request(&mut UpstreamCx(x)))
 }
 
 /// When the head of the answer is known: fields set before are laid over it, then the plugins see it.
 pub(crate) fn on_response(x: &mut Exchange, snapshot: &Snapshot) -> Result<(), Failure> {
     let Exchange { early_fields, response, .. } = &mut *x;
     response.head.fields.take_over(response.buffer.bytes(), early_fields);
-    let (route, consumer) = chains(x, snapshot);
-    let any = |chain: &Chain| chain.has(Phase::Response) || chain.has(Phase::Encode);
-    if consumer.is_none() && !any(&snapshot.global) && !any(route) {
-        return Ok(());
-    }
-    each(Phase::Response, x, snapshot, |step, x| step.plugin.response(&mut ResponseCx(x)))?;
-    each(Phase::Encode, x, snapshot, |step, x| step.plugin.encode(&mut ResponseCx(x)))
+    let chains = Chains::of(x, snapshot);
+    each(Phase::Response, x, chains, |step, x| step.plugin.response(&mut ResponseCx(x)))?;
+    each(Phase::Encode, x, chains, |step, x| step.plugin.encode(&mut ResponseCx(x)))
 }
 
 /// A piece of the response body; its content coding comes last.
 pub(crate) fn on_body(x: &mut Exchange, snapshot: &Snapshot, chunk: &mut Vec<u8>, last: bool) -> Result<(), Failure> {
-    each(Phase::Body, x, snapshot, |step, x| step.plugin.body(&mut BodyCx(x), chunk, last))?;
+    each(Phase::Body, x, Chains::of(x, snapshot), |step, x| step.plugin.body(&mut BodyCx(x), chunk, last))?;
     x.response.encode(chunk, last)
 }
 
@@ -252,7 +268,7 @@ pub(crate) fn has_log(x: &Exchange, snapshot: &Snapshot, route: Option<&Route>) 
 /// After the end of an exchange.
 pub(crate) fn on_log(x: &mut Exchange, snapshot: &Snapshot, recorder: &Recorder) {
     // Nothing is refused any more.
-    let _ = each(Phase::Log, x, snapshot, |step, x| {
+    let _ = each(Phase::Log, x, Chains::of(x, snapshot), |step, x| {
         step.plugin.log(&LogCx { exchange: x, recorder });
         Flow::Continue
     });
