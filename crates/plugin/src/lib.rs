@@ -70,7 +70,9 @@ pub trait Plugin: Send + Sync + 'static {
         &[]
     }
 
-    /// Goes on after [`Flow::Suspend`], for what has to wait. The only boxed future on the way of a request.
+    /// Goes on after [`Flow::Suspend`], for what has to wait. The only boxed future on the way of a request. It runs on the
+    /// worker's own runtime: `weir_runtime::sleep` waits there, as do channels of `tokio::sync`; tokio's timers and sockets
+    /// do not work there.
     fn request_io<'a>(&'a self, _cx: &'a mut RequestCx<'_>) -> LocalFuture<'a, Flow> {
         Box::pin(std::future::ready(Flow::Abort(Failure::internal("plugin suspended without a continuation"))))
     }

@@ -1,17 +1,8 @@
 //! The worker's clock: microseconds, read from the kernel only when asked to.
 
 use std::cell::Cell;
-use std::sync::OnceLock;
-use std::time::Instant;
 
-/// Microseconds on a clock that never goes back and never shows 0.
-#[must_use]
-#[allow(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
-pub fn now_us() -> u64 {
-    static EPOCH: OnceLock<Instant> = OnceLock::new();
-    let epoch = *EPOCH.get_or_init(Instant::now);
-    epoch.elapsed().as_micros() as u64 + 1
-}
+pub use weir_runtime::now_us;
 
 /// A cached clock for one worker.
 #[derive(Debug, Default)]

@@ -18,7 +18,6 @@ mod relay;
 mod schedule;
 mod snapshot;
 mod spread;
-#[allow(unsafe_code, reason = "registering descriptors with the reactor")]
 mod sys;
 mod timer;
 mod tls;

@@ -52,7 +52,7 @@ impl Turns {
     async fn step<C: Session>(&self, stream: &mut TlsStream<C>) -> io::Result<bool> {
         let _turn = self.0.acquire().await;
         // The runtime looks for new events before it comes back here.
-        tokio::task::yield_now().await;
+        weir_runtime::yield_now().await;
         stream.advance()
     }
 }
@@ -150,6 +150,14 @@ impl ClientStream for TlsClient {
 
     fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.stream.socket().poll_reset(cx)
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.stream.socket().has_unsent()
+    }
+
+    fn owes(&self) -> bool {
+        self.stream.socket().owes()
     }
 
     fn abort(&mut self) {

@@ -1,14 +1,16 @@
 //! A worker: one thread, one runtime, its own listeners, and everything its connections share.
 
 use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use weir_plugin::{AddrText, Client, Exchange};
+use weir_runtime::sleep;
 use weir_telemetry::access_log::LogWriter;
 use weir_telemetry::metrics::{ClientError, ConnectionState, Recorder};
 use weir_wire::date::DateLine;
@@ -123,11 +125,7 @@ pub(crate) fn run(start: Start) -> std::io::Result<()> {
     if let Err(error) = schedule::serve_requests() {
         tracing::debug!(%error, "a worker cannot have a short time slice: other work may hold it up");
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .build_local(tokio::runtime::LocalOptions::default())?;
-    runtime.block_on(serve(start))
+    weir_runtime::block_on(serve(start))?
 }
 
 async fn serve(start: Start) -> std::io::Result<()> {
@@ -152,17 +150,22 @@ async fn serve(start: Start) -> std::io::Result<()> {
         fresh: Cell::new(0),
         shared: start.shared,
     });
-    tokio::task::spawn_local(tick(Rc::clone(&worker), start.beat));
+    weir_runtime::spawn(tick(Rc::clone(&worker), start.beat));
 
     // Nothing is accepted before there is a configuration to serve with.
     let mut snapshots = start.snapshots;
     let first = snapshots.wait_for(Option::is_some).await.map_err(std::io::Error::other)?.clone();
     worker.take_snapshot(first, &start.revision, &start.taken);
-    let mut accepting = Vec::new();
+    let (accepting, mut accepted) = mpsc::channel::<Infallible>(1);
     for Listening { socket, entrance } in start.listeners {
         let listener = Listener::new(socket)?;
-        accepting.push(tokio::task::spawn_local(accept(listener, entrance, Rc::clone(&worker), start.drain.clone())));
+        let (worker, drain, accepting) = (Rc::clone(&worker), start.drain.clone(), accepting.clone());
+        weir_runtime::spawn(async move {
+            accept(listener, entrance, worker, drain).await;
+            drop(accepting);
+        });
     }
+    drop(accepting);
 
     let (mut drain, mut arrivals) = (start.drain, start.arrivals);
     loop {
@@ -179,10 +182,8 @@ async fn serve(start: Start) -> std::io::Result<()> {
         }
     }
     worker.drain.set(Drain::KeepIdle);
-    for task in accepting {
-        // It ends by itself, when what waits in the queue has been accepted.
-        let _ = task.await;
-    }
+    // They end by themselves, when what waits in the queues has been accepted.
+    accepted.recv().await;
     let mut kept_idle = true;
     // Copies for mirrors are not waited for: a mirror that hangs must not hold up the end.
     //
@@ -199,7 +200,7 @@ async fn serve(start: Start) -> std::io::Result<()> {
             worker.timers.wake_all();
         }
         tokio::select! {
-            () = tokio::time::sleep(PAUSE) => {}
+            () = sleep(PAUSE) => {}
             Some(handed) = arrivals.recv() => take_over(handed, &worker),
         }
     }
@@ -220,11 +221,8 @@ async fn close(arrivals: &mut Arrivals, worker: &Rc<Worker>) -> bool {
 
 /// Moves the worker's slow clocks on.
 async fn tick(worker: Rc<Worker>, beat: Arc<AtomicU64>) {
-    let mut interval = tokio::time::interval(Duration::from_millis(TICK_MS));
-    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     let mut ticks = 0u64;
     loop {
-        interval.tick().await;
         worker.clock.adjust();
         beat.store(now_us(), Ordering::Relaxed);
         let now = worker.clock.now() / 1000;
@@ -234,6 +232,7 @@ async fn tick(worker: Rc<Worker>, beat: Arc<AtomicU64>) {
         if ticks.is_multiple_of(1000 / TICK_MS) {
             worker.pools.sweep(now, &worker.recorder);
         }
+        sleep(Duration::from_millis(TICK_MS)).await;
     }
 }
 
@@ -246,7 +245,7 @@ async fn accept(listener: Listener, entrance: usize, worker: Rc<Worker>, mut dra
     while !worker.is_draining() {
         if worker.is_full() {
             // What comes meanwhile waits in the listen queue.
-            tokio::time::sleep(PAUSE).await;
+            sleep(PAUSE).await;
             continue;
         }
         let accepted = tokio::select! {
@@ -263,7 +262,7 @@ async fn accept(listener: Listener, entrance: usize, worker: Rc<Worker>, mut dra
                     warned = true;
                     tracing::error!(%error, "cannot accept connections; those that are open are served on");
                 }
-                tokio::time::sleep(PAUSE).await;
+                sleep(PAUSE).await;
             }
         }
     }
@@ -360,7 +359,7 @@ fn open(Handed { accepted, entrance }: Handed, worker: &Rc<Worker>) -> std::io::
     // Kinds of tasks, so that an idle connection has no room for a handshake, or for a header that it does not begin
     // with.
     if entrance.proxy_protocol {
-        tokio::task::spawn_local(async move {
+        weir_runtime::spawn(async move {
             let _open = guard;
             match Box::pin(proxy_protocol::receive(&stream, client, &worker)).await {
                 Ok(client) if client.https => Box::pin(serve_tls(stream, client, worker)).await,
@@ -373,12 +372,12 @@ fn open(Handed { accepted, entrance }: Handed, worker: &Rc<Worker>) -> std::io::
             }
         });
     } else if client.https {
-        tokio::task::spawn_local(async move {
+        weir_runtime::spawn(async move {
             let _open = guard;
             serve_tls(stream, client, worker).await;
         });
     } else {
-        tokio::task::spawn_local(async move {
+        weir_runtime::spawn(async move {
             let _open = guard;
             conn::h1::serve(stream, client, worker).await;
         });

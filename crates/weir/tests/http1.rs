@@ -2,7 +2,9 @@
 
 use serde_json::json;
 
-use crate::harness::{Answer, Fault, Framing, Gateway, Nginx, Origin, chunked, each, get, post, route_to, route_with};
+use crate::harness::{
+    Answer, Fault, Framing, Gateway, LIMIT, Nginx, Origin, chunked, each, get, post, route_to, route_with, wait_until,
+};
 
 /// Deterministic bytes in which a shift or a repetition shows.
 fn pattern(count: usize) -> Vec<u8> {
@@ -448,6 +450,33 @@ fn a_half_closed_client_gets_its_answers() {
     let answer = client.try_response();
     assert!(matches!(&answer, Err(Fault::Closed)) || answer.as_ref().is_ok_and(|r| r.status == 400), "{answer:?}");
     assert!(origin.requests().iter().all(|r| r.target != "/cut"));
+}
+
+/// Nothing of what it was answered is lost when it ends its side long before it reads, or asks for the end.
+#[test]
+fn a_client_that_reads_late_gets_all_answers() {
+    const ASKED: usize = 3000;
+    let mock = json!({ "mocking": { "response_example": "x".repeat(3000) } });
+    let gateway = Gateway::start(json!({ "routes": [{ "id": "mock", "uri": "/*", "plugins": mock }] }));
+    let last = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n";
+    for (ends, bytes) in [(true, get("/").repeat(ASKED)), (false, get("/").repeat(ASKED - 1) + last)] {
+        let mut client = gateway.client();
+        client.send(bytes);
+        if ends {
+            client.finish_sending();
+        }
+        let served = || gateway.metric("apisix_http_requests_total", &[]) as usize;
+        let mut before = 0;
+        wait_until("the gateway to have no room left", LIMIT, || {
+            let now = served();
+            (std::mem::replace(&mut before, now) == now && now > 0).then_some(())
+        });
+        for number in 1..=ASKED {
+            let answer = client.response();
+            assert_eq!((answer.status, answer.body.len()), (200, 3000), "answer {number} of {ASKED}");
+        }
+        client.expect_close();
+    }
 }
 
 #[test]

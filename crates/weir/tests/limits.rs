@@ -224,6 +224,36 @@ fn a_client_that_does_not_read_is_cut() {
     while client.some().is_ok_and(|bytes| !bytes.is_empty()) {}
 }
 
+/// Short answers wait in the gateway when the kernel takes no more: the client has as long for these.
+#[test]
+fn a_client_that_does_not_read_short_answers_is_cut() {
+    let mock = json!({ "mocking": { "response_example": "x".repeat(3000) } });
+    let config = json!({ "routes": [{ "id": "mock", "uri": "/*", "plugins": mock }] });
+    let gateway = Gateway::with(config, json!({ "timeouts": { "send": "100ms" } }));
+    let client = || {
+        let client = gateway.client();
+        rustix::net::sockopt::set_socket_recv_buffer_size(client.sender(), 4096).expect("a small receive buffer");
+        client
+    };
+    let cut = || gateway.metric("weir_client_errors_total", &[("reason", "write_timeout")]) as usize;
+    // How many fit, by one that asks for more.
+    let mut greedy = client();
+    greedy.offer(get("/").repeat(20_000));
+    wait_until("the first one to be cut", LIMIT, || (cut() == 1).then_some(()));
+    let fit = gateway.metric("apisix_http_requests_total", &[]) as usize;
+    // Then one at a time, with more than the limit for each: none of them finds another one waiting.
+    let mut modest = client();
+    let mut asked = fit.saturating_sub(20);
+    modest.send(get("/").repeat(asked));
+    while cut() == 1 {
+        assert!(asked < fit + 100, "nothing is ever full");
+        modest.offer(get("/"));
+        asked += 1;
+        std::thread::sleep(Duration::from_millis(250));
+    }
+    gateway.await_metric("apisix_nginx_http_current_connections", &[("state", "active")], 0.0);
+}
+
 #[test]
 fn connections_are_bounded() {
     let origin = Origin::hello();

@@ -190,7 +190,7 @@ impl Plugin for Faults {
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
             if let Some((_, duration)) = self.delay {
-                tokio::time::sleep(duration).await;
+                weir_runtime::sleep(duration).await;
             }
             self.abort(cx)
         })

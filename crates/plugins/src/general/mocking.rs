@@ -185,7 +185,7 @@ impl Plugin for Mocked {
 
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
-            tokio::time::sleep(self.delay).await;
+            weir_runtime::sleep(self.delay).await;
             self.answer(cx)
         })
     }

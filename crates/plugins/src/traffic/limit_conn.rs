@@ -268,7 +268,7 @@ impl Plugin for Limiting {
         Box::pin(async move {
             let waits = self.limits.iter().filter_map(|limit| cx.noted(limit.entered));
             let wait = waits.fold(0, |all: u64, [wait, _]| all.saturating_add(wait));
-            tokio::time::sleep(Duration::from_micros(wait)).await;
+            weir_runtime::sleep(Duration::from_micros(wait)).await;
             Flow::Continue
         })
     }

@@ -164,7 +164,7 @@ impl Plugin for Limiting {
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
             if let Some([wait, _]) = cx.noted(self.wait) {
-                tokio::time::sleep(Duration::from_millis(wait)).await;
+                weir_runtime::sleep(Duration::from_millis(wait)).await;
             }
             Flow::Continue
         })

@@ -294,7 +294,8 @@ impl<S: ClientStream> Connection<S> {
         self.worker.recorder.upstream_closed(UpstreamState::Active);
         let untouched = x.response.buffer.is_empty() && interim == 0;
         let unreachable = ended.unreachable && untouched;
-        let resend = untouched && !upload.pump.dropped && (to.is_idempotent() || upload.sent == 0);
+        let unsent = upload.sent <= node.stream.lost() as u64;
+        let resend = untouched && !upload.pump.dropped && (to.is_idempotent() || unsent);
         upload.give_back(x);
         x.out.clear();
         self.copy = upload.copy.take();

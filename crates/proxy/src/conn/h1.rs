@@ -37,6 +37,16 @@ pub(crate) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
     /// Ready when the client has reset the connection, which nobody who waits for an answer does.
     fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()>;
 
+    /// Whether bytes that were written wait for the client to make room.
+    fn has_unsent(&self) -> bool {
+        false
+    }
+
+    /// Whether bytes that were written have not been sent yet, for that or because the round has not ended.
+    fn owes(&self) -> bool {
+        false
+    }
+
     /// The connection is about to be closed in the middle of an answer: the client must not take it for whole.
     fn abort(&mut self) {}
 
@@ -53,6 +63,14 @@ impl ClientStream for Socket {
 
     fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()> {
         Socket::poll_reset(self, cx)
+    }
+
+    fn has_unsent(&self) -> bool {
+        Socket::has_unsent(self)
+    }
+
+    fn owes(&self) -> bool {
+        Socket::owes(self)
     }
 }
 
@@ -110,14 +128,24 @@ impl<S: ClientStream> Connection<S> {
 
     /// Waits for the first byte of a request; false when none came in time, or the drain closes what is idle.
     async fn wait_readable(&self) -> bool {
+        // Of the last answer; the client is not idle before it has taken that.
+        let mut unsent = false;
         poll_fn(|cx| {
             if self.stream.poll_readable(cx).is_ready() {
                 return Poll::Ready(true);
             }
-            if self.timer.poll_expired(cx).is_ready() || self.worker.closes_idle() {
+            if self.stream.has_unsent() != unsent {
+                unsent = !unsent;
+                let options = &self.worker.options;
+                self.timer.set(if unsent { options.send_ms } else { options.idle_ms });
+            }
+            if self.timer.poll_expired(cx).is_ready() {
+                if unsent {
+                    self.worker.recorder.client_error(ClientError::WriteTimeout);
+                }
                 return Poll::Ready(false);
             }
-            Poll::Pending
+            if self.worker.closes_idle() && !unsent { Poll::Ready(false) } else { Poll::Pending }
         })
         .await
     }
@@ -206,7 +234,11 @@ impl<S: ClientStream> Connection<S> {
                 timer.poll_expired(cx).map(|()| None)
             });
             match read.await {
-                Some(Ok(0) | Err(_)) if before == 0 => return Err(NoHead::Gone),
+                Some(Ok(0)) if before == 0 => {
+                    // It may have ended its side only, before it has taken the last answer.
+                    self.linger = self.stream.owes();
+                    return Err(NoHead::Gone);
+                }
                 Some(Ok(0) | Err(_)) => {
                     self.linger = false;
                     return Err(NoHead::Gone);
@@ -387,11 +419,12 @@ impl<S: ClientStream> Connection<S> {
         if !self.linger {
             return;
         }
-        self.timer.set(LINGER_MS);
+        self.timer.set(self.worker.options.send_ms);
         let (stream, timer) = (&mut self.stream, &self.timer);
-        if stream.shutdown().await.is_err() {
+        if !matches!(timer.within(stream.shutdown()).await, Some(Ok(()))) {
             return;
         }
+        timer.set(LINGER_MS);
         let mut sink = vec![0u8; 4096];
         let mut left = LINGER_BYTES;
         poll_fn(|cx| {

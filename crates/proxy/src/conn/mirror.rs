@@ -104,9 +104,9 @@ impl RequestCopy {
         if !self.pump.is_complete() {
             return Some(self);
         }
-        tokio::task::spawn_local(async move {
+        weir_runtime::spawn(async move {
             let worker = Rc::clone(&self.place.0);
-            let answered = tokio::time::timeout(COPY_TIME, self.send()).await.unwrap_or(false);
+            let answered = weir_runtime::timeout(COPY_TIME, self.send()).await.unwrap_or(false);
             worker.recorder.mirrored(if answered { Mirrored::Answered } else { Mirrored::Failed });
         });
         None

@@ -1,5 +1,6 @@
 //! TLS towards nodes: verified or not, with a certificate or without.
 
+use std::io;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -7,6 +8,9 @@ use rustls::client::{UnbufferedClientConnection, WebPkiServerVerifier};
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, IpAddr, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use super::pem;
 
@@ -40,12 +44,25 @@ impl Setup {
     /// # Errors
     /// It is neither a host name nor an address.
     pub(crate) fn session(&self, host: &[u8]) -> Result<UnbufferedClientConnection, &'static str> {
-        let text = std::str::from_utf8(without_port(host)).map_err(|_| "host is no server name")?;
-        let name = match text.parse::<std::net::IpAddr>() {
-            Ok(address) => ServerName::IpAddress(IpAddr::from(address)),
-            Err(_) => ServerName::try_from(text).map_err(|_| "host is no server name")?.to_owned(),
-        };
-        UnbufferedClientConnection::new(Arc::clone(&self.config), name).map_err(|_| "TLS cannot be set up")
+        UnbufferedClientConnection::new(Arc::clone(&self.config), server_name(host)?)
+            .map_err(|_| "TLS cannot be set up")
+    }
+
+    /// The same on a socket of tokio.
+    ///
+    /// # Errors
+    /// `host` is neither a host name nor an address, or there is no session.
+    pub(crate) async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let name = server_name(host.as_bytes()).map_err(io::Error::other)?;
+        TlsConnector::from(Arc::clone(&self.config)).connect(name, stream).await
+    }
+}
+
+fn server_name(host: &[u8]) -> Result<ServerName<'static>, &'static str> {
+    let text = std::str::from_utf8(without_port(host)).map_err(|_| "host is no server name")?;
+    match text.parse::<std::net::IpAddr>() {
+        Ok(address) => Ok(ServerName::IpAddress(IpAddr::from(address))),
+        Err(_) => Ok(ServerName::try_from(text).map_err(|_| "host is no server name")?.to_owned()),
     }
 }
 

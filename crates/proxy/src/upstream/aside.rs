@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use weir_config::NodeHost;
+use weir_runtime::{sleep, timeout};
 
 use super::endpoint::Endpoint;
 use crate::clock;
@@ -63,7 +64,7 @@ pub(crate) fn set(worker: &Rc<Worker>, endpoint: &Arc<Endpoint>, reason: &'stati
         // A node that lets connections time out is not waited for longer than it is set aside.
         limit: Duration::from_millis(connect_ms).min(period),
     };
-    tokio::task::spawn_local(watch.run());
+    weir_runtime::spawn(watch.run());
 }
 
 /// A request has found that a node takes connections.
@@ -92,7 +93,7 @@ struct Watch {
 impl Watch {
     async fn run(self) {
         loop {
-            tokio::time::sleep(self.period).await;
+            sleep(self.period).await;
             if self.aside.since.load(Ordering::Relaxed) != self.since {
                 return;
             }
@@ -121,8 +122,8 @@ impl Watch {
             };
             let Ok(stream) = begun else { continue };
             let connected = poll_fn(|cx| stream.poll_connected(cx));
-            if let Ok(Ok(())) = tokio::time::timeout(self.limit, connected).await {
-                tokio::time::sleep(STANDS).await;
+            if let Some(Ok(())) = timeout(self.limit, connected).await {
+                sleep(STANDS).await;
                 if stream.is_quiet() {
                     return true;
                 }

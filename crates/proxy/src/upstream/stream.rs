@@ -33,6 +33,15 @@ impl NodeStream {
         }
     }
 
+    /// How many of the bytes that were written can never be sent. With TLS they are those of its records: more than what
+    /// these hold, by less than the head of a request is long.
+    pub(crate) fn lost(&self) -> usize {
+        match self {
+            Self::Plain(socket) => socket.lost(),
+            Self::Tls(tls) => tls.stream.socket().lost(),
+        }
+    }
+
     /// Whether it was set up for this host.
     pub(crate) fn is_for(&self, host: &[u8]) -> bool {
         match self {

@@ -1,23 +1,20 @@
 //! One active check: a connection, and on it a request whose answer's status is what counts.
 
 use std::fmt::{self, Write as _};
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 use weir_config::{ActiveChecks, CheckType};
 use weir_wire::head::{Framing, Limits, ResponseHead};
 use weir_wire::method::Method;
 
 use super::Health;
-use crate::sys::Socket;
 use crate::tls::client::Setup;
-use crate::tls::stream::TlsStream;
-use crate::tls::{self, Turns};
 
 /// What is taken of an answer's head. It is parsed as strictly as any answer to a request: a node that fails here would
 /// be answered 502 for.
@@ -87,14 +84,16 @@ impl Probe {
     }
 
     async fn attempt(&self, addr: SocketAddr, status: &mut Option<u16>) -> Finding {
-        let mut socket = match connect(addr).await {
+        let mut socket = match TcpStream::connect(addr).await {
             Ok(socket) => socket,
             Err(error) => return unconnected(error),
         };
+        // Without it a small message may wait for an acknowledgement; failing to set it costs only that.
+        let _ = socket.set_nodelay(true);
         let Some(request) = &self.request else { return Finding::Connected };
         let asked = match &self.tls {
             None => request.ask(&mut socket, status).await,
-            Some(setup) => self.ask_over_tls(request, setup, socket, status).await,
+            Some(tls) => self.ask_over_tls(request, tls, socket, status).await,
         };
         match asked {
             Ok(finding) => finding,
@@ -106,17 +105,15 @@ impl Probe {
     async fn ask_over_tls(
         &self,
         request: &Request,
-        setup: &Setup,
-        socket: Socket,
+        tls: &Setup,
+        socket: TcpStream,
         status: &mut Option<u16>,
     ) -> io::Result<Finding> {
-        let session = setup.session(self.host.as_bytes()).map_err(io::Error::other)?;
-        let mut stream = TlsStream::new(socket, session, Vec::new());
-        tls::shake_hands(&mut stream, &Turns::default()).await?;
-        let finding = request.ask(&mut stream, status).await?;
+        let mut stream = tls.connect(&self.host, socket).await?;
+        let finding = request.ask(&mut stream, status).await;
         // Whoever logs an end without close_notify as an error shall not have to.
         let _ = timeout(END_LIMIT, stream.shutdown()).await;
-        Ok(finding)
+        finding
     }
 }
 
@@ -130,12 +127,6 @@ impl fmt::Display for Finding {
             Self::TimedOut => f.write_str("timed out"),
         }
     }
-}
-
-async fn connect(addr: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::begin_connect(addr)?;
-    poll_fn(|cx| socket.poll_connected(cx)).await?;
-    Ok(socket)
 }
 
 fn unconnected(error: io::Error) -> Finding {

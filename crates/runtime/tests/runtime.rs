@@ -1,0 +1,765 @@
+//! The runtime from outside: tasks, timers, sources and other threads.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use rustix::net::RecvFlags;
+use weir_runtime::{Source, block_on, now_us, sleep, spawn, timeout, yield_now};
+
+/// More than anything here takes.
+const LONG: Duration = Duration::from_secs(20);
+
+fn run<F: Future>(future: F) -> F::Output {
+    block_on(async { timeout(LONG, future).await.expect("it hangs") }).expect("a runtime")
+}
+
+/// A flag that a task waits for.
+#[derive(Clone, Default)]
+struct Flag(Rc<(Cell<bool>, RefCell<Option<Waker>>)>);
+
+impl Flag {
+    fn set(&self) {
+        self.0.0.set(true);
+        if let Some(waker) = self.0.1.take() {
+            waker.wake();
+        }
+    }
+
+    async fn wait(&self) {
+        poll_fn(|cx| {
+            self.0.1.replace(Some(cx.waker().clone()));
+            if self.0.0.get() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+fn pair() -> (Source, UnixStream) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    (Source::new(ours.into()).unwrap(), theirs)
+}
+
+async fn read(source: &Source, room: &mut [u8]) -> usize {
+    poll_fn(|cx| source.poll_read(cx, room)).await.unwrap()
+}
+
+/// Writes all of it.
+async fn write(source: &Source, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let n = poll_fn(|cx| source.poll_write(cx, bytes)).await.unwrap();
+        bytes = &bytes[n..];
+    }
+}
+
+/// A TCP connection that holds little: our side of it, and the other one.
+fn narrow_pair() -> (Source, std::net::TcpStream) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let theirs = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (ours, _) = listener.accept().unwrap();
+    rustix::net::sockopt::set_socket_send_buffer_size(&ours, 4096).unwrap();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&theirs, 4096).unwrap();
+    ours.set_nonblocking(true).unwrap();
+    (Source::new(ours.into()).unwrap(), theirs)
+}
+
+/// Bytes of which no two stretches are alike.
+fn bytes(count: usize) -> Vec<u8> {
+    let mut random = 1u64;
+    let next = |_| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 56) as u8
+    };
+    (0..count).map(next).collect()
+}
+
+#[test]
+fn tasks_wake_each_other() {
+    let order = run(async {
+        let (first, second) = (Flag::default(), Flag::default());
+        let order = Rc::new(RefCell::new(Vec::new()));
+        let (a, b, log) = (first.clone(), second.clone(), Rc::clone(&order));
+        spawn(async move {
+            a.wait().await;
+            log.borrow_mut().push(1);
+            b.set();
+        });
+        order.borrow_mut().push(0);
+        yield_now().await;
+        first.set();
+        second.wait().await;
+        order.take()
+    });
+    assert_eq!(order, [0, 1]);
+}
+
+#[test]
+fn a_task_spawns_tasks() {
+    let done = run(async {
+        let (count, all) = (Rc::new(Cell::new(0)), Flag::default());
+        for _ in 0..100 {
+            let (count, all) = (Rc::clone(&count), all.clone());
+            spawn(async move {
+                spawn(async move {
+                    yield_now().await;
+                    count.set(count.get() + 1);
+                    if count.get() == 100 {
+                        all.set();
+                    }
+                });
+            });
+        }
+        all.wait().await;
+        count.get()
+    });
+    assert_eq!(done, 100);
+}
+
+#[test]
+fn a_panic_ends_one_task() {
+    struct Dropped(Flag);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.set();
+        }
+    }
+    run(async {
+        let (gone, served) = (Flag::default(), Flag::default());
+        let (guard, other) = (Dropped(gone.clone()), served.clone());
+        spawn(async move {
+            let _guard = guard;
+            yield_now().await;
+            panic!("meant to");
+        });
+        spawn(async move {
+            yield_now().await;
+            yield_now().await;
+            other.set();
+        });
+        gone.wait().await;
+        served.wait().await;
+    });
+}
+
+#[test]
+fn what_is_left_is_dropped_at_the_end() {
+    struct Counted(Rc<Cell<u32>>);
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+    let dropped = Rc::new(Cell::new(0));
+    run(async {
+        for _ in 0..10 {
+            let (guard, (source, _peer)) = (Counted(Rc::clone(&dropped)), pair());
+            spawn(async move {
+                let _guard = guard;
+                read(&source, &mut [0; 8]).await;
+            });
+        }
+        yield_now().await;
+    });
+    assert_eq!(dropped.get(), 10);
+    // And the thread can have another one, also after a panic.
+    assert!(catch_unwind(AssertUnwindSafe(|| run(async { panic!("meant to") }))).is_err());
+    assert_eq!(run(async { 7 }), 7);
+}
+
+#[test]
+fn timers_fire_and_not_early() {
+    run(async {
+        let (left, all) = (Rc::new(Cell::new(5)), Flag::default());
+        for ms in [30u64, 10, 20, 0, 10] {
+            let (left, all) = (Rc::clone(&left), all.clone());
+            spawn(async move {
+                let begin = now_us();
+                sleep(Duration::from_millis(ms)).await;
+                assert!(now_us() - begin >= ms * 1000, "{ms} ms were over after {} µs", now_us() - begin);
+                left.set(left.get() - 1);
+                if left.get() == 0 {
+                    all.set();
+                }
+            });
+        }
+        all.wait().await;
+    });
+}
+
+#[test]
+fn a_time_limit() {
+    run(async {
+        assert_eq!(timeout(Duration::from_millis(1), sleep(LONG)).await, None);
+        assert_eq!(timeout(LONG, async { 5 }).await, Some(5));
+        // As long as there is: neither an overflow nor an end.
+        assert_eq!(
+            timeout(Duration::MAX, async {
+                yield_now().await;
+                6
+            })
+            .await,
+            Some(6)
+        );
+    });
+}
+
+#[test]
+fn sources_tell_what_arrives_and_the_end() {
+    run(async {
+        let (source, mut peer) = pair();
+        let (said, heard) = (Flag::default(), Flag::default());
+        let (asks, answers) = (said.clone(), heard.clone());
+        spawn(async move {
+            let mut room = [0; 16];
+            asks.set();
+            assert_eq!(read(&source, &mut room).await, 5);
+            assert_eq!(&room[..5], b"hello");
+            answers.set();
+            assert_eq!(read(&source, &mut room).await, 0);
+            assert!(source.is_read_closed());
+            // The end stays.
+            assert_eq!(read(&source, &mut room).await, 0);
+            asks.set();
+        });
+        said.wait().await;
+        peer.write_all(b"hello").unwrap();
+        heard.wait().await;
+        said.0.0.set(false);
+        drop(peer);
+        said.wait().await;
+    });
+}
+
+#[test]
+fn a_full_source_tells_when_there_is_room() {
+    run(async {
+        let (source, mut peer) = pair();
+        let piece = [7u8; 64 << 10];
+        let (mut sent, mut full) = (0usize, 0);
+        let reader = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            peer.read_to_end(&mut all).unwrap();
+            all.len()
+        });
+        while sent < 8 << 20 {
+            sent += poll_fn(|cx| {
+                let wrote = source.poll_write(cx, &piece);
+                full += u32::from(wrote.is_pending());
+                wrote
+            })
+            .await
+            .unwrap();
+        }
+        drop(source);
+        assert_eq!(reader.join().unwrap(), sent);
+        assert!(full > 0, "it was never full");
+    });
+}
+
+#[test]
+fn a_reset_is_told_while_bytes_wait() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (accepted, _) = listener.accept().unwrap();
+    accepted.set_nonblocking(true).unwrap();
+    run(async {
+        let source = Source::new(accepted.into()).unwrap();
+        client.write_all(b"unread").unwrap();
+        poll_fn(|cx| source.poll_readable(cx)).await;
+        let told = Flag::default();
+        let tells = told.clone();
+        spawn(async move {
+            poll_fn(|cx| source.poll_write_closed(cx)).await;
+            tells.set();
+        });
+        yield_now().await;
+        assert!(!told.0.0.get(), "told before there was a reset");
+        rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
+        drop(client);
+        told.wait().await;
+    });
+}
+
+/// The place of a source that is gone is taken by another: an event of the first, whose socket lives on under another
+/// descriptor, is not one of the second.
+#[test]
+fn events_are_not_mistaken_for_those_of_another() {
+    run(async {
+        for _ in 0..100 {
+            let (first, mut peer) = pair();
+            let _elsewhere = rustix::io::dup(&first).unwrap();
+            drop(first);
+            let (second, _peer) = pair();
+            peer.write_all(b"x").unwrap();
+            yield_now().await;
+            yield_now().await;
+            assert!(!second.is_readable());
+        }
+    });
+}
+
+/// One who always has something to do leaves the others their turn, and so does one source of a task to another.
+#[test]
+fn a_flood_keeps_neither_the_thread_nor_its_own_task() {
+    run(async {
+        let ((flood, mut always), (calm, mut once)) = (pair(), pair());
+        let (stop, stopped) = (Flag::default(), Rc::new(Cell::new(0)));
+        let (stops, ended) = (stop.clone(), Rc::clone(&stopped));
+        // As a tunnel does: one direction as long as it goes on, and then the other one.
+        let tunnel = poll_fn(move |cx| {
+            let mut most = 0;
+            loop {
+                // There is always more.
+                always.write_all(b"xxxxxxxx").unwrap();
+                if flood.poll_readable(cx).is_pending() {
+                    break;
+                }
+                most += 1;
+                assert!(most < 1000, "it keeps the thread");
+                rustix::net::recv(&flood, &mut [0; 8][..], RecvFlags::empty()).unwrap();
+            }
+            if calm.poll_readable(cx).is_ready() {
+                ended.set(most);
+                stops.set();
+                return Poll::Ready(());
+            }
+            Poll::Pending
+        });
+        spawn(tunnel);
+        sleep(Duration::from_millis(2)).await;
+        once.write_all(b"x").unwrap();
+        stop.wait().await;
+        assert!(stopped.get() > 0, "there was no flood");
+    });
+}
+
+/// Many events at once, and more than one look takes.
+#[test]
+fn many_sources_are_ready_at_once() {
+    run(async {
+        let (left, all) = (Rc::new(Cell::new(400)), Flag::default());
+        let mut peers = Vec::new();
+        for _ in 0..left.get() {
+            let ((source, peer), left, all) = (pair(), Rc::clone(&left), all.clone());
+            peers.push(peer);
+            spawn(async move {
+                assert_eq!(read(&source, &mut [0; 8]).await, 1);
+                left.set(left.get() - 1);
+                if left.get() == 0 {
+                    all.set();
+                }
+            });
+        }
+        yield_now().await;
+        for peer in &mut peers {
+            peer.write_all(b"x").unwrap();
+        }
+        all.wait().await;
+    });
+}
+
+/// What is short is sent when the round ends, whatever becomes of its source, and what is long does not overtake it.
+#[test]
+fn writes_are_sent_in_order() {
+    run(async {
+        let ((source, mut peer), all) = (pair(), bytes(40_000));
+        let mut from = 0;
+        // Short and long in turn, several in one round.
+        for len in [1, 100, 4096, 4097, 3, 20_000, 10, 4000] {
+            write(&source, &all[from..from + len]).await;
+            from += len;
+        }
+        drop(source);
+        yield_now().await;
+        let mut got = Vec::new();
+        peer.read_to_end(&mut got).unwrap();
+        assert!(got == all[..from], "{} of {from} bytes", got.len());
+    });
+}
+
+#[test]
+fn a_short_write_waits_for_the_end_of_the_round() {
+    run(async {
+        let (source, mut peer) = pair();
+        peer.set_nonblocking(true).unwrap();
+        write(&source, b"hello").await;
+        let mut room = [0; 8];
+        assert_eq!(peer.read(&mut room).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        yield_now().await;
+        assert_eq!(peer.read(&mut room).unwrap(), 5);
+        // More of them than one round takes.
+        let others: Vec<_> = (0..200).map(|_| pair()).collect();
+        for (source, _) in &others {
+            write(source, b"x").await;
+        }
+        yield_now().await;
+        for (_, mut peer) in others {
+            assert_eq!(peer.read(&mut room).unwrap(), 1);
+        }
+    });
+    // The last round ends as well.
+    let mut peer = run(async {
+        let (source, peer) = pair();
+        write(&source, b"bye").await;
+        peer
+    });
+    let mut got = String::new();
+    peer.read_to_string(&mut got).unwrap();
+    assert_eq!(got, "bye");
+}
+
+/// What has no room at the end of a round is sent when there is some, before everything else; the task is told.
+#[test]
+fn what_has_no_room_is_sent_later() {
+    run(async {
+        let (source, mut peer) = narrow_pair();
+        let (all, mut sent, mut unsent) = (bytes(4 << 20), 0, false);
+        // Until there is no room left: each write is short.
+        while !unsent {
+            let n = poll_fn(|cx| source.poll_write(cx, &all[sent..sent + 1000])).await.unwrap();
+            sent += n;
+            yield_now().await;
+            unsent = source.has_unsent();
+            assert!(sent < all.len() / 2, "there is always room");
+        }
+        let more = poll_fn(|cx| source.poll_write(cx, &all[sent..sent + 1000]));
+        assert_eq!(timeout(Duration::from_millis(5), more).await.map(Result::ok), None, "more than there is room for");
+        let shut = poll_fn(|cx| source.poll_shutdown(cx));
+        assert_eq!(timeout(Duration::from_millis(5), shut).await.map(Result::ok), None, "the end before the rest");
+        let expected = all[..sent + 50_000].to_vec();
+        let reader = std::thread::spawn(move || {
+            let mut got = Vec::new();
+            peer.read_to_end(&mut got).unwrap();
+            got == expected
+        });
+        write(&source, &all[sent..sent + 1000]).await;
+        write(&source, &all[sent + 1000..sent + 50_000]).await;
+        poll_fn(|cx| source.poll_shutdown(cx)).await.unwrap();
+        assert!(!source.has_unsent());
+        assert!(reader.join().unwrap(), "other bytes than were written");
+    });
+}
+
+/// A task that waits for something else learns that what it wrote waits, and that it does no more.
+#[test]
+fn a_waiting_task_is_told_of_unsent_bytes() {
+    run(async {
+        let (source, mut peer) = narrow_pair();
+        let (told, drained) = (Flag::default(), Flag::default());
+        let (tells, tells_drained) = (told.clone(), drained.clone());
+        spawn(async move {
+            let piece = bytes(1000);
+            let mut seen = false;
+            poll_fn(|cx| {
+                loop {
+                    let unsent = source.has_unsent();
+                    if unsent && !seen {
+                        seen = true;
+                        tells.set();
+                    }
+                    if seen {
+                        if unsent {
+                            assert!(source.poll_readable(cx).is_pending());
+                            return Poll::Pending;
+                        }
+                        tells_drained.set();
+                        return Poll::Ready(());
+                    }
+                    match source.poll_write(cx, &piece) {
+                        Poll::Ready(n) => assert_eq!(n.unwrap(), 1000),
+                        Poll::Pending => return Poll::Pending,
+                    }
+                    // Waits to read, as a connection does that has answered.
+                    assert!(source.poll_readable(cx).is_pending());
+                    if !source.has_unsent() {
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                }
+            })
+            .await;
+        });
+        told.wait().await;
+        let reader = std::thread::spawn(move || {
+            let mut got = 0;
+            let mut room = [0; 65536];
+            while let Ok(n @ 1..) = peer.read(&mut room) {
+                got += n;
+            }
+            got
+        });
+        drained.wait().await;
+        assert!(reader.join().unwrap() > 0);
+    });
+}
+
+/// A write that was taken and could not be sent is told by the next one.
+#[test]
+fn a_late_error_is_told() {
+    run(async {
+        let (source, peer) = pair();
+        drop(peer);
+        write(&source, b"one").await;
+        assert_eq!(source.lost(), 3);
+        for _ in 0..2 {
+            let next = poll_fn(|cx| source.poll_write(cx, b"two")).await;
+            assert_eq!(next.unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
+        }
+    });
+}
+
+/// The kernel tells of a reset once, and it may be told to who writes, or when it is read ahead.
+#[test]
+fn a_reset_is_no_orderly_end() {
+    for (how, len) in [("waits", 0), ("short write", 10), ("long write", 10_000)] {
+        run(async {
+            let (source, peer) = narrow_pair();
+            let waiting = poll_fn(|cx| source.poll_read(cx, &mut [0; 8]));
+            assert!(timeout(Duration::from_millis(1), waiting).await.is_none());
+            rustix::net::sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).unwrap();
+            drop(peer);
+            if len > 0 {
+                let _ = poll_fn(|cx| source.poll_write(cx, &vec![7; len])).await;
+                assert!(len != 10 || source.lost() == len, "sent after a reset");
+            }
+            let end = poll_fn(|cx| source.poll_read(cx, &mut [0; 8])).await;
+            assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset, "{how}");
+        });
+    }
+}
+
+/// What is read ahead, and nobody takes in that round or not all of it, is neither lost nor mixed up.
+#[test]
+fn what_is_read_ahead_is_kept() {
+    run(async {
+        let all = bytes(3 << 20);
+        for step in [1, 100, 5000, 100_000] {
+            let ((source, mut peer), total) = (pair(), (step * 3000).min(all.len()));
+            let sent = all[..total].to_vec();
+            let writer = std::thread::spawn(move || {
+                for piece in sent.chunks(step.max(64) * 3) {
+                    peer.write_all(piece).unwrap();
+                }
+            });
+            let mut got = Vec::new();
+            let mut room = vec![0; step];
+            loop {
+                // Waits, and lets a round pass before it reads.
+                poll_fn(|cx| source.poll_read_ready(cx)).await;
+                if got.len() % 3 == 0 {
+                    yield_now().await;
+                    assert!(source.is_readable());
+                }
+                match read(&source, &mut room).await {
+                    0 => break,
+                    n => got.extend_from_slice(&room[..n]),
+                }
+            }
+            writer.join().unwrap();
+            assert!(got == all[..total], "{step}: {} of {total} bytes", got.len());
+        }
+    });
+}
+
+/// Who only wants to know whether there is something finds it where it was.
+#[test]
+fn nothing_is_read_ahead_unasked() {
+    run(async {
+        let (source, mut peer) = pair();
+        let told = Flag::default();
+        let tells = told.clone();
+        spawn(async move {
+            poll_fn(|cx| source.poll_readable(cx)).await;
+            assert!(!source.has_unread());
+            let mut room = [0; 8];
+            assert_eq!(rustix::net::recv(&source, &mut room[..], RecvFlags::empty()).unwrap().0, 5);
+            tells.set();
+        });
+        yield_now().await;
+        peer.write_all(b"hello").unwrap();
+        told.wait().await;
+    });
+}
+
+/// Who has said all may still be answered.
+#[test]
+fn half_closed() {
+    run(async {
+        let (source, mut peer) = pair();
+        peer.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(read(&source, &mut [0; 8]).await, 0);
+        assert!(source.is_read_closed());
+        let polled = Rc::new(Cell::new(0));
+        let counts = Rc::clone(&polled);
+        let closed = poll_fn(|cx| {
+            counts.set(counts.get() + 1);
+            source.poll_write_closed(cx)
+        });
+        assert_eq!(timeout(Duration::from_millis(5), closed).await, None, "half is not whole");
+        assert!(polled.get() < 5, "polled {} times", polled.get());
+        rustix::net::send(&source, b"answer", rustix::net::SendFlags::NOSIGNAL).unwrap();
+        let mut answer = [0; 6];
+        peer.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"answer");
+    });
+}
+
+/// Without a timer there is nothing but the wake-up to end the wait.
+#[test]
+fn another_thread_ends_a_wait_without_end() {
+    let (sender, receiver) = std::sync::mpsc::sync_channel::<Waker>(1);
+    let waking = std::thread::spawn(move || {
+        let waker = receiver.recv().unwrap();
+        // Most likely the wait has begun by then; it has to end either way.
+        std::thread::sleep(Duration::from_millis(5));
+        waker.wake();
+    });
+    let mut polled = 0;
+    block_on(poll_fn(|cx| {
+        polled += 1;
+        if polled == 1 {
+            sender.send(cx.waker().clone()).unwrap();
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    }))
+    .unwrap();
+    waking.join().unwrap();
+    assert_eq!(polled, 2);
+}
+
+/// What drops at the end may spawn, wake and panic.
+#[test]
+fn the_end_is_orderly_whatever_happens() {
+    struct Last(Flag, Rc<Cell<u32>>);
+    impl Drop for Last {
+        fn drop(&mut self) {
+            self.0.set();
+            let dropped = Rc::clone(&self.1);
+            dropped.set(dropped.get() + 1);
+            if dropped.get() < 10 {
+                let next = Last(self.0.clone(), dropped);
+                spawn(async move {
+                    let _next = next;
+                    std::future::pending::<()>().await;
+                });
+            }
+            assert!(!self.1.get().is_multiple_of(3), "meant to");
+        }
+    }
+    let dropped = Rc::new(Cell::new(0));
+    let (kept, late, waker) = run(async {
+        let (flag, source) = (Flag::default(), pair());
+        let waits = flag.clone();
+        spawn(async move { waits.wait().await });
+        let (held, late) = (Rc::new(source), Rc::new(RefCell::new(Box::pin(sleep(LONG)))));
+        let (holds, last, waits) = (Rc::clone(&held), Last(flag, Rc::clone(&dropped)), Rc::clone(&late));
+        spawn(async move {
+            let (_holds, _last) = (holds, last);
+            poll_fn(|cx| waits.borrow_mut().as_mut().poll(cx)).await;
+        });
+        yield_now().await;
+        (held, late, poll_fn(|cx| Poll::Ready(cx.waker().clone())).await)
+    });
+    assert_eq!(dropped.get(), 10);
+    // These outlive it.
+    drop((kept, late));
+    waker.wake();
+}
+
+#[test]
+fn one_within_another_is_refused_and_does_no_harm() {
+    run(async {
+        let inner = catch_unwind(AssertUnwindSafe(|| block_on(async {})));
+        assert!(inner.is_err());
+        let done = Flag::default();
+        let tells = done.clone();
+        spawn(async move { tells.set() });
+        done.wait().await;
+    });
+}
+
+/// Wake-ups from other threads are neither lost nor do they pile up.
+#[test]
+fn other_threads_wake_tasks() {
+    const THREADS: usize = 4;
+    const ROUNDS: usize = 5_000;
+    struct Shared {
+        count: AtomicUsize,
+        wakers: [std::sync::OnceLock<Waker>; 3],
+    }
+    let shared = Arc::new(Shared { count: AtomicUsize::new(0), wakers: Default::default() });
+    run(async {
+        let all = Rc::new(Cell::new(0));
+        let done = Flag::default();
+        for task in 0..3 {
+            let (shared, all, done) = (Arc::clone(&shared), Rc::clone(&all), done.clone());
+            spawn(async move {
+                poll_fn(|cx| {
+                    shared.wakers[task].get_or_init(|| cx.waker().clone());
+                    if shared.count.load(Ordering::SeqCst) == THREADS * ROUNDS {
+                        Poll::Ready(())
+                    } else {
+                        Poll::Pending
+                    }
+                })
+                .await;
+                all.set(all.get() + 1);
+                if all.get() == 3 {
+                    done.set();
+                }
+            });
+        }
+        yield_now().await;
+        for _ in 0..THREADS {
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || {
+                for _ in 0..ROUNDS {
+                    shared.count.fetch_add(1, Ordering::SeqCst);
+                    for waker in &shared.wakers {
+                        waker.get().expect("the task has run").wake_by_ref();
+                    }
+                }
+            });
+        }
+        done.wait().await;
+    });
+    // The thread is no longer there: nothing comes of it.
+    shared.wakers[0].get().expect("the task has run").wake_by_ref();
+}
+
+/// A future that is polled with another waker than the one before is woken by that one.
+#[test]
+fn the_last_waker_counts() {
+    struct Count(AtomicUsize);
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    run(async {
+        let counts = [Arc::new(Count(AtomicUsize::new(0))), Arc::new(Count(AtomicUsize::new(0)))];
+        let (source, mut peer) = pair();
+        let mut late = Box::pin(sleep(Duration::from_millis(500)));
+        for count in &counts {
+            let waker = Waker::from(Arc::clone(count));
+            let mut cx = Context::from_waker(&waker);
+            assert!(source.poll_readable(&mut cx).is_pending());
+            assert!(Pin::new(&mut late).poll(&mut cx).is_pending());
+        }
+        peer.write_all(b"x").unwrap();
+        while counts[1].0.load(Ordering::Relaxed) < 2 {
+            yield_now().await;
+        }
+        assert_eq!(counts[0].0.load(Ordering::Relaxed), 0);
+    });
+}
