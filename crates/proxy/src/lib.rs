@@ -37,13 +37,14 @@ pub use upstream::health::Counters;
 pub use upstream::health::checker::{AddressHealth, HealthChecks, UpstreamHealth};
 pub use upstream::resolve::Resolver;
 
-use std::io;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use std::{io, mem};
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use weir_config::Settings;
 use weir_config::settings::{ListenAddr, Workers};
 use weir_telemetry::access_log::AccessLog;
@@ -73,6 +74,8 @@ pub struct DataPlane {
     workers: Vec<Running>,
     snapshots: watch::Sender<Option<Arc<Snapshot>>>,
     drain: watch::Sender<Drain>,
+    /// Closed when no worker accepts any more.
+    accepting: mpsc::Receiver<Infallible>,
     shared: Arc<Shared>,
     /// Told by each worker that has taken a snapshot.
     taken: Arc<Notify>,
@@ -116,6 +119,7 @@ impl DataPlane {
         let options = Arc::new(Options::new(settings));
         let (snapshots, _) = watch::channel(None);
         let (drain, _) = watch::channel(Drain::No);
+        let (accepts, accepting) = mpsc::channel(1);
         let (spread, arrivals) = Spread::new(count);
         let shared = Arc::new(Shared::new(spread));
         let taken = Arc::<Notify>::default();
@@ -130,6 +134,7 @@ impl DataPlane {
                 entrances: Arc::clone(&addresses),
                 snapshots: snapshots.subscribe(),
                 drain: drain.subscribe(),
+                accepts: accepts.clone(),
                 revision: Arc::clone(&revision),
                 taken: Arc::clone(&taken),
                 beat: Arc::clone(&beat),
@@ -142,7 +147,7 @@ impl DataPlane {
                 .spawn(move || worker::run(start).inspect_err(|error| tracing::error!(%error, "worker ended")))?;
             workers.push(Running { thread, revision, beat });
         }
-        Ok(Self { addresses, files, workers, snapshots, drain, shared, taken, sockets, retired: Vec::new() })
+        Ok(Self { addresses, files, workers, snapshots, drain, accepting, shared, taken, sockets, retired: Vec::new() })
     }
 
     /// The bound addresses, in the order of the settings, those with TLS last.
@@ -229,14 +234,19 @@ impl DataPlane {
     }
 
     /// Accepts what waits in the queues and nothing after that. Every request from now on is its connection's last.
-    /// Files of Unix sockets are removed, unless another process has taken the sockets over.
-    pub fn stop_accepting(&mut self, handed_over: bool) {
+    /// Files of Unix sockets are removed, unless another process has taken the sockets over. The future waits until no
+    /// worker accepts; the workers stop without it.
+    pub fn stop_accepting(&mut self, handed_over: bool) -> impl Future<Output = ()> + use<> {
         if !handed_over {
             // Who comes now learns that nobody listens, rather than waiting in a queue that nobody looks at.
             self.files.drain(..).for_each(|file| file.remove());
         }
         self.sockets.clear();
         self.drain.send_replace(Drain::KeepIdle);
+        let mut accepting = mem::replace(&mut self.accepting, mpsc::channel(1).1);
+        async move {
+            accepting.recv().await;
+        }
     }
 
     /// Closes connections without a request, which [`DataPlane::drain`] does after some time.

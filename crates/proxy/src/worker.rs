@@ -109,6 +109,8 @@ pub(crate) struct Start {
     pub(crate) entrances: Arc<[Bound]>,
     pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
     pub(crate) drain: watch::Receiver<Drain>,
+    /// Dropped when nothing is accepted any more.
+    pub(crate) accepts: mpsc::Sender<Infallible>,
     /// Set to the revision that the worker serves with.
     pub(crate) revision: Arc<AtomicU64>,
     /// Notified after that.
@@ -184,6 +186,7 @@ async fn serve(start: Start) -> std::io::Result<()> {
     worker.drain.set(Drain::KeepIdle);
     // They end by themselves, when what waits in the queues has been accepted.
     accepted.recv().await;
+    drop(start.accepts);
     let mut kept_idle = true;
     // Copies for mirrors are not waited for: a mirror that hangs must not hold up the end.
     //

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, bail};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{RwLock, watch};
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::{JoinError, JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use weir_admin::{Configuration, Rest};
 use weir_config::Settings;
@@ -51,7 +51,7 @@ use crate::server_info::ServerInfo;
 use crate::serving::Serving;
 use crate::status_server::Draining;
 use crate::systemd::{self, NotifyState};
-use crate::upgrade::{Program, Upgrades};
+use crate::upgrade::{HandedOver, Program, Upgrades};
 use crate::watch::Watch;
 use crate::{control_api, metrics_server, schemas, server, status_server};
 
@@ -187,10 +187,20 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     workers_ready(&data_plane).await?;
     announce("ready\n");
     tracing::info!(version = env!("CARGO_PKG_VERSION"), workers, routes, "the gateway is up");
-    if let Some(predecessor) = predecessor.take() {
+    let predecessor = predecessor.take();
+    if let Some(predecessor) = &predecessor {
         predecessor.ready().context("the process that was to be followed is gone")?;
     }
     systemd::notify(&[NotifyState::Ready, NotifyState::Status(&format!("serving {routes} routes"))]);
+    if let Some(predecessor) = predecessor {
+        // A change that is answered for would not be seen by those whom the other process accepts after it.
+        let left = spawn_blocking(move || predecessor.left()).await;
+        if let Err(error) = left.context("waiting has ended").flatten() {
+            tracing::warn!(
+                "the process before this one may still accept connections, and serve changes late: {error:#}"
+            );
+        }
+    }
 
     let serving = Serving { data_plane: Arc::clone(&data_plane), metrics: Arc::clone(&metrics), names };
     let standalone = matches!(source, Source::Memory { .. });
@@ -268,7 +278,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
                 ),
                 Asked::Upgrade => upgrades.begin(&*data_plane.read().await),
             },
-            Some(keeper) = upgrades.handed_over(&error_log) => break End::HandedOver(keeper),
+            Some(handed_over) = upgrades.handed_over(&error_log) => break End::HandedOver(handed_over),
             () = keeping.lost() => break End::Signal("none, but the process that was started first is gone"),
             _ = housekeeping.tick() => clean_up(&data_plane, &rules, &metrics).await,
             Some(ended) = tasks.join_next() => tell_end(ended),
@@ -299,7 +309,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             drain.traffic().await;
             Ok(None)
         }
-        End::HandedOver(keeper) => {
+        End::HandedOver(HandedOver { keeper, channel }) => {
             if let (Some(rest), true) = (&rest, stored.is_some()) {
                 // It rests already where the store is this gateway's own; with etcd no change is heard of from here on.
                 rest.begin().await;
@@ -310,6 +320,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             leaving.send_replace(true);
             admin_leaving.send_replace(Some(drain::idle(timeouts, true)));
             let mut drain = Drain::begin(&data_plane, timeouts, true, &mut signals, logs).await;
+            drop(channel);
             drain.administration(&mut administering).await;
             drain.traffic().await;
             Ok(keeper)
@@ -326,7 +337,7 @@ fn tell_end(ended: Result<(), JoinError>) {
 enum End {
     Signal(&'static str),
     /// Another process serves.
-    HandedOver(Option<Keeper>),
+    HandedOver(HandedOver),
 }
 
 /// Signals to the control thread; the one to reload is not among them.
@@ -390,7 +401,7 @@ async fn workers_ready(data_plane: &RwLock<DataPlane>) -> anyhow::Result<()> {
 async fn clean_up(data_plane: &Arc<RwLock<DataPlane>>, rules: &Arc<Rules>, metrics: &Metrics) {
     metrics.set_limit_keys(weir_plugins::limit_keys());
     let (data_plane, rules) = (Arc::clone(data_plane), Arc::clone(rules));
-    let work = tokio::task::spawn_blocking(move || {
+    let work = spawn_blocking(move || {
         let unused = data_plane.blocking_write().retire();
         if !unused.is_empty() {
             drop(unused);
@@ -405,7 +416,7 @@ async fn clean_up(data_plane: &Arc<RwLock<DataPlane>>, rules: &Arc<Rules>, metri
 /// On a thread that may block: a write to the old file may be under way.
 pub(crate) async fn reopen_logs(access_log: Option<&Arc<AccessLog>>, error_log: &Arc<ErrorLog>) {
     let (access_log, error_log) = (access_log.cloned(), Arc::clone(error_log));
-    let work = tokio::task::spawn_blocking(move || {
+    let work = spawn_blocking(move || {
         let access = access_log.map_or(Ok(()), |log| log.reopen());
         (access, error_log.reopen(REOPEN_LIMIT))
     });

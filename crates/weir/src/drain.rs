@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::RwLock;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use weir_config::settings::Timeouts;
 use weir_proxy::DataPlane;
 use weir_telemetry::access_log::AccessLog;
@@ -38,7 +38,7 @@ pub(crate) fn idle(timeouts: &Timeouts, handed_over: bool) -> Duration {
 }
 
 impl<'a> Drain<'a> {
-    /// From now on nothing is accepted.
+    /// From now on nothing is accepted: when this returns, no worker does any more.
     pub(crate) async fn begin(
         data_plane: &'a RwLock<DataPlane>,
         timeouts: &Timeouts,
@@ -46,12 +46,14 @@ impl<'a> Drain<'a> {
         signals: &'a mut Signals,
         logs: (Option<&'a Arc<AccessLog>>, &'a Arc<ErrorLog>),
     ) -> Self {
-        data_plane.write().await.stop_accepting(handed_over);
+        let closed = data_plane.write().await.stop_accepting(handed_over);
         let limit = timeouts.drain.duration();
         let idle = idle(timeouts, handed_over).min(limit);
         // Whoever stops the service may send the signal to both processes, so the first one is not for this one.
         let patience = if handed_over { 2 } else { 1 };
-        Self { data_plane, signals, logs, idle, limit, began: Instant::now(), patience }
+        let mut drain = Self { data_plane, signals, logs, idle, limit, began: Instant::now(), patience };
+        drain.unless_stopped(timeout(limit, closed)).await;
+        drain
     }
 
     /// Waits until the Admin API, which knows that the gateway leaves, has answered what is under way. Until then

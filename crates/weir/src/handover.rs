@@ -8,7 +8,9 @@
 //!  │                                           │  reads its configuration, starts its workers
 //!  │◄── prepared ──────────────────────────────┤  where there is a store: the old process writes no more, and its
 //!  │                                           │  lock goes over; what it wrote last is read
-//!  │◄── ready, or failed with the reason ──────┤
+//!  │◄── ready, or failed with the reason ──────┤  both accept connections now
+//!  └── end of the channel ────────────────────►│  no more in the old process: from here on the new one makes changes,
+//!                                              │  for nobody who comes later meets the configuration before them
 //! ```
 //!
 //! The channel is a pair of sockets that keep messages apart; the new process has its end as standard input, so nothing
@@ -36,8 +38,8 @@ pub(crate) const STDIN: &str = "stdin";
 const MESSAGE: usize = 16 * 1024;
 const REASON: usize = 4 * 1024;
 
-/// How long the new process waits for the next socket.
-const NEXT_SOCKET: Duration = Duration::from_secs(10);
+/// How long the new process waits for the next socket, and then for the old one to accept nothing more.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A listening socket on its way.
 #[derive(Debug)]
@@ -165,8 +167,14 @@ impl Predecessor {
     }
 
     /// This process serves: the old one may go.
-    pub(crate) fn ready(self) -> anyhow::Result<()> {
+    pub(crate) fn ready(&self) -> anyhow::Result<()> {
         self.channel.send(&Message::Ready { version: env!("CARGO_PKG_VERSION").to_owned() }, None)
+    }
+
+    /// Waits until the old process accepts nothing more, or is gone. Blocks.
+    pub(crate) fn left(self) -> anyhow::Result<()> {
+        while self.channel.receive()?.is_some() {}
+        Ok(())
     }
 
     /// This process cannot serve: the old one has to go on.
@@ -183,7 +191,7 @@ impl Predecessor {
 
 impl Channel {
     fn take(&self) -> anyhow::Result<Inheritance> {
-        sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Recv, Some(NEXT_SOCKET))?;
+        sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Recv, Some(PATIENCE))?;
         let mut inheritance = Inheritance::default();
         loop {
             match self.receive()?.context("the old process has closed the channel")? {
@@ -253,7 +261,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let asked: Vec<_> = (0..300).map(|n| format!("127.0.0.1:{n}")).collect();
         let (old, new) = channel().unwrap();
-        thread::scope(|scope| {
+        let new = thread::scope(|scope| {
             scope.spawn(|| {
                 let sockets = asked.iter().map(|asked| passed(&listener, asked)).collect();
                 old.give(&Inheritance { sockets, keeper: None }).unwrap();
@@ -269,11 +277,14 @@ mod tests {
             let new = Predecessor { channel: new };
             new.prepared().unwrap();
             new.ready().unwrap();
+            new
         });
         let prepared = std::cell::Cell::new(0);
         let outcome = old.outcome(|| prepared.set(prepared.get() + 1)).unwrap();
         assert_eq!(prepared.get(), 1);
         assert!(matches!(outcome, Outcome::Ready { version } if version == env!("CARGO_PKG_VERSION")));
+        drop(old);
+        new.left().unwrap();
     }
 
     #[test]

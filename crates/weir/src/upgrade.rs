@@ -49,6 +49,15 @@ struct UnderWay {
     lent: Option<Lent>,
 }
 
+/// Another process serves.
+#[derive(Debug)]
+pub(crate) struct HandedOver {
+    /// The task of this process, if it stays.
+    pub(crate) keeper: Option<Keeper>,
+    /// The new process makes no change before this end of the channel is closed.
+    pub(crate) channel: Channel,
+}
+
 impl<'a> Upgrades<'a> {
     /// `limit` is for a new process to serve.
     pub(crate) fn new(
@@ -85,7 +94,7 @@ impl<'a> Upgrades<'a> {
     }
 
     /// Waits for a new process that serves; `None` when one has failed.
-    pub(crate) async fn handed_over(&mut self, error_log: &Arc<ErrorLog>) -> Option<Option<Keeper>> {
+    pub(crate) async fn handed_over(&mut self, error_log: &Arc<ErrorLog>) -> Option<HandedOver> {
         let Some(under_way) = &mut self.under_way else { return pending().await };
         let outcome = loop {
             let UnderWay { starting, wanted, lent, .. } = &mut *under_way;
@@ -128,10 +137,11 @@ impl<'a> Upgrades<'a> {
         );
         // It serves, whatever happens here.
         let keeper = prepared.hand_over(&successor.process, error_log);
-        Some(keeper.unwrap_or_else(|error| {
+        let keeper = keeper.unwrap_or_else(|error| {
             tracing::error!("whoever started the gateway cannot be told of its new process: {error:#}");
             None
-        }))
+        });
+        Some(HandedOver { keeper, channel: successor.channel })
     }
 }
 
@@ -153,6 +163,7 @@ pub(crate) struct Program {
 struct Successor {
     process: Child,
     version: String,
+    channel: Channel,
     /// From its start until it served.
     took: Duration,
 }
@@ -204,14 +215,15 @@ async fn start(
     let (channel, stdin) = handover::channel()?;
     let mut starting = Starting(Some(spawn(&program, stdin)?));
     // On a thread that may block: the new process reads at its own pace.
-    let talk = tokio::task::spawn_blocking(move || talk(&channel, inheritance, &want));
+    let talk = tokio::task::spawn_blocking(move || (talk(&channel, inheritance, &want), channel));
     let Ok(talked) = timeout(limit, talk).await else {
         bail!("it did not serve within {} s (timeouts.upgrade) and was killed", limit.as_secs_f64());
     };
-    match talked.context("the handover failed")? {
+    let (outcome, channel) = talked.context("the handover failed")?;
+    match outcome {
         Ok(Outcome::Ready { version }) => {
             let process = starting.0.take().context("it is gone")?;
-            Ok(Successor { process, version, took: began.elapsed() })
+            Ok(Successor { process, version, channel, took: began.elapsed() })
         }
         Ok(Outcome::Failed { reason }) => Err(anyhow!("{reason}")),
         Ok(Outcome::Gone) => Err(starting.end().await),

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -137,6 +138,23 @@ fn take_over_under_changes(gateway: &Gateway) {
         }
     });
     assert_eq!(upgrades(gateway), UPGRADES);
+}
+
+/// What the process before it accepts it serves as before, so a change that is answered for has to come after.
+#[test]
+fn nothing_is_changed_while_another_process_accepts() {
+    let (before, channel) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a pair of sockets");
+    rustix::io::write(&before, br#"{"kind":"end"}"#).expect("pass nothing on");
+    let gateway = Start::stored().following(channel).start();
+    let addr = gateway.admin.expect("an Admin API");
+    let writer = Writer { addr, name: "u".to_owned(), keeps: false, kept: None };
+    let mut client = RawClient::connect(addr);
+    client.send(writer.request("PUT", r#"{"nodes":{}}"#));
+    client.expect_quiet(Duration::from_millis(300));
+    assert_eq!(gateway.get("/").status, 404, "it serves all the same");
+    drop(before);
+    assert_eq!(client.response().status, 201);
 }
 
 /// A connection without a request does not keep a new process from taking over, nor does a stream of events.

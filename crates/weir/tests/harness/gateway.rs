@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
@@ -57,6 +58,7 @@ pub(crate) struct Start {
     standalone: bool,
     control: bool,
     arguments: Vec<String>,
+    stdin: Stdio,
 }
 
 /// The key of the Admin API of gateways that tests start.
@@ -94,6 +96,7 @@ impl Start {
             standalone: false,
             control: false,
             arguments: Vec::new(),
+            stdin: Stdio::null(),
         }
     }
 
@@ -106,6 +109,12 @@ impl Start {
     pub(crate) fn data_dir(mut self, folder: &Path) -> Self {
         self.data_dir = Some(folder.to_owned());
         self
+    }
+
+    /// The gateway takes over from whoever has the other end of this channel.
+    pub(crate) fn following(mut self, channel: OwnedFd) -> Self {
+        self.stdin = channel.into();
+        self.variable("WEIR_HANDOVER", "stdin")
     }
 
     /// Starts the gateway by another program, which takes it as its last arguments.
@@ -223,7 +232,7 @@ impl Start {
         if let Some(workers) = self.workers {
             command.args(["--workers", &workers.to_string()]);
         }
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+        command.stdin(self.stdin).stdout(Stdio::piped()).stderr(stderr);
         let mut process = Process::spawn(&mut command);
 
         let stdout = process.child().stdout.take().expect("standard output is a pipe");
