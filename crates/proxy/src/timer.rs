@@ -11,7 +11,8 @@ use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
-/// Milliseconds between two looks at the wheel: how late a deadline may be seen.
+/// Milliseconds between two looks at the wheel: how late a deadline may be seen, and how far the wheel's clock may be
+/// behind.
 pub(crate) const TICK_MS: u64 = 50;
 /// Buckets of the wheel; deadlines further away are looked at once a turn.
 const BUCKETS: u64 = 1024;
@@ -130,9 +131,9 @@ impl Inner {
 }
 
 impl Timer {
-    /// Sets the deadline `ms` milliseconds from now.
+    /// Sets the deadline `ms` milliseconds from now, or up to two ticks later.
     pub(crate) fn set(&self, ms: u64) {
-        self.set_at(self.timers.now.get().saturating_add(ms));
+        self.set_at(self.timers.now.get().saturating_add(ms).saturating_add(TICK_MS));
     }
 
     /// Sets the deadline to a time of the wheel's clock.
@@ -229,6 +230,21 @@ mod tests {
                 assert!(!due || was_woken, "round {round}: deadline {deadline} passed unseen at {now}");
                 assert!(!was_woken || deadline <= now, "round {round}: woken too early");
             }
+        }
+    }
+
+    /// The wheel's clock may be a tick behind; that is not taken from a deadline.
+    #[test]
+    fn a_deadline_does_not_come_early() {
+        let mut cx = Context::from_waker(Waker::noop());
+        for behind in 0..TICK_MS {
+            let timers = Timers::new(1000);
+            let timer = timers.timer();
+            timer.set(300);
+            timers.advance(1000 + behind + 299);
+            assert_eq!(timer.poll_expired(&mut cx), Poll::Pending, "set {behind} ms after the last tick");
+            timers.advance(1000 + 300 + 2 * TICK_MS);
+            assert_eq!(timer.poll_expired(&mut cx), Poll::Ready(()));
         }
     }
 

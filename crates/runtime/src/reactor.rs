@@ -7,10 +7,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::mem::MaybeUninit;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
+use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -36,12 +36,19 @@ const BUDGET: u32 = 32;
 const OTHERS: u64 = u64::MAX;
 
 /// The sources of a thread.
-#[derive(Debug)]
 pub(crate) struct Reactor {
     epoll: OwnedFd,
+    /// What the last wait has brought.
+    events: RefCell<Vec<Event>>,
     sources: RefCell<Slab<Rc<State>>>,
     inbox: RefCell<Inbox>,
     outbox: RefCell<Outbox>,
+}
+
+impl std::fmt::Debug for Reactor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reactor").field("epoll", &self.epoll).finish_non_exhaustive()
+    }
 }
 
 /// What was read in this round before the tasks that wait for it run.
@@ -113,26 +120,35 @@ impl Reactor {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, event, EventData::new_u64(OTHERS), EventFlags::IN | EventFlags::ET)?;
         let inbox = Inbox { bytes: vec![0; INBOX].into(), filled: 0, from: Vec::with_capacity(EVENTS) };
-        Ok(Self { epoll, sources: RefCell::default(), inbox: RefCell::new(inbox), outbox: RefCell::default() })
+        Ok(Self {
+            epoll,
+            events: RefCell::new(Vec::with_capacity(EVENTS)),
+            sources: RefCell::default(),
+            inbox: RefCell::new(inbox),
+            outbox: RefCell::default(),
+        })
     }
 
-    /// Waits for events, at most `limit` microseconds, rounded up to milliseconds, reads ahead, and wakes whom they
-    /// concern. Whether other threads have woken tasks.
-    pub(crate) fn wait(&self, limit: Option<u64>) -> io::Result<bool> {
-        let mut room = [MaybeUninit::<Event>::uninit(); EVENTS];
+    /// Waits for events, at most `limit` microseconds, rounded up to milliseconds.
+    pub(crate) fn wait(&self, limit: Option<u64>) -> io::Result<()> {
+        let events = &mut *self.events.borrow_mut();
+        events.clear();
         // More would not fit into the kernel's number; whoever waits so long can be woken in between.
         let limit = limit.map(|us| us.div_ceil(1000).min(1 << 30));
         let limit = limit.map(|ms| Timespec { tv_sec: (ms / 1000) as i64, tv_nsec: (ms % 1000 * 1_000_000) as i64 });
-        let events = match epoll::wait(&self.epoll, &mut room[..], limit.as_ref()) {
-            Ok((events, _)) => &*events,
-            Err(Errno::INTR) => return Ok(false),
-            Err(error) => return Err(error.into()),
-        };
+        match epoll::wait(&self.epoll, spare_capacity(events), limit.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads ahead what the events tell of, and wakes whom they concern. Whether other threads have woken tasks.
+    pub(crate) fn take_events(&self) -> bool {
         // No source goes or comes while these are handled: tasks run after that.
         let sources = self.sources.borrow();
         let mut inbox = self.inbox.borrow_mut();
         let mut others = false;
-        for event in events {
+        for event in self.events.borrow().iter() {
             let (data, flags) = (event.data.u64(), event.flags);
             if data == OTHERS {
                 others = true;
@@ -147,7 +163,7 @@ impl Reactor {
                 }
             }
         }
-        Ok(others)
+        others
     }
 
     /// Ends a round, when all tasks that were woken have run.

@@ -117,6 +117,11 @@ pub fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
     let mut future = pin!(future);
     core.push(&header);
     loop {
+        // Timers go before sockets: one of them may move a clock on that those set their deadlines by.
+        core.timers.fire();
+        if core.reactor.take_events() {
+            core.take_sent();
+        }
         // What is woken from here on comes after the next look at the reactor.
         let woken = core.queue.borrow().len();
         for _ in 0..woken {
@@ -134,11 +139,7 @@ pub fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
             }
         }
         core.reactor.end_round();
-        let until_timer = core.timers.fire();
-        let wait = if core.queue.borrow().is_empty() { until_timer } else { Some(0) };
-        if core.reactor.wait(wait)? {
-            core.take_sent();
-        }
+        core.reactor.wait(if core.queue.borrow().is_empty() { core.timers.until_next() } else { Some(0) })?;
     }
 }
 

@@ -26,27 +26,35 @@ pub fn now_us() -> u64 {
 pub(crate) struct Timers {
     /// By deadline in microseconds, and a number that tells those of one deadline apart.
     waiting: RefCell<BTreeMap<(u64, u64), Waker>>,
+    /// The number given last.
     last: Cell<u64>,
+    /// When it was last looked who is due.
+    now: Cell<u64>,
 }
 
 impl Timers {
-    /// Wakes whose time has come, and gives the microseconds until the next one's has.
-    pub(crate) fn fire(&self) -> Option<u64> {
-        if self.waiting.borrow().is_empty() {
-            return None;
-        }
+    /// Wakes whose time has come.
+    pub(crate) fn fire(&self) {
         let now = now_us();
+        self.now.set(now);
         loop {
             // A wake-up must not find this borrowed.
             let mut waiting = self.waiting.borrow_mut();
-            let entry = waiting.first_entry()?;
-            if entry.key().0 > now {
-                return Some(entry.key().0 - now);
-            }
-            let waker = entry.remove();
+            let waker = match waiting.first_entry() {
+                Some(entry) if entry.key().0 <= now => entry.remove(),
+                _ => return,
+            };
             drop(waiting);
             waker.wake();
         }
+    }
+
+    /// Microseconds from the last look until the next one's time, so as much too long as the round has taken: one look
+    /// at the clock a round is enough.
+    pub(crate) fn until_next(&self) -> Option<u64> {
+        let waiting = self.waiting.borrow();
+        let ((deadline, _), _) = waiting.first_key_value()?;
+        Some(deadline.saturating_sub(self.now.get()))
     }
 }
 

@@ -195,6 +195,33 @@ fn timers_fire_and_not_early() {
     });
 }
 
+/// What a timer moves on, such as a clock, tasks that a socket has woken find at its place.
+#[test]
+fn timers_go_before_sockets() {
+    run(async {
+        let (source, mut peer) = pair();
+        let order = Rc::new(RefCell::new(Vec::new()));
+        let (first, second) = (Rc::clone(&order), Rc::clone(&order));
+        spawn(async move {
+            read(&source, &mut [0]).await;
+            first.borrow_mut().push("socket");
+        });
+        spawn(async move {
+            sleep(Duration::from_millis(10)).await;
+            second.borrow_mut().push("timer");
+        });
+        // Both wait.
+        yield_now().await;
+        // The whole thread stands still while both become due.
+        peer.write_all(b"x").unwrap();
+        std::thread::sleep(Duration::from_millis(30));
+        while order.borrow().len() < 2 {
+            yield_now().await;
+        }
+        assert_eq!(*order.borrow(), ["timer", "socket"]);
+    });
+}
+
 #[test]
 fn a_time_limit() {
     run(async {
