@@ -551,7 +551,7 @@ fn connections_get_one_more_answer_when_another_process_serves() {
     let mut idle = TcpStream::connect(server.addr).unwrap();
     // It is accepted when another one after it is.
     assert_eq!(server.ask("GET", "/apisix/admin/routes", "").0, 200);
-    server.leave.send_replace(Some(Duration::from_secs(1)));
+    server.leave.send_replace(Some(Duration::from_secs(5)));
     kept.write_all(request).unwrap();
     let mut last = String::new();
     kept.read_to_string(&mut last).unwrap();

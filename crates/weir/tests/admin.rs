@@ -363,7 +363,7 @@ fn resources_with_a_time_to_live_go_away() {
     let gateway = Start::stored().start();
     let body = format!(r#"{{"uri":"/a","upstream":{{"nodes":{{"{}":1}}}}}}"#, origin.addr());
     gateway.must("PUT", "routes/0?ttl=0", &body);
-    gateway.must("PUT", "routes/1?ttl=1", &body);
+    gateway.must("PUT", "routes/1?ttl=5", &body);
     assert_eq!(gateway.get("/a").status, 200);
     wait_until("the route to be gone", LIMIT, || (gateway.get("/a").status == 404).then_some(()));
     assert_eq!(["routes/0", "routes/1"].map(|path| gateway.ask("GET", path, "").0), [404, 404]);

@@ -238,7 +238,7 @@ fn a_request_counts_no_longer_than_it_lasts() {
 #[test]
 fn the_node_that_answers_sooner_gets_more() {
     let slow = Origin::answering(|_| {
-        thread::sleep(Duration::from_millis(100));
+        thread::sleep(Duration::from_secs(2));
         Answer::ok("slow")
     });
     let quick = [Origin::hello(), Origin::hello()];

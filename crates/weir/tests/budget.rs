@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::process::Command;
+use std::sync::Barrier;
 use std::thread;
 
 use rustix::process::{Resource, Signal, getrlimit, setrlimit};
@@ -67,10 +68,13 @@ fn a_proxied_request_takes_four_system_calls() {
             .args(["-p", &gateway.process.id().to_string()])
             .stderr(std::process::Stdio::null()),
     );
-    let status = format!("/proc/{}/status", gateway.process.id());
-    wait_until("strace to attach", LIMIT, || {
-        let text = fs::read_to_string(&status).expect("read status");
-        text.lines().any(|l| l.strip_prefix("TracerPid:").is_some_and(|pid| pid.trim() != "0")).then_some(())
+    let threads = format!("/proc/{}/task", gateway.process.id());
+    let is_traced = |thread: fs::DirEntry| {
+        let text = fs::read_to_string(thread.path().join("status")).expect("read status");
+        text.lines().any(|l| l.strip_prefix("TracerPid:").is_some_and(|pid| pid.trim() != "0"))
+    };
+    wait_until("strace to attach to all threads", LIMIT, || {
+        fs::read_dir(&threads).expect("read task").all(|thread| is_traced(thread.expect("a thread"))).then_some(())
     });
     for _ in 0..REQUESTS {
         ask(&mut client);
@@ -139,6 +143,8 @@ fn bursts_of_connections_do_not_add_up() {
     const AT_ONCE: usize = 1000;
     let origin = Origin::hello();
     let gateway = Gateway::start(everyday(&origin));
+    // All heads are begun before the first one ends.
+    let all_begun = Barrier::new(4);
     let burst = || {
         thread::scope(|scope| {
             for _ in 0..4 {
@@ -148,6 +154,7 @@ fn bursts_of_connections_do_not_add_up() {
                         // A head that is not finished keeps a buffer busy.
                         client.send(&REQUEST[..REQUEST.len() - 2]);
                     }
+                    all_begun.wait();
                     for client in &mut clients {
                         client.send("\r\n");
                         assert_eq!(client.response().status, 200);

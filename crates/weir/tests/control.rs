@@ -18,8 +18,8 @@ fn answering(text: &str) -> serde_json::Value {
     json!({ "routes": [{ "id": "r", "uri": "/*", "plugins": { "mocking": { "response_example": text } } }] })
 }
 
-/// A change is promised to be live within 200 ms; a machine that is busy with other tests may take longer.
-const LIVE: Duration = Duration::from_secs(2);
+/// A change is promised to be live within 200 ms; a machine that is busy with other tests may take much longer.
+const LIVE: Duration = Duration::from_secs(10);
 
 /// Waits until the log holds this text.
 fn await_log(gateway: &Gateway, text: &str) {

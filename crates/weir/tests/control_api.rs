@@ -112,8 +112,11 @@ fn a_gateway_tells_which_it_is() {
     let cluster = EtcdCluster::start(1);
     let hosts = cluster.urls().join(", ");
     let settings = format!("deployment: {{config_provider: etcd, etcd: {{host: [{hosts}]}}}}");
-    let (_, info) = get(&Start::stored().settings(settings).control().start(), "server_info");
-    assert!(info["etcd_version"].as_str().is_some_and(|version| version.starts_with("3.")), "{info}");
+    let gateway = Start::stored().settings(settings).control().start();
+    wait_until("the version of etcd", LIMIT, || {
+        let (_, info) = get(&gateway, "server_info");
+        info["etcd_version"].as_str()?.starts_with("3.").then_some(())
+    });
 }
 
 #[test]

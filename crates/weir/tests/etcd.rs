@@ -13,9 +13,11 @@ use crate::harness::{ADMIN_KEY, EtcdCluster, Gateway, LIMIT, RawClient, Relay, S
 
 /// Settings of a gateway with this role, at these members; `more` stands below `deployment.etcd`.
 fn settings(role: &str, hosts: &[String], more: &str) -> String {
+    // Each member has its share of the time.
+    let timeout = 5 * hosts.len();
     let hosts = hosts.join(", ");
     format!(
-        "deployment: {{role: {role}, config_provider: etcd, etcd: {{host: [{hosts}], timeout: 3s, startup_retry: 0, \
+        "deployment: {{role: {role}, config_provider: etcd, etcd: {{host: [{hosts}], timeout: {timeout}s, startup_retry: 0, \
          health_check_interval: 300ms, watch_timeout: 5s, resync_delay: 50ms, {more}}}}}"
     )
 }

@@ -17,7 +17,7 @@ pub(crate) const SELDOM: u32 = 3600;
 
 /// One route for everything, without retries, so that a failing node is seen.
 pub(crate) fn config(nodes: &[String], checks: &Value) -> Value {
-    let timeout = json!({ "connect": 2, "send": 2, "read": 1 });
+    let timeout = json!({ "connect": 4, "send": 4, "read": 4 });
     let upstream = json!({ "nodes": weighted(nodes), "checks": checks, "retries": 0, "timeout": timeout });
     route_with(json!({}), upstream)
 }
@@ -26,7 +26,7 @@ pub(crate) fn config(nodes: &[String], checks: &Value) -> Value {
 pub(crate) fn active(fields: &Value) -> Value {
     let mut active = json!({
         "http_path": "/check",
-        "timeout": 0.5,
+        "timeout": 5,
         "healthy": { "interval": 1, "successes": 1 },
         "unhealthy": { "interval": 1, "http_failures": 1, "tcp_failures": 1, "timeouts": 1 },
     });
@@ -63,6 +63,11 @@ fn requests(origin: &Origin) -> Vec<Request> {
 
 fn checks(origin: &Origin) -> usize {
     origin.requests().iter().filter(|request| request.target == "/check").count()
+}
+
+/// How many checks a second apart, but for a tenth, there can have been since then.
+fn most_checks(began: Instant) -> usize {
+    (began.elapsed().as_secs_f64() / 0.9).ceil() as usize + 1
 }
 
 /// An origin that answers every request with the status that it is set to.
@@ -170,7 +175,13 @@ fn an_answer_that_is_no_http_is_a_failure_and_interim_ones_are_passed_over() {
 
 #[test]
 fn thresholds_lead_through_the_four_states() {
-    let (origin, status) = settable(200);
+    // What a check is answered next. Further ones get a status of neither list, which changes nothing.
+    let next = Arc::new(AtomicU16::new(200));
+    let answered = Arc::clone(&next);
+    let origin = Origin::answering(move |request| match request.target.as_str() {
+        "/check" => Answer::status(answered.swap(201, SeqCst), "set"),
+        _ => Answer::ok("hello"),
+    });
     let well = Origin::hello();
     let fields = json!({ "healthy": { "successes": 2 }, "unhealthy": { "http_failures": 3 } });
     let gateway = Gateway::start(config(&[origin.node(), well.node()], &active(&fields)));
@@ -178,25 +189,29 @@ fn thresholds_lead_through_the_four_states() {
     await_state(&gateway, &name, "healthy");
 
     // It flaps: never so many failures in a row, so it keeps its requests.
+    let check = |status: u16, state: &str| {
+        next.store(status, SeqCst);
+        wait_until("the next check", LIMIT, || (next.load(SeqCst) == 201).then_some(()));
+        await_state(&gateway, &name, state);
+    };
     for _ in 0..2 {
-        status.store(500, SeqCst);
-        await_state(&gateway, &name, "mostly_healthy");
-        status.store(200, SeqCst);
-        await_state(&gateway, &name, "healthy");
+        check(500, "mostly_healthy");
+        check(200, "mostly_healthy");
+        check(200, "healthy");
     }
     assert!(!gateway.stderr().contains("a node is unhealthy"), "{}", gateway.stderr());
     assert_all_well(&gateway);
     assert!(!requests(&origin).is_empty());
 
-    status.store(500, SeqCst);
-    await_state(&gateway, &name, "unhealthy");
+    for state in ["mostly_healthy", "mostly_healthy", "unhealthy"] {
+        check(500, state);
+    }
     assert_eq!(node(&gateway, &name).expect("the node")["counter"]["http_failure"], 3);
     assert_all_well(&gateway);
 
-    status.store(200, SeqCst);
-    await_state(&gateway, &name, "mostly_unhealthy");
+    check(200, "mostly_unhealthy");
     assert_all_well(&gateway);
-    await_state(&gateway, &name, "healthy");
+    check(200, "healthy");
 }
 
 #[test]
@@ -381,12 +396,12 @@ fn one_checker_for_a_node_whatever_uses_it() {
             { "id": "e", "uri": "/e", "service_id": "s" },
         ],
     });
-    let gateway = Start::new(config).workers(2).start();
-    wait_until("the first check", LIMIT, || (checks(&origin) >= 1).then_some(()));
     let began = Instant::now();
-    wait_until("four more checks", LIMIT, || (checks(&origin) >= 5).then_some(()));
-    // Four intervals of at least 0.9 s; with another checker it would be half of that.
-    assert!(began.elapsed() >= Duration::from_millis(3300), "after {:?}", began.elapsed());
+    let gateway = Start::new(config).workers(2).start();
+    wait_until("nine checks", LIMIT, || (checks(&origin) >= 9).then_some(()));
+    // Intervals of at least 0.9 s; another checker would make as many again in that time.
+    let most = most_checks(began);
+    assert!(checks(&origin) <= most, "{} checks, at most {most}", checks(&origin));
     let names: Vec<_> = status_page(&gateway, "/v1/healthcheck").json().as_array().expect("a list").clone();
     let mut names: Vec<_> = names.iter().map(|u| u["name"].as_str().expect("a name").to_owned()).collect();
     names.sort();
@@ -419,7 +434,7 @@ fn health_outlives_a_change_of_the_configuration() {
         assert_eq!(node(&gateway, &sick.node()).expect("the node")["status"], "unhealthy");
         thread::sleep(next.saturating_duration_since(Instant::now()));
     }
-    let most = (began.elapsed().as_secs_f64() / 0.9).ceil() as usize + 1;
+    let most = most_checks(began);
     let made = checks(&sick) - before;
     assert!((1..=most).contains(&made), "{made} checks, at most {most}: a change starts no new ones");
 

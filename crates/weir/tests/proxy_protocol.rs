@@ -27,7 +27,7 @@ fn gateway(config: &Value, trusted: &str, more: &Value) -> Gateway {
     let mut settings = json!({
         "listen": { "http": on("127.0.0.1:0"), "https": on("127.0.0.1:0") },
         "proxy_protocol": { "trusted": [trusted] },
-        "timeouts": { "head": 0.5 },
+        "timeouts": { "head": 5 },
     });
     settings["listen"]["http"]
         .as_array_mut()

@@ -113,7 +113,7 @@ fn a_secret_is_what_vault_says() {
 #[test]
 fn what_cannot_be_had_refuses_the_change() {
     let vault = Vault::start();
-    let gateway = start(&vault, "$secret://vault/1/jack/key", "secrets: {timeout: 1s}");
+    let gateway = start(&vault, "$secret://vault/1/jack/key", "{}");
     let cases = [
         ("$secret://vault/1/jack/none", "the secret has no key \"none\""),
         ("$secret://vault/1/nobody/key", "Vault says of \"kv/apisix/nobody\": there is none (404)"),

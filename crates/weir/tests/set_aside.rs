@@ -53,21 +53,32 @@ fn only_the_first_request_sees_that_a_node_takes_no_connections() {
     each(
         &cases,
         |(how, ..)| format!("a node that {how}"),
-        |(_, node, status, set_aside)| {
+        |(how, node, status, set_aside)| {
             let live = [Origin::hello(), Origin::hello()];
             let nodes = [live[0].node(), node.clone(), live[1].node()];
             let gateway = serving(&nodes, &json!({}), "1h");
-            let tries = tries(&gateway, 30);
-            let failed = tries.iter().filter(|told| *told == status).count();
-            let served = tries.iter().filter(|told| *told == "200").count();
-            assert_eq!(failed + served, 30, "{tries:?}");
             if *set_aside {
-                assert_eq!(failed, 1, "{tries:?}");
-                let shares = live.each_ref().map(|origin| origin.requests().len());
+                // A reset tells that a node takes no connections only if it comes soon, which the origin may fail to do.
+                let most = if *how == "resets connections" { usize::MAX } else { 1 };
+                let mut failed = 0;
+                wait_until("the node to be set aside", LIMIT, || {
+                    let told = tries(&gateway, 1);
+                    assert!(told == ["200"] || told == [*status], "{told:?}");
+                    failed += usize::from(told == [*status]);
+                    (aside(&gateway).0 > 0.0).then_some(())
+                });
+                assert!(failed <= most, "{failed} requests have met it");
+                let before = live.each_ref().map(|origin| origin.requests().len());
+                assert_eq!(tries(&gateway, 30), ["200"; 30]);
+                let shares = [0, 1].map(|n: usize| live[n].requests().len() - before[n]);
                 assert!(shares.iter().all(|share| share.abs_diff(15) <= 1), "what is left is shared: {shares:?}");
+                wait_until("the log", LIMIT, || (said(&gateway, "node set aside") > 0).then_some(()));
                 assert_eq!((aside(&gateway), said(&gateway, "node set aside")), ((1.0, 1.0), 1));
             } else {
-                assert_eq!(failed, 10, "{tries:?}");
+                let tries = tries(&gateway, 30);
+                let failed = tries.iter().filter(|told| *told == status).count();
+                let served = tries.iter().filter(|told| *told == "200").count();
+                assert_eq!((failed, served), (10, 20), "{tries:?}");
                 assert_eq!((aside(&gateway), said(&gateway, "node set aside")), ((0.0, 0.0), 0));
             }
         },
@@ -106,18 +117,28 @@ fn a_node_that_comes_and_goes_is_followed() {
 
 #[test]
 fn a_node_is_tried_apart_from_any_request() {
-    // It accepts and resets, so that no request may find out that it is not back.
-    let dead = Origin::scripted(|connection| connection.reset());
-    let live = Origin::hello();
-    let gateway = serving(&[dead.node(), live.node()], &json!({}), "100ms");
-    tries(&gateway, 2);
-    let before = dead.connections();
-    wait_until("connections that are tried without a request", LIMIT, || {
-        (dead.connections() > before + 2).then_some(())
-    });
-    assert_eq!(tries(&gateway, 20), ["200"; 20]);
-    assert_eq!((aside(&gateway), said(&gateway, "node is back")), ((1.0, 1.0), 0));
-    assert_eq!(dead.requests().len(), 0);
+    // It accepts and resets, so that no request may find out that it is not back. Should it be late with that, a connection
+    // has stood for long enough to take the node back, and the next attempt shows what this is about.
+    for attempt in 1..=10 {
+        let dead = Origin::scripted(|connection| connection.reset());
+        let live = Origin::hello();
+        let gateway = serving(&[dead.node(), live.node()], &json!({}), "100ms");
+        wait_until("the node to be set aside", LIMIT, || {
+            tries(&gateway, 1);
+            (aside(&gateway).1 > 0.0).then_some(())
+        });
+        let before = dead.connections();
+        wait_until("connections that are tried without a request", LIMIT, || {
+            (dead.connections() > before + 2).then_some(())
+        });
+        let told = tries(&gateway, 20);
+        if aside(&gateway) == (1.0, 1.0) || attempt == 10 {
+            assert_eq!(told, ["200"; 20]);
+            assert_eq!((aside(&gateway), said(&gateway, "node is back")), ((1.0, 1.0), 0));
+            assert_eq!(dead.requests().len(), 0);
+            break;
+        }
+    }
 }
 
 #[test]

@@ -60,21 +60,22 @@ fn the_routes_time_limits_and_the_chosen_upstreams_retries_hold() {
     let (own, silent, good) =
         (Origin::hello(), Origin::scripted(|connection| connection.await_close()), Origin::hello());
     let refusing = Refusing::bind();
-    let chosen = |nodes: Value| {
+    let chosen = |nodes: Value, read: f64| {
         json!({
             "id": "all", "uri": "/*", "upstream": { "nodes": { (own.node()): 1 } },
-            "timeout": { "connect": 5, "send": 5, "read": 0.3 },
+            "timeout": { "connect": 20, "send": 20, "read": read },
             "plugins": { "traffic-split": { "rules": [{ "weighted_upstreams": [{ "upstream": { "nodes": nodes } }] }] } },
         })
     };
-    let gateway = Gateway::start(json!({ "routes": [chosen(json!({ (refusing.node()): 1, (good.node()): 1 }))] }));
+    let both = json!({ (refusing.node()): 1, (good.node()): 1 });
+    let gateway = Gateway::start(json!({ "routes": [chosen(both, 20.0)] }));
     for _ in 0..4 {
         assert_eq!(gateway.get("/").status, 200, "the other node of the chosen upstream answers");
     }
     assert_eq!(good.requests().len(), 4);
-    gateway.reload(json!({ "routes": [chosen(json!({ (silent.node()): 1 }))] }));
+    gateway.reload(json!({ "routes": [chosen(json!({ (silent.node()): 1 }), 0.3)] }));
     assert_eq!(gateway.get("/").status, 504, "after the route's time, not a minute");
-    gateway.reload(json!({ "routes": [chosen(json!({}))] }));
+    gateway.reload(json!({ "routes": [chosen(json!({}), 20.0)] }));
     assert_eq!(gateway.get("/").status, 503, "an upstream without nodes is not passed over");
     assert_eq!(own.requests().len(), 0);
 }

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    ADMIN_KEY, Gateway, LIMIT, Origin, RawClient, Start, binary, program, repository, wait_until, weir,
+    ADMIN_KEY, Gateway, LIMIT, Origin, RawClient, Start, binary, program, put_program, repository, wait_until, weir,
 };
 
 /// A route that answers by itself, so that no origin is needed.
@@ -105,7 +105,7 @@ fn changes_of_many_clients_are_made_together() {
 #[test]
 fn what_expires_is_not_served_any_more() {
     let gateway = Start::stored().start();
-    gateway.must("PUT", "routes/1?ttl=1", &mock("/a", "a"));
+    gateway.must("PUT", "routes/1?ttl=5", &mock("/a", "a"));
     assert_eq!(gateway.get("/a").status, 200);
     wait_until("the route to expire", LIMIT, || (gateway.get("/a").status == 404).then_some(()));
     assert_eq!(gateway.ask("GET", "routes/1", "").0, 404);
@@ -343,8 +343,7 @@ fcntl.flock(lock, fcntl.LOCK_EX)
 channel.send(b'{{"kind": "failed", "reason": "it has the store and does not serve"}}')
 "#
     );
-    fs::write(&program, text).expect("write a program");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("change the mode");
+    put_program(&program, &text);
     let link = gateway.file("weir.new");
     std::os::unix::fs::symlink(&program, &link).expect("make a link");
     fs::rename(&link, gateway.file("weir")).expect("rename a link");

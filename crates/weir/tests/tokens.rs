@@ -189,7 +189,7 @@ fn a_remembered_token_ends_with_its_time() {
     let signer = Signer::new("ES256");
     let origin = Origin::hello();
     let gateway = Start::new(config(&origin, &[signer.consumer()])).workers(2).start();
-    let end = now().as_secs() + 2;
+    let end = now().as_secs() + 6;
     let token = signer.token(&json!({ "key": "ES256", "exp": end }));
     let mut good = 0;
     let refused = wait_until("the token to end", LIMIT, || match ask(&gateway, &token) {

@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +15,8 @@ use rustix::process::{Pid, Signal};
 use serde_json::json;
 
 use crate::harness::{
-    Answer, Fault, Gateway, LIMIT, Origin, Page, RawClient, Start, each, get, program, replace, route_to, wait_until,
+    Answer, Fault, Gateway, LIMIT, Origin, Page, RawClient, Start, each, get, program, put_program, replace, route_to,
+    wait_until,
 };
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -144,7 +144,7 @@ fn await_processes(gateway: &Gateway, count: usize) {
 
 fn start(origin: &Origin, workers: usize) -> Gateway {
     let settings = json!({
-        "timeouts": { "drain_idle": "2s", "upgrade": "20s" },
+        "timeouts": { "drain_idle": "15s", "upgrade": "20s" },
         "access_log": { "path": "FOLDER/access.log" },
     });
     Start::new(route_to([&origin.node()])).settings(settings).workers(workers).linked().https().start()
@@ -187,7 +187,7 @@ fn a_unix_socket_is_taken_over_and_goes_with_the_last_process() {
     let origin = Origin::hello();
     let settings = json!({
         "listen": { "http": ["unix:FOLDER/weir.sock", "127.0.0.1:0"], "https": [] },
-        "timeouts": { "drain_idle": "1s", "upgrade": "20s" },
+        "timeouts": { "drain_idle": "15s", "upgrade": "20s" },
     });
     let start = Start::new(route_to([&origin.node()])).settings(settings).workers(2);
     let mut gateway = start.own_listeners().linked().start();
@@ -297,12 +297,6 @@ fn a_new_process_that_fails_leaves_the_old_one_serving() {
     );
 }
 
-fn put_program(file: &Path, text: &str) {
-    fs::remove_file(file).expect("remove the link");
-    fs::write(file, text).expect("write a file");
-    fs::set_permissions(file, fs::Permissions::from_mode(0o755)).expect("make it a program");
-}
-
 #[test]
 fn the_number_of_workers_may_change() {
     let origin = Origin::hello();
@@ -370,7 +364,7 @@ fn connections_of_the_old_process_get_one_more_answer() {
         }
         Answer::ok("done")
     });
-    let settings = json!({ "timeouts": { "drain_idle": "1s" } });
+    let settings = json!({ "timeouts": { "drain_idle": "5s", "head": "60s" } });
     let gateway = Start::new(route_to([&origin.node()])).settings(settings).workers(2).start();
     let [mut used, mut unused, mut idle, mut busy, mut begun] = [(); 5].map(|()| gateway.client());
     for client in [&mut used, &mut idle] {

@@ -169,8 +169,10 @@ fn a_drain_has_a_limit() {
     let mut busy = gateway.client();
     busy.send(get("/held"));
     wait_until("the request to reach the origin", LIMIT, || (!origin.requests().is_empty()).then_some(()));
-    gateway.signal(Signal::TERM);
-    let (status, took) = timed(|| gateway.wait());
+    let (status, took) = timed(|| {
+        gateway.signal(Signal::TERM);
+        gateway.wait()
+    });
     assert!(status.success(), "{status}");
     assert!(took >= Duration::from_millis(400) && took < LIMIT / 2, "after {took:?}");
     assert!(busy.try_response().is_err());

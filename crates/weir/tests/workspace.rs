@@ -1,15 +1,14 @@
 //! The shape of the workspace: who depends on whom, and for what reason on whom else.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 
 use crate::documentation::{document, plain, rows};
-use crate::harness::repository;
+use crate::harness::{put_program, repository};
 
 /// A crate of this repository.
 struct Package {
@@ -162,8 +161,7 @@ fn tools_of_the_tests_are_installed_by_root_and_by_others() {
         let at = |path: &str| folder.path().join(path);
         let executable = |path: &str, script: &str| {
             fs::create_dir_all(at(path).parent().expect("a folder")).expect("create a folder");
-            fs::write(at(path), format!("#!/bin/bash\n{script}\n")).expect("write a script");
-            fs::set_permissions(at(path), Permissions::from_mode(0o755)).expect("make it executable");
+            put_program(&at(path), &format!("#!/bin/bash\n{script}\n"));
         };
         // None of the tools is on this path, and these tell how they are called.
         executable("bin/id", &format!("echo {user}"));
@@ -176,7 +174,8 @@ fn tools_of_the_tests_are_installed_by_root_and_by_others() {
             std::os::unix::fs::symlink(Path::new("/usr/bin").join(program), at("bin").join(program)).expect("link");
         }
         fs::create_dir(at("tools")).expect("create a folder");
-        fs::copy(repository().join("tools/install-test-deps"), at("tools/install-test-deps")).expect("copy the script");
+        let script = fs::read_to_string(repository().join("tools/install-test-deps")).expect("read the script");
+        put_program(&at("tools/install-test-deps"), &script);
         let output = Command::new(at("tools/install-test-deps"))
             .env_clear()
             .env("PATH", at("bin"))

@@ -75,7 +75,7 @@ impl EtcdCluster {
         command.args(["--listen-client-urls", &listen, "--advertise-client-urls", &client]);
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
         command.args(["--initial-cluster", &peers.join(","), "--initial-cluster-state", "new"]);
-        command.args(["--heartbeat-interval", "50", "--election-timeout", "500", "--logger", "zap"]);
+        command.args(["--heartbeat-interval", "100", "--election-timeout", "2000", "--logger", "zap"]);
         if let Some(tls) = &self.tls {
             command.arg("--cert-file").arg(&tls.server.cert_file);
             command.arg("--key-file").arg(&tls.server.key_file);
@@ -226,6 +226,7 @@ impl EtcdCluster {
     fn ctl_at(&self, endpoints: &str, arguments: &[&str]) -> Result<String, String> {
         let mut command = Command::new(program("etcdctl"));
         command.env("ETCDCTL_API", "3").args(["--endpoints", endpoints]);
+        command.args(["--dial-timeout", "20s", "--command-timeout", "20s"]);
         if let Some(tls) = &self.tls {
             command.arg("--cacert").arg(tls.authority.file());
             command.arg("--cert").arg(&tls.client.cert_file).arg("--key").arg(&tls.client.key_file);

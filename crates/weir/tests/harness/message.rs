@@ -147,7 +147,8 @@ impl Wire {
                 return Err(Fault::Closed);
             }
         }
-        Ok(self.buffer.drain(..count).collect())
+        let rest = self.buffer.split_off(count);
+        Ok(std::mem::replace(&mut self.buffer, rest))
     }
 
     /// Everything up to the connection's orderly end.

@@ -19,7 +19,7 @@ pub(crate) use haproxy::Haproxy;
 pub(crate) use message::{Fault, Fields, Framing, Request, Response};
 pub(crate) use nginx::{Nginx, free_port};
 pub(crate) use origin::{Answer, Connection, Full, Origin, Refusing};
-pub(crate) use process::{Process, binary, companion, program, repository, timed};
+pub(crate) use process::{Process, binary, companion, program, put_program, repository, timed};
 pub(crate) use relay::Relay;
 
 use std::thread;

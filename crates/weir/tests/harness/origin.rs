@@ -99,7 +99,10 @@ impl Origin {
                     if !connection.resets {
                         connection.wire.shutdown(Shutdown::Both);
                     }
-                    connection.shared.open.fetch_sub(1, SeqCst);
+                    // A reset goes out when the socket is closed; who waits for the end is to find it.
+                    let shared = Arc::clone(&connection.shared);
+                    drop(connection);
+                    shared.open.fetch_sub(1, SeqCst);
                 });
             }
         });

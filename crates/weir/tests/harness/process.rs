@@ -1,7 +1,8 @@
 //! Other programs: started, watched through `/proc`, and always ended.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -101,6 +102,17 @@ pub(crate) fn program(name: &str) -> PathBuf {
         .map(|folder: PathBuf| folder.join(name))
         .find(|file| file.is_file())
         .unwrap_or_else(|| panic!("{name} is missing: run tools/install-test-deps"))
+}
+
+/// Makes a file a program with this text. Another process writes it: a child that another test starts just now would hold
+/// a handle of this one for a moment, and a file that is open for writing cannot be run.
+pub(crate) fn put_program(file: &Path, text: &str) {
+    // What a link leads to is not to be written over.
+    let _ = std::fs::remove_file(file);
+    let mut install = Command::new(program("install"));
+    let mut child = install.args(["-m", "755", "/dev/stdin"]).arg(file).stdin(Stdio::piped()).spawn().expect("install");
+    child.stdin.take().expect("a pipe").write_all(text.as_bytes()).expect("write the program");
+    assert!(child.wait().expect("wait for install").success());
 }
 
 /// The gateway: the one that cargo built with the tests, or another build of it that `BLACKBOX_GATEWAY` names, so that the
