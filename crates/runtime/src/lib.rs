@@ -7,13 +7,14 @@
 //! Channels and locks of `tokio::sync` work here, for they only need wakers. Its timers and sockets do not.
 
 mod reactor;
+mod source;
 mod task;
 mod time;
 
 use std::future::poll_fn;
 use std::task::Poll;
 
-pub use reactor::Source;
+pub use source::Source;
 pub use task::{block_on, spawn};
 pub use time::{Sleep, now_us, sleep, timeout};
 
