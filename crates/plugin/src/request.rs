@@ -223,9 +223,11 @@ impl Request {
         if self.target.form != Form::Absolute {
             return self.received_target();
         }
-        let query = self.target.query.map(|query| query.start.saturating_sub(1));
-        let start = self.target.path.map(|path| path.start).or(query);
-        start.and_then(|start| self.received_target().get(start as usize..)).unwrap_or(b"/")
+        match self.target.path {
+            Some(path) => self.received_target().get(path.start as usize..).unwrap_or_default(),
+            // The root, which the URI leaves out, and the query.
+            None => &self.decoded,
+        }
     }
 
     /// The normalised, decoded path and the query as received: APISIX's `request_uri`, so that no spelling of a path
@@ -413,7 +415,8 @@ mod tests {
             ("/x/../%61%20b%3F?c=%20", "/a b??c=%20", "/a%20b%3F?c=%20", "/x/../%61%20b%3F?c=%20"),
             ("//a?", "/a", "/a", "//a?"),
             ("http://a.test/a?b", "/a?b", "/a?b", "/a?b"),
-            ("http://a.test?b", "/?b", "/?b", "?b"),
+            ("http://a.test?b", "/?b", "/?b", "/?b"),
+            ("http://a.test?", "/", "/", "/"),
             ("http://a.test", "/", "/", "/"),
             ("*", "/", "/", "*"),
         ] {
