@@ -21,11 +21,6 @@ fn answering(text: &str) -> serde_json::Value {
 /// A change is promised to be live within 200 ms; a machine that is busy with other tests may take much longer.
 const LIVE: Duration = Duration::from_secs(10);
 
-/// Waits until the log holds this text.
-fn await_log(gateway: &Gateway, text: &str) {
-    wait_until(&format!("{text:?} in the error log"), LIMIT, || gateway.stderr().contains(text).then_some(()));
-}
-
 #[test]
 fn pages_of_the_status_and_metrics_servers() {
     let gateway = Start::new(answering("a")).settings("metrics: {path: /m}").workers(2).start();
@@ -161,7 +156,7 @@ fn a_change_is_live_soon_however_it_is_written() {
         }),
         ("removed and written again", |gateway, text| {
             fs::remove_file(gateway.config()).expect("remove");
-            await_log(gateway, "the rules file is gone");
+            gateway.logged("the rules file is gone");
             assert_eq!(gateway.get("/").status, 200, "what was live has to go on");
             fs::write(gateway.config(), text).expect("write");
         }),
@@ -177,7 +172,7 @@ fn a_change_is_live_soon_however_it_is_written() {
                 let took = timed(|| wait_until(text, LIMIT, || (gateway.get("/").text() == text).then_some(()))).1;
                 assert!(took < LIVE, "{text} was live after {took:?}");
             }
-            await_log(&gateway, "revision=3 routes=1 changes=routes +0 ~1 -0");
+            gateway.logged("revision=3 routes=1 changes=routes +0 ~1 -0");
             assert_eq!(gateway.metric("weir_config_revision", &[]), 3.0);
             assert_eq!(gateway.metric("weir_config_reload_total", &[]), 3.0);
         },
@@ -194,10 +189,10 @@ fn what_changed_is_logged_in_numbers() {
         .push(json!({ "id": "s", "uri": "/s", "plugins": { "mocking": { "response_example": "s" } } }));
     rules["upstreams"] = json!([{ "id": "u", "nodes": { "127.0.0.1:1": 1 } }]);
     assert_eq!(gateway.reload(&rules), Reload::Applied);
-    await_log(&gateway, "routes=2 changes=routes +1 ~0 -0, upstreams +1 ~0 -0");
+    gateway.logged("routes=2 changes=routes +1 ~0 -0, upstreams +1 ~0 -0");
     rules["routes"].as_array_mut().expect("a list").remove(0);
     assert_eq!(gateway.reload(&rules), Reload::Applied);
-    await_log(&gateway, "routes=1 changes=routes +0 ~0 -1");
+    gateway.logged("routes=1 changes=routes +0 ~0 -1");
 }
 
 #[test]
@@ -216,7 +211,7 @@ fn a_bad_change_is_refused_with_every_reason() {
         format!("ERROR weir::reload: {file}:3:35: routes[1].upstream_id: "),
         "the rules file is refused; what is live stays live".to_owned(),
     ] {
-        await_log(&gateway, &reason);
+        gateway.logged(&reason);
     }
     assert_eq!(gateway.metric("weir_config_revision", &[]), 1.0);
     assert_eq!(gateway.reload(answering("better")), Reload::Applied);
@@ -228,7 +223,7 @@ fn a_bad_change_is_refused_with_every_reason() {
 fn the_same_content_is_no_change() {
     let gateway = Start::new(answering("a")).settings("error_log: {level: debug}").start();
     replace(&gateway.config(), &format!("{}\n#END\n", answering("a")));
-    await_log(&gateway, "with the same content");
+    gateway.logged("with the same content");
     assert_eq!(gateway.metric("weir_config_revision", &[]), 1.0);
 }
 
@@ -246,7 +241,7 @@ fn sighup_reads_the_file_again() {
     fs::remove_file(gateway.config()).expect("remove");
     gateway.signal(Signal::HUP);
     gateway.await_metric("weir_config_rejected_total", &[], 1.0);
-    await_log(&gateway, "cannot read ");
+    gateway.logged("cannot read ");
     assert_eq!(gateway.get("/").text(), "b");
 }
 
@@ -296,7 +291,7 @@ fn sigterm_and_sigint_finish_what_is_in_flight() {
             assert_eq!(client.response().text(), "late");
             client.expect_close();
             assert_eq!(gateway.wait().code(), Some(0));
-            await_log(&gateway, "everything in flight was finished");
+            gateway.logged("everything in flight was finished");
         },
     );
 }
@@ -308,16 +303,16 @@ fn the_drain_has_a_limit_and_a_second_signal_ends_it() {
     gateway.signal(Signal::TERM);
     assert_eq!(gateway.wait().code(), Some(0));
     assert!(began.elapsed() >= Duration::from_millis(200), "it was cut after {:?}", began.elapsed());
-    await_log(&gateway, "connections=1");
+    gateway.logged("connections=1");
     client.expect_close();
     drop(go);
 
     let (mut gateway, _origin, mut client, go) = with_request_in_flight("timeouts: {drain: 1h}");
     gateway.signal(Signal::TERM);
-    await_log(&gateway, "stopping: what is in flight is finished");
+    gateway.logged("stopping: what is in flight is finished");
     gateway.signal(Signal::TERM);
     assert_eq!(gateway.wait().code(), Some(0));
-    await_log(&gateway, "stopped at once by a second signal");
+    gateway.logged("stopped at once by a second signal");
     client.expect_close();
     drop(go);
 }
@@ -358,7 +353,7 @@ fn levels_of_the_error_log() {
         let settings = format!("error_log: {{level: {level}}}");
         let gateway = Start::new(answering("a")).settings(settings).start();
         assert_eq!(gateway.reload("routes: ["), Reload::Rejected);
-        await_log(&gateway, "the rules file is refused");
+        gateway.logged("the rules file is refused");
         assert_eq!(gateway.stderr().contains("the gateway is up"), up, "{level}: {}", gateway.stderr());
     }
 }

@@ -48,11 +48,6 @@ fn await_answer(gateway: &Gateway, path: &str, answer: Option<&str>) {
     });
 }
 
-/// Waits until a gateway has logged something.
-fn await_log(gateway: &Gateway, words: &str) {
-    wait_until(&format!("the log to say {words:?}"), LIMIT, || gateway.stderr().contains(words).then_some(()));
-}
-
 #[test]
 fn gateways_of_all_roles_serve_the_same() {
     let cluster = EtcdCluster::start(3);
@@ -326,7 +321,7 @@ fn a_gateway_starts_without_etcd_and_misses_nothing() {
     let (status, answer) = gateway.ask("PUT", "routes/3", &route("/3", "three").to_string());
     assert_eq!(status, 503, "{answer}");
     gateway.await_metric("apisix_etcd_reachable", &[], 0.0);
-    await_log(&gateway, "is served from the local copy");
+    gateway.logged("is served from the local copy");
 
     cluster.start_all();
     relay.mend();
@@ -377,7 +372,7 @@ fn what_a_role_has_no_use_for_is_named() {
         (&file, "deployment.etcd has no effect: deployment.config_provider is not etcd"),
     ];
     for (gateway, words) in cases {
-        await_log(gateway, words);
+        gateway.logged(words);
     }
     assert!(data.admin.is_none() && control.addrs.is_empty());
 }
@@ -403,7 +398,7 @@ fn a_data_plane_reads_over_tls_as_a_user_who_may_only_read() {
     let control = Start::stored().own_listeners().settings(reader).start();
     let (status, answer) = control.ask("PUT", "routes/3", &route("/3", "three").to_string());
     assert_eq!(status, 503, "{answer}");
-    await_log(&control, "permission denied");
+    control.logged("permission denied");
 }
 
 #[test]

@@ -412,9 +412,9 @@ fn one_upgrade_at_a_time_and_a_stop_ends_it() {
     let mut gateway = start(&origin, 1);
     put_program(&gateway.file("weir"), "#!/bin/sh\nexec sleep 60\n");
     gateway.signal(Signal::USR2);
-    await_log(&gateway, "a new process is started to take over");
+    gateway.logged("a new process is started to take over");
     gateway.signal(Signal::USR2);
-    await_log(&gateway, "an upgrade is under way already");
+    gateway.logged("an upgrade is under way already");
     assert_eq!(gateway.get("/").status, 200);
     let starting = children(gateway.process.id());
     assert_eq!(starting.len(), 1);
@@ -445,7 +445,7 @@ fn the_first_process_passes_signals_on_and_ends_with_the_last() {
     wait_until("a new access log", LIMIT, || gateway.file("access.log").exists().then_some(()));
     kill(main, Signal::KILL);
     assert_eq!(gateway.wait().code(), Some(1), "as the one that served");
-    await_log(&gateway, "was ended");
+    gateway.logged("was ended");
 
     let (mut gateway, main) = start();
     let before = gateway.addr;
@@ -465,13 +465,9 @@ fn a_signal_to_a_process_that_is_about_to_stay_reaches_the_new_one() {
     let slowly = ["strace", "-D", "-f", "-q", "-o", "/dev/null", "-e", "inject=fcntl:delay_enter=50000"];
     let mut gateway = Start::new(route_to([&Origin::hello().node()])).wrapper(&slowly).start();
     gateway.signal(Signal::USR2);
-    await_log(&gateway, "a new process serves");
+    gateway.logged("a new process serves");
     gateway.signal(Signal::TERM);
     assert!(gateway.wait().success(), "{}", gateway.stderr());
-}
-
-fn await_log(gateway: &Gateway, text: &str) {
-    wait_until(&format!("{text:?} in the error log"), LIMIT, || gateway.stderr().contains(text).then_some(()));
 }
 
 pub(crate) fn kill(id: u32, signal: Signal) {
