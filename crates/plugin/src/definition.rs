@@ -7,7 +7,7 @@ use std::sync::Arc;
 use schemars::{JsonSchema, Schema};
 use serde::de::DeserializeOwned;
 use weir_config::schema::{Checker, ignore_unknown, json_schema};
-use weir_config::{AddrRange, Diagnostic, Node, Scope, Severity};
+use weir_config::{Diagnostic, Node, Scope, Severity};
 use weir_expr::Template;
 
 use crate::consumer::{ConsumerMatch, ConsumerSet, Consumers};
@@ -224,8 +224,6 @@ pub struct BuildCx<'a> {
     pub limit_keys: usize,
     /// The plugin's `plugin_metadata`, where there is one.
     pub metadata: Option<&'a Node>,
-    /// Peers whose X-Forwarded-* fields are believed (`trusted_proxies`).
-    pub trusted_proxies: &'a [AddrRange],
     /// The port at which clients reach the gateway over HTTPS (`redirect.https_port`).
     pub https_port: u16,
     /// Name and version, as told in fields such as `x-mock-by`.

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use weir_expr::Value;
 use weir_router::{Match, Params};
 use weir_telemetry::metrics::Label;
 use weir_wire::fields::Fields;
@@ -355,6 +356,30 @@ impl Exchange {
             .then(|| self.times.upstream_end.max(self.times.upstream_start) - self.times.upstream_start)
     }
 
+    /// `http` or `https`.
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.client.https { "https" } else { "http" }
+    }
+
+    /// The Host as the upstream is told it in X-Forwarded-Host: as received. Empty where there is none.
+    #[must_use]
+    pub fn forwarded_host(&self) -> &[u8] {
+        let request = &self.request;
+        request.head.host.map_or(request.host_port(), |host| host.of(request.buffer.bytes()))
+    }
+
+    /// The port as the upstream is told it in X-Forwarded-Port: the Host's, else the listener's. A Unix socket has none:
+    /// that of the scheme.
+    #[must_use]
+    pub fn forwarded_port(&self) -> Value<'_> {
+        match (self.request.port(), self.client.local.port(), self.client.https) {
+            (Some(port), ..) => Value::Bytes(port),
+            (None, 0, false) => Value::Number(80),
+            (None, 0, true) => Value::Number(443),
+            (None, port, _) => Value::Number(u64::from(port)),
+        }
+    }
+
     /// Makes the texts that the log phase reads.
     pub fn prepare_log(&mut self) {
         let info = &mut self.upstream;
@@ -376,7 +401,7 @@ impl Exchange {
                 None => info.addr_text.push(b'-'),
             }
             weir_wire::push_number(&mut info.status_text, u64::from(attempt.status));
-            weir_expr::Value::Millis(attempt.end.div_ceil(1000)).write_to(&mut info.time_text);
+            Value::Millis(attempt.end.div_ceil(1000)).write_to(&mut info.time_text);
         }
     }
 }

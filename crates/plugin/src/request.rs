@@ -349,8 +349,9 @@ impl Request {
         self.collected = true;
     }
 
-    /// Replaces a field for the plugins that follow and for the upstream.
+    /// Replaces a field for the plugins that follow and for the upstream, and what a CGI there takes for it.
     pub fn set_field(&mut self, name: &FieldName, value: &[u8]) {
+        self.head.fields.remove_lookalikes(self.buffer.bytes(), name);
         self.head.fields.set(self.buffer.bytes(), name, value);
     }
 
@@ -359,8 +360,9 @@ impl Request {
         self.head.fields.add(name.text(), value);
     }
 
-    /// Removes a field.
+    /// Removes a field, and what a CGI at the upstream takes for it.
     pub fn remove_field(&mut self, name: &FieldName) {
+        self.head.fields.remove_lookalikes(self.buffer.bytes(), name);
         self.head.fields.remove(self.buffer.bytes(), name);
     }
 

@@ -81,7 +81,19 @@ impl Source for Exchange {
         let last_try = || self.upstream.tries.last();
         let not_empty = |b: &'_ [u8]| !b.is_empty();
         match variable {
-            Variable::Header(name) => request.head.fields.get_str(base, name.as_bytes()).map(Value::Bytes),
+            Variable::Header(name) => {
+                let id = Known::classify(name.as_bytes());
+                match request.head.fields.get_as(base, id, name.as_bytes()) {
+                    Some(value) => Some(Value::Bytes(value)),
+                    // As the upstream is told, where nobody who is trusted has said otherwise.
+                    None => match id {
+                        Known::XForwardedProto => text(self.scheme()),
+                        Known::XForwardedHost => Some(self.forwarded_host()).filter(|h| not_empty(h)).map(Value::Bytes),
+                        Known::XForwardedPort => Some(self.forwarded_port()),
+                        _ => None,
+                    },
+                }
+            }
             Variable::Arg(name) => request.argument(name),
             Variable::Cookie(name) => request.cookie(name.as_bytes()).map(Value::Bytes),
             Variable::UriParam(name) => {
@@ -118,7 +130,7 @@ impl Source for Exchange {
                 Some(Value::Bytes(if request.query().is_some_and(|q| !q.is_empty()) { b"?" } else { b"" }))
             }
             Variable::RequestMethod => Some(Value::Bytes(request.method_bytes())),
-            Variable::Scheme => text(if self.client.https { "https" } else { "http" }),
+            Variable::Scheme => text(self.scheme()),
             Variable::ServerProtocol => text(if request.head.minor == 0 { "HTTP/1.0" } else { "HTTP/1.1" }),
             Variable::ContentType => request.head.fields.get_known(base, Known::ContentType).map(Value::Bytes),
             Variable::ContentLength => request.head.fields.get_known(base, Known::ContentLength).map(Value::Bytes),

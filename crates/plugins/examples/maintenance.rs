@@ -100,7 +100,6 @@ fn exchange(conf: &str) -> Result<weir_plugin::Exchange, weir_config::Diagnostic
             conf: &conf,
             limit_keys: 1000,
             metadata: None,
-            trusted_proxies: &[],
             https_port: 443,
             product: "example",
             upstreams: &weir_plugin::NoUpstreams,

@@ -37,7 +37,6 @@ impl Place<'_> {
             conf: &conf,
             limit_keys: self.keys,
             metadata: (!self.metadata.is_empty()).then_some(&metadata),
-            trusted_proxies: &[],
             https_port: 443,
             product: "weir/1.2.3",
             upstreams: &weir_plugin::NoUpstreams,

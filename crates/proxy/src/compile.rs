@@ -11,9 +11,7 @@ mod upstreams;
 use std::sync::Arc;
 
 use weir_config::settings::Dns;
-use weir_config::{
-    AddrRange, Diagnostic, InvalidItems, Model, Node, Place, PluginCatalog, RouterMode, Scope, Settings,
-};
+use weir_config::{Diagnostic, InvalidItems, Model, Node, Place, PluginCatalog, RouterMode, Scope, Settings};
 use weir_plugin::{Definition, StateRegistry};
 use weir_router::Mode;
 
@@ -34,7 +32,6 @@ pub struct Compiler {
     definitions: ListedDefinitions,
     mode: Mode,
     limit_keys: usize,
-    trusted_proxies: Vec<AddrRange>,
     https_port: u16,
     product: String,
     states: StateRegistry,
@@ -147,7 +144,6 @@ impl Compiler {
             definitions: ListedDefinitions(definitions),
             mode,
             limit_keys: settings.limits.limit_keys as usize,
-            trusted_proxies: settings.trusted_proxies.clone(),
             https_port: settings.https_port(),
             product: product.to_owned(),
             states: StateRegistry::default(),

@@ -128,9 +128,11 @@ impl Snapshot {
             addr: request.remote.to_canonical(),
             addr_text: AddrText::new(request.remote),
             peer: request.remote,
+            sender: request.remote.to_canonical(),
             https: request.https,
             ..Client::default()
         };
+        options.distrust(&mut x);
         phases::find_route(&mut x, self);
         let mut upstream_target = Vec::new();
         x.request.write_upstream_target(&mut upstream_target);

@@ -1,10 +1,32 @@
-//! The client's address behind trusted proxies (nginx's realip rules).
+//! Fields in which proxies tell whom they ask for: what is believed of them, and the client's address in them (nginx's
+//! realip rules).
 
 use std::net::IpAddr;
 
+use weir_plugin::Exchange;
 use weir_wire::forwarded;
+use weir_wire::name::Known;
 
-use crate::options::RealIp;
+use crate::options::{Options, RealIp};
+
+impl Options {
+    /// Removes what an untrusted peer says of whom it asks for, before anything looks at the request: X-Forwarded-Proto,
+    /// -Host and -Port, and Forwarded; where some proxies are trusted, X-Forwarded-For as well. As in APISIX the list in
+    /// X-Forwarded-For is continued for everybody where none are.
+    #[cold]
+    pub(crate) fn distrust(&self, x: &mut Exchange) {
+        if self.trusted_proxies.iter().any(|net| net.contains(&x.client.sender)) {
+            return;
+        }
+        let fields = &mut x.request.head.fields;
+        for name in [Known::XForwardedProto, Known::XForwardedHost, Known::XForwardedPort, Known::Forwarded] {
+            fields.remove_known(name);
+        }
+        if !self.trusted_proxies.is_empty() {
+            fields.remove_known(Known::XForwardedFor);
+        }
+    }
+}
 
 impl RealIp {
     /// The address that a trusted `peer` reports; `None` when it is not trusted or reports none.

@@ -59,6 +59,7 @@ mod systemd;
 mod tls;
 mod tls_scan;
 mod tokens;
+mod trust;
 mod upgrade;
 mod upstreams;
 mod workers;

@@ -3,7 +3,7 @@
 //! Nothing of the received framing is ever passed on: chunk sizes are written anew and extensions dropped, so the next
 //! hop cannot read the boundaries differently.
 
-use crate::name::Known;
+use crate::name::{Known, SET_FOR_UPSTREAMS, same_in_cgi};
 use crate::{Reject, Span, is_field_byte, is_tchar};
 
 /// Most hexadecimal digits of a chunk size, leading zeros included; 15 digits keep sums below 2^63.
@@ -205,23 +205,23 @@ fn split_line(line: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// Whether a trailer line may be passed on: fields for framing, routing, authentication or this connection may not
-/// (RFC 9110 section 6.5.1).
+/// (RFC 9110 section 6.5.1), nor those by which the gateway tells an upstream who asks.
 #[must_use]
 pub fn may_forward_trailer(line: &[u8]) -> bool {
     let Some((name, _)) = split_line(line) else { return false };
     let known_bad = !matches!(Known::classify(name), Known::Other | Known::Date | Known::Server);
-    let other_bad: [&[u8]; 9] = [
+    let other_bad: [&[u8]; 7] = [
         b"cache-control",
         b"content-range",
         b"proxy-authenticate",
         b"proxy-authorization",
         b"set-cookie",
         b"www-authenticate",
-        b"content_length",
-        b"transfer_encoding",
         b"range",
     ];
-    !known_bad && !other_bad.iter().any(|bad| name.eq_ignore_ascii_case(bad))
+    let framing: [&[u8]; 2] = [b"content-length", b"transfer-encoding"];
+    let lookalike = framing.iter().chain(&SET_FOR_UPSTREAMS).any(|ours| same_in_cgi(name, ours));
+    !known_bad && !lookalike && !other_bad.iter().any(|bad| name.eq_ignore_ascii_case(bad))
 }
 
 /// Appends the size line of a chunk of `len` bytes, which must not be 0.

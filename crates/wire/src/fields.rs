@@ -1,7 +1,7 @@
 //! The fields of a head: spans into the read buffer, and an overlay for what was set or removed since.
 
-use crate::name::{FieldName, Known, mark};
-use crate::{Span, is_field_byte};
+use crate::name::{FieldName, Known, SET_FOR_UPSTREAMS, mark, same_in_cgi};
+use crate::{Reject, Span, is_field_byte};
 
 /// One field line.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +41,17 @@ pub struct Fields {
     seen: u64,
 }
 
-const _: () = assert!((Known::XRealIp as usize) < 32, "known names have the lower half of the marks");
+/// The mark in `seen` of names with other bytes than letters, digits and `-`, beside the marks of their own.
+const LOOKALIKE: u8 = 31;
+
+const _: () = assert!((Known::XRealIp as u8) < LOOKALIKE, "known names have the lower half of the marks");
+
+/// The marks in `seen` of the fields by which proxies tell whom they ask for.
+const FORWARDING: u64 = 1 << Known::Forwarded as u8
+    | 1 << Known::XForwardedFor as u8
+    | 1 << Known::XForwardedHost as u8
+    | 1 << Known::XForwardedPort as u8
+    | 1 << Known::XForwardedProto as u8;
 
 impl Fields {
     /// Takes in a field of the read buffer.
@@ -59,6 +69,65 @@ impl Fields {
     pub fn may_have(&self, id: Known) -> bool {
         debug_assert!(id != Known::Other);
         self.has_seen(mark(id, b""))
+    }
+
+    /// Takes note that a name has other bytes than letters, digits and `-`.
+    pub(crate) fn note_lookalike(&mut self) {
+        self.seen |= 1 << LOOKALIKE;
+    }
+
+    /// True when a name with other bytes than letters, digits and `-` is or was in the list.
+    pub(crate) fn has_lookalikes(&self) -> bool {
+        self.has_seen(LOOKALIKE)
+    }
+
+    /// Refuses a message with a field that somebody may take for one that frames it.
+    ///
+    /// # Errors
+    /// 400 for such a field.
+    pub(crate) fn refuse_framing_lookalikes(&self, base: &[u8]) -> Result<(), Reject> {
+        let frames = |field: &Field| {
+            let name = field.name.of(base);
+            field.id == Known::Other
+                && (same_in_cgi(name, b"content-length") || same_in_cgi(name, b"transfer-encoding"))
+        };
+        if self.list.iter().any(frames) { Err(Reject::bad("framing field with an underscore")) } else { Ok(()) }
+    }
+
+    /// Removes the received fields that a program behind a CGI takes for one that the gateway sets.
+    pub(crate) fn remove_lookalikes_of_ours(&mut self, base: &[u8]) {
+        for field in self.list.iter_mut().filter(|f| f.id == Known::Other) {
+            let name = field.name.of(base);
+            if SET_FOR_UPSTREAMS.iter().any(|ours| same_in_cgi(name, ours) && !name.eq_ignore_ascii_case(ours)) {
+                field.state = State::Removed;
+            }
+        }
+    }
+
+    /// Removes the received fields that a program behind a CGI takes for the one with this name.
+    pub fn remove_lookalikes(&mut self, base: &[u8], name: &FieldName) {
+        if !self.has_lookalikes() && name.is_plain() {
+            return;
+        }
+        for field in self.list.iter_mut().filter(|f| f.state != State::Added) {
+            let other = field.name.of(base);
+            if same_in_cgi(other, name.text()) && !other.eq_ignore_ascii_case(name.text()) {
+                field.state = State::Removed;
+            }
+        }
+    }
+
+    /// True when a field by which proxies tell whom they ask for is or was in the list: X-Forwarded-For, -Host, -Port,
+    /// -Proto or Forwarded.
+    #[must_use]
+    pub fn may_have_forwarding(&self) -> bool {
+        self.seen & FORWARDING != 0
+    }
+
+    /// True when a field with this known name is sent on.
+    #[must_use]
+    pub fn sends(&self, id: Known) -> bool {
+        self.may_have(id) && self.list.iter().any(|f| f.id == id && matches!(f.state, State::Kept | State::Added))
     }
 
     /// Whether a field with this known name was added.
@@ -115,6 +184,13 @@ impl Fields {
 
     fn get_text<'a>(&'a self, base: &'a [u8], id: Known, text: &[u8]) -> Option<&'a [u8]> {
         if self.has_seen(mark(id, text)) { self.find(base, id, text) } else { None }
+    }
+
+    /// The value of the first field with this name, of which `id` is what [`Known::classify`] gives.
+    #[must_use]
+    pub fn get_as<'a>(&'a self, base: &'a [u8], id: Known, name: &[u8]) -> Option<&'a [u8]> {
+        debug_assert_eq!(id, Known::classify(name));
+        self.get_text(base, id, name)
     }
 
     fn find<'a>(&'a self, base: &'a [u8], id: Known, text: &[u8]) -> Option<&'a [u8]> {

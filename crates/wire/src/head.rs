@@ -189,6 +189,10 @@ impl RequestHead {
         if self.minor == 1 && self.host.is_none() {
             return Err(Reject::bad("missing Host"));
         }
+        if self.fields.has_lookalikes() {
+            self.fields.refuse_framing_lookalikes(buf)?;
+            self.fields.remove_lookalikes_of_ours(buf);
+        }
         facts.hold_back_listed(&mut self.fields, buf)?;
         self.framing = match (facts.transfer, facts.length) {
             (Transfer::Absent, None) => Framing::None,
@@ -242,6 +246,9 @@ impl ResponseHead {
                 _ => facts.field(field, buf)?,
             }
         }
+        if self.fields.has_lookalikes() {
+            self.fields.refuse_framing_lookalikes(buf)?;
+        }
         facts.hold_back_listed(&mut self.fields, buf)?;
         self.keep_alive = if minor == 1 { !facts.close } else { facts.keep_alive && !facts.close };
         let framing = match (facts.transfer, facts.length) {
@@ -271,15 +278,7 @@ impl Facts {
     fn field(&mut self, field: &mut Field, buf: &[u8]) -> Result<(), Reject> {
         let value = field.value.of(buf);
         match field.id {
-            Known::Other => {
-                let name = field.name.of(buf);
-                // A back end that maps `_` to `-` would take these for the framing fields.
-                if (name.len() == 14 && name.eq_ignore_ascii_case(b"content_length"))
-                    || (name.len() == 17 && name.eq_ignore_ascii_case(b"transfer_encoding"))
-                {
-                    return Err(Reject::bad("framing field with an underscore"));
-                }
-            }
+            Known::Other => {}
             Known::ContentLength => {
                 if self.length.is_some() {
                     return Err(Reject::bad("repeated Content-Length"));

@@ -115,11 +115,35 @@ fn both_ends(text: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
 }
 
+/// Names in lower case that the gateway sets towards upstreams, by its own hand or by a plugin whose field has a fixed
+/// name.
+pub(crate) const SET_FOR_UPSTREAMS: [&[u8]; 9] = [
+    b"x-consumer-custom-id",
+    b"x-consumer-username",
+    b"x-credential-identifier",
+    b"x-forwarded-for",
+    b"x-forwarded-host",
+    b"x-forwarded-port",
+    b"x-forwarded-proto",
+    b"x-real-ip",
+    b"x-request-id",
+];
+
+/// True when a program that is told of fields as CGI tells them cannot tell two names apart: letters are made
+/// upper-case, and `-` becomes `_` (RFC 3875 section 4.1.18), with some servers every byte that is no letter or digit.
+pub(crate) fn same_in_cgi(name: &[u8], other: &[u8]) -> bool {
+    let same =
+        |(a, b): (&u8, &u8)| a.eq_ignore_ascii_case(b) || !(a.is_ascii_alphanumeric() || b.is_ascii_alphanumeric());
+    name.len() == other.len() && name.iter().zip(other).all(same)
+}
+
 /// A field name compiled once from configuration: its text, its id, and how a line with it begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldName {
     id: Known,
     mark: u8,
+    /// True when all bytes are letters, digits and `-`.
+    plain: bool,
     /// The text, a colon and a space.
     line: Box<[u8]>,
 }
@@ -143,7 +167,8 @@ impl FieldName {
             return None;
         }
         let id = Known::classify(text.as_bytes());
-        Some(Self { id, mark: mark(id, text.as_bytes()), line: [text.as_bytes(), b": "].concat().into() })
+        let plain = text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+        Some(Self { id, mark: mark(id, text.as_bytes()), plain, line: [text.as_bytes(), b": "].concat().into() })
     }
 
     /// Compiles a name that stands in the program.
@@ -171,6 +196,11 @@ impl FieldName {
         self.mark
     }
 
+    /// True when all bytes are letters, digits and `-`.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.plain
+    }
+
     /// Its id.
     #[must_use]
     pub fn id(&self) -> Known {
@@ -180,7 +210,7 @@ impl FieldName {
 
 #[cfg(test)]
 mod tests {
-    use super::{FieldName, Known};
+    use super::{FieldName, Known, SET_FOR_UPSTREAMS, same_in_cgi};
 
     #[test]
     fn names_are_known_in_any_case() {
@@ -210,6 +240,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn cgi_merges_names() {
+        for (a, b, same) in [
+            ("X_Forwarded_For", "x-forwarded-for", true),
+            ("x.forwarded-FOR", "x-forwarded-for", true),
+            ("X_Forwarded_For", "x-forwarded-fo1", false),
+            ("X_A", "X-A-", false),
+            ("XxA", "X-A", false),
+        ] {
+            assert_eq!(same_in_cgi(a.as_bytes(), b.as_bytes()), same, "{a} {b}");
+        }
+        assert!(SET_FOR_UPSTREAMS.is_sorted());
     }
 
     #[test]

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_config::AddrRange;
 use weir_expr::RegexOptions;
 use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 use weir_wire::method::Method;
@@ -83,7 +82,6 @@ append_query_string: true
             status: conf.ret_code.unwrap_or(302),
             append: conf.append_query_string,
             port: Some(cx.https_port).filter(|port| *port != HTTPS_PORT),
-            trusted: cx.trusted_proxies.into(),
         }))
     }
 }
@@ -139,7 +137,6 @@ struct Redirecting {
     append: bool,
     /// The port of HTTPS, where it has to be told.
     port: Option<u16>,
-    trusted: Box<[AddrRange]>,
 }
 
 #[derive(Debug)]
@@ -204,17 +201,18 @@ impl Redirecting {
         Some(Ok(if matches!(request.method(), Method::Get | Method::Head) { 301 } else { 308 }))
     }
 
-    /// As the client began: before a proxy that is trusted to say so, or at the connection.
+    /// As the client began: before a proxy that is trusted to say so, or at the connection. The field of another peer is
+    /// gone by now.
     fn is_https(&self, cx: &RequestCx<'_>) -> bool {
         let request = cx.request();
         let told = request.head.fields.get_known(request.buffer.bytes(), Known::XForwardedProto);
         match told {
-            Some(schemes) if self.trusted.iter().any(|range| range.contains(cx.client().peer)) => {
+            Some(schemes) => {
                 // Of several proxies the first one saw the client.
                 let scheme = weir_wire::list(schemes).next().unwrap_or_default();
                 !scheme.eq_ignore_ascii_case(b"http")
             }
-            _ => cx.client().https,
+            None => cx.client().https,
         }
     }
 }

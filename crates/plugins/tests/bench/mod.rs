@@ -101,7 +101,6 @@ impl Bench {
                 conf,
                 limit_keys: 100,
                 metadata: None,
-                trusted_proxies: &[],
                 https_port: 443,
                 product: "weir/1.2.3",
                 upstreams: &NamedUpstreams,

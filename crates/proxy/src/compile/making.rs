@@ -174,7 +174,6 @@ impl<'m> Making<'m> {
             consumers: &consumers,
             metadata: &model.plugin_metadata,
             limit_keys: compiler.limit_keys,
-            trusted_proxies: &compiler.trusted_proxies,
             https_port: compiler.https_port,
             product: &compiler.product,
             upstreams: &upstreams,

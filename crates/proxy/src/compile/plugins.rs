@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use weir_config::{AddrRange, Consumer, Diagnostic, ErrorResponse, Items, Meta, PluginMetadata, Plugins, Scope};
+use weir_config::{Consumer, Diagnostic, ErrorResponse, Items, Meta, PluginMetadata, Plugins, Scope};
 use weir_plugin::{BuildCx, ConsumerSet, StateRegistry};
 
 use super::Definitions;
@@ -16,7 +16,6 @@ pub(super) struct Builder<'a, 'd> {
     pub(super) consumers: &'a dyn ConsumerSet,
     pub(super) metadata: &'a Items<PluginMetadata>,
     pub(super) limit_keys: usize,
-    pub(super) trusted_proxies: &'a [AddrRange],
     pub(super) https_port: u16,
     pub(super) product: &'a str,
     pub(super) upstreams: &'a SharedUpstreams<'d>,
@@ -125,7 +124,6 @@ impl Builder<'_, '_> {
                 conf: &conf.conf,
                 limit_keys: self.limit_keys,
                 metadata: self.metadata.get(name).map(|metadata| &metadata.conf),
-                trusted_proxies: self.trusted_proxies,
                 https_port: self.https_port,
                 product: self.product,
                 upstreams: self.upstreams,

@@ -150,7 +150,7 @@ impl<S: ClientStream> Connection<S> {
         x.upstream.tries.push(Try { addr: None, status: 0, begin, connected: 0, head: 0, end: 0 });
         phases::before_upstream(x, &local.snapshot).map_err(Ended::final_)?;
         if let Some(mirror) = x.upstream.mirror.take() {
-            head::encode(x, &self.worker.options, upstream, config, route.websocket);
+            head::encode(x, upstream, config, route.websocket);
             let copy = RequestCopy::begin(x, mirror, local, &self.worker);
             self.copy = copy.and_then(|copy| copy.take(&x.request.buffer));
         }
@@ -195,7 +195,7 @@ impl<S: ClientStream> Connection<S> {
                 aside::clear(&self.worker, &config.endpoint);
             }
             match outgoing {
-                Outgoing::Request { websocket } => head::encode(x, &self.worker.options, upstream, config, websocket),
+                Outgoing::Request { websocket } => head::encode(x, upstream, config, websocket),
                 Outgoing::Copy => head::put_received(x),
             }
             match self.send(x, node, timeouts, answering).await {

@@ -275,6 +275,9 @@ impl<S: ClientStream> Connection<S> {
                 x.client.addr_text = AddrText::new(addr);
             }
         }
+        if x.request.head.fields.may_have_forwarding() {
+            options.distrust(x);
+        }
         Ok(())
     }
 

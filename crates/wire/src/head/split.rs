@@ -38,6 +38,18 @@ const TCHAR: [bool; 256] = {
     table
 };
 
+/// Bytes of a token that mean the same to everybody behind the gateway. A CGI merges the others with `-`
+/// ([`crate::name::same_in_cgi`]).
+const PLAIN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut b = 0;
+    while b < 256 {
+        table[b] = (b as u8).is_ascii_alphanumeric() || b as u8 == b'-';
+        b += 1;
+    }
+    table
+};
+
 /// Where the token that begins at `at` ends.
 fn token_end(buf: &[u8], at: usize) -> usize {
     let rest = buf.get(at..).unwrap_or_default();
@@ -131,7 +143,7 @@ pub(super) fn fields(buf: &[u8], mut at: usize, most: usize, fields: &mut Fields
         if buf.get(at) == Some(&b'\r') {
             return line_end(buf, at, Reject::bad("malformed line end"));
         }
-        let Some((name_end, id)) = field_name(buf, at)? else { return Ok(None) };
+        let Some((name_end, id)) = field_name(buf, at, fields)? else { return Ok(None) };
         let mut value = name_end + 1;
         while matches!(buf.get(value), Some(b' ' | b'\t')) {
             value += 1;
@@ -158,18 +170,24 @@ pub(super) fn fields(buf: &[u8], mut at: usize, most: usize, fields: &mut Fields
     }
 }
 
-/// The name of the field line at `at`: where its colon stands, and its id. `None` where the bytes end.
-fn field_name(buf: &[u8], at: usize) -> Result<Option<(usize, Known)>, Reject> {
+/// The name of the field line at `at`: where its colon stands, and its id. `None` where the bytes end. `fields` is told
+/// of a name that is not all [`PLAIN`].
+fn field_name(buf: &[u8], at: usize, fields: &mut Fields) -> Result<Option<(usize, Known)>, Reject> {
     let rest = buf.get(at..).unwrap_or_default();
     if let Some(colon @ 1..) = colon_within(rest) {
         let name = rest.get(..colon).unwrap_or_default();
         let id = Known::classify(name);
         // A name that is known is a token, so nothing else is to be checked of it.
-        if id != Known::Other || name.iter().all(|b| TCHAR[usize::from(*b)]) {
+        if id != Known::Other || name.iter().all(|b| PLAIN[usize::from(*b)]) {
             return Ok(Some((at + colon, id)));
         }
     }
-    let name_end = token_end(buf, at);
+    let rest = buf.get(at..).unwrap_or_default();
+    let mut name_end = at + rest.iter().position(|b| !PLAIN[usize::from(*b)]).unwrap_or(rest.len());
+    if buf.get(name_end).is_some_and(|b| TCHAR[usize::from(*b)]) {
+        name_end = token_end(buf, name_end);
+        fields.note_lookalike();
+    }
     match buf.get(name_end) {
         None => Ok(None),
         // Near the end of what has been received a known name may come here as well.

@@ -1,15 +1,15 @@
 //! The heads that the node and the client receive.
 
+use weir_expr::Value;
 use weir_plugin::Exchange;
 use weir_wire::head::Framing;
 use weir_wire::name::Known;
 use weir_wire::status;
 
-use crate::options::Options;
 use crate::upstream::{Node, PassHost, Upstream};
 
 /// Writes the request head for a node to [`Exchange::out`].
-pub(super) fn encode(x: &mut Exchange, options: &Options, upstream: &Upstream, node: &Node, websocket: bool) {
+pub(super) fn encode(x: &mut Exchange, upstream: &Upstream, node: &Node, websocket: bool) {
     let mut out = std::mem::take(&mut x.out);
     out.clear();
     match x.request.upstream.method {
@@ -20,10 +20,10 @@ pub(super) fn encode(x: &mut Exchange, options: &Options, upstream: &Upstream, n
     x.request.write_upstream_target(&mut out);
     out.extend_from_slice(b" HTTP/1.1\r\n");
     push_host(x, upstream, node, &mut out);
-    let forwarded = hold_back_forwarded(x, options);
+    hold_back_forwarded(x);
     let request = &x.request;
     request.head.fields.write(request.buffer.bytes(), &mut out);
-    push_forwarded(x, forwarded, &mut out);
+    push_forwarded(x, &mut out);
     // A length goes out as it came; whatever else came as Transfer-Encoding, chunked is what is sent.
     if request.head.framing == Framing::Chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
@@ -69,46 +69,27 @@ fn push_host(x: &mut Exchange, upstream: &Upstream, node: &Node, out: &mut Vec<u
     x.request.head.fields.hold_back(Known::Host);
 }
 
-/// What is said of the client in X-Forwarded-* fields.
-#[derive(Clone, Copy)]
-struct Forwarded {
-    /// The client's X-Forwarded-For is continued.
-    append: bool,
-    /// The client's other X-Forwarded fields go on where it sent them.
-    keep: bool,
-}
-
-/// APISIX's rules: without trusted proxies X-Forwarded-For is continued and the others are written anew; with them,
-/// a trusted peer's fields go on and another's are all dropped.
-fn hold_back_forwarded(x: &mut Exchange, options: &Options) -> Forwarded {
-    let trusted = options.trusted_proxies.iter().any(|net| net.contains(&x.client.sender));
-    let forwarded = Forwarded { append: trusted || options.trusted_proxies.is_empty(), keep: trusted };
+/// Holds back the fields that are written anew for each try.
+fn hold_back_forwarded(x: &mut Exchange) {
     let fields = &mut x.request.head.fields;
     fields.hold_back(Known::XForwardedFor);
     fields.hold_back(Known::XRealIp);
     fields.hold_back(Known::Forwarded);
-    if !forwarded.keep {
-        for name in [Known::XForwardedProto, Known::XForwardedHost, Known::XForwardedPort] {
-            fields.hold_back(name);
-        }
-    }
-    forwarded
 }
 
-fn push_forwarded(x: &Exchange, rules: Forwarded, out: &mut Vec<u8>) {
+/// Tells the node who asks. What an untrusted peer said is gone ([`crate::options::Options::distrust`]): what is there stands, be it a
+/// trusted peer's or a plugin's, and X-Forwarded-For is continued unless a plugin has set it.
+fn push_forwarded(x: &Exchange, out: &mut Vec<u8>) {
     let request = &x.request;
     let fields = &request.head.fields;
     let base = request.buffer.bytes();
-    // A field that a plugin has set stands as it is; so does one of a trusted peer.
-    let stands = |name| fields.has_added(name) || (rules.keep && fields.may_have(name));
-    let wanted = |name| !stands(name);
     if !fields.has_added(Known::XRealIp) {
         out.extend_from_slice(b"X-Real-IP: ");
         push_addr(x, out);
     }
     if !fields.has_added(Known::XForwardedFor) {
         out.extend_from_slice(b"X-Forwarded-For: ");
-        if rules.append && fields.may_have(Known::XForwardedFor) {
+        if fields.may_have(Known::XForwardedFor) {
             for (name, value) in fields.iter(base) {
                 if Known::classify(name) == Known::XForwardedFor {
                     out.extend_from_slice(value);
@@ -118,31 +99,23 @@ fn push_forwarded(x: &Exchange, rules: Forwarded, out: &mut Vec<u8>) {
         }
         push_addr(x, out);
     }
-    if wanted(Known::XForwardedProto) {
+    if !fields.sends(Known::XForwardedProto) {
         let line: &[u8] = if x.client.https { b"X-Forwarded-Proto: https\r\n" } else { b"X-Forwarded-Proto: http\r\n" };
         out.extend_from_slice(line);
     }
-    if wanted(Known::XForwardedHost) {
-        let host = request.head.host.map_or(request.host_port(), |h| h.of(base));
+    if !fields.sends(Known::XForwardedHost) {
+        let host = x.forwarded_host();
         if !host.is_empty() {
             out.extend_from_slice(b"X-Forwarded-Host: ");
             out.extend_from_slice(host);
             out.extend_from_slice(b"\r\n");
         }
     }
-    if wanted(Known::XForwardedPort) {
+    if !fields.sends(Known::XForwardedPort) {
         out.extend_from_slice(b"X-Forwarded-Port: ");
-        match request.port() {
-            Some(port) => out.extend_from_slice(port),
-            // A Unix socket has no port: that of the scheme.
-            None => weir_wire::push_number(
-                out,
-                match (x.client.local.port(), x.client.https) {
-                    (0, false) => 80,
-                    (0, true) => 443,
-                    (port, _) => u64::from(port),
-                },
-            ),
+        match x.forwarded_port() {
+            Value::Number(port) => weir_wire::push_number(out, port),
+            port => port.write_to(out),
         }
         out.extend_from_slice(b"\r\n");
     }
