@@ -56,8 +56,8 @@ pub struct Settings {
     pub limits: Limits,
     /// What is cut for being too slow.
     pub timeouts: Timeouts,
-    /// Peers whose X-Forwarded-* fields are kept: addresses and ranges. From every other peer they are overwritten,
-    /// and X-Forwarded-For is dropped once this list is not empty.
+    /// Peers whose X-Forwarded-* fields are kept: addresses and ranges. From every other peer they are overwritten
+    /// before anything looks at the request, and X-Forwarded-For is dropped once this list is not empty.
     pub trusted_proxies: Vec<AddrRange>,
     /// Redirects to HTTPS.
     pub redirect: Redirect,
