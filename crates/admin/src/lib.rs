@@ -31,6 +31,7 @@ mod read;
 mod references;
 mod request;
 mod schemas;
+mod seats;
 mod server;
 mod tls;
 mod words;
@@ -48,6 +49,7 @@ use weir_store::{Commit, Item, Key, Kind, Store, StoreError};
 pub use api::{Api, Options};
 pub use keys::{KeyDigest, Keys, Role, key_digest, new_key};
 pub use schemas::{PluginSchema, Schemas};
+pub use seats::{Seats, Taken};
 pub use server::{Leaving, Rest, serve};
 pub use tls::server_config;
 /// What serves, seen from the Admin API.

@@ -1,20 +1,18 @@
 //! Sockets and connections of the API, with bounds so that no client keeps others out.
 //!
-//! [`CONNECTIONS`] are open at one time. When one more comes, the one that waits longest for a request is closed;
-//! with a request under way in each, it waits. A head has to come within [`HEAD_TIME`], be that the first or the next
+//! The number of connections is given. When one more comes, the one that waits longest for a request is closed; with a
+//! request under way in each, it waits. A head has to come within [`HEAD_TIME`], be that the first or the next
 //! on a connection, a handshake within [`HANDSHAKE_TIME`], and a client that does not read its answer is cut after
 //! [`SEND_TIME`].
 //!
 //! A gateway that leaves answers what is under way. For a time each connection gets one more request; after that
 //! those without one are closed.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::pending;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -25,15 +23,15 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
 use crate::api::{Api, Peer};
+use crate::seats::{Seats, Taken};
 use crate::tls::subject;
 
-const CONNECTIONS: usize = 256;
 const HEAD_TIME: Duration = Duration::from_secs(30);
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
@@ -66,18 +64,20 @@ impl Rest {
 /// Whether the gateway leaves, and then for how long a connection without a request stays open for one more.
 pub type Leaving = watch::Receiver<Option<Duration>>;
 
-/// Serves the API on a listener, over TLS if there is a setup for it. When the gateway leaves nothing more is accepted;
-/// it ends when everything that was under way is answered, which whoever waits for it has to set a limit to.
+/// Serves the API on a listener, at most so many connections at one time, over TLS if there is a setup for it. When the
+/// gateway leaves nothing more is accepted; this ends when everything that was under way is answered, which the caller
+/// has to set a limit to.
 pub async fn serve(
     listener: TcpListener,
+    connections: usize,
     tls: Option<Arc<ServerConfig>>,
     mut leaving: Leaving,
     rest: Arc<Rest>,
     api: Arc<Api>,
 ) {
-    let free = Arc::new(Semaphore::new(CONNECTIONS));
-    let (tls, busy) = (tls.map(TlsAcceptor::from), Arc::clone(&free));
-    let accepting = accept(listener, tls, leaving.clone(), &rest, Arc::clone(&api), busy);
+    let seats = Seats::new(connections);
+    let tls = tls.map(TlsAcceptor::from);
+    let accepting = accept(listener, tls, leaving.clone(), &rest, Arc::clone(&api), &seats);
     tokio::select! {
         () = accepting => {}
         // The socket is closed here, and connections go on.
@@ -85,7 +85,7 @@ pub async fn serve(
     }
     // They would go on for ever.
     api.streams.end();
-    drop(free.acquire_many(CONNECTIONS as u32).await);
+    seats.all_free(connections).await;
 }
 
 /// Waits until connections without a request are not wanted any more.
@@ -104,16 +104,15 @@ async fn accept(
     leaving: Leaving,
     rest: &Rest,
     api: Arc<Api>,
-    free: Arc<Semaphore>,
+    seats: &Arc<Seats>,
 ) {
     const PAUSE: Duration = Duration::from_millis(100);
-    let seats = Arc::new(Seats::default());
     let mut resting = rest.asked.subscribe();
     loop {
         let accepted = tokio::select! {
             biased;
             () = becomes(&mut resting, true) => {
-                seats.rest(rest, &mut resting).await;
+                rest_now(seats, rest, &mut resting).await;
                 continue;
             }
             accepted = listener.accept() => accepted,
@@ -127,27 +126,19 @@ async fn accept(
                 continue;
             }
         };
-        if free.available_permits() == 0 {
-            seats.vacate();
-        }
-        let permit = loop {
+        let place = loop {
             tokio::select! {
-                permit = Arc::clone(&free).acquire_owned() => break permit,
-                () = becomes(&mut resting, true) => seats.rest(rest, &mut resting).await,
+                place = seats.take() => break place,
+                () = becomes(&mut resting, true) => rest_now(seats, rest, &mut resting).await,
             }
         };
-        let Ok(permit) = permit else { return };
-        let (seat, seats) = (seats.take(), Arc::clone(&seats));
         let (tls, leaving, api) = (tls.clone(), leaving.clone(), Arc::clone(&api));
         let resting = resting.clone();
         tokio::spawn(async move {
-            let place = Taken { seats: &seats, seat: &seat };
             tokio::select! {
-                () = connection(stream, peer, tls, (leaving, resting), &api, place) => {}
-                () = seat.wanted.notified() => {}
+                () = connection(stream, peer, tls, (leaving, resting), &api, &place) => {}
+                () = place.wanted() => {}
             }
-            seats.leave(&seat);
-            drop(permit);
         });
     }
 }
@@ -159,91 +150,14 @@ async fn becomes(state: &mut watch::Receiver<bool>, wanted: bool) {
     }
 }
 
-/// Connections in the order in which they came to wait for a request.
-#[derive(Debug, Default)]
-struct Seats {
-    order: Mutex<VecDeque<Arc<Seat>>>,
-    /// Told when a request is answered, or a connection has ended.
-    calmer: Notify,
-}
-
-/// A connection.
-#[derive(Debug, Default)]
-struct Seat {
-    /// Requests under way on it.
-    requests: AtomicUsize,
-    /// Whether there has been one.
-    asked: AtomicBool,
-    /// Tells it that another needs its place.
-    wanted: Notify,
-}
-
-/// A connection, among the others.
-#[derive(Clone, Copy)]
-struct Taken<'a> {
-    seats: &'a Seats,
-    seat: &'a Arc<Seat>,
-}
-
-impl Seats {
-    fn take(&self) -> Arc<Seat> {
-        let seat = Arc::<Seat>::default();
-        self.lock().push_back(Arc::clone(&seat));
-        seat
+/// Rests until that is not asked for any more. Connections have seen by themselves that they are to end.
+async fn rest_now(seats: &Seats, rest: &Rest, asked: &mut watch::Receiver<bool>) {
+    if timeout(LAST_ANSWERS, seats.calm()).await.is_err() {
+        seats.close_unused();
     }
-
-    fn leave(&self, seat: &Arc<Seat>) {
-        self.lock().retain(|other| !Arc::ptr_eq(other, seat));
-        self.calmer.notify_waiters();
-    }
-
-    /// It waits for a request again, so others have waited longer.
-    fn waits(&self, seat: &Arc<Seat>) {
-        let mut seats = self.lock();
-        if let Some(moved) = seats.iter().position(|other| Arc::ptr_eq(other, seat)).and_then(|at| seats.remove(at)) {
-            seats.push_back(moved);
-        }
-    }
-
-    /// Rests until it is not asked for any more. Connections have seen by themselves that they are to end.
-    async fn rest(&self, rest: &Rest, asked: &mut watch::Receiver<bool>) {
-        let answered = timeout(LAST_ANSWERS, async {
-            loop {
-                let calmer = self.calmer.notified();
-                if self.lock().iter().all(|seat| seat.is_calm()) {
-                    return;
-                }
-                calmer.await;
-            }
-        });
-        if answered.await.is_err() {
-            let unused = |seat: &&Arc<Seat>| !seat.asked.load(Ordering::Relaxed);
-            self.lock().iter().filter(unused).for_each(|seat| seat.wanted.notify_one());
-        }
-        rest.rests.send_replace(true);
-        becomes(asked, false).await;
-        rest.rests.send_replace(false);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Seat>>> {
-        self.order.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Closes the oldest connection on which nothing is under way.
-    fn vacate(&self) {
-        let mut seats = self.lock();
-        let idle = seats.iter().position(|seat| seat.requests.load(Ordering::Relaxed) == 0);
-        if let Some(seat) = idle.and_then(|at| seats.remove(at)) {
-            seat.wanted.notify_one();
-        }
-    }
-}
-
-impl Seat {
-    /// Whether a request was answered, and none is under way.
-    fn is_calm(&self) -> bool {
-        self.asked.load(Ordering::Relaxed) && self.requests.load(Ordering::Relaxed) == 0
-    }
+    rest.rests.send_replace(true);
+    becomes(asked, false).await;
+    rest.rests.send_replace(false);
 }
 
 /// Whether this process gives up its sockets, and whether it rests.
@@ -255,7 +169,7 @@ async fn connection(
     tls: Option<TlsAcceptor>,
     stages: Stages,
     api: &Arc<Api>,
-    place: Taken<'_>,
+    place: &Taken,
 ) {
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(SEND_TIME));
@@ -281,18 +195,15 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
     peer: Peer,
     (leaving, resting): Stages,
     api: &Arc<Api>,
-    place: Taken<'_>,
+    place: &Taken,
 ) {
     let (left, mut rests) = (last_requests(leaving.clone()), resting.clone());
     let answer = |request: hyper::Request<Incoming>| {
         let (leaving, resting, peer) = (&leaving, &resting, &peer);
         async move {
-            place.seat.requests.fetch_add(1, Ordering::Relaxed);
-            place.seat.asked.store(true, Ordering::Relaxed);
+            place.begin();
             let mut response = api.respond(request, peer).await;
-            place.seats.waits(place.seat);
-            place.seat.requests.fetch_sub(1, Ordering::Relaxed);
-            place.seats.calmer.notify_waiters();
+            place.end();
             if leaving.borrow().is_some() || *resting.borrow() {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
@@ -313,13 +224,13 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
                 is_awake = false;
                 // At once where nothing is under way; a client that sends just now may send it again, which it might not
                 // do on a connection that it has not used before.
-                if place.seat.asked.load(Ordering::Relaxed) {
+                if place.was_asked() {
                     connection.as_mut().graceful_shutdown();
                 }
             }
             () = left.as_mut() => {
                 // Hyper takes the time before the first request for one.
-                if !place.seat.asked.load(Ordering::Relaxed) {
+                if !place.was_asked() {
                     return;
                 }
                 connection.as_mut().graceful_shutdown();

@@ -187,7 +187,9 @@ pub struct Limits {
     pub mirror_body: Size<0, { GIB }>,
     /// Bytes of the body of a request to the Admin API. More is answered 400.
     pub admin_body: Size<{ KIB }, { GIB }>,
-    /// Client connections of the whole gateway at one time. More wait in the listen queue of the system.
+    /// Client connections of the whole gateway at one time, or fewer where file descriptors (`ulimit -n`) do not allow so
+    /// many. A new one takes the place of the one that has waited longest for a request; with a request under way on
+    /// each, it waits in the listen queue of the system.
     #[schemars(range(min = 1, max = 16_000_000))]
     pub connections: u32,
     /// Requests on one client connection, after which it is closed; 0 for no limit.

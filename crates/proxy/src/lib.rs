@@ -106,10 +106,7 @@ impl DataPlane {
         metrics: &Arc<Metrics>,
         access_log: Option<&Arc<AccessLog>>,
     ) -> io::Result<Self> {
-        let count = match settings.workers {
-            Workers::Auto => std::thread::available_parallelism().map_or(1, usize::from),
-            Workers::Count(n) => usize::from(n.get()),
-        };
+        let count = Self::worker_count(settings);
         let listen = &settings.listen;
         let plain = listen.http.iter().map(|listener| Wanted { setting: HTTP, listener, tls: false });
         let secure = listen.https.iter().map(|listener| Wanted { setting: HTTPS, listener, tls: true });
@@ -148,6 +145,15 @@ impl DataPlane {
             workers.push(Running { thread, revision, beat });
         }
         Ok(Self { addresses, files, workers, snapshots, drain, accepting, shared, taken, sockets, retired: Vec::new() })
+    }
+
+    /// Number of workers with these settings.
+    #[must_use]
+    pub fn worker_count(settings: &Settings) -> usize {
+        match settings.workers {
+            Workers::Auto => std::thread::available_parallelism().map_or(1, usize::from),
+            Workers::Count(n) => usize::from(n.get()),
+        }
     }
 
     /// The bound addresses, in the order of the settings, those with TLS last.

@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use socket2::{Domain, Protocol, SockAddr, Socket as RawSocket, Type};
@@ -202,6 +203,22 @@ impl Listener {
             }
         })
         .await
+    }
+
+    /// Waits until a connection waits in the queue.
+    pub(crate) async fn has_next(&self) {
+        poll_fn(|cx| {
+            loop {
+                ready!(self.source.poll_readable(cx));
+                // Readiness may be left over from the last accept.
+                let mut listener = [PollFd::new(&self.source, PollFlags::IN)];
+                match rustix::event::poll(&mut listener, Some(&Timespec::default())) {
+                    Ok(0) => self.source.clear_readable(),
+                    _ => return Poll::Ready(()),
+                }
+            }
+        })
+        .await;
     }
 
     /// A connection that waits in the queue; [`io::ErrorKind::WouldBlock`] when none does.

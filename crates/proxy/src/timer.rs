@@ -4,6 +4,7 @@
 //! have come, and not whenever a deadline moves, so a request costs no timer operation at all.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BinaryHeap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
@@ -16,6 +17,8 @@ use slab::Slab;
 pub(crate) const TICK_MS: u64 = 50;
 /// Buckets of the wheel; deadlines further away are looked at once a turn.
 const BUCKETS: u64 = 1024;
+/// Connections found by one search for those that have been idle longest.
+const LONGEST: usize = 64;
 
 /// The wheel.
 #[derive(Debug)]
@@ -31,6 +34,9 @@ struct Inner {
     buckets: Vec<Vec<u32>>,
     /// Room for the entries of one look.
     due: Vec<u32>,
+    /// Since when a connection has been idle, and its key: some of those idle longest, the longest last. They may have
+    /// moved on since they were found.
+    longest: Vec<(u64, usize)>,
     /// The last tick that was processed.
     tick: u64,
 }
@@ -40,8 +46,15 @@ struct Entry {
     deadline: u64,
     /// The tick at which it is looked at next.
     scheduled: u64,
+    /// Since when the connection has been idle, on the wheel's clock; [`BUSY`] while it is not.
+    idle_since: u64,
     waker: Option<Waker>,
 }
+
+/// Stands for no time at all.
+const BUSY: u64 = u64::MAX;
+/// A deadline that is over because the connection has to give way to another.
+const GIVES_WAY: u64 = 0;
 
 /// One connection's deadline.
 #[derive(Debug)]
@@ -58,6 +71,7 @@ impl Timers {
                 entries: Slab::new(),
                 buckets: (0..BUCKETS).map(|_| Vec::with_capacity(8)).collect(),
                 due: Vec::with_capacity(64),
+                longest: Vec::new(),
                 tick: now_ms / TICK_MS,
             }),
         })
@@ -65,7 +79,7 @@ impl Timers {
 
     /// A deadline that is not set.
     pub(crate) fn timer(self: &Rc<Self>) -> Timer {
-        let entry = Entry { deadline: u64::MAX, scheduled: u64::MAX, waker: None };
+        let entry = Entry { deadline: u64::MAX, scheduled: u64::MAX, idle_since: BUSY, waker: None };
         let key = self.inner.borrow_mut().entries.insert(entry);
         Timer { timers: Rc::clone(self), key }
     }
@@ -106,6 +120,31 @@ impl Timers {
         inner.tick = target;
     }
 
+    /// Ends the time of the connection that has been idle longest, so that its task closes it unless a request has come
+    /// by then. False when none is idle. One search in [`LONGEST`] calls looks at all connections.
+    pub(crate) fn end_longest_idle(&self) -> bool {
+        let inner = &mut *self.inner.borrow_mut();
+        if inner.longest.is_empty() {
+            inner.find_longest_idle();
+        }
+        loop {
+            let Some((since, key)) = inner.longest.pop() else {
+                inner.find_longest_idle();
+                if inner.longest.is_empty() {
+                    return false;
+                }
+                continue;
+            };
+            let Some(entry) = inner.entries.get_mut(key).filter(|entry| entry.idle_since == since) else { continue };
+            entry.idle_since = BUSY;
+            entry.deadline = GIVES_WAY;
+            if let Some(waker) = &entry.waker {
+                waker.wake_by_ref();
+                return true;
+            }
+        }
+    }
+
     /// Wakes every connection, so that it sees a change such as the begin of a drain.
     pub(crate) fn wake_all(&self) {
         for (_, entry) in &self.inner.borrow().entries {
@@ -117,6 +156,24 @@ impl Timers {
 }
 
 impl Inner {
+    fn find_longest_idle(&mut self) {
+        let mut longest = BinaryHeap::with_capacity(LONGEST + 1);
+        for (key, entry) in &self.entries {
+            // Without a waker its task has not waited yet.
+            if entry.idle_since == BUSY || entry.waker.is_none() {
+                continue;
+            }
+            if longest.len() < LONGEST || longest.peek().is_some_and(|(since, _)| entry.idle_since < *since) {
+                longest.push((entry.idle_since, key));
+                if longest.len() > LONGEST {
+                    longest.pop();
+                }
+            }
+        }
+        self.longest = longest.into_sorted_vec();
+        self.longest.reverse();
+    }
+
     /// Puts an entry where its deadline is looked at, at most a turn ahead of `tick`.
     fn schedule(&mut self, key: u32, tick: u64) {
         let Some(entry) = self.entries.get_mut(key as usize) else { return };
@@ -136,12 +193,45 @@ impl Timer {
         self.set_at(self.timers.now.get().saturating_add(ms).saturating_add(TICK_MS));
     }
 
+    /// The same for a connection that waits for its client to send a request: it gives way to a new one when there are
+    /// too many. Ends with the next deadline that is set in another way.
+    pub(crate) fn set_idle(&self, ms: u64) {
+        let now = self.timers.now.get();
+        self.put(now.saturating_add(ms).saturating_add(TICK_MS), now);
+    }
+
     /// Sets the deadline to a time of the wheel's clock.
     pub(crate) fn set_at(&self, deadline: u64) {
+        self.put(deadline, BUSY);
+    }
+
+    /// The connection may give way from now on, until a deadline is set; that of now stays.
+    pub(crate) fn begin_idle(&self) {
+        let inner = &mut *self.timers.inner.borrow_mut();
+        if let Some(entry) = inner.entries.get_mut(self.key) {
+            entry.idle_since = self.timers.now.get();
+        }
+    }
+
+    /// The connection does not give way any more; its deadline stays.
+    pub(crate) fn end_idle(&self) {
+        let inner = &mut *self.timers.inner.borrow_mut();
+        if let Some(entry) = inner.entries.get_mut(self.key) {
+            entry.idle_since = BUSY;
+        }
+    }
+
+    /// True when the deadline is over because the connection has to give way.
+    pub(crate) fn gives_way(&self) -> bool {
+        self.timers.inner.borrow().entries.get(self.key).is_some_and(|entry| entry.deadline == GIVES_WAY)
+    }
+
+    fn put(&self, deadline: u64, idle_since: u64) {
         let inner = &mut *self.timers.inner.borrow_mut();
         let tick = inner.tick;
         let Some(entry) = inner.entries.get_mut(self.key) else { return };
         entry.deadline = deadline;
+        entry.idle_since = idle_since;
         if deadline.div_ceil(TICK_MS) < entry.scheduled {
             inner.schedule(self.key as u32, tick);
         }
@@ -260,6 +350,42 @@ mod tests {
         }
         let held: usize = timers.inner.borrow().buckets.iter().map(Vec::len).sum();
         assert!(held <= 3, "{held} entries for one timer");
+    }
+
+    #[test]
+    fn the_longest_idle_connection_gives_way_first() {
+        let timers = Timers::new(1000);
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut timer = || {
+            let timer = timers.timer();
+            timer.set_idle(60_000);
+            assert_eq!(timer.poll_expired(&mut cx), Poll::Pending);
+            timers.advance(timers.now() + TICK_MS);
+            timer
+        };
+        let all: Vec<_> = (0..200).map(|_| timer()).collect();
+        let gone = || all.iter().enumerate().filter(|(_, t)| t.gives_way()).map(|(n, _)| n).collect::<Vec<_>>();
+        // A request has come, one was answered meanwhile, and one ended and another took its place.
+        all[0].set(1000);
+        all[1].set(1000);
+        all[1].set_idle(60_000);
+        for expected in [2, 3, 4] {
+            assert!(timers.end_longest_idle());
+            assert_eq!(gone().last(), Some(&expected));
+        }
+        // Candidates are known by now, and those that are busy since are passed over.
+        all[5].set(1000);
+        assert!(timers.end_longest_idle());
+        assert_eq!(gone(), [2, 3, 4, 6]);
+        for _ in 0..200 - 6 {
+            assert!(timers.end_longest_idle());
+        }
+        assert!(!timers.end_longest_idle(), "those with a request stay");
+        assert_eq!(gone().len(), 198);
+        assert!(!all[0].gives_way() && all[1].gives_way() && !all[5].gives_way());
+        // A request that was faster has its own deadline.
+        all[1].set(1000);
+        assert!(!all[1].gives_way());
     }
 
     #[test]

@@ -86,8 +86,12 @@ pub(crate) struct TlsClient {
 /// Why there is no session. The client has been told where the protocol has words for it.
 pub(crate) async fn accept(socket: Socket, worker: &Worker) -> io::Result<TlsClient> {
     let timer = worker.timers.timer();
-    timer.set(worker.options.handshake_ms);
-    let late = || Err(io::Error::new(io::ErrorKind::TimedOut, "handshake took too long"));
+    timer.set_idle(worker.options.handshake_ms);
+    let late = || {
+        let reason =
+            if timer.gives_way() { "not finished when another client came" } else { "handshake took too long" };
+        Err(io::Error::new(io::ErrorKind::TimedOut, reason))
+    };
     timer.within(accept_unlimited(socket, worker)).await.unwrap_or_else(late)
 }
 

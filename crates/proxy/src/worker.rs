@@ -71,6 +71,10 @@ pub(crate) struct Shared {
     /// Serial number of the last accepted connection.
     pub(crate) accepted: AtomicU64,
     pub(crate) stop: AtomicBool,
+    /// A worker that has no idle connection needs the place of one that another worker has.
+    place_wanted: AtomicBool,
+    /// When the log was last told that there are as many connections as there may be, in seconds.
+    told_full: AtomicU64,
     /// Which worker a connection goes to.
     spread: Spread,
 }
@@ -81,6 +85,8 @@ impl Shared {
             connections: AtomicUsize::default(),
             accepted: AtomicU64::default(),
             stop: AtomicBool::default(),
+            place_wanted: AtomicBool::default(),
+            told_full: AtomicU64::default(),
             spread,
         }
     }
@@ -231,6 +237,9 @@ async fn tick(worker: Rc<Worker>, beat: Arc<AtomicU64>) {
         let now = worker.clock.now() / 1000;
         worker.timers.advance(now);
         worker.fresh.set(0);
+        if worker.shared.place_wanted.load(Ordering::Relaxed) && worker.close_longest_idle() {
+            worker.shared.place_wanted.store(false, Ordering::Relaxed);
+        }
         ticks += 1;
         if ticks.is_multiple_of(1000 / TICK_MS) {
             worker.pools.sweep(now, &worker.recorder);
@@ -247,8 +256,11 @@ async fn accept(listener: Listener, entrance: usize, worker: Rc<Worker>, mut dra
     // Under a load of new connections the first branch is always ready.
     while !worker.is_draining() {
         if worker.is_full() {
-            // What comes meanwhile waits in the listen queue.
-            sleep(PAUSE).await;
+            tokio::select! {
+                biased;
+                () = listener.has_next() => worker.make_place().await,
+                _ = &mut drained => break,
+            }
             continue;
         }
         let accepted = tokio::select! {
@@ -260,11 +272,12 @@ async fn accept(listener: Listener, entrance: usize, worker: Rc<Worker>, mut dra
             Ok(()) => warned = false,
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
-                // Out of descriptors or memory: waiting for a connection to close, without spinning.
+                // The system is out of descriptors or memory: trying at once again would only burn the processor.
                 if !warned {
                     warned = true;
-                    tracing::error!(%error, "cannot accept connections; those that are open are served on");
+                    tracing::error!(%error, "cannot accept connections; the longest idle ones give way");
                 }
+                worker.close_longest_idle();
                 sleep(PAUSE).await;
             }
         }
@@ -432,6 +445,41 @@ impl Worker {
     /// Whether there is no room for another connection.
     fn is_full(&self) -> bool {
         self.shared.connections.load(Ordering::Relaxed) >= self.options.connections
+    }
+
+    /// Closes the connection that has waited longest for a request, of this worker, or soon of another.
+    async fn make_place(&self) {
+        self.tell_full();
+        if self.close_longest_idle() {
+            weir_runtime::yield_now().await;
+        } else {
+            self.shared.place_wanted.store(true, Ordering::Relaxed);
+            // With requests under way on all connections the new one waits in the listen queue.
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Closes the connection of this worker that has waited longest for a request; false when none waits.
+    fn close_longest_idle(&self) -> bool {
+        let closes = self.timers.end_longest_idle();
+        if closes {
+            self.recorder.client_error(ClientError::TooManyConnections);
+        }
+        closes
+    }
+
+    /// Warns, at most once a minute, that there are as many connections as there may be.
+    fn tell_full(&self) {
+        const QUIET: u64 = 60;
+        let (now, last) = (now_us() / 1_000_000 + QUIET, self.shared.told_full.load(Ordering::Relaxed));
+        let due = now >= last + QUIET;
+        if due && self.shared.told_full.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            tracing::warn!(
+                connections = self.options.connections,
+                "as many clients are connected as limits.connections and the limit of file descriptors (ulimit -n) \
+                 allow: for each new one the longest idle is closed"
+            );
+        }
     }
 
     /// An exchange to work with; [`Worker::put_exchange`] takes it back.

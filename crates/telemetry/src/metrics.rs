@@ -98,6 +98,7 @@ pub struct Metrics {
     workers: boxcar::Vec<Arc<WorkerCells>>,
     config: ConfigCells,
     limit_keys: AtomicU64,
+    connections_limit: AtomicU64,
     access_logs: Mutex<LogDrops>,
     upstreams: Mutex<Arc<[UpstreamStatus]>>,
     etcd: OnceLock<Arc<dyn EtcdStatus>>,
@@ -157,6 +158,7 @@ impl Metrics {
             workers: boxcar::Vec::new(),
             config: ConfigCells::default(),
             limit_keys: AtomicU64::new(0),
+            connections_limit: AtomicU64::new(0),
             access_logs: Mutex::default(),
             upstreams: Mutex::default(),
             etcd: OnceLock::new(),
@@ -208,6 +210,11 @@ impl Metrics {
     /// The embedded store that the configuration comes from: `weir_store_up`, `weir_store_revision`. The first one stays.
     pub fn watch_store(&self, store: Arc<dyn StoreStatus>) {
         let _ = self.store.set(store);
+    }
+
+    /// Most client connections at one time: `weir_client_connections_limit`.
+    pub fn set_connections_limit(&self, connections: u64) {
+        self.connections_limit.store(connections, Relaxed);
     }
 
     /// How many keys the limiters hold now: `weir_limit_keys`.

@@ -24,6 +24,8 @@ pub(crate) struct AdminSetup {
     pub(crate) endpoint: Endpoint,
     options: Options,
     tls: Option<Arc<ServerConfig>>,
+    /// Most connections at one time.
+    connections: usize,
 }
 
 impl AdminSetup {
@@ -32,7 +34,7 @@ impl AdminSetup {
     ///
     /// # Errors
     /// A setting or a file that it names is wrong.
-    pub(crate) fn new(settings: &Settings, folder: Option<&Path>) -> anyhow::Result<Option<Self>> {
+    pub(crate) fn new(settings: &Settings, folder: Option<&Path>, connections: usize) -> anyhow::Result<Option<Self>> {
         let usual = match folder {
             Some(_) => Endpoint::On(ADMIN),
             None => Endpoint::Off,
@@ -53,7 +55,7 @@ impl AdminSetup {
             cors: settings.admin.cors,
             body_size: settings.limits.admin_body.as_usize(),
         };
-        Ok(Some(Self { endpoint, options, tls }))
+        Ok(Some(Self { endpoint, options, tls, connections }))
     }
 
     /// The line that tells where it listens.
@@ -76,7 +78,7 @@ impl AdminSetup {
         if standalone {
             api = api.standalone();
         }
-        serve(listener, self.tls, leaving, rest, Arc::new(api)).await;
+        serve(listener, self.connections, self.tls, leaving, rest, Arc::new(api)).await;
     }
 }
 

@@ -47,6 +47,7 @@ use crate::live_text::LiveText;
 use crate::names::Names;
 use crate::reload::Reloader;
 use crate::rules::Rules;
+use crate::server::Server;
 use crate::server_info::ServerInfo;
 use crate::serving::Serving;
 use crate::status_server::Draining;
@@ -81,6 +82,8 @@ pub(crate) struct Gateway {
     pub(crate) access_log: Option<Arc<AccessLog>>,
     pub(crate) error_log: Arc<ErrorLog>,
     pub(crate) inherited: Inherited,
+    /// Most connections of each of the servers for metrics, status and control.
+    pub(crate) pages: usize,
     /// The pipe to the process that was started first, if that is another one.
     pub(crate) keeper: Option<OwnedFd>,
 }
@@ -101,8 +104,19 @@ pub(crate) enum Source {
 /// Serves until SIGTERM or SIGINT, or until a new process has taken over; then drains. `predecessor` is told when this
 /// process serves. Gives the task of a process that stays when it has handed over.
 pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor>) -> anyhow::Result<Option<Keeper>> {
-    let Gateway { program, settings, rules, mut snapshot, mut source, admin, metrics, access_log, error_log, .. } =
-        gateway;
+    let Gateway {
+        program,
+        settings,
+        rules,
+        mut snapshot,
+        mut source,
+        admin,
+        metrics,
+        access_log,
+        error_log,
+        pages,
+        ..
+    } = gateway;
     let (mut inherited, keeping) = (gateway.inherited, Keeping::new(gateway.keeper)?);
     let mut signals = Signals::catch()?;
     let hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
@@ -147,12 +161,13 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     if let Some(listener) = metrics_listener {
         let path = settings.metrics.path.clone();
         addresses.push_str(&format!("metrics on http://{}{path}\n", listener.local_addr()?));
-        tasks.spawn(metrics_server::run(listener, left.clone(), Arc::clone(&metrics), path));
+        tasks.spawn(metrics_server::run(Server::new(listener, pages), left.clone(), Arc::clone(&metrics), path));
     }
     if let Some(listener) = status_listener {
         addresses.push_str(&format!("status on http://{}/status\n", listener.local_addr()?));
         let (plane, draining) = (Arc::clone(&data_plane), Arc::clone(&draining));
-        tasks.spawn(status_server::run(listener, left.clone(), plane, draining, Arc::clone(&checks)));
+        let server = Server::new(listener, pages);
+        tasks.spawn(status_server::run(server, left.clone(), plane, draining, Arc::clone(&checks)));
     }
     if let Some((admin, listener)) = &admin {
         addresses.push_str(&admin.announcement(listener)?);
@@ -260,7 +275,8 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         let etcd = stored.as_ref().and_then(|(data, _)| data.etcd.clone());
         let info = ServerInfo::new(etcd);
         let control = Control { schemas, configuration, rules, data_plane, checks, info };
-        tasks.spawn(control_api::run(listener, left, Arc::new(control)));
+        let server = Server::new(listener, pages);
+        tasks.spawn(control_api::run(server, left, Arc::new(control)));
     }
 
     let right = stored.as_ref().and_then(|(data, live): &(DataDir, Live)| data.write_right(live, rest.clone()));

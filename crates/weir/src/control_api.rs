@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use hyper::{Method, Response, StatusCode};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::sync::{RwLock, Semaphore};
 use tokio::task::spawn_blocking;
 use weir_admin::{Configuration, Schemas};
@@ -18,7 +17,7 @@ use weir_store::{Item, Key, Kind, Secrets};
 use crate::health_pages::{self, error, json as json_page};
 use crate::rules::Rules;
 use crate::secrets::SecretFields;
-use crate::server::{Asked, Command, Leaving, Page, serve, text, with_type};
+use crate::server::{Asked, Command, Leaving, Page, Server, text, with_type};
 use crate::server_info::ServerInfo;
 
 /// What the pages are made of.
@@ -49,7 +48,7 @@ const KINDS: [(&str, &str, &str, Kind); 4] = [
 ];
 
 /// Serves the pages.
-pub(crate) async fn run(listener: TcpListener, leaving: Leaving, control: Arc<Control>) {
+pub(crate) async fn run(server: Server, leaving: Leaving, control: Arc<Control>) {
     // A dump of all routes takes memory in the order of the configuration, so there is one at a time.
     let turn = Arc::new(Semaphore::new(1));
     let page = move |asked: Asked| {
@@ -59,7 +58,7 @@ pub(crate) async fn run(listener: TcpListener, leaving: Leaving, control: Arc<Co
             control.page(&asked).await
         }
     };
-    serve(listener, leaving, COMMANDS, page).await;
+    server.serve(leaving, COMMANDS, page).await;
 }
 
 impl Control {

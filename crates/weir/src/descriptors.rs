@@ -1,9 +1,26 @@
-//! How many file descriptors the process may have: each connection is one, and its upstream connection another.
+//! The file descriptors that the process may have, and who of it may have how many: clients never take those that
+//! upstream connections, the pages for status and metrics, the Admin API and files need.
+
+use std::fs;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use weir_config::settings::Limits;
 
-/// Fewer than these are a sign of a system that was never set up for a server.
-const FEW: u64 = 4096;
+/// Most descriptors for what is opened now and then: logs, stores, rules, checks of health.
+const FILES: u64 = 32;
+/// Most connections of one of the servers for metrics, status and control.
+const PAGES: u64 = 64;
+/// So many times the connections of such a server the Admin API may have.
+const ADMIN: u64 = 4;
+
+/// Most connections of the servers beside the data plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Servers {
+    /// Of each of those for metrics, status and control.
+    pub(crate) pages: usize,
+    /// Of the Admin API.
+    pub(crate) admin: usize,
+}
 
 /// Raises the soft limit to the hard one. Returns the limit that holds, `None` for none.
 pub(crate) fn raise() -> Result<Option<u64>, String> {
@@ -17,35 +34,62 @@ pub(crate) fn raise() -> Result<Option<u64>, String> {
     Ok(maximum)
 }
 
-/// What to warn of when the limit is low.
-pub(crate) fn shortage(limit: u64, connections: u32) -> Option<String> {
-    let connections = u64::from(connections);
-    if limit < FEW {
-        Some(format!(
-            "only {limit} file descriptors are allowed (ulimit -n): each connection takes one and its upstream another"
-        ))
-    } else if limit < connections {
-        Some(format!("limits.connections is {connections}, but only {limit} file descriptors are allowed (ulimit -n)"))
-    } else {
-        None
-    }
+/// The limit that holds, `None` for none.
+pub(crate) fn limit() -> Option<u64> {
+    getrlimit(Resource::Nofile).current
+}
+
+/// Descriptors that are open now.
+pub(crate) fn open() -> u64 {
+    // One of them is the descriptor of the listing itself.
+    fs::read_dir("/proc/self/fd").map_or(0, |fds| fds.count().saturating_sub(1) as u64)
+}
+
+/// Lowers the limits of connections to what a process may have with `limit` descriptors, of which `open` are in use
+/// before anything is served. Of the rest, after the servers and files, at most a quarter is for idle upstream
+/// connections and copies for mirrors; what remains is for clients, half of it, and for the upstream connections of
+/// their requests.
+pub(crate) fn share(limit: Option<u64>, open: u64, workers: u64, limits: &mut Limits) -> Servers {
+    let Some(limit) = limit else { return Servers { pages: PAGES as usize, admin: (ADMIN * PAGES) as usize } };
+    let pages = (limit / 64).clamp(4, PAGES);
+    let servers = Servers { pages: pages as usize, admin: (ADMIN * pages) as usize };
+    // Each worker has its own listener at each address, and two descriptors to wait with.
+    let free = limit.saturating_sub(open + workers * 4 + FILES.min(limit / 8) + (3 + ADMIN) * pages);
+    let spare = free / 4 / workers;
+    let copies = u64::from(limits.mirror_copies).min(spare / 4);
+    let idle = u64::from(limits.upstream_idle_connections).min(spare - copies);
+    let clients = free.saturating_sub((copies + idle) * workers) / 2;
+    limits.mirror_copies = copies as u32;
+    limits.upstream_idle_connections = idle as u32;
+    limits.connections = u64::from(limits.connections).min(clients.max(1)) as u32;
+    servers
 }
 
 #[cfg(test)]
 mod tests {
-    use super::shortage;
+    use super::share;
+    use weir_config::settings::Limits;
 
     #[test]
-    fn a_low_limit_is_told() {
-        for (limit, connections, told) in [
-            (1024, 100, Some("only 1024")),
-            (4096, 4096, None),
-            (5000, 65_536, Some("limits.connections is 65536")),
-            (1_048_576, 65_536, None),
-        ] {
-            let found = shortage(limit, connections);
-            assert_eq!(found.is_some(), told.is_some(), "{limit} {connections}: {found:?}");
-            assert!(found.unwrap_or_default().contains(told.unwrap_or_default()));
+    fn clients_leave_what_others_need() {
+        let most = Limits::default();
+        for limit in [40, 64, 128, 256, 1024, 4096, 20_000, 65_536, 262_144, 1_048_576] {
+            for (workers, open) in [(1, 12), (2, 20), (64, 30)] {
+                let mut limits = Limits::default();
+                let servers = share(Some(limit), open, workers, &mut limits);
+                let kept = u64::from(limits.upstream_idle_connections) + u64::from(limits.mirror_copies);
+                let clients = u64::from(limits.connections);
+                let all = open + 3 * servers.pages as u64 + servers.admin as u64 + kept * workers + 2 * clients;
+                assert!(all <= limit || clients == 1, "{all} of {limit} for {workers} workers: {limits:?}");
+                assert!(clients >= 1 && servers.pages >= 4);
+                if limit >= 1024 && workers < 64 {
+                    assert!(clients * 4 >= limit || clients == u64::from(most.connections), "{limit}: {limits:?}");
+                    assert!(limits.mirror_copies > 0 && limits.upstream_idle_connections > 0);
+                }
+            }
         }
+        let mut limits = Limits::default();
+        assert_eq!(share(Some(1_048_576), 20, 2, &mut limits), share(None, 20, 2, &mut Limits::default()));
+        assert_eq!(limits, most);
     }
 }

@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::StatusCode;
-use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use weir_telemetry::metrics::Metrics;
 
-use crate::server::{Asked, Leaving, Page, serve, text, with_type};
+use crate::server::{Asked, Leaving, Page, Server, text, with_type};
 
 /// The path that is always there, beside `metrics.path`: scrapers look for it when not told otherwise.
 const USUAL_PATH: &str = "/metrics";
@@ -17,7 +16,7 @@ const USUAL_PATH: &str = "/metrics";
 const SCRAPES: usize = 4;
 
 /// Serves the page at `path` and at `/metrics`.
-pub(crate) async fn run(listener: TcpListener, leaving: Leaving, metrics: Arc<Metrics>, path: String) {
+pub(crate) async fn run(server: Server, leaving: Leaving, metrics: Arc<Metrics>, path: String) {
     let path: Arc<str> = path.into();
     let free = Arc::new(Semaphore::new(SCRAPES));
     let page = move |Asked { path: asked, .. }: Asked| {
@@ -40,5 +39,5 @@ pub(crate) async fn run(listener: TcpListener, leaving: Leaving, metrics: Arc<Me
             Some(with_type(StatusCode::OK, "text/plain; version=0.0.4", page))
         }
     };
-    serve(listener, leaving, &[], page).await;
+    server.serve(leaving, &[], page).await;
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use weir_config::settings::{AccessLogEscape, AccessLogFormat, AccessLogPath, ConfigProvider, Endpoint};
 use weir_config::{Diagnostic, Settings};
-use weir_proxy::Snapshot;
+use weir_proxy::{DataPlane, Snapshot};
 use weir_store::{Listing, Memory};
 use weir_telemetry::access_log::{AccessLog, AccessLogOptions, Format, Target};
 use weir_telemetry::metrics::{MetricTypes, Metrics, MetricsOptions};
@@ -84,21 +84,24 @@ fn run_with(
     {
         tracing::error!("{damage}");
     }
-    match descriptors {
-        Ok(Some(limit)) => {
-            if let Some(shortage) = descriptors::shortage(limit, settings.limits.connections) {
-                tracing::warn!("{shortage}");
-            }
-        }
-        Ok(None) => {}
-        Err(error) => tracing::warn!("{error}"),
+    let descriptors = descriptors.unwrap_or_else(|error| {
+        tracing::warn!("{error}");
+        descriptors::limit()
+    });
+
+    let wanted = settings.limits.connections;
+    let workers = DataPlane::worker_count(&settings) as u64;
+    let servers = descriptors::share(descriptors, descriptors::open(), workers, &mut settings.limits);
+    let connections = settings.limits.connections;
+    if connections < wanted {
+        tracing::info!(connections, "limits.connections is lowered to what file descriptors (ulimit -n) allow");
     }
 
     let folder = match &source {
         Source::File { .. } | Source::Memory { .. } => None,
         Source::Store { data, .. } => Some(data.folder.path()),
     };
-    let admin = AdminSetup::new(&settings, folder)?;
+    let admin = AdminSetup::new(&settings, folder, servers.admin)?;
     let access_log = open_access_log(&settings)?;
     let metrics = Metrics::new(MetricsOptions {
         max_series: settings.limits.metric_series as usize,
@@ -111,6 +114,7 @@ fn run_with(
         },
         ..MetricsOptions::default()
     });
+    metrics.set_connections_limit(u64::from(connections));
     if let Some(log) = &access_log {
         metrics.watch_access_log(log);
     }
@@ -133,6 +137,7 @@ fn run_with(
         access_log: access_log.clone(),
         error_log: Arc::clone(&error_log),
         inherited,
+        pages: servers.pages,
         keeper,
     };
     yield_to_workers(nice);

@@ -1,14 +1,13 @@
 //! The servers beside the data plane, for metrics, status and control: small pages over HTTP/1.1, for a few known peers.
 //!
-//! Bounds, so that a stuck or hostile peer costs little: [`CONNECTIONS`] at one time (more wait in the system's
-//! queue), [`HEAD_TIMEOUT`] for a request head and between requests, [`HEAD_BYTES`] of it, and [`LIFETIME`] of a
-//! connection, after which the answer under way gets [`GRACE`].
+//! Bounds, so that a stuck or hostile peer costs little and locks nobody out: a number of connections at one time (when
+//! one more comes, the one that waits longest for a request is closed), [`HEAD_TIMEOUT`] for a request head and between
+//! requests, [`HEAD_BYTES`] of it, and [`LIFETIME`] of a connection, after which the answer under way gets [`GRACE`].
 
 use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,13 +20,13 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
+use weir_admin::{Seats, Taken};
 use weir_config::settings::Endpoint;
 
 use crate::inherited::{Inherited, Listening};
 
-const CONNECTIONS: usize = 64;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const HEAD_BYTES: usize = 16 * 1024;
 const LIFETIME: Duration = Duration::from_secs(300);
@@ -39,7 +38,7 @@ pub(crate) type Leaving = watch::Receiver<bool>;
 /// A request to such a server.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    /// GET, HEAD or one of [`serve`]'s commands.
+    /// GET, HEAD or one of [`Server::serve`]'s commands.
     pub(crate) method: Method,
     pub(crate) path: String,
     /// Whether it is a browser that asks: `Accept` names HTML.
@@ -55,6 +54,14 @@ pub(crate) enum Page {
     Whole(Option<Bytes>),
     /// A piece each call, until there is none; called as fast as the peer reads.
     Pieces(Box<dyn FnMut() -> Option<Bytes> + Send>),
+}
+
+/// A server before it serves.
+#[derive(Debug)]
+pub(crate) struct Server {
+    listener: TcpListener,
+    /// Most connections at one time.
+    connections: usize,
 }
 
 /// Opens a server's socket, if it has an address: one that is inherited, or a new one. `setting` is where the address
@@ -79,49 +86,57 @@ pub(crate) fn open(
     open().map(Some).with_context(|| format!("{setting}: cannot listen on {addr}"))
 }
 
-/// Answers GET and HEAD requests, and `commands`, with what `page` makes of them. `None` is answered 404. When `leaving`
-/// is true nothing more is accepted, and each connection gets one more answer.
-pub(crate) async fn serve<P, F>(listener: TcpListener, mut leaving: Leaving, commands: &'static [Command], page: P)
-where
-    P: Fn(Asked) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Option<Response<Page>>> + Send + 'static,
-{
-    let connections = leaving.clone();
-    tokio::select! {
-        () = accept(listener, connections, commands, page) => {}
-        // The socket is closed here, and connections go on.
-        () = async { leaving.wait_for(|leaving| *leaving).await.map_or((), drop) } => {}
+impl Server {
+    pub(crate) fn new(listener: TcpListener, connections: usize) -> Self {
+        Self { listener, connections }
     }
-    pending().await
+
+    /// Answers GET and HEAD requests, and `commands`, with what `page` makes of them. `None` is answered 404. When
+    /// `leaving` is true nothing more is accepted, and each connection gets one more answer.
+    pub(crate) async fn serve<P, F>(self, mut leaving: Leaving, commands: &'static [Command], page: P)
+    where
+        P: Fn(Asked) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Option<Response<Page>>> + Send + 'static,
+    {
+        let connections = leaving.clone();
+        tokio::select! {
+            () = self.accept(connections, commands, page) => {}
+            // The socket is closed here, and connections go on.
+            () = async { leaving.wait_for(|leaving| *leaving).await.map_or((), drop) } => {}
+        }
+        pending().await
+    }
+
+    async fn accept<P, F>(self, leaving: Leaving, commands: &'static [Command], page: P)
+    where
+        P: Fn(Asked) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Option<Response<Page>>> + Send + 'static,
+    {
+        const PAUSE: Duration = Duration::from_millis(100);
+        let seats = Seats::new(self.connections);
+        loop {
+            let stream = match self.listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Out of descriptors most likely: trying at once again would only burn the processor.
+                    tracing::debug!(%error, "cannot accept a connection to the metrics, status or control server");
+                    sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            let place = seats.take().await;
+            let (page, leaving) = (page.clone(), leaving.clone());
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = connection(stream, leaving, commands, page, &place) => {}
+                    () = place.wanted() => {}
+                }
+            });
+        }
+    }
 }
 
-async fn accept<P, F>(listener: TcpListener, leaving: Leaving, commands: &'static [Command], page: P)
-where
-    P: Fn(Asked) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Option<Response<Page>>> + Send + 'static,
-{
-    const PAUSE: Duration = Duration::from_millis(100);
-    let free = Arc::new(Semaphore::new(CONNECTIONS));
-    loop {
-        let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                // Out of descriptors most likely: trying at once again would only burn the processor.
-                tracing::debug!(%error, "cannot accept a connection to the metrics or status server");
-                sleep(PAUSE).await;
-                continue;
-            }
-        };
-        let (page, leaving) = (page.clone(), leaving.clone());
-        tokio::spawn(async move {
-            connection(stream, leaving, commands, page).await;
-            drop(permit);
-        });
-    }
-}
-
-async fn connection<P, F>(stream: TcpStream, leaving: Leaving, commands: &'static [Command], page: P)
+async fn connection<P, F>(stream: TcpStream, leaving: Leaving, commands: &'static [Command], page: P, place: &Taken)
 where
     P: Fn(Asked) -> F + Clone,
     F: Future<Output = Option<Response<Page>>>,
@@ -129,7 +144,9 @@ where
     let answer = |request: Request<Incoming>| {
         let (page, leaving) = (page.clone(), leaving.clone());
         async move {
+            place.begin();
             let mut answer = answer(&request, commands, page).await;
+            place.end();
             if *leaving.borrow() {
                 answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
@@ -153,7 +170,7 @@ where
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%error, "a connection to the metrics or status server failed");
+        tracing::debug!(%error, "a connection to the metrics, status or control server failed");
     }
 }
 
@@ -214,7 +231,7 @@ impl Body for Page {
 
 #[cfg(test)]
 mod tests {
-    use super::{Endpoint, Inherited, Listening, Method, Page, StatusCode, open, serve, text, watch, with_type};
+    use super::{Endpoint, Inherited, Listening, Method, Page, Server, StatusCode, open, text, watch, with_type};
     use bytes::Bytes;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
@@ -234,7 +251,7 @@ mod tests {
         let listener = opened.unwrap().unwrap();
         let addr = listener.local_addr().unwrap();
         let (leave, leaving) = watch::channel(false);
-        tokio::spawn(serve(listener, leaving, &[(Method::POST, "/command")], |asked| async move {
+        tokio::spawn(Server::new(listener, 4).serve(leaving, &[(Method::POST, "/command")], |asked| async move {
             match asked.path.as_str() {
                 "/command" if asked.method == Method::POST => Some(text(StatusCode::OK, "done")),
                 "/text" => Some(text(StatusCode::OK, "whole")),

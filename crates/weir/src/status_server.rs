@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hyper::{Response, StatusCode};
-use tokio::net::TcpListener;
 use tokio::sync::RwLock;
 use weir_proxy::{DataPlane, HealthChecks};
 
 use crate::health_pages;
-use crate::server::{Asked, Leaving, Page, serve, text};
+use crate::server::{Asked, Leaving, Page, Server, text};
 
 /// Whether the gateway is finishing what it has and takes nothing more.
 pub(crate) type Draining = Arc<AtomicBool>;
@@ -18,7 +17,7 @@ pub(crate) type Draining = Arc<AtomicBool>;
 /// Serves the pages. `/status` is answered 200 as long as the process works; `/status/ready` only while every
 /// worker has a configuration and none is draining.
 pub(crate) async fn run(
-    listener: TcpListener,
+    server: Server,
     leaving: Leaving,
     data_plane: Arc<RwLock<DataPlane>>,
     draining: Draining,
@@ -38,7 +37,7 @@ pub(crate) async fn run(
             }
         }
     };
-    serve(listener, leaving, &[], page).await;
+    server.serve(leaving, &[], page).await;
 }
 
 fn ok() -> Response<Page> {

@@ -54,6 +54,31 @@ fn pages_of_the_status_and_metrics_servers() {
     assert_eq!(RawClient::connect(status).request(head).status, 431);
 }
 
+/// The connection that waits longest for a request gives way, whatever part of it has come.
+#[test]
+fn idle_connections_lock_nobody_out_of_status_metrics_and_control() {
+    let gateway = Start::new(answering("a")).control().start();
+    let control = gateway.control.expect("a control API");
+    for (addr, path) in [(gateway.status, "/status"), (gateway.metrics, "/metrics"), (control, "/v1/schema")] {
+        let mut idle: Vec<RawClient> = (0..200)
+            .map(|n| {
+                let mut client = RawClient::connect(addr);
+                match n % 3 {
+                    0 => {}
+                    1 => client.send("GET / HTTP/1.1\r\nHost:"),
+                    _ => assert_eq!(client.get("/").status, 404),
+                }
+                client
+            })
+            .collect();
+        let (answer, took) = timed(|| RawClient::connect(addr).get(path));
+        assert_eq!(answer.status, 200, "{addr}");
+        assert!(took < Duration::from_secs(10), "{path} was answered after {took:?}");
+        idle[0].expect_close();
+        assert_eq!(idle[197].get(path).status, 200, "{path}: the last ones are still there");
+    }
+}
+
 #[test]
 fn promtool_takes_a_live_page() {
     let origin = Origin::hello();

@@ -1,11 +1,12 @@
 //! Every limit of the settings: what is too much or too slow is refused or cut, what is just within is served.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Fault, Gateway, LIMIT, Origin, chunked, each, get, post, route_to, route_with, timed, wait_until,
+    Answer, Fault, Gateway, LIMIT, Origin, Start, chunked, each, get, post, route_to, route_with, timed, wait_until,
 };
 
 fn limited(origin: &Origin, settings: &Value) -> Gateway {
@@ -258,26 +259,88 @@ fn a_client_that_does_not_read_short_answers_is_cut() {
     gateway.await_metric("apisix_nginx_http_current_connections", &[("state", "active")], 0.0);
 }
 
+/// What waits longest for a request gives way, be it for the first or the next, whole or in part; requests never do.
 #[test]
 fn connections_are_bounded() {
-    let origin = Origin::hello();
-    let gateway = limited(&origin, &json!({ "limits": { "connections": 3 }, "timeouts": { "idle": "60s" } }));
-    let mut clients: Vec<_> = (0..3)
-        .map(|_| {
-            let mut client = gateway.client();
-            assert_eq!(client.get("/").status, 200);
-            client
-        })
-        .collect();
-    // One more waits in the listen queue until there is room.
-    let mut waiting = gateway.client();
-    waiting.send(get("/"));
+    let held = Arc::new(Mutex::new(false));
+    let (hold, let_go) = (held.clone(), || *held.lock().unwrap() = false);
+    let origin = Origin::answering(move |request| {
+        while request.target == "/held" && *hold.lock().unwrap() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Answer::ok("hello")
+    });
+    let settings = json!({ "limits": { "connections": 3 }, "timeouts": { "idle": "60s", "head": "60s" } });
+    let gateway = Start::new(route_to(&[origin.node()])).settings(settings).workers(1).start();
+    let gave_way = || gateway.metric("weir_client_errors_total", &[("reason", "too_many_connections")]);
+    let asked = |path| {
+        let mut client = gateway.client();
+        client.send(get(path));
+        client
+    };
+    let answered = || {
+        let mut client = asked("/");
+        assert_eq!(client.response().status, 200);
+        client
+    };
+    // All are known to the gateway, whose clock moves on before it hears of anything else.
+    let settle = |open| {
+        gateway.await_metric("apisix_nginx_http_current_connections", &[("state", "active")], open);
+        std::thread::sleep(Duration::from_millis(150));
+    };
+
+    let mut kept = answered();
+    settle(1.0);
+    let mut silent = gateway.client();
+    settle(2.0);
+    let mut begun = gateway.client();
+    begun.send("GET / HTTP/1.1\r\nHost:");
+    settle(3.0);
+    assert_eq!(gave_way(), 0.0);
+    let mut next = answered();
+    kept.expect_close();
+    settle(3.0);
+    let mut last = answered();
+    silent.expect_close();
+    settle(3.0);
+    // A request that comes after all is served, and has its place at the end of the line.
+    begun.send(" a.test\r\n\r\n");
+    assert_eq!(begun.response().status, 200);
+    settle(3.0);
+    let _newest = answered();
+    next.expect_close();
+    assert_eq!(gave_way(), 3.0);
+    gateway.logged("for each new one the longest idle is closed");
+
+    // With a request under way on each the new one waits.
+    *held.lock().unwrap() = true;
+    let mut busy: Vec<_> = (0..3).map(|_| asked("/held")).collect();
+    last.expect_close();
+    wait_until("the requests to be held", LIMIT, || {
+        (origin.requests().iter().filter(|request| request.target == "/held").count() == 3).then_some(())
+    });
+    let mut waiting = asked("/");
     waiting.expect_quiet(Duration::from_millis(200));
-    for client in &mut clients {
-        assert_eq!(client.get("/").status, 200);
+    let_go();
+    for client in &mut busy {
+        assert_eq!(client.response().status, 200);
     }
-    clients.pop();
     assert_eq!(waiting.response().status, 200);
+}
+
+/// The same where one worker has all that is idle.
+#[test]
+fn idle_connections_of_other_workers_give_way() {
+    let origin = Origin::hello();
+    let settings = json!({ "limits": { "connections": 8 }, "timeouts": { "idle": "60s", "head": "60s" } });
+    let gateway = Start::new(route_to(&[origin.node()])).settings(settings).workers(4).start();
+    let mut clients = Vec::new();
+    for _ in 0..100 {
+        clients.push(gateway.client());
+        assert_eq!(clients.last_mut().expect("just pushed").get("/").status, 200);
+    }
+    let open = gateway.metric("apisix_nginx_http_current_connections", &[("state", "active")]);
+    assert!(open <= 8.0, "{open} are open");
 }
 
 #[test]

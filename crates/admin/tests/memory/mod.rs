@@ -212,8 +212,9 @@ impl Server {
         let at_rest = Arc::clone(&rest);
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime
-                .block_on(async { serve(TcpListener::from_std(listener).unwrap(), None, leaving, at_rest, api).await });
+            runtime.block_on(async {
+                serve(TcpListener::from_std(listener).unwrap(), 16, None, leaving, at_rest, api).await
+            });
         });
         Self { addr, memory, leave, rest }
     }

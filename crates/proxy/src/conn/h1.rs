@@ -107,7 +107,7 @@ enum NoHead {
 /// Serves a connection until it closes.
 pub(crate) async fn serve<S: ClientStream>(stream: S, client: Client, worker: Rc<Worker>) {
     let mut connection = Connection::new(stream, client, worker);
-    connection.timer.set(connection.worker.options.head_ms);
+    connection.timer.set_idle(connection.worker.options.head_ms);
     while connection.wait_readable().await {
         let mut exchange = connection.worker.take_exchange();
         let next = connection.requests(&mut exchange).await;
@@ -115,7 +115,7 @@ pub(crate) async fn serve<S: ClientStream>(stream: S, client: Client, worker: Rc
         if next == Next::Close {
             break;
         }
-        connection.timer.set(connection.worker.options.idle_ms);
+        connection.timer.set_idle(connection.worker.options.idle_ms);
     }
     connection.close().await;
 }
@@ -126,7 +126,8 @@ impl<S: ClientStream> Connection<S> {
         Self { stream, timer, worker, copy: None, client, linger: false, state: ConnectionState::Waiting }
     }
 
-    /// Waits for the first byte of a request; false when none came in time, or the drain closes what is idle.
+    /// Waits for the first byte of a request; false when none came in time, the connection has to give way to another, or
+    /// the drain closes what is idle.
     async fn wait_readable(&self) -> bool {
         // Of the last answer; the client is not idle before it has taken that.
         let mut unsent = false;
@@ -137,7 +138,10 @@ impl<S: ClientStream> Connection<S> {
             if self.stream.has_unsent() != unsent {
                 unsent = !unsent;
                 let options = &self.worker.options;
-                self.timer.set(if unsent { options.send_ms } else { options.idle_ms });
+                match unsent {
+                    true => self.timer.set(options.send_ms),
+                    false => self.timer.set_idle(options.idle_ms),
+                }
             }
             if self.timer.poll_expired(cx).is_ready() {
                 if unsent {
@@ -212,11 +216,18 @@ impl<S: ClientStream> Connection<S> {
         let limits = self.worker.options.head;
         // Pipelined bytes may be a whole head already.
         let mut look = !x.request.buffer.is_empty();
+        // Whether the head comes in pieces; a client that lets it wait gives way to others as one that sends nothing.
+        let mut pieces = false;
         loop {
             if look {
                 let request = &mut x.request;
                 match request.head.parse(request.buffer.bytes(), &limits) {
-                    Ok(true) => return Ok(()),
+                    Ok(true) => {
+                        if pieces {
+                            self.timer.end_idle();
+                        }
+                        return Ok(());
+                    }
                     Ok(false) => {}
                     Err(reject) => return Err(NoHead::Refused(reject)),
                 }
@@ -227,6 +238,10 @@ impl<S: ClientStream> Connection<S> {
             }
             let before = buffer.len();
             let (stream, timer) = (&mut self.stream, &self.timer);
+            if before > 0 && !pieces {
+                pieces = true;
+                timer.begin_idle();
+            }
             let read = poll_fn(|cx| {
                 if let Poll::Ready(read) = relay::poll_read(cx, stream, buffer) {
                     return Poll::Ready(Some(read));
@@ -244,7 +259,7 @@ impl<S: ClientStream> Connection<S> {
                     return Err(NoHead::Gone);
                 }
                 Some(Ok(_)) => {}
-                None if before == 0 => return Err(NoHead::Gone),
+                None if before == 0 || self.timer.gives_way() => return Err(NoHead::Gone),
                 None => return Err(NoHead::Refused(Reject::new(408, "request head not received in time"))),
             }
             // A head is only split again when a line has ended, or it may be over its limit: a client that drips bytes

@@ -46,7 +46,7 @@ pub(crate) async fn receive(stream: &Socket, mut client: Client, worker: &Worker
         return Err(Refused::NotTrusted);
     }
     let timer = worker.timers.timer();
-    timer.set(worker.options.head_ms);
+    timer.set_idle(worker.options.head_ms);
     let header = poll_fn(|cx| {
         // On the stack, and only while there is something to read: a connection that waits holds no memory for it.
         let mut room = [0; MAX_LEN];

@@ -206,6 +206,9 @@ impl Scrape {
             labelled(out, name, "reason", reason.text(), value);
         }
 
+        let (name, limit) = ("weir_client_connections_limit", metrics.connections_limit.load(Relaxed));
+        single(out, name, "gauge", "Most client connections at one time", limit);
+
         let name = "weir_upstream_connections";
         header(out, name, "gauge", "Connections to upstreams, by what they are doing");
         labelled(out, name, "state", "active", gauge(&|c| c.upstream(UpstreamState::Active)));

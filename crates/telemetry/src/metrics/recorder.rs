@@ -246,7 +246,7 @@ client_errors! {
     UnsupportedVersion = "unsupported_version",
     /// An expectation that cannot be met (417).
     ExpectationFailed = "expectation_failed",
-    /// More connections than allowed; the newest was closed.
+    /// More connections than allowed: the longest idle one was closed for a new one.
     TooManyConnections = "too_many_connections",
     /// The TLS handshake failed.
     TlsHandshake = "tls_handshake",

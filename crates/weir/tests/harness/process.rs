@@ -59,11 +59,6 @@ impl Process {
         let ticks: u64 = rest.split_whitespace().skip(11).take(2).map(|t| t.parse::<u64>().expect("ticks")).sum();
         Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
     }
-
-    /// How many files it has open.
-    pub(crate) fn open_files(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.id())).expect("read fd").count()
-    }
 }
 
 impl Drop for Process {
