@@ -14,6 +14,7 @@
 pub mod catalog;
 pub mod diagnostic;
 pub mod env;
+pub mod file;
 pub mod load;
 pub mod model;
 pub mod node;

@@ -3,6 +3,7 @@
 mod change;
 mod checks;
 mod document;
+mod ending;
 mod foreign;
 mod item;
 mod link;
@@ -22,6 +23,7 @@ use crate::resource::{Document, SecretManager};
 use crate::secret::{NoSecrets, References, Revealed, SecretSource};
 use crate::settings::RouterMode;
 pub use change::Changed;
+pub use ending::Ending;
 pub use lone::{Written, check_item, in_force, items};
 pub(crate) use rules::prepare_upstream;
 

@@ -88,7 +88,9 @@ and, if the defaults do not fit, the **settings file** `weir.yaml` (listeners, l
 # Rules
 
 YAML or JSON, in the resource model of Apache APISIX. A YAML file should end with the line `#END`, so that a file that
-is still being written is not taken for whole; without it there is a warning, and with `strict` the file is refused.
+is still being written is not taken for whole; without it there is a warning, and with `strict` the file is refused. An
+empty file is always refused: a file without any route says `routes: []`. How a change of the file is taken over stands
+in [operations](operations.md#changing-the-rules).
 
 - Every list below may be missing, empty or null. An item without an `id` is called `arr_<n>`, n being its place in the
   list, from 1. Of two items with one id the later one holds. A key that stands twice in one mapping is an error.

@@ -1,6 +1,5 @@
 //! The Admin API of this gateway: who may use it, and how it is spoken to.
 
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +8,7 @@ use anyhow::{Context, anyhow, bail};
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use weir_admin::{Api, Configuration, Gateway, Leaving, Options, Rest, serve, server_config};
-use weir_config::Settings;
+use weir_config::{Settings, file};
 use weir_config::settings::{AdminTls, Endpoint};
 
 use crate::admin_keys;
@@ -106,7 +105,7 @@ fn tls(settings: &AdminTls) -> anyhow::Result<Option<Arc<ServerConfig>>> {
         bail!("admin.tls.cert needs admin.tls.key");
     }
     let read = |setting: &str, path: &str| {
-        fs::read_to_string(path).with_context(|| format!("admin.tls.{setting}: cannot read {path}"))
+        file::read_text(path.as_ref()).with_context(|| format!("admin.tls.{setting}: cannot read {path}"))
     };
     let authorities = if client_ca.is_empty() { None } else { Some(read("client_ca", client_ca)?) };
     let (cert, key) = (read("cert", cert)?, read("key", key)?);

@@ -10,7 +10,7 @@ use crate::settings;
 
 /// Tells everything that is wrong with a rules file, and whether `run` would take it.
 pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
-    let (settings, warnings) = settings::load(&args.settings, args.listen.assignments())?;
+    let settings::Loaded { settings, warnings, .. } = settings::load(&args.settings, args.listen.assignments())?;
     tell_all(&warnings);
     let rules = Rules::new(&args.rules, &settings)?;
     let loaded = rules.load(&rules.read()?);

@@ -38,12 +38,12 @@ use crate::drain::{self, Drain};
 use crate::error_log::ErrorLog;
 use crate::etcd;
 use crate::file_source::FileSource;
-use crate::handover::Predecessor;
+use crate::handover::{Files, Predecessor};
 use crate::inherited::{Inherited, Listening};
 use crate::insight::Insight;
 use crate::keeper::{Keeper, Keeping};
 use crate::live::{Live, State};
-use crate::live_text::LiveText;
+use crate::live_text::{FileText, LiveText};
 use crate::names::Names;
 use crate::reload::Reloader;
 use crate::rules::Rules;
@@ -52,7 +52,7 @@ use crate::server_info::ServerInfo;
 use crate::serving::Serving;
 use crate::status_server::Draining;
 use crate::systemd::{self, NotifyState};
-use crate::upgrade::{HandedOver, Program, Upgrades};
+use crate::upgrade::{HandedOver, Program, SharedFiles, Upgrades};
 use crate::watch::Watch;
 use crate::{control_api, metrics_server, schemas, server, status_server};
 
@@ -86,15 +86,16 @@ pub(crate) struct Gateway {
     pub(crate) pages: usize,
     /// The pipe to the process that was started first, if that is another one.
     pub(crate) keeper: Option<OwnedFd>,
+    /// How whole the files of the configuration are.
+    pub(crate) files: Files,
 }
 
 /// Where the configuration comes from.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "there is one in a process")]
 pub(crate) enum Source {
-    /// A rules file, with the digest of its resources, the fingerprint of its text and, where the control API tells of
-    /// it, the text.
-    File { watch: Box<Watch>, digest: Box<Digest>, fingerprint: u64, live: Option<Arc<LiveText>> },
+    /// A rules file, with the digest of its resources and its text, which `shown` tells where an API asks for it.
+    File { watch: Box<Watch>, digest: Box<Digest>, text: FileText, shown: Option<Arc<LiveText>> },
     /// A store, and what was read from it.
     Store { data: DataDir, state: Box<State> },
     /// Whoever uses the Admin API, which keeps it in memory only.
@@ -118,6 +119,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         ..
     } = gateway;
     let (mut inherited, keeping) = (gateway.inherited, Keeping::new(gateway.keeper)?);
+    let files = SharedFiles::new(gateway.files.into());
     let mut signals = Signals::catch()?;
     let hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
     let mut tasks = JoinSet::new();
@@ -222,14 +224,16 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     let mut stored = None;
     let configuration: Option<Arc<dyn Configuration>>;
     match source {
-        Source::File { watch, digest, fingerprint, live } => {
-            configuration = live.clone().map(|live| {
+        Source::File { watch, digest, text, shown } => {
+            configuration = shown.clone().map(|live| {
                 let source = Arc::new(FileSource::new(live, rules.name.clone()));
                 changing.spawn(Arc::clone(&source).follow());
                 source as Arc<dyn Configuration>
             });
-            let reloader =
-                Reloader { rules: Arc::clone(&rules), serving, fingerprint, digest: *digest, revision, live };
+            let fingerprint = text.fingerprint;
+            let rules = Arc::clone(&rules);
+            let (digest, files) = (*digest, Arc::clone(&files));
+            let reloader = Reloader { rules, serving, fingerprint, digest, revision, text, live: shown, files };
             changing.spawn(reloader.run(*watch, hangup));
         }
         Source::Store { data, state } => {
@@ -280,7 +284,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     }
 
     let right = stored.as_ref().and_then(|(data, live): &(DataDir, Live)| data.write_right(live, rest.clone()));
-    let mut upgrades = Upgrades::new(program, settings.timeouts.upgrade.duration(), listening, &keeping, right);
+    let mut upgrades = Upgrades::new(program, settings.timeouts.upgrade.duration(), listening, &keeping, right, files);
     let mut housekeeping = interval(HOUSEKEEPING);
     housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let end = loop {

@@ -1,12 +1,11 @@
 //! Resources from an etcd that many gateways share: its settings, its beginning, and what metrics tell of it.
 
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use tokio::time::sleep;
-use weir_config::Settings;
+use weir_config::{Settings, file};
 use weir_config::settings::{self, AutoEndpoint, ConfigProvider, Deployment, Endpoint, EtcdTls, Listen, Role};
 use weir_store::{Etcd, EtcdHealth, EtcdOptions, Keyring, Kind, Listing, Sealing, Store, StoreError};
 use weir_telemetry::metrics::{EtcdStatus, StoreStatus};
@@ -188,7 +187,7 @@ fn options(settings: &Settings) -> Result<(EtcdOptions, Vec<String>), Failure> {
 /// The certificate that is shown to etcd, with its key.
 fn certificate(settings: &EtcdTls) -> Result<Option<(String, String)>, Failure> {
     let read = |setting: &str, path: &str| {
-        fs::read_to_string(path).with_context(|| format!("deployment.etcd.tls.{setting}: cannot read {path}"))
+        file::read_text(path.as_ref()).with_context(|| format!("deployment.etcd.tls.{setting}: cannot read {path}"))
     };
     Ok(match (settings.cert.as_str(), settings.key.as_str()) {
         ("", "") => None,

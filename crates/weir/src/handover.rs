@@ -4,6 +4,8 @@
 //!  old                                        new
 //!  ├── listener (setting, address) + socket ──►│  one for each listening socket
 //!  ├── keeper + pipe ─────────────────────────►│  where an older process waits for the end of the last one
+//!  ├── files ─────────────────────────────────►│  how whole the files of the configuration were: a new process reads
+//!  │                                           │  them anew, and takes none that is cut off
 //!  ├── end ───────────────────────────────────►│
 //!  │                                           │  reads its configuration, starts its workers
 //!  │◄── prepared ──────────────────────────────┤  where there is a store: the old process writes no more, and its
@@ -28,6 +30,7 @@ use rustix::net::{
     SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair, sockopt,
 };
 use serde::{Deserialize, Serialize};
+use weir_config::load::Ending;
 
 /// Tells a process that its standard input is a channel; not a setting.
 pub(crate) const VARIABLE: &str = "WEIR_HANDOVER";
@@ -59,6 +62,16 @@ pub(crate) struct Inheritance {
     pub(crate) sockets: Vec<Passed>,
     /// Where the end of the last process is waited for.
     pub(crate) keeper: Option<OwnedFd>,
+    pub(crate) files: Files,
+}
+
+/// Evidence that the files of the configuration were whole; `None` where there was no file.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Files {
+    #[serde(default)]
+    pub(crate) rules: Option<Ending>,
+    #[serde(default)]
+    pub(crate) settings: Option<Ending>,
 }
 
 /// What a new process says in the end.
@@ -85,6 +98,7 @@ enum Message {
         activated: bool,
     },
     Keeper,
+    Files(Files),
     End,
     Prepared,
     Ready {
@@ -120,6 +134,7 @@ impl Channel {
         if let Some(pipe) = &inheritance.keeper {
             self.send(&Message::Keeper, Some(pipe.as_fd()))?;
         }
+        self.send(&Message::Files(inheritance.files), None)?;
         self.send(&Message::End, None)
     }
 
@@ -199,6 +214,7 @@ impl Channel {
                     inheritance.sockets.push(Passed { setting, asked, activated, socket });
                 }
                 (Message::Keeper, Some(pipe)) => inheritance.keeper = Some(pipe),
+                (Message::Files(files), _) => inheritance.files = files,
                 (Message::End, _) => return Ok(inheritance),
                 _ => {}
             }
@@ -249,7 +265,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::thread;
 
-    use super::{Channel, Inheritance, Outcome, Passed, Predecessor, channel};
+    use super::{Channel, Ending, Files, Inheritance, Outcome, Passed, Predecessor, channel};
 
     fn passed(socket: &TcpListener, asked: &str) -> Passed {
         let socket = socket.as_fd().try_clone_to_owned().unwrap();
@@ -264,12 +280,14 @@ mod tests {
         let new = thread::scope(|scope| {
             scope.spawn(|| {
                 let sockets = asked.iter().map(|asked| passed(&listener, asked)).collect();
-                old.give(&Inheritance { sockets, keeper: None }).unwrap();
+                let files = Files { rules: Some(Ending::Shown), settings: None };
+                old.give(&Inheritance { sockets, keeper: None, files }).unwrap();
             });
             let new = Channel(new);
             let inheritance = new.take().unwrap();
             let found: Vec<_> = inheritance.sockets.iter().map(|passed| passed.asked.clone()).collect();
             assert_eq!(found, asked);
+            assert_eq!((inheritance.files.rules, inheritance.files.settings), (Some(Ending::Shown), None));
             for passed in inheritance.sockets {
                 let socket = TcpListener::from(passed.socket);
                 assert_eq!(socket.local_addr().unwrap(), listener.local_addr().unwrap());

@@ -82,6 +82,6 @@ impl Listening {
             let (setting, asked) = (passed.setting.clone(), passed.asked.clone());
             sockets.push(Passed { setting, asked, activated: passed.activated, socket });
         }
-        Ok(Inheritance { sockets, keeper: None })
+        Ok(Inheritance { sockets, ..Inheritance::default() })
     }
 }

@@ -1,10 +1,9 @@
 //! The rules, from a file or from a store: read, checked and compiled.
 
 use std::collections::HashSet;
-use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -12,7 +11,7 @@ use weir_config::load::{check_item, load_node, read};
 use weir_config::node::MAX_TEXT_BYTES;
 use weir_config::{
     Diagnostic, InvalidItems, ItemChange, LoadOptions, Loaded, Model, Node, Place, Revealed, RouterMode, Settings,
-    Severity, load,
+    Severity, file, load,
 };
 use weir_proxy::{Catalog, ChosenPlugins, Compiled, Compiler, Snapshot};
 
@@ -100,15 +99,23 @@ impl Rules {
 
     /// The bytes of the file, one more at most than are accepted: the loader tells that it is too large.
     pub(crate) fn read(&self) -> anyhow::Result<Vec<u8>> {
-        let limit = MAX_TEXT_BYTES as u64 + 1;
+        let limit = MAX_TEXT_BYTES + 1;
         let mut text = Vec::new();
         match &self.source {
-            Source::Stdin => io::stdin().lock().take(limit).read_to_end(&mut text),
-            Source::File(path) => File::open(path).and_then(|file| file.take(limit).read_to_end(&mut text)),
+            Source::Stdin => io::stdin().lock().take(limit as u64).read_to_end(&mut text).map(drop),
+            Source::File(path) => file::read_beginning(path, limit).map(|read| text = read),
             Source::Store => Err(io::Error::other("it is no file")),
         }
         .with_context(|| format!("cannot read {}", self.name))?;
         Ok(text)
+    }
+
+    /// The file that they come from, if it is one that can be looked at.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match &self.source {
+            Source::File(path) => Some(path),
+            Source::Stdin | Source::Store => None,
+        }
     }
 
     /// Checks a text. What comes of it takes its place: of a large one there is no need to keep both.

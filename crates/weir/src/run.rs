@@ -1,10 +1,13 @@
 //! `weir run`: everything that comes before the first request.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use weir_config::settings::{AccessLogEscape, AccessLogFormat, AccessLogPath, ConfigProvider, Endpoint};
+use weir_config::load::Ending;
+use weir_config::node::Mark;
 use weir_config::{Diagnostic, Settings};
 use weir_proxy::{DataPlane, Snapshot};
 use weir_store::{Listing, Memory};
@@ -19,13 +22,13 @@ use crate::descriptors;
 use crate::error_log::ErrorLog;
 use crate::etcd;
 use crate::failure::Failure;
-use crate::handover::{Inheritance, Predecessor};
+use crate::handover::{Files, Inheritance, Predecessor};
 use crate::inherited::Inherited;
 use crate::live::State;
-use crate::live_text::{Kept, LiveText};
+use crate::live_text::{FileText, LiveText};
 use crate::priority::{stand_back, yield_to_workers};
 use crate::reload::log_findings;
-use crate::rules::{Ready, Rules, fingerprint};
+use crate::rules::{Ready, Rules};
 use crate::server_info::host_name;
 use crate::upgrade::Program;
 use crate::watch::Watch;
@@ -57,14 +60,18 @@ fn run_with(
         let message = "`run` needs a file that it can read again, not standard input";
         return Err(Failure::Usage(message.to_owned()));
     }
-    let (mut settings, doubts) = settings::load(&args.settings, args.assignments())?;
+    let loaded = settings::load(&args.settings, args.assignments())?;
+    let settings::Loaded { mut settings, warnings: doubts, ending } = loaded;
     let without_effect = etcd::settle(&mut settings, file.is_some())?;
-    let Inheritance { mut sockets, keeper } = inheritance;
+    let Inheritance { mut sockets, keeper, files: before } = inheritance;
+    if let (Some(path), Some(ending)) = (&args.settings.settings, ending) {
+        not_cut_off(path, ending, before.settings)?;
+    }
     sockets.extend(systemd::activated()?);
     let inherited = Inherited::new(sockets, &mut settings.listen)?;
     let descriptors = descriptors::raise();
     let First { rules, source, snapshot, findings, doubts: of_source } = match &file {
-        Some(file) => First::of_file(file, &settings)?,
+        Some(file) => First::of_file(file, &settings, before.rules)?,
         None if settings.deployment.config_provider == ConfigProvider::Etcd => First::of_etcd(&settings)?,
         None if etcd::is_standalone(&settings, false) => First::of_nothing(&settings)?,
         None => First::of_store(&settings, predecessor.is_some())?,
@@ -101,6 +108,11 @@ fn run_with(
         Source::File { .. } | Source::Memory { .. } => None,
         Source::Store { data, .. } => Some(data.folder.path()),
     };
+    let rules_ending = match &source {
+        Source::File { text, .. } => Some(text.ending),
+        Source::Store { .. } | Source::Memory { .. } => None,
+    };
+    let files = Files { rules: rules_ending, settings: ending };
     let admin = AdminSetup::new(&settings, folder, servers.admin)?;
     let access_log = open_access_log(&settings)?;
     let metrics = Metrics::new(MetricsOptions {
@@ -139,6 +151,7 @@ fn run_with(
         inherited,
         pages: servers.pages,
         keeper,
+        files,
     };
     yield_to_workers(nice);
     let ended = runtime.block_on(control::serve(gateway, predecessor));
@@ -165,18 +178,21 @@ struct First {
 }
 
 impl First {
-    fn of_file(file: &RulesArgs, settings: &Settings) -> Result<Self, Failure> {
+    /// `before` is the evidence that a process had which this one follows.
+    fn of_file(file: &RulesArgs, settings: &Settings, before: Option<Ending>) -> Result<Self, Failure> {
         let rules = Rules::new(file, settings)?;
         let watch = Box::new(Watch::new(&file.file, &settings.config));
         let text = rules.read()?;
-        let (fingerprint, loaded) = (fingerprint(&text), rules.load(&text));
+        let loaded = rules.load(&text);
         let apis = [settings.listen.admin, settings.listen.control];
         let told = apis.into_iter().any(|api| api.unless_given(Endpoint::Off).addr().is_some());
-        let kept = told.then(|| Kept::new(&text, 1));
+        let mut live = FileText::new(&text, 1, told);
         drop(text);
+        not_cut_off(&file.file, live.ending, before)?;
         let Ready { digest, snapshot, findings, gone, .. } = rules.compile(loaded, 1).map_err(Failure::Refused)?;
-        let live = kept.map(|kept| Arc::new(LiveText::new(kept.without(gone))));
-        let source = Source::File { watch, digest: Box::new(digest), fingerprint, live };
+        live.kept = live.kept.without(gone);
+        let shown = told.then(|| Arc::new(LiveText::new(live.kept.clone())));
+        let source = Source::File { watch, digest: Box::new(digest), text: live, shown };
         Ok(Self { rules, source, snapshot, findings, doubts: Vec::new() })
     }
 
@@ -209,6 +225,15 @@ impl First {
             State::first_after(&rules, listing, before).map_err(Failure::Refused)?;
         Ok(Self { rules, source: Source::Store { data, state: Box::new(state) }, snapshot, findings, doubts })
     }
+}
+
+/// Refuses a file that shows less of its end than that of the process which this one follows.
+fn not_cut_off(file: &Path, ending: Ending, before: Option<Ending>) -> Result<(), Failure> {
+    let message = ending.message().filter(|_| before.is_some_and(|before| ending < before));
+    message.map_or(Ok(()), |message| {
+        let error = Diagnostic::error(Mark::NONE, "", message).in_file(&file.display().to_string());
+        Err(Failure::Refused(vec![error.with_hint("the process that serves read one that was whole")]))
+    })
 }
 
 fn open_access_log(settings: &Settings) -> anyhow::Result<Option<Arc<AccessLog>>> {

@@ -17,7 +17,7 @@ use weir_config::{Manager, SecretSource, Settings};
 use vault::Client;
 
 /// Most bytes of what a manager says at one time.
-const MOST: u64 = 1 << 20;
+const MOST: usize = 1 << 20;
 
 /// How many configurations that do not ask for it a secret outlives: one that is only checked shall not forget what
 /// the live one uses.

@@ -1,11 +1,11 @@
 //! The gateway's own settings, from all places they may stand in.
 
 use std::ffi::OsString;
-use std::fs;
 
 use anyhow::Context;
+use weir_config::load::Ending;
 use weir_config::settings::{SettingsSource, leaves};
-use weir_config::{Diagnostic, Mark, Settings};
+use weir_config::{Diagnostic, Mark, Settings, file};
 
 use crate::cli::SettingsArgs;
 use crate::failure::Failure;
@@ -15,12 +15,21 @@ use crate::rules::chosen_plugins;
 /// Names the settings file; not a setting itself.
 const FILE_VARIABLE: &str = "WEIR_SETTINGS";
 
-/// Reads the settings: defaults, under the file, under the environment, under the flags. Comes with warnings.
-pub(crate) fn load(args: &SettingsArgs, flags: Vec<(String, String)>) -> Result<(Settings, Vec<Diagnostic>), Failure> {
-    let file = match &args.settings {
+/// Settings as they were read.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) settings: Settings,
+    pub(crate) warnings: Vec<Diagnostic>,
+    /// Evidence that the settings file was whole, where there is one.
+    pub(crate) ending: Option<Ending>,
+}
+
+/// Reads the settings: defaults, under the file, under the environment, under the flags.
+pub(crate) fn load(args: &SettingsArgs, flags: Vec<(String, String)>) -> Result<Loaded, Failure> {
+    let text = match &args.settings {
         Some(path) => {
             let name = path.display().to_string();
-            let text = fs::read_to_string(path).with_context(|| format!("cannot read the settings file {name}"))?;
+            let text = file::read_text(path).with_context(|| format!("cannot read the settings file {name}"))?;
             Some((name, text))
         }
         None => None,
@@ -28,7 +37,7 @@ pub(crate) fn load(args: &SettingsArgs, flags: Vec<(String, String)>) -> Result<
     let variables = variables(std::env::vars_os());
     let flags: Vec<_> = args.assignments.iter().cloned().chain(flags).collect();
     let loaded = Settings::load(SettingsSource {
-        file: file.as_ref().map(|(name, text)| (name.as_str(), text.as_str())),
+        file: text.as_ref().map(|(name, text)| (name.as_str(), text.as_str())),
         variables: &variables,
         flags: &flags,
     });
@@ -37,7 +46,8 @@ pub(crate) fn load(args: &SettingsArgs, flags: Vec<(String, String)>) -> Result<
         if found.iter().any(from_flag) { Failure::Flags(found) } else { Failure::Refused(found) }
     })?;
     found.extend(missing_plugins(&settings));
-    Ok((settings, found))
+    let ending = text.map(|(_, text)| Ending::of(text.as_bytes()));
+    Ok(Loaded { settings, warnings: found, ending })
 }
 
 /// Lists that were made for APISIX name plugins that are not here. A configuration that asks for one is refused.

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
@@ -21,10 +21,13 @@ use weir_proxy::DataPlane;
 
 use crate::data_dir::{Lent, WriteRight};
 use crate::error_log::ErrorLog;
-use crate::handover::{self, Channel, Inheritance, Outcome};
+use crate::handover::{self, Channel, Files, Inheritance, Outcome};
 use crate::inherited::Listening;
 use crate::keeper::{Keeper, Keeping, Prepared};
 use crate::systemd::{self, NotifyState};
+
+/// Evidence that the files of the configuration that serves were whole.
+pub(crate) type SharedFiles = Arc<Mutex<Files>>;
 
 /// The upgrade under way, and what one needs.
 pub(crate) struct Upgrades<'a> {
@@ -34,6 +37,7 @@ pub(crate) struct Upgrades<'a> {
     keeping: &'a Keeping,
     /// The right to write to the store, where there is one.
     right: Option<WriteRight>,
+    files: SharedFiles,
     under_way: Option<UnderWay>,
     /// The end of changes here, when another process serves.
     lent: Option<Lent>,
@@ -66,8 +70,9 @@ impl<'a> Upgrades<'a> {
         listening: Listening,
         keeping: &'a Keeping,
         right: Option<WriteRight>,
+        files: SharedFiles,
     ) -> Self {
-        Self { program, limit, listening, keeping, right, under_way: None, lent: None }
+        Self { program, limit, listening, keeping, right, files, under_way: None, lent: None }
     }
 
     /// Starts a new process, if none is starting.
@@ -79,6 +84,7 @@ impl<'a> Upgrades<'a> {
         }
         let prepared = self.listening.pass_on(data_plane).map_err(anyhow::Error::from).and_then(|mut inheritance| {
             let prepared = self.keeping.prepare(&mut inheritance)?;
+            inheritance.files = *self.files.lock().unwrap_or_else(PoisonError::into_inner);
             Ok((inheritance, prepared))
         });
         match prepared {

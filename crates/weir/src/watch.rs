@@ -4,6 +4,9 @@
 //! rename or by switching a symbolic link, so the directories on the way are watched, not the file; a notice from
 //! there only means a look at once. Where none comes (network file systems, some container mounts) a look every
 //! [`poll_interval`](weir_config::settings::ConfigWork) finds the change.
+//!
+//! [`REST`] is enough for a text that shows its own end. One that does not has to stay the same for longer, which
+//! [`reload`](crate::reload) sees to by another [`look`].
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -38,7 +41,7 @@ pub(crate) struct Watch {
 
 /// What was found at the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
+pub(crate) enum Seen {
     /// A file that may still change without its times telling.
     Fresh,
     /// Nothing that can be looked at.
@@ -47,7 +50,7 @@ enum Seen {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
+pub(crate) struct Identity {
     device: u64,
     inode: u64,
     size: u64,
@@ -119,7 +122,8 @@ async fn look_aside(path: &Path) -> Seen {
     tokio::task::spawn_blocking(move || look(&path)).await.unwrap_or(Seen::Nothing)
 }
 
-fn look(path: &Path) -> Seen {
+/// Looks at the path; on a thread that may block.
+pub(crate) fn look(path: &Path) -> Seen {
     match fs::metadata(path) {
         Ok(found) => Seen::File(Identity {
             device: found.dev(),

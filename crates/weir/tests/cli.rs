@@ -134,6 +134,14 @@ fn check_tells_all_that_is_wrong() {
             stderr: &["#END"],
             ..CASE
         },
+        Case {
+            arguments: "check empty.yaml",
+            files: &[("empty.yaml", "")],
+            code: 1,
+            stdout: &["empty.yaml: refused; 1 error, 0 warnings\n"],
+            stderr: &["empty.yaml: the file is empty; a rules file without any route says so: routes: []\n"],
+            ..CASE
+        },
         Case { arguments: "check none.yaml", code: 1, stderr: &["error: cannot read none.yaml: No such file"], ..CASE },
         // Compiled, not only read: two consumers with one key.
         Case {
@@ -363,6 +371,8 @@ fn a_start_that_fails_says_why_and_listens_nowhere() {
     let cases: &[(&[&str], &str)] = &[
         (&["bad.yaml"], "bad.yaml:5:16: routes[0].plugins.limit-count.count: "),
         (&["none.yaml"], "error: cannot read none.yaml"),
+        (&["empty.yaml"], "empty.yaml: the file is empty; a rules file without any route says so: routes: []"),
+        (&["comment.yaml", "--invalid-items", "skip"], "comment.yaml: the file is empty; "),
         (&["good.yaml", "--listen-http", &taken], "error: listen.http: cannot listen on {taken}"),
         (&["good.yaml", "--metrics", &taken], "error: listen.metrics: cannot listen on {taken}"),
         (&["good.yaml", "--status", &taken], "error: listen.status: cannot listen on {taken}"),
@@ -374,8 +384,10 @@ fn a_start_that_fails_says_why_and_listens_nowhere() {
         ),
     ];
     for (arguments, told) in cases {
+        const FILES: &[(&str, &str)] =
+            &[("good.yaml", GOOD), ("bad.yaml", BAD), ("empty.yaml", ""), ("comment.yaml", "# soon\n#END\n")];
         let arguments = [&["run"], *arguments].concat();
-        let (code, stdout, stderr) = run(&[("good.yaml", GOOD), ("bad.yaml", BAD)], &free, "", &arguments);
+        let (code, stdout, stderr) = run(FILES, &free, "", &arguments);
         assert!(stderr.contains(&told.replace("{taken}", &taken)), "{arguments:?}: {told:?} in\n{stderr}");
         assert_eq!((code, stdout.as_str()), (1, ""), "{arguments:?}");
     }

@@ -19,6 +19,7 @@ mod coding;
 mod config_yaml;
 mod control;
 mod control_api;
+mod cut_off;
 mod descriptors;
 mod dns;
 mod documentation;

@@ -254,7 +254,7 @@ fn reloads_and_upgrades_lose_nothing() {
 #[test]
 fn a_new_process_that_fails_leaves_the_old_one_serving() {
     type Break = fn(&Gateway);
-    let cases: [(&str, Break, &str); 6] = [
+    let cases: [(&str, Break, &str); 9] = [
         ("no file", |gateway| fs::remove_file(gateway.file("weir")).expect("remove the link"), "cannot start"),
         ("no program", |gateway| put_program(&gateway.file("weir"), "no program at all"), "cannot start"),
         ("ends", |gateway| put_program(&gateway.file("weir"), "#!/bin/sh\nexit 7\n"), "exit status: 7"),
@@ -272,6 +272,14 @@ fn a_new_process_that_fails_leaves_the_old_one_serving() {
             },
             "upstream_id",
         ),
+        // A file that is cut off just now is no reason to serve less than before.
+        (
+            "half of the rules",
+            |gateway| replace(&gateway.config(), "routes: []\n"),
+            "apisix.yaml: the file does not end with a line #END, so it may be incomplete",
+        ),
+        ("none of the rules", |gateway| replace(&gateway.config(), ""), "apisix.yaml: the file is empty"),
+        ("none of the settings", |gateway| replace(&gateway.file("weir.yaml"), ""), "weir.yaml: the file is empty"),
     ];
     let origin = Origin::hello();
     each(

@@ -1,6 +1,6 @@
 //! From bytes to a tree.
 
-use super::Loader;
+use super::{Ending, Loader};
 use crate::diagnostic::Diagnostic;
 use crate::env::{shell_placeholders, substitute};
 use crate::node::{Kind, MAX_TEXT_BYTES, Mark, Node};
@@ -29,13 +29,13 @@ impl Loader<'_> {
             }
         };
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        self.check_end(text);
         let substituted = substitute(text, self.options.variables);
         let mut parsed = match Node::parse(&substituted.text) {
             Ok(parsed) => parsed,
             Err(mut error) => {
                 error.mark = substituted.original(error.mark);
                 self.refuse(error);
+                self.check_end(text);
                 return None;
             }
         };
@@ -44,8 +44,16 @@ impl Loader<'_> {
         let unset = placeholders.iter().any(Diagnostic::is_error);
         self.refused |= unset;
         self.found.extend(placeholders);
-        let foreign = self.foreign(&parsed.root);
-        if unset || foreign {
+        if self.foreign(&parsed.root) {
+            return None;
+        }
+        if parsed.root.is_null() {
+            let error = Diagnostic::error(Mark::NONE, "", Ending::EMPTY);
+            self.refuse(error.with_hint("a rules file without any route says so: routes: []"));
+            return None;
+        }
+        self.check_end(text);
+        if unset {
             return None;
         }
         if text.contains("${") {
@@ -66,19 +74,17 @@ impl Loader<'_> {
         Some(parsed.root)
     }
 
-    /// A YAML file says where it ends, so that one which is still being written is not taken for whole.
+    /// Says that a YAML file does not show where it ends: it may still be written.
     fn check_end(&mut self, text: &str) {
-        let begin = text.trim_start();
-        if begin.starts_with(['{', '[']) || text.trim_end().ends_with("#END") {
+        if Ending::of(text.as_bytes()) != Ending::Open {
             return;
         }
         let line = 1 + text.matches('\n').count() as u32;
         let mark = Mark { line, column: 1 };
-        let message = "the file does not end with a line #END, so it may be incomplete";
         if self.options.strict {
-            self.refuse(Diagnostic::error(mark, "", message));
+            self.refuse(Diagnostic::error(mark, "", Ending::OPEN));
         } else {
-            self.found.push(Diagnostic::warning(mark, "", message).with_hint("APISIX refuses it"));
+            self.found.push(Diagnostic::warning(mark, "", Ending::OPEN).with_hint("APISIX refuses it"));
         }
     }
 

@@ -66,12 +66,6 @@ fn files_that_are_taken() {
                 routes: Some(&[]),
             },
             Case {
-                about: "an empty file",
-                text: "#END",
-                said: &["t: warning: the file is empty: there is no route"],
-                routes: Some(&[]),
-            },
-            Case {
                 about: "an empty list for a document",
                 text: "[]",
                 said: &["t:1:1: warning: expected a mapping with sections such as routes, found an empty list"],
@@ -227,6 +221,15 @@ fn files_that_are_refused() {
                 routes: None,
             },
             Case {
+                about: "YAML that cannot be read and may be cut off",
+                text: "routes:\n  - {uri: /a, plugins: {\n",
+                said: &[
+                    "t:3:1: ",
+                    "t:3:1: warning: the file does not end with a line #END, so it may be incomplete; APISIX refuses it",
+                ],
+                routes: None,
+            },
+            Case {
                 about: "a section that is no list",
                 text: "routes: {a: {uri: /a}}\nglobal_rules: {prometheus: {}}\nupstreams: 5\n#END",
                 said: &[
@@ -371,6 +374,21 @@ fn a_parameter_is_fine_with_the_router_that_knows_it() {
 }
 
 #[test]
+fn an_empty_file_is_refused_however_it_is_read() {
+    const HINT: &str = "t: the file is empty; a rules file without any route says so: routes: []";
+    let skip = LoadOptions { invalid_items: InvalidItems::Skip, ..OPTIONS };
+    for options in [OPTIONS, skip, LoadOptions { strict: true, ..OPTIONS }] {
+        for text in ["", "\n \n", "\u{feff}", "# soon\n", "#END\n", "---\n#END\n", "null\n#END\n", "${{UNSET:=}}\n#END\n"] {
+            let loaded = load_with(text, &options);
+            let said: Vec<String> = loaded.diagnostics.iter().map(ToString::to_string).collect();
+            assert_eq!((loaded.document.is_none(), said), (true, vec![HINT.to_owned()]), "{text:?}");
+        }
+        let said_so = load_with("routes: []\n#END\n", &options);
+        assert!(said_so.document.is_some() && said_so.diagnostics.is_empty(), "{:?}", said_so.diagnostics);
+    }
+}
+
+#[test]
 fn files_of_other_tools_are_called_so() {
     let cases = [
         (
@@ -432,6 +450,8 @@ fn files_of_other_tools_are_called_so() {
             assert!(loaded.document.is_none(), "{text}");
             let errors: Vec<String> = loaded.errors().map(ToString::to_string).collect();
             let [error] = errors.as_slice() else { panic!("{text}: {errors:?}") };
+            // What another tool's file lacks as a rules file says nothing more.
+            assert_eq!(loaded.warnings().count(), 0, "{text}: {:?}", loaded.diagnostics);
             let error = error.strip_prefix("t:").expect("the file is named");
             assert!(is_said(expected, error), "{text}:\n  {error}\n  {expected}");
         }

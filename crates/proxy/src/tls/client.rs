@@ -149,7 +149,7 @@ pub fn trusted_certificates(path: &str) -> Result<Vec<CertificateDer<'static>>, 
         }
         return Ok(found.certs);
     }
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
+    let text = weir_config::file::read_text(path.as_ref()).map_err(|error| format!("{path}: {error}"))?;
     pem::certificates(&text).map_err(|reason| format!("{path}: {reason}"))
 }
 

@@ -18,6 +18,7 @@ use hickory_resolver::{Hosts, TokioResolver};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use weir_config::NodeHost;
+use weir_config::file::{self, MAX_FILE_BYTES};
 use weir_config::settings::Dns;
 
 /// Tries of a question within `dns.timeout`.
@@ -229,7 +230,7 @@ fn name_server(addr: std::net::SocketAddr) -> NameServerConfig {
 
 /// The bytes of a file; none when there is no such file.
 fn read(path: &str) -> io::Result<Vec<u8>> {
-    match fs::read(path) {
+    match file::read(path.as_ref(), MAX_FILE_BYTES) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         read => read,
     }

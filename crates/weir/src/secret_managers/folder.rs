@@ -1,7 +1,5 @@
 //! A folder with a file for each secret.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Component, Path};
 
 use super::{MOST, Refusal, Said};
@@ -19,15 +17,7 @@ pub(super) fn read(directory: &Path, path: &str) -> Result<Said, Refusal> {
     if !file.starts_with(&folder) {
         return Err(refused(&"it leads out of the folder"));
     }
-    // A pipe would be waited for.
-    if !file.metadata().map_err(|error| refused(&error))?.is_file() {
-        return Err(refused(&"it is no file"));
-    }
-    let mut text = Vec::new();
-    File::open(&file).and_then(|file| file.take(MOST + 1).read_to_end(&mut text)).map_err(|error| refused(&error))?;
-    if text.len() as u64 > MOST {
-        return Err(refused(&"it has more than 1 MiB"));
-    }
+    let text = weir_config::file::read(&file, MOST).map_err(|error| refused(&error))?;
     let Ok(mut text) = String::from_utf8(text) else { return Err(refused(&"it is not UTF-8 text")) };
     if text.ends_with('\n') {
         text.pop();

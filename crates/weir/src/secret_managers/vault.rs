@@ -77,7 +77,7 @@ impl Client {
             429 | 472 | 473 | 500.. => return Err(unable(&format_args!("it cannot answer now ({status})"))),
             _ => return Err(refused(&format!("status {status}"))),
         }
-        let body = response.body_mut().with_config().limit(MOST).read_to_vec();
+        let body = response.body_mut().with_config().limit(MOST as u64).read_to_vec();
         let body = body.map_err(|error| unreachable(&error))?;
         let answer: Value = serde_json::from_slice(&body).map_err(|_| unable(&"it answers with what is not JSON"))?;
         keys(&answer).map(Said::Keys).ok_or_else(|| refused("it holds no keys and values"))

@@ -100,6 +100,11 @@ impl Start {
         }
     }
 
+    /// A gateway with a rules file of this text, as it is.
+    pub(crate) fn text(text: &str) -> Self {
+        Self { config: text.to_owned(), ..Self::new("") }
+    }
+
     /// A gateway with an empty store and the Admin API, whose key is [`ADMIN_KEY`] unless a variable says otherwise.
     pub(crate) fn stored() -> Self {
         Self { stored: true, ..Self::new("") }.variable("WEIR_ADMIN_KEY", ADMIN_KEY)
