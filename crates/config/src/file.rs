@@ -19,7 +19,10 @@ pub const MAX_FILE_BYTES: usize = 16 * 1024 * 1024;
 pub fn read(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     let bytes = read_beginning(path, most.saturating_add(1))?;
     if bytes.len() > most {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than the {most} bytes that are read")));
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("it has more than the {most} bytes that are read"),
+        ));
     }
     Ok(bytes)
 }

@@ -8,8 +8,8 @@ use anyhow::{Context, anyhow, bail};
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use weir_admin::{Api, Configuration, Gateway, Leaving, Options, Rest, serve, server_config};
-use weir_config::{Settings, file};
 use weir_config::settings::{AdminTls, Endpoint};
+use weir_config::{Settings, file};
 
 use crate::admin_keys;
 

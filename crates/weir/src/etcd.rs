@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use tokio::time::sleep;
-use weir_config::{Settings, file};
 use weir_config::settings::{self, AutoEndpoint, ConfigProvider, Deployment, Endpoint, EtcdTls, Listen, Role};
+use weir_config::{Settings, file};
 use weir_store::{Etcd, EtcdHealth, EtcdOptions, Keyring, Kind, Listing, Sealing, Store, StoreError};
 use weir_telemetry::metrics::{EtcdStatus, StoreStatus};
 

@@ -117,9 +117,10 @@ impl FileText {
         }
         if ending == Ending::Open && self.kept.goes_on_after(next) {
             let message = "the file is the beginning of what is live and nothing more, so it is taken for incomplete";
-            return Some(Diagnostic::error(Mark::NONE, "", message).with_hint(
-                "if the rest is meant to go, end the file with a line #END",
-            ));
+            return Some(
+                Diagnostic::error(Mark::NONE, "", message)
+                    .with_hint("if the rest is meant to go, end the file with a line #END"),
+            );
         }
         None
     }
@@ -185,7 +186,10 @@ mod tests {
             (&large, &format!("{large}x"), ""),
         ];
         for (live, next, said) in cases {
-            let found = FileText::new(live.as_bytes(), 1, false).refuses(next.as_bytes()).map(|found| found.to_string()).unwrap_or_default();
+            let found = FileText::new(live.as_bytes(), 1, false)
+                .refuses(next.as_bytes())
+                .map(|found| found.to_string())
+                .unwrap_or_default();
             let short = |text: &str| text.chars().take(60).collect::<String>();
             let is_as_expected = if said.is_empty() { found.is_empty() } else { found.contains(said) };
             assert!(is_as_expected, "{:?} after {:?}: {found:?}", short(next), short(live));

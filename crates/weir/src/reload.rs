@@ -56,9 +56,18 @@ struct Unsettled {
 enum Outcome {
     Same,
     /// To be read again, once it has been the same for [`STILL`].
-    Unsettled { seen: Seen, fingerprint: u64 },
-    Ready { ready: Box<Ready>, text: FileText },
-    Refused { findings: Vec<Diagnostic>, fingerprint: u64 },
+    Unsettled {
+        seen: Seen,
+        fingerprint: u64,
+    },
+    Ready {
+        ready: Box<Ready>,
+        text: FileText,
+    },
+    Refused {
+        findings: Vec<Diagnostic>,
+        fingerprint: u64,
+    },
     Unreadable(anyhow::Error),
 }
 

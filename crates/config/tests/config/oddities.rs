@@ -378,7 +378,9 @@ fn an_empty_file_is_refused_however_it_is_read() {
     const HINT: &str = "t: the file is empty; a rules file without any route says so: routes: []";
     let skip = LoadOptions { invalid_items: InvalidItems::Skip, ..OPTIONS };
     for options in [OPTIONS, skip, LoadOptions { strict: true, ..OPTIONS }] {
-        for text in ["", "\n \n", "\u{feff}", "# soon\n", "#END\n", "---\n#END\n", "null\n#END\n", "${{UNSET:=}}\n#END\n"] {
+        for text in
+            ["", "\n \n", "\u{feff}", "# soon\n", "#END\n", "---\n#END\n", "null\n#END\n", "${{UNSET:=}}\n#END\n"]
+        {
             let loaded = load_with(text, &options);
             let said: Vec<String> = loaded.diagnostics.iter().map(ToString::to_string).collect();
             assert_eq!((loaded.document.is_none(), said), (true, vec![HINT.to_owned()]), "{text:?}");
