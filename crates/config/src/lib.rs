@@ -35,3 +35,4 @@ pub use resource::*;
 pub use secret::{NoSecrets, Revealed, SecretSource};
 pub use settings::{RouterMode, Settings};
 pub use shared::{SharedMap, SharedSet};
+pub use weir_expr::metered;

@@ -205,6 +205,15 @@ pub struct Limits {
     /// with no room left, requests on further keys are refused.
     #[schemars(range(min = 1_000, max = 100_000_000))]
     pub limit_keys: u32,
+    /// Entries of the matcher that one route may have: its hosts, or those of its service, times its URIs. A route with
+    /// more is refused. With the routers that do not decide by host first it is their sum.
+    #[schemars(range(min = 1, max = 100_000_000))]
+    pub route_entries: u32,
+    /// Bytes that the compiled rules may take in sum, of what their text does not tell: entries of the matcher, regular
+    /// expressions, turn tables and hash rings of upstreams, plugins of a service repeated on its routes. The sizes are
+    /// estimates. A change that needs more is refused before it is built. It bounds the time of a change as well: 1 GiB
+    /// takes up to a minute.
+    pub compiled_size: Size<{ MIB }, { 1024 * GIB }>,
 }
 
 /// What is cut for being too slow. Seconds, decimals allowed; or a text with a unit: `500ms`, `5s`, `2m`.
@@ -418,6 +427,8 @@ impl Default for Limits {
             upstream_idle_connections: 4_096,
             metric_series: 50_000,
             limit_keys: 1_000_000,
+            route_entries: 65_536,
+            compiled_size: Size::constant(512 * MIB),
         }
     }
 }

@@ -13,6 +13,7 @@
 //! The names are those of nginx and Apache APISIX. A name that nobody knows is an error with the nearest known name,
 //! never a variable that is silently empty.
 
+mod budget;
 mod expr;
 mod number;
 mod pattern;
@@ -21,8 +22,9 @@ mod template;
 mod value;
 mod variable;
 
+pub use crate::budget::{TooLarge, metered, spend, spent};
 pub use crate::expr::{Expr, ExprError};
-pub use crate::pattern::{RegexOptions, compile_regex};
+pub use crate::pattern::{RegexOptions, compile_regex, spend_for_regex};
 pub use crate::template::{Piece, Template, TemplateError};
 pub use crate::value::{Source, Value};
 pub use crate::variable::{Variable, VariableError};

@@ -2,10 +2,16 @@
 
 use regex::bytes::{Regex, RegexBuilder};
 
+use crate::budget::{TooLarge, spend};
 use crate::pcre::translate;
 
-/// The most memory that a compiled expression, and its cache in each thread, may take.
+/// The most memory that the program of a compiled expression, and its cache in each thread, may take.
 const MOST_BYTES: usize = 1 << 20;
+
+/// Limits for the program of an expression, tried in this order, each with the memory that an expression takes whose program
+/// fits: it is kept for both directions, with tables to skip text. An expression that is built cannot be asked for its size.
+const SIZES: [(usize, u64); 4] =
+    [(4 << 10, 8 << 10), (32 << 10, 64 << 10), (256 << 10, 512 << 10), (MOST_BYTES, 2 << 20)];
 
 /// How a regular expression is read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -54,28 +60,65 @@ pub fn compile_regex(pattern: &str, options: RegexOptions) -> Result<(Regex, boo
     let text = translate(pattern, options.extended).map_err(|reason| refuse(&reason))?;
     let text = if options.anchored { format!(r"\A(?:{text})") } else { text };
     let build = |unicode| {
-        RegexBuilder::new(&text)
+        let mut builder = RegexBuilder::new(&text);
+        builder
             .case_insensitive(options.caseless)
             .multi_line(options.multi_line)
             .dot_matches_new_line(options.dot_all)
             .ignore_whitespace(options.extended)
             .unicode(unicode)
-            .size_limit(MOST_BYTES)
-            .dfa_size_limit(MOST_BYTES)
-            .build()
-            .map(|regex| (regex, unicode))
+            .dfa_size_limit(MOST_BYTES);
+        build_within_budget(&mut builder).map(|regex| (regex, unicode))
     };
     // A class such as [äö] is only possible with Unicode.
-    let built = build(options.unicode).or_else(|error| if options.unicode { Err(error) } else { build(true) });
+    let built = match build(options.unicode) {
+        Err(Refusal::Wrong(_)) if !options.unicode => build(true),
+        built => built,
+    };
     built.map_err(|error| {
         let text = error.to_string();
         refuse(text.lines().last().unwrap_or_default().trim_start_matches("error: "))
     })
 }
 
+/// Takes out of the budget what an expression costs that something else compiles, in the syntax of the crate `regex`.
+/// Whoever compiles it says what is wrong with it.
+///
+/// # Errors
+/// It costs more than is left.
+pub fn spend_for_regex(pattern: &str) -> Result<(), TooLarge> {
+    match build_within_budget(RegexBuilder::new(pattern).dfa_size_limit(MOST_BYTES)) {
+        Err(Refusal::TooLarge(error)) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error(transparent)]
+    Wrong(#[from] regex::Error),
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+}
+
+/// Builds an expression. What it costs is taken out of the budget step by step, before each try, and not given back.
+fn build_within_budget(builder: &mut RegexBuilder) -> Result<Regex, Refusal> {
+    let mut paid = 0;
+    for (program, bytes) in SIZES {
+        spend(bytes - paid)?;
+        paid = bytes;
+        match builder.size_limit(program).build() {
+            Err(regex::Error::CompiledTooBig(_)) if program < MOST_BYTES => {}
+            done => return Ok(done?),
+        }
+    }
+    Err(regex::Error::CompiledTooBig(MOST_BYTES).into())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{RegexOptions, compile_regex};
+    use super::{RegexOptions, compile_regex, spend_for_regex};
+    use crate::budget::metered;
 
     #[test]
     fn options_change_what_matches() {
@@ -97,6 +140,20 @@ mod tests {
             let regex = compile_regex(pattern, RegexOptions::parse(options).unwrap()).unwrap().0;
             assert_eq!(regex.is_match(text.as_bytes()), matches, "{pattern} {options} {text:?}");
         }
+    }
+
+    #[test]
+    fn a_budget_bounds_what_is_compiled() {
+        let plain = RegexOptions::default();
+        let cost = |pattern| metered(u64::MAX, || compile_regex(pattern, plain).map(drop)).1;
+        assert!(cost("^/x/(.*)") < cost(r"\w{1000}") && cost(r"\w{1000}") < cost("(abc){5000}"));
+        // A hundred large ones do not fit, and that shows at the first that does not.
+        let (refused, spent) = metered(1 << 20, || (0..100).position(|_| compile_regex(r"\w{1000}", plain).is_err()));
+        assert!(refused.is_some_and(|at| at > 0) && spent <= 1 << 20, "{refused:?} {spent}");
+        let (error, _) = metered(100, || compile_regex("a", plain).map(drop).unwrap_err());
+        assert!(error.contains("limits.compiled_size"), "{error}");
+        assert!(metered(100, || spend_for_regex("a")).0.is_err());
+        assert!(metered(1 << 20, || spend_for_regex("(")).0.is_ok(), "its own compiler says what is wrong");
     }
 
     #[test]

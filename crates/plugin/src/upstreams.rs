@@ -21,6 +21,12 @@ pub trait UpstreamSet: Debug {
 
     /// Turns by weight: what upstreams distribute requests over their nodes with.
     fn turns(&self, weights: &[u32]) -> Arc<dyn Turns>;
+
+    /// Bytes that the table of these turns takes.
+    fn size_of_turns(&self, weights: &[u32]) -> u64 {
+        let _ = weights;
+        0
+    }
 }
 
 /// Positions in a list of weights, one after the other: each as often as its weight says, spread evenly, counted in

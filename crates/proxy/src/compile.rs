@@ -3,6 +3,7 @@
 
 mod certificates;
 mod consumers;
+mod ledger;
 mod making;
 mod plugins;
 mod routes;
@@ -32,6 +33,8 @@ pub struct Compiler {
     definitions: ListedDefinitions,
     mode: Mode,
     limit_keys: usize,
+    route_entries: u64,
+    compiled_size: u64,
     https_port: u16,
     product: String,
     states: StateRegistry,
@@ -144,6 +147,8 @@ impl Compiler {
             definitions: ListedDefinitions(definitions),
             mode,
             limit_keys: settings.limits.limit_keys as usize,
+            route_entries: settings.limits.route_entries.into(),
+            compiled_size: settings.limits.compiled_size.bytes(),
             https_port: settings.https_port(),
             product: product.to_owned(),
             states: StateRegistry::default(),

@@ -28,6 +28,8 @@ use weir_plugin::{Failure, Side};
 pub(crate) struct Upstream {
     pub(crate) nodes: Box<[Node]>,
     pub(crate) balancer: Balancer,
+    /// Bytes of the balancer, as the compiler counts them.
+    pub(crate) size: u64,
     /// Further tries after the first.
     pub(crate) retries: u32,
     /// Milliseconds after which no further try is made; `u64::MAX`: no limit.

@@ -11,7 +11,7 @@ use weir_config::load::{check_item, load_node, read};
 use weir_config::node::MAX_TEXT_BYTES;
 use weir_config::{
     Diagnostic, InvalidItems, ItemChange, LoadOptions, Loaded, Model, Node, Place, Revealed, RouterMode, Settings,
-    Severity, file, load,
+    Severity, file, load, metered,
 };
 use weir_proxy::{Catalog, ChosenPlugins, Compiled, Compiler, Snapshot};
 
@@ -34,6 +34,8 @@ pub(crate) struct Rules {
     router: RouterMode,
     /// The setting `plugins`.
     plugins: Vec<String>,
+    /// The setting `limits.compiled_size`.
+    compiled_size: u64,
     /// What secret managers said.
     pub(crate) secrets: Arc<SecretManagers>,
     /// Compiles each version of it.
@@ -77,6 +79,7 @@ impl Rules {
             strict: args.strict,
             router: settings.router,
             plugins: settings.plugins.clone(),
+            compiled_size: settings.limits.compiled_size.bytes(),
             secrets: Arc::new(SecretManagers::new(settings)),
             compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT),
         })
@@ -92,6 +95,7 @@ impl Rules {
             strict: false,
             router: settings.router,
             plugins: settings.plugins.clone(),
+            compiled_size: settings.limits.compiled_size.bytes(),
             secrets: Arc::new(SecretManagers::new(settings)),
             compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT),
         }
@@ -193,15 +197,18 @@ impl Rules {
     }
 
     fn with_options<T>(&self, read: impl FnOnce(&LoadOptions<'_>) -> T) -> T {
+        /// Reading checks what compiling builds, some of it more than once.
+        const TIMES: u64 = 4;
         let plugins = chosen_plugins(&self.plugins);
-        read(&LoadOptions {
+        let options = LoadOptions {
             invalid_items: self.invalid_items,
             strict: self.strict,
             variables: &|name| std::env::var(name).ok(),
             secrets: &*self.secrets,
             plugins: &plugins,
             router: self.router,
-        })
+        };
+        metered(self.compiled_size.saturating_mul(TIMES), || read(&options)).0
     }
 
     /// Compiles what was loaded. An `Err` holds everything that was found, at least one error among it.

@@ -16,6 +16,7 @@ mod budget;
 mod changes;
 mod cli;
 mod coding;
+mod compiled_size;
 mod config_yaml;
 mod control;
 mod control_api;

@@ -51,6 +51,8 @@ pub struct AddrRange(IpNet);
 pub struct Vars {
     source: Value,
     expr: Expr,
+    /// What its regular expressions take.
+    size: u64,
 }
 
 impl UriPattern {
@@ -276,8 +278,14 @@ impl JsonSchema for AddrRange {
 impl Vars {
     /// Compiles conditions; the error says what is wrong with them.
     pub fn new(source: Value) -> Result<Self, weir_expr::ExprError> {
+        let before = weir_expr::spent();
         let expr = Expr::parse(&source)?;
-        Ok(Self { source, expr })
+        Ok(Self { source, expr, size: weir_expr::spent() - before })
+    }
+
+    /// Bytes that its regular expressions take, where it was compiled within a budget (`weir_expr::metered`); else 0.
+    pub fn size(&self) -> u64 {
+        self.size
     }
 
     /// The compiled conditions.

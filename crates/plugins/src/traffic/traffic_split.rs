@@ -184,6 +184,8 @@ impl Split {
             shares.push(Share { upstream, weight: weighted.weight });
         }
         let weights: Vec<u32> = shares.iter().map(|share| share.weight).collect();
+        weir_expr::spend(cx.upstreams.size_of_turns(&weights))
+            .map_err(|error| Invalid::new(format!("rules[{at}].weighted_upstreams"), error.to_string()))?;
         let key = format!("{}/{}/rules[{at}] {weights:?}", cx.place, cx.plugin);
         Ok(Self {
             matches: matches.collect(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use weir_config::{Consumer, InvalidItems, Model, Node, Place, Scope, Section};
+use weir_config::{Consumer, Diagnostic, InvalidItems, Model, Node, Place, Scope, Section};
 use weir_plugin::{ConsumerMatch, ConsumerSet, Consumers, CredentialChange, Credentials};
 
 use super::making::Making;
@@ -120,11 +120,12 @@ impl Making<'_> {
             self.drop_layer(builder, &place);
             return;
         };
+        self.drop_layer(builder, &place);
         let at = format!("consumer/{}", consumer.username);
         let own = builder.build(consumer.plugins.as_ref(), &at, &consumer.origin.path, Scope::Consumer);
         let group = consumer.group_id.as_ref().map(|id| Place { section: Section::ConsumerGroups, id: id.shared() });
         let group = group.map(|place| self.layer(builder, place)).transpose();
-        let (group, own) = match (group, own) {
+        let (group, mut own) = match (group, own) {
             (Ok(group), Ok(own)) => (group, own),
             // Without its limits a consumer would be let through: this refuses the change in any case.
             (group, own) => {
@@ -132,15 +133,20 @@ impl Making<'_> {
                 return;
             }
         };
+        let size = Built::size_of_chain(group.as_deref().into_iter().chain([&own]));
+        if let Err(error) = builder.ledger.take(size) {
+            let path = format!("{}.plugins", consumer.origin.path);
+            faults.whole(Diagnostic::error(consumer.origin.mark, path, error.to_string()));
+            return;
+        }
+        own.size += size;
         // Most consumers bring credentials and no plugins.
         let chain = Some(Built::chain(group.as_deref().into_iter().chain([&own]))).filter(|chain| !chain.is_nothing());
         if chain.is_some() || self.consumer_chains.get(number).is_some() {
             Arc::make_mut(&mut self.consumer_chains).set(number, chain);
         }
         // Most consumers have none of their own, and there may be a million.
-        if own.layer.is_empty() {
-            self.drop_layer(builder, &place);
-        } else {
+        if !own.layer.is_empty() {
             self.put_layer(builder, place, own);
         }
     }

@@ -9,6 +9,7 @@ use weir_plugin::{ConsumerSet, Consumers, Credentials, RouteInfo, Tables};
 use weir_router::{Numbers, Router, Slots};
 
 use super::consumers;
+use super::ledger::Ledger;
 use super::plugins::{Builder, Built, Layer};
 use super::upstreams::{Numbered, SharedUpstreams, Upstreams};
 use super::{Compiler, Faults};
@@ -25,6 +26,8 @@ pub(crate) struct Kept {
     layers: Layers,
     /// Consumers that plugins refer to by their numbers.
     named: SharedSet<u32>,
+    /// Bytes that all of it takes.
+    size: u64,
 }
 
 /// Which route has which number.
@@ -34,6 +37,8 @@ pub(super) struct RouteSlots {
     pub(super) numbers: Numbers,
     /// The upstreams that each uses: its own, and those that its own plugins may choose.
     pub(super) uses: Slots<Box<[u32]>>,
+    /// Bytes that each takes.
+    pub(super) sizes: Slots<u64>,
 }
 
 /// Plugins that were built for services, plugin configs, consumer groups and consumers; and for all global rules under
@@ -60,6 +65,7 @@ pub(super) struct Making<'m> {
     pub(super) slots: RouteSlots,
     pub(super) layers: Layers,
     named: SharedSet<u32>,
+    size: u64,
 }
 
 /// Consumers as plugins find them, who are noted down for it.
@@ -97,6 +103,7 @@ impl<'m> Making<'m> {
             slots: RouteSlots::default(),
             layers: SharedMap::new(),
             named: SharedSet::new(),
+            size: 0,
         }
     }
 
@@ -143,6 +150,7 @@ impl<'m> Making<'m> {
             slots: kept.slots.clone(),
             layers: kept.layers.clone(),
             named: kept.named.clone(),
+            size: kept.size,
         })
     }
 
@@ -161,7 +169,9 @@ impl<'m> Making<'m> {
         let consumers = Arc::clone(&self.consumers);
         let consumers = NamedConsumers { consumers: &consumers, asked: RefCell::default() };
         let numbered = std::mem::take(&mut self.numbered);
-        let upstreams = Upstreams::new(&compiler.endpoints, &compiler.health, &compiler.certificates, model, numbered);
+        let ledger = Ledger::new(compiler.compiled_size, self.size);
+        let upstreams =
+            Upstreams::new(&compiler.endpoints, &compiler.health, &compiler.certificates, model, &ledger, numbered);
         let upstreams = SharedUpstreams(RefCell::new(upstreams));
         for place in &self.places {
             if let Err(diagnostic) = upstreams.0.borrow_mut().renew(place) {
@@ -177,6 +187,7 @@ impl<'m> Making<'m> {
             https_port: compiler.https_port,
             product: &compiler.product,
             upstreams: &upstreams,
+            ledger: &ledger,
         };
         self.consumer_chains(&builder, faults);
         if self.concerns(Section::GlobalRules) {
@@ -201,14 +212,15 @@ impl<'m> Making<'m> {
             // Something refers to an upstream that is gone: the whole tells what.
             return Making::whole(compiler, model).finish(faults, revision);
         };
+        self.size = ledger.total();
         Ok(self.snapshot(router, numbered, revision, faults))
     }
 
     fn snapshot(self, router: Router, numbered: Numbered, revision: u64, faults: &Faults) -> Snapshot {
         let left_out = faults.warnings.iter().any(Diagnostic::is_error);
         let (compiled, checked) = (numbered.compiled.clone(), numbered.checked.clone());
-        let kept =
-            Kept { model: self.model.clone(), numbered, slots: self.slots, layers: self.layers, named: self.named };
+        let Self { slots, layers, named, size, .. } = self;
+        let kept = Kept { model: self.model.clone(), numbered, slots, layers, named, size };
         Snapshot {
             revision,
             tables: Arc::new(Tables {
@@ -235,8 +247,11 @@ impl<'m> Making<'m> {
     }
 
     fn global(&mut self, builder: &Builder<'_, '_>, faults: &mut Faults) {
+        let place = Place { section: Section::GlobalRules, id: "".into() };
+        self.drop_layer(builder, &place);
         let mut all = Layer::default();
         let mut uses = Vec::new();
+        let mut size = 0;
         for rule in self.model.global_rules.in_order() {
             let rule = &rule.item;
             let place = format!("global_rule/{}", rule.id);
@@ -244,14 +259,14 @@ impl<'m> Making<'m> {
                 Ok(built) => {
                     all.put_over(&built.layer);
                     uses.extend(built.upstreams);
+                    size += built.size;
                 }
                 // Serving without it would open what it guards, so it refuses the change even where items are skipped.
                 Err(diagnostic) => faults.whole(diagnostic),
             }
         }
         self.global = all.chain();
-        let place = Place { section: Section::GlobalRules, id: "".into() };
-        self.put_layer(builder, place, Built::new(all, uses.into()));
+        self.put_layer(builder, place, Built::new(all, uses.into(), size));
     }
 
     /// Keeps plugins that were built for several users, instead of those that were there before.
@@ -261,6 +276,7 @@ impl<'m> Making<'m> {
         let built = Arc::new(built);
         if let Some(before) = self.layers.insert_cow(place, Arc::clone(&built)) {
             upstreams.release(&before.upstreams);
+            builder.ledger.give_back(before.size);
         }
         built
     }
@@ -269,6 +285,7 @@ impl<'m> Making<'m> {
     pub(super) fn drop_layer(&mut self, builder: &Builder<'_, '_>, place: &Place) {
         if let Some(before) = self.layers.remove_cow(place) {
             builder.upstreams.0.borrow_mut().release(&before.upstreams);
+            builder.ledger.give_back(before.size);
         }
     }
 
@@ -349,6 +366,10 @@ impl<'m> Making<'m> {
             || before.enable_websocket != after.enable_websocket
             || before.upstream_id != after.upstream_id
             || before.upstream.is_some() != after.upstream.is_some()
+    }
+
+    pub(super) fn compiler(&self) -> &'m Compiler {
+        self.compiler
     }
 
     pub(super) fn model(&self) -> &'m Model {

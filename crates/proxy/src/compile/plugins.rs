@@ -6,6 +6,7 @@ use weir_config::{Consumer, Diagnostic, ErrorResponse, Items, Meta, PluginMetada
 use weir_plugin::{BuildCx, ConsumerSet, StateRegistry};
 
 use super::Definitions;
+use super::ledger::Ledger;
 use super::upstreams::SharedUpstreams;
 use crate::chain::{Chain, Step, StepMeta};
 
@@ -19,6 +20,7 @@ pub(super) struct Builder<'a, 'd> {
     pub(super) https_port: u16,
     pub(super) product: &'a str,
     pub(super) upstreams: &'a SharedUpstreams<'d>,
+    pub(super) ledger: &'a Ledger,
 }
 
 /// The plugins of one place; one that is switched off there still takes the place of what lies below.
@@ -58,13 +60,25 @@ impl Layer {
 pub(super) struct Built {
     pub(super) layer: Layer,
     pub(super) upstreams: Box<[u32]>,
+    /// Bytes that it takes, as the ledger has them.
+    pub(super) size: u64,
     /// The layer ready to run, once a place has asked for it that has no other.
     chain: OnceLock<Arc<Chain>>,
 }
 
 impl Built {
-    pub(super) fn new(layer: Layer, upstreams: Box<[u32]>) -> Self {
-        Self { layer, upstreams, chain: OnceLock::new() }
+    pub(super) fn new(layer: Layer, upstreams: Box<[u32]>, size: u64) -> Self {
+        Self { layer, upstreams, size, chain: OnceLock::new() }
+    }
+
+    /// Bytes of the chain of several places: a chain of its own, unless one of them alone has plugins.
+    pub(super) fn size_of_chain<'b>(places: impl IntoIterator<Item = &'b Self>) -> u64 {
+        let (mut places_with_any, mut steps) = (0, 0);
+        for built in places {
+            places_with_any += usize::from(!built.layer.is_empty());
+            steps += built.layer.steps.len();
+        }
+        if places_with_any > 1 { (steps * size_of::<Step>()) as u64 } else { 0 }
     }
 
     /// The plugins of several places, each laid over the one before, ready to run.
@@ -88,9 +102,15 @@ impl Builder<'_, '_> {
         path: &str,
         scope: Scope,
     ) -> Result<Built, Diagnostic> {
-        let layer = self.layer(plugins, place, path, scope);
+        let (layer, size) = self.ledger.measure(|| self.layer(plugins, place, path, scope));
         let upstreams = self.upstreams.take_asked();
-        Ok(Built::new(layer?, upstreams))
+        match layer {
+            Ok(layer) => Ok(Built::new(layer, upstreams, size)),
+            Err(diagnostic) => {
+                self.ledger.give_back(size);
+                Err(diagnostic)
+            }
+        }
     }
 
     /// Whether a consumer brings along plugins to run. Most have none, and there may be a million.
@@ -128,6 +148,9 @@ impl Builder<'_, '_> {
                 product: self.product,
                 upstreams: self.upstreams,
             };
+            let filter = conf.meta.as_deref().and_then(|meta| meta.filter.as_ref());
+            weir_expr::spend(filter.map_or(0, |filter| filter.size()))
+                .map_err(|error| under(Diagnostic::error(conf.conf.mark, "_meta.filter", error.to_string())))?;
             let plugin = definition.build(&conf.conf, &cx).map_err(under)?;
             let phases = plugin.phases(definition.phases());
             let prefers_route = definition.prefers_route();

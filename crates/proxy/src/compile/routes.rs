@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use weir_config::{Diagnostic, Origin, Place, Scope, Section, Service, Status};
 use weir_plugin::RouteInfo;
-use weir_router::{BuildError, MethodSet};
+use weir_router::{BuildError, MethodSet, Mode};
 
 use super::Faults;
+use super::ledger::Ledger;
 use super::making::Making;
 use super::plugins::{Builder, Built};
 use super::upstreams;
@@ -59,6 +60,16 @@ impl<'m> Making<'m> {
         };
         let route = &*listed.item;
         let service = route.service_id.as_ref().and_then(|id| model.services.get(id.as_str())).map(AsRef::as_ref);
+        if let Some(before) = self.slots.by_id.get(id).and_then(|number| self.slots.sizes.set(*number, None)) {
+            builder.ledger.give_back(before);
+        }
+        let size = match self.matcher_size(route, service, builder.ledger) {
+            Ok(size) => size,
+            Err(diagnostic) => {
+                faults.item(diagnostic);
+                return;
+            }
+        };
         let own = builder.build(route.plugins.as_ref(), &format!("route/{id}"), &route.origin.path, Scope::Route);
         let shared = [(Section::Services, &route.service_id), (Section::PluginConfigs, &route.plugin_config_id)];
         let mut below = Vec::new();
@@ -90,6 +101,13 @@ impl<'m> Making<'m> {
             self.slots.by_id.insert_cow(Arc::clone(id), number);
             number
         });
+        let size_of_chain = Built::size_of_chain(below.iter().map(AsRef::as_ref).chain([&own]));
+        if let Err(error) = builder.ledger.take(size_of_chain) {
+            let path = format!("{}.plugins", route.origin.path);
+            faults.item(Diagnostic::error(route.origin.mark, path, format!("with those of its service: {error}")));
+            return;
+        }
+        self.slots.sizes.set(number, Some(size + own.size + size_of_chain));
         let uses: Box<[u32]> = own.upstreams.iter().copied().chain(upstream).collect();
         self.use_upstreams(number, Some(uses), builder);
         let chain = Built::chain(below.iter().map(AsRef::as_ref).chain([&own]));
@@ -107,9 +125,42 @@ impl<'m> Making<'m> {
         routes.origins.push((number, &route.origin));
     }
 
+    /// Bytes that what a route matches takes, taken out of what is left: its text does not tell, for the router has an
+    /// entry for each pair of a host and a path.
+    fn matcher_size(
+        &self,
+        route: &weir_config::Route,
+        service: Option<&Service>,
+        ledger: &Ledger,
+    ) -> Result<u64, Diagnostic> {
+        /// Bytes of an entry, with what its making takes meanwhile; and of a host, with what finds its paths.
+        const ENTRY: u64 = 192;
+        const HOST: u64 = 512;
+        let own = route.host_patterns().count();
+        let of_service = service.map_or(0, |service| service.hosts.len());
+        let (hosts, whose) = if own == 0 { (of_service, " of its service") } else { (own, "") };
+        let (hosts, paths) = (hosts as u64, route.paths().count() as u64);
+        let (entries, sign) = match self.compiler().mode {
+            Mode::HostUri => (paths * hosts.max(1), '×'),
+            Mode::Uri | Mode::UriWithParameter => (paths + hosts, '+'),
+        };
+        let (most, path) = (self.compiler().route_entries, format!("{}.uris", route.origin.path));
+        let what = format!("{hosts} hosts{whose} {sign} {paths} uris are {entries} entries of the matcher");
+        if entries > most {
+            let message = format!("{what}, more than limits.route_entries allows: {most}");
+            let error = Diagnostic::error(route.origin.mark, path, message);
+            return Err(error.with_hint("a route for fewer of them, with a prefix or a wildcard host where it can be"));
+        }
+        let vars = route.vars.as_ref().map_or(0, |vars| vars.size());
+        let size = entries * ENTRY + hosts * HOST + vars;
+        let error = |error| Diagnostic::error(route.origin.mark, path, format!("{what}: {error}"));
+        ledger.take(size).map(|()| size).map_err(error)
+    }
+
     fn drop_route(&mut self, id: &Arc<str>, builder: &Builder<'_, '_>, routes: &mut Routes<'m>) {
         let Some(number) = self.slots.by_id.remove_cow(id) else { return };
         self.use_upstreams(number, None, builder);
+        builder.ledger.give_back(self.slots.sizes.set(number, None).unwrap_or_default());
         self.routes.set(number, None);
         self.infos.set(number, None);
         self.slots.numbers.give_back(number);

@@ -12,6 +12,7 @@ use weir_plugin::{Turns, UpstreamSet};
 use weir_router::{Numbers, Slots};
 
 use super::certificates::Certificates;
+use super::ledger::Ledger;
 use crate::upstream::balance::turns::RoundRobin;
 use crate::upstream::balance::{Balancer, MAX_NODES};
 use crate::upstream::endpoint::Endpoints;
@@ -46,7 +47,11 @@ impl UpstreamSet for SharedUpstreams<'_> {
     }
 
     fn turns(&self, weights: &[u32]) -> Arc<dyn Turns> {
-        Arc::new(RoundRobin::new(weights))
+        Arc::new(RoundRobin::new(&(0..).zip(weights.iter().copied()).collect::<Vec<_>>()))
+    }
+
+    fn size_of_turns(&self, weights: &[u32]) -> u64 {
+        RoundRobin::size(weights.iter().copied())
     }
 }
 
@@ -63,6 +68,7 @@ pub(super) struct Upstreams<'d> {
     health: &'d HealthTable,
     certificates: &'d Certificates,
     model: &'d Model,
+    ledger: &'d Ledger,
     pub(super) numbered: Numbered,
     /// Those that plugins have asked for.
     asked: Vec<u32>,
@@ -95,9 +101,10 @@ impl<'d> Upstreams<'d> {
         health: &'d HealthTable,
         certificates: &'d Certificates,
         model: &'d Model,
+        ledger: &'d Ledger,
         numbered: Numbered,
     ) -> Self {
-        Self { endpoints, health, certificates, model, numbered, asked: Vec::new(), idle: Vec::new() }
+        Self { endpoints, health, certificates, model, ledger, numbered, asked: Vec::new(), idle: Vec::new() }
     }
 
     /// Compiles what is written at a place anew, if somebody uses it.
@@ -208,7 +215,9 @@ impl<'d> Upstreams<'d> {
             if let Some(place) = used.place.filter(is_placed) {
                 self.numbered.places.remove_cow(&place);
             }
-            self.numbered.compiled.set(number, None);
+            if let Some(gone) = self.numbered.compiled.set(number, None) {
+                self.ledger.give_back(gone.size);
+            }
             self.numbered.uses.set(number, None);
             self.numbered.checked.remove_cow(&number);
             self.numbered.numbers.give_back(number);
@@ -225,9 +234,23 @@ impl<'d> Upstreams<'d> {
         id: &str,
         place: Option<Place>,
     ) -> Result<u32, Diagnostic> {
-        let compiled = self.compiled(upstream, kind, id)?;
+        let known = place.as_ref().and_then(|place| self.numbered.places.get(place)).copied();
+        if let Some(before) = known.and_then(|number| self.numbered.compiled.get(number)) {
+            self.ledger.give_back(before.size);
+        }
+        let size = Balancer::size(upstream.r#type, &upstream.nodes.0);
+        self.ledger.take(size).map_err(|error| {
+            let message = format!("{} nodes with their weights: {error}", upstream.nodes.0.len());
+            Diagnostic::error(upstream.origin.mark, "nodes", message)
+        })?;
+        let compiled = match self.compiled(upstream, kind, id) {
+            Ok(compiled) => Upstream { size, ..compiled },
+            Err(diagnostic) => {
+                self.ledger.give_back(size);
+                return Err(diagnostic);
+            }
+        };
         let numbered = &mut self.numbered;
-        let known = place.as_ref().and_then(|place| numbered.places.get(place)).copied();
         let number = known.unwrap_or_else(|| numbered.numbers.take());
         if compiled.checked.is_some() {
             numbered.checked.insert_cow(number);
@@ -276,6 +299,7 @@ impl<'d> Upstreams<'d> {
         };
         let pool = &upstream.keepalive_pool;
         Ok(Upstream {
+            size: 0,
             balancer: Balancer::new(upstream.r#type, key, &upstream.nodes.0),
             retries: upstream.retries.unwrap_or_else(|| (nodes.len() as u32).saturating_sub(1)),
             nodes,

@@ -58,7 +58,7 @@ impl Addresses {
         let groups = places.chunk_by(|a, b| a.priority == b.priority).scan(0, |at, group| {
             let from = *at;
             *at += group.len();
-            let weights: Vec<u32> = group.iter().map(|place| place.weight).collect();
+            let weights: Vec<(u16, u32)> = (0..).zip(group.iter().map(|place| place.weight)).collect();
             Some(Group { from, len: group.len(), turns: RoundRobin::new(&weights) })
         });
         let groups = groups.collect();

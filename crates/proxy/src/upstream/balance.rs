@@ -6,7 +6,7 @@ mod ring;
 pub(crate) mod turns;
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use weir_config::{Balancer as Type, HashKey, NodeAddr};
 use weir_expr::Variable;
@@ -51,32 +51,38 @@ struct Asked {
 impl Balancer {
     /// A balancer of this type; nodes of weight 0 are never chosen. `key` is for [`Type::Chash`].
     pub(crate) fn new(kind: Type, key: Option<HashKey>, nodes: &[NodeAddr]) -> Self {
-        let positions = nodes.iter().enumerate().map(|(position, node)| (position as u16, node));
-        let heavy: Vec<(u16, &NodeAddr)> = positions.filter(|(_, node)| node.weight > 0).collect();
-        if let [(only, _)] = *heavy {
+        let groups = by_priority(nodes);
+        if let [group] = &*groups
+            && let [(only, _)] = **group
+        {
             return Self::Sole(only);
         }
-        let priorities: BTreeSet<Reverse<i64>> = heavy.iter().map(|(_, node)| Reverse(node.priority)).collect();
-        let groups = priorities.into_iter().map(|Reverse(priority)| {
-            heavy.iter().copied().filter(move |(_, node)| node.priority == priority).collect::<Vec<_>>()
-        });
         match (kind, key) {
-            (Type::Chash, Some(key)) => Self::Hash(key, groups.map(|group| Ring::new(&group)).collect()),
+            (Type::Chash, Some(key)) => Self::Hash(key, groups.iter().map(|group| Ring::new(group)).collect()),
             (Type::Roundrobin | Type::Chash, _) => {
-                let turns = groups.map(|group| {
-                    let mut weights = vec![0; nodes.len()];
-                    for (position, node) in group {
-                        if let Some(weight) = weights.get_mut(usize::from(position)) {
-                            *weight = node.weight;
-                        }
-                    }
-                    RoundRobin::new(&weights)
-                });
-                Self::RoundRobin(turns.collect())
+                let weights = |group: &Vec<(u16, &NodeAddr)>| -> Vec<(u16, u32)> {
+                    group.iter().map(|(position, node)| (*position, node.weight)).collect()
+                };
+                Self::RoundRobin(groups.iter().map(|group| RoundRobin::new(&weights(group))).collect())
             }
-            (Type::LeastConn, _) => Self::LeastConn(groups.map(|group| LeastConn::new(&group)).collect()),
-            (Type::Ewma, _) => Self::Ewma(groups.map(|group| Ewma::new(&group)).collect()),
+            (Type::LeastConn, _) => Self::LeastConn(groups.iter().map(|group| LeastConn::new(group)).collect()),
+            (Type::Ewma, _) => Self::Ewma(groups.iter().map(|group| Ewma::new(group)).collect()),
         }
+    }
+
+    /// Bytes that a balancer of this type takes with these nodes.
+    pub(crate) fn size(kind: Type, nodes: &[NodeAddr]) -> u64 {
+        let groups = by_priority(nodes);
+        let weights = |group: &Vec<(u16, &NodeAddr)>| group.iter().map(|(_, node)| node.weight).collect::<Vec<_>>();
+        if groups.iter().map(Vec::len).sum::<usize>() == 1 {
+            return 0;
+        }
+        let size = |group| match kind {
+            Type::Chash => Ring::size(&weights(group)),
+            Type::Roundrobin => RoundRobin::size(weights(group).into_iter()),
+            Type::LeastConn | Type::Ewma => 0,
+        };
+        groups.iter().map(size).sum()
     }
 
     /// Its name in a configuration; `None` where there is nothing to choose.
@@ -106,6 +112,15 @@ impl Balancer {
             Self::Ewma(groups) => groups.iter().find_map(|group| group.pick(nodes, asked.now_ms, usable)),
         }
     }
+}
+
+/// The nodes of a weight above 0 by their positions, those of the highest priority first.
+fn by_priority(nodes: &[NodeAddr]) -> Vec<Vec<(u16, &NodeAddr)>> {
+    let mut groups: BTreeMap<Reverse<i64>, Vec<(u16, &NodeAddr)>> = BTreeMap::new();
+    for (position, node) in nodes.iter().enumerate().filter(|(_, node)| node.weight > 0) {
+        groups.entry(Reverse(node.priority)).or_default().push((position as u16, node));
+    }
+    groups.into_values().collect()
 }
 
 impl Upstream {
@@ -223,6 +238,7 @@ mod tests {
         };
         let key = HashKey::new(HashOn::Vars, Some("remote_addr")).unwrap();
         Upstream {
+            size: 0,
             balancer: Balancer::new(kind, Some(key), &addrs),
             nodes: addrs.iter().map(node).collect(),
             retries: 0,

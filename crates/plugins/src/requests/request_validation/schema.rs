@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use jsonschema::{Draft, PatternOptions, Validator};
 use serde_json::{Map, Value};
+use weir_expr::{TooLarge, spend_for_regex};
 use weir_plugin::{Invalid, Request};
 
 use super::words;
@@ -38,15 +39,17 @@ impl Schema {
     /// Compiles the schema in `field`. What it refers to has to stand in it.
     pub(super) fn compile(field: &str, schema: Map<String, Value>) -> Result<Self, Invalid> {
         let draft = if schema.contains_key("$schema") { None } else { Some(Draft::Draft7) };
-        let mut options =
-            jsonschema::options().offline().with_pattern_options(PatternOptions::regex()).should_validate_formats(true);
+        let schema = Value::Object(schema);
+        spend_for_patterns(&schema).map_err(|error| Invalid::new(field, error.to_string()))?;
+        let patterns = PatternOptions::regex().size_limit(MOST_PATTERN_BYTES).dfa_size_limit(MOST_PATTERN_BYTES);
+        let mut options = jsonschema::options().offline().with_pattern_options(patterns).should_validate_formats(true);
         for format in OTHER_FORMATS {
             options = options.with_format(format, |_: &str| true);
         }
         if let Some(draft) = draft {
             options = options.with_draft(draft);
         }
-        options.build(&Value::Object(schema)).map(Self).map_err(|error| {
+        options.build(&schema).map(Self).map_err(|error| {
             let at: String = error.instance_path().as_str().split('/').filter(|s| !s.is_empty()).fold(
                 field.to_owned(),
                 |mut path, step| {
@@ -62,6 +65,27 @@ impl Schema {
     /// Checks a value.
     pub(super) fn check(&self, value: &Value) -> Result<(), String> {
         self.0.validate(value).map_err(|error| words::of(value, &error))
+    }
+}
+
+/// The most memory that the program of a pattern in a schema may take.
+const MOST_PATTERN_BYTES: usize = 1 << 20;
+
+/// Takes out of the budget what the patterns of a schema cost; all else in it is about as large as its text.
+fn spend_for_patterns(schema: &Value) -> Result<(), TooLarge> {
+    match schema {
+        Value::Object(members) => members.iter().try_for_each(|(keyword, inner)| {
+            match (keyword.as_str(), inner) {
+                ("pattern", Value::String(pattern)) => spend_for_regex(pattern)?,
+                ("patternProperties", Value::Object(patterns)) => {
+                    patterns.keys().try_for_each(|pattern| spend_for_regex(pattern))?;
+                }
+                _ => {}
+            }
+            spend_for_patterns(inner)
+        }),
+        Value::Array(items) => items.iter().try_for_each(spend_for_patterns),
+        _ => Ok(()),
     }
 }
 

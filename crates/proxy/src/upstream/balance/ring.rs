@@ -35,8 +35,7 @@ impl Ring {
         let total: u64 = nodes.iter().map(|(_, node)| u64::from(node.weight) * POINTS).sum();
         let mut points = Vec::with_capacity(usize::try_from(total.min(MAX_POINTS)).unwrap_or_default());
         for (position, node) in nodes {
-            let wanted = u64::from(node.weight) * POINTS;
-            let count = if total > MAX_POINTS { (wanted * MAX_POINTS / total).max(1) } else { wanted };
+            let count = points_of(node.weight, total);
             // nginx's name of a peer: the colon becomes a zero byte. As in APISIX it does in IPv6 addresses, too.
             let mut base = crc32fast::Hasher::new();
             base.update(node.to_string().replace(':', "\0").as_bytes());
@@ -52,6 +51,12 @@ impl Ring {
         Self { points: points.into(), nodes: nodes.iter().map(|(position, _)| *position).collect() }
     }
 
+    /// Bytes that it takes with nodes of these weights.
+    pub(crate) fn size(weights: &[u32]) -> u64 {
+        let total: u64 = weights.iter().map(|weight| u64::from(*weight) * POINTS).sum();
+        weights.iter().map(|weight| points_of(*weight, total)).sum::<u64>() * size_of::<Point>() as u64
+    }
+
     /// The node of the first point at or after `hash` that may be used; `None` when there is none.
     pub(crate) fn pick(&self, hash: u32, usable: impl Fn(u16) -> bool) -> Option<u16> {
         let start = self.points.partition_point(|point| point.hash < hash);
@@ -60,6 +65,12 @@ impl Ring {
         let near = clockwise.by_ref().take(WALK).find(|node| usable(*node));
         near.or_else(|| if self.nodes.iter().any(|node| usable(*node)) { clockwise.find(|n| usable(*n)) } else { None })
     }
+}
+
+/// The points of a node of this weight, of all nodes that would have so many together.
+fn points_of(weight: u32, total: u64) -> u64 {
+    let wanted = u64::from(weight) * POINTS;
+    if total > MAX_POINTS { (wanted * MAX_POINTS / total).max(1) } else { wanted }
 }
 
 #[cfg(test)]

@@ -2,11 +2,13 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Longest table. Weights whose sum, after their greatest common divisor was taken out, is larger are scaled to it; a
-/// share is then off by at most one in this many.
+/// Longest table, unless there are more positions. Weights whose sum, after their greatest common divisor was taken out, is
+/// larger are scaled to it; a share is then off by at most one in this many.
 const MAX_TABLE: u64 = 8192;
 /// Most turns in a row that are given up because their nodes may not be used.
 const MAX_GIVEN_UP: usize = 16;
+/// Most comparisons for a table in nginx's order, which compares all positions at each turn.
+const MAX_COMPARISONS: u64 = 1 << 24;
 
 /// The order in which positions take their turns by weight.
 #[derive(Debug)]
@@ -15,35 +17,26 @@ pub(crate) struct RoundRobin {
     order: Box<[u16]>,
     /// One for all workers, so that shares are exact and not only exact for each worker.
     next: AtomicU32,
-    /// The weight of each position.
-    weights: Box<[u32]>,
+    /// The positions that have turns, with their weights.
+    weights: Box<[(u16, u32)]>,
 }
 
 impl RoundRobin {
-    /// Builds the table; positions of weight 0 never have a turn.
-    pub(crate) fn new(weights: &[u32]) -> Self {
-        let given = weights;
-        let weights = reduce(weights);
-        let total: i64 = weights.iter().sum();
-        let mut current = vec![0i64; weights.len()];
-        let mut turns = Vec::with_capacity(usize::try_from(total).unwrap_or_default());
-        for _ in 0..total {
-            for (c, w) in current.iter_mut().zip(&weights) {
-                *c += w;
-            }
-            // The first of the highest, as nginx does.
-            let mut best = 0;
-            for (i, c) in current.iter().enumerate() {
-                if *c > current.get(best).copied().unwrap_or(i64::MIN) {
-                    best = i;
-                }
-            }
-            if let Some(c) = current.get_mut(best) {
-                *c -= total;
-            }
-            turns.push(best as u16);
-        }
-        Self { order: turns.into(), next: AtomicU32::new(0), weights: given.into() }
+    /// Builds the table for positions with their weights; those of weight 0 never have a turn.
+    pub(crate) fn new(weights: &[(u16, u32)]) -> Self {
+        let weights: Box<[_]> = weights.iter().copied().filter(|(_, weight)| *weight > 0).collect();
+        let reduced = reduce(&weights);
+        let total: u64 = reduced.iter().map(|weight| weight.unsigned_abs()).sum();
+        let order = if total * reduced.len() as u64 <= MAX_COMPARISONS { smooth(&reduced) } else { spread(&reduced) };
+        let order = order.into_iter().filter_map(|place| Some(weights.get(place)?.0)).collect();
+        Self { order, next: AtomicU32::new(0), weights }
+    }
+
+    /// Bytes that it takes with positions of these weights.
+    pub(crate) fn size(weights: impl Iterator<Item = u32>) -> u64 {
+        let weights: Vec<(u16, u32)> = weights.filter(|weight| *weight > 0).map(|weight| (0, weight)).collect();
+        let turns: u64 = reduce(&weights).iter().map(|weight| weight.unsigned_abs()).sum();
+        turns * size_of::<u16>() as u64 + size_of_val(&*weights) as u64
     }
 
     /// The next position that may be used; `None` when there is none.
@@ -75,10 +68,7 @@ impl RoundRobin {
     /// A position at random by weight, for when most of the weight may not be used.
     #[cold]
     fn draw(&self, usable: impl Fn(u16) -> bool) -> Option<u16> {
-        let candidates = || {
-            let positions = self.weights.iter().enumerate().map(|(position, weight)| (position as u16, *weight));
-            positions.filter(|(position, weight)| *weight > 0 && usable(*position))
-        };
+        let candidates = || self.weights.iter().copied().filter(|(position, _)| usable(*position));
         let total: u64 = candidates().map(|(_, weight)| u64::from(weight)).sum();
         let mut left = if total == 0 { 0 } else { fastrand::u64(..total) };
         let mut last = None;
@@ -94,13 +84,48 @@ impl RoundRobin {
     }
 }
 
+/// Places in the order of nginx's smooth weighted round robin.
+fn smooth(weights: &[i64]) -> Vec<usize> {
+    let total: i64 = weights.iter().sum();
+    let mut current = vec![0i64; weights.len()];
+    let mut turns = Vec::with_capacity(usize::try_from(total).unwrap_or_default());
+    for _ in 0..total {
+        for (c, w) in current.iter_mut().zip(weights) {
+            *c += w;
+        }
+        // The first of the highest, as nginx does.
+        let mut best = 0;
+        for (i, c) in current.iter().enumerate() {
+            if *c > current.get(best).copied().unwrap_or(i64::MIN) {
+                best = i;
+            }
+        }
+        if let Some(c) = current.get_mut(best) {
+            *c -= total;
+        }
+        turns.push(best);
+    }
+    turns
+}
+
+/// Places with the turns of each spread evenly: another order than nginx's, and as smooth, for very many nodes.
+fn spread(weights: &[i64]) -> Vec<usize> {
+    let turns = |(place, weight): (usize, &i64)| {
+        let each = 1.0 / *weight as f64;
+        (0..*weight).map(move |turn| ((turn as f64 + 0.5) * each, place))
+    };
+    let mut turns: Vec<(f64, usize)> = weights.iter().enumerate().flat_map(turns).collect();
+    turns.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    turns.into_iter().map(|(_, place)| place).collect()
+}
+
 /// Weights with their greatest common divisor taken out, scaled to [`MAX_TABLE`]; a weight above 0 stays above 0.
-fn reduce(weights: &[u32]) -> Vec<i64> {
-    let divisor = weights.iter().fold(0, |a, b| gcd(a, *b)).max(1);
-    let total: u64 = weights.iter().map(|w| u64::from(w / divisor)).sum();
+fn reduce(weights: &[(u16, u32)]) -> Vec<i64> {
+    let divisor = weights.iter().fold(0, |a, (_, b)| gcd(a, *b)).max(1);
+    let total: u64 = weights.iter().map(|(_, w)| u64::from(w / divisor)).sum();
     weights
         .iter()
-        .map(|w| {
+        .map(|(_, w)| {
             let w = u64::from(w / divisor);
             let scaled = if total > MAX_TABLE { (w * MAX_TABLE / total).max(u64::from(w > 0)) } else { w };
             scaled as i64
@@ -114,10 +139,14 @@ fn gcd(a: u32, b: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::RoundRobin;
+    use super::{RoundRobin, spread};
+
+    fn round_robin(weights: &[u32]) -> RoundRobin {
+        RoundRobin::new(&(0..).zip(weights.iter().copied()).collect::<Vec<_>>())
+    }
 
     fn take(weights: &[u32], n: usize, usable: impl Fn(u16) -> bool) -> Vec<u16> {
-        let turns = RoundRobin::new(weights);
+        let turns = round_robin(weights);
         (0..n).filter_map(|_| turns.pick(&usable)).collect()
     }
 
@@ -169,8 +198,23 @@ mod tests {
     }
 
     #[test]
+    fn very_many_positions_are_spread_without_comparing_all_of_them_at_each_turn() {
+        let weights: Vec<u32> = (0..40_000).map(|place| 1 + place % 7).collect();
+        let began = std::time::Instant::now();
+        let turns = round_robin(&weights);
+        assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+        let size = RoundRobin::size(weights.iter().copied());
+        assert_eq!(size as usize, turns.order.len() * 2 + weights.len() * 8, "as large as was said");
+        assert!((0..turns.order.len()).all(|_| turns.pick(|_| true).is_some()));
+        // One of weight 3 among others of weight 1 has its turns apart.
+        assert_eq!(spread(&[3, 1, 1, 1]), [0, 0, 1, 2, 3, 0]);
+        let millions = RoundRobin::size([1_000_000_000, 1].into_iter());
+        assert!(millions < 20_000, "{millions}");
+    }
+
+    #[test]
     fn the_only_usable_position_is_found() {
-        let turns = RoundRobin::new(&[1_000_000, 1, 1, 0]);
+        let turns = round_robin(&[1_000_000, 1, 1, 0]);
         for _ in 0..10 {
             assert_eq!(turns.pick(|p| p == 2), Some(2));
             assert_eq!(turns.pick(|p| p == 3), None, "of weight 0");
@@ -178,13 +222,13 @@ mod tests {
             assert_eq!(turns.pick_again(|p| p == 2), Some(2));
             assert_eq!(turns.pick_again(|p| p == 3), None, "of weight 0");
         }
-        let none = RoundRobin::new(&[0]);
+        let none = round_robin(&[0]);
         assert_eq!((none.pick(|_| true), none.pick_again(|_| true)), (None, None));
     }
 
     #[test]
     fn a_second_pick_takes_no_turn() {
-        let turns = RoundRobin::new(&[1, 1, 1]);
+        let turns = round_robin(&[1, 1, 1]);
         for request in 0..9 {
             assert_eq!(turns.pick(|_| true), Some(request % 3));
             assert_eq!(turns.pick_again(|p| p != request % 3), Some((request + 1) % 3));
