@@ -130,6 +130,10 @@ pub struct Tls {
     pub protocols: Vec<TlsVersion>,
     /// Whether clients get tickets to resume their session with. Their keys are renewed every six hours.
     pub session_tickets: bool,
+    /// Whether hosts that ask clients for a certificate (`client` of `ssls`) are served over plain HTTP as well, where
+    /// nobody can show one: for a proxy in front that ends TLS and verifies certificates itself. Otherwise such a request is
+    /// answered 400, unless its path is one of `skip_mtls_uri_regex`.
+    pub mtls_hosts_on_http: bool,
     /// The authorities that nodes with `tls.verify` are verified by: `system`, or the path of a file in PEM.
     #[schemars(length(min = 1, max = 4096))]
     pub trusted_certificate: String,
@@ -154,6 +158,9 @@ pub struct UriHandling {
     pub normalize_like_servlet: bool,
     /// Whether `%2F` stays encoded when routes are matched, so that it is no separator of segments.
     pub match_encoded_slash: bool,
+    /// Whether a path with `;` or `\\` is served even when a server that cuts `;parameters`, or takes `\\` for `/`, would
+    /// read a path that another route takes. Otherwise it is answered 400.
+    pub allow_ambiguous: bool,
 }
 
 /// What is refused or closed for being too much.
@@ -403,6 +410,7 @@ impl Default for Tls {
             fallback_sni: String::new(),
             protocols: vec![TlsVersion::Tls12, TlsVersion::Tls13],
             session_tickets: true,
+            mtls_hosts_on_http: false,
             trusted_certificate: "system".into(),
         }
     }

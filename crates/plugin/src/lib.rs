@@ -30,7 +30,7 @@ pub use definition::{
 pub use encoder::Encoder;
 pub use exchange::{AddrText, Client, Exchange, NodeAddress, Times, Try, UpstreamInfo};
 pub use mark::{Hold, Mark, Note};
-pub use request::{Request, UpstreamTarget};
+pub use request::{OtherPath, Request, UpstreamTarget};
 pub use response::{BodySource, Origin, Response};
 pub use state::{Shared, StateRegistry};
 pub use tables::{Named, RouteInfo, Tables};

@@ -8,7 +8,7 @@ use weir_wire::head::{Framing, RequestHead};
 use weir_wire::method::Method;
 use weir_wire::name::{FieldName, Known};
 use weir_wire::query::{self, Argument};
-use weir_wire::target::{self, Form, PathRules, Target};
+use weir_wire::target::{self, Form, PathRules, Reading, Target};
 use weir_wire::{Reject, Span};
 
 /// A request: its head, the one normalised path, and what plugins changed for the upstream.
@@ -41,6 +41,22 @@ pub struct Request {
     collected: bool,
     /// Changes to what the upstream receives.
     pub upstream: UpstreamTarget,
+}
+
+/// Another reading of the path of a request ([`Request::read_as`]).
+#[derive(Debug, Default)]
+pub struct OtherPath {
+    decoded: Vec<u8>,
+    decoded_len: usize,
+    encoded: Vec<u8>,
+}
+
+impl OtherPath {
+    /// The decoded path.
+    #[must_use]
+    pub fn path(&self) -> &[u8] {
+        self.decoded.get(..self.decoded_len).unwrap_or_default()
+    }
 }
 
 /// What the upstream receives instead of the client's own request line and Host.
@@ -153,6 +169,31 @@ impl Request {
     #[must_use]
     pub fn encoded_path(&self) -> &[u8] {
         if self.target.normal { self.part(self.target.path).unwrap_or(b"/") } else { &self.encoded }
+    }
+
+    /// True when the path has `;` or `\`, which some servers read in another way.
+    #[must_use]
+    #[inline]
+    pub fn has_other_readings(&self) -> bool {
+        !self.target.normal && target::has_other_readings(self.path())
+    }
+
+    /// The path as a server with this reading has it. `None`: such a server refuses it, or nobody can say what it reads.
+    #[must_use]
+    pub fn read_as(&self, reading: Reading, rules: PathRules) -> Option<OtherPath> {
+        let mut other = OtherPath::default();
+        target::normalise(&reading.of(&self.encoded), rules, &mut other.decoded, &mut other.encoded).ok()?;
+        other.decoded_len = other.decoded.len();
+        other.decoded.extend_from_slice(self.decoded.get(self.decoded_len..).unwrap_or_default());
+        Some(other)
+    }
+
+    /// Exchanges the path, which is not in normal form, for another reading of it, and back.
+    pub fn swap_path(&mut self, other: &mut OtherPath) {
+        debug_assert!(!self.target.normal);
+        std::mem::swap(&mut self.decoded, &mut other.decoded);
+        std::mem::swap(&mut self.decoded_len, &mut other.decoded_len);
+        std::mem::swap(&mut self.encoded, &mut other.encoded);
     }
 
     /// The query as received, without `?` and without the arguments that plugins took out.

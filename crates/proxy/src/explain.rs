@@ -11,6 +11,7 @@ use weir_wire::Reject;
 use crate::chain::{Chain, Step};
 use crate::options::Options;
 use crate::phases;
+use crate::readings;
 use crate::snapshot::{Route, Snapshot};
 use crate::upstream::{Node, PassHost};
 
@@ -40,6 +41,8 @@ pub struct Explanation {
     pub upstream_target: String,
     /// Every route whose path takes the request's, in the order in which they are tried.
     pub candidates: Vec<Candidate>,
+    /// Another reading of the path, for which the request is refused.
+    pub ambiguity: Option<Ambiguity>,
     /// Plugins of the global rules, and then of the route, in the order of their priority.
     pub plugins: Vec<PlannedPlugin>,
     /// Where it would go; `None`: nowhere, or a plugin answers.
@@ -55,6 +58,15 @@ pub struct PlannedChoice {
     pub plugin: String,
     /// Weights, and where their share of the requests goes; `None`: nowhere.
     pub shares: Vec<(u32, Option<PlannedUpstream>)>,
+}
+
+/// Another reading of a path, which leads elsewhere.
+#[derive(Debug)]
+pub struct Ambiguity {
+    /// The path in that reading; empty when such a server would refuse it.
+    pub path: String,
+    /// The id of the route that takes it.
+    pub route: Option<String>,
 }
 
 /// A route that was looked at.
@@ -124,6 +136,9 @@ impl Snapshot {
             return Err(Reject::bad("incomplete request"));
         }
         x.request.accept_head(options.paths)?;
+        if !request.https {
+            self.tls.admit_without_tls(x.request.host(), x.request.path())?;
+        }
         x.client = Client {
             addr: request.remote.to_canonical(),
             addr_text: AddrText::new(request.remote),
@@ -133,6 +148,11 @@ impl Snapshot {
             ..Client::default()
         };
         options.distrust(&mut x);
+        let other_way = if x.request.has_other_readings() && !options.ambiguous_paths {
+            readings::other_way(&mut x, self, options.paths, |_| true)
+        } else {
+            None
+        };
         phases::find_route(&mut x, self);
         let mut upstream_target = Vec::new();
         x.request.write_upstream_target(&mut upstream_target);
@@ -144,6 +164,10 @@ impl Snapshot {
             path: String::from_utf8_lossy(x.request.path()).into(),
             upstream_target: String::from_utf8_lossy(&upstream_target).into(),
             candidates: self.candidates(&x),
+            ambiguity: other_way.map(|other| Ambiguity {
+                path: String::from_utf8_lossy(&other.path).into(),
+                route: other.route.and_then(|route| Some(self.tables.routes.get(route)?.id.text.to_string())),
+            }),
             plugins,
             upstream: route.and_then(|route| self.planned(route, route.upstream?, &x, &request.host)),
             choice,

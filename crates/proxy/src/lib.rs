@@ -12,6 +12,7 @@ mod explain;
 mod listener;
 mod options;
 mod phases;
+mod readings;
 mod real_ip;
 mod relay;
 #[allow(unsafe_code, reason = "two system calls that no library offers")]
@@ -28,7 +29,7 @@ pub use crate::tls::client::trusted_certificates;
 pub use crate::tls::provider as crypto_provider;
 pub use clock::now_us;
 pub use compile::{Catalog, ChosenPlugins, Compiled, Compiler, Definitions};
-pub use explain::{Candidate, ExplainRequest, Explanation, PlannedChoice, PlannedPlugin, PlannedUpstream};
+pub use explain::{Ambiguity, Candidate, ExplainRequest, Explanation, PlannedChoice, PlannedPlugin, PlannedUpstream};
 pub use listener::ListenSocket;
 pub use schedule::stand_back;
 pub use snapshot::Snapshot;

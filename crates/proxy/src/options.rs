@@ -12,6 +12,8 @@ pub(crate) struct Options {
     pub(crate) head: Limits,
     pub(crate) response_head: Limits,
     pub(crate) paths: PathRules,
+    /// True when a path may have readings that lead to other routes.
+    pub(crate) ambiguous_paths: bool,
     /// Bytes; `u64::MAX`: no limit.
     pub(crate) body_size: u64,
     /// Bytes a second; 0: none.
@@ -68,6 +70,7 @@ impl Options {
                 servlet: settings.uri.normalize_like_servlet,
                 keep_encoded_slash: settings.uri.match_encoded_slash,
             },
+            ambiguous_paths: settings.uri.allow_ambiguous,
             body_size: unlimited(limits.body_size.bytes()),
             body_rate: limits.body_rate.bytes(),
             body_rate_grace: ms(limits.body_rate_grace.duration()),

@@ -21,7 +21,7 @@ use weir_wire::Reject;
 use crate::conn::h1::ClientStream;
 use crate::sys::Socket;
 use crate::worker::Worker;
-use server::{Denied, Hosts};
+use server::Hosts;
 use stream::{Session, TlsStream};
 
 /// Most bytes of a ClientHello: with a post-quantum key share it has about 2 KiB.
@@ -80,31 +80,46 @@ pub(crate) struct TlsClient {
     verified: bool,
 }
 
+/// The end of a handshake that came to no session.
+pub(crate) enum NoSession {
+    /// The client speaks plain HTTP, which begins with these bytes, and waits for an answer.
+    PlainHttp(Socket, Vec<u8>),
+    /// The client has been told where the protocol has words for it.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for NoSession {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
 /// Accepts a client's handshake within the time limit.
-///
-/// # Errors
-/// Why there is no session. The client has been told where the protocol has words for it.
-pub(crate) async fn accept(socket: Socket, worker: &Worker) -> io::Result<TlsClient> {
+pub(crate) async fn accept(socket: Socket, worker: &Worker) -> Result<TlsClient, NoSession> {
     let timer = worker.timers.timer();
     timer.set_idle(worker.options.handshake_ms);
     let late = || {
         let reason =
             if timer.gives_way() { "not finished when another client came" } else { "handshake took too long" };
-        Err(io::Error::new(io::ErrorKind::TimedOut, reason))
+        Err(io::Error::new(io::ErrorKind::TimedOut, reason).into())
     };
     timer.within(accept_unlimited(socket, worker)).await.unwrap_or_else(late)
 }
 
-async fn accept_unlimited(mut socket: Socket, worker: &Worker) -> io::Result<TlsClient> {
-    let (sni, received) = read_hello(&mut socket).await?;
+async fn accept_unlimited(mut socket: Socket, worker: &Worker) -> Result<TlsClient, NoSession> {
+    let (sni, received) = match read_hello(&mut socket).await? {
+        Hello::Tls(sni, received) => (sni, received),
+        Hello::PlainHttp(received) => return Err(NoSession::PlainHttp(socket, received)),
+    };
     let host = worker.current().and_then(|local| local.snapshot.tls.for_client(sni.as_deref()).cloned());
     let Some(host) = host else {
         // It does not matter whether the client still hears it.
         let _ = poll_fn(|cx| Pin::new(&mut socket).poll_write(cx, &UNRECOGNIZED_NAME)).await;
-        return Err(io::Error::other(match sni {
+        let reason = match sni {
             Some(sni) => format!("no certificate for the name {sni}"),
             None => "the client asked for no name, and tls.fallback_sni stands for none with a certificate".to_owned(),
-        }));
+        };
+        return Err(io::Error::other(reason).into());
     };
     let session = UnbufferedServerConnection::new(Arc::clone(&host.config)).map_err(io::Error::other)?;
     let mut stream = TlsStream::new(socket, session, received);
@@ -113,8 +128,16 @@ async fn accept_unlimited(mut socket: Socket, worker: &Worker) -> io::Result<Tls
     Ok(TlsClient { stream, sni, verified })
 }
 
+/// How a client begins.
+enum Hello {
+    /// With a ClientHello, for this name; all that was received.
+    Tls(Option<Box<str>>, Vec<u8>),
+    /// With a letter, as the methods of HTTP do and no record of TLS does.
+    PlainHttp(Vec<u8>),
+}
+
 /// Reads the ClientHello: the name in it decides with which certificate the session begins.
-async fn read_hello(socket: &mut Socket) -> io::Result<(Option<Box<str>>, Vec<u8>)> {
+async fn read_hello(socket: &mut Socket) -> io::Result<Hello> {
     let mut acceptor = Acceptor::default();
     let mut received = Vec::new();
     loop {
@@ -123,6 +146,9 @@ async fn read_hello(socket: &mut Socket) -> io::Result<(Option<Box<str>>, Vec<u8
         poll_fn(|cx| Pin::new(&mut *socket).poll_read(cx, &mut buf)).await?;
         if buf.filled().is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if received.is_empty() && buf.filled().first().is_some_and(u8::is_ascii_alphabetic) {
+            return Ok(Hello::PlainHttp(buf.filled().to_vec()));
         }
         received.extend_from_slice(buf.filled());
         if received.len() > MOST_HELLO {
@@ -135,7 +161,7 @@ async fn read_hello(socket: &mut Socket) -> io::Result<(Option<Box<str>>, Vec<u8
         match acceptor.accept() {
             Ok(None) => {}
             Ok(Some(accepted)) => {
-                return Ok((accepted.client_hello().server_name().map(Into::into), received));
+                return Ok(Hello::Tls(accepted.client_hello().server_name().map(Into::into), received));
             }
             Err((error, mut alert)) => {
                 let mut bytes = Vec::new();
@@ -169,10 +195,7 @@ impl ClientStream for TlsClient {
     }
 
     fn admit(&self, request: &Request, hosts: &Hosts) -> Result<(), Reject> {
-        hosts.admit(request.host(), request.path(), self.sni.as_deref(), self.verified).map_err(|denied| match denied {
-            Denied::NoCertificate => Reject::bad("client certificate required"),
-            Denied::OtherHost => Reject::bad("client certificate verified for another host"),
-        })
+        hosts.admit(request.host(), request.path(), self.sni.as_deref(), self.verified).map_err(Reject::from)
     }
 }
 

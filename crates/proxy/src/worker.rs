@@ -26,7 +26,7 @@ use crate::snapshot::{Local, Snapshot};
 use crate::spread::{Arrivals, Handed, Spread};
 use crate::sys::{Accepted, Listener, Socket};
 use crate::timer::{TICK_MS, Timers};
-use crate::tls::{self, Turns};
+use crate::tls::{self, NoSession, Turns};
 use crate::upstream::pool::Pools;
 
 /// Exchanges kept for reuse; each has some 35 KiB of buffers.
@@ -405,7 +405,10 @@ async fn serve_tls(stream: Socket, client: Client, worker: Rc<Worker>) {
     // In a box that is gone once the connection stands: a handshake needs more room than an idle connection.
     match Box::pin(tls::accept(stream, &worker)).await {
         Ok(stream) => conn::h1::serve(stream, client, worker).await,
-        Err(error) => {
+        Err(NoSession::PlainHttp(stream, received)) => {
+            Box::pin(conn::h1::refuse_without_tls(stream, client, worker, &received)).await;
+        }
+        Err(NoSession::Failed(error)) => {
             worker.recorder.client_error(ClientError::TlsHandshake);
             tracing::info!(client = %client.addr_text, %error, "TLS handshake failed");
         }

@@ -113,6 +113,7 @@ pub(crate) fn json(found: &Explanation) -> Value {
     json!({
         "matched_as": found.path,
         "route": chosen.map(|chosen| &chosen.id),
+        "ambiguity": found.ambiguity.as_ref().map(|other| json!({ "path": other.path, "route": other.route })),
         "candidates": found.candidates.iter().map(candidate).collect::<Vec<_>>(),
         "plugins": found.plugins.iter().map(plugin).collect::<Vec<_>>(),
         "upstream_target": found.upstream_target,
@@ -143,6 +144,15 @@ fn report(request: &ExplainRequest, found: &Explanation, settings: &Settings) ->
     match found.candidates.iter().find(|candidate| candidate.chosen) {
         Some(chosen) => line(&mut out, "route", &format!("{}, by {}", named(chosen), chosen.pattern)),
         None => line(&mut out, "route", "none: answered 404"),
+    }
+    if let Some(other) = &found.ambiguity {
+        let reader = "a server that cuts ;parameters or takes \\ for /";
+        let does = match (&other.route, other.path.as_str()) {
+            (_, "") => "may refuse the path or leave it by its root".to_owned(),
+            (Some(route), path) => format!("reads {path}, which is of route {route}"),
+            (None, path) => format!("reads {path}, which is of no route"),
+        };
+        line(&mut out, "refused", &format!("answered 400: {reader} {does} (uri.allow_ambiguous)"));
     }
     if found.candidates.iter().any(|candidate| !candidate.chosen) {
         line(&mut out, "not taken", "");

@@ -13,6 +13,7 @@ mod balancing;
 mod bodies;
 mod browsers;
 mod budget;
+mod certificates;
 mod changes;
 mod cli;
 mod coding;

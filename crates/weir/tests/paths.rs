@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, Origin, Response, each};
+use crate::harness::{Gateway, Origin, Response, each, weir};
 
 /// What becomes of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,7 +146,7 @@ fn what_is_forwarded_is_the_one_form() {
             ("/public/%c0%ae%c0%ae/admin", Open("/public/%C0%AE%C0%AE/admin")),
             ("/public/a;b=1", Open("/public/a;b=1")),
             ("/public/%0d%0aX-Injected:%201", Open("/public/%0D%0AX-Injected:%201")),
-            ("/public/..\\admin", Open("/public/..%5Cadmin")),
+            ("/public/x\\admin", Open("/public/x%5Cadmin")),
             ("/public/...", Open("/public/...")),
             ("/public/.hidden", Open("/public/.hidden")),
             ("/public/x?a=/../admin&b=%2e%2E//", Open("/public/x?a=/../admin&b=%2e%2E//")),
@@ -155,6 +155,88 @@ fn what_is_forwarded_is_the_one_form() {
             ("http://a.test/public//x?y", Open("/public/x?y")),
         ],
     );
+}
+
+/// Servlet containers cut `;parameters`, some servers take `\\` for `/`: no route's rules hold for another route's path.
+#[test]
+fn a_path_leads_to_one_route_in_every_reading() {
+    let guarded = ["/admin", "/admin/*"];
+    check(
+        &json!({}),
+        &guarded,
+        "/*",
+        &[
+            ("/admin;x", Refused),
+            ("/admin;x/y", Refused),
+            ("/admin%3bx/y", Refused),
+            ("/a/../admin;x?y", Refused),
+            ("/\\admin", Refused),
+            ("/%5cadmin", Refused),
+            ("/a\\..\\admin\\x", Refused),
+            ("/a;b\\..\\admin", Refused),
+            ("/admin\\..;x\\y", Refused),
+            ("/..\\x", Refused),
+            ("http://a.test/\\admin", Refused),
+            ("/admin/;x", Guarded),
+            ("/admin/a\\b;c", Guarded),
+            ("/a;b/c", Open("/a;b/c")),
+            ("/a%3bb/c?d;e\\f", Open("/a;b/c?d;e\\f")),
+            ("/a\\b", Open("/a%5Cb")),
+            ("/a?b=\\admin;c", Open("/a?b=\\admin;c")),
+        ],
+    );
+    // Where nothing takes the other reading, nobody has allowed it.
+    check(
+        &json!({}),
+        &guarded,
+        "/public/*",
+        &[
+            ("/public/..\\secret", Refused),
+            ("/public/..\\public\\x", Open("/public/..%5Cpublic%5Cx")),
+            ("/secret;x", Unknown),
+            ("/\\public\\x", Unknown),
+        ],
+    );
+    let allowed = json!({ "uri": { "allow_ambiguous": true } });
+    check(&allowed, &guarded, "/*", &[("/admin;x/y", Open("/admin;x/y")), ("/\\admin", Open("/%5Cadmin"))]);
+    let servlet = json!({ "uri": { "normalize_like_servlet": true } });
+    check(&servlet, &guarded, "/*", &[("/admin;x/y", Guarded), ("/;x\\admin", Open("/")), ("/\\admin;x", Refused)]);
+}
+
+/// What `vars` say of the path counts for each reading, too.
+#[test]
+fn a_reading_is_matched_by_vars_as_well() {
+    let origin = Origin::hello();
+    let mut config = config(&origin, &["/*"], "/*");
+    config["routes"][0]["vars"] = json!([["uri", "~~", "^/admin"]]);
+    let gateway = Gateway::start(config);
+    for (target, status) in [("/admin", 401), ("/\\admin", 400), ("/x;/../admin", 401), ("/a\\admin", 200)] {
+        assert_eq!(send(&gateway, target, "").status, status, "{target}");
+    }
+}
+
+#[test]
+fn explain_tells_of_another_reading() {
+    let folder = tempfile::tempdir().expect("create a folder");
+    let file = folder.path().join("rules.yaml");
+    let text = "routes: [{id: guarded, uri: /admin, upstream_id: o}, {id: open, uri: '/a*', upstream_id: o}]\n\
+                upstreams: [{id: o, nodes: {'127.0.0.1:1': 1}}]\n#END\n";
+    std::fs::write(&file, text).expect("write rules");
+    let file = file.to_str().expect("a path");
+    let told = |target: &str| {
+        let (code, out, err) = weir(&["explain", file, "--request", target]);
+        assert_eq!(code, 0, "{err}");
+        out.lines().find_map(|line| line.strip_prefix("refused:    ")).map(str::to_owned)
+    };
+    for (target, part) in [
+        ("/admin;x", "reads /admin, which is of route guarded (uri.allow_ambiguous)"),
+        ("/a\\..\\b", "reads /b, which is of no route"),
+        ("/a\\..\\..\\b", "may refuse the path"),
+    ] {
+        let told = told(target).unwrap_or_else(|| panic!("{target}: nothing told"));
+        assert!(told.starts_with("answered 400: ") && told.contains(part), "{target}: {told}");
+    }
+    assert_eq!(told("/a;x"), None);
 }
 
 #[test]

@@ -200,6 +200,64 @@ pub fn normalise(path: &[u8], rules: PathRules, decoded: &mut Vec<u8>, encoded: 
     Ok(())
 }
 
+/// A way in which servers read a path that has `;` or `\`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    /// `;parameters` are cut from every segment, as servlet containers do.
+    Cut,
+    /// `\` is `/`, as on Windows.
+    Turned,
+    /// `\` is `/`, and then `;parameters` are cut.
+    TurnedAndCut,
+    /// `;parameters` are cut up to the next `/`, and then `\` is `/`.
+    CutAndTurned,
+}
+
+impl Reading {
+    /// All readings beside the gateway's own.
+    pub const ALL: [Self; 4] = [Self::Cut, Self::Turned, Self::TurnedAndCut, Self::CutAndTurned];
+
+    /// The path, of which `encoded` is the normal form, as such a server reads it; to be normalised again.
+    #[must_use]
+    pub fn of(self, encoded: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Cut => cut_parameters(encoded),
+            Self::Turned => turn(encoded),
+            Self::TurnedAndCut => cut_parameters(&turn(encoded)),
+            Self::CutAndTurned => turn(&cut_parameters(encoded)),
+        }
+    }
+}
+
+/// The path without `;` and what follows it in a segment.
+fn cut_parameters(path: &[u8]) -> Vec<u8> {
+    let mut within = false;
+    let kept = path.iter().copied().filter(|b| {
+        within = *b != b'/' && (within || *b == b';');
+        !within
+    });
+    kept.collect()
+}
+
+/// The path with `/` for each `\`, which is percent-encoded in a normal form.
+fn turn(path: &[u8]) -> Vec<u8> {
+    let mut turned = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let Some(at) = memchr::memmem::find(rest, b"%5C") {
+        turned.extend_from_slice(rest.get(..at).unwrap_or_default());
+        turned.push(b'/');
+        rest = rest.get(at + 3..).unwrap_or_default();
+    }
+    turned.extend_from_slice(rest);
+    turned
+}
+
+/// True when a decoded path has a byte for which servers have other [`Reading`]s.
+#[must_use]
+pub fn has_other_readings(decoded: &[u8]) -> bool {
+    memchr::memchr2(b';', b'\\', decoded).is_some()
+}
+
 /// Resolves the segment that begins at `seg`; whether a `/` has to follow it.
 fn end_segment(
     rules: PathRules,
@@ -304,7 +362,7 @@ pub fn is_normal(path: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Form, PathRules, Target, encode_query, normalise, split};
+    use super::{Form, PathRules, Reading, Target, encode_query, has_other_readings, normalise, split};
 
     fn norm(path: &str, rules: PathRules) -> Result<(String, String), &'static str> {
         let (mut d, mut e) = (Vec::new(), Vec::new());
@@ -369,6 +427,28 @@ mod tests {
         for path in ["/a/..%2fb", "/a%2f..", "/a%2f%2e%2e%2fb", "/.%2fa", "/a%2f..;x%2fb"] {
             assert!(norm(path, slash).is_err(), "{path}");
         }
+    }
+
+    #[test]
+    fn a_path_may_have_other_readings() {
+        for (path, readings) in [
+            ("/admin;x/y;z", ["/admin/y", "/admin;x/y;z", "/admin/y", "/admin/y"]),
+            ("/\\admin", ["/\\admin", "/admin", "/admin", "/admin"]),
+            ("/a;x\\..\\b", ["/a", "/b", "/b", "/a"]),
+            ("/a\\b;c\\d/e", ["/a\\b/e", "/a/b;c/d/e", "/a/b/d/e", "/a/b/e"]),
+            ("/public/;/../admin", ["/public/admin", "/public/;/../admin", "/public/admin", "/public/admin"]),
+            ("/%3b%5c", ["/", "/;/", "/", "/"]),
+        ] {
+            let (decoded, encoded) = norm(path, PathRules::default()).unwrap();
+            assert!(has_other_readings(decoded.as_bytes()), "{path}");
+            let read = Reading::ALL.map(|reading| {
+                let path = String::from_utf8(reading.of(encoded.as_bytes())).unwrap();
+                norm(&path, PathRules::default()).unwrap().0
+            });
+            let expected = readings.map(|path| norm(path, PathRules::default()).unwrap().0);
+            assert_eq!(read, expected, "{path}");
+        }
+        assert!(!has_other_readings(b"/a/b"));
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub(super) struct Certificates {
     /// Versions of TLS for certificates that name none.
     protocols: Vec<SslProtocol>,
     session_tickets: bool,
+    mtls_hosts_on_http: bool,
     trusted_certificate: String,
     kept: Mutex<Kept>,
 }
@@ -56,6 +57,7 @@ impl Certificates {
             fallback_sni: settings.tls.fallback_sni.clone(),
             protocols: settings.tls.protocols.iter().map(|version| version.protocol()).collect(),
             session_tickets: settings.tls.session_tickets,
+            mtls_hosts_on_http: settings.tls.mtls_hosts_on_http,
             trusted_certificate: settings.tls.trusted_certificate.clone(),
             kept: Mutex::default(),
         }
@@ -68,7 +70,7 @@ impl Certificates {
         let ssls = ssls.into_iter().map(|listed| &*listed.item);
         let items = || ssls.clone().filter(|ssl| ssl.r#type == SslType::Server && ssl.status == Status::Enabled);
         let unconfigured = if items().next().is_none() { self.self_signed(&mut kept, faults) } else { None };
-        let mut hosts = Hosts::new(&self.fallback_sni, unconfigured);
+        let mut hosts = Hosts::new(&self.fallback_sni, self.mtls_hosts_on_http, unconfigured);
         for ssl in items() {
             match self.host(&mut kept, ssl) {
                 Ok(host) => {

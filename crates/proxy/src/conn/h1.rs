@@ -16,6 +16,7 @@ use weir_wire::target::Form;
 use super::body::BODY_TOO_LARGE;
 use super::mirror::RequestCopy;
 use crate::phases::{self, Requests, Verdict};
+use crate::readings::{self, AMBIGUOUS};
 use crate::relay;
 use crate::snapshot::Local;
 use crate::sys::Socket;
@@ -50,9 +51,10 @@ pub(crate) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
     /// The connection is about to be closed in the middle of an answer: the client must not take it for whole.
     fn abort(&mut self) {}
 
-    /// Whether this request may be served on this connection: its host may ask for a client certificate.
-    fn admit(&self, _request: &Request, _hosts: &Hosts) -> Result<(), Reject> {
-        Ok(())
+    /// Whether this request may be served on this connection: its host may ask for a client certificate, which nobody
+    /// can show without TLS.
+    fn admit(&self, request: &Request, hosts: &Hosts) -> Result<(), Reject> {
+        Ok(hosts.admit_without_tls(request.host(), request.path())?)
     }
 }
 
@@ -117,6 +119,29 @@ pub(crate) async fn serve<S: ClientStream>(stream: S, client: Client, worker: Rc
         }
         connection.timer.set_idle(connection.worker.options.idle_ms);
     }
+    connection.close().await;
+}
+
+/// Answers a client that has begun to speak plain HTTP, with these bytes, where TLS is spoken.
+pub(crate) async fn refuse_without_tls(stream: Socket, client: Client, worker: Rc<Worker>, received: &[u8]) {
+    const REASON: &str = "The plain HTTP request was sent to HTTPS port";
+    let mut connection = Connection::new(stream, client, worker);
+    connection.timer.set(connection.worker.options.send_ms);
+    // Not one of the worker's: nothing of another exchange may stand in it, for the head need not be whole.
+    let mut x = Box::<Exchange>::default();
+    x.request.buffer.extend(received);
+    let options = &connection.worker.options;
+    if x.request.head.parse(x.request.buffer.bytes(), &options.head) == Ok(true) {
+        // What is wrong with its target does not matter any more.
+        let _ = x.request.accept_head(options.paths);
+    }
+    connection.begin_refusal(&mut x, Reject::bad(REASON));
+    let body = &mut x.response.body;
+    body.clear();
+    body.extend_from_slice(b"{\"error_msg\":\"400 Bad Request: ");
+    body.extend_from_slice(REASON.as_bytes());
+    body.extend_from_slice(b"\"}\n");
+    connection.send_refusal(&mut x).await;
     connection.close().await;
 }
 
@@ -194,7 +219,7 @@ impl<S: ClientStream> Connection<S> {
         let Some(local) = self.worker.current() else {
             return self.refuse(x, Reject::new(503, "no configuration")).await;
         };
-        if let Err(reject) = self.stream.admit(&x.request, &local.snapshot.tls) {
+        if let Err(reject) = self.admit(x, &local) {
             return self.refuse(x, reject).await;
         }
         let next = if self.is_for_the_gateway(x) {
@@ -296,6 +321,21 @@ impl<S: ClientStream> Connection<S> {
         Ok(())
     }
 
+    /// Whether the configuration lets the request be served on this connection, by this path.
+    fn admit(&self, x: &mut Exchange, local: &Local) -> Result<(), Reject> {
+        let snapshot = &*local.snapshot;
+        self.stream.admit(&x.request, &snapshot.tls)?;
+        let options = &self.worker.options;
+        if x.request.has_other_readings() && !options.ambiguous_paths {
+            x.tables = Some(Rc::clone(&local.tables));
+            let admits = |request: &Request| self.stream.admit(request, &snapshot.tls).is_ok();
+            if readings::other_way(x, snapshot, options.paths, admits).is_some() {
+                return Err(AMBIGUOUS);
+            }
+        }
+        Ok(())
+    }
+
     /// `OPTIONS *`, or OPTIONS that may go no further (RFC 9110 section 7.6.2); otherwise its hop count goes down.
     fn is_for_the_gateway(&self, x: &mut Exchange) -> bool {
         if x.request.method() != Method::Options {
@@ -371,6 +411,11 @@ impl<S: ClientStream> Connection<S> {
 
     /// Refuses what is no request to be served: no plugin sees it.
     async fn refuse(&mut self, x: &mut Exchange, reject: Reject) -> Next {
+        self.begin_refusal(x, reject);
+        self.send_refusal(x).await
+    }
+
+    fn begin_refusal(&mut self, x: &mut Exchange, reject: Reject) {
         self.worker.recorder.client_error(client_error(reject));
         if x.times.start == 0 {
             x.times.start = self.worker.clock.refresh();
@@ -380,8 +425,11 @@ impl<S: ClientStream> Connection<S> {
         x.times.now = x.times.start;
         x.request.head.keep_alive = false;
         tracing::info!(client = %self.client.addr_text, status = reject.status, reason = reject.reason, "request refused");
-        self.linger = true;
         self.begin_failure(x, reject.into());
+    }
+
+    async fn send_refusal(&mut self, x: &mut Exchange) -> Next {
+        self.linger = true;
         self.write_reply(x, false).await;
         x.times.now = self.worker.clock.refresh();
         if let Some(log) = &self.worker.access_log {

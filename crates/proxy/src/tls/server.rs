@@ -15,6 +15,7 @@ use rustls::{
 };
 use weir_config::{ClientVerification, Ssl, SslProtocol};
 use weir_expr::{RegexOptions, compile_regex};
+use weir_wire::Reject;
 
 use super::pem;
 
@@ -31,6 +32,8 @@ pub(crate) struct Hosts {
     unconfigured: Option<Arc<Host>>,
     /// Whether any of them asks clients for a certificate.
     asks_clients: bool,
+    /// True when such hosts are served without TLS as well.
+    open_on_http: bool,
 }
 
 /// The certificates of one item, ready for handshakes.
@@ -61,10 +64,19 @@ pub(crate) enum Denied {
     OtherHost,
 }
 
+impl From<Denied> for Reject {
+    fn from(denied: Denied) -> Self {
+        match denied {
+            Denied::NoCertificate => Self::bad("client certificate required"),
+            Denied::OtherHost => Self::bad("client certificate verified for another host"),
+        }
+    }
+}
+
 impl Hosts {
-    pub(crate) fn new(fallback: &str, unconfigured: Option<Arc<Host>>) -> Self {
+    pub(crate) fn new(fallback: &str, open_on_http: bool, unconfigured: Option<Arc<Host>>) -> Self {
         let fallback = Some(fallback).filter(|name| !name.is_empty()).map(|name| name.to_ascii_lowercase().into());
-        Self { fallback, unconfigured, ..Self::default() }
+        Self { fallback, open_on_http, unconfigured, ..Self::default() }
     }
 
     /// Adds a name of `host`; false when another item has it already.
@@ -114,13 +126,34 @@ impl Hosts {
             return Err(Denied::NoCertificate);
         }
         let name = std::str::from_utf8(host).unwrap_or_default();
-        let asks = self.find(name).is_some_and(|host| host.client.is_some());
+        let asks = has_escapes(name) || self.find(name).is_some_and(|host| host.client.is_some());
         match sni.or(self.fallback.as_deref()) {
             _ if !asks => Ok(()),
             Some(sni) if sni.eq_ignore_ascii_case(name) => Ok(()),
             _ => Err(Denied::OtherHost),
         }
     }
+
+    /// Whether a request for `host` (in lower case) and `path` may be served without TLS, where no client can show a
+    /// certificate.
+    #[inline]
+    pub(crate) fn admit_without_tls(&self, host: &[u8], path: &[u8]) -> Result<(), Denied> {
+        if self.asks_clients && !self.open_on_http { self.admit_unverified(host, path) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn admit_unverified(&self, host: &[u8], path: &[u8]) -> Result<(), Denied> {
+        let name = std::str::from_utf8(host).unwrap_or_default();
+        let asked = self.find(name).and_then(|host| host.client.as_ref());
+        let denied = has_escapes(name) || asked.is_some_and(|asked| !asked.skips(path));
+        if denied { Err(Denied::NoCertificate) } else { Ok(()) }
+    }
+}
+
+/// True when a Host has percent-encoded bytes (RFC 3986 section 3.2.2): whoever decodes them sees another name than
+/// certificates are looked up for.
+fn has_escapes(name: &str) -> bool {
+    name.contains('%')
 }
 
 impl Host {

@@ -1,0 +1,130 @@
+//! Certificates as people have them, hosts that clients show one to, and clients that do not know that they have to speak
+//! TLS.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Authority, Certificate, Gateway, Kind, LIMIT, RawClient, Start, each};
+
+/// Certificates, and a route that answers with the scheme and the host.
+fn answering(ssls: &Value) -> Value {
+    json!({
+        "ssls": ssls,
+        "routes": [{ "id": 1, "uri": "/*", "plugins": { "mocking": { "response_example": "hello $scheme $host" } } }],
+    })
+}
+
+fn ssl(names: &[&str], certificate: &Certificate) -> Value {
+    json!({ "snis": names, "cert": certificate.cert, "key": certificate.key })
+}
+
+#[test]
+fn a_host_that_asks_for_certificates_is_closed_over_plain_http() {
+    let authority = Authority::new();
+    let server = authority.certificate(Kind::P256, &["a.test"]);
+    let asking = |names: &[&str], skipped: &[&str]| {
+        let mut item = ssl(names, &server);
+        item["client"] = json!({ "ca": authority.pem() });
+        if !skipped.is_empty() {
+            item["client"]["skip_mtls_uri_regex"] = json!(skipped);
+        }
+        item
+    };
+    let config = answering(&json!([
+        asking(&["mtls.test", "*.wild.test"], &[]),
+        asking(&["part.test"], &["^/health$", "^/open/"]),
+        ssl(&["plain.test"], &server),
+    ]));
+    let closed = Gateway::start(&config);
+    let open = Gateway::with(&config, json!({ "tls": { "mtls_hosts_on_http": true } }));
+    let mut everybody = config.clone();
+    everybody["ssls"].as_array_mut().expect("a list").push(asking(&["*"], &[]));
+    let everybody = Gateway::start(everybody);
+    let to = |target: &str, host: &str| format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    let cases: &[(&str, &Gateway, String, u16)] = &[
+        ("guarded", &closed, to("/", "mtls.test"), 400),
+        ("with a port and in capitals", &closed, to("/", "MTLS.test:9080"), 400),
+        ("with a dot at its end", &closed, to("/", "mtls.test."), 400),
+        ("by a wildcard", &closed, to("/", "a.wild.test"), 400),
+        ("a wildcard is for one label", &closed, to("/", "a.b.wild.test"), 200),
+        ("escaped", &closed, to("/", "%6dtls.test"), 400),
+        ("in the target", &closed, to("http://mtls.test/", "plain.test"), 400),
+        ("in the target with a port", &closed, to("http://Mtls.test:80/", "plain.test"), 400),
+        ("the target goes before Host", &closed, to("http://plain.test/", "mtls.test"), 200),
+        ("not guarded", &closed, to("/", "plain.test"), 200),
+        ("nothing known of it", &closed, to("/", "other.test"), 200),
+        ("no host", &closed, "GET / HTTP/1.0\r\n\r\n".to_owned(), 200),
+        ("an exempt path", &closed, to("/health", "part.test"), 200),
+        ("another path", &closed, to("/healthy", "part.test"), 400),
+        ("a path that only looks exempt", &closed, to("/open/../x", "part.test"), 400),
+        ("a path that is exempt in one reading", &closed, to("/open/..\\x", "part.test"), 400),
+        ("where the settings open it", &open, to("/", "mtls.test"), 200),
+        ("every host", &everybody, to("/", "other.test"), 400),
+        ("every host, none named", &everybody, "GET / HTTP/1.0\r\n\r\n".to_owned(), 400),
+        ("every host but one", &everybody, to("/", "plain.test"), 200),
+    ];
+    each(
+        cases,
+        |(name, ..)| (*name).to_owned(),
+        |(_, gateway, request, status)| {
+            let answer = gateway.client().request(request);
+            assert_eq!(answer.status, *status, "{answer:?}");
+        },
+    );
+    let told = closed.client().request(to("/", "mtls.test"));
+    assert_eq!(told.field("x-weir-error"), Some("client; client certificate required"), "as over TLS");
+}
+
+/// Everything that comes until the connection ends.
+fn until_the_end(stream: &mut TcpStream) -> String {
+    stream.set_read_timeout(Some(LIMIT)).expect("a time limit");
+    let mut seen = Vec::new();
+    stream.read_to_end(&mut seen).expect("an end that is no reset");
+    String::from_utf8_lossy(&seen).into_owned()
+}
+
+#[test]
+fn plain_http_on_the_port_of_tls_is_told_so() {
+    const WORDS: &str = "The plain HTTP request was sent to HTTPS port";
+    let authority = Authority::new();
+    let certificate = authority.certificate(Kind::P256, &["a.test"]);
+    let gateway = Start::new(answering(&json!([ssl(&["a.test"], &certificate)]))).https().start();
+    let https = gateway.https.expect("a listener with TLS");
+    let cases = [
+        ("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n", true),
+        ("HEAD / HTTP/1.1\r\nHost: a.test\r\n\r\n", false),
+        ("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 9\r\n\r\n", true),
+        ("G", true),
+        ("get nothing\n\n", true),
+    ];
+    for (request, has_body) in cases {
+        let mut stream = TcpStream::connect(https).expect("connect");
+        stream.write_all(request.as_bytes()).expect("send");
+        let told = until_the_end(&mut stream);
+        assert!(told.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{request:?}: {told}");
+        assert!(told.contains("\r\nConnection: close\r\n") && told.contains(WORDS), "{request:?}: {told}");
+        let body = told.split_once("\r\n\r\n").expect("an end of the head").1;
+        assert_eq!(
+            body,
+            if has_body { format!("{{\"error_msg\":\"400 Bad Request: {WORDS}\"}}\n") } else { String::new() }
+        );
+    }
+    // One that is still sending gets the answer, and not a reset.
+    let mut stream = TcpStream::connect(https).expect("connect");
+    stream.write_all(b"POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 200000\r\n\r\n").expect("send");
+    let _ = stream.write_all(&vec![b'x'; 200_000]);
+    let _ = stream.shutdown(Shutdown::Write);
+    assert!(until_the_end(&mut stream).contains(WORDS));
+    gateway.await_metric("weir_client_errors_total", &[("reason", "bad_request")], cases.len() as f64 + 1.0);
+    assert_eq!(gateway.metric("weir_client_errors_total", &[("reason", "tls_handshake")]), 0.0);
+    // Nobody waits for a client that says nothing more, and TLS is spoken as before.
+    let mut client = RawClient::connect(https);
+    assert_eq!(client.request("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n").status, 400);
+    let addr = format!("https://a.test:{}/", https.port());
+    let resolve = format!("a.test:{}:127.0.0.1", https.port());
+    let output = Command::new("curl").args(["-sSk", "--max-time", "20", "--resolve", &resolve, &addr]).output();
+    assert_eq!(String::from_utf8_lossy(&output.expect("run curl").stdout).trim_end(), "hello https a.test");
+}
