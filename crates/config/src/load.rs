@@ -8,6 +8,7 @@ mod foreign;
 mod item;
 mod link;
 mod lone;
+mod pem;
 mod plugins;
 mod rules;
 mod text;
@@ -141,6 +142,8 @@ struct Loader<'a> {
     revealed: Revealed,
     /// Paths of references to secrets that nobody was asked for.
     left_references: Vec<String>,
+    /// Paths of which all is said that is wrong.
+    settled: Vec<String>,
     /// Ids of items that are there but invalid, by section.
     invalid_ids: HashMap<&'static str, HashSet<String>>,
     /// Errors in the text that belong to an item, by the item's path.
@@ -165,6 +168,7 @@ impl<'a> Loader<'a> {
             managers: None,
             revealed: Revealed::default(),
             left_references: Vec::new(),
+            settled: Vec::new(),
             invalid_ids: HashMap::new(),
             text_errors: HashMap::new(),
             refused: false,

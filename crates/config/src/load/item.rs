@@ -91,7 +91,8 @@ impl Loader<'_> {
         let mut faults = Checker::of::<T>().check(node);
         let known = ignore_unknown(node, &mut faults, is_open);
         let failed = faults.iter().any(Diagnostic::is_error);
-        self.found.extend(faults.into_iter().map(|fault| fault.under(path)));
+        let faults = faults.into_iter().map(|fault| fault.under(path));
+        self.found.extend(faults.filter(|fault| !self.settled.contains(&fault.path)));
         if failed {
             return None;
         }
@@ -387,7 +388,7 @@ impl Item for Ssl {
     with_id!(ssls);
 
     fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
-        loader.resolve(node, &Path::Text(path));
+        loader.resolve_certificate(node, &Path::Text(path));
         check_ssl(node, path, &mut loader.found);
     }
 }
@@ -530,7 +531,7 @@ fn prepare_parts(loader: &mut Loader<'_>, node: &mut Node, path: &str, scope: Sc
 fn prepare_own_upstream(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
     for name in ["client_cert", "client_key"] {
         if let Some(text) = node.get_mut("tls").and_then(|tls| tls.get_mut(name)) {
-            loader.resolve(text, &Path::Name(&Path::Name(&Path::Text(path), "tls"), name));
+            loader.resolve_certificate(text, &Path::Name(&Path::Name(&Path::Text(path), "tls"), name));
         }
     }
     prepare_upstream(node, path, &mut loader.found);

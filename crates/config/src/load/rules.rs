@@ -4,6 +4,7 @@
 //! that is wrong with an item.
 
 use super::checks::prepare_checks;
+use super::pem::is_reference;
 use crate::diagnostic::{Diagnostic, Fault};
 use crate::node::{Kind, Node, push_index, push_name, quoted};
 use crate::resource::{Balancer, HashKey, HashOn, NodeHost, node_from_key};
@@ -147,7 +148,8 @@ pub(super) fn check_ssl(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
     for name in ["cert", "key"] {
         if let Some(text) = node.get(name).and_then(Node::as_str)
             && !text.trim_start().starts_with("-----BEGIN ")
-            && !text.starts_with("$secret://")
+            && !is_reference(text)
+            && !found.iter().any(|found| found.is_error() && found.path == field(path, name))
         {
             let error = Diagnostic::error(node.mark_of(name), field(path, name), "expected PEM: -----BEGIN …");
             found.push(error.with_hint("the text itself stands here, not the path of a file"));

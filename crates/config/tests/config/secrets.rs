@@ -209,3 +209,43 @@ fn no_message_shows_a_value() {
     assert!(found.iter().any(|one| one.contains("***")), "{found:?}");
     assert_eq!(format!("{:?}", loaded.revealed), "3 values");
 }
+
+/// A reference in a certificate is judged by its value alone: how long the reference is says nothing.
+#[test]
+fn what_is_wrong_with_a_reference_in_a_certificate_is_said_once() {
+    let pem = |what: &str| format!("-----BEGIN {what}-----\\n{}\\n-----END {what}-----", "A".repeat(128));
+    let (cert, key) = (pem("CERTIFICATE"), pem("PRIVATE KEY"));
+    let item = |cert: &str, key: &str| format!("ssls: [{{sni: a.test, cert: \"{cert}\", key: \"{key}\"}}]\n");
+    let with_client =
+        format!("ssls: [{{sni: a.test, cert: \"{cert}\", key: \"{key}\", client: {{ca: $env://NONE}}}}]\n");
+    let of_upstream = "upstreams: [{id: u, nodes: {'a:1': 1}, scheme: https, tls: {client_cert: $env://TOKEN, client_key: $env://NONE}}]\n";
+    for (text, expected) in [
+        (item("$env://NONE", &key), &["ssls[0].cert: the environment variable \"NONE\" is not set"][..]),
+        (item(&cert, "$env://NONE/k"), &["ssls[0].key: the environment variable \"NONE\" is not set"]),
+        (item("$env://TOKEN", &key), &["ssls[0].cert: the value of \"$env://TOKEN\" is no PEM: expected -----BEGIN …"]),
+        (
+            item("$secret://vault/1/none", "$secret://vault/2/key"),
+            &[
+                "ssls[0].cert: no secret for \"$secret://vault/1/none\": nobody knows it",
+                "ssls[0].key: no secret for \"$secret://vault/2/key\": there is no valid item \"vault/2\" in `secrets`",
+            ],
+        ),
+        (
+            item("$secret://vault/1/number", &key),
+            &["ssls[0].cert: the value of \"$secret://vault/1/number\" is no PEM: expected -----BEGIN …"],
+        ),
+        (with_client, &["ssls[0].client.ca: the environment variable \"NONE\" is not set"]),
+        (
+            of_upstream.to_owned(),
+            &[
+                "upstreams[0].tls.client_cert: the value of \"$env://TOKEN\" is no PEM: expected -----BEGIN …",
+                "upstreams[0].tls.client_key: the environment variable \"NONE\" is not set",
+            ],
+        ),
+    ] {
+        let loaded = loaded(&format!("{MANAGERS}{text}"));
+        let said: Vec<String> =
+            loaded.diagnostics.iter().map(|found| format!("{}: {}", found.path, found.message)).collect();
+        assert_eq!(said, expected, "{text}");
+    }
+}

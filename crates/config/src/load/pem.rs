@@ -1,0 +1,64 @@
+//! Certificates and keys that stand elsewhere: what is said of a reference that leads to none.
+
+use std::collections::HashMap;
+
+use super::Loader;
+use crate::diagnostic::Diagnostic;
+use crate::env::reference_after;
+use crate::node::{Kind, Mark, Node, Path, quoted};
+
+/// Fields of a certificate whose texts are PEM.
+const FIELDS: [&str; 5] = ["cert", "key", "certs", "keys", "ca"];
+
+impl Loader<'_> {
+    /// Puts values in the places of the references of a certificate, or of a text that has to be PEM itself. A text that comes to no PEM is spoken of once: how long
+    /// it is, or its reference, does not matter then.
+    pub(super) fn resolve_certificate(&mut self, node: &mut Node, path: &Path<'_>) {
+        let is_pem = node.as_str().is_some();
+        let mut references = HashMap::new();
+        texts(node, path, is_pem, &mut |path, text, _| {
+            if is_reference(text) {
+                references.insert(path, text.to_owned());
+            }
+        });
+        let before = self.found.len();
+        self.resolve(node, path);
+        let mut settled: Vec<String> = self.found.iter().skip(before).map(|found| found.path.clone()).collect();
+        let mut found = Vec::new();
+        texts(node, path, is_pem, &mut |path, text, mark| {
+            if let Some(reference) = references.get(&path)
+                && text != reference
+                && !text.trim_start().starts_with("-----BEGIN ")
+            {
+                let message = format!("the value of {} is no PEM: expected -----BEGIN …", quoted(reference));
+                found.push(Diagnostic::error(mark, path.as_str(), message));
+                settled.push(path);
+            }
+        });
+        self.found.extend(found);
+        self.settled.extend(settled);
+    }
+}
+
+/// True for a text that stands for a value that is kept elsewhere.
+pub(super) fn is_reference(text: &str) -> bool {
+    ["$env://", "$secret://"].iter().any(|prefix| reference_after(text, prefix).is_some())
+}
+
+/// Calls `each` with path, text and mark of all texts that have to be PEM.
+fn texts(node: &Node, path: &Path<'_>, is_pem: bool, each: &mut impl FnMut(String, &str, Mark)) {
+    match &node.kind {
+        Kind::Str(text) if is_pem => each(path.text(), text, node.mark),
+        Kind::Seq(items) => {
+            for (index, item) in items.iter().enumerate() {
+                texts(item, &Path::Index(path, index), is_pem, each);
+            }
+        }
+        Kind::Map(entries) => {
+            for (key, value) in entries {
+                texts(value, &Path::Name(path, &key.text), FIELDS.contains(&&*key.text), each);
+            }
+        }
+        _ => {}
+    }
+}
