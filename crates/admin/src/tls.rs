@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{RootCertStore, ServerConfig};
 use x509_cert::Certificate;
-use x509_cert::der::Decode;
+use x509_cert::der::{Decode, Encode};
 
 /// How TLS is spoken: with this certificate (those that follow it behind it) and key, both PEM. With `client_ca`, a
 /// PEM text of authorities, clients have to show a certificate of one of them.
@@ -18,7 +20,8 @@ pub fn server_config(cert: &str, key: &str, client_ca: Option<&str>) -> Result<A
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let chain = certificates(cert).map_err(|reason| format!("admin.tls.cert: {reason}"))?;
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes())
-        .map_err(|error| format!("admin.tls.key: not a private key in PEM: {error}"))?;
+        .map_err(|_| "admin.tls.key: not a private key in PEM: expected -----BEGIN PRIVATE KEY-----".to_owned())?;
+    let certified = certified(chain, key, &provider)?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?;
@@ -28,7 +31,7 @@ pub fn server_config(cert: &str, key: &str, client_ca: Option<&str>) -> Result<A
             let wrong = |reason: String| format!("admin.tls.client_ca: {reason}");
             let mut roots = RootCertStore::empty();
             for authority in certificates(text).map_err(wrong)? {
-                roots.add(authority).map_err(|error| wrong(error.to_string()))?;
+                roots.add(authority).map_err(|_| wrong("not a certificate of an authority".to_owned()))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                 .build()
@@ -36,15 +39,32 @@ pub fn server_config(cert: &str, key: &str, client_ca: Option<&str>) -> Result<A
             builder.with_client_cert_verifier(verifier)
         }
     };
-    let mut config = builder.with_single_cert(chain, key).map_err(|error| format!("admin.tls: {error}"))?;
+    let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
     config.alpn_protocols = vec![b"http/1.1".to_vec(), b"http/1.0".to_vec()];
     Ok(Arc::new(config))
+}
+
+/// The certificate with its key. rustls itself reads no certificates of X.509 version 1, which need no more here.
+fn certified(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    provider: &CryptoProvider,
+) -> Result<CertifiedKey, String> {
+    let key = provider.key_provider.load_private_key(key);
+    let key = key.map_err(|_| "admin.tls.key: a kind of key that is not supported".to_owned())?;
+    let shown = chain.first().and_then(|cert| Certificate::from_der(cert).ok());
+    let shown = shown.and_then(|cert| cert.tbs_certificate().subject_public_key_info().to_der().ok());
+    let shown = shown.ok_or_else(|| "admin.tls.cert: a certificate that cannot be read".to_owned())?;
+    if key.public_key().is_some_and(|key| *key != *shown) {
+        return Err("admin.tls.key: the key does not belong to the certificate".to_owned());
+    }
+    Ok(CertifiedKey::new(chain, key))
 }
 
 fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Vec<_> = CertificateDer::pem_slice_iter(text.as_bytes())
         .collect::<Result<_, _>>()
-        .map_err(|error| format!("not a certificate in PEM: {error}"))?;
+        .map_err(|_| "not a certificate in PEM: expected -----BEGIN CERTIFICATE-----".to_owned())?;
     if found.is_empty() { Err("has no certificate in PEM".to_owned()) } else { Ok(found) }
 }
 

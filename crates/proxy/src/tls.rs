@@ -4,6 +4,8 @@ pub(crate) mod client;
 pub(crate) mod pem;
 pub(crate) mod server;
 pub(crate) mod stream;
+pub(crate) mod words;
+mod x509;
 
 use std::future::poll_fn;
 use std::io;

@@ -410,7 +410,7 @@ async fn serve_tls(stream: Socket, client: Client, worker: Rc<Worker>) {
         }
         Err(NoSession::Failed(error)) => {
             worker.recorder.client_error(ClientError::TlsHandshake);
-            tracing::info!(client = %client.addr_text, %error, "TLS handshake failed");
+            tracing::info!(client = %client.addr_text, error = tls::words::of_io(&error), "TLS handshake failed");
         }
     }
 }

@@ -214,7 +214,10 @@ async fn keep(
     match ended.and_then(|status| status.exit_status()) {
         Some(0) => Ok(()),
         Some(code) => anyhow::bail!("the process that served (id {main}) has failed with exit code {code}"),
-        None => anyhow::bail!("the process that served (id {main}) was ended: {ended:?}"),
+        None => match ended.and_then(|status| status.terminating_signal()) {
+            Some(signal) => anyhow::bail!("the process that served (id {main}) was ended by signal {signal}"),
+            None => anyhow::bail!("the process that served (id {main}) has not ended in time"),
+        },
     }
 }
 

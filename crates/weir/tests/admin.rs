@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::documentation::document;
-use crate::harness::{ADMIN_KEY, Authority, Gateway, Kind, LIMIT, Origin, RawClient, Start, program, wait_until};
+use crate::harness::{ADMIN_KEY, Authority, Gateway, Kind, LIMIT, Origin, RawClient, Start, program, wait_until, weir};
 
 /// Puts a route with this id and path to an origin.
 fn route(gateway: &Gateway, id: &str, path: &str, origin: &Origin) -> Value {
@@ -422,6 +422,26 @@ fn tls_and_certificates_of_clients_stand_in_front() {
     let authority = Authority::new();
     let server = authority.certificate(Kind::P256, &["localhost"]);
     let client = authority.certificate(Kind::P256, &["operator.test"]);
+    let pair =
+        |cert: &Path, key: &Path| format!("admin: {{tls: {{cert: {}, key: {}}}}}", cert.display(), key.display());
+    // One of version 1 is shown as it is.
+    let old = authority.version_one(Kind::Rsa, "old.test", 30);
+    drop(Start::stored().settings(pair(&old.cert_file, &old.key_file)).start());
+    for (settings, words) in [
+        (pair(&server.cert_file, &client.key_file), "admin.tls.key: the key does not belong to the certificate"),
+        (pair(&old.cert_file, &client.key_file), "admin.tls.key: the key does not belong to the certificate"),
+        (pair(&server.key_file, &server.key_file), "admin.tls.cert: has no certificate in PEM"),
+        (pair(&server.cert_file, &server.cert_file), "admin.tls.key: not a private key in PEM"),
+    ] {
+        let folder = tempfile::tempdir().expect("create a folder");
+        let file = folder.path().join("weir.yaml");
+        fs::write(&file, settings).expect("write settings");
+        let (data, file) = (folder.path().display().to_string(), file.display().to_string());
+        let more = ["--listen-http", "127.0.0.1:0", "--listen-https", "off", "--admin", "127.0.0.1:0"];
+        let more = [&more[..], &["--metrics", "off", "--status", "off", "--control", "off"]].concat();
+        let (code, _, told) = weir(&[&["run", "--settings", &file, "--data-dir", &data], &more[..]].concat());
+        assert!(code != 0 && told.contains(words), "{words}: {told}");
+    }
     let settings = format!(
         "admin: {{tls: {{cert: {}, key: {}, client_ca: {}}}}}",
         server.cert_file.display(),

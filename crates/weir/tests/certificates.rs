@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Authority, Certificate, Gateway, Kind, LIMIT, RawClient, Start, each};
+use crate::harness::{Authority, Certificate, Gateway, Kind, LIMIT, Nginx, RawClient, Start, each, route_with, weir};
 
 /// Certificates, and a route that answers with the scheme and the host.
 fn answering(ssls: &Value) -> Value {
@@ -40,7 +40,7 @@ fn a_host_that_asks_for_certificates_is_closed_over_plain_http() {
     ]));
     let closed = Gateway::start(&config);
     let open = Gateway::with(&config, json!({ "tls": { "mtls_hosts_on_http": true } }));
-    let mut everybody = config.clone();
+    let mut everybody = config;
     everybody["ssls"].as_array_mut().expect("a list").push(asking(&["*"], &[]));
     let everybody = Gateway::start(everybody);
     let to = |target: &str, host: &str| format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
@@ -127,4 +127,124 @@ fn plain_http_on_the_port_of_tls_is_told_so() {
     let resolve = format!("a.test:{}:127.0.0.1", https.port());
     let output = Command::new("curl").args(["-sSk", "--max-time", "20", "--resolve", &resolve, &addr]).output();
     assert_eq!(String::from_utf8_lossy(&output.expect("run curl").stdout).trim_end(), "hello https a.test");
+}
+
+/// A node with such a certificate is spoken to unless it has to be verified, and is shown such a certificate.
+#[test]
+fn nodes_may_have_certificates_of_version_one() {
+    let authority = Authority::new();
+    let client = authority.version_one(Kind::P256, "gateway", 30);
+    let cases: Vec<_> = [Kind::Rsa, Kind::P256, Kind::P384, Kind::Ed25519]
+        .into_iter()
+        .flat_map(|kind| [(kind, "TLSv1.2"), (kind, "TLSv1.3")])
+        .collect();
+    each(
+        &cases,
+        |case| format!("{case:?}"),
+        |(kind, version)| {
+            let server = authority.version_one(*kind, &format!("node-{version}.test"), 30);
+            let nginx = Nginx::start_tls(&format!(
+                "ssl_certificate {}; ssl_certificate_key {}; ssl_protocols {version};\n\
+                 ssl_client_certificate {}; ssl_verify_client optional;\n\
+                 location / {{ return 200 \"$ssl_protocol $ssl_client_verify $ssl_client_s_dn\"; }}",
+                server.cert_file.display(),
+                server.key_file.display(),
+                authority.file().display(),
+            ));
+            let node = nginx.node();
+            let shown = json!({ "client_cert": client.cert, "client_key": client.key });
+            let upstream = json!({ "nodes": { &node: 1 }, "scheme": "https", "tls": shown });
+            let gateway = Gateway::start(route_with(json!({}), upstream));
+            assert_eq!(gateway.get("/").text(), format!("{version} SUCCESS CN=gateway"));
+        },
+    );
+    let server = authority.version_one(Kind::P256, "a.test", 30);
+    let files = [&server.cert_file, &server.key_file].map(|file| file.display().to_string());
+    let nginx =
+        Nginx::start_tls(&format!("ssl_certificate {}; ssl_certificate_key {}; return 200 hi;", files[0], files[1]));
+    let upstream = json!({ "nodes": { nginx.node(): 1 }, "scheme": "https", "tls": { "verify": true } });
+    let settings = json!({ "tls": { "trusted_certificate": authority.file() } });
+    let gateway = Gateway::with(route_with(json!({}), upstream), settings);
+    assert_eq!(gateway.get("/").status, 502);
+    let told = gateway.logged("TLS handshake with a node failed");
+    assert!(told.contains("of X.509 version 1") && told.contains("-extfile"), "{told}");
+}
+
+#[test]
+fn certificates_of_version_one_are_shown_and_taken() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let server = authority.version_one(Kind::P256, "one.test", 30);
+    let mut asking = ssl(&["one.test"], &server);
+    asking["client"] = json!({ "ca": authority.pem() });
+    let gateway = Start::new(answering(&json!([asking]))).https().start();
+    let port = gateway.https.expect("a listener with TLS").port();
+    let resolve = format!("one.test:{port}:127.0.0.1");
+    let url = format!("https://one.test:{port}/");
+    let cases: &[(&str, Option<Certificate>, Result<&str, &str>)] = &[
+        ("RSA", Some(authority.version_one(Kind::Rsa, "client", 30)), Ok("hello https one.test")),
+        ("ECDSA", Some(authority.version_one(Kind::P384, "client", 30)), Ok("hello https one.test")),
+        ("version 3", Some(authority.certificate(Kind::P256, &["client"])), Ok("hello https one.test")),
+        // The authorities' names are alike: the signature tells.
+        (
+            "another authority's",
+            Some(other.version_one(Kind::P256, "client", 30)),
+            Err("or one made with its key, is wrong"),
+        ),
+        ("expired", Some(authority.version_one(Kind::P256, "client", -1)), Err("the certificate has expired")),
+        ("none", None, Err("sent no certificates")),
+    ];
+    for (name, certificate, expected) in cases {
+        let mut curl = Command::new("curl");
+        curl.args(["-sSk", "--max-time", "20", "--resolve", &resolve]);
+        if let Some(certificate) = certificate {
+            curl.arg("--cert").arg(&certificate.cert_file).arg("--key").arg(&certificate.key_file);
+        }
+        let output = curl.arg(&url).output().expect("run curl");
+        let out = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
+        match expected {
+            Ok(text) => assert_eq!(out, *text, "{name}: {}", String::from_utf8_lossy(&output.stderr)),
+            Err(reason) => {
+                assert!(!output.status.success() && out.is_empty(), "{name}: {out}");
+                assert!(gateway.logged(reason).contains("TLS handshake failed"), "{name}");
+            }
+        }
+    }
+}
+
+/// What is said of certificates, and how to make it right; no text of a program's source.
+#[test]
+fn what_is_wrong_with_a_certificate_is_told_in_words() {
+    let authority = Authority::new();
+    let (good, other) =
+        (authority.certificate(Kind::P256, &["a.test"]), authority.version_one(Kind::P256, "b.test", 30));
+    let item = |cert: &str, key: &str| json!({ "id": "s", "sni": "a.test", "cert": cert, "key": key });
+    let cut = good.cert.replace("-----END CERTIFICATE-----", "");
+    let spoilt = good.cert.replacen('M', "*", 1);
+    let empty = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".to_owned() + &"#".repeat(128);
+    let mut bad_ca = item(&good.cert, &good.key);
+    bad_ca["client"] = json!({ "ca": empty });
+    let bad_client = json!({ "nodes": { "127.0.0.1:1": 1 }, "scheme": "https", "tls": { "client_cert": other.cert, "client_key": good.key } });
+    for (config, parts) in [
+        (answering(&json!([item(&good.cert, &other.key)])), &["ssls[0].key", "does not belong to the certificate"][..]),
+        (answering(&json!([item(&other.cert, &good.key)])), &["ssls[0].key", "does not belong to the certificate"]),
+        (answering(&json!([item(&cut, &good.key)])), &["ssls[0].cert", "no line \"-----END CERTIFICATE-----\""]),
+        (answering(&json!([item(&spoilt, &good.key)])), &["ssls[0].cert", "not base64"]),
+        (answering(&json!([item(&empty, &good.key)])), &["ssls[0].cert", "cannot be read"]),
+        (answering(&json!([item(&good.cert, &good.cert)])), &["ssls[0].key", "not a private key in PEM", "no section"]),
+        (answering(&json!([bad_ca])), &["ssls[0].client.ca", "cannot be read"]),
+        (route_with(json!({}), bad_client), &["tls.client_key", "does not belong to the certificate"]),
+    ] {
+        let folder = tempfile::tempdir().expect("create a folder");
+        let file = folder.path().join("rules.json");
+        std::fs::write(&file, config.to_string()).expect("write rules");
+        let (code, out, err) = weir(&["check", file.to_str().expect("a path")]);
+        let told = out + &err;
+        assert_eq!(code, 1, "{parts:?}: {told}");
+        for part in parts {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+        for debug in ["Other(", "Error(", "BadEncoding", "KeyMismatch", "[45, 45"] {
+            assert!(!told.contains(debug), "{debug}: {told}");
+        }
+    }
 }

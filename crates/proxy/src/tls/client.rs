@@ -7,12 +7,13 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::client::{UnbufferedClientConnection, WebPkiServerVerifier};
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, IpAddr, ServerName, UnixTime};
+use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::pem;
+use super::{pem, words, x509};
 
 /// How TLS is set up with nodes. Connections are shared only among upstreams with the very same.
 #[derive(Debug)]
@@ -101,10 +102,8 @@ fn config(
     match certificate {
         None => Ok(builder.with_no_client_auth()),
         Some((cert, private)) => {
-            pem::certified_key(cert, private, provider)?;
-            let chain = pem::certificates(cert).map_err(|reason| (false, reason))?;
-            let private = pem::private_key(private).map_err(|reason| (true, reason))?;
-            builder.with_client_auth_cert(chain, private).map_err(|error| (true, error.to_string()))
+            let certified = pem::certified_key(cert, private, provider)?;
+            Ok(builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified))))
         }
     }
 }
@@ -131,7 +130,7 @@ pub(crate) fn trusted(path: &str) -> Result<RootCertStore, String> {
         return Ok(roots);
     }
     for cert in certificates {
-        roots.add(cert).map_err(|error| format!("{path}: {error}"))?;
+        roots.add(cert).map_err(|error| format!("{path}: {}", words::of(&error)))?;
     }
     Ok(roots)
 }
@@ -153,7 +152,7 @@ pub fn trusted_certificates(path: &str) -> Result<Vec<CertificateDer<'static>>, 
     pem::certificates(&text).map_err(|reason| format!("{path}: {reason}"))
 }
 
-/// Takes every certificate, as APISIX and nginx do unless they are told to verify. That the node has the certificate's
+/// Takes every certificate, of whatever version, as APISIX and nginx do unless they are told to verify. That the node has the certificate's
 /// key is checked all the same.
 #[derive(Debug)]
 struct Unverified(WebPkiSupportedAlgorithms);
@@ -176,7 +175,7 @@ impl ServerCertVerifier for Unverified {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, cert, signed, &self.0)
+        x509::verify_tls12_signature(message, cert, signed, &self.0)
     }
 
     fn verify_tls13_signature(
@@ -185,7 +184,7 @@ impl ServerCertVerifier for Unverified {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, cert, signed, &self.0)
+        x509::verify_tls13_signature(message, cert, signed, &self.0)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

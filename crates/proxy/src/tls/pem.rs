@@ -5,6 +5,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
+use super::words;
+use super::x509::Certificate;
+
 /// The certificates of a text.
 ///
 /// # Errors
@@ -12,7 +15,7 @@ use rustls::sign::CertifiedKey;
 pub(crate) fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let certs: Vec<_> = CertificateDer::pem_slice_iter(text.as_bytes())
         .collect::<Result<_, _>>()
-        .map_err(|error| format!("not a certificate in PEM: {error}"))?;
+        .map_err(|error| format!("not a certificate in PEM: {}", words::of_pem(&error)))?;
     if certs.is_empty() { Err("has no certificate in PEM".to_owned()) } else { Ok(certs) }
 }
 
@@ -21,7 +24,8 @@ pub(crate) fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, S
 /// # Errors
 /// It is no PEM, or has none.
 pub(crate) fn private_key(text: &str) -> Result<PrivateKeyDer<'static>, String> {
-    PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|error| format!("not a private key in PEM: {error}"))
+    PrivateKeyDer::from_pem_slice(text.as_bytes())
+        .map_err(|error| format!("not a private key in PEM: {}", words::of_pem(&error)))
 }
 
 /// A certificate, with those that follow it, and its key.
@@ -34,11 +38,12 @@ pub(crate) fn certified_key(cert: &str, key: &str, provider: &CryptoProvider) ->
     let key = provider
         .key_provider
         .load_private_key(key)
-        .map_err(|error| (true, format!("a key that cannot be used: {error}")))?;
-    let certified = CertifiedKey::new(chain, key);
-    match certified.keys_match() {
-        Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => Ok(certified),
-        Err(rustls::Error::InconsistentKeys(_)) => Err((true, "the key does not belong to the certificate".to_owned())),
-        Err(error) => Err((false, format!("a certificate that cannot be used: {error}"))),
+        .map_err(|error| (true, format!("a key that cannot be used: {}", words::of(&error))))?;
+    for (at, cert) in chain.iter().enumerate() {
+        let cert = Certificate::read(cert).map_err(|error| (false, words::of(&error)))?;
+        if at == 0 && key.public_key().is_some_and(|key| *key != *cert.public_key()) {
+            return Err((true, "the key does not belong to the certificate".to_owned()));
+        }
     }
+    Ok(CertifiedKey::new(chain, key))
 }

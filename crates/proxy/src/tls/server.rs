@@ -17,7 +17,8 @@ use weir_config::{ClientVerification, Ssl, SslProtocol};
 use weir_expr::{RegexOptions, compile_regex};
 use weir_wire::Reject;
 
-use super::pem;
+use super::x509::{self, Certificate};
+use super::{pem, words};
 
 /// The certificates of a configuration by the names that clients ask for.
 #[derive(Debug, Default)]
@@ -252,6 +253,7 @@ impl ResolvesServerCert for Keys {
 #[derive(Debug)]
 struct Verifier {
     inner: Arc<dyn ClientCertVerifier>,
+    roots: Arc<RootCertStore>,
     depth: usize,
     /// Whether a client may come without one: then each request is looked at.
     optional: bool,
@@ -262,13 +264,15 @@ impl Verifier {
     fn new(client: &ClientVerification, provider: &Arc<CryptoProvider>) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         for cert in pem::certificates(&client.ca)? {
-            roots.add(cert).map_err(|error| error.to_string())?;
+            roots.add(cert).map_err(|error| words::of(&error))?;
         }
-        let inner = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
+        let roots = Arc::new(roots);
+        let inner = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(provider))
             .build()
             .map_err(|error| error.to_string())?;
         Ok(Self {
             inner,
+            roots,
             depth: client.depth as usize,
             optional: !client.skip_mtls_uri_regex.is_empty(),
             algorithms: provider.signature_verification_algorithms,
@@ -291,6 +295,11 @@ impl ClientCertVerifier for Verifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
+        let cert = Certificate::read(end_entity)?;
+        if cert.is_version_one() {
+            cert.verify_version_one(&self.roots.roots, &self.algorithms, now)?;
+            return Ok(ClientCertVerified::assertion());
+        }
         // They come in the order of the chain, so that what is beyond the depth is not looked at.
         let near = intermediates.get(..self.depth).unwrap_or(intermediates);
         self.inner.verify_client_cert(end_entity, near, now)
@@ -302,7 +311,7 @@ impl ClientCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, cert, signed, &self.algorithms)
+        x509::verify_tls12_signature(message, cert, signed, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -311,7 +320,7 @@ impl ClientCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, cert, signed, &self.algorithms)
+        x509::verify_tls13_signature(message, cert, signed, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

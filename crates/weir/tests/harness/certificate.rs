@@ -82,6 +82,22 @@ impl Authority {
         made
     }
 
+    /// A certificate of X.509 version 1, as `openssl x509 -req` makes it without extensions, for so many days.
+    pub(crate) fn version_one(&self, kind: Kind, name: &str, days: i32) -> Certificate {
+        let stem = format!("one-{name}-{kind:?}-{days}");
+        let file = |suffix: &str| format!("{stem}.{suffix}");
+        self.key(&stem, kind);
+        self.openssl(&["req", "-new", "-key", &file("key"), "-subj", &format!("/CN={name}"), "-out", &file("csr")]);
+        let (csr, pem, days) = (file("csr"), file("pem"), days.to_string());
+        let issuer = ["-CA", "ca.pem", "-CAkey", "ca.key", "-days", &days];
+        self.openssl(&[&["x509", "-req", "-in", &csr, "-out", &pem], &issuer[..]].concat());
+        let made = self.read(&stem);
+        let text = Command::new("openssl").args(["x509", "-noout", "-text", "-in"]).arg(&made.cert_file).output();
+        let text = text.expect("run openssl").stdout;
+        assert!(String::from_utf8_lossy(&text).contains("Version: 1 "), "openssl makes version 1 without extensions");
+        made
+    }
+
     fn signed(&self, issuer: &str, kind: Kind, names: &[&str], extensions: &str) -> Certificate {
         let stem = names[0].replace('*', "any");
         // Another certificate for the same name, of another kind, may be there.
@@ -109,13 +125,13 @@ impl Authority {
             "-out",
             &file("pem"),
         ]);
-        let read = |suffix: &str| fs::read_to_string(self.path(&file(suffix))).expect("read what openssl made");
-        Certificate {
-            cert: read("pem"),
-            key: read("key"),
-            cert_file: self.path(&file("pem")),
-            key_file: self.path(&file("key")),
-        }
+        self.read(&stem)
+    }
+
+    fn read(&self, stem: &str) -> Certificate {
+        let [cert_file, key_file] = ["pem", "key"].map(|suffix| self.path(&format!("{stem}.{suffix}")));
+        let read = |file: &Path| fs::read_to_string(file).expect("read what openssl made");
+        Certificate { cert: read(&cert_file), key: read(&key_file), cert_file, key_file }
     }
 
     fn key(&self, stem: &str, kind: Kind) {

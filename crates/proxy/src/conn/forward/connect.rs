@@ -159,7 +159,8 @@ impl<S: ClientStream> Connection<S> {
         match timer.within(tls::shake_hands(&mut stream, turns)).await {
             Some(Ok(())) => {}
             Some(Err(error)) => {
-                tracing::warn!(node = %config.endpoint.host, %error, "TLS handshake with a node failed");
+                let error = tls::words::of_io(&error);
+                tracing::warn!(node = %config.endpoint.host, error, "TLS handshake with a node failed");
                 return Err(Failure::upstream(502, "TLS handshake failed"));
             }
             None => return Err(Failure::upstream(504, "TLS handshake timed out")),

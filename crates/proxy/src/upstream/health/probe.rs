@@ -15,6 +15,7 @@ use weir_wire::method::Method;
 
 use super::Health;
 use crate::tls::client::Setup;
+use crate::tls::words;
 
 /// What is taken of an answer's head. It is parsed as strictly as any answer to a request: a node that fails here would
 /// be answered 502 for.
@@ -123,7 +124,7 @@ impl fmt::Display for Finding {
             Self::Connected => f.write_str("connected"),
             Self::Status(status) => write!(f, "status {status}"),
             Self::NotHttp(reason) => write!(f, "not HTTP: {reason}"),
-            Self::Failed(error) | Self::Unable(error) => error.fmt(f),
+            Self::Failed(error) | Self::Unable(error) => f.write_str(&words::of_io(error)),
             Self::TimedOut => f.write_str("timed out"),
         }
     }

@@ -1,0 +1,221 @@
+//! Certificates, as far as they are read here. rustls reads X.509 version 3 alone (RFC 5280); what `openssl x509 -req` makes
+//! without extensions is of version 1, and nginx and APISIX take it.
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::{CertificateDer, SubjectPublicKeyInfoDer, TrustAnchor, UnixTime};
+use rustls::{CertificateError, DigitallySignedStruct, Error, PeerMisbehaved};
+use x509_cert::der::Decode;
+use x509_cert::time::Validity;
+
+/// Tags of DER.
+const BIT_STRING: u8 = 0x03;
+const SEQUENCE: u8 = 0x30;
+const VERSION: u8 = 0xa0;
+
+/// The parts of a certificate (RFC 5280 section 4.1), as they stand in it.
+pub(crate) struct Certificate<'a> {
+    /// All that its issuer has signed.
+    signed: &'a [u8],
+    has_version: bool,
+    issuer: &'a [u8],
+    validity: &'a [u8],
+    /// The whole SubjectPublicKeyInfo.
+    key: &'a [u8],
+    /// The signature algorithm, without its outer sequence.
+    algorithm: &'a [u8],
+    signature: &'a [u8],
+}
+
+impl<'a> Certificate<'a> {
+    /// Reads a certificate.
+    ///
+    /// # Errors
+    /// It is no certificate.
+    pub(crate) fn read(der: &'a CertificateDer<'_>) -> Result<Self, Error> {
+        Self::parts(der).ok_or(Error::InvalidCertificate(CertificateError::BadEncoding))
+    }
+
+    fn parts(der: &'a [u8]) -> Option<Self> {
+        let mut outer = Elements(Elements(der).next_of(SEQUENCE)?.contents);
+        let signed = outer.next_of(SEQUENCE)?;
+        let algorithm = outer.next_of(SEQUENCE)?.contents;
+        let signature = bits(outer.next_of(BIT_STRING)?)?;
+        let mut inner = Elements(signed.contents);
+        let mut element = inner.next()?;
+        // A version that is not there is the first (section 4.1.2.1).
+        let has_version = element.tag == VERSION;
+        if has_version {
+            element = inner.next()?;
+        }
+        // The element was the serial number; the algorithm follows once more.
+        let _ = (element, inner.next_of(SEQUENCE)?);
+        let issuer = inner.next_of(SEQUENCE)?.contents;
+        let validity = inner.next_of(SEQUENCE)?.whole;
+        let _subject = inner.next_of(SEQUENCE)?;
+        let key = inner.next_of(SEQUENCE)?.whole;
+        Some(Self { signed: signed.whole, has_version, issuer, validity, key, algorithm, signature })
+    }
+
+    /// True for X.509 version 1.
+    pub(crate) fn is_version_one(&self) -> bool {
+        !self.has_version
+    }
+
+    /// The whole SubjectPublicKeyInfo.
+    pub(crate) fn public_key(&self) -> &'a [u8] {
+        self.key
+    }
+
+    /// Verifies a certificate of version 1 as OpenSSL does: one of the authorities has issued it itself, and its time is
+    /// now. It has no extensions that could say more.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub(crate) fn verify_version_one(
+        &self,
+        authorities: &[TrustAnchor<'_>],
+        algorithms: &WebPkiSupportedAlgorithms,
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        let issued = |authority: &&TrustAnchor<'_>| {
+            // Names that an authority is bound to cannot be compared with those that a certificate does not have.
+            authority.name_constraints.is_none() && authority.subject.as_ref() == self.issuer
+        };
+        let mut issuers = authorities.iter().filter(issued).peekable();
+        if issuers.peek().is_none() {
+            return Err(CertificateError::UnknownIssuer.into());
+        }
+        let good = |authority: &TrustAnchor<'_>| {
+            let Some((key_algorithm, key)) = key_of(authority.subject_public_key_info.as_ref()) else { return false };
+            algorithms.all.iter().any(|algorithm| {
+                algorithm.signature_alg_id().as_ref() == self.algorithm
+                    && algorithm.public_key_alg_id().as_ref() == key_algorithm
+                    && algorithm.verify_signature(key, self.signed, self.signature).is_ok()
+            })
+        };
+        if !issuers.any(good) {
+            return Err(CertificateError::BadSignature.into());
+        }
+        let validity: Validity = Validity::from_der(self.validity).map_err(|_| CertificateError::BadEncoding)?;
+        match now.as_secs() {
+            now if now < validity.not_before.to_unix_duration().as_secs() => Err(CertificateError::NotValidYet.into()),
+            now if now > validity.not_after.to_unix_duration().as_secs() => Err(CertificateError::Expired.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Verifies that a peer has the key of the certificate it shows, of whatever version, with TLS 1.2 (RFC 5246 section
+/// 7.4.3).
+///
+/// # Errors
+/// It has not.
+pub(crate) fn verify_tls12_signature(
+    message: &[u8],
+    cert: &CertificateDer<'_>,
+    signed: &DigitallySignedStruct,
+    algorithms: &WebPkiSupportedAlgorithms,
+) -> Result<HandshakeSignatureValid, Error> {
+    let mapped = algorithms.mapping.iter().find(|(scheme, _)| *scheme == signed.scheme);
+    let (_, candidates) = mapped.ok_or(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme)?;
+    let cert = Certificate::read(cert)?;
+    let whole = Elements(cert.key).next_of(SEQUENCE).ok_or(CertificateError::BadEncoding)?;
+    let (key_algorithm, key) = key_of(whole.contents).ok_or(CertificateError::BadEncoding)?;
+    let good = candidates.iter().any(|algorithm| {
+        algorithm.public_key_alg_id().as_ref() == key_algorithm
+            && algorithm.verify_signature(key, message, signed.signature()).is_ok()
+    });
+    if good { Ok(HandshakeSignatureValid::assertion()) } else { Err(CertificateError::BadSignature.into()) }
+}
+
+/// The same with TLS 1.3 (RFC 8446 section 4.4.3).
+///
+/// # Errors
+/// It has not.
+pub(crate) fn verify_tls13_signature(
+    message: &[u8],
+    cert: &CertificateDer<'_>,
+    signed: &DigitallySignedStruct,
+    algorithms: &WebPkiSupportedAlgorithms,
+) -> Result<HandshakeSignatureValid, Error> {
+    let key = SubjectPublicKeyInfoDer::from(Certificate::read(cert)?.key);
+    rustls::crypto::verify_tls13_signature_with_raw_key(message, &key, signed, algorithms)
+}
+
+/// Algorithm and bits of a SubjectPublicKeyInfo, of which these are the contents.
+fn key_of(contents: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut parts = Elements(contents);
+    Some((parts.next_of(SEQUENCE)?.contents, bits(parts.next_of(BIT_STRING)?)?))
+}
+
+/// The bytes of a bit string, which has no unused bits here.
+fn bits(element: Element<'_>) -> Option<&[u8]> {
+    element.contents.strip_prefix(&[0])
+}
+
+/// An element of DER.
+#[derive(Clone, Copy)]
+struct Element<'a> {
+    tag: u8,
+    whole: &'a [u8],
+    contents: &'a [u8],
+}
+
+/// Elements of DER, one after the other.
+struct Elements<'a>(&'a [u8]);
+
+impl<'a> Elements<'a> {
+    fn next_of(&mut self, tag: u8) -> Option<Element<'a>> {
+        self.next().filter(|element| element.tag == tag)
+    }
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = Element<'a>;
+
+    fn next(&mut self) -> Option<Element<'a>> {
+        let (&tag, rest) = self.0.split_first()?;
+        let (&first, rest) = rest.split_first()?;
+        let (length, rest) = match first {
+            short @ 0..=0x7f => (usize::from(short), rest),
+            // No certificate has more than 16 MiB.
+            long @ 0x81..=0x83 => {
+                let (digits, rest) = rest.split_at_checked(usize::from(long & 0x7f))?;
+                (digits.iter().fold(0, |length, digit| length << 8 | usize::from(*digit)), rest)
+            }
+            _ => return None,
+        };
+        let (contents, following) = rest.split_at_checked(length)?;
+        let whole = self.0.get(..self.0.len() - following.len())?;
+        self.0 = following;
+        Some(Element { tag, whole, contents })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::pki_types::CertificateDer;
+
+    use super::{Certificate, Elements};
+
+    #[test]
+    fn what_is_no_certificate_is_refused() {
+        let made = rcgen::generate_simple_self_signed(vec!["a.test".to_owned()]).expect("a certificate");
+        let good = made.cert.der().to_vec();
+        let read = |bytes: &[u8]| Certificate::read(&CertificateDer::from(bytes.to_vec())).map(|c| c.is_version_one());
+        assert_eq!(read(&good), Ok(false));
+        for end in 0..good.len() {
+            assert!(read(&good[..end]).is_err(), "cut at {end}");
+        }
+        // Nothing that stands in one makes it panic.
+        for at in 0..good.len() {
+            for byte in [0, 0x7f, 0x80, 0x83, 0xff] {
+                let mut changed = good.clone();
+                changed[at] = byte;
+                let _ = read(&changed);
+            }
+        }
+        assert!(Elements(&[0x30, 0x84, 0, 0, 0, 1, 0]).next().is_none(), "a length of four bytes");
+    }
+}
