@@ -1,10 +1,126 @@
-//! Why a text is no JSON, in the words that clients of APISIX know from its JSON library.
+//! JSON of requests, as lenient and as plain-spoken as the library that APISIX reads it with.
+//!
+//! Control characters may stand in texts as they are, except NUL. The same key twice in one object is refused, as it is in
+//! a rules file: programs differ in which of the two they believe.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+/// Reads a JSON text.
+///
+/// # Errors
+/// What is wrong with the text, in the words that clients of APISIX know where there are any.
+pub(crate) fn parse(text: &str) -> Result<Value, String> {
+    match serde_json::from_str::<Unambiguous>(&escape_controls(text)) {
+        Ok(Unambiguous(value)) => Ok(value),
+        Err(error) => Err(fault(text, &error)),
+    }
+}
+
+/// The text with escapes in the place of the control characters in its strings.
+fn escape_controls(text: &str) -> Cow<'_, str> {
+    let is_control = |byte: &u8| matches!(byte, 1..0x20);
+    if !text.bytes().any(|byte| is_control(&byte)) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::new();
+    let (mut is_string, mut is_escape, mut copied) = (false, false, 0);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if is_escape => is_escape = false,
+            b'"' => is_string = !is_string,
+            b'\\' => is_escape = is_string,
+            _ if is_string && is_control(&byte) => {
+                escaped.push_str(&text[copied..at]);
+                escaped.push_str(&format!("\\u{byte:04x}"));
+                copied = at + 1;
+            }
+            _ => {}
+        }
+    }
+    if copied == 0 {
+        return Cow::Borrowed(text);
+    }
+    escaped.push_str(&text[copied..]);
+    Cow::Owned(escaped)
+}
+
+/// A value in which no object has a key twice.
+struct Unambiguous(Value);
+
+impl<'de> Deserialize<'de> for Unambiguous {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ValueVisitor).map(Self)
+    }
+}
+
+struct ValueVisitor;
+
+impl<'de> Visitor<'de> for ValueVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
+        Ok(number.into())
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
+        Ok(number.into())
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Value, E> {
+        Ok(Number::from_f64(number).map_or(Value::Null, Value::Number))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(text.into())
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Value, E> {
+        Ok(text.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(Unambiguous(item)) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(list.into())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            if object.contains_key(&key) {
+                let key = Value::String(key);
+                return Err(A::Error::custom(format_args!("the key {key} stands twice in one object")));
+            }
+            let Unambiguous(value) = entries.next_value()?;
+            object.insert(key, value);
+        }
+        Ok(object.into())
+    }
+}
 
 /// The first fault of a text that `error` says is no JSON.
 ///
 /// The words are `Expected WHAT but found TOKEN at character N`; where the text keeps to that grammar and serde still
 /// refuses it (a number too large, nesting too deep), they are serde's.
-pub(crate) fn fault(text: &str, error: &serde_json::Error) -> String {
+fn fault(text: &str, error: &serde_json::Error) -> String {
     let mut reader = Reader { bytes: text.as_bytes(), at: 0 };
     match reader.document() {
         Err((expected, found, at)) => format!("Expected {expected} but found {found} at character {}", at + 1),
@@ -150,7 +266,7 @@ impl Reader<'_> {
             match byte {
                 b'"' => return Token::Text,
                 b'\\' => self.at += 1,
-                0..0x20 => return Token::Invalid,
+                0 => return Token::Invalid,
                 _ => {}
             }
         }
@@ -188,15 +304,35 @@ mod tests {
             ("{\"a\":[{},[],null,\"\\\"\"]", "Expected comma or object end but found T_END at character 23"),
         ];
         for (text, expected) in cases {
-            let error = serde_json::from_str::<serde_json::Value>(text).expect_err(text);
-            assert_eq!(super::fault(text, &error), expected, "{text}");
+            assert_eq!(super::parse(text).expect_err(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn control_characters_are_taken_and_doubled_keys_are_not() {
+        let cases = [
+            ("{\"a\":\"x\ny\t\u{1f}\"}", Ok("{\"a\":\"x\\ny\\t\\u001f\"}")),
+            ("{\n\t\"a\" :\r\n\"\\\"\n\\\\\"}", Ok("{\"a\":\"\\\"\\n\\\\\"}")),
+            ("{\"a\nb\":[1,-2,1.5,true,null]}", Ok("{\"a\\nb\":[1,-2,1.5,true,null]}")),
+            ("{\"a\":\"\\\n\"}", Err("invalid escape at line 2 column 0")),
+            ("{\"a\":\"\0\"}", Err("Expected value but found invalid token at character 6")),
+            ("{\"a\":1,\"a\":1}", Err("the key \"a\" stands twice in one object at line 1 column 10")),
+            (
+                "{\"a\":[{\"b\":{\"c\":1,\n\"\\u0063\":2}}]}",
+                Err("the key \"c\" stands twice in one object at line 2 column 8"),
+            ),
+            ("{\"a\":{\"b\":1},\"c\":{\"b\":1}}", Ok("{\"a\":{\"b\":1},\"c\":{\"b\":1}}")),
+        ];
+        for (text, expected) in cases {
+            let found = super::parse(text).map(|value| value.to_string());
+            assert_eq!(found.as_deref().map_err(String::as_str), expected, "{text:?}");
         }
     }
 
     #[test]
     fn what_the_words_cannot_say_is_told_by_serde() {
         let deep = "[".repeat(200) + &"]".repeat(200);
-        let error = serde_json::from_str::<serde_json::Value>(&deep).expect_err("too deep");
-        assert!(super::fault(&deep, &error).contains("recursion limit"), "{error}");
+        let error = super::parse(&deep).expect_err("too deep");
+        assert!(error.contains("recursion limit"), "{error}");
     }
 }

@@ -259,6 +259,10 @@ fn configuration(request: &Request) -> Result<Object, Answer> {
     let body = if is_yaml(&request.fields) {
         let text = std::str::from_utf8(&request.body).map_err(|_| refuse("invalid yaml request body: not UTF-8"))?;
         let parsed = Node::parse(text).map_err(|error| refuse(&format!("invalid yaml request body: {error}")))?;
+        if let Some(repeated) = parsed.repeated.first() {
+            let (path, first, second) = (&repeated.path, repeated.first, repeated.second);
+            return Err(refuse(&format!("{path}: the same key stands at {first} and at {second}")));
+        }
         parsed.root.to_json()
     } else {
         request.json()?.unwrap_or_default()

@@ -155,5 +155,5 @@ pub(crate) fn own_id(key: &Key) -> &str {
 fn is_id(text: &str) -> bool {
     const LONGEST: usize = 256;
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    !text.is_empty() && text.len() <= LONGEST && text.bytes().all(fits)
+    !matches!(text, "" | "." | "..") && text.len() <= LONGEST && text.bytes().all(fits)
 }

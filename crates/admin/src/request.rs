@@ -36,8 +36,8 @@ impl Request {
         }
         let text = std::str::from_utf8(&self.body)
             .map_err(|error| Answer::bad(format!("invalid request body: {error}")).unversioned())?;
-        serde_json::from_str(text).map(Some).map_err(|error| {
-            let message = format!("invalid request body: {}", cjson::fault(text, &error));
+        cjson::parse(text).map(Some).map_err(|fault| {
+            let message = format!("invalid request body: {fault}");
             let body = serde_json::json!({ "error_msg": message, "req_body": text });
             Answer::json(hyper::StatusCode::BAD_REQUEST, &body).unversioned()
         })

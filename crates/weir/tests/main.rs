@@ -9,6 +9,7 @@
 mod harness;
 
 mod admin;
+mod admin_requests;
 mod balancing;
 mod bodies;
 mod browsers;

@@ -7,7 +7,7 @@ use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Identifier of a resource: 1 to 64 letters, digits, `-`, `_` and `.`, or a whole number of at least 1, which is
-/// taken as its digits.
+/// taken as its digits. Not `.` or `..`: no URL with such a segment reaches the resource, since clients remove it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id(Arc<str>);
 
@@ -15,14 +15,15 @@ pub struct Id(Arc<str>);
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Username(Arc<str>);
 
-const ID_EXPECTED: &str = "an id: 1 to 64 letters, digits, '-', '_' and '.', or a whole number of at least 1";
+const ID_EXPECTED: &str = "an id: 1 to 64 letters, digits, '-', '_' and '.', other than . and .., or a whole number of at least 1";
 const USERNAME_EXPECTED: &str = "a user name: 1 to 256 letters, digits, '-' and '_'";
 
 impl Id {
     /// Takes a text that is an id; `None` for one that is not.
     pub fn new(text: &str) -> Option<Self> {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-        ((1..=64).contains(&text.len()) && text.bytes().all(allowed)).then(|| Self(text.into()))
+        let names_a_place = !matches!(text, "." | "..");
+        ((1..=64).contains(&text.len()) && text.bytes().all(allowed) && names_a_place).then(|| Self(text.into()))
     }
 
     /// The id of an item without one, by its place in the list, from 1.

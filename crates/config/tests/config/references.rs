@@ -65,7 +65,7 @@ fn references_lead_somewhere() {
                     "t:4:39: consumers[2].plugins: expected a mapping of at most 1 entry, found one of 2",
                     "t:4:60: consumers[2].plugins.jwt-auth: not supported yet: the plugin jwt-auth",
                     "t:5:40: consumers[3].plugins.prometheus: a credential takes authentication plugins only: ",
-                    "t:6:10: consumers[4].id: expected an id: 1 to 64 letters, digits, '-', '_' and '.', or a whole number of at least 1, found \"\"",
+                    "t:6:10: consumers[4].id: expected an id: 1 to 64 letters, digits, '-', '_' and '.', other than . and .., or a whole number of at least 1, found \"\"",
                 ],
                 routes: None,
             },
