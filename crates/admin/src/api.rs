@@ -27,6 +27,7 @@ use crate::keys::{Identity, Keys};
 use crate::kinds::Place;
 use crate::openapi;
 use crate::operations::{self, Found, What};
+use crate::origins::Hosts;
 use crate::read::LISTS;
 use crate::request::{Query, Request, cookie, segments};
 use crate::{Configuration, Gateway};
@@ -43,6 +44,9 @@ const FORGET_TIME: Duration = Duration::from_secs(3);
 
 /// The path whose other methods are told in words of their own.
 const RELOAD: &str = "apisix/admin/plugins/reload";
+
+/// Every method that something here knows.
+const METHODS: &str = "POST, GET, PUT, OPTIONS, DELETE, PATCH";
 
 const API_VERSION: HeaderName = HeaderName::from_static("x-api-version");
 
@@ -69,8 +73,10 @@ pub struct Options {
     pub keys: Keys,
     /// Where requests may come from; empty: from anywhere.
     pub allow: Vec<AddrRange>,
-    /// Whether pages of other origins may use it.
+    /// Whether pages of other origins that know a key may use it.
     pub cors: bool,
+    /// Names by which it is reached.
+    pub hosts: Hosts,
     /// Bytes of a request body.
     pub body_size: usize,
 }
@@ -102,6 +108,8 @@ impl Default for Writing {
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) address: IpAddr,
+    /// The address of this gateway that it has connected to.
+    pub(crate) local: IpAddr,
     /// The subject of its certificate, if it has shown one.
     pub(crate) certificate: Option<String>,
 }
@@ -124,7 +132,7 @@ impl Api {
     /// Answers a request, whatever it is.
     pub(crate) async fn respond(self: &Arc<Self>, request: hyper::Request<Incoming>, peer: &Peer) -> Response<Body> {
         let answer = self.admit(request, peer).await.unwrap_or_else(|refusal| refusal);
-        let versioned = answer.versioned;
+        let (versioned, is_foreign) = (answer.versioned, answer.status == StatusCode::FORBIDDEN);
         let mut response = answer.into_response();
         let fields = response.headers_mut();
         fields.insert(SERVER, HeaderValue::from_static(SERVER_NAME));
@@ -132,7 +140,7 @@ impl Api {
         if versioned {
             fields.insert(API_VERSION, HeaderValue::from_static("v3"));
         }
-        if self.options.cors {
+        if self.options.cors && !is_foreign {
             fields.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
             fields.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
             fields.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("*"));
@@ -151,8 +159,18 @@ impl Api {
         let (head, body) = request.into_parts();
         let path = segments(head.uri.path());
         let place: Vec<&str> = path.iter().map(String::as_str).collect();
+        // Who sends no key, or leaves it to the browser to send one, must not be somebody else's page.
+        let foreign = self.options.hosts.refusal(&head.uri, &head.headers, peer.local).map(|reason| {
+            Answer::error(StatusCode::FORBIDDEN, reason).unversioned()
+        });
         match (&head.method, place.as_slice()) {
-            (&Method::OPTIONS, _) if self.options.cors => return Ok(preflight()),
+            (&Method::OPTIONS, _) => {
+                return match foreign.filter(|_| self.options.keys.is_open()) {
+                    Some(refusal) => Err(refusal),
+                    None if self.options.cors => Ok(preflight()),
+                    None => Ok(Answer::empty(StatusCode::OK).with(ALLOW, HeaderValue::from_static(METHODS))),
+                };
+            }
             (&Method::HEAD, ["apisix", "admin"]) => return Ok(Answer::empty(StatusCode::OK)),
             (_, ["apisix", "admin", _, ..] | ["weir", "v1", _, ..]) => {}
             _ => {
@@ -168,6 +186,10 @@ impl Api {
             .keys
             .check(key, peer.certificate.as_deref(), &head.method)
             .map_err(|reason| unauthorized(&reason))?;
+        let shows_key = query.get("api_key").is_some() || from_field.is_some();
+        if let Some(refusal) = foreign.filter(|_| self.options.keys.is_open() || !shows_key) {
+            return Err(refusal);
+        }
         let body = receive(body, self.options.body_size).await?;
         let request = Request { method: head.method, path, query, fields: head.headers, body, by };
         if matches!(request.method, Method::GET | Method::HEAD) {
@@ -272,7 +294,7 @@ fn unauthorized(reason: &str) -> Answer {
 fn preflight() -> Answer {
     Answer::empty(StatusCode::OK)
         .with(CONTENT_TYPE, HeaderValue::from_static("text/plain"))
-        .with(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("POST, GET, PUT, OPTIONS, DELETE, PATCH"))
+        .with(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(METHODS))
         .with(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("*"))
 }
 

@@ -82,6 +82,11 @@ impl Keys {
         Self { known: Vec::new(), open: true }
     }
 
+    /// True when no key is asked for.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open
+    }
+
     /// Adds a key. `name` is what the history tells of who used it.
     pub fn add(&mut self, name: &str, role: Role, digest: KeyDigest) {
         self.known.push(Known { name: name.to_owned(), role, digest });

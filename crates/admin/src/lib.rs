@@ -26,6 +26,7 @@ mod keys;
 mod kinds;
 mod openapi;
 mod operations;
+mod origins;
 mod patch;
 mod read;
 mod references;
@@ -48,6 +49,7 @@ use weir_store::{Commit, Item, Key, Kind, Store, StoreError};
 
 pub use api::{Api, Options};
 pub use keys::{KeyDigest, Keys, Role, key_digest, new_key};
+pub use origins::Hosts;
 pub use schemas::{PluginSchema, Schemas};
 pub use seats::{Seats, Taken};
 pub use server::{Leaving, Rest, serve};

@@ -171,10 +171,12 @@ async fn connection(
     api: &Arc<Api>,
     place: &Taken,
 ) {
+    // A socket without an address is one that its peer has closed.
+    let Ok(local) = stream.local_addr() else { return };
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(SEND_TIME));
     let stream = Box::pin(stream);
-    let mut peer = Peer { address: peer.ip(), certificate: None };
+    let mut peer = Peer { address: peer.ip(), local: local.ip(), certificate: None };
     let Some(tls) = tls else { return requests(stream, peer, stages, api, place).await };
     let handshake = tokio::select! {
         done = timeout(HANDSHAKE_TIME, tls.accept(stream)) => done,

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use memory::{Server, error};
 use serde_json::{Value, json};
-use weir_admin::{Keys, Options, Refused, Role, key_digest};
+use weir_admin::{Hosts, Keys, Options, Refused, Role, key_digest};
 use weir_config::resource::AddrRange;
 use weir_store::StoreError;
 
@@ -20,7 +20,7 @@ fn options() -> Options {
     let mut keys = Keys::default();
     keys.add("admin", Role::Admin, key_digest("admin-key"));
     keys.add("viewer", Role::Viewer, key_digest("viewer-key"));
-    Options { keys, allow: Vec::new(), cors: false, body_size: 64 * 1024 }
+    Options { keys, allow: Vec::new(), cors: false, hosts: Hosts::default(), body_size: 64 * 1024 }
 }
 
 /// What is expected of an answer: every field that stands here has to be there with this value.
@@ -391,7 +391,7 @@ fn who_may_ask() {
         ("GET", "/apisix/admin/routes", "Cookie: a=b; x_api_key=viewer-key\r\n", 200, ""),
         ("HEAD", "/apisix/admin", "", 200, ""),
         ("GET", "/other", "", 404, ""),
-        ("OPTIONS", "/apisix/admin/routes", "", 401, missing),
+        ("OPTIONS", "/apisix/admin/routes", "", 200, ""),
     ];
     for (method, path, fields, status, body) in cases {
         let (found, head, text) = server.send(method, path, fields, "");
@@ -441,6 +441,50 @@ fn addresses_and_origins_are_let_in_by_setting() {
     }
     let (status, head, _) = server.send("GET", "/apisix/admin/routes", "", "");
     assert!(status == 200 && head.contains("access-control-allow-origin: *"), "{head}");
+}
+
+/// The `Host`, further fields, and the status with a key that the page shows, with one that the browser adds, and without
+/// any where none is asked for.
+#[test]
+fn pages_of_others_are_answered_with_a_key_alone() {
+    let hosts = Hosts::new(&["admin.test".to_owned()]);
+    let keyed = Server::start(Options { cors: true, hosts: hosts.clone(), ..options() });
+    let open = Server::start(Options { cors: true, keys: Keys::none_required(), hosts, ..options() });
+    let send = |server: &Server, method: &str, host: &str, fields: &str| {
+        let body = r#"{"uri":"/a"}"#;
+        let answer = server.raw(&format!(
+            "{method} /apisix/admin/routes/1 HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\
+             Content-Length: {}\r\n{fields}\r\n{body}",
+            body.len()
+        ));
+        let status: u16 = answer.split(' ').nth(1).expect("a status").parse().expect("a status");
+        (status, answer.to_ascii_lowercase().contains("\r\naccess-control-allow-origin: *\r\n"))
+    };
+    let (fine, refused) = ((201, true), (403, false));
+    let cases = [
+        ("localhost", "", fine, fine),
+        ("localhost", "Origin: http://localhost\r\nSec-Fetch-Site: same-origin\r\n", fine, fine),
+        ("admin.test", "", fine, fine),
+        ("localhost", "Origin: https://admin.test\r\nSec-Fetch-Site: cross-site\r\n", fine, fine),
+        ("localhost", "Origin: http://evil.test\r\nSec-Fetch-Site: cross-site\r\n", refused, refused),
+        ("localhost", "Origin: null\r\n", refused, refused),
+        ("localhost", "Sec-Fetch-Site: same-site\r\n", refused, refused),
+        ("evil.test", "", refused, refused),
+        ("evil.test", "Origin: http://evil.test\r\nSec-Fetch-Site: same-origin\r\n", refused, refused),
+    ];
+    for (host, fields, with_cookie, without) in cases {
+        let case = format!("{host} {fields}");
+        let with = |more: &str| format!("{fields}{more}\r\n");
+        let renewed = |found: (u16, bool)| if found.0 == 200 { (201, found.1) } else { found };
+        assert_eq!(renewed(send(&keyed, "PUT", host, &with("X-API-KEY: admin-key"))), fine, "{case}");
+        assert_eq!(renewed(send(&keyed, "PUT", host, &with("Cookie: x_api_key=admin-key"))), with_cookie, "{case}");
+        assert_eq!(send(&keyed, "PUT", host, fields), (401, true), "{case}");
+        assert_eq!(renewed(send(&open, "PUT", host, fields)), without, "{case}");
+        assert_eq!(send(&keyed, "OPTIONS", host, fields), (200, true), "{case}");
+        let asked = if without == fine { (200, true) } else { refused };
+        assert_eq!(send(&open, "OPTIONS", host, fields), asked, "{case}");
+        assert_eq!(send(&open, "GET", host, fields).0, asked.0, "{case}");
+    }
 }
 
 #[test]

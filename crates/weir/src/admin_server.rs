@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow, bail};
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
-use weir_admin::{Api, Configuration, Gateway, Leaving, Options, Rest, serve, server_config};
+use weir_admin::{Api, Configuration, Gateway, Hosts, Leaving, Options, Rest, serve, server_config};
 use weir_config::settings::{AdminTls, Endpoint};
 use weir_config::{Settings, file};
 
@@ -52,6 +52,7 @@ impl AdminSetup {
             keys,
             allow: settings.admin.allow.clone(),
             cors: settings.admin.cors,
+            hosts: Hosts::new(&settings.admin.hosts),
             body_size: settings.limits.admin_body.as_usize(),
         };
         Ok(Some(Self { endpoint, options, tls, connections }))

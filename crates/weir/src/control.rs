@@ -22,7 +22,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{RwLock, watch};
 use tokio::task::{JoinError, JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, sleep};
-use weir_admin::{Configuration, Rest};
+use weir_admin::{Configuration, Hosts, Rest};
 use weir_config::Settings;
 use weir_config::settings::Endpoint;
 use weir_proxy::{DataPlane, HealthChecks, Snapshot};
@@ -278,7 +278,8 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         let (rules, data_plane) = (Arc::clone(&rules), Arc::clone(&data_plane));
         let etcd = stored.as_ref().and_then(|(data, _)| data.etcd.clone());
         let info = ServerInfo::new(etcd);
-        let control = Control { schemas, configuration, rules, data_plane, checks, info };
+        let hosts = Hosts::new(&settings.admin.hosts);
+        let control = Control { schemas, configuration, rules, data_plane, checks, info, hosts };
         let server = Server::new(listener, pages);
         tasks.spawn(control_api::run(server, left, Arc::new(control)));
     }

@@ -8,7 +8,7 @@ use hyper::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::{RwLock, Semaphore};
 use tokio::task::spawn_blocking;
-use weir_admin::{Configuration, Schemas};
+use weir_admin::{Configuration, Hosts, Schemas};
 use weir_config::load::in_force;
 use weir_config::node::Node;
 use weir_proxy::{DataPlane, HealthChecks};
@@ -30,6 +30,8 @@ pub(crate) struct Control {
     pub(crate) data_plane: Arc<RwLock<DataPlane>>,
     pub(crate) checks: Arc<HealthChecks>,
     pub(crate) info: ServerInfo,
+    /// Names by which it is reached.
+    pub(crate) hosts: Hosts,
 }
 
 /// Where the API is while resources do not come from a file, unless a setting says otherwise.
@@ -63,6 +65,9 @@ pub(crate) async fn run(server: Server, leaving: Leaving, control: Arc<Control>)
 
 impl Control {
     async fn page(&self, asked: &Asked) -> Option<Response<Page>> {
+        if let Some(reason) = self.hosts.refusal(&asked.uri, &asked.fields, asked.local) {
+            return Some(error(StatusCode::FORBIDDEN, &reason));
+        }
         let path = asked.path.as_str();
         match path {
             GC if asked.method == Method::POST => return Some(self.clean_up().await),

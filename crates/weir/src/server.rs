@@ -7,6 +7,7 @@
 use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::io;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::{ACCEPT, ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -43,6 +44,10 @@ pub(crate) struct Asked {
     pub(crate) path: String,
     /// Whether it is a browser that asks: `Accept` names HTML.
     pub(crate) html: bool,
+    /// The target, the fields, and the address of this gateway that was connected to.
+    pub(crate) uri: Uri,
+    pub(crate) fields: HeaderMap,
+    pub(crate) local: IpAddr,
 }
 
 /// A method and a path that do something rather than show a page.
@@ -141,11 +146,12 @@ where
     P: Fn(Asked) -> F + Clone,
     F: Future<Output = Option<Response<Page>>>,
 {
+    let Ok(local) = stream.local_addr() else { return };
     let answer = |request: Request<Incoming>| {
         let (page, leaving) = (page.clone(), leaving.clone());
         async move {
             place.begin();
-            let mut answer = answer(&request, commands, page).await;
+            let mut answer = answer(request, local.ip(), commands, page).await;
             place.end();
             if *leaving.borrow() {
                 answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -174,21 +180,23 @@ where
     }
 }
 
-async fn answer<P, F>(request: &Request<Incoming>, commands: &[Command], page: P) -> Response<Page>
+async fn answer<P, F>(request: Request<Incoming>, local: IpAddr, commands: &[Command], page: P) -> Response<Page>
 where
     P: Fn(Asked) -> F,
     F: Future<Output = Option<Response<Page>>>,
 {
-    let (method, path) = (request.method(), request.uri().path());
+    let (head, _) = request.into_parts();
+    let (method, path) = (head.method, head.uri.path());
     let shows = method == Method::GET || method == Method::HEAD;
-    if !shows && !commands.iter().any(|(known, at)| known == method && *at == path) {
+    if !shows && !commands.iter().any(|(known, at)| *known == method && *at == path) {
         let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "405 Method Not Allowed\n");
         refusal.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return refusal;
     }
     let html = |value: &HeaderValue| value.to_str().is_ok_and(|value| value.contains("text/html"));
-    let html = request.headers().get_all(ACCEPT).iter().any(html);
-    let found = page(Asked { method: method.clone(), path: path.to_owned(), html }).await;
+    let html = head.headers.get_all(ACCEPT).iter().any(html);
+    let path = path.to_owned();
+    let found = page(Asked { method, path, html, uri: head.uri, fields: head.headers, local }).await;
     found.unwrap_or_else(|| text(StatusCode::NOT_FOUND, "404 Not Found\n"))
 }
 

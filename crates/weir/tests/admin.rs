@@ -240,7 +240,8 @@ fn plugins_are_those_of_the_settings() {
         json!(names)
     };
     assert_eq!(names(&gateway.must("GET", "plugins?all=true", "")), chosen);
-    let control = RawClient::connect(gateway.control.expect("a control API")).get("/v1/schema");
+    let mut control = RawClient::connect(gateway.control.expect("a control API"));
+    let control = control.request("GET /v1/schema HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_eq!(names(&control.json()["plugins"]), chosen);
     assert_eq!(gateway.must("GET", "plugins/key-auth", "")["type"], "object");
     let absent = json!({ "error_msg": "plugin not found in subsystem http" });

@@ -1,8 +1,76 @@
 //! What clients of APISIX's Admin API send, in the forms in which they send it.
 
+use std::net::SocketAddr;
+
 use serde_json::json;
 
-use crate::harness::{Gateway, Start};
+use crate::harness::{ADMIN_KEY, Gateway, RawClient, Response, Start};
+
+/// A request to an API without a key, for this host.
+fn sent(addr: SocketAddr, line: &str, host: &str, fields: &str, body: &str) -> Response {
+    let length = body.len();
+    RawClient::connect(addr).request(format!(
+        "{line} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {length}\r\n{fields}\r\n{body}"
+    ))
+}
+
+#[test]
+fn without_keys_pages_of_others_change_and_read_nothing() {
+    let settings = "admin: {key_required: false, hosts: [weir.test]}\n";
+    let gateway = Start::stored().settings(settings).control().start();
+    let (admin, control) = (gateway.admin.expect("an Admin API"), gateway.control.expect("a control API"));
+    let route = r#"{"uri":"/a","plugins":{"mocking":{"response_example":"a"}}}"#;
+    let (own, foreign) = (format!("Origin: http://{admin}\r\n"), "Origin: http://evil.test\r\n");
+    let rebound = ("evil.test:9180", "Origin: http://evil.test:9180\r\nSec-Fetch-Site: same-origin\r\n");
+    let here = admin.to_string();
+    for (host, fields) in [(here.as_str(), foreign), ("localhost", "Sec-Fetch-Site: cross-site\r\n"), rebound] {
+        let answer = sent(admin, "PUT /apisix/admin/routes/1", host, fields, route);
+        assert!(answer.status == 403 && answer.text().contains("admin.hosts"), "{host} {fields}: {}", answer.text());
+        for (addr, line) in [
+            (admin, "GET /apisix/admin/routes"),
+            (admin, "GET /weir/v1/resources"),
+            (control, "GET /v1/routes"),
+            (control, "POST /v1/gc"),
+        ] {
+            let answer = sent(addr, line, host, fields, "");
+            assert_eq!(answer.status, 403, "{line} {host} {fields}");
+            assert_eq!(answer.field("access-control-allow-origin"), None, "{line} {host} {fields}");
+        }
+    }
+    assert_eq!(gateway.get("/a").status, 404);
+    for (host, fields) in [(here.as_str(), own.as_str()), ("localhost:9180", ""), ("weir.test", "")] {
+        let answer = sent(admin, "PUT /apisix/admin/routes/1", host, fields, route);
+        assert!(answer.status < 300, "{host} {fields}: {}", answer.text());
+    }
+    for host in ["localhost", "weir.test", "127.0.0.1:1"] {
+        assert_eq!(sent(control, "GET /v1/routes", host, "", "").status, 200, "{host}");
+    }
+    assert_eq!(gateway.get("/a").text(), "a");
+}
+
+#[test]
+fn a_key_is_enough_whatever_the_page_and_the_proxy() {
+    let gateway = Start::stored().start();
+    let admin = gateway.admin.expect("an Admin API");
+    let key = format!("X-API-KEY: {ADMIN_KEY}\r\nOrigin: https://dashboard.test\r\nSec-Fetch-Site: cross-site\r\n");
+    let answer = sent(admin, "GET /apisix/admin/routes", "admin.example.com", &key, "");
+    assert_eq!((answer.status, answer.field("access-control-allow-origin")), (200, Some("*")));
+    let asked = sent(admin, "OPTIONS /apisix/admin/routes", "admin.example.com", "Origin: https://dashboard.test\r\n", "");
+    assert_eq!(asked.status, 200);
+    for (name, value) in [
+        ("content-type", "text/plain"),
+        ("content-length", "0"),
+        ("access-control-allow-methods", "POST, GET, PUT, OPTIONS, DELETE, PATCH"),
+        ("access-control-allow-headers", "*"),
+        ("access-control-allow-origin", "*"),
+        ("access-control-max-age", "3600"),
+    ] {
+        assert_eq!(asked.field(name), Some(value), "{name}");
+    }
+    let closed = Start::stored().settings("admin: {cors: false}\n").start();
+    let asked = sent(closed.admin.expect("an Admin API"), "OPTIONS /apisix/admin/routes", "localhost", "", "");
+    assert_eq!((asked.status, asked.field("access-control-allow-origin")), (200, None));
+}
 
 /// The status and the words of an answer to PUT.
 fn put(gateway: &Gateway, path: &str, body: &str) -> (u16, String) {
@@ -38,7 +106,7 @@ fn a_key_that_stands_twice_is_refused() {
     let (status, words) = put(&gateway, "routes/1", r#"{"uri":"/a","plugins":{"mocking":{"delay":1,"delay":2}}}"#);
     assert!(status == 400 && words.contains("the key \"delay\" stands twice"), "{words}");
     let yaml = "routes:\n- id: 1\n  uri: /a\n  uri: /b\n  plugins: {}\n";
-    let fields = format!("X-API-KEY: {}\r\nContent-Type: application/yaml\r\n", crate::harness::ADMIN_KEY);
+    let fields = format!("X-API-KEY: {}\r\nContent-Type: application/yaml\r\n", ADMIN_KEY);
     let answer = gateway.send_to_admin("POST", "configs/validate", &fields, yaml);
     assert!(answer.status == 400 && answer.text().contains("the same key stands at"), "{}", answer.text());
     assert_eq!(gateway.must("GET", "routes", "")["total"], 0);

@@ -9,7 +9,7 @@ use crate::listings::{self, contains};
 
 fn request(gateway: &Gateway, line: &str, fields: &str) -> Response {
     let addr = gateway.control.expect("a control API");
-    RawClient::connect(addr).request(format!("{line} HTTP/1.1\r\nHost: c\r\nConnection: close\r\n{fields}\r\n"))
+    RawClient::connect(addr).request(format!("{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{fields}\r\n"))
 }
 
 fn get(gateway: &Gateway, path: &str) -> (u16, Value) {

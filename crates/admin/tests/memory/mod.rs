@@ -255,7 +255,7 @@ impl Server {
     pub(crate) fn send(&self, method: &str, path: &str, fields: &str, body: &str) -> (u16, String, String) {
         let length = body.len();
         let answer = self.raw(&format!(
-            "{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {length}\r\n{fields}\r\n{body}"
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n{fields}\r\n{body}"
         ));
         let (head, body) =
             answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer to {method} {path}: {answer:?}"));

@@ -18,8 +18,13 @@ pub struct Admin {
     pub key_required: bool,
     /// Where requests may come from: addresses and ranges. An empty list is everywhere.
     pub allow: Vec<AddrRange>,
-    /// Whether pages of other origins may use the API from a browser (CORS).
+    /// True: pages of other origins that know a key may use the API from a browser (CORS). Without a key they may not,
+    /// unless their host is in `admin.hosts`.
     pub cors: bool,
+    /// Names by which the Admin API and the control API are reached. Over the loopback address, requests without a key are
+    /// answered for `localhost`, addresses and these names alone; and pages of these hosts may use the APIs without a key.
+    #[schemars(length(max = 64), inner(length(max = 253), regex(pattern = r"^[0-9a-zA-Z._-]+$")))]
+    pub hosts: Vec<String>,
     /// TLS towards clients of the API.
     pub tls: AdminTls,
 }
@@ -79,7 +84,8 @@ impl Default for Admin {
             keys: Vec::new(),
             key_required: true,
             allow: local.into_iter().filter_map(AddrRange::new).collect(),
-            cors: false,
+            cors: true,
+            hosts: Vec::new(),
             tls: AdminTls::default(),
         }
     }
