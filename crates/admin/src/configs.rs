@@ -167,7 +167,7 @@ impl Api {
             tracing::error!(%panicked, "a configuration could not be checked");
             Answer::internal()
         })?;
-        errors.extend(found.iter().filter(|found| found.is_error()).map(|error| told(error, &document)));
+        errors.extend(worst_by_item(&found).iter().map(|error| told(error, &document)));
         if errors.is_empty() {
             return Ok(Answer::json(StatusCode::OK, &json!({})));
         }
@@ -424,6 +424,30 @@ fn last_change(config: &Object) -> Option<u64> {
 
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// The error of each item that APISIX would find first, and every error that is of no item.
+fn worst_by_item(found: &[Diagnostic]) -> Vec<Diagnostic> {
+    let mut items: Vec<(&str, Vec<Diagnostic>)> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for error in found.iter().filter(|found| found.is_error()) {
+        let end = error.path.find(']').map_or(0, |end| end + 1);
+        let (item, rest) = error.path.split_at(end);
+        let inside = Diagnostic { path: rest.trim_start_matches('.').to_owned(), ..error.clone() };
+        match places.get(item).filter(|_| !item.is_empty()) {
+            Some(place) => items[*place].1.push(inside),
+            None => {
+                places.insert(item, items.len());
+                items.push((item, vec![inside]));
+            }
+        }
+    }
+    let worst = items.into_iter().filter_map(|(item, errors)| {
+        let error = words::worst(&errors)?;
+        let joint = if item.is_empty() || error.path.is_empty() || error.path.starts_with('[') { "" } else { "." };
+        Some(Diagnostic { path: format!("{item}{joint}{}", error.path), ..error.clone() })
+    });
+    worst.collect()
 }
 
 /// A finding about a whole configuration, by its item.

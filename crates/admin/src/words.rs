@@ -58,6 +58,13 @@ fn of_item(found: &Diagnostic, resource: &Resource, value: Option<&Map<String, V
         (Kind::PluginMetadata, ["id"]) if found.message.starts_with("there is no plugin ") => {
             Some("invalid plugin name".to_owned())
         }
+        (Kind::PluginMetadata, ["id"]) if found.message.starts_with("not supported yet: the plugin ") => {
+            let plugin = found.message.trim_start_matches("not supported yet: the plugin ");
+            Some(format!("invalid plugin name: the plugin {plugin} is known and not supported yet"))
+        }
+        (Kind::PluginMetadata, ["id"]) if found.message.ends_with(" is not in the setting `plugins`") => {
+            Some(format!("invalid plugin name: {}", found.message))
+        }
         _ => None,
     };
     if let Some(message) = special {

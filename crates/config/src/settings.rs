@@ -9,6 +9,7 @@ pub mod apisix;
 mod choice;
 mod deployment;
 mod listener;
+mod names;
 mod overlay;
 mod quantity;
 mod store;
@@ -27,6 +28,7 @@ pub use choice::{
 };
 pub use deployment::{ConfigProvider, DataEncryption, Deployment, Etcd, EtcdTls, EtcdUrl, Role, Secret};
 pub use listener::{Listener, SocketMode};
+pub use names::PluginNames;
 pub use overlay::{Leaf, SettingsSource, leaves};
 pub use quantity::{GIB, KIB, MIB, Seconds, Size};
 pub use store::Store;
@@ -43,9 +45,9 @@ pub struct Settings {
     pub workers: Workers,
     /// How routes are matched; the names are APISIX's.
     pub router: RouterMode,
-    /// The plugins that may be configured; every other one is refused. None named: all that the gateway has.
-    #[schemars(inner(length(min = 1, max = 128)))]
-    pub plugins: Vec<String>,
+    /// The plugins that may be configured; every other one is refused. `*` stands for all that the gateway has; with an empty
+    /// list there is none.
+    pub plugins: PluginNames,
     /// Listeners that speak the PROXY protocol.
     pub proxy_protocol: ProxyProtocol,
     /// What is done to a path before routes are matched.

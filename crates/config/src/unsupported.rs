@@ -57,7 +57,6 @@ pub const UNSUPPORTED: &[Unsupported] = &[
     refuse(Place::Upstream, "scheme", When::OneOf(&["kafka"]), "Kafka proxying"),
     refuse(Place::Upstream, "service_name", When::Present, "service discovery"),
     refuse(Place::Upstream, "discovery_type", When::Present, "service discovery"),
-    refuse(Place::Upstream, "discovery_args", When::Present, "service discovery"),
     refuse(Place::Meta, "pre_function", When::Present, "Lua functions before plugins"),
 ];
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema};
 use serde::de::DeserializeOwned;
+use weir_config::diagnostic::nearest;
 use weir_config::schema::{Checker, ignore_unknown, json_schema};
 use weir_config::{Diagnostic, Node, Scope, Severity};
 use weir_expr::Template;
@@ -355,7 +356,9 @@ impl<T: Define> Definition for T {
 
     fn check(&self, scope: Scope, conf: &Node) -> Result<(), Vec<Diagnostic>> {
         if scope == Scope::Metadata {
-            return T::check_metadata(conf);
+            let mut found = T::check_metadata(conf).err().unwrap_or_default();
+            found.extend(unknown_metadata(T::metadata_schema(), conf));
+            return if found.is_empty() { Ok(()) } else { Err(found) };
         }
         if scope == Scope::Consumer && T::AUTH {
             let (typed, mut found) = read::<T::ConsumerConf>(conf);
@@ -444,6 +447,21 @@ fn read<C: DeserializeOwned + JsonSchema + 'static>(conf: &Node) -> (Option<C>, 
             (None, found)
         }
     }
+}
+
+/// A warning for each field of a plugin's metadata that the plugin does not know. APISIX takes any.
+fn unknown_metadata(schema: Option<Schema>, metadata: &Node) -> Vec<Diagnostic> {
+    let known = schema.as_ref().and_then(|schema| schema.get("properties")?.as_object());
+    let Some(known) = known else { return Vec::new() };
+    let unknown = metadata.as_map().unwrap_or_default().iter().filter(|(key, _)| !known.contains_key(&*key.text));
+    let told = unknown.map(|(key, _)| {
+        let warning = Diagnostic::warning(key.mark, &*key.text, "unknown field, it has no effect");
+        match nearest(&key.text, known.keys().map(String::as_str)) {
+            Some(near) => warning.with_hint(format!("did you mean {near}?")),
+            None => warning,
+        }
+    });
+    told.collect()
 }
 
 fn first_error(conf: &Node, found: Vec<Diagnostic>) -> Diagnostic {

@@ -11,7 +11,7 @@ mod upstreams;
 
 use std::sync::Arc;
 
-use weir_config::settings::Dns;
+use weir_config::settings::{Dns, PluginNames};
 use weir_config::{Diagnostic, InvalidItems, Model, Node, Place, PluginCatalog, RouterMode, Scope, Settings};
 use weir_plugin::{Definition, StateRegistry};
 use weir_router::Mode;
@@ -87,14 +87,15 @@ pub struct ChosenPlugins<'a> {
 
 impl ChosenPlugins<'_> {
     fn has(&self, name: &str) -> bool {
-        self.names.is_empty() || self.names.iter().any(|known| known == name)
+        self.names.iter().any(|known| known == PluginNames::ALL || known == name)
     }
 
     /// Names in the setting that no plugin has.
     #[must_use]
     pub fn missing(&self) -> Vec<&str> {
         let known = self.catalog.names();
-        self.names.iter().map(String::as_str).filter(|name| !known.contains(name)).collect()
+        let names = self.names.iter().map(String::as_str);
+        names.filter(|name| *name != PluginNames::ALL && !known.contains(name)).collect()
     }
 }
 

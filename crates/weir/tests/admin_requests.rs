@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde_json::json;
 
-use crate::harness::{ADMIN_KEY, Gateway, RawClient, Response, Start};
+use crate::harness::{ADMIN_KEY, Gateway, Origin, RawClient, Response, Start};
 
 /// A request to an API without a key, for this host.
 fn sent(addr: SocketAddr, line: &str, host: &str, fields: &str, body: &str) -> Response {
@@ -132,4 +132,67 @@ fn dots_are_no_ids() {
     assert!(status == 400 && answer.to_string().contains("id"), "{answer}");
     gateway.must("PUT", "routes/...", route);
     gateway.must("PUT", "routes/.a", route);
+}
+
+/// What APISIX takes, what its answer shows of it, and what a request to the route is answered.
+#[test]
+fn forms_that_apisix_takes() {
+    let origin = Origin::hello();
+    let gateway = Start::stored().start();
+    let node = origin.addr();
+    let port = node.port();
+    let listed = json!([{ "host": node.to_string(), "weight": 1 }]);
+    for (name, upstream) in [
+        ("a host with its port", json!({ "nodes": listed })),
+        ("the same port twice", json!({ "nodes": [{ "host": node.to_string(), "port": port, "weight": 1 }] })),
+        ("no arguments", json!({ "nodes": { node.to_string(): 1 }, "discovery_args": {} })),
+        ("arguments", json!({ "nodes": { node.to_string(): 1 }, "discovery_args": { "group_name": "g" } })),
+    ] {
+        let stored = gateway.must("PUT", "upstreams/u", &upstream.to_string());
+        for (field, value) in upstream.as_object().expect("an object") {
+            assert_eq!(stored["value"][field], *value, "{name}");
+        }
+        assert_eq!(gateway.must("GET", "upstreams/u", "")["value"]["discovery_args"], upstream["discovery_args"], "{name}");
+        let route = json!({ "uri": "/a", "upstream": upstream });
+        gateway.must("PUT", "routes/1", &route.to_string());
+        assert_eq!(gateway.get("/a").text(), "hello", "{name}");
+    }
+    let other = json!({ "nodes": [{ "host": node.to_string(), "port": 1, "weight": 1 }] }).to_string();
+    assert_eq!(put(&gateway, "upstreams/u", &other).0, 400, "two ports");
+    let discovered = r#"{"service_name":"s","discovery_type":"dns","discovery_args":{}}"#;
+    assert!(put(&gateway, "upstreams/u", discovered).1.contains("service discovery"));
+    gateway.must("PUT", "plugin_metadata/limit-count", r#"{"limit_header":"X-L","log_format":{"host":"$host"}}"#);
+    gateway.must("PUT", "plugin_metadata/cors", r#"{"nothing":1}"#);
+    assert_eq!(gateway.must("GET", "plugin_metadata/cors", "")["value"]["nothing"], 1);
+    let (status, words) = put(&gateway, "plugin_metadata/loki-logger", r#"{"log_format":{}}"#);
+    assert_eq!(
+        (status, words.as_str()),
+        (400, "invalid plugin name: the plugin loki-logger is known and not supported yet")
+    );
+    let vault = r#"{"uri":"https://vault.test:8200/some/path","prefix":"kv","token":"t"}"#;
+    gateway.must("PUT", "secrets/vault/1", vault);
+}
+
+#[test]
+fn a_configuration_that_is_checked_is_told_one_error_an_item() {
+    let gateway = Start::stored().start();
+    let config = json!({
+        "routes": [
+            { "id": "r", "uri": 1, "foo": 2, "plugins": { "nope": {}, "limit-count": { "count": 0 } } },
+            { "id": "fine", "uri": "/", "plugins": {} },
+            { "id": "s", "uri": "/", "plugins": { "nope": {}, "nothing": {} } },
+        ],
+        "upstreams": [{ "id": "u", "nodes": 1, "retries": "x" }],
+    });
+    let (status, answer) = gateway.ask("POST", "configs/validate", &config.to_string());
+    let errors = answer["errors"].as_array().expect("errors").clone();
+    let places: Vec<_> = errors.iter().map(|error| (error["resource_type"].as_str(), error["index"].as_u64())).collect();
+    assert_eq!(status, 400);
+    let (routes, upstreams) = (Some("routes"), Some("upstreams"));
+    let mut sorted = places.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, [(routes, Some(0)), (routes, Some(2)), (upstreams, Some(0))], "{answer}");
+    let of = |place: (Option<&str>, Option<u64>)| &errors[places.iter().position(|found| *found == place).expect("it")];
+    assert!(of((routes, Some(0)))["error"].as_str().is_some_and(|error| error.contains("property \"uri\"")), "{answer}");
+    assert_eq!(of((routes, Some(2)))["resource_id"], "s");
 }

@@ -118,7 +118,9 @@ fn a_plugin_that_the_list_leaves_out_is_refused() {
         ("plugins: [mocking]\ndeployment: {role: traditional}", "the plugin cors is not in the setting `plugins`"),
         ("plugins: [cors]", "the plugin mocking is not in the setting `plugins`"),
         ("plugins: [cors, mocking]", ""),
-        ("plugins: []", ""),
+        ("plugins: []", "the plugin cors is not in the setting `plugins`"),
+        ("plugins:\ndeployment: {role: traditional}", "the plugin cors is not in the setting `plugins`"),
+        ("plugins: ['*']", ""),
         ("workers: 1", ""),
     ];
     for (text, expected) in cases {

@@ -182,7 +182,14 @@ pub(crate) fn prepare_upstream(node: &mut Node, path: &str, found: &mut Vec<Diag
         }
     }
     let taken = take_out(Place::Upstream, node, path, found);
-    let discovery = ["service_name", "discovery_type", "discovery_args"];
+    let discovery = ["service_name", "discovery_type"];
+    if let Some((key, args)) = node.entry("discovery_args")
+        && args.as_map().is_some_and(|args| !args.is_empty())
+        && !taken.contains(&"discovery_type")
+    {
+        let message = "has no effect without discovery_type";
+        found.push(Diagnostic::warning(key.mark, field(path, "discovery_args"), message));
+    }
     if node.as_map().is_some() && node.get("nodes").is_none() && taken.iter().any(|name| discovery.contains(name)) {
         node.insert("nodes", Node::empty_map());
     }
@@ -331,6 +338,7 @@ fn prepare_nodes(nodes: &mut Node, path: &str, scheme_is_written: bool, found: &
                 push_index(&mut path, index);
                 index += 1;
                 drop_nulls(item, &path, found);
+                part_host_and_port(item, &path, found);
                 let host = item.get("host").and_then(Node::as_str).map(NodeHost::new);
                 let no_port_of_its_own = match &host {
                     Some(Ok(host)) => host.refuses_port(),
@@ -357,6 +365,27 @@ fn prepare_nodes(nodes: &mut Node, path: &str, scheme_is_written: bool, found: &
         }
         _ => {}
     }
+}
+
+/// A host that holds a port, which APISIX takes for a name and finds no address for: the port of the node.
+fn part_host_and_port(item: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
+    let Some(host) = item.get("host").filter(|host| host.as_str().is_some_and(|text| NodeHost::new(text).is_err())) else {
+        return;
+    };
+    let (mark, text) = (host.mark, host.as_str().unwrap_or_default().to_owned());
+    let Ok(node) = node_from_key(&text, 0) else { return };
+    if node.has_no_port() {
+        return;
+    }
+    let port = i64::from(node.port);
+    match item.get("port").map(|port| port.kind.clone()) {
+        None => item.insert("port", Node { mark, kind: Kind::Int(port) }),
+        Some(Kind::Int(told)) if told == port => {}
+        Some(_) => return,
+    }
+    item.insert("host", Node { mark, kind: Kind::Str(node.host.to_string()) });
+    let message = format!("{} holds a port: taken as host {} and port {port}", quoted(&text), node.host);
+    found.push(Diagnostic::warning(mark, field(path, "host"), message));
 }
 
 /// Health checks open connections of their own, over TCP and without a PROXY header: what needs another kind would be

@@ -20,12 +20,12 @@ pub struct SecretManager {
     /// When it was last changed, in seconds since 1970. Information only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_time: Option<i64>,
-    /// Where Vault is: `http://HOST:PORT` or `https://HOST:PORT`.
+    /// Where Vault is: `http://HOST:PORT` or `https://HOST:PORT`, with a path in front of Vault's own if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(max = 4096),
-        regex(pattern = r"^https?://([0-9a-zA-Z._-]+|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?/?$"),
-        extend("x-expected" = "http://HOST:PORT or https://HOST:PORT")
+        regex(pattern = r"^https?://([0-9a-zA-Z._-]+|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?(/[0-9a-zA-Z._~-]+)*/?$"),
+        extend("x-expected" = "http://HOST:PORT or https://HOST:PORT, which a path may follow")
     )]
     pub uri: Option<String>,
     /// What paths in Vault begin with: its engine for keys and values and a folder in it, such as `kv/apisix`; with
@@ -63,7 +63,7 @@ pub struct ManagerId(String);
 pub enum Manager<'a> {
     /// HashiCorp Vault, its engine for keys and values.
     Vault {
-        /// Scheme, host and port.
+        /// Scheme, host, port and what comes before Vault's own paths.
         uri: &'a str,
         /// What paths begin with.
         prefix: &'a str,

@@ -80,6 +80,10 @@ pub struct Upstream {
     /// Idle connections that are kept for further requests.
     #[serde(default)]
     pub keepalive_pool: KeepalivePool,
+    /// Arguments of service discovery, without effect while there is no `discovery_type`: forms of tools send them empty.
+    #[serde(default, rename = "discovery_args", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<std::collections::BTreeMap<String, serde_json::Value>>")]
+    pub _discovery_args: Option<Node>,
     /// The PROXY header that begins each connection to a node and tells it the client's address and port. Such a
     /// connection carries one request. An extension: APISIX has it for streams only.
     #[serde(default, skip_serializing_if = "Option::is_none")]

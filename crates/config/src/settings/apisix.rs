@@ -105,7 +105,8 @@ impl Translation<'_> {
             let is_group = || KEYS.iter().any(|row| is_at_or_under(row.path, &path));
             match row {
                 None if !is_group() => self.unknown(key, &path, above),
-                _ if value.is_null() => {}
+                // Of all keys this one says something when nothing stands there: no plugin.
+                _ if value.is_null() && path != "plugins" => {}
                 None if value.as_map().is_some() => self.group(value, &path),
                 None => {
                     let message = format!("expected a mapping, found {}", value.describe());

@@ -60,7 +60,7 @@ pub(crate) struct Conf {
 
 /// `plugin_metadata` of `cors`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 struct Metadata {
     /// Origins by name, each as in the plugin's `allow_origins`.
     allow_origins: BTreeMap<String, String>,

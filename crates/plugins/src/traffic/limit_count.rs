@@ -96,7 +96,7 @@ pub(crate) struct Rule {
 
 /// `plugin_metadata` of `limit-count`: names of the fields.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 struct Metadata {
     /// The field that tells the limit.
     limit_header: String,

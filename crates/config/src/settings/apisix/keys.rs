@@ -2,7 +2,7 @@
 
 use super::readers::{
     access_log, admin, admin_keys, admin_tls, config_provider, connections, control, dev_mode, error_log,
-    http_listeners, https_listeners, listeners, log_escape, log_level, metrics_server, on_off, plugins, protocols,
+    http_listeners, https_listeners, listeners, log_escape, log_level, metrics_server, on_off, one_or_several, plugins, protocols,
     real_ip_from, real_ip_header, same, status, time,
 };
 use super::{ConfigKey, Effect, Reader};
@@ -81,7 +81,7 @@ pub const KEYS: &[ConfigKey] = &[
     nothing("apisix.disable_sync_configuration_during_start", "nothing listens before there is a configuration"),
     nothing("apisix.worker_startup_time_threshold", "workers are threads, which are not started anew"),
     sets("apisix.data_encryption.enable_encrypt_fields", &["deployment.etcd.data_encryption.enable_encrypt_fields"], same, ""),
-    sets("apisix.data_encryption.keyring", &["deployment.etcd.data_encryption.keyring"], same, "for what lies in etcd; the embedded store has a key of its own"),
+    sets("apisix.data_encryption.keyring", &["deployment.etcd.data_encryption.keyring"], one_or_several, "a list or one key; for what lies in etcd; the embedded store has a key of its own"),
     nothing("apisix.data_encryption.enable", "that is the form of APISIX 3.0; it is `enable_encrypt_fields` now"),
     nothing("apisix.events", "workers share memory and need no module to tell each other of events"),
     sets("apisix.status.ip", &["listen.status"], status, ""),

@@ -19,6 +19,17 @@ pub(super) fn same(to: &mut Translation<'_>, place: &Place<'_>) {
     }
 }
 
+/// A list, or the only element of it.
+pub(super) fn one_or_several(to: &mut Translation<'_>, place: &Place<'_>) {
+    let value = match &place.value.kind {
+        Kind::Str(_) => Node { mark: place.value.mark, kind: Kind::Seq(vec![place.value.clone()]) },
+        _ => place.value.clone(),
+    };
+    for setting in place.settings {
+        to.set(setting, value.clone());
+    }
+}
+
 fn unquoted(value: &Node, setting: &str) -> Node {
     let is_text = leaves().iter().any(|leaf| leaf.path == setting && (leaf.text || leaf.list));
     match &value.kind {
@@ -471,8 +482,8 @@ fn server(to: &mut Translation<'_>, place: &Place<'_>, off: bool, group: &str, p
 /// An empty list would refuse every plugin, and no file means that.
 pub(super) fn plugins(to: &mut Translation<'_>, place: &Place<'_>) {
     match place.value.as_seq() {
+        None if place.value.is_null() => set_all(to, place, &Kind::Seq(Vec::new())),
         None => to.error(place, "a list of names of plugins"),
-        Some([]) => to.without_effect(place.key, place.path, "an empty list is taken as none: every plugin is there"),
         Some(_) => same(to, place),
     }
 }
