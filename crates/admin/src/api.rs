@@ -160,9 +160,11 @@ impl Api {
         let path = segments(head.uri.path());
         let place: Vec<&str> = path.iter().map(String::as_str).collect();
         // Who sends no key, or leaves it to the browser to send one, must not be somebody else's page.
-        let foreign = self.options.hosts.refusal(&head.uri, &head.headers, peer.local).map(|reason| {
-            Answer::error(StatusCode::FORBIDDEN, reason).unversioned()
-        });
+        let foreign = self
+            .options
+            .hosts
+            .refusal(&head.uri, &head.headers, peer.local)
+            .map(|reason| Answer::error(StatusCode::FORBIDDEN, reason).unversioned());
         match (&head.method, place.as_slice()) {
             (&Method::OPTIONS, _) => {
                 return match foreign.filter(|_| self.options.keys.is_open()) {

@@ -66,7 +66,9 @@ impl Hosts {
 /// The host of an authority, without its port and in the one form in which hosts are compared.
 fn host_of(authority: &str) -> String {
     let host = match authority.rsplit_once(':') {
-        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && host.parse::<Ipv6Addr>().is_err() => host,
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && host.parse::<Ipv6Addr>().is_err() => {
+            host
+        }
         _ => authority,
     };
     plain(host)

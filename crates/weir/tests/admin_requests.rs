@@ -55,7 +55,8 @@ fn a_key_is_enough_whatever_the_page_and_the_proxy() {
     let key = format!("X-API-KEY: {ADMIN_KEY}\r\nOrigin: https://dashboard.test\r\nSec-Fetch-Site: cross-site\r\n");
     let answer = sent(admin, "GET /apisix/admin/routes", "admin.example.com", &key, "");
     assert_eq!((answer.status, answer.field("access-control-allow-origin")), (200, Some("*")));
-    let asked = sent(admin, "OPTIONS /apisix/admin/routes", "admin.example.com", "Origin: https://dashboard.test\r\n", "");
+    let asked =
+        sent(admin, "OPTIONS /apisix/admin/routes", "admin.example.com", "Origin: https://dashboard.test\r\n", "");
     assert_eq!(asked.status, 200);
     for (name, value) in [
         ("content-type", "text/plain"),
@@ -152,7 +153,11 @@ fn forms_that_apisix_takes() {
         for (field, value) in upstream.as_object().expect("an object") {
             assert_eq!(stored["value"][field], *value, "{name}");
         }
-        assert_eq!(gateway.must("GET", "upstreams/u", "")["value"]["discovery_args"], upstream["discovery_args"], "{name}");
+        assert_eq!(
+            gateway.must("GET", "upstreams/u", "")["value"]["discovery_args"],
+            upstream["discovery_args"],
+            "{name}"
+        );
         let route = json!({ "uri": "/a", "upstream": upstream });
         gateway.must("PUT", "routes/1", &route.to_string());
         assert_eq!(gateway.get("/a").text(), "hello", "{name}");
@@ -186,13 +191,17 @@ fn a_configuration_that_is_checked_is_told_one_error_an_item() {
     });
     let (status, answer) = gateway.ask("POST", "configs/validate", &config.to_string());
     let errors = answer["errors"].as_array().expect("errors").clone();
-    let places: Vec<_> = errors.iter().map(|error| (error["resource_type"].as_str(), error["index"].as_u64())).collect();
+    let places: Vec<_> =
+        errors.iter().map(|error| (error["resource_type"].as_str(), error["index"].as_u64())).collect();
     assert_eq!(status, 400);
     let (routes, upstreams) = (Some("routes"), Some("upstreams"));
     let mut sorted = places.clone();
     sorted.sort_unstable();
     assert_eq!(sorted, [(routes, Some(0)), (routes, Some(2)), (upstreams, Some(0))], "{answer}");
     let of = |place: (Option<&str>, Option<u64>)| &errors[places.iter().position(|found| *found == place).expect("it")];
-    assert!(of((routes, Some(0)))["error"].as_str().is_some_and(|error| error.contains("property \"uri\"")), "{answer}");
+    assert!(
+        of((routes, Some(0)))["error"].as_str().is_some_and(|error| error.contains("property \"uri\"")),
+        "{answer}"
+    );
     assert_eq!(of((routes, Some(2)))["resource_id"], "s");
 }

@@ -369,7 +369,8 @@ fn prepare_nodes(nodes: &mut Node, path: &str, scheme_is_written: bool, found: &
 
 /// A host that holds a port, which APISIX takes for a name and finds no address for: the port of the node.
 fn part_host_and_port(item: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
-    let Some(host) = item.get("host").filter(|host| host.as_str().is_some_and(|text| NodeHost::new(text).is_err())) else {
+    let Some(host) = item.get("host").filter(|host| host.as_str().is_some_and(|text| NodeHost::new(text).is_err()))
+    else {
         return;
     };
     let (mark, text) = (host.mark, host.as_str().unwrap_or_default().to_owned());

@@ -15,7 +15,8 @@ pub struct Id(Arc<str>);
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Username(Arc<str>);
 
-const ID_EXPECTED: &str = "an id: 1 to 64 letters, digits, '-', '_' and '.', other than . and .., or a whole number of at least 1";
+const ID_EXPECTED: &str =
+    "an id: 1 to 64 letters, digits, '-', '_' and '.', other than . and .., or a whole number of at least 1";
 const USERNAME_EXPECTED: &str = "a user name: 1 to 256 letters, digits, '-' and '_'";
 
 impl Id {

@@ -2,8 +2,8 @@
 
 use super::readers::{
     access_log, admin, admin_keys, admin_tls, config_provider, connections, control, dev_mode, error_log,
-    http_listeners, https_listeners, listeners, log_escape, log_level, metrics_server, on_off, one_or_several, plugins, protocols,
-    real_ip_from, real_ip_header, same, status, time,
+    http_listeners, https_listeners, listeners, log_escape, log_level, metrics_server, on_off, one_or_several, plugins,
+    protocols, real_ip_from, real_ip_header, same, status, time,
 };
 use super::{ConfigKey, Effect, Reader};
 
