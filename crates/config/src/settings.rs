@@ -188,6 +188,12 @@ pub struct Limits {
     /// Bytes of a body that is held whole, because a plugin needs all of it. More is answered 413 (a request) or
     /// 502 (a response): a plugin must not let pass what it has not seen.
     pub buffered_body: Size<0, { GIB }>,
+    /// Memory for what messages may fill beyond the ordinary, over all workers: bodies that a plugin needs whole, copies
+    /// for mirrors, heads over 16 KiB, large buffers for long bodies, compressors, answers made here that wait for a
+    /// slow client. A request for which there is no room is answered 503; what can be done without (large buffers, copies,
+    /// compression) takes no more than half. At least 4 times the largest of
+    /// `buffered_body`, `head_size` and `response_head_size`.
+    pub buffers: Size<{ MIB }, { 1024 * GIB }>,
     /// Copies of requests for mirrors (`proxy-mirror`) that one worker has under way. What is over is dropped and counted.
     #[schemars(range(max = 1_000_000))]
     pub mirror_copies: u32,
@@ -429,6 +435,7 @@ impl Default for Limits {
             body_rate_grace: Seconds::constant(10_000),
             response_head_size: Size::constant(64 * KIB),
             buffered_body: Size::constant(MIB),
+            buffers: Size::constant(128 * MIB),
             mirror_copies: 128,
             mirror_body: Size::constant(256 * KIB),
             admin_body: Size::constant(1536 * KIB),

@@ -11,6 +11,7 @@ use weir_router::{Match, Params};
 use weir_telemetry::metrics::Label;
 use weir_wire::fields::Fields;
 
+use crate::buffers::Held;
 use crate::consumer::ConsumerMatch;
 use crate::mark::{Holds, Notes};
 use crate::request::Request;
@@ -18,10 +19,11 @@ use crate::response::Response;
 use crate::tables::{RouteInfo, Tables};
 use crate::variables::Moment;
 
-/// What a read buffer has room for at first; it grows up to the limits and is cut back afterwards.
-const BUFFER: usize = 16 << 10;
-/// Largest scratch memory that is kept between requests.
-const KEEP: usize = 64 << 10;
+/// What a read buffer has room for at first.
+const FIRST: usize = 4 << 10;
+/// What a buffer may grow to for anybody, and what is kept of it between requests. Beyond that, up to the limits, it is
+/// a part of the budget for buffers.
+pub const BUFFER: usize = 16 << 10;
 
 /// One exchange.
 #[derive(Debug)]
@@ -60,6 +62,8 @@ pub struct Exchange {
     pub out: Vec<u8>,
     /// Room for a plugin to build a value in.
     pub scratch: Vec<u8>,
+    /// The part of the budget that its buffers have.
+    pub held: Held,
     pub(crate) notes: Notes,
     pub(crate) holds: Holds,
     /// What [`Exchange::once`] was told, by key.
@@ -241,8 +245,8 @@ pub struct Try {
 impl Default for Exchange {
     fn default() -> Self {
         Self {
-            request: Request::new(BUFFER),
-            response: Response::new(BUFFER),
+            request: Request::new(FIRST),
+            response: Response::new(FIRST),
             early_fields: Fields::default(),
             client: Client::default(),
             tables: None,
@@ -258,6 +262,7 @@ impl Default for Exchange {
             sent_head: 0,
             out: Vec::with_capacity(2 << 10),
             scratch: Vec::with_capacity(256),
+            held: Held::default(),
             notes: Notes::default(),
             told: Vec::new(),
             holds: Holds::default(),
@@ -312,9 +317,30 @@ impl Exchange {
     /// Makes room for a message of ordinary size; called when it is taken for a connection.
     pub fn make_room(&mut self) {
         self.request.buffer.clear();
-        self.request.buffer.grow(BUFFER);
+        self.request.buffer.grow(FIRST);
         self.response.buffer.clear();
-        self.response.buffer.grow(BUFFER);
+        self.response.buffer.grow(FIRST);
+    }
+
+    /// Takes part of the budget for what its buffers have beyond the ordinary, and are about to grow by. False when there
+    /// is no room: then they must not grow.
+    #[must_use]
+    pub fn may_grow(&mut self, bytes: usize) -> bool {
+        let large = self.large();
+        self.held.grow_to(large + bytes)
+    }
+
+    /// Gives back what the budget was taken for and the buffers have not come to.
+    pub fn settle(&mut self) {
+        let large = self.large();
+        self.held.shrink_to(large);
+    }
+
+    /// Bytes that its buffers have beyond the ordinary.
+    fn large(&self) -> usize {
+        let (request, response) = (self.request.buffer.capacity(), self.response.buffer.capacity());
+        let buffers = [request, response, self.out.capacity(), self.scratch.capacity(), self.response.body.capacity()];
+        buffers.iter().map(|capacity| capacity.saturating_sub(BUFFER)).sum()
     }
 
     /// Gives memory back that an unusually large message took; called before it is pooled.
@@ -322,19 +348,20 @@ impl Exchange {
     pub fn shrink(&mut self) {
         self.request.buffer.clear();
         self.request.buffer.shrink(BUFFER);
-        self.request.head.fields.shrink(64, KEEP);
-        self.request.shrink(KEEP);
+        self.request.head.fields.shrink(64, BUFFER);
+        self.request.shrink(BUFFER);
         self.response.buffer.clear();
         self.response.buffer.shrink(BUFFER);
-        self.response.head.fields.shrink(64, KEEP);
+        self.response.head.fields.shrink(64, BUFFER);
         self.response.forget_states();
         for room in [&mut self.out, &mut self.scratch, &mut self.own_id, &mut self.response.body] {
             room.clear();
             // A call less for what is nearly always small.
-            if room.capacity() > KEEP {
-                room.shrink_to(KEEP);
+            if room.capacity() > BUFFER {
+                room.shrink_to(BUFFER);
             }
         }
+        self.held.shrink_to(0);
     }
 
     /// The matched route's names.

@@ -9,6 +9,7 @@
 //! synchronous; one that has to wait returns [`Flow::Suspend`] and goes on in [`Plugin::request_io`]. A plugin never
 //! knows which version of HTTP carries a message.
 
+pub mod buffers;
 mod consumer;
 mod context;
 mod definition;
@@ -28,7 +29,7 @@ pub use definition::{
     AuthChange, AuthEntries, AuthEntry, BuildCx, CredentialChange, Credentials, Define, Definition, Invalid,
 };
 pub use encoder::Encoder;
-pub use exchange::{AddrText, Client, Exchange, NodeAddress, Times, Try, UpstreamInfo};
+pub use exchange::{AddrText, BUFFER, Client, Exchange, NodeAddress, Times, Try, UpstreamInfo};
 pub use mark::{Hold, Mark, Note};
 pub use request::{OtherPath, Request, UpstreamTarget};
 pub use response::{BodySource, Origin, Response};

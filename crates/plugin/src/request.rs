@@ -381,12 +381,18 @@ impl Request {
         let fields = &mut self.head.fields;
         fields.remove_known(Known::ContentLength);
         fields.add_with(b"Content-Length", |out| weir_wire::push_number(out, body.len() as u64));
+        self.keep_body(body.len());
+    }
+
+    /// Takes in the whole body, which stands in the buffer as it was sent, with its length.
+    pub fn keep_body(&mut self, len: usize) {
+        let fields = &mut self.head.fields;
         // Trailer fields came with the chunks and are gone with them (RFC 9112 section 7.1.2); nobody has to be asked
         // any more whether the body may be sent (RFC 9110 section 10.1.1).
         fields.remove_known(Known::Trailer);
         fields.remove_known(Known::Expect);
         self.head.expect_continue = false;
-        self.head.framing = Framing::Length(body.len() as u64);
+        self.head.framing = Framing::Length(len as u64);
         self.collected = true;
     }
 

@@ -4,6 +4,8 @@
 //! counter shared between cores on the way of a request, and none of it allocates. The configuration is an immutable
 //! [`Snapshot`], made by a [`Compiler`] away from the workers and handed to all of them whole.
 
+#[allow(unsafe_code, reason = "two calls of the C library that no crate offers")]
+mod allocator;
 mod chain;
 mod clock;
 mod compile;
@@ -25,6 +27,7 @@ mod tls;
 mod upstream;
 mod worker;
 
+pub use crate::allocator::{give_memory_back, set_up_allocator};
 pub use crate::tls::client::trusted_certificates;
 pub use crate::tls::provider as crypto_provider;
 pub use clock::now_us;
@@ -37,6 +40,7 @@ pub use tls::client::client_config;
 pub use upstream::health::Counters;
 pub use upstream::health::checker::{AddressHealth, HealthChecks, UpstreamHealth};
 pub use upstream::resolve::Resolver;
+pub use weir_plugin::buffers;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -115,6 +119,7 @@ impl DataPlane {
         let Listeners { addresses, by_worker, sockets, files } = listeners;
         let addresses: Arc<[Bound]> = addresses.into();
         let options = Arc::new(Options::new(settings));
+        buffers::set_limit(settings.limits.buffers.as_usize());
         let (snapshots, _) = watch::channel(None);
         let (drain, _) = watch::channel(Drain::No);
         let (accepts, accepting) = mpsc::channel(1);

@@ -6,6 +6,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use weir_plugin::BUFFER;
+use weir_plugin::buffers::Held;
 use weir_wire::Reject;
 use weir_wire::buffer::Buffer;
 use weir_wire::chunked::{self, Decoder, Event};
@@ -25,7 +27,7 @@ pub(crate) enum Encode {
 }
 
 /// A body in motion.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Pump {
     incoming: Incoming,
     encode: Encode,
@@ -41,6 +43,8 @@ pub(crate) struct Pump {
     pub(crate) taken: u64,
     /// Whether bytes were dropped from the buffer, so that the body cannot be sent again.
     pub(crate) dropped: bool,
+    /// The part of the budget that a large buffer has.
+    large: Held,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -61,7 +65,8 @@ impl Pump {
             Framing::Chunked => Incoming::Chunked(Decoder::default()),
             Framing::UntilClose => Incoming::UntilClose,
         };
-        Self { incoming, encode, base, pos: base, ready: base, last_chunk: false, taken: 0, dropped: false }
+        let large = Held::default();
+        Self { incoming, encode, base, pos: base, ready: base, last_chunk: false, taken: 0, dropped: false, large }
     }
 
     /// Whether the whole body was taken in.
@@ -260,10 +265,10 @@ impl Pump {
         if buffer.spare().len() < LEAST_ROOM {
             buffer.grow(buffer.len() + 4 * LEAST_ROOM);
         }
-        // A long body is worth a larger buffer; it is cut back when the exchange ends.
-        if self.taken > LONG_BODY {
-            buffer.grow(LONG_BUFFER);
-        }
+        // There is more to come, so the room it began with is too small. A long body is worth a still larger buffer, if
+        // there is memory; it is cut back when the exchange ends.
+        let long = self.taken > LONG_BODY && buffer.capacity() < LONG_BUFFER;
+        buffer.grow(if long && self.large.grow_if_plenty(2 * LONG_BUFFER) { LONG_BUFFER } else { BUFFER });
     }
 }
 

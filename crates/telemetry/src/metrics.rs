@@ -99,6 +99,8 @@ pub struct Metrics {
     config: ConfigCells,
     limit_keys: AtomicU64,
     connections_limit: AtomicU64,
+    buffers: AtomicU64,
+    buffers_refused: AtomicU64,
     access_logs: Mutex<LogDrops>,
     upstreams: Mutex<Arc<[UpstreamStatus]>>,
     etcd: OnceLock<Arc<dyn EtcdStatus>>,
@@ -159,6 +161,8 @@ impl Metrics {
             config: ConfigCells::default(),
             limit_keys: AtomicU64::new(0),
             connections_limit: AtomicU64::new(0),
+            buffers: AtomicU64::new(0),
+            buffers_refused: AtomicU64::new(0),
             access_logs: Mutex::default(),
             upstreams: Mutex::default(),
             etcd: OnceLock::new(),
@@ -215,6 +219,13 @@ impl Metrics {
     /// Most client connections at one time: `weir_client_connections_limit`.
     pub fn set_connections_limit(&self, connections: u64) {
         self.connections_limit.store(connections, Relaxed);
+    }
+
+    /// Bytes of the budget for buffers in use, and how often it had no room for a request: `weir_buffers_bytes`,
+    /// `weir_buffers_refused_total`.
+    pub fn set_buffers(&self, bytes: u64, refused: u64) {
+        self.buffers.store(bytes, Relaxed);
+        self.buffers_refused.store(refused, Relaxed);
     }
 
     /// How many keys the limiters hold now: `weir_limit_keys`.

@@ -240,6 +240,7 @@ fn plain_counters_and_gauges_sum_over_workers() {
             ],
         ),
         (|m, _, _| m.set_limit_keys(12), &[("weir_limit_keys", 12.0)]),
+        (|m, _, _| m.set_buffers(4096, 3), &[("weir_buffers_bytes", 4096.0), ("weir_buffers_refused_total", 3.0)]),
         (|m, _, _| m.set_connections_limit(300), &[("weir_client_connections_limit", 300.0)]),
         (|_, _, _| {}, &[("apisix_node_info{hostname=\"node-1\",version=\"0.1.0\"}", 1.0)]),
     ];

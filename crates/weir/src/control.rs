@@ -13,8 +13,8 @@
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, bail};
@@ -25,7 +25,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use weir_admin::{Configuration, Hosts, Rest};
 use weir_config::Settings;
 use weir_config::settings::Endpoint;
-use weir_proxy::{DataPlane, HealthChecks, Snapshot};
+use weir_proxy::{DataPlane, HealthChecks, Snapshot, buffers, give_memory_back};
 use weir_store::Memory;
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
@@ -45,6 +45,7 @@ use crate::keeper::{Keeper, Keeping};
 use crate::live::{Live, State};
 use crate::live_text::{FileText, LiveText};
 use crate::names::Names;
+use crate::peaks::Peaks;
 use crate::reload::Reloader;
 use crate::rules::Rules;
 use crate::server::Server;
@@ -287,6 +288,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     let right = stored.as_ref().and_then(|(data, live): &(DataDir, Live)| data.write_right(live, rest.clone()));
     let mut upgrades = Upgrades::new(program, settings.timeouts.upgrade.duration(), listening, &keeping, right, files);
     let mut housekeeping = interval(HOUSEKEEPING);
+    let peaks = Arc::<Mutex<Peaks>>::default();
     housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let end = loop {
         tokio::select! {
@@ -301,7 +303,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             },
             Some(handed_over) = upgrades.handed_over(&error_log) => break End::HandedOver(handed_over),
             () = keeping.lost() => break End::Signal("none, but the process that was started first is gone"),
-            _ = housekeeping.tick() => clean_up(&data_plane, &rules, &metrics).await,
+            _ = housekeeping.tick() => clean_up(&data_plane, &rules, &metrics, &peaks).await,
             Some(ended) = tasks.join_next() => tell_end(ended),
             Some(ended) = changing.join_next() => tell_end(ended),
             Some(ended) = administering.join_next() => tell_end(ended),
@@ -418,15 +420,29 @@ async fn workers_ready(data_plane: &RwLock<DataPlane>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Frees old configurations and what only they used. On a thread that may block: a large one takes a while.
-async fn clean_up(data_plane: &Arc<RwLock<DataPlane>>, rules: &Arc<Rules>, metrics: &Metrics) {
+/// Frees old configurations and what only they used, and gives memory back to the system after a peak. On a thread that
+/// may block: a large one takes a while.
+async fn clean_up(
+    data_plane: &Arc<RwLock<DataPlane>>,
+    rules: &Arc<Rules>,
+    metrics: &Metrics,
+    peaks: &Arc<Mutex<Peaks>>,
+) {
     metrics.set_limit_keys(weir_plugins::limit_keys());
-    let (data_plane, rules) = (Arc::clone(data_plane), Arc::clone(rules));
+    metrics.set_buffers(buffers::taken() as u64, buffers::refused());
+    let (data_plane, rules, peaks) = (Arc::clone(data_plane), Arc::clone(rules), Arc::clone(peaks));
     let work = spawn_blocking(move || {
         let unused = data_plane.blocking_write().retire();
-        if !unused.is_empty() {
+        let freed = !unused.is_empty();
+        if freed {
             drop(unused);
             rules.compiler.sweep();
+        }
+        let connections = data_plane.blocking_read().connections();
+        let mut peaks = peaks.lock().unwrap_or_else(PoisonError::into_inner);
+        if peaks.have_passed(buffers::peak(), connections, freed) {
+            give_memory_back();
+            peaks.settle();
         }
     });
     if let Err(panicked) = work.await {

@@ -41,6 +41,7 @@ mod live;
 mod live_text;
 mod metrics_server;
 mod names;
+mod peaks;
 mod priority;
 mod reload;
 mod resources;

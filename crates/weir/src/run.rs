@@ -9,7 +9,7 @@ use weir_config::load::Ending;
 use weir_config::node::Mark;
 use weir_config::settings::{AccessLogEscape, AccessLogFormat, AccessLogPath, ConfigProvider, Endpoint};
 use weir_config::{Diagnostic, Settings};
-use weir_proxy::{DataPlane, Snapshot};
+use weir_proxy::{DataPlane, Snapshot, set_up_allocator};
 use weir_store::{Listing, Memory};
 use weir_telemetry::access_log::{AccessLog, AccessLogOptions, Format, Target};
 use weir_telemetry::metrics::{MetricTypes, Metrics, MetricsOptions};
@@ -39,6 +39,7 @@ const LAST_WRITES: Duration = Duration::from_secs(5);
 
 /// Serves until a signal ends it. Nothing listens unless the whole configuration is good.
 pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
+    set_up_allocator();
     let program = Program::of_this_process()?;
     let (mut predecessor, inheritance) = Predecessor::find()?.unzip();
     let done = run_with(args, program, &mut predecessor, inheritance.unwrap_or_default());

@@ -46,6 +46,13 @@ pub(crate) fn load(args: &SettingsArgs, flags: Vec<(String, String)>) -> Result<
         if found.iter().any(from_flag) { Failure::Flags(found) } else { Failure::Refused(found) }
     })?;
     found.extend(missing_plugins(&settings));
+    let limits = &settings.limits;
+    let largest = limits.buffered_body.bytes().max(limits.head_size.bytes()).max(limits.response_head_size.bytes());
+    if limits.buffers.bytes() < 4 * largest {
+        let message = "less than four times the largest of limits.buffered_body, limits.head_size and \
+                       limits.response_head_size: what is as large may never find room";
+        return Err(Failure::Refused(vec![Diagnostic::error(Mark::NONE, "limits.buffers", message)]));
+    }
     let ending = text.map(|(_, text)| Ending::of(text.as_bytes()));
     Ok(Loaded { settings, warnings: found, ending })
 }

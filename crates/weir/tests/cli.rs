@@ -231,6 +231,12 @@ fn settings_come_from_flags_environment_and_file() {
             stderr: &["command line: limits.haed_size: ", "did you mean limits.head_size?"],
             ..CASE
         },
+        Case {
+            arguments: "check good.yaml --set limits.buffers=2MiB",
+            code: 1,
+            stderr: &["limits.buffers: less than four times the largest of limits.buffered_body, limits.head_size"],
+            ..CASE
+        },
         Case { arguments: "check good.yaml --set limits.head_size=1KiB --metrics off", stdout: &["2 routes"], ..CASE },
         Case {
             arguments: "check good.yaml --settings none.yaml",

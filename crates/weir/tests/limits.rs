@@ -1,12 +1,14 @@
 //! Every limit of the settings: what is too much or too slow is refused or cut, what is just within is served.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Answer, Fault, Gateway, LIMIT, Origin, Start, chunked, each, get, post, route_to, route_with, timed, wait_until,
+    Answer, Fault, Full, Gateway, LIMIT, Origin, Start, chunked, each, get, post, route_to, route_with, timed,
+    wait_until,
 };
 
 fn limited(origin: &Origin, settings: &Value) -> Gateway {
@@ -401,6 +403,133 @@ fn buffered_bodies_are_bounded() {
         assert_eq!(response.status, status, "{count}");
         assert!(status != 200 || response.text() == "b".repeat(count), "{count}: {:.20}", response.text());
     }
+}
+
+/// What many clients can each fill has a bound in sum; what is over it is refused, and it comes back to who is next.
+#[test]
+fn buffers_are_bounded_in_sum() {
+    const CLIENTS: usize = 30;
+    let body = || "x".repeat(700_000);
+    let text = || format!("\"{}\"", body());
+    let validated = json!({ "request-validation": { "body_schema": { "type": "string" } }, "mocking": { "response_example": "ok" } });
+    let filters = json!({ "response-rewrite": { "filters": [{ "regex": "y", "replace": "z" }] } });
+    let begun = Arc::new(AtomicUsize::new(0));
+    let (told, may_end) = (begun.clone(), Arc::new(AtomicBool::new(false)));
+    let ends = may_end.clone();
+    // Answers stop in the middle.
+    let origin = Origin::scripted(move |connection| {
+        while connection.request().is_some() {
+            let body = "x".repeat(700_000);
+            connection.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{}", body.len(), &body[..600_000]));
+            told.fetch_add(1, SeqCst);
+            while !ends.load(SeqCst) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            connection.send(&body[600_000..]);
+        }
+    });
+    let config = json!({ "routes": [
+        { "id": "sent", "uri": "/sent", "plugins": validated },
+        { "id": "got", "uri": "/got", "plugins": filters, "upstream": { "nodes": { origin.node(): 1 } } },
+    ] });
+    let settings = json!({ "limits": { "buffers": "4MiB", "head_size": "1MiB" } });
+    let chunks = [
+        &b"POST /sent HTTP/1.1\r\nHost: a.test\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+            [..],
+        &chunked(text().as_bytes(), 50_000),
+    ];
+    let plain = post("/sent", &text());
+    let head = format!("GET /sent HTTP/1.1\r\nHost: a.test\r\nX-A: {}\r\n\r\n", "a".repeat(150_000));
+    let cases = [
+        ("a body", plain.into_bytes(), 200),
+        ("a body in chunks", chunks.concat(), 200),
+        ("a head", head.into_bytes(), 400),
+        ("an answer", get("/got").into_bytes(), 200),
+    ];
+    for (name, bytes, served) in cases {
+        let gateway = Start::new(&config).settings(&settings).start();
+        let before = gateway.process.resident();
+        let mut clients: Vec<_> = (0..CLIENTS).map(|_| gateway.client()).collect();
+        let (all, last) = match name {
+            "an answer" => (&bytes[..], &b""[..]),
+            _ => bytes.split_at(bytes.len() - 2),
+        };
+        std::thread::scope(|scope| {
+            for client in &mut clients {
+                scope.spawn(|| client.offer(all));
+            }
+        });
+        if name == "an answer" {
+            wait_until("all answers to have begun", LIMIT, || (begun.load(SeqCst) >= CLIENTS).then_some(()));
+        }
+        wait_until("what has no room to be refused", LIMIT, || {
+            (gateway.metric("weir_buffers_refused_total", &[]) > 0.0).then_some(())
+        });
+        let more = gateway.process.resident().saturating_sub(before);
+        assert!(more < 30 << 20, "{name}: {more} bytes more than before");
+        assert!(gateway.metric("weir_buffers_bytes", &[]) <= f64::from(4 << 20), "{name}");
+        may_end.store(true, SeqCst);
+        let mut found = [0, 0];
+        for client in &mut clients {
+            client.offer(last);
+            let response = client.response();
+            let refused = response.status == 503;
+            assert!(refused || response.status == served, "{name}: {response:?}");
+            if refused {
+                assert_eq!(response.field("x-weir-error"), Some("gateway; no room in limits.buffers"), "{name}");
+            }
+            found[usize::from(refused)] += 1;
+        }
+        assert!(found[0] > 0 && found[1] > 0, "{name}: {found:?}");
+        // It is all there again.
+        drop(clients);
+        wait_until("the memory to come back", LIMIT, || {
+            (gateway.metric("weir_buffers_bytes", &[]) < f64::from(512 << 10)).then_some(())
+        });
+        assert_eq!(gateway.client().request(&bytes).status, served, "{name}");
+    }
+}
+
+/// Copies for mirrors do without, and requests never.
+#[test]
+fn mirrors_leave_memory_to_requests() {
+    let origin = Origin::hello();
+    let mirror = Full::bind();
+    let plugins = json!({ "plugins": { "proxy-mirror": { "host": format!("http://{}", mirror.node()) } } });
+    let config = route_with(plugins, json!({ "nodes": { (origin.node()): 1 } }));
+    let settings = json!({ "limits": { "buffers": "4MiB", "mirror_body": "1MiB" } });
+    let gateway = Gateway::with(config, settings);
+    let body = "x".repeat(300_000);
+    let mut client = gateway.client();
+    for _ in 0..20 {
+        assert_eq!(client.request(post("/", &body)).status, 200);
+    }
+    gateway.await_metric("weir_buffers_refused_total", &[], 0.0);
+    assert!(gateway.metric("weir_mirror_requests_total", &[("outcome", "dropped")]) >= 10.0);
+}
+
+#[test]
+fn memory_of_a_peak_goes_back_to_the_system() {
+    const CLIENTS: usize = 60;
+    let validated = json!({ "request-validation": { "body_schema": { "type": "string" } }, "mocking": { "response_example": "ok" } });
+    let gateway = Gateway::start(json!({ "routes": [{ "id": "r", "uri": "/*", "plugins": validated }] }));
+    let bytes = post("/", &format!("\"{}\"", "x".repeat(1_000_000)));
+    assert_eq!(gateway.client().request(&bytes).status, 200);
+    let before = gateway.process.resident();
+    let (most, last) = bytes.split_at(bytes.len() - 1);
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| gateway.client()).collect();
+    for client in &mut clients {
+        client.send(most);
+    }
+    wait_until("all bodies to be held", LIMIT, || {
+        (gateway.process.resident() > before + CLIENTS as u64 * 900_000).then_some(())
+    });
+    for client in &mut clients {
+        client.send(last);
+        assert_eq!(client.response().status, 200);
+    }
+    drop(clients);
+    wait_until("the memory to go back", LIMIT, || (gateway.process.resident() < before + (12 << 20)).then_some(()));
 }
 
 #[test]

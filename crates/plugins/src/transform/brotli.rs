@@ -9,9 +9,10 @@ use brotli::enc::BrotliEncoderParams;
 use brotli::enc::backward_references::BrotliEncoderMode;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use weir_plugin::buffers::Held;
 use weir_plugin::{BuildCx, Define, Encoder, Failure, Flow, Invalid, Phases, Plugin, ResponseCx};
 
-use super::coding::{Room, Terms, TermsConf, Types};
+use super::coding::{Terms, TermsConf, Types, room};
 
 /// The definition.
 #[derive(Debug)]
@@ -77,8 +78,8 @@ with a known length pieces are put together for better compression. Where `gzip`
 both, `brotli` goes first.
 
 A response under way takes memory by `comp_level` (0.2 MiB up to 1, 1 MiB up to 4, 2.5 MiB up to 6, 8.5 MiB for 7, 17 MiB \
-for 8, 33 MiB for 9) and twice its window; from 10 on ten times its window. All encoders of a worker have 256 MiB, and \
-what comes beyond is sent as it is.";
+for 8, 33 MiB for 9) and twice its window; from 10 on ten times its window. With half of `limits.buffers` in \
+use, what comes beyond is sent as it is.";
     const EXAMPLE: &'static str = "\
 types: [text/html, application/json]
 comp_level: 4
@@ -154,7 +155,7 @@ impl Plugin for Compressing {
         if self.terms.hold(cx, &[b"br"]) {
             let length = cx.response().content_length();
             let params = fitted(&self.params, length);
-            if let Some(room) = Room::take(memory(&params)) {
+            if let Some(room) = room(memory(&params)) {
                 cx.encode_body(b"br", Box::new(Stream::new(&params, length.is_none(), room)));
             }
         }
@@ -174,9 +175,9 @@ fn fitted(params: &BrotliEncoderParams, length: Option<u64>) -> BrotliEncoderPar
 }
 
 /// Bytes that a stream takes, as measured: hash tables, and a ring of two windows.
-fn memory(params: &BrotliEncoderParams) -> u64 {
-    const KIB: u64 = 1 << 10;
-    let window = 1u64 << params.lgwin.clamp(0, 24);
+fn memory(params: &BrotliEncoderParams) -> usize {
+    const KIB: usize = 1 << 10;
+    let window = 1usize << params.lgwin.clamp(0, 24);
     let cheap = params.lgwin >= i32::from(CHEAP_WINDOW);
     match params.quality {
         ..=1 => 256 * KIB,
@@ -195,7 +196,7 @@ struct Stream {
     writer: Option<CompressorWriter<Vec<u8>>>,
     /// Whether each piece is to reach the client at once.
     streaming: bool,
-    _room: Room,
+    _held: Held,
 }
 
 impl fmt::Debug for Stream {
@@ -205,8 +206,8 @@ impl fmt::Debug for Stream {
 }
 
 impl Stream {
-    fn new(params: &BrotliEncoderParams, streaming: bool, room: Room) -> Self {
-        Self { writer: Some(CompressorWriter::with_params(Vec::new(), OUTPUT, params)), streaming, _room: room }
+    fn new(params: &BrotliEncoderParams, streaming: bool, held: Held) -> Self {
+        Self { writer: Some(CompressorWriter::with_params(Vec::new(), OUTPUT, params)), streaming, _held: held }
     }
 }
 
@@ -231,7 +232,7 @@ impl Encoder for Stream {
 
 #[cfg(test)]
 mod tests {
-    use super::{BrotliEncoderParams, Room, Stream, fitted, memory};
+    use super::{BrotliEncoderParams, Stream, fitted, memory, room};
     use std::io::Read;
     use weir_plugin::Encoder;
 
@@ -251,7 +252,7 @@ mod tests {
             {
                 let params = BrotliEncoderParams { quality, lgwin: window, ..BrotliEncoderParams::default() };
                 let params = fitted(&params, known.then_some(body.len() as u64));
-                let mut stream = Stream::new(&params, !known, Room::take(memory(&params)).expect("room"));
+                let mut stream = Stream::new(&params, !known, room(memory(&params)).expect("room"));
                 let mut sent = Vec::new();
                 let mut given = 0;
                 for piece in body.chunks(size) {

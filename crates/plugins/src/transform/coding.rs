@@ -1,10 +1,9 @@
 //! What `gzip` and `brotli` have in common: which responses are encoded, for whom, and how many at once.
 
-use std::cell::Cell;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_config::Severity;
+use weir_plugin::buffers::Held;
 use weir_plugin::{Invalid, ResponseCx};
 use weir_wire::method::Method;
 use weir_wire::name::{FieldName, Known};
@@ -134,33 +133,10 @@ impl Terms {
     }
 }
 
-/// Memory that the encoders of one worker may take together. What comes beyond is sent as it is: no client depends on a
-/// coding.
-pub(super) const ENCODER_MEMORY: u64 = 256 << 20;
-
-thread_local! {
-    static TAKEN: Cell<u64> = const { Cell::new(0) };
-}
-
-/// An encoder's part of [`ENCODER_MEMORY`], until it is dropped.
-#[derive(Debug)]
-pub(super) struct Room(u64);
-
-impl Room {
-    /// So many bytes, if there are.
-    pub(super) fn take(bytes: u64) -> Option<Self> {
-        let taken = TAKEN.get() + bytes;
-        (taken <= ENCODER_MEMORY).then(|| {
-            TAKEN.set(taken);
-            Self(bytes)
-        })
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        TAKEN.set(TAKEN.get().saturating_sub(self.0));
-    }
+/// Memory of an encoder, of the budget for buffers. What finds no room is sent as it is: no client depends on a coding.
+pub(super) fn room(bytes: usize) -> Option<Held> {
+    let mut held = Held::default();
+    held.grow_if_plenty(bytes).then_some(held)
 }
 
 fn is_identity(coding: &[u8]) -> bool {
@@ -204,19 +180,7 @@ fn is_above_zero(weight: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{ENCODER_MEMORY, Room, accepts};
-
-    #[test]
-    fn encoders_have_so_much_memory_together() {
-        let half = ENCODER_MEMORY / 2;
-        let (first, second) = (Room::take(half), Room::take(half));
-        assert!(first.is_some() && second.is_some() && Room::take(1).is_none());
-        drop(first);
-        assert!(Room::take(half).is_some());
-        drop(second);
-        assert!(Room::take(ENCODER_MEMORY).is_some());
-        assert!(Room::take(ENCODER_MEMORY + 1).is_none());
-    }
+    use super::accepts;
 
     #[test]
     fn a_coding_is_accepted_by_name_and_weight() {

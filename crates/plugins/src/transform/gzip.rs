@@ -6,9 +6,10 @@ use std::sync::Arc;
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use weir_plugin::buffers::Held;
 use weir_plugin::{BuildCx, Define, Encoder, Failure, Flow, Invalid, Phases, Plugin, ResponseCx};
 
-use super::coding::{Room, Terms, TermsConf, Types};
+use super::coding::{Terms, TermsConf, Types, room};
 
 /// The definition.
 #[derive(Debug)]
@@ -81,7 +82,7 @@ becomes a weak one; `Content-Length`, `Accept-Ranges` and digests go.
 
 A body of unknown length is sent on piece by piece as it comes, so events and other long-running streams arrive at once; \
 with a known length pieces are put together for better compression. Each response under way takes 380 KiB of memory, \
-whatever its length; all encoders of a worker have 256 MiB, and what comes beyond is sent as it is. Where `brotli` stands beside it and the client takes both, `brotli` goes first.
+whatever its length; with half of `limits.buffers` in use, what comes beyond is sent as it is. Where `brotli` stands beside it and the client takes both, `brotli` goes first.
 
 Other than with APISIX, responses of every status are compressed, not only those of 200, 403 and 404.";
     const EXAMPLE: &'static str = "\
@@ -124,7 +125,7 @@ impl Plugin for Gzipping {
         // The older name is the same coding (RFC 9110 section 8.4.1.3).
         if self.terms.hold(cx, &[b"gzip", b"x-gzip"]) {
             let streaming = cx.response().content_length().is_none();
-            if let Some(room) = Room::take(MEMORY) {
+            if let Some(room) = room(MEMORY) {
                 cx.encode_body(b"gzip", Box::new(Stream::new(self.level, streaming, room)));
             }
         }
@@ -142,11 +143,11 @@ struct Stream {
     begun: bool,
     /// Whether each piece is to reach the client at once.
     streaming: bool,
-    _room: Room,
+    _held: Held,
 }
 
 /// What a stream takes, at every level.
-const MEMORY: u64 = 380 << 10;
+const MEMORY: usize = 380 << 10;
 
 /// No name, no time, and a system that is none's business.
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
@@ -162,14 +163,14 @@ thread_local! {
 }
 
 impl Stream {
-    fn new(level: u32, streaming: bool, room: Room) -> Self {
+    fn new(level: u32, streaming: bool, held: Held) -> Self {
         let kept = IDLE.with_borrow_mut(|idle| {
             let at = idle.iter().rposition(|(other, _)| *other == level)?;
             Some(idle.swap_remove(at).1)
         });
         let deflate = kept.unwrap_or_else(|| Compress::new(Compression::new(level), false));
         let out = Vec::new();
-        Self { deflate: Some(deflate), level, crc: Crc::new(), out, begun: false, streaming, _room: room }
+        Self { deflate: Some(deflate), level, crc: Crc::new(), out, begun: false, streaming, _held: held }
     }
 
     fn compress(&mut self, mut input: &[u8], flush: FlushCompress) -> Result<(), Failure> {
@@ -232,12 +233,12 @@ impl Drop for Stream {
 
 #[cfg(test)]
 mod tests {
-    use super::{HEADER, MEMORY, Room, Stream};
+    use super::{HEADER, MEMORY, Stream, room};
     use std::io::Read;
     use weir_plugin::Encoder;
 
     fn stream(level: u32, streaming: bool) -> Stream {
-        Stream::new(level, streaming, Room::take(MEMORY).expect("room"))
+        Stream::new(level, streaming, room(MEMORY).expect("room"))
     }
 
     /// Bodies that compress well and badly.

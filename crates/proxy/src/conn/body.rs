@@ -3,7 +3,8 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use weir_plugin::{Exchange, Failure, Origin, Side};
+use weir_plugin::buffers::NO_ROOM;
+use weir_plugin::{BUFFER, Exchange, Failure, Origin, Side};
 use weir_telemetry::metrics::ClientError;
 use weir_wire::Reject;
 use weir_wire::head::Framing;
@@ -23,46 +24,97 @@ pub(super) const BODY_TOO_LARGE: Reject = Reject::new(Failure::BODY_TOO_LARGE.st
 impl<S: ClientStream> Connection<S> {
     /// Collects the request body, decoded, behind the head, as if it had come with a length: it can be read, thrown
     /// away or sent upstream, also more than once, and what follows it stays.
-    pub(super) async fn collect_body(&mut self, x: &mut Exchange) -> Result<(), Reject> {
-        let body_ms = self.worker.options.body_ms;
+    pub(super) async fn collect_body(&mut self, x: &mut Exchange) -> Result<(), Failure> {
         let limit = x.body_limit.min(self.worker.options.buffered_body as u64);
-        let head = &x.request.head;
-        if matches!(head.framing, Framing::Length(n) if n > limit) {
-            return Err(BODY_TOO_LARGE);
+        match x.request.head.framing {
+            Framing::Length(length) if length > limit => Err(Failure::BODY_TOO_LARGE),
+            Framing::Length(length) => self.collect_plain(x, length as usize).await,
+            _ => self.collect_framed(x, limit).await,
         }
-        let mut pump = Pump::new(head.framing, Encode::Plain, head.len);
-        self.send_continue(x).await?;
-        let pace = Pace::new(&self.worker);
-        self.timer.set(body_ms);
-        let mut body = std::mem::take(&mut x.scratch);
-        body.clear();
-        let mut received = 0;
+    }
+
+    /// Collects a body that came with its length: where it is received.
+    async fn collect_plain(&mut self, x: &mut Exchange, length: usize) -> Result<(), Failure> {
+        self.send_continue(x).await.map_err(refused_body)?;
+        let begin = x.request.head.len;
+        let done = self.receive_until(x, begin + length).await;
+        x.received += length.min(x.request.buffer.len().saturating_sub(begin)) as u64;
+        done?;
+        x.request.keep_body(length);
+        Ok(())
+    }
+
+    /// Receives until the buffer has so many bytes, or more.
+    async fn receive_until(&mut self, x: &mut Exchange, end: usize) -> Result<(), Failure> {
+        let mut pace = Pace::new(&self.worker);
+        self.timer.set(self.worker.options.body_ms);
+        while x.request.buffer.len() < end {
+            let room = x.request.buffer.capacity();
+            if x.request.buffer.spare().is_empty() || room < BUFFER {
+                let larger = (2 * room).min(end).max(BUFFER);
+                if !x.may_grow(larger.saturating_sub(room.max(BUFFER))) {
+                    return Err(NO_ROOM);
+                }
+                x.request.buffer.grow(larger);
+            }
+            self.receive(x, &mut pace).await?;
+        }
+        Ok(())
+    }
+
+    /// Collects a body that came in chunks.
+    async fn collect_framed(&mut self, x: &mut Exchange, limit: u64) -> Result<(), Failure> {
+        let mut pump = Pump::new(x.request.head.framing, Encode::Plain, x.request.head.len);
+        self.send_continue(x).await.map_err(refused_body)?;
+        let mut pace = Pace::new(&self.worker);
+        self.timer.set(self.worker.options.body_ms);
+        x.scratch.clear();
         loop {
+            let more = x.request.buffer.len();
+            if x.scratch.capacity() - x.scratch.len() < more {
+                let room = (2 * x.scratch.capacity()).max(x.scratch.len() + more);
+                // Twice, for it is copied behind the head when it is whole.
+                if room > BUFFER && !x.may_grow(2 * room) {
+                    return Err(NO_ROOM);
+                }
+                x.scratch.reserve_exact(room - x.scratch.len());
+            }
             let from = pump.position();
-            pump.decode(&x.request.buffer, &mut body)?;
+            pump.decode(&x.request.buffer, &mut x.scratch).map_err(refused_body)?;
             x.received += (pump.position() - from) as u64;
             if pump.taken > limit {
-                return Err(BODY_TOO_LARGE);
+                return Err(Failure::BODY_TOO_LARGE);
             }
             if pump.is_complete() {
                 break;
             }
             pump.make_room(&mut x.request.buffer);
-            let (stream, timer, buffer) = (&mut self.stream, &self.timer, &mut x.request.buffer);
-            let read = poll_fn(|cx| match relay::poll_read(cx, stream, buffer) {
-                Poll::Ready(read) => Poll::Ready(Some(read.unwrap_or(0))),
-                Poll::Pending => timer.poll_expired(cx).map(|()| None),
-            });
-            match read.await {
-                None => return Err(BODY_LATE),
-                Some(0) => return Err(CLIENT_WENT_AWAY),
-                Some(n) => received += n as u64,
-            }
-            pace.check(received, self.timer.now())?;
-            self.timer.set(body_ms);
+            self.receive(x, &mut pace).await?;
         }
+        let mut body = std::mem::take(&mut x.scratch);
         x.request.put_body(&body, pump.position());
+        if body.capacity() > BUFFER {
+            body = Vec::new();
+        }
         x.scratch = body;
+        x.settle();
+        Ok(())
+    }
+
+    /// Receives more of a body.
+    async fn receive(&mut self, x: &mut Exchange, pace: &mut Pace) -> Result<(), Failure> {
+        let (stream, timer, buffer) = (&mut self.stream, &self.timer, &mut x.request.buffer);
+        let read = poll_fn(|cx| match relay::poll_read(cx, stream, buffer) {
+            Poll::Ready(read) => Poll::Ready(Some(read.unwrap_or(0))),
+            Poll::Pending => timer.poll_expired(cx).map(|()| None),
+        });
+        match read.await {
+            None => return Err(refused_body(BODY_LATE)),
+            Some(0) => return Err(refused_body(CLIENT_WENT_AWAY)),
+            Some(n) => pace.received += n as u64,
+        }
+        pace.check(pace.received, self.timer.now()).map_err(refused_body)?;
+        self.timer.set(self.worker.options.body_ms);
         Ok(())
     }
 
@@ -79,9 +131,11 @@ impl<S: ClientStream> Connection<S> {
     }
 
     /// Answers a request whose body is broken or does not come; its connection cannot be used any more.
-    pub(super) async fn fail_body(&mut self, x: &mut Exchange, local: &Local, reject: Reject) -> Next {
-        let failure = refused_body(reject);
+    pub(super) async fn fail_body(&mut self, x: &mut Exchange, local: &Local, failure: Failure) -> Next {
         x.request.head.keep_alive = false;
+        if failure.side != Side::Client {
+            return self.fail(x, local, failure).await;
+        }
         self.worker.recorder.client_error(match failure.status {
             408 => ClientError::BodyTimeout,
             413 => ClientError::BodyTooLarge,
@@ -110,13 +164,15 @@ pub(super) struct Pace {
     began: u64,
     /// From when on the rate counts.
     from: u64,
+    /// Bytes of a body that is collected.
+    received: u64,
 }
 
 impl Pace {
     /// For a body that begins now.
     pub(super) fn new(worker: &Worker) -> Self {
         let began = worker.timers.now();
-        Self { rate: worker.options.body_rate, began, from: began + worker.options.body_rate_grace }
+        Self { rate: worker.options.body_rate, began, from: began + worker.options.body_rate_grace, received: 0 }
     }
 
     /// Whether `received` bytes are enough for the time that has passed.

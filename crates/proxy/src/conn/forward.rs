@@ -11,7 +11,8 @@ use std::io;
 use std::rc::Rc;
 use std::task::Poll;
 
-use weir_plugin::{Exchange, Failure, Side, Try};
+use weir_plugin::buffers::NO_ROOM;
+use weir_plugin::{BUFFER, Exchange, Failure, Side, Try};
 use weir_telemetry::metrics::UpstreamState;
 use weir_wire::Reject;
 use weir_wire::buffer::Buffer;
@@ -19,7 +20,7 @@ use weir_wire::head::Framing;
 use weir_wire::method::Method;
 
 use super::body::{BODY_LATE, BODY_TOO_LARGE, CLIENT_WENT_AWAY, Pace, refused_body};
-use super::h1::{ClientStream, Connection, Next};
+use super::h1::{ClientStream, Connection, Next, make_head_room};
 use super::mirror::RequestCopy;
 use crate::phases;
 use crate::relay::{self, Encode, Pump};
@@ -131,7 +132,7 @@ impl<S: ClientStream> Connection<S> {
         self.copy = None;
         x.times.upstream_end = x.times.now;
         match failure.side {
-            Side::Client => self.fail_body(x, local, Reject::new(failure.status, failure.reason)).await,
+            Side::Client => self.fail_body(x, local, failure).await,
             _ => self.fail(x, local, failure).await,
         }
     }
@@ -314,8 +315,11 @@ impl<S: ClientStream> Connection<S> {
                 Ok(true) => {}
                 Ok(false) => {
                     if response.buffer.spare().is_empty() {
-                        let room = (response.buffer.capacity() * 2).min(limits.head + 64);
-                        response.buffer.grow(room);
+                        let room = (response.buffer.capacity() * 2).max(BUFFER).min(limits.head + 64);
+                        if !make_head_room(x, room) {
+                            return Err(Ended::final_(NO_ROOM));
+                        }
+                        x.response.buffer.grow(room);
                     }
                     return Ok(false);
                 }

@@ -5,7 +5,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use weir_plugin::{AddrText, Client, Exchange, Failure, Request, RequestCx, Side};
+use weir_plugin::buffers::NO_ROOM;
+use weir_plugin::{AddrText, BUFFER, Client, Exchange, Failure, Request, RequestCx, Side};
 use weir_telemetry::metrics::{ClientError, ConnectionState};
 use weir_wire::Reject;
 use weir_wire::head::{Framing, TOO_MANY_FIELDS};
@@ -13,7 +14,6 @@ use weir_wire::method::Method;
 use weir_wire::name::Known;
 use weir_wire::target::Form;
 
-use super::body::BODY_TOO_LARGE;
 use super::mirror::RequestCopy;
 use crate::phases::{self, Requests, Verdict};
 use crate::readings::{self, AMBIGUOUS};
@@ -26,6 +26,8 @@ use crate::worker::Worker;
 
 /// Most bytes of an unread request body that are thrown away to keep a connection.
 const MAX_DISCARD: u64 = 64 << 10;
+/// There is no room for a large head.
+const NO_ROOM_FOR_HEAD: Reject = Reject::new(NO_ROOM.status, NO_ROOM.reason);
 /// How long a client may go on sending after a final answer, in milliseconds, and how much.
 const LINGER_MS: u64 = 1000;
 const LINGER_BYTES: usize = 256 << 10;
@@ -257,10 +259,14 @@ impl<S: ClientStream> Connection<S> {
                     Err(reject) => return Err(NoHead::Refused(reject)),
                 }
             }
-            let buffer = &mut x.request.buffer;
-            if buffer.spare().is_empty() {
-                buffer.grow((buffer.capacity() * 2).min(limits.head.max(16 << 10) + 64));
+            if x.request.buffer.spare().is_empty() {
+                let room = (x.request.buffer.capacity() * 2).max(BUFFER).min(limits.head.max(BUFFER) + 64);
+                if !make_head_room(x, room) {
+                    return Err(NoHead::Refused(NO_ROOM_FOR_HEAD));
+                }
+                x.request.buffer.grow(room);
             }
+            let buffer = &mut x.request.buffer;
             let before = buffer.len();
             let (stream, timer) = (&mut self.stream, &self.timer);
             if before > 0 && !pieces {
@@ -372,8 +378,8 @@ impl<S: ClientStream> Connection<S> {
                     requests.resumed(flow, step, x)
                 }
                 Verdict::AwaitsBody(step) => {
-                    if let Err(reject) = self.collect_body(x).await {
-                        return self.fail_body(x, local, reject).await;
+                    if let Err(failure) = self.collect_body(x).await {
+                        return self.fail_body(x, local, failure).await;
                     }
                     x.times.now = self.worker.clock.refresh();
                     requests.collected(step, x)
@@ -383,7 +389,7 @@ impl<S: ClientStream> Connection<S> {
             verdict = next.unwrap_or_else(|| requests.run(x, snapshot, route));
         }
         match verdict {
-            Verdict::Forward(_) if is_too_long(x) => self.fail_body(x, local, BODY_TOO_LARGE).await,
+            Verdict::Forward(_) if is_too_long(x) => self.fail_body(x, local, Failure::BODY_TOO_LARGE).await,
             Verdict::Forward(route) => {
                 match x.upstream.chosen.or(route.upstream).and_then(|u| snapshot.upstreams.get(u)) {
                     Some(upstream) => self.forward(x, local, route, upstream).await,
@@ -395,7 +401,7 @@ impl<S: ClientStream> Connection<S> {
                 }
             }
             Verdict::Answered => self.send_reply(x, local).await,
-            Verdict::Failed(Failure::BODY_TOO_LARGE) => self.fail_body(x, local, BODY_TOO_LARGE).await,
+            Verdict::Failed(Failure::BODY_TOO_LARGE) => self.fail_body(x, local, Failure::BODY_TOO_LARGE).await,
             Verdict::Failed(failure) => self.fail(x, local, failure).await,
             // The loop above ends only otherwise.
             Verdict::Suspended(_) | Verdict::AwaitsBody(_) => Next::Close,
@@ -416,7 +422,13 @@ impl<S: ClientStream> Connection<S> {
     }
 
     fn begin_refusal(&mut self, x: &mut Exchange, reject: Reject) {
-        self.worker.recorder.client_error(client_error(reject));
+        let failure = match reject {
+            NO_ROOM_FOR_HEAD => NO_ROOM,
+            _ => {
+                self.worker.recorder.client_error(client_error(reject));
+                reject.into()
+            }
+        };
         if x.times.start == 0 {
             x.times.start = self.worker.clock.refresh();
             x.times.unix_ms = self.worker.clock.unix_ms();
@@ -425,7 +437,7 @@ impl<S: ClientStream> Connection<S> {
         x.times.now = x.times.start;
         x.request.head.keep_alive = false;
         tracing::info!(client = %self.client.addr_text, status = reject.status, reason = reject.reason, "request refused");
-        self.begin_failure(x, reject.into());
+        self.begin_failure(x, failure);
     }
 
     async fn send_refusal(&mut self, x: &mut Exchange) -> Next {
@@ -511,6 +523,11 @@ impl<S: ClientStream> Connection<S> {
         })
         .await;
     }
+}
+
+/// Whether a head may have so much room. It is copied and decoded on its way, so a large one takes four times its size.
+pub(super) fn make_head_room(x: &mut Exchange, room: usize) -> bool {
+    room <= BUFFER || x.may_grow(4 * room)
 }
 
 /// Whether more is announced than the body may have, now that every plugin has had its say about that.

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use weir_plugin::buffers::Held;
 use weir_plugin::{Client, Exchange, Origin, Try};
 use weir_telemetry::metrics::Mirrored;
 use weir_wire::buffer::Buffer;
@@ -34,6 +35,8 @@ pub(super) struct RequestCopy {
     /// The head, but for the length of the body and the end.
     head: Vec<u8>,
     body: Vec<u8>,
+    /// The part of the budget for buffers that the two have, once here and once where they are sent from.
+    held: Held,
     /// How far the request's body has been copied.
     pump: Pump,
     framing: Framing,
@@ -80,6 +83,7 @@ impl RequestCopy {
             mirror,
             head: copied_head(&x.out, &x.upstream.mirror_target),
             body: Vec::new(),
+            held: Held::default(),
             pump: Pump::new(head.framing, Encode::Plain, head.len),
             framing: head.framing,
             base: head.len,
@@ -97,7 +101,8 @@ impl RequestCopy {
     pub(super) fn take(mut self: Box<Self>, buffer: &Buffer) -> Option<Box<Self>> {
         // A malformed body ends the request as well.
         self.pump.decode(buffer, &mut self.body).ok()?;
-        if self.body.len() as u64 > self.place.0.options.mirror_body {
+        let has_room = self.held.grow_if_plenty(2 * (self.head.capacity() + self.body.capacity()));
+        if !has_room || self.body.len() as u64 > self.place.0.options.mirror_body {
             self.place.0.recorder.mirrored(Mirrored::Dropped);
             return None;
         }

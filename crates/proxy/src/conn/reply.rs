@@ -3,7 +3,8 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use weir_plugin::{BodySource, Exchange, Failure, Origin};
+use weir_plugin::buffers::NO_ROOM;
+use weir_plugin::{BUFFER, BodySource, Exchange, Failure, Origin};
 use weir_telemetry::metrics::ClientError;
 use weir_wire::head::Framing;
 use weir_wire::method::Method;
@@ -94,6 +95,11 @@ impl<S: ClientStream> Connection<S> {
 
     /// Writes an answer whose body is here; false when the client is gone.
     pub(crate) async fn write_reply(&mut self, x: &mut Exchange, keep: bool) -> bool {
+        let body = x.response.body.len();
+        if body > BUFFER && !x.may_grow(body) {
+            x.response.body = Vec::new();
+            self.begin_failure(x, NO_ROOM);
+        }
         self.encode_reply(x, keep);
         self.write_out(x).await
     }

@@ -42,6 +42,7 @@ impl<S: ClientStream> Connection<S> {
         let (request, response) = (x.request.head.len, x.response.head.len);
         x.request.buffer.shrink(request);
         x.response.buffer.shrink(response);
+        x.settle();
         if self.write_out(x).await {
             let idle_ms = timeouts.read.max(timeouts.send);
             self.timer.set(idle_ms);

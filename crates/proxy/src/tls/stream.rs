@@ -12,6 +12,7 @@ use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use weir_plugin::buffers::{Held, NO_ROOM};
 
 use crate::sys::Socket;
 
@@ -21,6 +22,8 @@ const BUFFER: usize = 68 << 10;
 const MOST: usize = 64 << 10;
 /// Buffers a thread keeps.
 const KEPT: usize = 16;
+/// The longest record (RFC 8446 section 5.2, RFC 5246 section 6.2.3), with its header.
+const RECORD: usize = (16 << 10) + 2048 + 5;
 /// Most bytes that are kept of records, or of handshake messages, whose end has not arrived.
 const MOST_PENDING: usize = 68 << 10;
 
@@ -61,6 +64,8 @@ pub(crate) struct TlsStream<C: Session> {
     plain_at: usize,
     /// Records that are not sent yet.
     outgoing: Vec<u8>,
+    /// The part of the budget for buffers that `outgoing` has, where it is longer than a record.
+    held: Held,
     /// Bytes of plaintext in `outgoing` that their writer does not know to be sent.
     accepted: usize,
     /// The peer has said that it sends no more.
@@ -111,6 +116,7 @@ impl<C: Session> TlsStream<C> {
             plain: Vec::new(),
             plain_at: 0,
             outgoing: Vec::new(),
+            held: Held::default(),
             accepted: 0,
             ended: false,
             failed: false,
@@ -186,6 +192,7 @@ impl<C: Session> TlsStream<C> {
             }
         }
         self.outgoing = Vec::new();
+        self.held.shrink_to(0);
         Poll::Ready(Ok(()))
     }
 
@@ -343,7 +350,12 @@ impl<C: Session> TlsStream<C> {
                     Poll::Ready(Ok(n)) => sent += n,
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Pending => {
-                        self.outgoing.extend_from_slice(buffer.get(sent..len).unwrap_or_default());
+                        let unsent = buffer.get(sent..len).unwrap_or_default();
+                        if unsent.len() > RECORD && !self.held.grow_to(unsent.len()) {
+                            self.failed = true;
+                            return Poll::Ready(Err(io::Error::other(NO_ROOM.reason)));
+                        }
+                        self.outgoing.extend_from_slice(unsent);
                         self.accepted = taken;
                         return Poll::Pending;
                     }
@@ -415,7 +427,9 @@ impl<C: Session> AsyncRead for TlsStream<C> {
                 break Poll::Ready(Err(io::Error::other("TLS record too large")));
             };
             front.copy_from_slice(&this.pending);
-            let mut room = ReadBuf::new(buffer.get_mut(kept..).unwrap_or_default());
+            // No more than the reader has room for, and one record that may be cut: what it does not take is kept.
+            let most = (reader.remaining() + RECORD).min(BUFFER);
+            let mut room = ReadBuf::new(buffer.get_mut(kept..most).unwrap_or_default());
             match Pin::new(&mut this.socket).poll_read(cx, &mut room) {
                 Poll::Ready(Ok(())) => {}
                 other => break other,

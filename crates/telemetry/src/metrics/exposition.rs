@@ -206,6 +206,10 @@ impl Scrape {
             labelled(out, name, "reason", reason.text(), value);
         }
 
+        let help = "Memory of limits.buffers in use";
+        single(out, "weir_buffers_bytes", "gauge", help, metrics.buffers.load(Relaxed));
+        let help = "How often limits.buffers had no room for what a request needs";
+        single(out, "weir_buffers_refused_total", "counter", help, metrics.buffers_refused.load(Relaxed));
         let (name, limit) = ("weir_client_connections_limit", metrics.connections_limit.load(Relaxed));
         single(out, name, "gauge", "Most client connections at one time", limit);
 

@@ -3,7 +3,8 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use weir_plugin::{Exchange, Failure};
+use weir_plugin::buffers::NO_ROOM;
+use weir_plugin::{BUFFER, Exchange, Failure};
 use weir_telemetry::metrics::{ClientError, UpstreamState};
 use weir_wire::Reject;
 use weir_wire::head::Framing;
@@ -91,6 +92,15 @@ impl<S: ClientStream> Connection<S> {
         let mut pump = Pump::new(x.response.head.framing, Encode::Plain, x.response.head.len);
         self.timer.set(read_ms);
         loop {
+            let (more, len) = (x.response.buffer.len(), x.response.body.len());
+            if x.response.body.capacity() - len < more {
+                let room = (2 * x.response.body.capacity()).max(len + more);
+                // Twice, for it is copied behind the head that the client gets.
+                if room > BUFFER && !x.may_grow(2 * room) {
+                    return Err(NO_ROOM);
+                }
+                x.response.body.reserve_exact(room - len);
+            }
             let response = &mut x.response;
             pump.decode(&response.buffer, &mut response.body).map_err(bad_body)?;
             if response.body.len() > limit {
