@@ -100,8 +100,8 @@ def main():
     options = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # the gateway inherits it
-    if hard != resource.RLIM_INFINITY and hard < options.connections + 200:
-        raise Failure(f"the limit of open files is {hard}: too low for {options.connections} connections")
+    if hard != resource.RLIM_INFINITY and hard < 3 * options.connections + 1500:
+        raise Failure(f"the limit of open files is {hard}: too low for {options.connections} connections, since a gateway keeps descriptors for upstreams")
     opened, first = [], options.connections // 10
     with programs.Programs() as run:
         silent = Silent() if options.busy else None

@@ -37,7 +37,7 @@ class Suite:
 
     def case(self, scenario, case, workers, out):
         """One case: all its targets, started one after the other and idle but for the one that is measured."""
-        limit = max((resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1500) // (1 if case["load"]["kind"] == "idle" else 2), 64)
+        limit = max((resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1500) // 3, 64)
         wanted = case["load"]["connections"]
         case = case | {"load": case["load"] | {"connections": min(wanted, limit)}}
         into = results.case(scenario, case, workers, self.load_said(case))

@@ -63,8 +63,8 @@ def findings(machine, most_connections):
         rows.append({"check": check, "found": str(found), "verdict": "ok" if good else verdict, "advice": "" if good else advice})
 
     files = raise_open_files()
-    row("open files", f"{files:,}", files >= 2 * most_connections + 2000,
-        f"{most_connections:,} connections take two descriptors each in a gateway: raise the limit (ulimit -n 200000). Cases are cut to what it allows, and say so")
+    row("open files", f"{files:,}", files >= 3 * most_connections + 2000,
+        f"{most_connections:,} connections need three descriptors each in a gateway, which keeps some for upstreams: raise the limit (ulimit -n 200000). Cases are cut to what it allows, and say so")
     low, high = map(int, read("/proc/sys/net/ipv4/ip_local_port_range", "32768 60999").split())
     row("ports for outgoing connections", f"{low} to {high}", high - low > 20_000, "sysctl net.ipv4.ip_local_port_range='10240 65000'")
     backlog = int(read("/proc/sys/net/core/somaxconn", "0"))
