@@ -45,7 +45,7 @@ use crate::keeper::{Keeper, Keeping};
 use crate::live::{Live, State};
 use crate::live_text::{FileText, LiveText};
 use crate::names::Names;
-use crate::peaks::Peaks;
+use crate::peaks::{Peaks, resident};
 use crate::reload::Reloader;
 use crate::rules::Rules;
 use crate::server::Server;
@@ -440,9 +440,9 @@ async fn clean_up(
         }
         let connections = data_plane.blocking_read().connections();
         let mut peaks = peaks.lock().unwrap_or_else(PoisonError::into_inner);
-        if peaks.have_passed(buffers::peak(), connections, freed) {
+        if peaks.have_passed(buffers::peak(), connections, freed.then(resident)) {
             give_memory_back();
-            peaks.settle();
+            peaks.settle(resident());
         }
     });
     if let Err(panicked) = work.await {
