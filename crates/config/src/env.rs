@@ -2,14 +2,15 @@
 //!
 //! `${{NAME}}` and `${{NAME:=default}}` are replaced in the text of a file before it is read, wherever they stand, as
 //! APISIX does. `$env://NAME` and `$env://NAME/key` (the value of `key` in a variable that holds JSON) stand for a
-//! whole text inside a plugin's configuration.
+//! whole text inside a plugin's configuration. A value of several lines in the place of a whole text (`cert: ${{CERT}}`) stays
+//! what it is, where APISIX would have its lines read as YAML.
 
 use std::borrow::Cow;
 
 use serde_json::Value;
 
 use crate::Diagnostic;
-use crate::node::{Kind, Mark, Node, Parsed, push_index, push_name, quoted};
+use crate::node::{Kind, MAX_TEXT_BYTES, Mark, Node, Parsed, push_index, push_name, quoted};
 
 /// Where variables come from: `&|name| std::env::var(name).ok()` for those of the process.
 pub type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -22,6 +23,8 @@ pub struct Substituted<'a> {
     pieces: Vec<Piece>,
     unset: Vec<(String, Mark)>,
     odd: Vec<Mark>,
+    /// Values of several lines.
+    lines: Vec<String>,
 }
 
 /// One replacement: where it stands now and where its placeholder stood.
@@ -38,9 +41,20 @@ struct Piece {
 const UNSET_START: char = '\u{F8FA}';
 const UNSET_END: char = '\u{F8FB}';
 
+/// Stand around the number of a value of several lines in the same way: it takes the place of a whole text, whatever its
+/// lines would mean in YAML.
+const LINES_START: char = '\u{F8FC}';
+const LINES_END: char = '\u{F8FD}';
+
 /// Replaces the placeholders of a text.
 pub fn substitute<'a>(text: &'a str, variables: Variables<'_>) -> Substituted<'a> {
-    let mut done = Substituted { text: Cow::Borrowed(text), pieces: Vec::new(), unset: Vec::new(), odd: Vec::new() };
+    let mut done = Substituted {
+        text: Cow::Borrowed(text),
+        pieces: Vec::new(),
+        unset: Vec::new(),
+        odd: Vec::new(),
+        lines: Vec::new(),
+    };
     if !text.contains("${{") {
         return done;
     }
@@ -65,12 +79,22 @@ pub fn substitute<'a>(text: &'a str, variables: Variables<'_>) -> Substituted<'a
             done.unset.push((name.to_owned(), was));
             format!("{UNSET_START}{}{UNSET_END}", done.unset.len() - 1)
         });
+        let has_lines = value.trim_end_matches('\n').contains('\n');
+        let value = if has_lines && is_whole_text(&out, &value, &rest[start + whole.len()..]) {
+            done.lines.push(value);
+            format!("{LINES_START}{}{LINES_END}", done.lines.len() - 1)
+        } else {
+            value
+        };
         let (was_start, now_start) = (was, now);
         advance(&mut was, whole);
         advance(&mut now, &value);
         out.push_str(&value);
         done.pieces.push(Piece { now_start, now_end: now, was_start, was_end: was });
         rest = &rest[start + whole.len()..];
+        if out.len() > MAX_TEXT_BYTES {
+            break; // Nobody reads a text of this length.
+        }
     }
     out.push_str(rest);
     done.text = Cow::Owned(out);
@@ -128,7 +152,10 @@ impl Substituted<'_> {
         node.mark = self.original(node.mark);
         let length = path.len();
         match &mut node.kind {
-            Kind::Str(text) => self.find_unset(text, path, used, found),
+            Kind::Str(text) => {
+                self.find_unset(text, path, used, found);
+                self.put_lines(text);
+            }
             Kind::Seq(items) => {
                 for (index, item) in items.iter_mut().enumerate() {
                     push_index(path, index);
@@ -140,12 +167,27 @@ impl Substituted<'_> {
                 for (key, value) in entries {
                     key.mark = self.original(key.mark);
                     self.find_unset(&key.text, path, used, found);
+                    if key.text.contains(LINES_START) {
+                        let mut text = key.text.to_string();
+                        self.put_lines(&mut text);
+                        key.text = text.into();
+                    }
                     push_name(path, &key.text);
                     self.settle_node(value, path, used, found);
                     path.truncate(length);
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Puts values of several lines in their places.
+    fn put_lines(&self, text: &mut String) {
+        if self.lines.is_empty() || !text.contains(LINES_START) {
+            return;
+        }
+        for (number, value) in self.lines.iter().enumerate() {
+            *text = text.replace(&format!("{LINES_START}{number}{LINES_END}"), value);
         }
     }
 
@@ -163,6 +205,31 @@ impl Substituted<'_> {
             }
         }
     }
+}
+
+/// Whether a value of several lines between these is a whole text: behind `key:` or `-`, between quotes, or alone on a line
+/// of a block of text. A list or a mapping behind a key is YAML as before.
+fn is_whole_text(before: &str, value: &str, after: &str) -> bool {
+    let (above, line) = before.rsplit_once('\n').unwrap_or(("", before));
+    let rest = after.split('\n').next().unwrap_or_default();
+    let quoted = |quote: char| line.ends_with(quote) && rest.starts_with(quote);
+    if quoted('"') || quoted('\'') {
+        return true;
+    }
+    let ends = matches!(rest.trim().chars().next(), None | Some('#' | ',' | ']' | '}'));
+    let begins = match line.trim_end() {
+        // Lines that are indented as the block is are in it anyway.
+        "" => {
+            let in_block = |inner: &str| inner.is_empty() || inner.starts_with(line);
+            let above = above.trim_end();
+            (above.ends_with(['|', '>']) || above.ends_with("|-")) && !value.lines().skip(1).all(in_block)
+        }
+        line => {
+            line.ends_with([':', '-', '[', ','])
+                && !["{", "[", "\n", "- ", "|", ">", " "].iter().any(|yaml| value.starts_with(yaml))
+        }
+    };
+    begins && ends
 }
 
 /// A placeholder at the beginning of a text: all of it, the name and the default.

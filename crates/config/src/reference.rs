@@ -223,7 +223,8 @@ fn unsupported(page: &mut String) {
             When::Present | When::NotEmpty => format!("`{}`", entry.field),
             When::OneOf(values) => format!("`{}`: {}", entry.field, values.join(", ")),
         };
-        row(page, &[place, &field, entry.feature]);
+        let aside = if entry.left_aside { ", left aside with a warning, as by APISIX in its default mode" } else { "" };
+        row(page, &[place, &field, &format!("{}{aside}", entry.feature)]);
     }
     row(page, &["secrets", "`aws/…`, `gcp/…`", "AWS Secrets Manager, Google Cloud Secret Manager"]);
 }

@@ -15,6 +15,8 @@ pub struct Unsupported {
     pub when: When,
     /// What it is called, for the message.
     pub feature: &'static str,
+    /// A warning is enough in a rules file, because APISIX leaves it aside as well unless it is set up for it.
+    pub left_aside: bool,
 }
 
 /// What a field belongs to.
@@ -46,7 +48,10 @@ pub enum When {
 /// Everything that is refused as not supported yet.
 #[rustfmt::skip]
 pub const UNSUPPORTED: &[Unsupported] = &[
-    refuse(Place::Document, "stream_routes", When::NotEmpty, "TCP and UDP proxying"),
+    Unsupported {
+        left_aside: true,
+        ..refuse(Place::Document, "stream_routes", When::NotEmpty, "TCP and UDP proxying")
+    },
     refuse(Place::Document, "graphql_cost_decorations", When::NotEmpty, "GraphQL cost limits"),
     refuse(Place::Route, "filter_func", When::Present, "Lua filter functions"),
     refuse(Place::Route, "script", When::Present, "Lua scripts"),
@@ -61,7 +66,7 @@ pub const UNSUPPORTED: &[Unsupported] = &[
 ];
 
 const fn refuse(place: Place, field: &'static str, when: When, feature: &'static str) -> Unsupported {
-    Unsupported { place, field, when, feature }
+    Unsupported { place, field, when, feature, left_aside: false }
 }
 
 impl When {
@@ -78,7 +83,7 @@ impl When {
     }
 }
 
-/// Takes what is not supported out of a mapping, with an error for each. Returns the fields that were taken.
+/// Takes what is not supported out of a mapping, with an error or a warning for each. Returns the fields that were taken.
 pub fn take_out(place: Place, node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) -> Vec<&'static str> {
     let mut taken = Vec::new();
     let Kind::Map(entries) = &mut node.kind else { return taken };
@@ -94,7 +99,12 @@ pub fn take_out(place: Place, node: &mut Node, path: &str, found: &mut Vec<Diagn
             _ => entry.field.to_owned(),
         };
         let message = format!("not supported yet: {} ({asked})", entry.feature);
-        found.push(Diagnostic::error(key.mark, path, message));
+        found.push(if entry.left_aside {
+            let warning = Diagnostic::warning(key.mark, path, message);
+            warning.with_hint("it is left aside, as by APISIX with its default proxy_mode: http")
+        } else {
+            Diagnostic::error(key.mark, path, message)
+        });
         taken.push(entry.field);
         false
     });

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use anyhow::Context;
 use weir_config::load::Ending;
 use weir_config::settings::{SettingsSource, leaves};
-use weir_config::{Diagnostic, Mark, Settings, file};
+use weir_config::{Diagnostic, Mark, Node, Settings, file};
 
 use crate::cli::SettingsArgs;
 use crate::failure::Failure;
@@ -45,7 +45,7 @@ pub(crate) fn load(args: &SettingsArgs, flags: Vec<(String, String)>) -> Result<
         let from_flag = |one: &Diagnostic| one.is_error() && one.file == "command line";
         if found.iter().any(from_flag) { Failure::Flags(found) } else { Failure::Refused(found) }
     })?;
-    found.extend(missing_plugins(&settings));
+    found.extend(missing_plugins(&settings, text.as_ref().map(|(name, text)| (name.as_str(), text.as_str()))));
     let limits = &settings.limits;
     let largest = limits.buffered_body.bytes().max(limits.head_size.bytes()).max(limits.response_head_size.bytes());
     if limits.buffers.bytes() < 4 * largest {
@@ -58,14 +58,26 @@ pub(crate) fn load(args: &SettingsArgs, flags: Vec<(String, String)>) -> Result<
 }
 
 /// Lists that were made for APISIX name plugins that are not here. A configuration that asks for one is refused.
-fn missing_plugins(settings: &Settings) -> Option<Diagnostic> {
+fn missing_plugins(settings: &Settings, file: Option<(&str, &str)>) -> Option<Diagnostic> {
     let chosen = chosen_plugins(&settings.plugins);
     let missing = chosen.missing();
     if missing.is_empty() {
         return None;
     }
-    let message = format!("the gateway does not have: {}", missing.join(", "));
-    Some(Diagnostic::warning(Mark::NONE, "plugins", message))
+    // Where the list is in the file, each has a line there.
+    let parsed = file.and_then(|(_, text)| Node::parse(text.trim_start_matches('\u{feff}')).ok());
+    let list = parsed.as_ref().and_then(|parsed| parsed.root.get("plugins"));
+    let line = |name: &str| {
+        let item = list.and_then(Node::as_seq)?.iter().find(|item| item.as_str() == Some(name))?;
+        Some(format!("{name} (line {})", item.mark.line))
+    };
+    let names: Vec<String> = missing.iter().map(|name| line(name).unwrap_or_else(|| (*name).to_owned())).collect();
+    let message = format!("the gateway does not have: {}", names.join(", "));
+    let warning = Diagnostic::warning(list.map_or(Mark::NONE, |list| list.mark), "plugins", message);
+    Some(match file.filter(|_| list.is_some()) {
+        Some((name, _)) => warning.in_file(name),
+        None => warning,
+    })
 }
 
 /// The environment without what only looks like settings. A variable that is not UTF-8 is none that settings know.

@@ -425,7 +425,7 @@ upstreams: [{id: u, nodes: {127.0.0.1:1: 1}}]";
     for (rules, words) in [
         ("routes: [{id: a, uri: a}]", "rules.yaml:1:"),
         ("routes: [{id: a, uri: /a, upstream_id: none}]", "none"),
-        ("stream_routes: [{id: a}]", "not supported"),
+        ("graphql_cost_decorations: [{id: a}]", "not supported"),
     ] {
         let (code, out, err) = import(rules);
         assert!(code == 1 && err.contains(words), "{rules}: {code} {out}{err}");

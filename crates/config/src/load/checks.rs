@@ -1,6 +1,6 @@
 //! The rules of an upstream's `checks`.
 
-use super::rules::{SUSPICIOUS_SECONDS, drop_nulls, field};
+use super::rules::{drop_nulls, field, looks_like_milliseconds};
 use crate::diagnostic::Diagnostic;
 use crate::node::{Kind, Node, push_index, quoted};
 
@@ -57,7 +57,7 @@ fn check_active(active: &Node, path: &str, found: &mut Vec<Diagnostic>) {
         Some(Kind::Float(number)) => *number,
         _ => 0.0,
     };
-    if seconds >= SUSPICIOUS_SECONDS {
+    if looks_like_milliseconds(seconds) {
         let message = format!("{seconds} seconds is a long time");
         let hint = "the unit is seconds, not milliseconds";
         found.push(Diagnostic::warning(active.mark_of("timeout"), field(path, "timeout"), message).with_hint(hint));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Loader;
-use super::foreign::SECTIONS;
+use super::foreign::{GATEWAY, SECTIONS};
 use super::item::Item;
 use crate::diagnostic::{Diagnostic, nearest};
 use crate::node::{Key, Kind, Node};
@@ -62,6 +62,10 @@ impl Loader<'_> {
                 self.found.push(warning);
             } else if !SECTIONS.contains(&name) {
                 let warning = Diagnostic::warning(key.mark, name, "unknown section, left aside");
+                if GATEWAY.contains(&name) {
+                    self.found.push(warning.with_hint("a section of config.yaml; give that file with --settings"));
+                    continue;
+                }
                 let anchors = name.starts_with("x-") || name.starts_with('_') || name.starts_with('.');
                 self.found.push(match nearest(name, SECTIONS.iter().copied()).filter(|_| !anchors) {
                     Some(section) => warning.with_hint(format!("did you mean {section}?")),

@@ -33,6 +33,9 @@ pub(super) const SECTIONS: &[&str] = &[
     "plugins",
 ];
 
+/// Sections of APISIX's `config.yaml`.
+pub(super) const GATEWAY: &[&str] = &["deployment", "apisix", "nginx_config", "plugin_attr", "etcd", "stream_plugins"];
+
 /// Says what the document is when it is not a rules file.
 pub(super) fn identify(root: &Node) -> Option<Foreign> {
     let entries = match &root.kind {
@@ -102,11 +105,16 @@ pub(super) fn identify(root: &Node) -> Option<Foreign> {
         let section = ["routes", "services", "ssls"].into_iter().find(|section| has(section)).unwrap_or("");
         return tell(section, ADC, "a rules file says desc and id, and refers to services and upstreams by id");
     }
-    let known = entries.iter().any(|(key, _)| SECTIONS.contains(&&*key.text));
+    if let Some(key) = ["name", "version"].into_iter().find(|key| has(key))
+        && names_stand_for_ids(root)
+    {
+        return tell(key, ADC, "a rules file says desc and id, and refers to services and upstreams by id");
+    }
+    // A list of plugins alone is what a config.yaml has as well.
+    let known = entries.iter().any(|(key, _)| SECTIONS.contains(&&*key.text) && &*key.text != "plugins");
     if known || entries.iter().all(|(key, _)| key.text.ends_with("_conf_version")) {
         return None;
     }
-    const GATEWAY: &[&str] = &["deployment", "apisix", "nginx_config", "plugin_attr", "etcd", "stream_plugins"];
     if let Some(key) = GATEWAY.iter().find(|key| has(key)) {
         return tell(key, "APISIX's own config.yaml", "give it with --settings");
     }
@@ -115,6 +123,12 @@ pub(super) fn identify(root: &Node) -> Option<Foreign> {
         return tell("", "a file of gateway settings (weir.yaml)", "give it with --settings");
     }
     tell("", "none of the known kinds of file", "a rules file has sections: routes, services, upstreams, consumers, …")
+}
+
+/// Whether routes or services have names, and none of them an id: ADC knows them by their names.
+fn names_stand_for_ids(root: &Node) -> bool {
+    let items = || ["routes", "services"].into_iter().filter_map(|section| root.get(section)?.as_seq()).flatten();
+    items().next().is_some() && items().all(|item| item.get("name").is_some() && item.get("id").is_none())
 }
 
 const KONG: &str = "a Kong declarative configuration";

@@ -9,6 +9,21 @@ use crate::diagnostic::{Diagnostic, nearest};
 use crate::node::{Key, Kind, Mark, Node, Path, quoted};
 use crate::unsupported::{Place, take_out};
 
+/// Names that people write, as other gateways have them, with APISIX's own.
+#[rustfmt::skip]
+const OTHER_NAMES: &[(&str, &str)] = &[
+    ("rate-limit", "limit-count"), ("rate-limiting", "limit-count"), ("rate_limit", "limit-count"),
+    ("rate_limiting", "limit-count"), ("ratelimit", "limit-count"), ("limit-rate", "limit-req"),
+    ("connection-limit", "limit-conn"), ("jwt", "jwt-auth"), ("basic", "basic-auth"), ("hmac", "hmac-auth"),
+    ("oidc", "openid-connect"), ("openid", "openid-connect"), ("keycloak", "authz-keycloak"),
+    ("correlation-id", "request-id"), ("request-transformer", "proxy-rewrite"), ("rewrite", "proxy-rewrite"),
+    ("response-transformer", "response-rewrite"), ("circuit-breaker", "api-breaker"), ("ip-whitelist", "ip-restriction"),
+    ("ip-blacklist", "ip-restriction"), ("bot-detection", "ua-restriction"), ("mirror", "proxy-mirror"),
+    ("cache", "proxy-cache"), ("mock", "mocking"), ("canary", "traffic-split"), ("compression", "gzip"),
+    ("request-size-limiting", "client-control"), ("request-termination", "mocking"),
+    ("file-log", "file-logger"), ("http-log", "http-logger"), ("acl", "consumer-restriction"),
+];
+
 impl Loader<'_> {
     /// Checks the plugins of an item, and puts in place what they refer to.
     pub(super) fn plugins(&mut self, plugins: &mut Node, path: &Path<'_>, scope: Scope) {
@@ -90,7 +105,8 @@ impl Loader<'_> {
             Diagnostic::error(mark, path, format!("not supported yet: the plugin {name}"))
         } else {
             let error = Diagnostic::error(mark, path, format!("there is no plugin {}", quoted(name)));
-            match nearest(name, self.known_plugins.iter().copied()) {
+            let meant = OTHER_NAMES.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, meant)| *meant);
+            match meant.or_else(|| nearest(name, self.known_plugins.iter().copied())) {
                 Some(near) if self.plugin_names.contains(near) => error.with_hint(format!("did you mean {near}?")),
                 Some(near) => error.with_hint(format!("did you mean {near}? It is not supported yet")),
                 None => error,

@@ -13,8 +13,13 @@ use crate::settings::RouterMode;
 use crate::settings::UNIX;
 use crate::unsupported::{Place, take_out};
 
-/// A time limit that was probably meant in milliseconds.
-pub(super) const SUSPICIOUS_SECONDS: f64 = 1000.0;
+/// Whether a time limit in seconds was probably meant in milliseconds. A number of whole hours up to a week is what people
+/// mean who write it, and so is a number of minutes that is no round one of milliseconds.
+pub(super) fn looks_like_milliseconds(seconds: f64) -> bool {
+    let whole = |unit: f64| seconds % unit == 0.0;
+    let meant = seconds <= 604_800.0 && (whole(3600.0) || (whole(60.0) && !whole(1000.0)));
+    seconds >= 1000.0 && !meant
+}
 
 /// Takes null fields away, with a warning each: null is no value. For `plugins` it is an empty mapping.
 pub(super) fn drop_nulls(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
@@ -417,7 +422,7 @@ fn check_timeout(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
             Kind::Float(number) => number,
             _ => continue,
         };
-        if seconds >= SUSPICIOUS_SECONDS {
+        if looks_like_milliseconds(seconds) {
             let message = format!("{} seconds is a long time", value.describe());
             let hint = "the unit is seconds, not milliseconds";
             let path = field(&field(path, "timeout"), &key.text);

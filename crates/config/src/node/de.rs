@@ -106,6 +106,18 @@ impl de::Error for Misfit {
 
 /// What to do about a field that is not known.
 pub(crate) fn field_hint<'a>(found: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> String {
+    /// Names that people write, with those that are meant.
+    #[rustfmt::skip]
+    const OTHER_NAMES: &[(&str, &str)] = &[
+        ("health_checker", "checks"), ("health_check", "checks"), ("health_checks", "checks"),
+        ("healthcheck", "checks"), ("healthchecks", "checks"), ("read", "timeout"), ("connect", "timeout"),
+        ("path", "uri"), ("paths", "uris"), ("description", "desc"), ("targets", "nodes"), ("servers", "nodes"),
+        ("algorithm", "type"), ("load_balancer", "type"), ("websocket", "enable_websocket"),
+    ];
+    let meant = OTHER_NAMES.iter().find(|(other, _)| *other == found).map(|(_, meant)| *meant);
+    if let Some(name) = meant.and_then(|meant| known.clone().into_iter().find(|known| *known == meant)) {
+        return format!("did you mean {name}?");
+    }
     if let Some(name) = nearest(found, known.clone()) {
         return format!("did you mean {name}?");
     }

@@ -148,7 +148,13 @@ impl Translation<'_> {
             return self.without_effect(key, path, "the gateway has no such attributes");
         }
         let warning = Diagnostic::warning(key.mark, path, "has no effect: APISIX has no such key");
+        // `nginx_config.access_log` stands in `nginx_config.http`.
+        let elsewhere = KEYS.iter().find_map(|row| {
+            let group = row.path.strip_suffix(&*key.text)?.strip_suffix('.')?;
+            (!above.is_empty() && (group.starts_with(above) || above.starts_with(group))).then_some(group)
+        });
         self.found.push(match nearest(&key.text, known.iter().map(String::as_str)) {
+            _ if elsewhere.is_some() => warning.with_hint(format!("it belongs in {}", elsewhere.unwrap_or_default())),
             Some(near) => warning.with_hint(format!("did you mean {near}?")),
             None => warning,
         });

@@ -125,8 +125,15 @@ impl Overlay {
         if let Some(mark) = parsed.second_document {
             found.push(Diagnostic::error(mark, "", "a second YAML document begins here; a settings file has one"));
         }
-        let rules = ["routes", "upstreams", "services", "consumers", "global_rules"];
-        if let Some((key, _)) = rules.iter().find_map(|name| parsed.root.entry(name)) {
+        let rules = ["routes", "upstreams", "services", "consumers", "global_rules", "plugin_configs", "ssls"];
+        let is_config_yaml = apisix::recognise(&parsed.root).is_ok_and(|is| is);
+        if is_config_yaml {
+            // APISIX reads past them.
+            for (key, _) in rules.iter().filter_map(|name| parsed.root.remove(name)) {
+                let warning = Diagnostic::warning(key.mark, &*key.text, "has no effect in a config.yaml");
+                found.push(warning.with_hint("rules are in a file of their own: `weir run FILE`"));
+            }
+        } else if let Some((key, _)) = rules.iter().find_map(|name| parsed.root.entry(name)) {
             let message = "not a settings file: this is a rules file";
             found.push(Diagnostic::error(key.mark, &*key.text, message));
             self.unreadable = true;

@@ -255,6 +255,16 @@ fn what_has_no_effect_is_told_by_name_with_its_reason() {
         ("apisix: {enable_websocket: true}", &["apisix.enable_websocket: has no effect: APISIX has no such key"]),
         ("apisix: {admin_key: [{key: k}]}", &["apisix.admin_key: has no effect here: that is the form of APISIX 2"]),
         ("etcd: {host: [x]}", &["etcd: has no effect here: that is the form of APISIX 2"]),
+        (
+            "apisix: {}\nroutes: [{uri: /}]",
+            &["config.yaml:2:1: warning: routes: has no effect in a config.yaml; rules are in a file of their own"],
+        ),
+        (
+            "nginx_config: {client_max_body_size: 1m}",
+            &[
+                "nginx_config.client_max_body_size: has no effect: APISIX has no such key; it belongs in nginx_config.http",
+            ],
+        ),
         ("apisix: {}\nlogging: {level: info}", &["logging: has no effect: APISIX has no such key"]),
         ("nginx_config: {http_configuration_snippet: \"# nothing\\n\\n  # more\"}", &[]),
         (
@@ -343,7 +353,7 @@ fn what_is_wrong_is_told_by_the_key_of_the_file() {
             "apisix: {}\nworkers: 3",
             "config.yaml:2:1: workers: apisix stands in APISIX's config.yaml and workers in this gateway's weir.yaml",
         ),
-        ("routes: []\napisix: {}", "not a settings file: this is a rules file"),
+        ("routes: []\nworkers: 2", "not a settings file: this is a rules file"),
     ];
     for (text, expected) in cases {
         let found = read(text).expect_err(text);

@@ -17,6 +17,32 @@ fn placeholders_are_replaced_before_the_text_is_read() {
     assert_eq!(conf.conf.to_json().to_string(), r#"{"x":null,"y":8080,"z":"8080","json":[1,"x"]}"#);
 }
 
+/// A certificate has lines that no place in YAML leaves as they are.
+#[test]
+fn a_whole_text_may_have_several_lines() {
+    const LINES: &str = "-----BEGIN X-----\nMIIB: 5\n  # and\n-----END X-----\n";
+    let variables = |name: &str| (name == "PEM").then(|| LINES.to_owned());
+    let options = weir_config::LoadOptions { variables: &variables, ..OPTIONS };
+    for (written, read) in [
+        ("desc: ${{PEM}}", LINES.to_owned()),
+        ("desc: ${{ PEM }}  # from outside", LINES.to_owned()),
+        ("desc: \"${{PEM}}\"", LINES.to_owned()),
+        ("desc: '${{PEM}}'", LINES.to_owned()),
+        ("desc: |\n      ${{PEM}}", format!("{LINES}\n")),
+        ("desc: |-\n      ${{PEM}}", LINES.to_owned()),
+    ] {
+        let text = format!("routes:\n  - uri: /a\n    plugins: {{}}\n    {written}\n#END");
+        let loaded = load_with(&text, &options);
+        let Some(document) = &loaded.document else { panic!("{written}: {:?}", loaded.diagnostics) };
+        assert_eq!(document.routes[0].desc.as_deref(), Some(read.as_str()), "{written}");
+    }
+    // What is YAML stays YAML.
+    let variables = |name: &str| (name == "NODES").then(|| "{\"a:1\": 1,\n        \"b:1\": 2}".to_owned());
+    let options = weir_config::LoadOptions { variables: &variables, ..OPTIONS };
+    let loaded = load_with("upstreams:\n  - {id: u, nodes: ${{NODES}} }\n#END", &options);
+    assert_eq!(loaded.document.expect("a document").upstreams[0].nodes.len(), 2);
+}
+
 #[test]
 fn positions_are_those_of_the_file() {
     check(

@@ -348,7 +348,6 @@ fn rules_between_fields_hold() {
             json!({"protos": [{"id": 1, "content": "syntax = \"proto3\";\nmessage A { B b = 1; }"}]}),
             "protos[0].content: no .proto file: 2:13: name 'B' is not defined",
         ),
-        (json!({"stream_routes": [{}]}), "stream_routes: not supported yet: TCP and UDP proxying (stream_routes)"),
         (
             json!({"graphql_cost_decorations": [{}]}),
             "graphql_cost_decorations: not supported yet: GraphQL cost limits (graphql_cost_decorations)",
@@ -506,7 +505,9 @@ fn everything_in_the_table_of_what_is_not_supported_is_refused_by_name() {
             }
         };
         let loaded = load_with(&document.to_string(), &OPTIONS);
-        let errors: Vec<_> = loaded.errors().collect();
+        // What APISIX leaves aside as well is a warning.
+        let left_aside = entry.left_aside;
+        let errors: Vec<_> = loaded.diagnostics.iter().filter(|found| found.is_error() != left_aside).collect();
         let [error] = errors.as_slice() else { panic!("{document}: {errors:?}") };
         assert!(error.message.starts_with(&format!("not supported yet: {} (", entry.feature)), "{error}");
         assert_eq!(error.path, path);

@@ -77,7 +77,7 @@ fn files_that_are_taken() {
                        apisix: {}\nroute: []\nname: x\n#END",
                 said: &[
                     "t:1:1: warning: x-up: unknown section, left aside",
-                    "t:8:1: warning: apisix: unknown section, left aside",
+                    "t:8:1: warning: apisix: unknown section, left aside; a section of config.yaml; give that file with --settings",
                     "t:9:1: warning: route: unknown section, left aside; did you mean routes?",
                     "t:10:1: warning: name: unknown section, left aside",
                 ],
@@ -111,6 +111,22 @@ fn files_that_are_taken() {
                     "t:8:5: warning: routes[1].desc: null is taken as not set",
                 ],
                 routes: Some(&["arr_1", "arr_2"]),
+            },
+            Case {
+                about: "times that are long and meant",
+                text: "routes:\n  - uri: /a\n    timeout: {connect: 1200, send: 86400, read: 3600000}\n    upstream: {nodes: {\"a:80\": 1}}\n#END",
+                said: &[
+                    "t:3:49: warning: routes[0].timeout.read: 3600000 seconds is a long time; the unit is seconds, not milliseconds",
+                ],
+                routes: Some(&["arr_1"]),
+            },
+            Case {
+                about: "stream routes, which APISIX leaves aside as well",
+                text: "routes: [{uri: /a, plugins: {}}]\nstream_routes: [{server_port: 9100, upstream: {nodes: {\"a:80\": 1}}}]\n#END",
+                said: &[
+                    "t:2:1: warning: stream_routes: not supported yet: TCP and UDP proxying (stream_routes); it is left aside, as by APISIX with its default proxy_mode: http",
+                ],
+                routes: Some(&["arr_1"]),
             },
             Case {
                 about: "round-robin, milliseconds, a host beside pass_host: pass, a hash key",
@@ -262,8 +278,8 @@ fn files_that_are_refused() {
                 said: &[
                     "t:3:5: routes[0].strip_uri: unknown field; known fields: ",
                     "t:4:5: routes[0].key-auth: unknown field; known fields: ",
-                    "t:7:5: upstreams[0].read: unknown field; known fields: ",
-                    "t:8:5: upstreams[0].health_checker: unknown field; known fields: ",
+                    "t:7:5: upstreams[0].read: unknown field; did you mean timeout?",
+                    "t:8:5: upstreams[0].health_checker: unknown field; did you mean checks?",
                     "t:9:33: upstreams[0].nodes[0].eight: unknown field; did you mean weight?",
                 ],
                 routes: None,
@@ -290,7 +306,7 @@ fn files_that_are_refused() {
                 said: &[
                     "t:4:7: routes[0].plugins.limit_count: there is no plugin \"limit_count\"; did you mean limit-count?",
                     "t:5:7: routes[0].plugins.jwt-auth: not supported yet: the plugin jwt-auth",
-                    "t:6:7: routes[0].plugins.rate-limit: there is no plugin \"rate-limit\"",
+                    "t:6:7: routes[0].plugins.rate-limit: there is no plugin \"rate-limit\"; did you mean limit-count?",
                     "t:7:7: routes[0].plugins.opentelemetri: there is no plugin \"opentelemetri\"; did you mean opentelemetry? It is not supported yet",
                     "t:8:13: routes[0].plugins.cros: expected a mapping, found an empty list",
                 ],
@@ -436,6 +452,18 @@ fn files_of_other_tools_are_called_so() {
         (
             "routes:\n- name: a\n  description: x\n  uris: [/a]",
             "1:1: routes: not a rules file: this is an ADC configuration; ",
+        ),
+        (
+            "name: shop\nversion: 1.0.0\nroutes:\n- {name: a, uris: [/a], service_id: s}\nservices:\n- {name: s, upstream: {}}",
+            "1:1: name: not a rules file: this is an ADC configuration; ",
+        ),
+        (
+            "apisix: {node_listen: 9080}\nplugins: [cors]\n",
+            "1:1: apisix: not a rules file: this is APISIX's own config.yaml; give it with --settings",
+        ),
+        (
+            "plugins: [cors]\n",
+            "1:1: not a rules file: this is a file of gateway settings (weir.yaml); give it with --settings",
         ),
         (
             "deployment:\n  role: data_plane\napisix: {}\n#END",
