@@ -6,6 +6,7 @@ mod document;
 mod ending;
 mod foreign;
 mod item;
+mod left_out;
 mod link;
 mod lone;
 mod pem;
@@ -20,11 +21,12 @@ use crate::catalog::{APISIX_PLUGINS, NoPlugins, PluginCatalog};
 use crate::diagnostic::Diagnostic;
 use crate::env::Variables;
 use crate::node::{Mark, Node, Path};
-use crate::resource::{Document, SecretManager};
+use crate::resource::{Document, HostPattern, Route, SecretManager};
 use crate::secret::{NoSecrets, References, Revealed, SecretSource};
 use crate::settings::RouterMode;
 pub use change::Changed;
 pub use ending::Ending;
+pub use left_out::place_of;
 pub use lone::{Written, check_item, in_force, items};
 pub(crate) use rules::prepare_upstream;
 
@@ -146,6 +148,12 @@ struct Loader<'a> {
     settled: Vec<String>,
     /// Ids of items that are there but invalid, by section.
     invalid_ids: HashMap<&'static str, HashSet<String>>,
+    /// Routes that are left out, with nothing but their places.
+    kept_places: Vec<Route>,
+    /// Routes that cannot be left out, because their places are not known.
+    unplaced: Vec<Diagnostic>,
+    /// Hosts of services that are left out, where they can be read, by id.
+    lost_hosts: HashMap<String, Option<Vec<HostPattern>>>,
     /// Errors in the text that belong to an item, by the item's path.
     text_errors: HashMap<String, Vec<Diagnostic>>,
     /// Whether something is wrong that no dropped item can put right.
@@ -170,6 +178,9 @@ impl<'a> Loader<'a> {
             left_references: Vec::new(),
             settled: Vec::new(),
             invalid_ids: HashMap::new(),
+            kept_places: Vec::new(),
+            unplaced: Vec::new(),
+            lost_hosts: HashMap::new(),
             text_errors: HashMap::new(),
             refused: false,
             comparisons: 200_000,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::node::Node;
 use crate::resource::{
     Consumer, ConsumerGroup, Credential, Document, GlobalRule, PluginConfig, PluginMetadata, Proto, Route,
-    SecretManager, Service, Ssl, Upstream,
+    SecretManager, Service, Ssl, Status, Upstream,
 };
 use crate::shared::{SharedMap, SharedSet, starting_at};
 
@@ -58,6 +58,8 @@ pub struct ItemChange {
     pub id: Arc<str>,
     /// Its tree as it would stand in a rules file; `None`: it is to go.
     pub node: Option<Node>,
+    /// A route that is left out: the tree has nothing but its place (`load::place_of`), where it answers 503.
+    pub left_out: bool,
 }
 
 /// Resources as a [`Document`] has them: ids are unique in each section and every reference leads to a resource.
@@ -172,7 +174,7 @@ impl Model {
             Section::Upstreams => self.upstreams.get(id).is_some(),
             Section::Services => self.services.get(id).is_some(),
             Section::PluginConfigs => self.plugin_configs.get(id).is_some(),
-            Section::Routes => self.routes.get(id).is_some(),
+            Section::Routes => self.routes.get(id).is_some_and(|route| route.status != Status::LeftOut),
             Section::ConsumerGroups => self.consumer_groups.get(id).is_some(),
             Section::Consumers => self.consumers.get(id).is_some() || self.lone_credentials.get(id).is_some(),
             Section::GlobalRules => self.global_rules.get(id).is_some(),

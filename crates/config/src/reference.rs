@@ -103,7 +103,9 @@ in [operations](operations.md#changing-the-rules).
 - A field that is not known is an error. It is a warning where APISIX takes any: in a plugin's configuration, and in
   `timeout`, `keepalive_pool` and `checks`, there unless it is nearly the name of another.
 - By default one invalid item refuses the whole file, and the configuration before it stays. With `--invalid-items skip`
-  the item alone is left out, together with what refers to it.
+  the item alone is left out, together with what refers to it. A route that is left out keeps its place: what it matches is
+  answered 503, and no other route takes it. Where that place is wrong itself (its paths, hosts or priority), the file is
+  refused. Never left out are global rules and certificates that verify clients.
 - A file has at most 256 MiB; lists and mappings are nested at most 128 deep; YAML aliases stand for at most 1,000,000
   values.
 ";

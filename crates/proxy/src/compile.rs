@@ -4,6 +4,7 @@
 mod certificates;
 mod consumers;
 mod ledger;
+mod left_out;
 mod making;
 mod plugins;
 mod routes;

@@ -208,7 +208,7 @@ impl Snapshot {
     }
 
     fn plugin_name(&self, step: &Step) -> &'static str {
-        self.definitions.0.get(usize::from(step.kind)).map_or("", |d| d.name())
+        self.definitions.0.get(usize::from(step.kind)).map_or("left out: 503", |d| d.name())
     }
 
     fn candidates(&self, x: &Exchange) -> Vec<Candidate> {

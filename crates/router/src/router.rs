@@ -203,6 +203,44 @@ impl Router {
         named(self.index.routes.segments(found.route, found.path), params, path)
     }
 
+    /// A route that counts and would take requests of this one if it were not there. For messages: only a few of its paths
+    /// and hosts are tried, and no conditions.
+    pub fn instead_of(&self, route: u32, counts: impl Fn(u32) -> bool) -> Option<u32> {
+        const MOST: usize = 16;
+        let compiled = self.index.routes.get(route)?;
+        let sample = |host: &HostPattern| if host.wildcard { format!("x{}", host.text) } else { host.text.to_string() };
+        let mut hosts: Vec<String> = compiled.hosts.iter().take(MOST).map(sample).collect();
+        if hosts.is_empty() {
+            hosts.push(String::new());
+        }
+        let paths = compiled.route.paths.iter().take(MOST).map(|path| match path.strip_prefix('*') {
+            Some(rest) => format!("/{rest}"),
+            None => path.replace('*', "x"),
+        });
+        for path in paths {
+            for host in &hosts {
+                let (host, remote) = (host.as_bytes(), IpAddr::from([0; 4]));
+                let query =
+                    Query { method: b"GET", host, host_port: host, path: path.as_bytes(), remote, source: &Nothing };
+                let mut found = None;
+                let _ = self.index.walk(&query, |candidate| {
+                    let other = self.index.routes.get(candidate.route);
+                    let takes = |host: &HostPattern| host.takes(query.host, query.host_port);
+                    let host = !candidate.needs.has(Needs::HOST) || other.is_some_and(|o| o.hosts.iter().any(takes));
+                    if candidate.route == route || !host || !counts(candidate.route) {
+                        return ControlFlow::Continue(());
+                    }
+                    found = Some(candidate.route);
+                    ControlFlow::Break(())
+                });
+                if found.is_some() {
+                    return found;
+                }
+            }
+        }
+        None
+    }
+
     /// Every candidate for a request: first those that [`Router::find`] looks at, in its order, with those that it would
     /// have come to after the chosen one; then those of other hosts. For explanations: its cost grows with the routes.
     pub fn explain(&self, query: &Query<'_>) -> Vec<Step> {
@@ -307,6 +345,15 @@ enum Refusal {
     Host,
     RemoteAddr,
     Vars,
+}
+
+/// A request without any variable.
+struct Nothing;
+
+impl Source for Nothing {
+    fn variable(&self, _: &Variable) -> Option<Value<'_>> {
+        None
+    }
 }
 
 /// A request as the `vars` of a candidate see it: with the parameters of that candidate's path.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
 
 use serde::Serialize;
-use weir_config::{Items, Model, Place, Section};
+use weir_config::{Items, Model, Place, Section, Status};
 
 /// A digest of every resource, by a hash of its id. It takes some twenty bytes a resource, where the resource itself would
 /// take hundreds; should two ids have one hash, a number in the log is wrong.
@@ -33,9 +33,13 @@ impl Digest {
             let digests = items.iter().map(|(id, item)| (hash(id.as_bytes()), digest(&**item, &mut text)));
             (section.name(), digests.collect())
         }
+        let mut routes = all(Section::Routes, &model.routes);
+        for (id, _) in model.routes.iter().filter(|(_, route)| route.status == Status::LeftOut) {
+            routes.1.remove(&hash(id.as_bytes()));
+        }
         Self {
             sections: [
-                all(Section::Routes, &model.routes),
+                routes,
                 all(Section::Services, &model.services),
                 all(Section::Upstreams, &model.upstreams),
                 all(Section::Consumers, &model.consumers),
@@ -129,7 +133,10 @@ fn digest_at(model: &Model, place: &Place) -> Option<u64> {
         Section::Upstreams => model.upstreams.get(id).map(|item| digest(&**item, &mut text)),
         Section::Services => model.services.get(id).map(|item| digest(&**item, &mut text)),
         Section::PluginConfigs => model.plugin_configs.get(id).map(|item| digest(&**item, &mut text)),
-        Section::Routes => model.routes.get(id).map(|item| digest(&**item, &mut text)),
+        Section::Routes => {
+            let route = model.routes.get(id).filter(|route| route.status != Status::LeftOut);
+            route.map(|item| digest(&**item, &mut text))
+        }
         Section::ConsumerGroups => model.consumer_groups.get(id).map(|item| digest(&**item, &mut text)),
         Section::Consumers => model.consumers.get(id).map(|item| digest(&**item, &mut text)),
         Section::GlobalRules => model.global_rules.get(id).map(|item| digest(&**item, &mut text)),

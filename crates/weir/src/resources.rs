@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
+use weir_config::load::place_of;
 use weir_config::node::Mark;
 use weir_config::unsupported::{Place, UNSUPPORTED};
 use weir_config::{Diagnostic, ItemChange, Key as Name, Kind as NodeKind, Node, Section, SharedMap};
@@ -91,11 +92,31 @@ impl Resources {
         None
     }
 
-    /// Every resource as one that came, without some and with others in the place of some; `None`: not all of them can be
+    /// Every resource as one that came, without some, of whose routes only the places are left, and with others in the place of some; `None`: not all of them can be
     /// changed one by one.
     pub(crate) fn pieces(&self, without: &HashSet<Key>, instead: &HashMap<Key, Item>) -> Option<Vec<ItemChange>> {
-        let served = self.iter().filter(|item| !without.contains(&item.key));
-        served.map(|item| piece(&item.key, Some(instead.get(&item.key).unwrap_or(item)))?.ok()).collect()
+        let item = |item: &Item| match without.contains(&item.key) {
+            false => Some(piece(&item.key, Some(instead.get(&item.key).unwrap_or(item))).and_then(Result::ok)),
+            true => self.place(&item.key, without, instead).map(Some),
+        };
+        self.iter().filter_map(item).collect()
+    }
+
+    /// The place of a route that is left out.
+    fn place(&self, key: &Key, without: &HashSet<Key>, instead: &HashMap<Key, Item>) -> Option<ItemChange> {
+        let route = node(self.get(key).filter(|_| key.kind() == Kind::Routes)?).ok()?;
+        let service = match route.get("service_id").map(|id| &id.kind) {
+            Some(NodeKind::Str(id)) => Some(id.clone()),
+            Some(NodeKind::Int(id)) => Some(id.to_string()),
+            _ => None,
+        };
+        let service = service.map(|id| Key::new(Kind::Services, &id));
+        let lost = service.filter(|service| without.contains(service) || self.get(service).is_none());
+        let item = lost.as_ref().and_then(|service| self.get(service).or_else(|| instead.get(service)));
+        let item = item.and_then(|item| node(item).ok());
+        let hosts = item.as_ref().and_then(|service| service.get("hosts"));
+        let node = place_of(route, lost.as_ref().map(|_| hosts));
+        Some(ItemChange { section: Section::Routes, id: key.id().into(), node: Some(node), left_out: true })
     }
 
     /// What these places have come to, for whoever knows what they were before; one that was deleted in between comes
@@ -182,7 +203,7 @@ impl Assembled {
 pub(crate) fn piece(key: &Key, item: Option<&Item>) -> Option<Result<ItemChange, Diagnostic>> {
     let section = Section::named(key.kind().directory())?;
     let node = item.map(node).transpose();
-    Some(node.map(|node| ItemChange { section, id: key.id().into(), node }))
+    Some(node.map(|node| ItemChange { section, id: key.id().into(), node, left_out: false }))
 }
 
 /// A resource as an item of its section.

@@ -80,7 +80,7 @@ type Resources = Vec<(String, String)>;
 fn change((place, node): &(String, Option<String>)) -> ItemChange {
     let (section, id) = place.split_once('/').expect("a place");
     let node = node.as_ref().map(|text| Node::parse(text).expect("a tree").root);
-    ItemChange { section: Section::named(section).expect("a section"), id: id.into(), node }
+    ItemChange { section: Section::named(section).expect("a section"), id: id.into(), node, left_out: false }
 }
 
 /// Compiles all there is from the document of it.

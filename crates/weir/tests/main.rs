@@ -33,6 +33,7 @@ mod forwarding;
 mod handover;
 mod health;
 mod http1;
+mod left_out;
 mod limiters;
 mod limits;
 mod listeners;

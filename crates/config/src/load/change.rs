@@ -63,7 +63,7 @@ impl Loader<'_> {
         let mut places = BTreeSet::new();
         // The others may refer to what is kept there.
         let (secrets, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(|c| c.section == Section::Secrets);
-        for ItemChange { section, id, node } in secrets {
+        for ItemChange { section, id, node, .. } in secrets {
             places.insert(Place { section, id: Arc::clone(&id) });
             self.put::<SecretManager>(model, &id, node);
         }
@@ -71,7 +71,7 @@ impl Loader<'_> {
         let managers =
             managers.into_iter().map(|listed| (listed.item.id.as_str().to_owned(), Arc::clone(&listed.item)));
         self.managers = Some(managers.collect());
-        for ItemChange { section, id, node } in others {
+        for ItemChange { section, id, node, left_out } in others {
             // The consumer changes with its credentials.
             let owner = id.split_once("/credentials/").filter(|_| section == Section::Consumers);
             places.insert(Place { section, id: owner.map_or_else(|| Arc::clone(&id), |(owner, _)| owner.into()) });
@@ -82,6 +82,7 @@ impl Loader<'_> {
                 Section::Upstreams => self.put::<Upstream>(model, &id, node),
                 Section::Services => self.put::<Service>(model, &id, node),
                 Section::PluginConfigs => self.put::<PluginConfig>(model, &id, node),
+                Section::Routes if left_out => self.put_place(model, &id, node),
                 Section::Routes => self.put::<Route>(model, &id, node),
                 Section::ConsumerGroups => self.put::<ConsumerGroup>(model, &id, node),
                 Section::Consumers if owner.is_some() => self.put_credential(model, &id, node),

@@ -48,6 +48,7 @@ impl Loader<'_> {
             self.refused = true;
             self.found.extend(errors);
         }
+        self.add_kept_places(&mut document.routes);
         self.link(&mut document);
         Some(document)
     }

@@ -62,8 +62,18 @@ impl Loader<'_> {
         let id = ["username", "id"].into_iter().find_map(|name| readable_id(node.get(name)?));
         let mark = node.mark;
         let before = self.found.len();
+        let reserve = self.reserve(T::KIND, &path, &node);
+        let verifies = T::KIND == Section::Ssls && verifies_clients(&node);
         let item = self.read_item::<T>(&path, node);
         if self.failed_since(before) {
+            if let Some(reserve) = reserve {
+                self.keep_place(T::KIND, &path, index, reserve);
+            }
+            if verifies && self.options.invalid_items == InvalidItems::Skip {
+                let message =
+                    "an invalid certificate that verifies clients is never left out: another one could take its names";
+                self.refuse(Diagnostic::error(mark, &path, message));
+            }
             self.drop_item(T::SECTION, mark, path, id);
             return None;
         }
@@ -87,7 +97,7 @@ impl Loader<'_> {
         Some(item)
     }
 
-    fn typed<T: DeserializeOwned + JsonSchema + 'static>(&mut self, path: &str, node: &Node) -> Option<T> {
+    pub(super) fn typed<T: DeserializeOwned + JsonSchema + 'static>(&mut self, path: &str, node: &Node) -> Option<T> {
         let mut faults = Checker::of::<T>().check(node);
         let known = ignore_unknown(node, &mut faults, is_open);
         let failed = faults.iter().any(Diagnostic::is_error);
@@ -266,6 +276,12 @@ impl Loader<'_> {
         }
         self.dropped.push(Dropped { path, id });
     }
+}
+
+/// Whether a certificate in whatever state asks clients for theirs.
+fn verifies_clients(ssl: &Node) -> bool {
+    let asks = ssl.get("client").is_some_and(|client| !client.is_null());
+    asks && ssl.get("type").and_then(Node::as_str) != Some("client")
 }
 
 pub(super) fn item_path(section: &str, index: usize) -> String {

@@ -8,7 +8,7 @@ use super::{InvalidItems, Loader};
 use crate::diagnostic::{Diagnostic, nearest};
 use crate::model::Section;
 use crate::node::{Mark, push_name, quoted};
-use crate::resource::{Document, GlobalRule, Id, Origin, SslType};
+use crate::resource::{Document, GlobalRule, Id, Origin, Route, Service, SslType, Status};
 
 /// An id of another item, and where it stands.
 pub(super) struct Reference<'a> {
@@ -37,9 +37,15 @@ impl Loader<'_> {
         known.note(&document.upstreams);
         known.note(&document.plugin_configs);
         known.note(&document.consumer_groups);
+        let services: Vec<Arc<Service>> = document.services.clone();
         self.keep(&mut document.services, &known);
         known.note(&document.services);
-        self.keep(&mut document.routes, &known);
+        if services.len() > document.services.len() {
+            for service in services.iter().filter(|service| !known.has(Section::Services, service.id.as_str())) {
+                self.lost_hosts.insert(service.id.to_string(), Some(service.hosts.clone()));
+            }
+        }
+        self.keep_routes(&mut document.routes, &known);
         self.keep(&mut document.consumers, &known);
         self.plugins_of_global_rules(&mut document.global_rules);
     }
@@ -53,6 +59,23 @@ impl Loader<'_> {
                 self.drop_item(T::SECTION, mark, path, Some(item.id().to_owned()));
             }
             keep
+        });
+    }
+
+    /// Leaves the routes whose references all lead somewhere; the others keep their places where items are skipped.
+    fn keep_routes(&mut self, routes: &mut Vec<Arc<Route>>, known: &Ids) {
+        routes.retain_mut(|item| {
+            if item.status != Status::LeftOut {
+                if self.refers(&**item, known) {
+                    return true;
+                }
+                let Origin { path, mark, .. } = item.origin.clone();
+                self.drop_item(Route::SECTION, mark, path, Some(item.id.to_string()));
+                if self.options.invalid_items == InvalidItems::Refuse || item.status == Status::Disabled {
+                    return false;
+                }
+            }
+            self.strip_to_place(Arc::make_mut(item), known)
         });
     }
 

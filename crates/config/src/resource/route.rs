@@ -117,6 +117,8 @@ pub enum Status {
     /// In use (1).
     #[default]
     Enabled,
+    /// Left out, because something is wrong with it: its requests are answered 503. It is never read.
+    LeftOut,
 }
 
 impl<'de> Deserialize<'de> for Status {

@@ -15,7 +15,7 @@ fn change(text: &str) -> ItemChange {
         None => (text, None),
     };
     let (section, id) = place.split_once('/').expect("a place");
-    ItemChange { section: Section::named(section).expect("a section"), id: id.into(), node }
+    ItemChange { section: Section::named(section).expect("a section"), id: id.into(), node, left_out: false }
 }
 
 fn model(changes: &[&str]) -> Model {

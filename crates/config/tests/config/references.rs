@@ -1,6 +1,6 @@
 //! Items that refer to each other, and what becomes of them when one is invalid.
 
-use weir_config::{Dropped, InvalidItems, LoadOptions};
+use weir_config::{Dropped, InvalidItems, LoadOptions, Status};
 
 use crate::support::{Case, OPTIONS, check, load_with, shown};
 
@@ -93,7 +93,7 @@ fn an_invalid_item_alone_is_dropped_when_asked_for() {
     let text = "upstreams:\n  - {id: bad, nodes: 5}\n  - {id: good, nodes: {}}\n\
                 services:\n  - {id: s, upstream_id: bad}\n\
                 routes:\n  - {id: r1, uri: /1, upstream_id: good}\n  - {id: r2, uri: /2, upstream_id: bad}\n  - {id: r3, uri: /3, service_id: s}\n  \
-                - {id: r4, uri: /4, plugins: {jwt-auth: {}}}\n  - {id: r5, uri: /5, uri: /6, plugins: {}}\n  - {uri: /7, plugins: {}}\n\
+                - {id: r4, uri: /4, plugins: {jwt-auth: {}}}\n  - {id: r5, uri: /5, desc: a, desc: b, plugins: {}}\n  - {uri: /7, plugins: {}}\n\
                 consumers:\n  - {username: a, plugins: {key-auth: {}}}\n  - {id: a/credentials/x, plugins: {}}\n  - {username: b}\n#END";
     let loaded = load_with(text, &skip);
     let said = shown(&loaded);
@@ -111,7 +111,7 @@ fn an_invalid_item_alone_is_dropped_when_asked_for() {
             "t:10:5: warning: routes[3]: this item is left out, because it is invalid",
             "t:10:33: routes[3].plugins.jwt-auth: not supported yet: the plugin jwt-auth",
             "t:11:5: warning: routes[4]: this item is left out, because it is invalid",
-            "t:11:23: routes[4].uri: the same key stands at 11:14 already",
+            "t:11:32: routes[4].desc: the same key stands at 11:23 already",
             "t:14:5: warning: consumers[0]: this item is left out, because it is invalid",
             "t:14:39: consumers[0].plugins.key-auth: the field key is missing",
             "t:15:10: consumers[1].id: the consumer \"a\" of this credential is invalid",
@@ -120,8 +120,12 @@ fn an_invalid_item_alone_is_dropped_when_asked_for() {
         .map(String::from)
     );
     let document = loaded.document.expect("the rest is served");
-    let ids: Vec<&str> = document.routes.iter().map(|route| route.id.as_str()).collect();
-    assert_eq!(ids, ["r1", "arr_6"]);
+    let ids = |status| -> Vec<&str> {
+        let routes = document.routes.iter().filter(|route| route.status == status);
+        routes.map(|route| route.id.as_str()).collect()
+    };
+    assert_eq!(ids(Status::Enabled), ["r1", "arr_6"]);
+    assert_eq!(ids(Status::LeftOut), ["r2", "r3", "r4", "r5"], "they keep their places");
     assert_eq!((document.upstreams.len(), document.services.len(), document.consumers.len()), (1, 0, 1));
     let dropped = |path: &str, id: &str| Dropped { path: path.into(), id: Some(id.into()) };
     let expected = [

@@ -88,7 +88,12 @@ impl Certificates {
                 }
                 Err((field, reason)) => {
                     let path = format!("{}.{field}", ssl.origin.path);
-                    faults.item(Diagnostic::error(ssl.origin.mark, path, reason));
+                    let error = Diagnostic::error(ssl.origin.mark, path, reason);
+                    match ssl.client {
+                        // Another certificate could take its names without asking clients for theirs.
+                        Some(_) => faults.whole(error),
+                        None => faults.item(error),
+                    }
                 }
             }
         }

@@ -205,6 +205,7 @@ impl<'m> Making<'m> {
             Some(before) => before.change(&routes.patterns),
         };
         let router = router.map_err(|error| vec![routes.located(&error)])?;
+        faults.warnings.extend(routes.others(&router, &self.infos));
         for number in consumers.asked.into_inner() {
             self.named.insert_cow(number);
         }

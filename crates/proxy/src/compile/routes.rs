@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use weir_config::{Diagnostic, Origin, Place, Scope, Section, Service, Status};
+use weir_config::{Diagnostic, InvalidItems, Origin, Place, Scope, Section, Service, Status};
 use weir_plugin::RouteInfo;
-use weir_router::{BuildError, MethodSet, Mode};
+use weir_router::{BuildError, MethodSet, Mode, Router, Slots};
 
 use super::Faults;
 use super::ledger::Ledger;
+use super::left_out;
 use super::making::Making;
 use super::plugins::{Builder, Built};
 use super::upstreams;
-use crate::chain::Phase;
+use crate::chain::{Chain, Phase};
 use crate::snapshot::Route;
 
 /// What is made of routes, and what the router is told.
@@ -21,6 +22,18 @@ pub(super) struct Routes<'m> {
     /// Numbers, and what the route of each matches; `None`: it is gone.
     pub(super) patterns: Vec<(u32, Option<weir_router::Route>)>,
     origins: Vec<(u32, &'m Origin)>,
+    /// Those that are left out and keep their places.
+    left_out: Vec<(u32, &'m Origin)>,
+}
+
+/// What is done with the requests of a route.
+struct Serving {
+    chain: Arc<Chain>,
+    upstream: Option<u32>,
+    /// All upstreams that it uses.
+    uses: Box<[u32]>,
+    /// Bytes that it takes.
+    size: u64,
 }
 
 impl<'m> Making<'m> {
@@ -53,7 +66,7 @@ impl<'m> Making<'m> {
 
     fn route(&mut self, id: &Arc<str>, builder: &Builder<'_, '_>, faults: &mut Faults, routes: &mut Routes<'m>) {
         let model = self.model();
-        let listed = model.routes.listed(id).filter(|listed| listed.item.status == Status::Enabled);
+        let listed = model.routes.listed(id).filter(|listed| listed.item.status != Status::Disabled);
         let Some(listed) = listed else {
             self.drop_route(id, builder, routes);
             return;
@@ -66,63 +79,84 @@ impl<'m> Making<'m> {
         let size = match self.matcher_size(route, service, builder.ledger) {
             Ok(size) => size,
             Err(diagnostic) => {
-                faults.item(diagnostic);
+                // It cannot even keep its place.
+                faults.whole(diagnostic);
                 return;
             }
         };
-        let own = builder.build(route.plugins.as_ref(), &format!("route/{id}"), &route.origin.path, Scope::Route);
-        let shared = [(Section::Services, &route.service_id), (Section::PluginConfigs, &route.plugin_config_id)];
-        let mut below = Vec::new();
-        let mut fault = None;
-        for (section, id) in shared {
-            let Some(id) = id else { continue };
-            match self.layer(builder, Place { section, id: id.shared() }) {
-                Ok(built) => below.push(built),
-                Err(diagnostic) => fault = Some(diagnostic),
-            }
-        }
-        let own = match (own, fault) {
-            (Ok(own), None) => own,
-            (own, fault) => {
-                own.err().or(fault).into_iter().for_each(|diagnostic| faults.item(diagnostic));
-                return;
-            }
-        };
-        let anew = self.has_changed(Section::Routes, id);
-        let upstream = match builder.upstreams.0.borrow_mut().of_route(route, service, anew) {
-            Ok(upstream) => upstream,
-            Err(diagnostic) => {
-                faults.item(diagnostic);
-                return;
-            }
+        let serving = match route.status {
+            Status::LeftOut => None,
+            _ => match self.serving(id, route, service, builder) {
+                Ok(serving) => Some(serving),
+                Err(diagnostic) => {
+                    faults.item(diagnostic);
+                    if faults.invalid == InvalidItems::Refuse {
+                        return;
+                    }
+                    None
+                }
+            },
         };
         let number = self.slots.by_id.get(id).copied().unwrap_or_else(|| {
             let number = self.slots.numbers.take();
             self.slots.by_id.insert_cow(Arc::clone(id), number);
             number
         });
-        let size_of_chain = Built::size_of_chain(below.iter().map(AsRef::as_ref).chain([&own]));
-        if let Err(error) = builder.ledger.take(size_of_chain) {
-            let path = format!("{}.plugins", route.origin.path);
-            faults.item(Diagnostic::error(route.origin.mark, path, format!("with those of its service: {error}")));
-            return;
-        }
-        self.slots.sizes.set(number, Some(size + own.size + size_of_chain));
-        let uses: Box<[u32]> = own.upstreams.iter().copied().chain(upstream).collect();
-        self.use_upstreams(number, Some(uses), builder);
-        let chain = Built::chain(below.iter().map(AsRef::as_ref).chain([&own]));
-        let compiled = Route {
-            logs: chain.has(Phase::Log),
-            chain,
-            upstream,
-            timeouts: route.timeout.as_ref().map(|timeout| Box::new(upstreams::timeouts(timeout))),
-            websocket: route.enable_websocket.or(service.and_then(|s| s.enable_websocket)).unwrap_or(false),
+        let compiled = match serving {
+            Some(Serving { chain, upstream, uses, size: own }) => {
+                self.slots.sizes.set(number, Some(size + own));
+                self.use_upstreams(number, Some(uses), builder);
+                Route {
+                    logs: chain.has(Phase::Log),
+                    chain,
+                    upstream,
+                    timeouts: route.timeout.as_ref().map(|timeout| Box::new(upstreams::timeouts(timeout))),
+                    websocket: route.enable_websocket.or(service.and_then(|s| s.enable_websocket)).unwrap_or(false),
+                }
+            }
+            None => {
+                self.slots.sizes.set(number, Some(size));
+                self.use_upstreams(number, None, builder);
+                routes.left_out.push((number, &route.origin));
+                Route { chain: left_out::chain(), upstream: None, timeouts: None, websocket: false, logs: false }
+            }
         };
         routes.compiled.push((number, compiled));
         let pattern = pattern(route, service, listed.order);
         self.infos.set(number, Some(Arc::new(info(route, service, &pattern))));
         routes.patterns.push((number, Some(pattern)));
         routes.origins.push((number, &route.origin));
+    }
+
+    /// The plugins of a route, with those of its service and plugin config, and its upstream.
+    fn serving(
+        &mut self,
+        id: &Arc<str>,
+        route: &weir_config::Route,
+        service: Option<&Service>,
+        builder: &Builder<'_, '_>,
+    ) -> Result<Serving, Diagnostic> {
+        let own = builder.build(route.plugins.as_ref(), &format!("route/{id}"), &route.origin.path, Scope::Route)?;
+        let mut complete = || -> Result<Serving, Diagnostic> {
+            let shared = [(Section::Services, &route.service_id), (Section::PluginConfigs, &route.plugin_config_id)];
+            let mut below = Vec::new();
+            for (section, id) in shared {
+                if let Some(id) = id {
+                    below.push(self.layer(builder, Place { section, id: id.shared() })?);
+                }
+            }
+            let anew = self.has_changed(Section::Routes, id);
+            let upstream = builder.upstreams.0.borrow_mut().of_route(route, service, anew)?;
+            let places = || below.iter().map(AsRef::as_ref).chain([&own]);
+            let size = Built::size_of_chain(places());
+            builder.ledger.take(size).map_err(|error| {
+                let path = format!("{}.plugins", route.origin.path);
+                Diagnostic::error(route.origin.mark, path, format!("with those of its service: {error}"))
+            })?;
+            let uses = own.upstreams.iter().copied().chain(upstream).collect();
+            Ok(Serving { chain: Built::chain(places()), upstream, uses, size: own.size + size })
+        };
+        complete().inspect_err(|_| builder.ledger.give_back(own.size))
     }
 
     /// Bytes that what a route matches takes, taken out of what is left: its text does not tell, for the router has an
@@ -181,6 +215,22 @@ impl Routes<'_> {
     /// The routes of a new router, whose numbers are their positions.
     pub(super) fn all(&self) -> Vec<weir_router::Route> {
         self.patterns.iter().filter_map(|(_, route)| route.clone()).collect()
+    }
+
+    /// Which routes would take the requests of those that are left out.
+    pub(super) fn others(&self, router: &Router, infos: &Slots<Arc<RouteInfo>>) -> Vec<Diagnostic> {
+        /// Each takes a look at the matcher for some of its paths.
+        const MOST: usize = 100;
+        let is_left_out = |number: u32| self.left_out.iter().any(|(other, _)| *other == number);
+        let other = |(number, origin): &(u32, &Origin)| {
+            let mut message = "its requests are answered 503, because it is left out".to_owned();
+            let other = router.instead_of(*number, |other| !is_left_out(other)).and_then(|other| infos.get(other));
+            if let Some(other) = other {
+                message.push_str(&format!("; the route {} would take them otherwise", other.id.text));
+            }
+            Diagnostic::warning(origin.mark, origin.path.as_str(), message)
+        };
+        self.left_out.iter().take(MOST).map(other).collect()
     }
 
     /// Tells people of an error in the words of the configuration.

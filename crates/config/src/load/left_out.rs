@@ -1,0 +1,175 @@
+//! Routes that are left out keep their places in the matcher, where they answer 503: otherwise another route, such as one
+//! for every path, would take their requests without what they ask of a request.
+
+use std::sync::Arc;
+
+use super::item::{Item, readable_id};
+use super::link::Known;
+use super::{InvalidItems, Loader};
+use crate::diagnostic::Diagnostic;
+use crate::model::{Model, Place, Section};
+use crate::node::{Kind, Mark, Node};
+use crate::resource::{HostPattern, Id, Origin, Route, Status};
+
+/// Fields that say which requests a route is for.
+const PLACE: [&str; 8] = ["id", "name", "uri", "uris", "host", "hosts", "priority", "service_id"];
+
+/// Fields that only narrow that down. One that is wrong is left aside: then the route answers 503 to more requests.
+const CONDITIONS: [&str; 5] = ["methods", "remote_addr", "remote_addrs", "vars", "status"];
+
+/// What keeps the place of an item that may turn out to be invalid.
+pub(super) struct Reserve {
+    fields: Node,
+    /// One of the fields stands there twice.
+    ambiguous: bool,
+}
+
+impl Loader<'_> {
+    /// The fields of an item that keep its place, in case that it is left out.
+    pub(super) fn reserve(&self, section: Section, path: &str, node: &Node) -> Option<Reserve> {
+        let keeps = matches!(section, Section::Routes | Section::Services);
+        if !keeps || self.options.invalid_items == InvalidItems::Refuse {
+            return None;
+        }
+        let is_place = |name: &str| PLACE.contains(&name) || CONDITIONS.contains(&name);
+        let repeated = self.text_errors.get(path).into_iter().flatten();
+        let ambiguous = repeated.filter_map(|error| error.path.strip_prefix(path)?.strip_prefix('.')).any(is_place);
+        let fields = node.as_map().unwrap_or_default().iter();
+        let fields = fields.filter(|(key, value)| is_place(&key.text) && !value.is_null()).cloned().collect();
+        Some(Reserve { fields: Node { mark: node.mark, kind: Kind::Map(fields) }, ambiguous })
+    }
+
+    /// Keeps the place of an item that is left out.
+    pub(super) fn keep_place(&mut self, section: Section, path: &str, index: usize, reserve: Reserve) {
+        let Reserve { fields, ambiguous } = reserve;
+        match section {
+            Section::Services => {
+                let hosts = fields.get("hosts").map_or(Ok(Vec::new()), Node::parse_into::<Vec<HostPattern>>);
+                let id = fields.get("id").and_then(readable_id).unwrap_or_else(|| Id::numbered(index + 1).to_string());
+                self.lost_hosts.insert(id, hosts.ok().filter(|_| !ambiguous));
+            }
+            Section::Routes => {
+                let mark = fields.mark;
+                match self.place_of_route(path, fields).filter(|_| !ambiguous) {
+                    Some(Some(mut route)) => {
+                        route.number(index + 1);
+                        self.kept_places.push(route);
+                    }
+                    Some(None) => {}
+                    None => self.unplaced(mark, path),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The route that is left out, with nothing but its place; `Some(None)`: it takes no request. `None`: its place is
+    /// wrong itself.
+    pub(super) fn place_of_route(&mut self, path: &str, mut fields: Node) -> Option<Option<Route>> {
+        if fields.get("uri").is_none() && fields.get("uris").is_none() {
+            return Some(None);
+        }
+        let found = self.found.len();
+        let mut route = self.typed::<Route>(path, &fields);
+        if route.is_none() {
+            CONDITIONS.iter().for_each(|name| drop(fields.remove(name)));
+            route = self.typed::<Route>(path, &fields);
+        }
+        // What is wrong was said before.
+        self.found.truncate(found);
+        let mut route = route?;
+        if route.status == Status::Disabled {
+            return Some(None);
+        }
+        route.status = Status::LeftOut;
+        route.origin = Origin { path: path.to_owned(), mark: fields.mark, references: Vec::new() };
+        Some(Some(route))
+    }
+
+    /// Adds the routes that are left out to the others, among which their ids have to be unique.
+    pub(super) fn add_kept_places(&mut self, routes: &mut Vec<Arc<Route>>) {
+        let kept_places = std::mem::take(&mut self.kept_places);
+        let any = !kept_places.is_empty();
+        for mut route in kept_places {
+            let mut number = routes.len() + 1;
+            while routes.iter().any(|other| other.id == route.id) {
+                route.id = Id::numbered(number);
+                number += 1;
+            }
+            routes.push(Arc::new(route));
+        }
+        // Of two routes that are equal otherwise the first one counts, as it stood in the list.
+        let place = |route: &Arc<Route>| {
+            let number = route.origin.path.strip_prefix("routes[").and_then(|path| path.strip_suffix(']'));
+            number.and_then(|number| number.parse::<usize>().ok())
+        };
+        if any {
+            routes.sort_by_key(place);
+        }
+        if !routes.is_empty() {
+            let unplaced = std::mem::take(&mut self.unplaced);
+            unplaced.into_iter().for_each(|error| self.refuse(error));
+        }
+    }
+
+    /// Takes what a route that is left out does not need out of it; `false`: its place is not known.
+    pub(super) fn strip_to_place(&mut self, route: &mut Route, known: &dyn Known) -> bool {
+        route.status = Status::LeftOut;
+        (route.plugins, route.plugin_config_id, route.timeout) = (None, None, None);
+        (route.upstream, route.upstream_id) = (None, None);
+        let Some(id) = route.service_id.clone().filter(|id| !known.has(Section::Services, id.as_str())) else {
+            return true;
+        };
+        route.service_id = None;
+        if route.host_patterns().next().is_some() {
+            return true;
+        }
+        match self.lost_hosts.get(id.as_str()) {
+            Some(Some(hosts)) => route.hosts.clone_from(hosts),
+            Some(None) => {
+                let error = unplaceable(route.origin.mark, &route.origin.path);
+                self.refuse(error);
+                return false;
+            }
+            // Without a service it has no hosts.
+            None => {}
+        }
+        true
+    }
+
+    /// Puts the place of a route that is left out into a model.
+    pub(super) fn put_place(&mut self, model: &mut Model, id: &Arc<str>, node: Option<Node>) {
+        let place = Place { section: Section::Routes, id: Arc::clone(id) };
+        let Some(fields) = node else { return };
+        let path = place.to_string();
+        let Some(Some(route)) = self.place_of_route(&path, fields) else { return };
+        for reference in route.references() {
+            model.refer(Place { section: reference.to, id: reference.id.shared() }, place.clone());
+        }
+        let order = model.next_order();
+        model.routes.put(Arc::clone(id), Arc::new(route), order);
+    }
+
+    fn unplaced(&mut self, mark: Mark, path: &str) {
+        self.unplaced.push(unplaceable(mark, path));
+    }
+}
+
+fn unplaceable(mark: Mark, path: &str) -> Diagnostic {
+    let message = "this route cannot be left out: what it matches is invalid, so another route could take its requests";
+    Diagnostic::error(mark, path, message).with_hint("put its paths, hosts and priority right, or take it out")
+}
+
+/// The fields that keep the place of a route, out of a whole one; `hosts` are those of its service, where that is left out.
+pub fn place_of(mut route: Node, hosts: Option<Option<&Node>>) -> Node {
+    if let Kind::Map(fields) = &mut route.kind {
+        fields.retain(|(key, _)| PLACE.contains(&&*key.text) || CONDITIONS.contains(&&*key.text));
+    }
+    if let Some(hosts) = hosts {
+        route.remove("service_id");
+        if let (None, None, Some(hosts)) = (route.get("host"), route.get("hosts"), hosts) {
+            route.insert("hosts", hosts.clone());
+        }
+    }
+    route
+}
