@@ -29,7 +29,8 @@ pub(crate) fn raise() -> Result<Option<u64>, String> {
         return Ok(current);
     }
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).map_err(|error| {
-        format!("cannot raise the limit of file descriptors from {current:?} to {maximum:?}: {error}")
+        let told = |limit: Option<u64>| limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
+        format!("cannot raise the limit of file descriptors from {} to {}: {error}", told(current), told(maximum))
     })?;
     Ok(maximum)
 }

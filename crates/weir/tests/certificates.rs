@@ -248,3 +248,27 @@ fn what_is_wrong_with_a_certificate_is_told_in_words() {
         }
     }
 }
+
+/// The Admin API says what is wrong with a reference, and not how long it is.
+#[test]
+fn a_reference_that_leads_nowhere_is_told_by_the_admin_api() {
+    let authority = Authority::new();
+    let good = authority.certificate(Kind::P256, &["a.test"]);
+    let gateway = Start::stored().variable("SHORT", "rubbish").variable("CERT", &good.cert).start();
+    let put = |cert: &str, key: &str| {
+        let item = json!({ "sni": "a.test", "cert": cert, "key": key });
+        let (status, told) = gateway.ask("PUT", "ssls/1", &item.to_string());
+        (status, told.to_string())
+    };
+    for (cert, key, part) in [
+        ("$env://NONE", good.key.as_str(), "NONE"),
+        ("$env://SHORT", &good.key, "no PEM"),
+        (&good.cert, "$env://SHORT", "no PEM"),
+    ] {
+        let (status, told) = put(cert, key);
+        assert_eq!(status, 400, "{told}");
+        assert!(told.contains(part) && !told.contains("too short"), "{told}");
+    }
+    let (status, told) = put("$env://CERT", &good.key);
+    assert_eq!(status, 201, "{told}");
+}

@@ -182,6 +182,12 @@ fn field_name(buf: &[u8], at: usize, fields: &mut Fields) -> Result<Option<(usiz
             return Ok(Some((at + colon, id)));
         }
     }
+    other_field_name(buf, at, fields)
+}
+
+/// The same for a long name, one with bytes that are not [`PLAIN`], and one that has not ended or is malformed.
+#[inline(never)]
+fn other_field_name(buf: &[u8], at: usize, fields: &mut Fields) -> Result<Option<(usize, Known)>, Reject> {
     let rest = buf.get(at..).unwrap_or_default();
     let mut name_end = at + rest.iter().position(|b| !PLAIN[usize::from(*b)]).unwrap_or(rest.len());
     if buf.get(name_end).is_some_and(|b| TCHAR[usize::from(*b)]) {
