@@ -59,6 +59,7 @@ fn pages_of_the_status_and_metrics_servers() {
 fn idle_connections_lock_nobody_out_of_status_metrics_and_control() {
     let gateway = Start::new(answering("a")).control().start();
     let control = gateway.control.expect("a control API");
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     for (addr, path) in [(gateway.status, "/status"), (gateway.metrics, "/metrics"), (control, "/v1/schema")] {
         let mut idle: Vec<RawClient> = (0..200)
             .map(|n| {
@@ -66,16 +67,16 @@ fn idle_connections_lock_nobody_out_of_status_metrics_and_control() {
                 match n % 3 {
                     0 => {}
                     1 => client.send("GET / HTTP/1.1\r\nHost:"),
-                    _ => assert_eq!(client.get("/").status, 404),
+                    _ => assert_eq!(client.request(get("/")).status, 404),
                 }
                 client
             })
             .collect();
-        let (answer, took) = timed(|| RawClient::connect(addr).get(path));
+        let (answer, took) = timed(|| RawClient::connect(addr).request(get(path)));
         assert_eq!(answer.status, 200, "{addr}");
         assert!(took < Duration::from_secs(10), "{path} was answered after {took:?}");
         idle[0].expect_close();
-        assert_eq!(idle[197].get(path).status, 200, "{path}: the last ones are still there");
+        assert_eq!(idle[197].request(get(path)).status, 200, "{path}: the last ones are still there");
     }
 }
 
