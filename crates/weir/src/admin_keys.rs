@@ -53,6 +53,11 @@ pub(crate) fn settle(settings: &Settings, folder: Option<&Path>) -> anyhow::Resu
         let role = match key.role {
             AdminRole::Admin => Role::Admin,
             AdminRole::Viewer => Role::Viewer,
+            AdminRole::None => bail!(
+                "the role of the key {:?} (admin.keys, or deployment.admin.admin_key in a config.yaml) is neither admin \
+                 nor viewer: give it one, or turn the Admin API off with listen.admin: off",
+                key.name
+            ),
         };
         keys.add(&key.name, role, key_digest(key.key.expose()));
     }

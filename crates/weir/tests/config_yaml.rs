@@ -135,6 +135,21 @@ fn a_plugin_that_the_list_leaves_out_is_refused() {
 }
 
 #[test]
+fn a_key_with_another_role_matters_to_the_admin_api_alone() {
+    let settings = "deployment: {admin: {admin_key: [{name: a, key: k, role: king}]}}";
+    let gateway = Start::new("routes: []").settings(settings).start();
+    gateway.logged("deployment.admin.admin_key[0]: \"king\" is no role: admin or viewer");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("config.yaml");
+    fs::write(&file, settings).expect("write");
+    let data = folder.path().join("data").display().to_string();
+    let (code, _, stderr) =
+        weir(&["run", "--settings", &file.display().to_string(), "--data-dir", &data, "--admin", "127.0.0.1:0"]);
+    assert_eq!(code, 1, "{stderr}");
+    assert!(stderr.contains("the role of the key \"a\""), "{stderr}");
+}
+
+#[test]
 fn ports_without_an_address_are_those_of_ipv4_and_with_enable_ipv6_of_both() {
     let port = crate::harness::free_port();
     let settings = format!("apisix: {{node_listen: {port}, enable_ipv6: true, ssl: {{enable: false}}}}");

@@ -58,6 +58,9 @@ pub enum AdminRole {
     Admin,
     /// Reading.
     Viewer,
+    /// Nothing: the Admin API does not start with such a key. Stands for a role in APISIX's `config.yaml` that is
+    /// neither of the two.
+    None,
 }
 
 /// TLS towards clients of the Admin API.

@@ -254,6 +254,10 @@ fn what_has_no_effect_is_told_by_name_with_its_reason() {
         ),
         ("apisix: {enable_websocket: true}", &["apisix.enable_websocket: has no effect: APISIX has no such key"]),
         ("apisix: {admin_key: [{key: k}]}", &["apisix.admin_key: has no effect here: that is the form of APISIX 2"]),
+        (
+            "deployment: {admin: {admin_key: [{key: k, role: king}]}}",
+            &["deployment.admin.admin_key[0]: \"king\" is no role: admin or viewer; the Admin API does not start"],
+        ),
         ("etcd: {host: [x]}", &["etcd: has no effect here: that is the form of APISIX 2"]),
         (
             "apisix: {}\nroutes: [{uri: /}]",
@@ -338,7 +342,7 @@ fn what_is_wrong_is_told_by_the_key_of_the_file() {
             "deployment.admin.https_admin: needs admin_api_mtls.admin_ssl_cert",
         ),
         ("deployment: {admin: {https_admin: yep}}", "deployment.admin.https_admin: expected true or false"),
-        ("deployment: {admin: {admin_key: [{key: k, role: king}]}}", "deployment.admin.admin_key[0]: expected a role"),
+        ("deployment: {admin: {admin_key: [{name: a, key: k}]}}", "deployment.admin.admin_key[0]: expected a role"),
         ("deployment: {admin: {admin_key: k}}", "deployment.admin.admin_key: expected a list"),
         ("deployment: {admin: {allow_admin: [anywhere]}}", "deployment.admin.allow_admin"),
         ("plugins: {a: b}", "plugins: expected a list"),

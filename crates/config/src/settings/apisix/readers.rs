@@ -9,8 +9,8 @@ use weir_expr::{Template, Variable, VariableError};
 
 use super::{Place, Translation, plain};
 use crate::diagnostic::Diagnostic;
-use crate::node::{Kind, Mark, Node, plain_scalar, push_index, push_name};
-use crate::settings::overlay::leaves;
+use crate::node::{Kind, Mark, Node, plain_scalar, push_index, push_name, quoted};
+use crate::settings::overlay::{leaves, put};
 
 /// As it is. A number or a boolean may stand in quotes, as placeholders often do.
 pub(super) fn same(to: &mut Translation<'_>, place: &Place<'_>) {
@@ -404,8 +404,24 @@ pub(super) fn admin_keys(to: &mut Translation<'_>, place: &Place<'_>) {
             other => {
                 let mut path = place.path.to_owned();
                 push_index(&mut path, index);
-                let mark = other.map_or(item.mark, |(role, _)| role.mark);
-                to.found.push(Diagnostic::error(mark, path, "expected a role: admin or viewer"));
+                let Some((role, Some(name))) = other else {
+                    to.found.push(Diagnostic::error(item.mark, path, "expected a role: admin or viewer"));
+                    continue;
+                };
+                // Only the Admin API looks at it, and only the start knows whether that is on.
+                let message =
+                    format!("{} is no role: admin or viewer; the Admin API does not start with it", quoted(&name));
+                to.found.push(Diagnostic::warning(role.mark, path, message));
+                let as_node = |text: &str| Node { mark: role.mark, kind: Kind::Str(text.to_owned()) };
+                let mut key = Node { mark: item.mark, kind: Node::empty_map().kind };
+                for (field, value) in [
+                    ("name", text("name").cloned().unwrap_or_else(|| as_node(&name))),
+                    ("key", text("key").cloned().unwrap_or_else(|| as_node(""))),
+                    ("role", as_node("none")),
+                ] {
+                    put(&mut key, field, value);
+                }
+                further.push(key);
             }
         }
     }
