@@ -8,6 +8,8 @@ pub(crate) mod key_auth;
 
 use weir_plugin::{BuildCx, ConsumerMatch, Flow, Invalid, RequestCx};
 
+use crate::query;
+
 /// The consumer that `anonymous_consumer` names.
 fn anonymous(name: Option<&str>, cx: &BuildCx<'_>) -> Result<Option<u32>, Invalid> {
     name.map(|name| cx.consumer("anonymous_consumer", name)).transpose()
@@ -30,6 +32,13 @@ fn check_realm(realm: &str) -> Result<(), Invalid> {
         Ok(())
     } else {
         Err(Invalid::new("realm", "expected a text without quotes, backslashes and control characters"))
+    }
+}
+
+/// Takes every query argument of this name out of the request.
+fn hide_argument(cx: &mut RequestCx<'_>, name: &[u8]) {
+    if cx.request().query().is_some_and(|query| query::argument(query, name).is_some()) {
+        cx.request_mut().retain_arguments(|argument| !query::has_name(argument, name));
     }
 }
 

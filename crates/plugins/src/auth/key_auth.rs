@@ -24,8 +24,8 @@ pub(crate) struct Conf {
     header: String,
     /// Name of the query argument that carries the key, when the field is absent. Name and value are compared decoded.
     query: String,
-    /// Takes the key out of the request before it goes upstream: the field, or every query argument of that name. When it
-    /// goes on as the anonymous consumer, both.
+    /// Takes the key out of the request before it goes upstream, wherever it stands: the field and every query argument of
+    /// that name, also those that were not looked at.
     hide_credentials: bool,
     /// Name of the consumer as whom requests without a valid key are let through; without it they are refused.
     #[schemars(length(min = 1))]
@@ -125,57 +125,37 @@ struct Checked {
     position: u8,
 }
 
-/// Where the key was.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Field,
-    Query,
-}
-
 impl Plugin for Checked {
     fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
-        let (who, place) = match self.find(cx) {
-            Ok(found) => found,
-            Err(message) => {
-                if self.hide && self.anonymous.is_some() {
-                    self.hide(cx, Place::Field);
-                    self.hide(cx, Place::Query);
-                }
-                return super::refuse(cx, self.anonymous, &self.challenge, message);
-            }
-        };
-        if self.hide {
-            self.hide(cx, place);
+        let found = self.find(cx);
+        if self.hide && (found.is_ok() || self.anonymous.is_some()) {
+            cx.request_mut().remove_field(&self.header);
+            super::hide_argument(cx, &self.query);
         }
-        cx.set_consumer(who);
-        Flow::Continue
+        match found {
+            Ok(who) => {
+                cx.set_consumer(who);
+                Flow::Continue
+            }
+            Err(message) => super::refuse(cx, self.anonymous, &self.challenge, message),
+        }
     }
 }
 
 impl Checked {
-    fn hide(&self, cx: &mut RequestCx<'_>, place: Place) {
-        match place {
-            Place::Field => cx.request_mut().remove_field(&self.header),
-            Place::Query if cx.request().query().is_some_and(|query| query::argument(query, &self.query).is_some()) => {
-                cx.request_mut().retain_arguments(|argument| !query::has_name(argument, &self.query));
-            }
-            Place::Query => {}
-        }
-    }
-
     fn consumer(&self, cx: &RequestCx<'_>, key: &[u8]) -> Option<ConsumerMatch> {
         cx.credentials::<CredentialTable>(self.position)?.find(key).map(|found| found.who)
     }
 
-    fn find(&self, cx: &mut RequestCx<'_>) -> Result<(ConsumerMatch, Place), &'static str> {
+    fn find(&self, cx: &mut RequestCx<'_>) -> Result<ConsumerMatch, &'static str> {
         const INVALID: &str = "Invalid API key in request";
         if let Some(key) = cx.request().field(&self.header) {
-            return self.consumer(cx, key).map(|who| (who, Place::Field)).ok_or(INVALID);
+            return self.consumer(cx, key).ok_or(INVALID);
         }
         let key = cx.request().query().and_then(|query| query::argument(query, &self.query));
         let Some(key) = key else { return Err("Missing API key in request") };
         if query::is_plain(key) {
-            return self.consumer(cx, key).map(|who| (who, Place::Query)).ok_or(INVALID);
+            return self.consumer(cx, key).ok_or(INVALID);
         }
         let mut decoded = cx.take_scratch();
         // The scratch was taken out of the exchange, so the key is read anew.
@@ -184,6 +164,6 @@ impl Checked {
         }
         let who = self.consumer(cx, &decoded);
         cx.put_scratch(decoded);
-        who.map(|who| (who, Place::Query)).ok_or(INVALID)
+        who.ok_or(INVALID)
     }
 }
