@@ -21,7 +21,7 @@ use crate::answer::{Answer, Outcome};
 use crate::api::Api;
 use crate::extensions::refusal;
 use crate::kinds::{Resource, own_id};
-use crate::read::hide;
+use crate::read::conceal;
 use crate::request::Request;
 use crate::words;
 
@@ -82,6 +82,12 @@ impl Api {
         let live = self.live(put.as_ref()).await?;
         drop(put);
         let mut config = live.config;
+        for kind in SECTIONS {
+            let items = config.get_mut(kind.directory()).and_then(Value::as_array_mut);
+            for item in items.into_iter().flatten() {
+                conceal(&*self.gateway, kind, item, request.audience());
+            }
+        }
         // They are in the body as well.
         config.extend(live.time.map(|time| ("X-Last-Modified".to_owned(), time.into())));
         config.extend(live.digest.as_ref().map(|digest| ("X-Digest".to_owned(), digest.as_str().into())));
@@ -196,9 +202,8 @@ impl Api {
     /// The resources that a section's items stand for, each checked by itself.
     fn wanted(&self, kind: Kind, items: &[Value], live: &Listing) -> Result<Vec<(Key, Object)>, Answer> {
         let section = kind.directory();
-        let shown_whole = self.standalone || kind != Kind::Ssls;
-        let hiding = live.items.iter().filter(|item| !shown_whole && item.key.kind() == kind);
-        let hiding: HashMap<&Key, &str> = hiding.map(|item| (&item.key, &*item.value)).collect();
+        let stored = live.items.iter().filter(|item| item.key.kind().directory() == section);
+        let stored: HashMap<&Key, &str> = stored.map(|item| (&item.key, &*item.value)).collect();
         let mut known = HashSet::new();
         let mut wanted = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
@@ -212,9 +217,7 @@ impl Api {
             }
             let id = id.unwrap_or_else(|| format!("arr_{}", index + 1));
             let key = format!("{section}/{id}").parse::<Key>().map_err(|error| fault(error.to_string()))?;
-            if let Some(old) = hiding.get(&key) {
-                keep_hidden(&mut value, old);
-            }
+            self.restore(&key, &mut value, stored.get(&key).copied())?;
             let judged = if key.kind() == Kind::Credentials { "credentials" } else { section };
             let found = self.gateway.check_item(judged, Node::from(&value.clone().into())).unwrap_or_default();
             if let Some(error) = words::worst(&found) {
@@ -365,7 +368,6 @@ fn assembled(listing: &Listing) -> Object {
     for item in &listing.items {
         let Ok(mut value) = serde_json::from_str::<Object>(&item.value) else { continue };
         let kind = item.key.kind();
-        hide(kind, &mut value);
         if matches!(kind, Kind::Credentials | Kind::Secrets | Kind::PluginMetadata) {
             value.insert("id".into(), item.key.id().into());
         }
@@ -376,16 +378,6 @@ fn assembled(listing: &Listing) -> Object {
     }
     config.extend(SECTIONS.map(|kind| (version_key(kind), listing.revision.into())));
     config
-}
-
-/// Puts back what is not shown: a certificate that comes without its key keeps the key that is stored.
-fn keep_hidden(value: &mut Object, old: &str) {
-    let Ok(mut old) = serde_json::from_str::<Object>(old) else { return };
-    for name in ["key", "keys"] {
-        if let (None, Some(kept)) = (value.get(name), old.remove(name)) {
-            value.insert(name.into(), kept);
-        }
-    }
 }
 
 /// Sets the times of a resource; whether anything else about it is new.

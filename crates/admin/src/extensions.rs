@@ -18,7 +18,7 @@ pub(crate) use events::Streams;
 use crate::answer::Answer;
 use crate::api::Api;
 use crate::request::Request;
-use crate::{Changed, Gateway, Refused};
+use crate::{Audience, Changed, Gateway, Refused};
 
 /// What a client says of the state in which a resource has to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -158,7 +158,7 @@ fn diagnostics(found: &[Diagnostic]) -> Vec<Value> {
 fn masked(gateway: &dyn Gateway, key: &Key, text: &str) -> Value {
     match serde_json::from_str::<Value>(text) {
         Ok(mut value) => {
-            gateway.mask(key.kind(), &mut value);
+            gateway.conceal(key.kind(), &mut value, Audience::Reader);
             value
         }
         // Nobody knows what is secret in it.

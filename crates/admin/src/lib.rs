@@ -99,8 +99,30 @@ pub trait Gateway: Send + Sync + fmt::Debug {
     /// Why that is no request.
     fn explain(&self, request: &str, fields: Vec<(String, String)>, remote: IpAddr) -> Result<Value, String>;
 
-    /// Puts something else in the place of the secrets of a resource.
-    fn mask(&self, kind: Kind, resource: &mut Value);
+    /// A quick look at a resource's JSON: false when there is nothing in it to [`conceal`](Self::conceal).
+    fn may_hold_secrets(&self, json: &str) -> bool;
+
+    /// Puts something else in the place of the secrets of a resource that this audience is not shown. Private keys and
+    /// tokens are shown to nobody.
+    fn conceal(&self, kind: Kind, resource: &mut Value, audience: Audience);
+
+    /// Puts stored secrets in the place of what [`conceal`](Self::conceal) has shown for them, for clients send back what
+    /// they have read.
+    ///
+    /// # Errors
+    /// Something stands for a secret that `before`, the stored resource, does not have.
+    fn restore(&self, kind: Kind, resource: &mut Value, before: Option<&Value>) -> Result<(), String>;
+}
+
+/// Who is shown a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// A key that only reads, and whoever follows or looks back at changes: no secret.
+    Reader,
+    /// An administrator who reads: secrets of plugins' configurations as they are, as with APISIX.
+    Administrator,
+    /// The administrator who has made a change: secrets of plugins' configurations encrypted, as with APISIX.
+    Author,
 }
 
 /// Changes that are live, or could be.

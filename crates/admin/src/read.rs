@@ -15,6 +15,7 @@ use crate::answer::{Answer, Body, Outcome};
 use crate::api::Api;
 use crate::kinds::Place;
 use crate::request::{Query, Request};
+use crate::{Audience, Gateway};
 
 /// What stands before the key of a resource: APISIX's prefix in etcd, which clients see in every answer.
 const PREFIX: &str = "/apisix/";
@@ -34,21 +35,21 @@ impl Api {
             return Err(Answer::no_such_key());
         }
         match &place.id {
-            Some(id) => self.get_one(place, id).await,
-            None => self.get_list(place, &request.query).await,
+            Some(id) => self.get_one(place, id, request.audience()).await,
+            None => self.get_list(place, request).await,
         }
     }
 
-    async fn get_one(&self, place: &Place, id: &str) -> Outcome {
+    async fn get_one(&self, place: &Place, id: &str, audience: Audience) -> Outcome {
         let key = place.key(id).ok_or_else(Answer::no_such_key)?;
         let item = self.item(&key).await?.ok_or_else(Answer::no_such_key)?;
         let mut body = String::with_capacity(item.value.len() + 128);
-        write_item(&item, &mut body);
+        write_item(&*self.gateway, &item, audience, &mut body);
         Ok(Answer::text(StatusCode::OK, body))
     }
 
-    async fn get_list(&self, place: &Place, query: &Query) -> Outcome {
-        let wanted = Wanted::new(query)?;
+    async fn get_list(&self, place: &Place, request: &Request) -> Outcome {
+        let wanted = Wanted::new(&request.query, request.audience())?;
         let waited = timeout(LIST_WAIT, Arc::clone(&self.lists).acquire_owned()).await;
         let Ok(Ok(turn)) = waited else {
             let message = "too many lists are being read: try again";
@@ -66,9 +67,10 @@ impl Api {
             }
         }
         if items.iter().map(|item| item.value.len()).sum::<usize>() < LARGE {
-            return Ok(Answer::text(StatusCode::OK, wanted.write(items)));
+            return Ok(Answer::text(StatusCode::OK, wanted.write(&*self.gateway, items)));
         }
-        let body = tokio::task::spawn_blocking(move || wanted.write(items)).await.map_err(|panicked| {
+        let gateway = Arc::clone(&self.gateway);
+        let body = tokio::task::spawn_blocking(move || wanted.write(&*gateway, items)).await.map_err(|panicked| {
             tracing::error!(%panicked, "a list of resources could not be written");
             Answer::internal()
         })?;
@@ -94,10 +96,11 @@ struct Wanted {
     fields: Vec<(String, String)>,
     /// The page, from 1, and how many items are on it.
     page: Option<(usize, usize)>,
+    audience: Audience,
 }
 
 impl Wanted {
-    fn new(query: &Query) -> Result<Self, Answer> {
+    fn new(query: &Query, audience: Audience) -> Result<Self, Answer> {
         const PAGE_SIZES: std::ops::RangeInclusive<f64> = 10.0..=500.0;
         let pattern = |name: &str| {
             let Some(text) = query.get(name) else { return Ok(None) };
@@ -120,6 +123,7 @@ impl Wanted {
             uri: pattern("uri")?,
             fields: form_urlencoded::parse(fields.as_bytes()).into_owned().collect(),
             page,
+            audience,
         })
     }
 
@@ -127,7 +131,7 @@ impl Wanted {
         self.name.is_some() || self.label.is_some() || self.uri.is_some() || !self.fields.is_empty()
     }
 
-    fn write(&self, mut items: Vec<Item>) -> String {
+    fn write(&self, gateway: &dyn Gateway, mut items: Vec<Item>) -> String {
         if self.is_filtered() {
             items.retain(|item| serde_json::from_str(&item.value).is_ok_and(|value| self.fits(&value)));
         }
@@ -144,7 +148,7 @@ impl Wanted {
             if at > 0 {
                 body.push(',');
             }
-            write_item(item, &mut body);
+            write_item(gateway, item, self.audience, &mut body);
         }
         let _ = write!(body, "],\"total\":{total}}}");
         body
@@ -169,11 +173,11 @@ impl Wanted {
 }
 
 /// Writes a resource as answers to GET have it.
-fn write_item(item: &Item, body: &mut String) {
+fn write_item(gateway: &dyn Gateway, item: &Item, audience: Audience, body: &mut String) {
     body.push_str("{\"key\":");
     body.push_str(&Value::String(public_key(&item.key)).to_string());
     body.push_str(",\"value\":");
-    write_value(item, body);
+    write_value(gateway, item, audience, body);
     let _ = write!(body, ",\"createdIndex\":{},\"modifiedIndex\":{}}}", item.created, item.modified);
 }
 
@@ -182,30 +186,64 @@ pub(crate) fn public_key(key: &Key) -> String {
     format!("{PREFIX}{key}")
 }
 
-/// Writes a value, without what is never shown.
-fn write_value(item: &Item, body: &mut String) {
+/// Writes a value, without what is not shown.
+fn write_value(gateway: &dyn Gateway, item: &Item, audience: Audience, body: &mut String) {
     let (kind, text) = (item.key.kind(), &*item.value);
-    if matches!(kind, Kind::Ssls | Kind::PluginMetadata)
-        && let Ok(Value::Object(mut value)) = serde_json::from_str(text)
+    if (matches!(kind, Kind::Ssls | Kind::PluginMetadata) || gateway.may_hold_secrets(text))
+        && let Ok(mut value @ Value::Object(_)) = serde_json::from_str(text)
     {
-        hide(kind, &mut value);
-        if kind == Kind::PluginMetadata {
+        conceal(gateway, kind, &mut value, audience);
+        if kind == Kind::PluginMetadata
+            && let Value::Object(value) = &mut value
+        {
             // It may be stored without, and comes without from a rules file.
             value.entry("id").or_insert_with(|| item.key.id().into());
         }
-        body.push_str(&Value::Object(value).to_string());
+        body.push_str(&value.to_string());
     } else if serde_json::from_str::<IgnoredAny>(text).is_ok() {
         body.push_str(text);
     } else {
-        // Another program wrote it. As a text it breaks nothing.
-        body.push_str(&Value::String(text.to_owned()).to_string());
+        // Another program wrote it. As a text it breaks nothing; nobody knows what is secret in it.
+        let shown = if audience == Audience::Administrator { text } else { "***" };
+        body.push_str(&Value::String(shown.to_owned()).to_string());
     }
 }
 
-/// Takes out of a value what is never shown: the private keys of certificates.
-pub(crate) fn hide(kind: Kind, value: &mut Map<String, Value>) {
-    if kind == Kind::Ssls {
-        value.shift_remove("key");
-        value.shift_remove("keys");
+/// Takes out of a value what is not shown. The private keys of certificates leave no trace, as with APISIX.
+pub(crate) fn conceal(gateway: &dyn Gateway, kind: Kind, value: &mut Value, audience: Audience) {
+    if let (Kind::Ssls, Value::Object(fields)) = (kind, &mut *value) {
+        for name in SSL_KEYS {
+            fields.shift_remove(name);
+        }
+    }
+    gateway.conceal(kind, value, audience);
+}
+
+/// The private keys of an `ssl`.
+const SSL_KEYS: [&str; 2] = ["key", "keys"];
+
+impl Api {
+    /// Puts what is stored back into a value that a client has read before: secrets that were shown as something else, and
+    /// the private keys of a certificate that comes without them.
+    pub(crate) fn restore(
+        &self,
+        key: &Key,
+        value: &mut Map<String, Value>,
+        before: Option<&str>,
+    ) -> Result<(), Answer> {
+        let before = before.and_then(|before| serde_json::from_str::<Value>(before).ok());
+        if let (Kind::Ssls, Some(before)) = (key.kind(), &before) {
+            for name in SSL_KEYS {
+                if let (None, Some(kept)) = (value.get(name), before.get(name)) {
+                    value.insert(name.to_owned(), kept.clone());
+                }
+            }
+        }
+        let mut whole = Value::Object(std::mem::take(value));
+        let restored = self.gateway.restore(key.kind(), &mut whole, before.as_ref());
+        if let Value::Object(whole) = whole {
+            *value = whole;
+        }
+        restored.map_err(|fault| Answer::bad(format!("invalid configuration: {fault}")))
     }
 }

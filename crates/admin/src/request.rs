@@ -7,9 +7,10 @@ use hyper::{HeaderMap, Method};
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
+use crate::Audience;
 use crate::answer::Answer;
 use crate::cjson;
-use crate::keys::Identity;
+use crate::keys::{Identity, Role};
 
 /// A request that was let in, with all of its body.
 #[derive(Debug)]
@@ -29,6 +30,14 @@ pub(crate) struct Request {
 pub(crate) struct Query(Vec<(String, String)>);
 
 impl Request {
+    /// What the client may see of secrets.
+    pub(crate) fn audience(&self) -> Audience {
+        match self.by.role {
+            Role::Admin => Audience::Administrator,
+            Role::Viewer => Audience::Reader,
+        }
+    }
+
     /// The JSON of the body; `None` for an empty one.
     pub(crate) fn json(&self) -> Result<Option<Value>, Answer> {
         if self.body.is_empty() {

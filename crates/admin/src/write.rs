@@ -7,14 +7,14 @@ use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 use weir_store::{Change, Commit, Expectation, Item, Key, Kind, StoreError};
 
-use crate::Refused;
 use crate::answer::{Answer, Outcome};
 use crate::api::Api;
 use crate::kinds::{Place, own_id};
 use crate::patch;
-use crate::read::{hide, public_key};
+use crate::read::{conceal, public_key};
 use crate::request::Request;
 use crate::words;
+use crate::{Audience, Refused};
 
 /// How often a change is tried again when other gateways change the same resource at the same time.
 const TRIES: usize = 8;
@@ -34,6 +34,7 @@ impl Api {
         for attempt in 0..TRIES {
             let before = self.basis(&key, attempt).await?;
             let mut value = value.clone();
+            self.restore(&key, &mut value, before.as_ref().map(|item| &*item.value))?;
             if place.resource.has_times() {
                 set_times(&mut value, before.as_ref(), None);
             }
@@ -63,6 +64,7 @@ impl Api {
             let id = format!("{:020}", revision + next);
             let key = place.key(&id).ok_or_else(|| not_an_id("id"))?;
             let mut value = value.clone();
+            self.restore(&key, &mut value, None)?;
             value.insert("id".to_owned(), id.into());
             set_times(&mut value, None, None);
             match self.keep(&key, value.clone(), None, expires, request).await {
@@ -106,6 +108,7 @@ impl Api {
                 return Err(Answer::bad(format!("wrong {} id", place.resource.noun)));
             }
             value.insert("id".to_owned(), own_id(&key).into());
+            self.restore(&key, &mut value, Some(&before.value))?;
             if place.resource.has_times() {
                 set_times(&mut value, Some(&before), patched.as_ref());
             }
@@ -169,7 +172,7 @@ impl Api {
     async fn keep(
         &self,
         key: &Key,
-        mut value: Object,
+        value: Object,
         before: Option<&Item>,
         expires: Option<SystemTime>,
         request: &Request,
@@ -183,7 +186,8 @@ impl Api {
             expect: vec![Expectation { key: key.clone(), modified: before.map(|item| item.modified) }],
         };
         self.configuration.change(commit, false).await?;
-        hide(key.kind(), &mut value);
+        let mut value = Value::Object(value);
+        conceal(&*self.gateway, key.kind(), &mut value, Audience::Author);
         Ok(json!({ "key": public_key(key), "value": value }))
     }
 

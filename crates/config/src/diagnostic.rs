@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::node::Mark;
+use crate::node::{Kind, Mark, Node};
+use crate::secret::Revealed;
 
 /// One finding about a configuration text.
 ///
@@ -141,6 +142,28 @@ impl Diagnostic {
     pub fn with_fault(mut self, fault: Fault) -> Self {
         self.fault = Some(Box::new(fault));
         self
+    }
+
+    /// The finding without a value that it quotes.
+    #[must_use]
+    pub fn without(mut self, value: &Node) -> Self {
+        let text = match &value.kind {
+            Kind::Str(text) => text.clone(),
+            Kind::Bool(_) | Kind::Int(_) | Kind::Float(_) => value.describe(),
+            _ => return self,
+        };
+        if let Some(Fault::Pattern { found, .. }) = self.fault.as_deref_mut()
+            && *found == text
+        {
+            "***".clone_into(found);
+        }
+        if !matches!(value.kind, Kind::Str(_)) {
+            // Without quotes, so that only its place tells it from other words.
+            let hide = |said: &str| said.replace(&format!("found {text}"), "found ***");
+            self.message = hide(&self.message);
+            self.hint = self.hint.map(|hint| hide(&hint));
+        }
+        Revealed::of([text]).redact(self)
     }
 
     /// Names the file.

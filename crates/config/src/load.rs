@@ -222,7 +222,7 @@ impl<'a> Loader<'a> {
         for found in &mut self.found {
             name.clone_into(&mut found.file);
         }
-        let found = self.found.into_iter().map(|found| self.revealed.redact(found));
+        let found = self.found.into_iter().map(|found| self.revealed.redact(unquoted(found)));
         self.found = found.collect();
         self.found.sort_by_key(|found| found.mark);
         Loaded {
@@ -232,4 +232,23 @@ impl<'a> Loader<'a> {
             revealed: self.revealed,
         }
     }
+}
+
+/// A finding about a private key or a token, without what it quotes of it. What plugins find about their own secrets quotes
+/// nothing.
+fn unquoted(mut found: Diagnostic) -> Diagnostic {
+    const QUOTED: &str = ", found ";
+    let place = found.path.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '[' | ']'));
+    let name = place.rsplit('.').next().unwrap_or_default();
+    let is_secret = match name {
+        "client_key" => true,
+        "key" | "keys" => place.starts_with("ssls"),
+        "token" => place.starts_with("secrets"),
+        _ => false,
+    };
+    if is_secret && let Some((expected, _)) = found.message.split_once(QUOTED) {
+        found.message = format!("{expected}{QUOTED}***");
+        found.hint = None;
+    }
+    found
 }

@@ -115,6 +115,10 @@ pub(crate) fn unsupported(kind: &str) -> Option<&'static str> {
 }
 
 impl Revealed {
+    pub(crate) fn of(values: impl IntoIterator<Item = String>) -> Self {
+        Self(values.into_iter().collect())
+    }
+
     /// A finding without the values.
     #[must_use]
     pub fn redact(&self, mut found: Diagnostic) -> Diagnostic {

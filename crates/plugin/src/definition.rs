@@ -68,6 +68,10 @@ pub trait Define: Sync + 'static {
     /// they are stored. Those that APISIX encrypts.
     const ENCRYPTED: &'static [&'static str] = &[];
 
+    /// Private keys in its configurations, by their paths: names between dots, `*` for every element of a list. They are
+    /// encrypted where they are stored, and nobody is shown them.
+    const PRIVATE_KEYS: &'static [&'static str] = &[];
+
     /// Where texts with variables stand in its configuration, read by `Template::parse_lenient`: `abort.body`, `regex_uri.1`,
     /// and `headers.*` for every value. A variable in them that nobody knows is a warning.
     const TEMPLATES: &'static [&'static str] = &[];
@@ -281,6 +285,8 @@ pub trait Definition: Sync {
     fn prefers_route(&self) -> bool;
     /// The texts in its configurations that are secret.
     fn encrypted(&self) -> &'static [&'static str];
+    /// The private keys in its configurations.
+    fn private_keys(&self) -> &'static [&'static str];
     /// What it does, in Markdown.
     fn doc(&self) -> &'static str;
     /// An example configuration in YAML.
@@ -334,6 +340,10 @@ impl<T: Define> Definition for T {
         T::ENCRYPTED
     }
 
+    fn private_keys(&self) -> &'static [&'static str] {
+        T::PRIVATE_KEYS
+    }
+
     fn doc(&self) -> &'static str {
         T::DOC
     }
@@ -365,7 +375,7 @@ impl<T: Define> Definition for T {
             if let Some(Err(faults)) = typed.as_ref().map(T::check_consumer) {
                 found.extend(faults.into_iter().map(|fault| locate(conf, fault)));
             }
-            return if found.is_empty() { Ok(()) } else { Err(found) };
+            return if found.is_empty() { Ok(()) } else { Err(unquoted::<T>(conf, found)) };
         }
         let (typed, mut found) = read::<T::Conf>(conf);
         if let Some(Err(faults)) = typed.as_ref().map(T::check) {
@@ -375,7 +385,7 @@ impl<T: Define> Definition for T {
             found.extend(T::check_tree(conf));
             T::TEMPLATES.iter().for_each(|place| unknown_variables(conf, "", place, &mut found));
         }
-        if found.is_empty() { Ok(()) } else { Err(found) }
+        if found.is_empty() { Ok(()) } else { Err(unquoted::<T>(conf, found)) }
     }
 
     fn build(&self, conf: &Node, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Diagnostic> {
@@ -393,6 +403,25 @@ impl<T: Define> Definition for T {
             let found = found.unwrap_or_else(|| Diagnostic::error(weir_config::Mark::NONE, fault.path, fault.message));
             (at, Box::new(found))
         })
+    }
+}
+
+/// Findings without the secrets that they quote.
+fn unquoted<T: Define>(conf: &Node, found: Vec<Diagnostic>) -> Vec<Diagnostic> {
+    let mut secrets = Vec::new();
+    for path in T::ENCRYPTED.iter().chain(T::PRIVATE_KEYS) {
+        values_at(conf, path, &mut secrets);
+    }
+    found.into_iter().map(|found| secrets.iter().fold(found, |found, secret| found.without(secret))).collect()
+}
+
+/// The values at a path of names, in which `*` stands for every element of a list.
+fn values_at<'a>(node: &'a Node, path: &str, values: &mut Vec<&'a Node>) {
+    let (step, rest) = path.split_once('.').unwrap_or((path, ""));
+    match step {
+        "" => values.push(node),
+        "*" => node.as_seq().into_iter().flatten().for_each(|item| values_at(item, rest, values)),
+        name => node.get(name).into_iter().for_each(|field| values_at(field, rest, values)),
     }
 }
 

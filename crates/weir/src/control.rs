@@ -48,6 +48,7 @@ use crate::names::Names;
 use crate::peaks::{Peaks, resident};
 use crate::reload::Reloader;
 use crate::rules::Rules;
+use crate::secrets::Curtain;
 use crate::server::Server;
 use crate::server_info::ServerInfo;
 use crate::serving::Serving;
@@ -268,6 +269,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             schemas: Arc::clone(&schemas),
             rules: Arc::clone(&rules),
             settings: Arc::new(settings.clone()),
+            curtain: Curtain::new(Arc::new(crate::etcd::keyring(&settings)?)),
             snapshots: data_plane.read().await.snapshots(),
         };
         let at_rest = Arc::<Rest>::default();

@@ -12,11 +12,11 @@ use weir_admin::{Configuration, Hosts, Schemas};
 use weir_config::load::in_force;
 use weir_config::node::Node;
 use weir_proxy::{DataPlane, HealthChecks};
-use weir_store::{Item, Key, Kind, Secrets};
+use weir_store::{Item, Key, Kind};
 
 use crate::health_pages::{self, error, json as json_page};
 use crate::rules::Rules;
-use crate::secrets::SecretFields;
+use crate::secrets;
 use crate::server::{Asked, Command, Leaving, Page, Server, text, with_type};
 use crate::server_info::ServerInfo;
 
@@ -151,7 +151,7 @@ impl Control {
 fn show(schemas: &Schemas, item: &Item) -> Option<Value> {
     let (kind, id, modified) = (item.key.kind(), item.key.id(), item.modified);
     let mut written: Value = serde_json::from_str(&item.value).ok()?;
-    SecretFields.visit(kind, &mut written, &mut |secret| "***".clone_into(secret));
+    secrets::masked(kind, &mut written);
     let fields = written.as_object_mut()?;
     fields.insert("id".into(), id.into());
     if kind == Kind::PluginMetadata {

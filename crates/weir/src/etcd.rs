@@ -147,8 +147,7 @@ fn read(options: &EtcdOptions, settings: &Settings) -> anyhow::Result<Result<Lis
 fn options(settings: &Settings) -> Result<(EtcdOptions, Vec<String>), Failure> {
     let etcd = &settings.deployment.etcd;
     let sealing = &etcd.data_encryption;
-    let keyring = Keyring::new(sealing.keyring.iter().map(settings::Secret::expose))
-        .map_err(|error| Failure::Other(anyhow!("deployment.etcd.data_encryption.keyring: {error}")))?;
+    let keyring = keyring(settings).map_err(Failure::Other)?;
     let mut doubts = Vec::new();
     if keyring.is_known_to_all() {
         doubts.push(
@@ -182,6 +181,15 @@ fn options(settings: &Settings) -> Result<(EtcdOptions, Vec<String>), Failure> {
         },
     };
     Ok((options, doubts))
+}
+
+/// What secrets are encrypted with as APISIX does it.
+///
+/// # Errors
+/// The setting is wrong.
+pub(crate) fn keyring(settings: &Settings) -> anyhow::Result<Keyring> {
+    Keyring::new(settings.deployment.etcd.data_encryption.keyring.iter().map(settings::Secret::expose))
+        .map_err(|error| anyhow!("deployment.etcd.data_encryption.keyring: {error}"))
 }
 
 /// The certificate that is shown to etcd, with its key.

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tokio::sync::watch;
-use weir_admin::{Gateway, Schemas};
+use weir_admin::{Audience, Gateway, Schemas};
 use weir_config::{Diagnostic, Node, Settings};
 use weir_proxy::Snapshot;
 use weir_store::{Kind, Secrets};
 
 use crate::explain;
 use crate::rules::Rules;
-use crate::secrets::SecretFields;
+use crate::secrets::{Curtain, SecretFields};
 
 /// This gateway, as the Admin API sees it.
 #[derive(Debug)]
@@ -20,6 +20,7 @@ pub(crate) struct Insight {
     pub(crate) schemas: Arc<Schemas>,
     pub(crate) rules: Arc<Rules>,
     pub(crate) settings: Arc<Settings>,
+    pub(crate) curtain: Curtain,
     /// What serves.
     pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
 }
@@ -46,7 +47,15 @@ impl Gateway for Insight {
         }
     }
 
-    fn mask(&self, kind: Kind, resource: &mut Value) {
-        SecretFields.visit(kind, resource, &mut |secret| "***".clone_into(secret));
+    fn may_hold_secrets(&self, json: &str) -> bool {
+        SecretFields.may_be_in(json)
+    }
+
+    fn conceal(&self, kind: Kind, resource: &mut Value, audience: Audience) {
+        self.curtain.conceal(kind, resource, audience);
+    }
+
+    fn restore(&self, kind: Kind, resource: &mut Value, before: Option<&Value>) -> Result<(), String> {
+        self.curtain.restore(kind, resource, before)
     }
 }

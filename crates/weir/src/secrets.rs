@@ -1,34 +1,106 @@
-//! Which texts of resources are secret.
+//! The secret texts of resources: where they stand, who is shown what of them, and what comes back of it.
+
+use std::sync::Arc;
 
 use serde_json::Value;
-use weir_store::{Kind, Secrets};
+use weir_admin::Audience;
+use weir_store::{Keyring, Kind, Secrets};
 
-/// Private keys, and what plugins say is secret in their configurations.
+/// Private keys, tokens of secret managers, and what plugins say is secret in their configurations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SecretFields;
 
+/// A secret of a resource.
+#[derive(Debug)]
+pub(crate) struct Secret<'a> {
+    /// A JSON pointer.
+    pub(crate) place: &'a str,
+    /// True for private keys and tokens of secret managers, which nobody is shown.
+    pub(crate) is_key: bool,
+}
+
+/// What stands in the place of a secret that is not shown.
+const MASK: &str = "***";
+
 /// What gives access to a secret manager, by the place in its resource.
-const MANAGERS: [&[&str]; 3] = [&["token"], &["secret_access_key"], &["auth_config", "private_key"]];
+const MANAGERS: [&str; 4] = ["token", "secret_access_key", "session_token", "auth_config.private_key"];
+
+impl SecretFields {
+    /// Calls `each` with every secret, whatever its type.
+    pub(crate) fn each(kind: Kind, value: &mut Value, each: &mut dyn FnMut(&Secret<'_>, &mut Value)) {
+        let own: &[&str] = match kind {
+            Kind::Ssls => &["key", "keys.*"],
+            Kind::Secrets => &MANAGERS,
+            Kind::Upstreams => &["tls.client_key"],
+            _ => &["upstream.tls.client_key"],
+        };
+        for path in own {
+            at(value, path, &mut String::new(), true, each);
+        }
+        in_plugins(value, &mut String::new(), each);
+        if kind == Kind::Consumers {
+            for (index, credential) in
+                value.get_mut("credentials").and_then(Value::as_array_mut).into_iter().flatten().enumerate()
+            {
+                in_plugins(credential, &mut format!("/credentials/{index}"), each);
+            }
+        }
+    }
+}
+
+/// The secrets of the plugins of a resource that stands at `place`.
+fn in_plugins(value: &mut Value, place: &mut String, each: &mut dyn FnMut(&Secret<'_>, &mut Value)) {
+    for (name, conf) in value.get_mut("plugins").and_then(Value::as_object_mut).into_iter().flatten() {
+        let definition = weir_plugins::registry::definitions().iter().find(|definition| definition.name() == name);
+        let Some(definition) = definition else { continue };
+        let length = place.len();
+        place.push_str("/plugins/");
+        place.push_str(name);
+        for (fields, is_key) in [(definition.encrypted(), false), (definition.private_keys(), true)] {
+            for field in fields {
+                at(conf, field, place, is_key, each);
+            }
+        }
+        place.truncate(length);
+    }
+}
+
+/// Calls `each` with what stands at a path of names, in which `*` stands for every element of a list.
+fn at(value: &mut Value, path: &str, place: &mut String, is_key: bool, each: &mut dyn FnMut(&Secret<'_>, &mut Value)) {
+    if path.is_empty() {
+        if !value.is_null() {
+            each(&Secret { place, is_key }, value);
+        }
+        return;
+    }
+    let (step, rest) = path.split_once('.').unwrap_or((path, ""));
+    let length = place.len();
+    let mut go = |name: &str, value: &mut Value| {
+        place.push('/');
+        place.push_str(name);
+        at(value, rest, place, is_key, each);
+        place.truncate(length);
+    };
+    match value {
+        Value::Array(items) if step == "*" => {
+            items.iter_mut().enumerate().for_each(|(index, item)| go(&index.to_string(), item));
+        }
+        Value::Object(fields) => {
+            if let Some(field) = fields.get_mut(step) {
+                go(step, field);
+            }
+        }
+        _ => {}
+    }
+}
 
 impl Secrets for SecretFields {
     fn visit(&self, kind: Kind, value: &mut Value, each: &mut dyn FnMut(&mut String)) {
-        match kind {
-            Kind::Ssls => {
-                at(value, &["key"], each);
-                for key in value.get_mut("keys").and_then(Value::as_array_mut).into_iter().flatten() {
-                    at(key, &[], each);
-                }
+        Self::each(kind, value, &mut |_, secret| {
+            if let Value::String(text) = secret {
+                each(text);
             }
-            Kind::Secrets => MANAGERS.iter().for_each(|path| at(value, path, each)),
-            Kind::Upstreams => at(value, &["tls", "client_key"], each),
-            _ => at(value, &["upstream", "tls", "client_key"], each),
-        }
-        for (name, conf) in value.get_mut("plugins").and_then(Value::as_object_mut).into_iter().flatten() {
-            let definition = weir_plugins::registry::definitions().iter().find(|definition| definition.name() == name);
-            for field in definition.map_or(&[][..], |definition| definition.encrypted()) {
-                at(conf, &[field], each);
-            }
-        }
+        });
     }
 
     fn may_be_in(&self, json: &str) -> bool {
@@ -37,37 +109,104 @@ impl Secrets for SecretFields {
     }
 }
 
-/// What the names of all fields end with that `visit` looks at.
-const ENDS: [&str; 4] = ["key", "token", "secret", "password"];
+/// What the names of all fields end with that `each` looks at: the quote tells them from the names of plugins.
+const ENDS: [&str; 5] = ["key\"", "keys\"", "token\"", "secret\"", "password\""];
 
-/// Calls `each` with the text at a place.
-fn at(value: &mut Value, path: &[&str], each: &mut dyn FnMut(&mut String)) {
-    let found = path.iter().try_fold(value, |value, name| value.get_mut(name));
-    if let Some(Value::String(text)) = found {
-        each(text);
+/// Takes secrets out of resources that are shown, and puts them back into what comes back.
+#[derive(Clone, Debug)]
+pub(crate) struct Curtain {
+    /// Encrypts what answers to changes show, as APISIX does.
+    keyring: Arc<Keyring>,
+}
+
+impl Curtain {
+    pub(crate) fn new(keyring: Arc<Keyring>) -> Self {
+        Self { keyring }
     }
+
+    /// Puts something else in the place of the secrets that this audience is not shown.
+    pub(crate) fn conceal(&self, kind: Kind, resource: &mut Value, audience: Audience) {
+        SecretFields::each(kind, resource, &mut |secret, value| match (audience, &*value) {
+            // The reference is none itself.
+            (_, Value::String(text)) if is_reference(text) => {}
+            (Audience::Administrator, _) if !secret.is_key => {}
+            (Audience::Author, Value::String(text)) if !secret.is_key => {
+                *value = self.keyring.seal(text).unwrap_or_else(|| MASK.to_owned()).into();
+            }
+            _ => *value = MASK.into(),
+        });
+    }
+
+    /// Puts stored secrets in the place of what was shown for them.
+    ///
+    /// # Errors
+    /// Something stands for a secret that there is not.
+    pub(crate) fn restore(&self, kind: Kind, resource: &mut Value, before: Option<&Value>) -> Result<(), String> {
+        let mut fault = None;
+        SecretFields::each(kind, resource, &mut |secret, value| {
+            let Value::String(text) = value else { return };
+            let stored = before.and_then(|before| before.pointer(secret.place)?.as_str());
+            let is_shown = |stored: &str| {
+                // Encrypting takes as long as the text is.
+                !secret.is_key && text.len() > stored.len() && self.keyring.seal(stored).as_ref() == Some(&*text)
+            };
+            match stored {
+                Some(stored) if text == MASK || is_shown(stored) => stored.clone_into(text),
+                _ if text == MASK && fault.is_none() => {
+                    let place = secret.place.trim_start_matches('/').replace('/', ".");
+                    fault = Some(format!(
+                        "{place}: {MASK} is shown in the place of a secret and is none itself; there is no secret here \
+                         that could be kept: give it"
+                    ));
+                }
+                _ => {}
+            }
+        });
+        fault.map_or(Ok(()), Err)
+    }
+}
+
+fn is_reference(text: &str) -> bool {
+    let begins =
+        |scheme: &str| text.get(..scheme.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(scheme));
+    begins("$secret://") || begins("$env://")
+}
+
+/// A value without its secrets.
+pub(crate) fn masked(kind: Kind, value: &mut Value) {
+    SecretFields::each(kind, value, &mut |_, secret| match secret {
+        Value::String(text) if is_reference(text) => {}
+        _ => *secret = MASK.into(),
+    });
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-    use weir_store::{Kind, Secrets};
+    use std::sync::Arc;
 
-    use super::SecretFields;
+    use serde_json::{Value, json};
+    use weir_admin::Audience;
+    use weir_store::{Keyring, Kind, Secrets};
+
+    use super::{Curtain, SecretFields};
 
     #[test]
     fn secrets_are_found() {
         let s = "secret";
+        let split =
+            json!({"rules": [{"weighted_upstreams": [{"weight": 1}, {"upstream": {"tls": {"client_key": s}}}]}]});
         let cases = [
             (Kind::Ssls, json!({"sni": "a", "cert": "c", "key": s, "certs": ["c"], "keys": [s, s]}), 3),
             (Kind::Upstreams, json!({"tls": {"client_cert": "c", "client_key": s}}), 1),
             (Kind::Routes, json!({"upstream": {"tls": {"client_key": s}}, "plugins": {"csrf": {"key": s}}}), 2),
+            (Kind::Routes, json!({"plugins": {"traffic-split": split}}), 1),
             (Kind::Routes, json!({"plugins": {"key-auth": {}, "unknown": {"key": "k"}, "cors": null}}), 0),
             (
                 Kind::Consumers,
                 json!({"plugins": {"key-auth": {"key": s}, "basic-auth": {"username": "u", "password": s}}}),
                 2,
             ),
+            (Kind::Consumers, json!({"credentials": [{"id": "c", "plugins": {"key-auth": {"key": s}}}]}), 1),
             (Kind::Credentials, json!({"plugins": {"jwt-auth": {"key": "k", "secret": s}}}), 1),
             (Kind::Credentials, json!({"plugins": {"hmac-auth": {"key_id": "k", "secret_key": s}}}), 1),
             (Kind::Secrets, json!({"uri": "u", "prefix": "p", "token": s}), 1),
@@ -85,7 +224,9 @@ mod tests {
             assert_eq!(found, count, "{before}");
             assert!(found == 0 || SecretFields.may_be_in(&before), "{before}");
         }
-        assert!(!SecretFields.may_be_in(r#"{"uri":"/a","upstream_id":"1","plugins":{"limit-count":{"count":1}}}"#));
+        for none in ["{\"plugins\":{\"limit-count\":{\"count\":1}}}", "{\"plugins\":{\"key-auth\":{}}}"] {
+            assert!(!SecretFields.may_be_in(none), "{none}");
+        }
         assert!(SecretFields.may_be_in(r#"{"plugins":{"csrf":{"\u006bey":"secret"}}}"#));
     }
 
@@ -93,9 +234,36 @@ mod tests {
     #[test]
     fn all_that_plugins_declare_is_looked_for() {
         for definition in weir_plugins::registry::definitions() {
-            for field in definition.encrypted() {
-                assert!(SecretFields.may_be_in(&format!("{{\"{field}\":1}}")), "{}: {field}", definition.name());
+            for field in definition.encrypted().iter().chain(definition.private_keys()) {
+                let name = field.rsplit('.').next().unwrap_or_default();
+                assert!(SecretFields.may_be_in(&format!("{{\"{name}\":1}}")), "{}: {field}", definition.name());
             }
         }
+    }
+
+    #[test]
+    fn what_was_shown_comes_back_as_the_secret() {
+        let curtain = Curtain::new(Arc::new(Keyring::new([]).expect("a keyring")));
+        let stored = json!({
+            "tls": {"client_cert": "c", "client_key": "private"},
+            "plugins": {"key-auth": {"key": "s3cret"}, "basic-auth": {"username": "u", "password": "$env://P"}},
+        });
+        for (kind, audience, key, client_key) in [
+            (Kind::Upstreams, Audience::Reader, "***", "***"),
+            (Kind::Upstreams, Audience::Administrator, "s3cret", "***"),
+            (Kind::Upstreams, Audience::Author, "GGVcu7M0fUb6Dh0Mw8ZLfQ==", "***"),
+        ] {
+            let mut shown = stored.clone();
+            curtain.conceal(kind, &mut shown, audience);
+            let found = shown.pointer("/plugins/key-auth/key").and_then(Value::as_str).expect("a text").to_owned();
+            assert!(audience == Audience::Author && found != "s3cret" && found != "***" || found == key, "{found}");
+            assert_eq!(shown["tls"]["client_key"], client_key);
+            assert_eq!(shown["plugins"]["basic-auth"]["password"], "$env://P", "a reference is no secret");
+            curtain.restore(kind, &mut shown, Some(&stored)).expect("restored");
+            assert_eq!(shown, stored, "{audience:?}");
+        }
+        let mut shown = json!({"tls": {"client_key": "***"}});
+        let fault = curtain.restore(Kind::Upstreams, &mut shown, None).expect_err("nothing to keep");
+        assert!(fault.starts_with("tls.client_key: *** is shown in the place of a secret"), "{fault}");
     }
 }

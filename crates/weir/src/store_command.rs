@@ -11,8 +11,7 @@ use anyhow::{Context, anyhow};
 use serde_json::Value;
 use weir_config::Settings;
 use weir_store::{
-    Change, Commit, Database, Difference, Folder, HistoryQuery, Key, LastGood, Listing, Lock, OpenError, Recorded,
-    Seal, Secrets,
+    Change, Commit, Database, Difference, Folder, HistoryQuery, Key, LastGood, Listing, Lock, OpenError, Recorded, Seal,
 };
 
 use crate::changes::counted;
@@ -22,7 +21,7 @@ use crate::failure::{Failure, print, tell, tell_all};
 use crate::live::State;
 use crate::rules::Rules;
 use crate::rules_file;
-use crate::secrets::SecretFields;
+use crate::secrets;
 use crate::settings;
 
 /// Runs one of the commands.
@@ -292,6 +291,6 @@ fn same(a: &str, b: &str) -> bool {
 /// A value without its secrets.
 fn masked(key: &Key, value: &str) -> String {
     let Ok(mut value) = serde_json::from_str::<Value>(value) else { return value.to_owned() };
-    SecretFields.visit(key.kind(), &mut value, &mut |text| *text = "***".to_owned());
+    secrets::masked(key.kind(), &mut value);
     value.to_string()
 }

@@ -53,6 +53,7 @@ mod reload;
 mod retries;
 mod routing;
 mod secrets;
+mod secrets_shown;
 mod set_aside;
 mod signatures;
 mod splitting;

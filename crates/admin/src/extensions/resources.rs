@@ -12,9 +12,10 @@ use super::{Precondition, conflict, etag, object, tags_of};
 use crate::answer::{Answer, Outcome};
 use crate::api::Api;
 use crate::kinds::{Resource, own_id};
-use crate::read::hide;
+use crate::read::conceal;
 use crate::request::Request;
 use crate::write::{id_text, set_times};
+use crate::{Audience, Gateway};
 
 /// Changes in one transaction.
 const MOST_CHANGES: usize = 10_000;
@@ -28,8 +29,9 @@ impl Api {
         };
         let listing = self.configuration.store().list(kind).await.map_err(|error| Answer::store(&error))?;
         let revision = listing.revision;
+        let (gateway, audience) = (Arc::clone(&self.gateway), request.audience());
         let work = tokio::task::spawn_blocking(move || {
-            let items: Vec<Value> = listing.items.iter().map(shown).collect();
+            let items: Vec<Value> = listing.items.iter().map(|item| shown(&*gateway, item, audience)).collect();
             json!({ "revision": revision, "total": items.len(), "resources": items })
         });
         let body = work.await.map_err(|panicked| {
@@ -47,7 +49,8 @@ impl Api {
         if tags.is_some_and(|tags| tags == "*" || tags_of(tags).is_ok_and(|tags| tags.contains(&item.modified))) {
             return Ok(Answer::empty(StatusCode::NOT_MODIFIED).with(ETAG, etag(item.modified)));
         }
-        Ok(Answer::json(StatusCode::OK, &shown(&item)).with(ETAG, etag(item.modified)))
+        Ok(Answer::json(StatusCode::OK, &shown(&*self.gateway, &item, request.audience()))
+            .with(ETAG, etag(item.modified)))
     }
 
     /// Makes or replaces a resource.
@@ -59,7 +62,7 @@ impl Api {
         };
         let Prepared { change, expectation, before } = self.prepare(key, Some(value), &precondition).await?;
         let status = if before.is_some() { StatusCode::OK } else { StatusCode::CREATED };
-        let shown = change.value.as_ref().map(|text| presented(&change.key, text)).unwrap_or_default();
+        let shown = change.value.as_ref().map(|text| presented(&*self.gateway, &change.key, text, Audience::Author));
         let more = json!({ "key": change.key.to_string(), "value": shown });
         let done = self.commit(vec![change], vec![expectation], request).await?;
         Ok(done.answer(status, more))
@@ -119,6 +122,7 @@ impl Api {
         let value = match value {
             None => None,
             Some(mut value) => {
+                self.restore(&key, &mut value, before.as_ref().map(|item| &*item.value))?;
                 complete(&key, &mut value, before.as_ref())?;
                 let text = serde_json::to_string(&value).map_err(|error| Answer::bad(error.to_string()))?;
                 Some(Arc::from(text))
@@ -203,22 +207,23 @@ fn complete(key: &Key, value: &mut Map<String, Value>, before: Option<&Item>) ->
 }
 
 /// A resource as it is told.
-fn shown(item: &Item) -> Value {
+fn shown(gateway: &dyn Gateway, item: &Item, audience: Audience) -> Value {
     json!({
         "key": item.key.to_string(),
-        "value": presented(&item.key, &item.value),
+        "value": presented(gateway, &item.key, &item.value, audience),
         "created": item.created,
         "modified": item.modified,
     })
 }
 
-/// A stored value without what is never shown; what is no JSON object stays a text.
-fn presented(key: &Key, text: &str) -> Value {
-    match serde_json::from_str::<Map<String, Value>>(text) {
-        Ok(mut value) => {
-            hide(key.kind(), &mut value);
-            value.into()
+/// A stored value without what is not shown; what is no JSON object stays a text for those who are shown secrets.
+fn presented(gateway: &dyn Gateway, key: &Key, text: &str, audience: Audience) -> Value {
+    match serde_json::from_str::<Value>(text) {
+        Ok(mut value @ Value::Object(_)) => {
+            conceal(gateway, key.kind(), &mut value, audience);
+            value
         }
-        Err(_) => text.into(),
+        _ if audience == Audience::Administrator => text.into(),
+        _ => "***".into(),
     }
 }

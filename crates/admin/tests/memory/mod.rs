@@ -11,7 +11,9 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
-use weir_admin::{Api, Changed, Configuration, Gateway, Options, PluginSchema, Refused, Rest, Schemas, serve};
+use weir_admin::{
+    Api, Audience, Changed, Configuration, Gateway, Options, PluginSchema, Refused, Rest, Schemas, serve,
+};
 use weir_config::load::{check_item, load_node};
 use weir_config::node::Mark;
 use weir_config::{Diagnostic, LoadOptions, Node};
@@ -161,9 +163,27 @@ impl Gateway for Pretended {
         }
     }
 
-    fn mask(&self, _: Kind, resource: &mut Value) {
-        if let Some(key) = resource.pointer_mut("/plugins/key-auth/key") {
+    fn may_hold_secrets(&self, json: &str) -> bool {
+        json.contains("key-auth")
+    }
+
+    fn conceal(&self, _: Kind, resource: &mut Value, audience: Audience) {
+        if audience != Audience::Administrator
+            && let Some(key) = resource.pointer_mut("/plugins/key-auth/key")
+        {
             *key = "***".into();
+        }
+    }
+
+    fn restore(&self, _: Kind, resource: &mut Value, before: Option<&Value>) -> Result<(), String> {
+        const KEY: &str = "/plugins/key-auth/key";
+        match (resource.pointer_mut(KEY).filter(|key| **key == "***"), before.and_then(|before| before.pointer(KEY))) {
+            (None, _) => Ok(()),
+            (Some(key), Some(stored)) => {
+                *key = stored.clone();
+                Ok(())
+            }
+            (Some(_), None) => Err("there is no secret".to_owned()),
         }
     }
 }

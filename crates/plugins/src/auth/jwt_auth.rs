@@ -34,8 +34,8 @@ pub(crate) struct Conf {
     query: String,
     /// Name of the cookie that carries the token, when field and argument are absent.
     cookie: String,
-    /// Takes the token out of the request before it goes upstream: the field, every query argument or every cookie of
-    /// that name.
+    /// Takes the token out of the request before it goes upstream, wherever it stands: the field, every query argument and
+    /// every cookie of that name, also those that were not looked at.
     hide_credentials: bool,
     /// Name of the claim that holds the consumer's key.
     #[schemars(length(min = 1))]
@@ -149,7 +149,8 @@ claims_to_verify: [exp]
 hide_credentials: true
 ";
     const AUTH: bool = true;
-    const ENCRYPTED: &'static [&'static str] = &["secret", "private_key"];
+    const ENCRYPTED: &'static [&'static str] = &["secret"];
+    const PRIVATE_KEYS: &'static [&'static str] = &["private_key"];
 
     type Conf = Conf;
     type ConsumerConf = ConsumerConf;
@@ -281,7 +282,7 @@ impl Plugin for Checked {
         room.fill(0);
         cx.put_scratch(room);
         if self.hide && (found.is_ok() || self.anonymous.is_some()) {
-            self.hide(cx, place);
+            self.hide(cx);
         }
         match found {
             Ok(who) => {
@@ -357,15 +358,10 @@ impl Checked {
         Ok(credential.who)
     }
 
-    fn hide(&self, cx: &mut RequestCx<'_>, place: Option<Place>) {
-        match place {
-            Some(Place::Field) => cx.request_mut().remove_field(&self.header),
-            Some(Place::Query) => {
-                cx.request_mut().retain_arguments(|argument| !query::has_name(argument, &self.query));
-            }
-            Some(Place::Cookie) => cookies::remove(cx, &self.cookie),
-            None => {}
-        }
+    fn hide(&self, cx: &mut RequestCx<'_>) {
+        cx.request_mut().remove_field(&self.header);
+        super::hide_argument(cx, &self.query);
+        cookies::remove(cx, &self.cookie);
     }
 }
 

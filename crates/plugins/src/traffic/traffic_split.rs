@@ -68,6 +68,7 @@ impl Define for TrafficSplit {
     const NAME: &'static str = "traffic-split";
     const PRIORITY: i32 = 966;
     const PHASES: Phases = Phases::ACCESS;
+    const PRIVATE_KEYS: &'static [&'static str] = &["rules.*.weighted_upstreams.*.upstream.tls.client_key"];
     const DOC: &'static str = "\
 Sends shares of the requests, or those that meet conditions, to other upstreams: to try out a version with a few, or to \
 move over to it step by step.
