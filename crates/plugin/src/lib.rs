@@ -10,6 +10,7 @@
 //! knows which version of HTTP carries a message.
 
 pub mod buffers;
+mod arguments;
 mod consumer;
 mod context;
 mod definition;
@@ -23,6 +24,7 @@ mod tables;
 mod upstreams;
 mod variables;
 
+pub use arguments::ArgumentNames;
 pub use consumer::{Consumer, ConsumerMatch, ConsumerSet, Consumers};
 pub use context::{Answer, BodyCx, LogCx, RequestCx, ResponseCx, UpstreamCx};
 pub use definition::{
@@ -53,6 +55,11 @@ pub trait Plugin: Send + Sync + 'static {
     /// for a phase should not pay for it.
     fn phases(&self, declared: Phases) -> Phases {
         declared
+    }
+
+    /// The query argument that carries a credential, whose value logs do not show (`access_log.hide_credentials`).
+    fn credential_argument(&self) -> Option<&[u8]> {
+        None
     }
 
     /// Before the consumer is known: authentication, redirects, changes to the request.

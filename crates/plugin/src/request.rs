@@ -11,6 +11,8 @@ use weir_wire::query::{self, Argument};
 use weir_wire::target::{self, Form, PathRules, Reading, Target};
 use weir_wire::{Reject, Span};
 
+use crate::arguments::ArgumentNames;
+
 /// A request: its head, the one normalised path, and what plugins changed for the upstream.
 #[derive(Debug)]
 pub struct Request {
@@ -233,6 +235,41 @@ impl Request {
         self.edited_query = kept;
         self.query_edited = true;
         self.forget_decoded_query();
+    }
+
+    /// Masks the values of these arguments for whoever still looks at the request, which is over: in the target, in what was
+    /// made of it, and in a `Referer` with a query. For logs.
+    pub fn mask_arguments(&mut self, names: &ArgumentNames) {
+        let has = |text: &[u8]| {
+            let query = text.iter().position(|b| *b == b'?').map(|at| at + 1);
+            query.filter(|at| text.get(*at..).is_some_and(|query| names.are_in(query)))
+        };
+        if let Some(at) = has(self.received_target()) {
+            let whole = self.head.target;
+            let query = whole.start as usize + at..whole.end as usize;
+            let len = query.len();
+            let left = self.buffer.bytes_mut().get_mut(query).map_or(len, |query| names.mask(query));
+            // What follows stays where it is: only the target becomes shorter.
+            let cut = (len - left) as u32;
+            self.head.target.end -= cut;
+            if let Some(query) = &mut self.target.query {
+                query.end = query.end.saturating_sub(cut).max(query.start);
+            }
+            if let Some(query) = self.decoded.get_mut(self.decoded_len + 1..) {
+                let left = names.mask(query);
+                self.decoded.truncate(self.decoded_len + 1 + left);
+            }
+            let left = names.mask(&mut self.edited_query);
+            self.edited_query.truncate(left);
+            self.forget_decoded_query();
+        }
+        let referer = self.head.fields.get_str(self.buffer.bytes(), b"referer");
+        if let Some((text, at)) = referer.and_then(|text| Some((text, has(text)?))) {
+            let mut text = text.to_vec();
+            let left = text.get_mut(at..).map_or(0, |query| names.mask(query));
+            text.truncate(at + left);
+            self.head.fields.set_str(self.buffer.bytes(), b"Referer", &text);
+        }
     }
 
     fn forget_decoded_query(&mut self) {

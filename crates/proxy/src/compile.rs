@@ -37,6 +37,8 @@ pub struct Compiler {
     route_entries: u64,
     compiled_size: u64,
     https_port: u16,
+    /// Whether logs mask credentials: `access_log.hide_credentials`.
+    hides_credentials: bool,
     product: String,
     states: StateRegistry,
     endpoints: Arc<Endpoints>,
@@ -152,6 +154,7 @@ impl Compiler {
             route_entries: settings.limits.route_entries.into(),
             compiled_size: settings.limits.compiled_size.bytes(),
             https_port: settings.https_port(),
+            hides_credentials: settings.access_log.hide_credentials,
             product: product.to_owned(),
             states: StateRegistry::default(),
             endpoints: Arc::default(),

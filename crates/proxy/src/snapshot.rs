@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use weir_config::SharedSet;
-use weir_plugin::Tables;
+use weir_plugin::{ArgumentNames, Tables};
 use weir_router::Slots;
 
 use crate::chain::Chain;
@@ -31,6 +31,8 @@ pub struct Snapshot {
     pub(crate) global: Arc<Chain>,
     /// By consumer number.
     pub(crate) consumers: Arc<Slots<Arc<Chain>>>,
+    /// Query arguments whose values logs do not show.
+    pub(crate) credential_arguments: Arc<ArgumentNames>,
     /// The registry that the positions in chains belong to.
     pub(crate) definitions: ListedDefinitions,
     /// What the next snapshot may be made from, where the configuration can be changed piece by piece.

@@ -23,6 +23,7 @@ mod config_yaml;
 mod control;
 mod control_api;
 mod cut_off;
+mod credentials_logged;
 mod descriptors;
 mod dns;
 mod documentation;

@@ -65,6 +65,11 @@ impl Buffer {
         }
     }
 
+    /// The bytes, to be changed in place.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.data.get_mut(..self.filled).unwrap_or_default()
+    }
+
     /// Forgets all bytes from `n` on.
     pub fn truncate(&mut self, n: usize) {
         self.filled = self.filled.min(n);

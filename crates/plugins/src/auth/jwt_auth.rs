@@ -271,6 +271,10 @@ enum Place {
 }
 
 impl Plugin for Checked {
+    fn credential_argument(&self) -> Option<&[u8]> {
+        Some(&self.query)
+    }
+
     fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
         let mut room = cx.take_scratch();
         let place = self.place(cx);

@@ -126,6 +126,10 @@ struct Checked {
 }
 
 impl Plugin for Checked {
+    fn credential_argument(&self) -> Option<&[u8]> {
+        Some(&self.query)
+    }
+
     fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
         let found = self.find(cx);
         if self.hide && (found.is_ok() || self.anonymous.is_some()) {

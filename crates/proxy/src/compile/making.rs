@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use weir_config::{Diagnostic, Model, Place, Scope, Section, SharedMap, SharedSet};
-use weir_plugin::{ConsumerSet, Consumers, Credentials, RouteInfo, Tables};
+use weir_plugin::{ArgumentNames, ConsumerSet, Consumers, Credentials, RouteInfo, Tables};
 use weir_router::{Numbers, Router, Slots};
 
 use super::consumers;
@@ -66,7 +66,12 @@ pub(super) struct Making<'m> {
     pub(super) layers: Layers,
     named: SharedSet<u32>,
     size: u64,
+    credential_arguments: Arc<ArgumentNames>,
 }
+
+/// Names of query arguments that may have come together by changes, before the whole is compiled to forget those that no
+/// plugin has any more.
+const MOST_ARGUMENTS: usize = 256;
 
 /// Consumers as plugins find them, who are noted down for it.
 #[derive(Debug)]
@@ -104,6 +109,7 @@ impl<'m> Making<'m> {
             layers: SharedMap::new(),
             named: SharedSet::new(),
             size: 0,
+            credential_arguments: Arc::default(),
         }
     }
 
@@ -114,7 +120,7 @@ impl<'m> Making<'m> {
         model: &'m Model,
         places: &[Place],
     ) -> Option<Self> {
-        let kept = base.kept.as_ref()?;
+        let kept = base.kept.as_ref().filter(|_| base.credential_arguments.len() <= MOST_ARGUMENTS)?;
         let mut all: BTreeSet<Place> = BTreeSet::new();
         for place in places {
             match place.section {
@@ -151,6 +157,7 @@ impl<'m> Making<'m> {
             layers: kept.layers.clone(),
             named: kept.named.clone(),
             size: kept.size,
+            credential_arguments: Arc::clone(&base.credential_arguments),
         })
     }
 
@@ -188,6 +195,7 @@ impl<'m> Making<'m> {
             product: &compiler.product,
             upstreams: &upstreams,
             ledger: &ledger,
+            credential_arguments: RefCell::new(Arc::clone(&self.credential_arguments)),
         };
         self.consumer_chains(&builder, faults);
         if self.concerns(Section::GlobalRules) {
@@ -197,6 +205,9 @@ impl<'m> Making<'m> {
             self.tls = Arc::new(compiler.certificates.hosts(model, faults));
         }
         let routes = self.routes(&builder, faults);
+        if compiler.hides_credentials {
+            self.credential_arguments = builder.credential_arguments.into_inner();
+        }
         if !faults.errors.is_empty() {
             return Err(std::mem::take(&mut faults.errors));
         }
@@ -235,6 +246,7 @@ impl<'m> Making<'m> {
             checked,
             tls: self.tls,
             global: self.global,
+            credential_arguments: self.credential_arguments,
             consumers: self.consumer_chains,
             definitions: self.compiler.definitions,
             // What was left out may fit with the next change.

@@ -1,9 +1,10 @@
 //! Building plugins and laying them over each other: service below plugin config below route.
 
+use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 
 use weir_config::{Consumer, Diagnostic, ErrorResponse, Items, Meta, PluginMetadata, Plugins, Scope};
-use weir_plugin::{BuildCx, ConsumerSet, StateRegistry};
+use weir_plugin::{ArgumentNames, BuildCx, ConsumerSet, StateRegistry};
 
 use super::Definitions;
 use super::ledger::Ledger;
@@ -21,6 +22,8 @@ pub(super) struct Builder<'a, 'd> {
     pub(super) product: &'a str,
     pub(super) upstreams: &'a SharedUpstreams<'d>,
     pub(super) ledger: &'a Ledger,
+    /// Arguments that plugins take credentials from.
+    pub(super) credential_arguments: RefCell<Arc<ArgumentNames>>,
 }
 
 /// The plugins of one place; one that is switched off there still takes the place of what lies below.
@@ -152,6 +155,12 @@ impl Builder<'_, '_> {
             weir_expr::spend(filter.map_or(0, |filter| filter.size()))
                 .map_err(|error| under(Diagnostic::error(conf.conf.mark, "_meta.filter", error.to_string())))?;
             let plugin = definition.build(&conf.conf, &cx).map_err(under)?;
+            if let Some(name) = plugin.credential_argument() {
+                let mut names = self.credential_arguments.borrow_mut();
+                if !names.has(name) {
+                    Arc::make_mut(&mut names).add(name);
+                }
+            }
             let phases = plugin.phases(definition.phases());
             let prefers_route = definition.prefers_route();
             let meta = conf.meta.as_deref();

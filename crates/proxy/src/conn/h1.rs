@@ -446,6 +446,9 @@ impl<S: ClientStream> Connection<S> {
         x.times.now = self.worker.clock.refresh();
         if let Some(log) = &self.worker.access_log {
             x.prepare_log();
+            if let Some(local) = self.worker.current() {
+                x.request.mask_arguments(&local.snapshot.credential_arguments);
+            }
             log.write(x);
         }
         Next::Close

@@ -186,6 +186,9 @@ impl<S: ClientStream> Connection<S> {
         }
         x.times.now = self.worker.clock.refresh();
         x.prepare_log();
+        if !snapshot.credential_arguments.is_empty() {
+            x.request.mask_arguments(&snapshot.credential_arguments);
+        }
         phases::on_log(x, snapshot, &self.worker.recorder);
         if let Some(log) = &self.worker.access_log {
             log.write(x);
