@@ -15,6 +15,9 @@ use crate::node::{Kind, MAX_TEXT_BYTES, Mark, Node, Parsed, push_index, push_nam
 /// Where variables come from: `&|name| std::env::var(name).ok()` for those of the process.
 pub type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
 
+/// Whether a variable of the environment may be read by a reference; else why not.
+pub type MayRead<'a> = &'a dyn Fn(&str) -> Result<(), String>;
+
 /// A text with its placeholders replaced.
 #[derive(Debug)]
 pub struct Substituted<'a> {
@@ -295,11 +298,12 @@ pub(crate) fn reference_after<'a>(text: &'a str, prefix: &str) -> Option<&'a str
 }
 
 /// The value of `NAME` or `NAME/key`.
-pub(crate) fn resolve(reference: &str, variables: Variables<'_>) -> Result<String, String> {
+pub(crate) fn resolve(reference: &str, variables: Variables<'_>, may_read: MayRead<'_>) -> Result<String, String> {
     let (name, key) = match reference.split_once('/') {
         Some((name, key)) => (name, Some(key)),
         None => (reference, None),
     };
+    may_read(name)?;
     let value = variables(name).ok_or_else(|| format!("the environment variable {} is not set", quoted(name)))?;
     let Some(key) = key.filter(|key| !key.is_empty()) else {
         return Ok(value);

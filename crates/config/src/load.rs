@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use crate::catalog::{APISIX_PLUGINS, NoPlugins, PluginCatalog};
 use crate::diagnostic::Diagnostic;
-use crate::env::Variables;
+use crate::env::{MayRead, Variables};
 use crate::node::{Mark, Node, Path};
 use crate::resource::{Document, HostPattern, Route, SecretManager};
 use crate::secret::{NoSecrets, References, Revealed, SecretSource};
@@ -67,6 +67,8 @@ pub struct LoadOptions<'a> {
     pub strict: bool,
     /// Variables for `${{NAME}}` and `$env://NAME`.
     pub variables: Variables<'a>,
+    /// Whether `$env://NAME` may be read; else why not.
+    pub may_read: MayRead<'a>,
     /// Who is asked for `$secret://MANAGER/ID/KEY`.
     pub secrets: &'a dyn SecretSource,
     /// The plugins there are.
@@ -81,6 +83,7 @@ impl LoadOptions<'_> {
         invalid_items: InvalidItems::Refuse,
         strict: false,
         variables: &|_| None,
+        may_read: &|_| Ok(()),
         secrets: &NoSecrets,
         plugins: &NoPlugins,
         router: RouterMode::RadixtreeHostUri,
@@ -197,6 +200,7 @@ impl<'a> Loader<'a> {
     fn resolve(&mut self, node: &mut Node, path: &Path<'_>) {
         let mut references = References {
             variables: self.options.variables,
+            may_read: self.options.may_read,
             source: self.options.secrets,
             managers: self.managers.as_ref(),
             revealed: &mut self.revealed,

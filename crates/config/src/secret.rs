@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::diagnostic::Diagnostic;
-use crate::env::{self, Variables, reference_after};
+use crate::env::{self, MayRead, Variables, reference_after};
 use crate::node::{Kind, Node, Path, quoted};
 use crate::resource::{Manager, SecretManager};
 
@@ -37,6 +37,7 @@ pub struct Revealed(Vec<String>);
 /// What references are looked up in.
 pub(crate) struct References<'a> {
     pub(crate) variables: Variables<'a>,
+    pub(crate) may_read: MayRead<'a>,
     pub(crate) source: &'a dyn SecretSource,
     /// The managers by id; `None` where single items are looked at and nobody knows what there is beside them.
     pub(crate) managers: Option<&'a HashMap<String, Arc<SecretManager>>>,
@@ -79,7 +80,7 @@ impl References<'_> {
 
     fn value(&mut self, text: &str, path: &Path<'_>) -> Option<Result<String, String>> {
         if let Some(reference) = reference_after(text, "$env://") {
-            return Some(env::resolve(reference, self.variables));
+            return Some(env::resolve(reference, self.variables, self.may_read));
         }
         let reference = reference_after(text, PREFIX)?;
         if self.managers.is_none() {

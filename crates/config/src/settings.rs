@@ -286,6 +286,9 @@ pub struct AccessLog {
     pub format: AccessLogFormat,
     /// How values are written in a line whose form is a text; nginx's `escape`. The form `json` needs none.
     pub escape: AccessLogEscape,
+    /// Whether `***` stands for the values of query arguments that carry credentials: those that any key-auth or jwt-auth
+    /// is configured with, whether they were looked at or not. In the request's target, its arguments and `Referer`.
+    pub hide_credentials: bool,
     /// Bytes that one worker holds back until the log is written. Lines beyond are dropped and counted: the log never
     /// slows a request.
     pub buffer: Size<{ 4 * KIB }, { 64 * MIB }>,
@@ -371,6 +374,19 @@ pub struct Secrets {
     pub ttl: Seconds<100, 86_400_000>,
     /// How long an answer is waited for.
     pub timeout: Seconds<100, 60_000>,
+    /// Folders below which `$secret://file` may read in resources that came over the Admin API or from etcd. None named:
+    /// none. The data directory is never read. A rules file may name any other folder.
+    #[schemars(length(max = 64), inner(length(min = 1, max = 4096)))]
+    pub folders: Vec<String>,
+    /// Hosts, `HOST` or `HOST:PORT`, at which `$secret://vault` may ask in resources that came over the Admin API or from
+    /// etcd. None named: none. A rules file may name any host.
+    #[schemars(length(max = 64), inner(length(min = 1, max = 300)))]
+    pub hosts: Vec<String>,
+    /// Variables that `$env://` may read in resources that came over the Admin API or from etcd: names, or beginnings of
+    /// names with `*` behind them. Those of the gateway's own settings (`WEIR_*`) are never read there. A rules file may
+    /// name any variable.
+    #[schemars(length(max = 64), inner(length(min = 1, max = 256)))]
+    pub environment: Vec<String>,
 }
 
 /// The value of the Server field of responses.
@@ -477,6 +493,7 @@ impl Default for AccessLog {
             path: AccessLogPath::Off,
             format: AccessLogFormat::Json,
             escape: AccessLogEscape::Default,
+            hide_credentials: true,
             buffer: Size::constant(256 * KIB),
         }
     }
@@ -515,7 +532,13 @@ impl Default for ConfigWork {
 
 impl Default for Secrets {
     fn default() -> Self {
-        Self { ttl: Seconds::constant(300_000), timeout: Seconds::constant(5_000) }
+        Self {
+            ttl: Seconds::constant(300_000),
+            timeout: Seconds::constant(5_000),
+            folders: Vec::new(),
+            hosts: Vec::new(),
+            environment: vec!["GATEWAY_*".to_owned()],
+        }
     }
 }
 

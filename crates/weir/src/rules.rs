@@ -144,14 +144,15 @@ impl Rules {
 
     /// Everything that is to be said of one resource of a section by itself; `None` for a section that there is not.
     pub(crate) fn check_item(&self, section: &str, item: Node) -> Option<Vec<Diagnostic>> {
-        self.with_options(|options| check_item(section, item, options))
+        // Whoever asks has it from elsewhere.
+        self.with_trust(false, |options| check_item(section, item, options))
     }
 
     /// Everything that is to be said of a configuration that is not these rules.
     pub(crate) fn check_tree(&self, root: Node) -> Vec<Diagnostic> {
         let refuse = InvalidItems::Refuse;
         let loaded =
-            self.with_options(|options| load_node("", root, &LoadOptions { invalid_items: refuse, ..*options }));
+            self.with_trust(false, |options| load_node("", root, &LoadOptions { invalid_items: refuse, ..*options }));
         let mut found = loaded.diagnostics;
         if let Some(document) = loaded.document {
             let compiled = self.compiler.compile(&Model::from(document), refuse, u64::MAX);
@@ -197,14 +198,22 @@ impl Rules {
     }
 
     fn with_options<T>(&self, read: impl FnOnce(&LoadOptions<'_>) -> T) -> T {
+        self.with_trust(!matches!(self.source, Source::Store), read)
+    }
+
+    /// References may reach anything in what is `trusted`, else what the settings allow.
+    fn with_trust<T>(&self, trusted: bool, read: impl FnOnce(&LoadOptions<'_>) -> T) -> T {
         /// Reading checks what compiling builds, some of it more than once.
         const TIMES: u64 = 4;
         let plugins = chosen_plugins(&self.plugins);
+        let may_read = |name: &str| if trusted { Ok(()) } else { self.secrets.reach().variable(name) };
+        let asked = self.secrets.asked(trusted);
         let options = LoadOptions {
             invalid_items: self.invalid_items,
             strict: self.strict,
             variables: &|name| std::env::var(name).ok(),
-            secrets: &*self.secrets,
+            may_read: &may_read,
+            secrets: &asked,
             plugins: &plugins,
             router: self.router,
         };

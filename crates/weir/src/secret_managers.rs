@@ -5,6 +5,7 @@
 //! that was never had, and one that the manager says there is none of, refuses the change that needs it.
 
 mod folder;
+mod reach;
 mod vault;
 
 use std::collections::HashMap;
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use weir_config::{Manager, SecretSource, Settings};
 
+pub(crate) use reach::Reach;
 use vault::Client;
 
 /// Most bytes of what a manager says at one time.
@@ -29,7 +31,16 @@ pub(crate) struct SecretManagers {
     ttl: Duration,
     timeout: Duration,
     client: Client,
+    reach: Reach,
     kept: Mutex<Kept>,
+}
+
+/// Secret managers as somebody may ask them.
+#[derive(Debug)]
+pub(crate) struct Asked<'a> {
+    managers: &'a SecretManagers,
+    /// Whether anything may be reached.
+    trusted: bool,
 }
 
 #[derive(Default)]
@@ -45,7 +56,7 @@ struct Kept {
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Place {
     Vault { uri: String, namespace: Option<String>, token: String, path: String },
-    File { directory: String, path: String },
+    File { directory: String, path: String, trusted: bool },
 }
 
 struct Answer {
@@ -81,10 +92,13 @@ impl std::fmt::Debug for Kept {
     }
 }
 
-impl SecretSource for SecretManagers {
+impl SecretSource for Asked<'_> {
     fn fetch(&self, manager: Manager<'_>, key: &str) -> Result<String, String> {
         match manager {
             Manager::Vault { uri, prefix, token, namespace } => {
+                if !self.trusted {
+                    self.managers.reach.host(uri)?;
+                }
                 let (path, key) = vault::path_and_key(prefix, key)?;
                 let place = Place::Vault {
                     uri: uri.trim_end_matches('/').to_owned(),
@@ -92,11 +106,15 @@ impl SecretSource for SecretManagers {
                     token: token.reveal().to_owned(),
                     path,
                 };
-                self.said(&place)?.key(key)
+                self.managers.said(&place)?.key(key)
             }
             Manager::File(directory) => {
-                let place = Place::File { directory: directory.display().to_string(), path: key.to_owned() };
-                self.said(&place)?.key("")
+                if !self.trusted {
+                    self.managers.reach.folder(directory)?;
+                }
+                let directory = directory.display().to_string();
+                let place = Place::File { directory, path: key.to_owned(), trusted: self.trusted };
+                self.managers.said(&place)?.key("")
             }
         }
     }
@@ -119,8 +137,19 @@ impl SecretManagers {
             ttl: settings.secrets.ttl.duration(),
             timeout,
             client: Client::new(timeout, &settings.tls.trusted_certificate),
+            reach: Reach::new(settings),
             kept: Mutex::default(),
         }
+    }
+
+    /// The managers for whoever may ask for anything, or only for what the settings allow.
+    pub(crate) fn asked(&self, trusted: bool) -> Asked<'_> {
+        Asked { managers: self, trusted }
+    }
+
+    /// What the settings allow.
+    pub(crate) fn reach(&self) -> &Reach {
+        &self.reach
     }
 
     /// A configuration is read as a whole from here on. What none of the last ones asked for is in use no more.
@@ -205,7 +234,10 @@ impl SecretManagers {
 
     fn ask(&self, place: &Place) -> Result<Said, Refusal> {
         match place {
-            Place::File { directory, path } => folder::read(Path::new(directory), path),
+            Place::File { directory, path, trusted } => folder::read(Path::new(directory), path, &|file| {
+                self.reach.not_own(file)?;
+                if *trusted { Ok(()) } else { self.reach.file(file) }
+            }),
             Place::Vault { uri, namespace, token, path } => {
                 if let Some((when, reason)) = self.kept().unreachable.get(uri)
                     && when.elapsed() < self.timeout
@@ -235,7 +267,7 @@ impl Place {
     fn name(&self) -> String {
         match self {
             Self::Vault { uri, path, .. } => format!("{uri}/v1/{path}"),
-            Self::File { directory, path } => format!("{directory}/{path}"),
+            Self::File { directory, path, .. } => format!("{directory}/{path}"),
         }
     }
 }

@@ -250,7 +250,8 @@ fn a_certificate_for_the_nodes_of_an_upstream_comes_from_elsewhere_as_well() {
     };
     write(&first.cert, &first.key);
     let pair = json!({ "cert": first.cert, "key": first.key }).to_string();
-    let gateway = Start::stored().settings("secrets: {ttl: 100ms}").variable("PAIR", &pair).start();
+    let settings = format!("secrets: {{ttl: 100ms, folders: [{}], environment: [PAIR]}}", folder.path().display());
+    let gateway = Start::stored().settings(settings).variable("PAIR", &pair).start();
     gateway.must("PUT", "secrets/file/1", &json!({ "directory": folder.path() }).to_string());
     let upstream = |cert: &str, key: &str| {
         let tls = json!({ "client_cert": cert, "client_key": key });
@@ -302,7 +303,8 @@ fn the_example_of_the_documentation_works() {
 #[test]
 fn a_store_keeps_references_and_serves_what_they_stand_for() {
     let vault = Vault::start();
-    let gateway = Start::stored().settings("secrets: {ttl: 100ms}").variable("VAULT_TOKEN", "hvs.t0ken").start();
+    let settings = format!("secrets: {{ttl: 100ms, hosts: ['{}'], environment: [VAULT_*]}}", vault.origin.node());
+    let gateway = Start::stored().settings(settings).variable("VAULT_TOKEN", "hvs.t0ken").start();
     let jack = |reference: &str| json!({ "username": "jack", "plugins": { "key-auth": { "key": reference } } });
     let (status_code, answer) = gateway.ask("PUT", "consumers/jack", &jack("$secret://vault/1/jack/key").to_string());
     assert_eq!(status_code, 400, "{answer}: nobody knows vault/1");
@@ -339,4 +341,75 @@ fn a_store_keeps_references_and_serves_what_they_stand_for() {
     assert_eq!(status(&gateway, "k2"), 200);
     let log = gateway.stderr();
     assert!(!log.contains("t0ken") && !log.contains("k2"), "{log}");
+}
+
+/// What references of resources from the Admin API reach: nothing that the settings do not list.
+#[test]
+fn resources_of_the_admin_api_reach_what_the_settings_list() {
+    let vault = Vault::start();
+    let top = tempfile::tempdir().expect("a folder");
+    let (good, bad, data) = (top.path().join("good"), top.path().join("bad"), top.path().join("good/data"));
+    for folder in [&good, &bad] {
+        fs::create_dir(folder).expect("a folder");
+        fs::write(folder.join("key"), "k1").expect("write");
+    }
+    std::os::unix::fs::symlink("../bad", good.join("link")).expect("a link");
+    let text = |path: &std::path::Path| path.display().to_string();
+    let settings = |hosts: &str| format!("secrets: {{folders: [{}], hosts: [{hosts}]}}", text(&good));
+    let start = |hosts: &str| {
+        Start::stored()
+            .data_dir(&data)
+            .settings(settings(hosts))
+            .variable("GATEWAY_TOKEN", "hvs.t0ken")
+            .variable("OTHER_TOKEN", "hvs.t0ken")
+            .start()
+    };
+    let gateway = start(&format!("'{}'", vault.origin.node()));
+    let file = |directory: String| json!({ "directory": directory });
+    let vault_at = |uri: &str, token: &str| json!({ "uri": uri, "prefix": "kv/apisix", "token": token });
+    let own = format!("http://{}", vault.origin.node());
+    let elsewhere = own.replace("127.0.0.1", "localhost");
+    // A manager, a reference by it, and why it is refused.
+    let cases = [
+        (file(text(&good)), "$secret://file/1/key", None),
+        (file(format!("{}/../bad", text(&good))), "$secret://file/1/key", Some("secrets.folders")),
+        (file(text(&bad)), "$secret://file/1/key", Some("secrets.folders does not allow")),
+        (file("/etc".to_owned()), "$secret://file/1/none", Some("secrets.folders does not allow /etc")),
+        (file("/".to_owned()), "$secret://file/1/etc/hostname", Some("secrets.folders does not allow")),
+        (file(text(&good)), "$secret://file/1/link/key", Some("leads out of the folder")),
+        (file(text(&good.join("link"))), "$secret://file/1/key", Some("secrets.folders")),
+        (file(text(&good)), "$secret://file/1/../bad/key", Some("leads out of the folder")),
+        (file(text(&good)), "$secret://file/1/data/key", Some("store.data_dir")),
+        (file(text(&data)), "$secret://file/1/key", Some("store.data_dir")),
+        (vault_at(&own, "$env://GATEWAY_TOKEN"), "$secret://vault/1/jack/key", None),
+        (
+            vault_at(&elsewhere, "hvs.t0ken"),
+            "$secret://vault/1/jack/key",
+            Some("secrets.hosts does not allow localhost:"),
+        ),
+        (vault_at(&own, "hvs.t0ken"), "$env://GATEWAY_TOKEN", None),
+        (vault_at(&own, "hvs.t0ken"), "$env://OTHER_TOKEN", Some("secrets.environment does not allow")),
+        (vault_at(&own, "hvs.t0ken"), "$env://WEIR_ADMIN_KEY", Some("one of the gateway's own settings")),
+    ];
+    let asked = vault.asked();
+    for (manager, reference, refused) in &cases {
+        let kind = if manager.get("uri").is_some() { "vault" } else { "file" };
+        gateway.must("PUT", &format!("secrets/{kind}/1"), &manager.to_string());
+        let route = json!({ "uri": "/x", "plugins": { "mocking": { "response_example": reference } } });
+        let (status, answer) = gateway.ask("PUT", "routes/x", &route.to_string());
+        match refused {
+            None => assert!(status < 300, "{manager} {reference}: {answer}"),
+            Some(reason) => {
+                let told = format!("{answer} {}", gateway.stderr());
+                assert!(told.contains(reason), "{manager} {reference}: {status} {answer}");
+                let got = gateway.get("/x");
+                assert!(status == 400 || got.status == 503, "{manager} {reference}: {status} {answer} {got:?}");
+            }
+        }
+        gateway.ask("DELETE", "routes/x", "");
+        gateway.must("DELETE", &format!("secrets/{kind}/1"), "");
+    }
+    assert_eq!(vault.asked(), asked + 1, "hosts that are not listed are not asked");
+    let (code, answer) = gateway.ask("PUT", "secrets/vault/1", &vault_at(&own, "$env://OTHER_TOKEN").to_string());
+    assert!(code == 400 && answer.to_string().contains("secrets.environment"), "{answer}");
 }

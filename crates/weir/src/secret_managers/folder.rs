@@ -4,8 +4,13 @@ use std::path::{Component, Path};
 
 use super::{MOST, Refusal, Said};
 
-/// The text of a file, without the line end after it. Links may lead about, but not out of the folder.
-pub(super) fn read(directory: &Path, path: &str) -> Result<Said, Refusal> {
+/// The text of a file, without the line end after it. Links may lead about, but not out of the folder, and only to what
+/// `allows` says yes to.
+pub(super) fn read(
+    directory: &Path,
+    path: &str,
+    allows: &dyn Fn(&Path) -> Result<(), String>,
+) -> Result<Said, Refusal> {
     let inside = Path::new(path);
     if !inside.components().all(|part| matches!(part, Component::Normal(_))) {
         return Err(Refusal::None(format!("{path:?} leads out of the folder")));
@@ -17,6 +22,7 @@ pub(super) fn read(directory: &Path, path: &str) -> Result<Said, Refusal> {
     if !file.starts_with(&folder) {
         return Err(refused(&"it leads out of the folder"));
     }
+    allows(&file).map_err(|reason| refused(&reason))?;
     let text = weir_config::file::read(&file, MOST).map_err(|error| refused(&error))?;
     let Ok(mut text) = String::from_utf8(text) else { return Err(refused(&"it is not UTF-8 text")) };
     if text.ends_with('\n') {
@@ -64,7 +70,7 @@ mod tests {
             ("binary", Err("not UTF-8")),
         ];
         for (path, expected) in cases {
-            match (read(&folder, path), expected) {
+            match (read(&folder, path, &|_| Ok(())), expected) {
                 (Ok(Said::Whole(text)), Ok(wanted)) => assert_eq!(text, wanted, "{path}"),
                 (Err(Refusal::None(reason)), Err(wanted)) => assert!(reason.contains(wanted), "{path}: {reason}"),
                 (other, _) => panic!("{path}: {}", other.err().map_or("read".into(), |refusal| format!("{refusal:?}"))),
