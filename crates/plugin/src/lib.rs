@@ -9,8 +9,8 @@
 //! synchronous; one that has to wait returns [`Flow::Suspend`] and goes on in [`Plugin::request_io`]. A plugin never
 //! knows which version of HTTP carries a message.
 
-pub mod buffers;
 mod arguments;
+pub mod buffers;
 mod consumer;
 mod context;
 mod definition;
