@@ -4,7 +4,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 .DEFAULT_GOAL := help
 .PHONY: run test dist bench bench-quick bench-gate fmt lint fuzz help
 
-run: ## build the gateway and start it with a demo origin; prints requests to try
+run: ## build the gateway (minutes the first time) and start it with a demo origin; prints requests to try
 	@tools/quickstart
 
 test: ## everything that has to pass: format, lints, unit, black-box and conformance tests, fuzzing

@@ -116,7 +116,7 @@ impl DataPlane {
         let plain = listen.http.iter().map(|listener| Wanted { setting: HTTP, listener, tls: false });
         let secure = listen.https.iter().map(|listener| Wanted { setting: HTTPS, listener, tls: true });
         let listeners = Listeners::bind(plain.chain(secure), count, inherited)?;
-        let Listeners { addresses, by_worker, sockets, files } = listeners;
+        let Listeners { addresses, by_worker, sockets, files, .. } = listeners;
         let addresses: Arc<[Bound]> = addresses.into();
         let options = Arc::new(Options::new(settings));
         buffers::set_limit(settings.limits.buffers.as_usize());

@@ -1,6 +1,10 @@
 //! Listening sockets: for an IP address one a worker, so that the kernel spreads connections without a lock; for a
 //! path one Unix socket that all workers accept from.
 //!
+//! `SO_REUSEPORT`, by which workers share a port, would let another gateway share it as well, and each would serve some of
+//! the connections. So the first socket of an address is bound and listens without it, which fails where anybody else
+//! listens, and shares its port with the others afterwards.
+//!
 //! Sockets that were open before this process was, those of a process that is upgraded or of a service manager, are all
 //! kept: closing one of several that share an address resets the connections in its queue. With more of them than
 //! workers some workers have two.
@@ -72,6 +76,8 @@ pub(crate) struct Listeners {
     pub(crate) sockets: Vec<ListenSocket>,
     /// Files of Unix sockets that go with this process.
     pub(crate) files: Vec<SocketFile>,
+    /// Addresses of sockets that the process before this one may still listen on.
+    taken_over: Vec<SocketAddr>,
 }
 
 impl Listeners {
@@ -82,8 +88,10 @@ impl Listeners {
         mut inherited: Vec<ListenSocket>,
     ) -> io::Result<Self> {
         let by_worker = (0..workers).map(|_| Vec::new()).collect();
-        let mut all = Self { addresses: Vec::new(), by_worker, sockets: Vec::new(), files: Vec::new() };
+        let mut all =
+            Self { addresses: Vec::new(), by_worker, sockets: Vec::new(), files: Vec::new(), taken_over: Vec::new() };
         let mut made = Vec::new();
+        all.taken_over = inherited.iter().filter_map(|socket| local_address(&socket.socket)).collect();
         for wanted in wanted {
             if let Err(error) = all.add(wanted, &mut inherited, &mut made) {
                 // Not those of inherited sockets: another process still listens on them.
@@ -108,7 +116,7 @@ impl Listeners {
         let found: Vec<OwnedFd> = found.into_iter().map(|socket| socket.socket).collect();
         let (address, open) = match &listener.address {
             ListenAddr::Tcp(address) => {
-                let (address, open) = complete(*address, found, workers)?;
+                let (address, open) = complete(*address, found, workers, self.first_bind(*address))?;
                 (ListenAddr::Tcp(address), open)
             }
             ListenAddr::Unix(path) => {
@@ -137,6 +145,24 @@ impl Listeners {
         }
         Ok(())
     }
+
+    /// How the first socket of an address is bound: exclusively, unless another address of this gateway covers it.
+    fn first_bind(&self, address: SocketAddr) -> Bind {
+        let mut own = self.addresses.iter().filter_map(|bound| bound.address.tcp());
+        // The same address in two settings would be two services that share their connections by chance.
+        let covered = own.any(|own| own != address && overlap(own, address));
+        let taken_over = self.taken_over.iter().any(|own| overlap(*own, address));
+        if covered || taken_over { Bind::Shared } else { Bind::Exclusive }
+    }
+}
+
+/// True when connections to one address may arrive at a socket that is bound to the other.
+fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+    a.port() == b.port() && (a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified())
+}
+
+fn local_address(socket: &OwnedFd) -> Option<SocketAddr> {
+    SockRef::from(socket).local_addr().ok()?.as_socket()
 }
 
 /// The inherited sockets for an address: those that were opened for the same words, or else those that are bound to it.
@@ -164,17 +190,16 @@ struct Open {
 }
 
 /// Adds sockets until every worker has one.
-fn complete(asked: SocketAddr, inherited: Vec<OwnedFd>, workers: usize) -> io::Result<(SocketAddr, Open)> {
+fn complete(asked: SocketAddr, inherited: Vec<OwnedFd>, workers: usize, first: Bind) -> io::Result<(SocketAddr, Open)> {
     let mut sockets = inherited;
     let inherited = sockets.len();
     if sockets.is_empty() {
-        sockets.push(bind(asked)?);
+        sockets.push(bind(asked, first)?);
     }
     // The first one has found the port for the others.
-    let bound = sockets.first().and_then(|socket| SockRef::from(socket).local_addr().ok()?.as_socket());
-    let address = bound.unwrap_or(asked);
+    let address = sockets.first().and_then(local_address).unwrap_or(asked);
     while sockets.len() < workers {
-        match bind(address) {
+        match bind(address, Bind::Shared) {
             Ok(socket) => sockets.push(socket),
             // The socket of a service manager does not share its port, or we may not bind this one ourselves: all
             // workers accept from what there is.
@@ -198,13 +223,29 @@ fn share(sockets: Vec<OwnedFd>, workers: usize) -> io::Result<Open> {
     Ok(Open { sockets, shared })
 }
 
-fn bind(address: SocketAddr) -> io::Result<OwnedFd> {
+/// Who else may listen on an address at the moment when a socket begins to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bind {
+    /// Nobody.
+    Exclusive,
+    /// This gateway, or the process that it takes over from.
+    Shared,
+}
+
+fn bind(address: SocketAddr, bind: Bind) -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    // For connections of an earlier process that have not quite ended.
     socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)?;
+    socket.set_reuse_port(bind == Bind::Shared)?;
     socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
+    // Of two sockets that are bound at the same moment, the kernel lets the first one listen.
+    socket.bind(&address.into()).and_then(|()| socket.listen(BACKLOG)).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            io::Error::new(error.kind(), format!("{error}: another process or another setting has a socket there"))
+        }
+        _ => error,
+    })?;
+    socket.set_reuse_port(true)?;
     Ok(socket.into())
 }
 
@@ -216,7 +257,7 @@ mod tests {
 
     use socket2::SockRef;
 
-    use super::{HTTP, HTTPS, ListenAddr, ListenSocket, Listener, Listeners, Wanted, bind};
+    use super::{Bind, HTTP, HTTPS, ListenAddr, ListenSocket, Listener, Listeners, Wanted, bind};
 
     fn wanted(setting: &'static str, address: &str) -> Wanted<'static> {
         let address = match address.strip_prefix("unix:") {
@@ -242,10 +283,10 @@ mod tests {
         let cases: [(usize, usize, &[usize]); 5] =
             [(0, 2, &[1, 1]), (1, 3, &[1, 1, 1]), (2, 2, &[1, 1]), (3, 2, &[2, 1]), (4, 1, &[4])];
         for (open, workers, expected) in cases {
-            let first = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            let first = bind("127.0.0.1:0".parse().unwrap(), Bind::Exclusive).unwrap();
             let address = local(&first);
             let mut sockets = vec![first];
-            sockets.extend((1..open).map(|_| bind(address).unwrap()));
+            sockets.extend((1..open).map(|_| bind(address, Bind::Shared).unwrap()));
             sockets.truncate(open);
             let sockets = sockets.into_iter().map(|s| inherited(HTTP, "127.0.0.1:0", s)).collect();
             let all = Listeners::bind([wanted(HTTP, "127.0.0.1:0")].into_iter(), workers, sockets).unwrap();
@@ -257,6 +298,56 @@ mod tests {
                 assert_eq!(local(&listening.socket), bound);
                 assert!(open == 0 || bound == address);
             }
+        }
+    }
+
+    /// A port that a socket had and nobody has now.
+    fn free_port() -> u16 {
+        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    }
+
+    #[test]
+    fn an_address_belongs_to_one_gateway() {
+        let listen = |addresses: &[String], inherited| {
+            let wanted = addresses.iter().map(|address| wanted(HTTP, address));
+            Listeners::bind(wanted.collect::<Vec<_>>().into_iter(), 2, inherited)
+        };
+        let own = ["127.0.0.1:0".to_owned()];
+        let first = listen(&own, Vec::new()).unwrap();
+        let port = first.addresses[0].address.tcp().unwrap().port();
+        for other in [format!("127.0.0.1:{port}"), format!("0.0.0.0:{port}"), format!("[::]:{port}")] {
+            let error = listen(&[other.clone()], Vec::new()).err().expect("the port is taken").to_string();
+            assert!(error.starts_with(&format!("listen.http: cannot listen on {other}: ")), "{error}");
+            assert!(error.contains("another process"), "{error}");
+        }
+        // Who takes over may listen beside the old process, at other addresses of its ports as well.
+        let pass = || first.sockets.iter().map(|socket| socket.try_clone().unwrap()).collect::<Vec<_>>();
+        assert!(listen(&own, pass()).is_ok());
+        assert!(listen(&[format!("0.0.0.0:{port}")], pass()).is_ok());
+        drop(first);
+
+        // Two addresses of one gateway may cover each other; one address for two settings may not.
+        let port = free_port();
+        let (one, all, six) = (format!("127.0.0.1:{port}"), format!("0.0.0.0:{port}"), format!("[::]:{port}"));
+        assert!(listen(&[one.clone(), all, six], Vec::new()).is_ok());
+        assert!(listen(&[one.clone(), one], Vec::new()).is_err());
+    }
+
+    #[test]
+    fn of_gateways_that_start_at_one_time_one_listens() {
+        const GATEWAYS: usize = 8;
+        for _ in 0..20 {
+            let address = format!("127.0.0.1:{}", free_port());
+            let barrier = std::sync::Barrier::new(GATEWAYS);
+            let results: Vec<_> = std::thread::scope(|scope| {
+                let start = || {
+                    barrier.wait();
+                    Listeners::bind([wanted(HTTP, &address)].into_iter(), 2, Vec::new())
+                };
+                let threads: Vec<_> = (0..GATEWAYS).map(|_| scope.spawn(start)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert!(results.iter().filter(|result| result.is_ok()).count() <= 1, "{address}");
         }
     }
 

@@ -58,6 +58,15 @@ impl AdminSetup {
         Ok(Some(Self { endpoint, options, tls, connections }))
     }
 
+    /// Tells what is wrong with the settings of the API beside a rules file, and makes no key.
+    pub(crate) fn check(settings: &Settings) -> anyhow::Result<()> {
+        if settings.listen.admin.unless_given(Endpoint::Off) == Endpoint::Off {
+            return Ok(());
+        }
+        tls(&settings.admin.tls)?;
+        admin_keys::settle(settings, None).map(drop)
+    }
+
     /// The line that tells where it listens.
     pub(crate) fn announcement(&self, listener: &TcpListener) -> anyhow::Result<String> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };

@@ -32,9 +32,10 @@ pub(crate) enum Command {
     /// refused with its reasons in the error log, and what was live before goes on.
     #[command(after_long_help = RUN_EXAMPLES)]
     Run(RunArgs),
-    /// Tell whether `run` would take a rules file, and all that is wrong with it.
+    /// Tell whether `run` would start with a rules file and the settings, and all that is wrong with them.
     ///
-    /// Findings go to standard error, a summary to standard output. Nothing listens and no name is resolved.
+    /// Findings go to standard error, a summary to standard output. The settings are checked as well, and a rules file is
+    /// checked even where they are refused, with the defaults then. Nothing listens and no name is resolved.
     #[command(after_long_help = CHECK_EXAMPLES)]
     Check(CheckArgs),
     /// Tell what would be done with a request: which route, which upstream, which plugins, and why no other route.
@@ -222,8 +223,9 @@ pub(crate) struct SettingsArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Settings")]
 pub(crate) struct ListenArgs {
-    /// Listen for traffic here; setting `listen.http`. May be repeated. Port 0 takes a free one; `unix:/PATH` is a Unix
-    /// socket. [default: 0.0.0.0:9080]
+    /// Listen for traffic here; setting `listen.http`. May be repeated. A port alone means all IPv4 addresses, as in every
+    /// flag below, and `localhost` means 127.0.0.1. Port 0 takes a free one; `unix:/PATH` is a Unix socket.
+    /// [default: 0.0.0.0:9080]
     #[arg(long, value_name = "ADDRESS:PORT|unix:/PATH")]
     pub(crate) listen_http: Vec<String>,
     /// Listen for traffic over TLS here, or `off`; setting `listen.https`. May be repeated. [default: 0.0.0.0:9443]

@@ -8,6 +8,7 @@
 //! status on http://127.0.0.1:7085/status
 //! admin on http://127.0.0.1:9180/apisix/admin
 //! control on http://127.0.0.1:9090/v1
+//! store in /var/lib/weir
 //! ready
 //! ```
 
@@ -178,6 +179,13 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     }
     if let Some(listener) = &control_listener {
         addresses.push_str(&format!("control on http://{}/v1\n", listener.local_addr()?));
+    }
+    if let Source::Store { data, .. } = &source
+        && data.etcd.is_none()
+    {
+        let folder = data.folder.path();
+        let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+        addresses.push_str(&format!("store in {}\n", folder.display()));
     }
     tasks.spawn(systemd::watchdog(Arc::clone(&data_plane)));
     announce(&addresses);

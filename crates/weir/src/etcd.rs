@@ -21,7 +21,12 @@ use crate::secrets::SecretFields;
 /// # Errors
 /// Which settings contradict each other.
 pub(crate) fn settle(settings: &mut Settings, has_file: bool) -> Result<Vec<String>, Failure> {
-    let Deployment { role, config_provider, etcd } = &settings.deployment;
+    let deployment = &mut settings.deployment;
+    // etcd is what APISIX takes where nothing else is said, and a gateway without any route is what nobody means.
+    if deployment.config_provider == ConfigProvider::Auto && deployment.etcd_is_set && !has_file {
+        deployment.config_provider = ConfigProvider::Etcd;
+    }
+    let Deployment { role, config_provider, etcd, .. } = &settings.deployment;
     let is_etcd = *config_provider == ConfigProvider::Etcd;
     let usage = |message: &str| Err(Failure::Usage(message.to_owned()));
     if is_etcd && has_file {

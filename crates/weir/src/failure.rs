@@ -16,6 +16,8 @@ pub(crate) enum Failure {
     Flags(Vec<Diagnostic>),
     /// All has been told already: exit code 1.
     Told,
+    /// All has been told already, and the usage was wrong: exit code 2.
+    ToldUsage,
     /// Something else: exit code 1.
     Other(anyhow::Error),
 }
@@ -32,7 +34,7 @@ impl Failure {
         const USAGE: u8 = 2;
         tell(&self.text());
         match self {
-            Self::Usage(_) | Self::Flags(_) => ExitCode::from(USAGE),
+            Self::Usage(_) | Self::Flags(_) | Self::ToldUsage => ExitCode::from(USAGE),
             Self::Refused(_) | Self::Told | Self::Other(_) => ExitCode::FAILURE,
         }
     }
@@ -42,7 +44,7 @@ impl Failure {
         match self {
             Self::Usage(message) => format!("error: {message}\n\nFor more information, try '--help'.\n"),
             Self::Flags(found) | Self::Refused(found) => lines(found),
-            Self::Told => String::new(),
+            Self::Told | Self::ToldUsage => String::new(),
             Self::Other(error) => format!("error: {error:#}\n"),
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use weir_config::load::Ending;
 use weir_config::node::Mark;
-use weir_config::settings::{AccessLogEscape, AccessLogFormat, AccessLogPath, ConfigProvider, Endpoint};
+use weir_config::settings::{AccessLogEscape, AccessLogFormat, AccessLogPath, ConfigProvider, Endpoint, ErrorLogPath};
 use weir_config::{Diagnostic, Settings};
 use weir_proxy::{DataPlane, Snapshot, set_up_allocator};
 use weir_store::{Listing, Memory};
@@ -32,7 +32,7 @@ use crate::rules::{Ready, Rules};
 use crate::server_info::host_name;
 use crate::upgrade::Program;
 use crate::watch::Watch;
-use crate::{settings, systemd};
+use crate::{log_file, settings, systemd};
 
 /// How long the end of the process waits for logs and for work on other threads that cannot be stopped.
 const LAST_WRITES: Duration = Duration::from_secs(5);
@@ -78,7 +78,12 @@ fn run_with(
         None => First::of_store(&settings, predecessor.is_some())?,
     };
 
-    let error_log = ErrorLog::start(&settings.error_log)
+    let prepared = match &settings.error_log.path {
+        ErrorLogPath::File(path) => log_file::prepare(path),
+        ErrorLogPath::Stderr => Ok(()),
+    };
+    let error_log = prepared
+        .and_then(|()| ErrorLog::start(&settings.error_log))
         .with_context(|| format!("cannot open the error log {}", settings.error_log.path))?;
     // Dropped last: what the end has to say is still written.
     let error_log = Arc::new(error_log);
@@ -244,16 +249,30 @@ fn open_access_log(settings: &Settings) -> anyhow::Result<Option<Arc<AccessLog>>
         AccessLogPath::Stdout => Target::Stdout,
         AccessLogPath::File(path) => Target::File(path.clone()),
     };
+    let format = access_log_format(settings)?;
+    let prepared = match &target {
+        Target::File(path) => log_file::prepare(path),
+        _ => Ok(()),
+    };
+    let log = prepared
+        .and_then(|()| AccessLog::open(AccessLogOptions { target, format, ring_bytes: options.buffer.as_usize() }))
+        .with_context(|| format!("cannot open the access log {}", options.path))?;
+    Ok(Some(log))
+}
+
+/// The form of the access log's lines.
+///
+/// # Errors
+/// `access_log.format` is none.
+pub(crate) fn access_log_format(settings: &Settings) -> anyhow::Result<Format> {
+    let options = &settings.access_log;
     let format = match &options.format {
         AccessLogFormat::Json => Format::parse("json"),
         AccessLogFormat::Template(template) => Format::parse(template),
     };
     let format = format.context("access_log.format")?;
-    let format = match options.escape {
+    Ok(match options.escape {
         AccessLogEscape::Default => format,
         AccessLogEscape::Json => format.escaped_for_json(),
-    };
-    let log = AccessLog::open(AccessLogOptions { target, format, ring_bytes: options.buffer.as_usize() })
-        .with_context(|| format!("cannot open the access log {}", options.path))?;
-    Ok(Some(log))
+    })
 }

@@ -1,11 +1,13 @@
 //! The commands that come to an end: check, explain, version, completions; and starts that fail.
 
 use std::fs::{self, File};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::path::Path;
 use std::process::Command;
 
-use crate::harness::{Process, binary, weir};
+use rustix::net::{AddressFamily, SocketType, sockopt};
+
+use crate::harness::{Process, Start, binary, weir};
 
 const GOOD: &str = r#"
 routes:
@@ -171,11 +173,18 @@ fn settings_come_from_flags_environment_and_file() {
         Case { arguments: "check good.yaml --settings ok.yaml", stdout: &["2 routes"], ..CASE },
         // Not picked up by its name.
         Case { arguments: "check good.yaml", stdout: &["2 routes"], ..CASE },
-        Case { arguments: "check good.yaml --settings s.yaml", code: 1, stderr: &["s.yaml:1:10: workers: "], ..CASE },
+        Case {
+            arguments: "check good.yaml --settings s.yaml",
+            code: 1,
+            stdout: &[": refused; 1 error, 0 warnings\n", "good.yaml: 2 routes"],
+            stderr: &["s.yaml:1:10: workers: "],
+            ..CASE
+        },
         Case {
             arguments: "check good.yaml",
             variables: &[("WEIR_SETTINGS", "s.yaml")],
             code: 1,
+            stdout: &[": refused; 1 error, 0 warnings\n", "good.yaml: 2 routes"],
             stderr: &["s.yaml:1:10: workers: "],
             ..CASE
         },
@@ -196,6 +205,7 @@ fn settings_come_from_flags_environment_and_file() {
             arguments: "check good.yaml",
             variables: &[("WEIR_WORKERS", "x")],
             code: 1,
+            stdout: &[": refused; 1 error, 0 warnings\n", "good.yaml: 2 routes"],
             stderr: &["WEIR_WORKERS: workers: "],
             ..CASE
         },
@@ -203,31 +213,42 @@ fn settings_come_from_flags_environment_and_file() {
             arguments: "check good.yaml",
             variables: &[("WEIR_WORKRES", "1")],
             code: 1,
+            stdout: &[": refused; 1 error, 0 warnings\n", "good.yaml: 2 routes"],
             stderr: &["WEIR_WORKRES: ", "did you mean WEIR_WORKERS?"],
             ..CASE
         },
-        Case { arguments: "check good.yaml --workers 0", code: 2, stderr: &["command line: workers: "], ..CASE },
+        Case {
+            arguments: "check good.yaml --workers 0",
+            code: 2,
+            stdout: &[": refused; 1 error, 0 warnings\n", "good.yaml: 2 routes"],
+            stderr: &["command line: workers: "],
+            ..CASE
+        },
         Case {
             arguments: "check good.yaml --listen-http here",
             code: 2,
+            stdout: &[": refused; 1 error, 0 warnings\n", "good.yaml: 2 routes"],
             stderr: &["command line: listen.http"],
             ..CASE
         },
         Case {
             arguments: "check good.yaml --metrics here",
             code: 2,
+            stdout: &[": refused; 1 error, 0 warnings\n", "good.yaml: 2 routes"],
             stderr: &["command line: listen.metrics: "],
             ..CASE
         },
         Case {
             arguments: "check good.yaml --status here",
             code: 2,
+            stdout: &[": refused; 1 error, 0 warnings\n", "good.yaml: 2 routes"],
             stderr: &["command line: listen.status: "],
             ..CASE
         },
         Case {
             arguments: "check good.yaml --set limits.haed_size=1KiB",
             code: 2,
+            stdout: &[": refused; 1 error, 0 warnings\n", "good.yaml: 2 routes"],
             stderr: &["command line: limits.haed_size: ", "did you mean limits.head_size?"],
             ..CASE
         },
@@ -241,6 +262,7 @@ fn settings_come_from_flags_environment_and_file() {
         Case {
             arguments: "check good.yaml --settings none.yaml",
             code: 1,
+            stdout: &[": refused; 1 error, 0 warnings\n", "good.yaml: 2 routes"],
             stderr: &["cannot read the settings file none.yaml"],
             ..CASE
         },
@@ -248,6 +270,73 @@ fn settings_come_from_flags_environment_and_file() {
     for case in cases {
         Case { files: FILE, ..case }.test();
     }
+}
+
+/// What `run` refuses without listening anywhere, `check` says too, beside what it says of the rules.
+#[test]
+fn check_says_of_settings_what_run_would_say() {
+    const REFUSED: &[&str] = &["settings: refused; 1 error, 0 warnings\n", "good.yaml: 2 routes"];
+    let cases: &[(&str, i32, &str)] = &[
+        ("--set deployment.config_provider=etcd", 2, "so there is no place for a rules file"),
+        ("--set deployment.role=control_plane", 2, "needs deployment.config_provider: etcd"),
+        (
+            "--set error_log.path=bad.yaml/e.log",
+            1,
+            "cannot open the error log bad.yaml/e.log: cannot make a file in bad.yaml",
+        ),
+        ("--set access_log.path=bad.yaml/a/b.log", 1, "cannot open the access log bad.yaml/a/b.log"),
+        ("--set access_log.path=stdout --set access_log.format=$statsu", 1, "access_log.format: "),
+        ("--admin 127.0.0.1:9180 --set admin.tls.cert=none.pem", 1, "admin.tls.cert needs admin.tls.key"),
+        ("--listen-http 9091", 1, "listen.metrics: cannot listen on 127.0.0.1:9091: listen.http does"),
+        (
+            "--listen-http localhost:9443 --listen-https localhost:9443",
+            1,
+            "listen.https: cannot listen on 127.0.0.1:9443",
+        ),
+        ("--listen-http unix:/none/weir.sock", 1, "cannot listen on unix:/none/weir.sock: there is no such folder"),
+    ];
+    for (flags, code, told) in cases {
+        let arguments = format!("check good.yaml {flags}");
+        Case { arguments: &arguments, code: *code, stdout: REFUSED, stderr: &[told], ..CASE }.test();
+    }
+    // Everything at once; and a folder that `run` makes is fine.
+    let case = Case {
+        arguments: "check bad.yaml --set error_log.path=bad.yaml/e.log --set deployment.config_provider=etcd",
+        code: 2,
+        stdout: &["settings: refused; 2 errors, 0 warnings\n", "bad.yaml: refused; 2 errors, 1 warning\n"],
+        stderr: &["cannot open the error log", "no place for a rules file", "routes[1].plugins.keyauth"],
+        ..CASE
+    };
+    case.test();
+    Case { arguments: "check good.yaml --set error_log.path=new/logs/e.log", stdout: &["2 routes"], ..CASE }.test();
+}
+
+#[test]
+fn folders_of_logs_are_made() {
+    let logs = "{error_log: {path: FOLDER/new/logs/error.log}, access_log: {path: FOLDER/other/logs/access.log}}";
+    let gateway = Start::new("{\"routes\": []}").settings(logs).start();
+    assert!(gateway.file("new/logs/error.log").is_file() && gateway.file("other/logs/access.log").is_file());
+}
+
+#[test]
+fn the_place_of_the_store_is_told() {
+    let output = |arguments: &[&str], folder: &Path| {
+        let mut command = in_folder(folder, &[]);
+        command.args(["run", "--listen-http", "127.0.0.1:0", "--listen-https", "off", "--metrics", "off"]);
+        command.args(["--status", "off", "--admin", "127.0.0.1:0", "--control", "off"]).args(arguments);
+        let (told, into) = std::io::pipe().unwrap();
+        command.stdout(into).stderr(std::process::Stdio::null());
+        let process = Process::spawn(&mut command);
+        drop(command);
+        let lines = std::io::BufRead::lines(std::io::BufReader::new(told)).map_while(Result::ok);
+        let lines: Vec<String> = lines.take_while(|line| line != "ready").collect();
+        drop(process);
+        lines
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().canonicalize().unwrap();
+    assert!(output(&[], &place).contains(&format!("store in {}/weir-data", place.display())));
+    assert!(output(&["--data-dir", "a/b"], &place).contains(&format!("store in {}/a/b", place.display())));
 }
 
 #[test]
@@ -367,7 +456,12 @@ fn explain_tells_what_would_be_done() {
 
 #[test]
 fn a_start_that_fails_says_why_and_listens_nowhere() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // As another gateway has it: a socket whose port others may share.
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_reuseport(&socket, true).unwrap();
+    rustix::net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+    rustix::net::listen(&socket, 16).unwrap();
+    let listener = TcpListener::from(socket);
     let taken = listener.local_addr().unwrap().to_string();
     let free = [
         ("WEIR_LISTEN_HTTP", "127.0.0.1:0"),
@@ -382,8 +476,8 @@ fn a_start_that_fails_says_why_and_listens_nowhere() {
         (&["good.yaml", "--listen-http", &taken], "error: listen.http: cannot listen on {taken}"),
         (&["good.yaml", "--metrics", &taken], "error: listen.metrics: cannot listen on {taken}"),
         (&["good.yaml", "--status", &taken], "error: listen.status: cannot listen on {taken}"),
-        (&["good.yaml", "--set", "error_log.path=/none/error.log"], "error: cannot open the error log /none/error.log"),
-        (&["good.yaml", "--set", "access_log.path=/none/a.log"], "error: cannot open the access log /none/a.log"),
+        (&["good.yaml", "--set", "error_log.path=bad.yaml/e.log"], "error: cannot open the error log bad.yaml/e.log"),
+        (&["good.yaml", "--set", "access_log.path=bad.yaml/a.log"], "error: cannot open the access log bad.yaml/a.log"),
         (
             &["good.yaml", "--set", "access_log.path=a.log", "--set", "access_log.format=$statsu"],
             "error: access_log.format: ",

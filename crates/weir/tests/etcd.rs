@@ -339,6 +339,19 @@ fn without_etcd_and_without_a_copy_there_is_no_start() {
     let etcd = "config_provider: etcd";
     let cases = [
         (settings("data_plane", &nobody, ""), vec![], 1, "there is no copy of its resources"),
+        // etcd is APISIX's own provider, so naming one is enough.
+        (
+            "deployment: {etcd: {host: ['http://127.0.0.1:1'], startup_retry: 0, timeout: 1}}".to_owned(),
+            vec![],
+            1,
+            "there is no copy of its resources",
+        ),
+        (
+            "deployment: {role: data_plane, etcd: {host: ['http://127.0.0.1:1'], startup_retry: 0}}".to_owned(),
+            vec![],
+            1,
+            "there is no copy of its resources",
+        ),
         (settings("data_plane", &nobody, "password: x"), vec![], 2, "without deployment.etcd.user"),
         (settings("data_plane", &nobody, "data_encryption: {keyring: [short]}"), vec![], 1, "must have 16"),
         (settings("data_plane", &nobody, "tls: {cert: a}"), vec![], 2, "need each other"),

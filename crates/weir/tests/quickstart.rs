@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use crate::harness::{ADMIN_KEY, Process, Start, companion, program, repository, weir};
+use crate::harness::{ADMIN_KEY, Process, Start, companion, free_port, program, repository, weir};
 
 #[test]
 fn every_example_is_valid() {
@@ -21,6 +21,30 @@ fn every_example_is_valid() {
         }
     }
     assert!(checked >= 8, "only {checked} examples");
+}
+
+/// The listing of the README that sends a first request, on other ports and in another folder.
+#[test]
+fn the_first_request_of_the_readme_is_answered() {
+    let gateway = Start::stored().start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let readme = fs::read_to_string(repository().join("README.md")).expect("read the README");
+    let listing =
+        readme.split("```sh\n").find(|listing| listing.starts_with("mkdir -p /tmp/hello")).expect("a listing");
+    let script = listing.split("```").next().expect("an end");
+    let script = script
+        .replace("/tmp/hello", &folder.path().display().to_string())
+        .replace("127.0.0.1:9180", &gateway.admin.expect("an Admin API").to_string())
+        .replace("127.0.0.1:9080", &gateway.addr.to_string())
+        .replace("8080", &free_port().to_string());
+    let (request, setup) = script.trim_end().rsplit_once('\n').map(|(setup, request)| (request, setup)).expect("lines");
+    program("curl");
+    let script = format!(
+        "trap 'kill $!' EXIT\n{setup}\nfor n in $(seq 200); do {}\nsleep 0.1; done\nexit 1",
+        request.replace(" #", " | grep 'hello from an origin' && exit 0 #"),
+    );
+    let mut shell = Process::spawn(Command::new("sh").args(["-c", &script]).env("key", ADMIN_KEY));
+    assert!(shell.wait().success(), "{script}");
 }
 
 /// The lines that the quickstart tells to try, as a shell runs them, and something that each has to print.

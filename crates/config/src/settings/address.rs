@@ -12,7 +12,8 @@ use super::DnsServer;
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ListenAddr {
-    /// `127.0.0.1:9080`, `[::1]:9080`, or a port alone for all IPv4 addresses. Port 0 takes a free one.
+    /// `127.0.0.1:9080`, `[::1]:9080`, `localhost:9080` for 127.0.0.1, or a port alone for all IPv4 addresses. Port 0
+    /// takes a free one.
     Tcp(SocketAddr),
     /// `unix:/run/weir.sock`: the absolute path of a socket.
     Unix(PathBuf),
@@ -44,15 +45,19 @@ pub(crate) const UNIX: &str = "unix:";
 const UNIX_PATH: usize = 107;
 
 pub(super) const LISTEN_EXPECTED: &str =
-    "ADDRESS:PORT such as 127.0.0.1:9080 or [::1]:9080, a port alone, or unix:/PATH";
-const EXPECTED_OR_AUTO: &str = "ADDRESS:PORT such as 127.0.0.1:9180 or [::1]:9180, a port alone, off, or auto";
-const EXPECTED_OR_OFF: &str = "ADDRESS:PORT such as 127.0.0.1:9080 or [::1]:9080, a port alone, or off";
+    "ADDRESS:PORT such as 127.0.0.1:9080, [::1]:9080 or localhost:9080, a port alone, or unix:/PATH";
+const EXPECTED_OR_AUTO: &str =
+    "ADDRESS:PORT such as 127.0.0.1:9180, [::1]:9180 or localhost:9180, a port alone, off, or auto";
+const EXPECTED_OR_OFF: &str = "ADDRESS:PORT such as 127.0.0.1:9080, [::1]:9080 or localhost:9080, a port alone, or off";
 
 fn parse(text: &str) -> Option<SocketAddr> {
-    let port = text.strip_prefix(':').unwrap_or(text);
-    match port.parse::<u16>() {
-        Ok(port) => Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)),
-        Err(_) => text.parse().ok(),
+    let on = |ip: Ipv4Addr, port: &str| Some(SocketAddr::new(IpAddr::V4(ip), port.parse().ok()?));
+    match text.rsplit_once(':') {
+        None => on(Ipv4Addr::UNSPECIFIED, text),
+        Some(("", port)) => on(Ipv4Addr::UNSPECIFIED, port),
+        // A name is not resolved: what it leads to may be another address tomorrow. This one is always the same.
+        Some(("localhost", port)) => on(Ipv4Addr::LOCALHOST, port),
+        Some(_) => text.parse().ok(),
     }
 }
 

@@ -17,6 +17,9 @@ pub struct Deployment {
     pub config_provider: ConfigProvider,
     /// The etcd that holds the resources of many gateways, for `config_provider: etcd`. See [etcd](etcd.md).
     pub etcd: Etcd,
+    /// True when `etcd` stands in the settings, with whatever values.
+    #[serde(skip)]
+    pub etcd_is_set: bool,
 }
 
 /// What a process is for.
@@ -36,7 +39,8 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ConfigProvider {
-    /// The rules file on the command line, or without one the embedded store.
+    /// The rules file on the command line. Without one etcd where `deployment.etcd` is set, as in APISIX, and else the
+    /// embedded store.
     #[default]
     Auto,
     /// etcd, in APISIX's layout.

@@ -227,10 +227,14 @@ impl Overlay {
                 None
             }
         };
+        // Keys of `data_encryption` also come from another section of a config.yaml.
+        let etcd = at(&self.root, "deployment.etcd").and_then(Node::as_map).unwrap_or_default();
+        let etcd_is_set = etcd.iter().any(|(key, _)| &*key.text != "data_encryption");
         let failed = self.found.iter().any(Diagnostic::is_error);
-        let Some(settings) = settings.filter(|_| !failed) else {
+        let Some(mut settings) = settings.filter(|_| !failed) else {
             return Err(self.found);
         };
+        settings.deployment.etcd_is_set = etcd_is_set;
         let at_odds = between(&settings);
         if !at_odds.is_empty() {
             let named = |found| apisix::named_as_written(found, &self.origins).in_file(file);

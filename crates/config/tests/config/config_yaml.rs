@@ -190,6 +190,17 @@ fn a_key_sets_what_the_table_says() {
             json!("yaml"),
         ),
         (
+            "deployment: {config_provider: yaml, role: data_plane, role_data_plane: {config_provider: yaml}}",
+            "/deployment/config_provider",
+            json!("yaml"),
+        ),
+        ("deployment: {config_provider: yaml, role: data_plane}", "/deployment/config_provider", json!("yaml")),
+        (
+            "deployment: {config_provider: yaml, role_data_plane: {config_provider: etcd}}",
+            "/deployment/config_provider",
+            json!("yaml"),
+        ),
+        (
             "deployment: {etcd: {host: ['http://e:2379'], prefix: /a}}",
             "/deployment/etcd/host",
             json!(["http://e:2379"]),
@@ -204,6 +215,20 @@ fn a_key_sets_what_the_table_says() {
         let (settings, found) = good(text);
         assert_eq!(settings.pointer(setting), Some(expected), "{text}: {setting}");
         assert!(found.is_empty(), "{text}: {found:?}");
+    }
+}
+
+#[test]
+fn the_provider_of_the_role_takes_precedence() {
+    for text in [
+        "deployment: {config_provider: yaml, role_traditional: {config_provider: etcd}}",
+        "deployment: {role_traditional: {config_provider: etcd}, config_provider: yaml}",
+    ] {
+        let (settings, found) = good(text);
+        assert_eq!(settings["deployment"]["config_provider"], "etcd", "{text}");
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        let [one] = found.as_slice() else { panic!("{text}: {found:?}") };
+        assert!(one.contains("deployment.role_traditional.config_provider takes precedence"), "{one}");
     }
 }
 

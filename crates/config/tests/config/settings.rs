@@ -19,8 +19,10 @@ fn read(text: &str, variables: Pairs<'_>, flags: Pairs<'_>) -> Result<(Settings,
 
 fn good(text: &str, variables: Pairs<'_>, flags: Pairs<'_>) -> Settings {
     match read(text, variables, flags) {
-        Ok((settings, found)) => {
+        Ok((mut settings, found)) => {
             assert!(found.is_empty(), "{found:?}");
+            // True of whatever names the section, also with defaults.
+            settings.deployment.etcd_is_set = false;
             settings
         }
         Err(found) => panic!("{found:?}"),
@@ -177,11 +179,11 @@ fn what_is_wrong_is_named_with_its_source() {
             &["weir.yaml:1:16: listen.http: expected a list of 1 to 64 elements, found an empty list"],
         ),
         (
-            "listen: {http: [localhost:80]}\n",
+            "listen: {http: [example:80]}\n",
             &[],
             &[],
             &[
-                "weir.yaml:1:17: listen.http[0]: expected ADDRESS:PORT such as 127.0.0.1:9080 or [::1]:9080, a port alone, or unix:/PATH, found \"localhost:80\"",
+                "weir.yaml:1:17: listen.http[0]: expected ADDRESS:PORT such as 127.0.0.1:9080, [::1]:9080 or localhost:9080, a port alone, or unix:/PATH, found \"example:80\"",
             ],
         ),
         (
@@ -358,5 +360,35 @@ fn clients_are_sent_to_the_port_that_listens_for_tls() {
         let node = weir_config::Node::parse(text).expect("YAML");
         let settings: Settings = node.root.parse_into().expect("settings");
         assert_eq!(settings.https_port(), port, "{text}");
+    }
+}
+
+#[test]
+fn addresses_are_written_as_people_write_them() {
+    let cases = [
+        ("127.0.0.1:9080", Some("127.0.0.1:9080")),
+        ("[::1]:9080", Some("[::1]:9080")),
+        ("9080", Some("0.0.0.0:9080")),
+        (":9080", Some("0.0.0.0:9080")),
+        ("localhost:9080", Some("127.0.0.1:9080")),
+        ("localhost", None),
+        ("localhost:", None),
+        ("localhost:http", None),
+        ("localhost:65536", None),
+        ("example.com:80", None),
+        ("::1", None),
+        ("127.0.0.1", None),
+    ];
+    for (text, expected) in cases {
+        for setting in ["listen.http", "listen.metrics", "listen.admin"] {
+            let flags = [(setting.to_owned(), text.to_owned())];
+            let loaded = Settings::load(SettingsSource { flags: &flags, ..SettingsSource::default() });
+            let found = loaded.ok().map(|(settings, _)| match setting {
+                "listen.http" => settings.listen.http[0].address.to_string(),
+                "listen.metrics" => settings.listen.metrics.to_string(),
+                _ => settings.listen.admin.to_string(),
+            });
+            assert_eq!(found.as_deref(), expected, "{setting}={text}");
+        }
     }
 }

@@ -64,9 +64,9 @@ mod tests {
             ("db/../../outside", Err("leads out of the folder")),
             ("/etc/hostname", Err("leads out of the folder")),
             ("out", Err("leads out of the folder")),
-            ("db", Err("it is no file")),
+            ("db", Err("expected a regular file, found a directory")),
             ("none", Err("No such file")),
-            ("large", Err("more than 1 MiB")),
+            ("large", Err("more than the 1048576 bytes")),
             ("binary", Err("not UTF-8")),
         ];
         for (path, expected) in cases {

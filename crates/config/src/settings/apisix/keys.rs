@@ -3,7 +3,7 @@
 use super::readers::{
     access_log, admin, admin_keys, admin_tls, config_provider, connections, control, dev_mode, error_log,
     http_listeners, https_listeners, listeners, log_escape, log_level, metrics_server, on_off, one_or_several, plugins,
-    protocols, real_ip_from, real_ip_header, same, status, time,
+    protocols, real_ip_from, real_ip_header, same, shared_config_provider, status, time,
 };
 use super::{ConfigKey, Effect, Reader};
 
@@ -180,7 +180,7 @@ pub const KEYS: &[ConfigKey] = &[
     nothing("deployment.role_control_plane.conf_server", "data planes ask etcd, not the control plane"),
     nothing("deployment.role_data_plane.control_plane", "data planes ask etcd, not the control plane"),
     nothing("deployment.certs", "data planes ask etcd, not the control plane; its certificates are `deployment.etcd.tls`"),
-    is("deployment.config_provider", &["deployment.config_provider"]),
+    sets("deployment.config_provider", &["deployment.config_provider"], shared_config_provider, "that of the `role` takes precedence, as in APISIX; without either it is etcd where `deployment.etcd` is set and there is no rules file"),
     sets("deployment.admin.admin_listen.ip", &["listen.admin"], admin, ""),
     sets("deployment.admin.admin_listen.port", &["listen.admin"], admin, ""),
     sets("deployment.admin.admin_key", &["admin.key", "viewer.key", "admin.keys"], admin_keys, "the first key of each role is `admin.key` or `viewer.key`, further ones are `admin.keys`; an empty key is one that is made at the first start"),

@@ -504,6 +504,17 @@ pub(super) fn plugins(to: &mut Translation<'_>, place: &Place<'_>) {
     }
 }
 
+/// The provider beside those of roles, which take precedence in APISIX.
+pub(super) fn shared_config_provider(to: &mut Translation<'_>, place: &Place<'_>) {
+    let role = to.elsewhere("deployment.role").and_then(plain).unwrap_or_else(|| "traditional".to_owned());
+    let own = format!("deployment.role_{role}.config_provider");
+    match to.elsewhere(&own).map(plain) {
+        None => same(to, place),
+        Some(provider) if provider == plain(place.value) => {}
+        Some(_) => to.without_effect(place.key, place.path, &format!("{own} takes precedence")),
+    }
+}
+
 /// That of the role; the others are there in files that people copy whole.
 pub(super) fn config_provider(to: &mut Translation<'_>, place: &Place<'_>) {
     let role = to.elsewhere("deployment.role").and_then(plain).unwrap_or_else(|| "traditional".to_owned());
