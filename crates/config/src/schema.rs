@@ -267,7 +267,8 @@ impl Check<'_> {
                         rule.fields.iter().map(|(name, _)| name.as_str()).filter(|n| !written.contains(n)).collect()
                     });
                     misspelt.extend(nearest(&key.text, absent.iter().copied()));
-                    let hint = field_hint(&key.text, absent.iter().copied());
+                    let all = rule.fields.iter().map(|(name, _)| name.as_str());
+                    let hint = field_hint(&key.text, absent.iter().copied(), all);
                     let error = Diagnostic::error(key.mark, path.text(), UNKNOWN_FIELD).with_hint(hint);
                     self.found.push(error.with_fault(Fault::UnknownField));
                 }

@@ -314,8 +314,8 @@ pub struct Metrics {
     /// What the names of metrics begin with that APISIX has as well; those of this gateway alone begin with `weir_`.
     #[schemars(length(max = 64), regex(pattern = "^([a-zA-Z_:][a-zA-Z0-9_:]*)?$"), extend("x-expected" = "the beginning of a metric's name, such as apisix_"))]
     pub prefix: String,
-    /// The declared types of `apisix_http_status`, `apisix_bandwidth` and `apisix_http_requests_total`: `linted`, which
-    /// `promtool check metrics` takes, or as in `apisix`, for agents that go by them. Prometheus itself treats both alike.
+    /// The declared types of `apisix_http_status`, `apisix_bandwidth` and `apisix_http_requests_total`: those of APISIX, or
+    /// `linted`, which `promtool check metrics` takes. Prometheus itself treats both alike.
     pub types: MetricTypes,
 }
 
@@ -501,7 +501,7 @@ impl Default for AccessLog {
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self { path: "/apisix/prometheus/metrics".into(), prefix: "apisix_".into(), types: MetricTypes::Linted }
+        Self { path: "/apisix/prometheus/metrics".into(), prefix: "apisix_".into(), types: MetricTypes::default() }
     }
 }
 

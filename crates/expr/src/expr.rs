@@ -87,8 +87,8 @@ impl Expr {
         Ok(Expr { root: parse_expression(json, 0)?, first_operand })
     }
 
-    /// What is right in the JSON form and cannot be meant, as it never holds: a number in a list, and a comparison with
-    /// what is none.
+    /// What is right in the JSON form and cannot be meant, as it hardly ever holds: a number in a list, a comparison with
+    /// what is none, and `http_header_x` for `http_x`.
     pub fn doubts(json: &Json) -> Vec<ExprError> {
         let mut found = Vec::new();
         collect_doubts(json, "", &mut found);
@@ -238,6 +238,11 @@ fn collect_doubts(json: &Json, path: &str, found: &mut Vec<ExprError>) {
         found.push(ExprError { path: format!("{path}{at}"), ..ExprError::new(message) });
     };
     let last = items.len().saturating_sub(1);
+    if let [Json::String(name), ..] = items
+        && let Some(reason) = VariableError::doubt(name)
+    {
+        doubt("[0]".to_owned(), &reason.to_string());
+    }
     match items {
         [Json::String(_), .., Json::String(operator), Json::Array(list)] if operator.eq_ignore_ascii_case("in") => {
             for (at, _) in list.iter().enumerate().filter(|(_, item)| item.is_number()) {

@@ -34,37 +34,56 @@ enum Part {
 impl Template {
     /// Compiles a text in which `$1` is plain text.
     pub fn parse(text: &str) -> Result<Template, TemplateError> {
-        parse(text, Syntax::Apisix, &mut refuse)
+        parse(text, Syntax::Apisix, "", &mut refuse)
     }
 
-    /// Compiles a replacement text, in which `$0` to `$9` and `${10}` mean the captures of a regular expression and `$$`
-    /// a plain `$`. To be rendered with [`Template::render_with_captures`].
-    pub fn parse_with_captures(text: &str) -> Result<Template, TemplateError> {
-        parse(text, Syntax::Captures, &mut refuse)
+    /// Compiles the replacement of what a regular expression matched, in which `$0`, `$1` or `${10}` mean its groups and
+    /// `$$` a plain `$`; any other `$` that no name follows, as in ``$` ``, is an error, as in APISIX. A variable that
+    /// nobody knows stands for nothing, as in [`Template::parse_lenient`]. To be rendered with
+    /// [`Template::render_with_captures`].
+    pub fn parse_replacement(text: &str) -> Result<Template, TemplateError> {
+        parse(text, Syntax::Replacement, "", &mut refuse_unsupported)
     }
 
     /// Compiles a text as nginx reads it: there are no defaults, and a backslash means nothing to the `$` behind it.
     pub fn parse_as_nginx(text: &str) -> Result<Template, TemplateError> {
-        parse(text, Syntax::Nginx, &mut refuse)
+        parse(text, Syntax::Nginx, "", &mut refuse)
     }
 
     /// Compiles a text in which a variable that nobody knows stands for nothing, or for its default, as in APISIX. To be
-    /// warned about with [`Template::unknown`]. With `captures` it is a replacement text, as for
-    /// [`Template::parse_with_captures`].
+    /// warned about with [`Template::unknown`]. With `captures` the groups of a regular expression may stand in it, as in
+    /// [`Template::parse_replacement`].
     pub fn parse_lenient(text: &str, captures: bool) -> Result<Template, TemplateError> {
         let syntax = if captures { Syntax::Captures } else { Syntax::Apisix };
-        parse(text, syntax, &mut |error| if error.reason.is_unsupported() { Err(error) } else { Ok(()) })
+        parse(text, syntax, "", &mut refuse_unsupported)
     }
 
-    /// What [`Template::parse_lenient`] takes for nothing in a text.
+    /// Compiles the line of a log as nginx reads it, in which `none` stands for a variable that is not here; returns what
+    /// is wrong with those as well.
+    pub fn parse_log(text: &str, none: &str) -> (Template, Vec<TemplateError>) {
+        let mut missing = Vec::new();
+        let parsed = parse(text, Syntax::Nginx, none, &mut |error| {
+            missing.extend((!error.reason.is_doubtful()).then_some(error));
+            Ok(())
+        });
+        // Nothing else can be wrong with such a text.
+        (parsed.unwrap_or_else(|_| Template { parts: Box::default() }), missing)
+    }
+
+    /// What [`Template::parse_lenient`] takes for nothing in a text, or is hardly what was meant.
     pub fn unknown(text: &str) -> Vec<TemplateError> {
         let mut unknown = Vec::new();
         // What cannot be parsed is somebody else's error.
-        let _ = parse(text, Syntax::Captures, &mut |error| {
+        let _ = parse(text, Syntax::Captures, "", &mut |error| {
             unknown.extend((!error.reason.is_unsupported()).then_some(error));
             Ok(())
         });
         unknown
+    }
+
+    /// Compiles a text as [`Template::parse_lenient`] does, in which the backslash before an escaped `$` does not stay.
+    pub fn parse_unescaped(text: &str) -> Result<Template, TemplateError> {
+        parse(text, Syntax::Unescaped, "", &mut refuse_unsupported)
     }
 
     /// Appends the text with every variable replaced by its value; an unset variable is empty, and so is a capture.
@@ -152,13 +171,19 @@ pub struct TemplateError {
 }
 
 fn refuse(error: TemplateError) -> Result<(), TemplateError> {
-    Err(error)
+    if error.reason.is_doubtful() { Ok(()) } else { Err(error) }
 }
 
-/// `unknown` decides about a name that is no variable.
+fn refuse_unsupported(error: TemplateError) -> Result<(), TemplateError> {
+    if error.reason.is_unsupported() { Err(error) } else { Ok(()) }
+}
+
+/// `unknown` decides about a name that is no variable, or hardly the one that is meant; `none` stands for one that is none
+/// and has no default.
 fn parse(
     text: &str,
     syntax: Syntax,
+    none: &str,
     unknown: &mut dyn FnMut(TemplateError) -> Result<(), TemplateError>,
 ) -> Result<Template, TemplateError> {
     let mut parts = Vec::new();
@@ -169,19 +194,29 @@ fn parse(
         let (length, reference) = Reference::read(&text[dollar + 1..], syntax, text[..dollar].ends_with('\\'));
         position = dollar + 1 + length;
         match reference {
-            Reference::Plain => literal.push('$'),
+            Reference::Bare if syntax == Syntax::Replacement => {
+                return Err(TemplateError { position: dollar, reason: VariableError::Bare });
+            }
+            Reference::Escaped if syntax == Syntax::Unescaped => {
+                literal.pop();
+                literal.push('$');
+            }
+            Reference::Bare | Reference::Escaped | Reference::Plain => literal.push('$'),
             Reference::Capture(index) => {
                 flush(&mut literal, &mut parts);
                 parts.push(Part::Capture(index));
             }
             Reference::Name(name, default) => match Variable::parse(name) {
                 Ok(variable) => {
+                    if let Some(reason) = VariableError::doubt(name) {
+                        unknown(TemplateError { position: dollar, reason })?;
+                    }
                     flush(&mut literal, &mut parts);
                     parts.push(Part::Variable(variable, default.map(|text| text.as_bytes().into())));
                 }
                 Err(reason) => {
                     unknown(TemplateError { position: dollar, reason })?;
-                    literal.push_str(default.unwrap_or_default());
+                    literal.push_str(default.unwrap_or(none));
                 }
             },
         }
@@ -201,15 +236,23 @@ fn flush(literal: &mut String, parts: &mut Vec<Part>) {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Syntax {
     Apisix,
+    /// The same, without the backslash of what is escaped.
+    Unescaped,
     /// APISIX's, with captures of a regular expression.
     Captures,
+    /// The same, where every `$` has to mean something.
+    Replacement,
     Nginx,
 }
 
 /// What a `$` means.
 enum Reference<'a> {
-    /// Itself.
+    /// Itself, written `$$`.
     Plain,
+    /// Itself, behind a backslash.
+    Escaped,
+    /// Itself, for want of a name behind it.
+    Bare,
     Capture(u8),
     /// A variable and its default.
     Name(&'a str, Option<&'a str>),
@@ -218,17 +261,19 @@ enum Reference<'a> {
 impl<'a> Reference<'a> {
     /// Reads what stands behind a `$`: its length and its meaning. `escaped`: a backslash stands before the `$`.
     fn read(rest: &'a str, syntax: Syntax, escaped: bool) -> (usize, Self) {
-        let captures = syntax == Syntax::Captures;
+        let captures = matches!(syntax, Syntax::Captures | Syntax::Replacement);
         let first = rest.as_bytes().first().copied().unwrap_or_default();
         if captures && first.is_ascii_digit() {
-            return (1, Self::Capture(first - b'0'));
+            let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+            // No expression has so many groups: one beyond is empty.
+            return (digits, Self::Capture(rest[..digits].parse().unwrap_or(u8::MAX)));
         }
         let braced = rest.strip_prefix('{').and_then(|rest| rest.split_once('}')).map(|(name, _)| name);
         if captures && let Some(index) = braced.and_then(|name| name.parse().ok()) {
             return (braced.map_or(0, str::len) + 2, Self::Capture(index));
         }
         if escaped && syntax != Syntax::Nginx {
-            return (0, Self::Plain);
+            return (0, Self::Escaped);
         }
         if captures && first == b'$' {
             return (1, Self::Plain);
@@ -243,7 +288,7 @@ impl<'a> Reference<'a> {
         }
         let length = rest.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_').count();
         if length == 0 || first.is_ascii_digit() {
-            return (0, Self::Plain);
+            return (0, Self::Bare);
         }
         (length, Self::Name(&rest[..length], None))
     }

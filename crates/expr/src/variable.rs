@@ -158,6 +158,7 @@ const UNSUPPORTED: &[&str] = &[
     "binary_remote_addr",
     "body_bytes_received",
     "document_root",
+    "gzip_ratio",
     "http2",
     "http3",
     "https",
@@ -195,6 +196,7 @@ const UNSUPPORTED_FAMILIES: &[&str] = &[
     "limit_conn_",
     "limit_req_",
     "llm_",
+    "opentelemetry_",
     "post_arg.",
     "post_arg_",
     "proxy_protocol_",
@@ -204,6 +206,7 @@ const UNSUPPORTED_FAMILIES: &[&str] = &[
     "tcpinfo_",
     "upstream_cookie_",
     "upstream_trailer_",
+    "zipkin_",
 ];
 
 impl Variable {
@@ -270,6 +273,17 @@ pub enum VariableError {
         /// The name as written.
         name: String,
     },
+    /// The name of a field that hardly anybody sends: it has `header_` before the name of the field that is meant.
+    #[error("${name} is the field Header-…; the field itself is ${meant}")]
+    Doubtful {
+        /// The name as written.
+        name: String,
+        /// The name of the field that is meant.
+        meant: String,
+    },
+    /// A `$` in a replacement, with neither a group nor a name behind it.
+    #[error("a $ stands before neither a group nor a variable; write $$ for the character")]
+    Bare,
     /// A header field or cookie whose name holds what no such name can hold.
     #[error("variable '{name}' can never be set: no header field or cookie has such a name")]
     Never {
@@ -282,6 +296,20 @@ impl VariableError {
     /// Whether nginx or APISIX has the variable, so that nothing can stand for it.
     pub fn is_unsupported(&self) -> bool {
         matches!(self, VariableError::Unsupported { .. })
+    }
+
+    /// Whether the variable can be read, and is hardly the one that is meant.
+    pub fn is_doubtful(&self) -> bool {
+        matches!(self, VariableError::Doubtful { .. })
+    }
+
+    /// What is doubtful about a name that means a variable: `http_header_authorization` for `http_authorization`.
+    pub fn doubt(name: &str) -> Option<VariableError> {
+        let name = name.to_ascii_lowercase();
+        let meant = |prefix: &&str| Some(format!("{prefix}{}", name.strip_prefix(*prefix)?.strip_prefix("header_")?));
+        let meant =
+            ["http_", "sent_http_", "upstream_http_"].iter().find_map(meant).filter(|m| !m.ends_with("http_"))?;
+        Some(VariableError::Doubtful { name, meant })
     }
 }
 

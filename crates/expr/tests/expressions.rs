@@ -219,6 +219,7 @@ fn what_never_holds_is_told() {
             json!(["OR", ["arg_a", "!", "IN", [1]], ["arg_a", "<", "x"]]),
             vec!["[1][3][0]: a number", "[2][2]: it is no"],
         ),
+        (json!([["http_header_X", "==", "1"]]), vec!["[0][0]: $http_header_x is the field Header-…"]),
         (json!([["arg_a", "in", ["1"]], ["arg_a", "<", "0x1"], ["arg_a", "==", 1]]), vec![]),
     ] {
         let found = Expr::doubts(&json);

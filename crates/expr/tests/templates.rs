@@ -1,6 +1,6 @@
 //! Texts with variables in them.
 
-use weir_expr::{Piece, Source, Template, Value, Variable};
+use weir_expr::{Piece, Source, Template, Value, Variable, VariableError};
 
 struct Request;
 
@@ -66,19 +66,50 @@ fn a_text_can_be_read_as_nginx_reads_it() {
 }
 
 #[test]
+fn a_line_of_a_log_goes_without_what_is_not_here() {
+    let (template, missing) = Template::parse_log("$status $gzip_ratio ${opentelemetry_trace_id}$ $statsu", "-");
+    let mut out = Vec::new();
+    template.render(&Request, &mut out);
+    assert_eq!(String::from_utf8(out).unwrap(), "200 - -$ -");
+    let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        missing,
+        [
+            "at character 9: variable 'gzip_ratio' is not supported yet",
+            "at character 21: variable 'opentelemetry_trace_id' is not supported yet",
+            "at character 48: unknown variable 'statsu' (did you mean 'status'?)",
+        ]
+    );
+}
+
+#[test]
+fn an_escape_may_go() {
+    for (text, expected) in
+        [("\\$status $status", "$status 200"), ("\\${status}\\", "${status}\\"), ("\\$", "$"), ("a$", "a$")]
+    {
+        let mut out = Vec::new();
+        Template::parse_unescaped(text).unwrap().render(&Request, &mut out);
+        assert_eq!(String::from_utf8(out).unwrap(), expected, "{text}");
+    }
+}
+
+#[test]
 fn captures_are_replaced_where_asked_for() {
     let captures: &[&[u8]] = &[b"/a/b", b"a", b"b"];
     let cases = [
         ("/$1/$2", "/a/b"),
         ("$0", "/a/b"),
-        ("$12", "a2"),
+        ("$12", ""),
+        ("$1x$300", "ax"),
+        ("5$$ $$", "5$ $"),
+        ("\\$", "\\$"),
         ("${1}2-${10}", "a2-"),
         ("$9", ""),
         ("$$1 $status", "$1 200"),
         ("\\$1\\$status${http_x ?? $1}", "\\a\\$status$1"),
     ];
     for (text, expected) in cases {
-        let template = Template::parse_with_captures(text).unwrap();
+        let template = Template::parse_replacement(text).unwrap();
         let mut out = Vec::new();
         template.render_with_captures(&Request, captures, &mut out);
         assert_eq!(String::from_utf8(out).unwrap(), expected, "{text}");
@@ -86,8 +117,18 @@ fn captures_are_replaced_where_asked_for() {
 }
 
 #[test]
+fn a_dollar_in_a_replacement_means_something() {
+    for (text, position) in [("$`", 0), ("a$", 1), ("$&", 0), ("$1 $-", 3), ("${1", 0), ("${}", 0)] {
+        let error = Template::parse_replacement(text).unwrap_err();
+        assert_eq!((error.position, error.reason), (position, VariableError::Bare), "{text}");
+        // A field's value is no replacement.
+        assert!(Template::parse_lenient(text, true).is_ok(), "{text}");
+    }
+}
+
+#[test]
 fn pieces_tell_where_they_come_from() {
-    let template = Template::parse_with_captures("/$1-$status$host").unwrap();
+    let template = Template::parse_replacement("/$1-$status$host").unwrap();
     let mut pieces = Vec::new();
     template.pieces(&Request, &[b"", b"a"], |piece| {
         pieces.push(match piece {
@@ -134,6 +175,13 @@ fn an_unknown_variable_may_stand_for_nothing() {
         ("${zzz ?? b}$status", "b200", vec!["at character 1: unknown variable 'zzz'"]),
         ("$http_ \\$zzz", " \\$zzz", vec!["at character 1: variable 'http_' lacks the name after its prefix"]),
         ("$status", "200", vec![]),
+        (
+            "[$http_header_Authorization]",
+            "[]",
+            vec![
+                "at character 2: $http_header_authorization is the field Header-…; the field itself is $http_authorization",
+            ],
+        ),
     ];
     for (text, expected, unknown) in cases {
         let mut out = Vec::new();

@@ -372,12 +372,20 @@ impl<T: Define> Definition for T {
         }
         if scope == Scope::Consumer && T::AUTH {
             let (typed, mut found) = read::<T::ConsumerConf>(conf);
+            tell_other_place::<T::Conf>(&mut found, || {
+                format!("it belongs to {} on a route, a service or a global rule", T::NAME)
+            });
             if let Some(Err(faults)) = typed.as_ref().map(T::check_consumer) {
                 found.extend(faults.into_iter().map(|fault| locate(conf, fault)));
             }
             return if found.is_empty() { Ok(()) } else { Err(unquoted::<T>(conf, found)) };
         }
         let (typed, mut found) = read::<T::Conf>(conf);
+        if T::AUTH {
+            tell_other_place::<T::ConsumerConf>(&mut found, || {
+                format!("it belongs to {} on a consumer or credential", T::NAME)
+            });
+        }
         if let Some(Err(faults)) = typed.as_ref().map(T::check) {
             found.extend(faults.into_iter().map(|fault| locate(conf, fault)));
         }
@@ -429,7 +437,8 @@ fn values_at<'a>(node: &'a Node, path: &str, values: &mut Vec<&'a Node>) {
 fn unknown_variables(node: &Node, path: &str, place: &str, found: &mut Vec<Diagnostic>) {
     if place.is_empty() {
         for error in node.as_str().into_iter().flat_map(Template::unknown) {
-            found.push(Diagnostic::warning(node.mark, path, format!("{error}; it counts as not set")));
+            let counts = if error.reason.is_doubtful() { "" } else { "; it counts as not set" };
+            found.push(Diagnostic::warning(node.mark, path, format!("{error}{counts}")));
         }
         return;
     }
@@ -443,6 +452,20 @@ fn unknown_variables(node: &Node, path: &str, place: &str, found: &mut Vec<Diagn
     for (key, value) in node.as_map().into_iter().flatten() {
         if step == "*" || step == &*key.text {
             unknown_variables(value, &under(&key.text), rest, found);
+        }
+    }
+}
+
+/// Says of fields that are not known here, and are in the plugin's configuration in another place, where they belong.
+fn tell_other_place<C: JsonSchema>(found: &mut [Diagnostic], place: impl Fn() -> String) {
+    if found.is_empty() {
+        return;
+    }
+    let schema = json_schema::<C>();
+    let fields = schema.get("properties").and_then(|fields| fields.as_object());
+    for fault in found.iter_mut().filter(|fault| fault.message.starts_with("unknown field")) {
+        if fields.is_some_and(|fields| fields.contains_key(&fault.path)) {
+            fault.hint = Some(place());
         }
     }
 }

@@ -7,12 +7,32 @@ pub(crate) mod jwt_auth;
 pub(crate) mod key_auth;
 
 use weir_plugin::{BuildCx, ConsumerMatch, Flow, Invalid, RequestCx};
+use weir_wire::name::FieldName;
 
 use crate::query;
 
 /// The consumer that `anonymous_consumer` names.
 fn anonymous(name: Option<&str>, cx: &BuildCx<'_>) -> Result<Option<u32>, Invalid> {
     name.map(|name| cx.consumer("anonymous_consumer", name)).transpose()
+}
+
+/// The field that carries a credential; `None` when its name is empty, which turns that source off.
+fn source_field(name: &str) -> Result<Option<FieldName>, Invalid> {
+    match name {
+        "" => Ok(None),
+        name => FieldName::new(name).map(Some).ok_or_else(|| Invalid::new("header", "expected the name of a field")),
+    }
+}
+
+/// The argument or cookie that carries a credential; `None` when its name is empty, which turns that source off.
+fn source(name: String) -> Option<Box<[u8]>> {
+    (!name.is_empty()).then(|| name.into_bytes().into())
+}
+
+/// Warns where all sources of a credential are turned off.
+fn check_sources(names: &[&str], credential: &str) -> Option<Invalid> {
+    let message = format!("all sources of the {credential} are turned off: no request can carry one");
+    names.iter().all(|name| name.is_empty()).then(|| Invalid::warning("", message))
 }
 
 /// Checks a user name, password or key: an empty one, or the name of one kept elsewhere, would be a credential that

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, MapAccess, Visitor};
@@ -18,6 +19,14 @@ pub(crate) struct FieldsConf(pub(crate) Vec<(String, FieldText)>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FieldText(pub(crate) String);
 
+/// Names with one value or a list of values each, in the order in which they were written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct FieldListsConf(Vec<(String, FieldTexts)>);
+
+/// The values of one field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct FieldTexts(Vec<FieldText>);
+
 /// A field, ready for requests.
 #[derive(Debug)]
 pub(crate) struct FieldTemplate {
@@ -30,6 +39,16 @@ impl FieldsConf {
     pub(crate) fn compile(&self, path: &str, captures: bool) -> Result<Vec<FieldTemplate>, Invalid> {
         let fields = self.0.iter().map(|(name, value)| FieldTemplate::new(path, name, &value.0, captures));
         fields.collect()
+    }
+}
+
+impl FieldListsConf {
+    /// As [`FieldsConf::compile`]: the values of each field.
+    pub(crate) fn compile(&self, path: &str, captures: bool) -> Result<Vec<Vec<FieldTemplate>>, Invalid> {
+        let field = |(name, values): &(String, FieldTexts)| {
+            values.0.iter().map(|value| FieldTemplate::new(path, name, &value.0, captures)).collect()
+        };
+        self.0.iter().map(field).collect()
     }
 }
 
@@ -56,13 +75,28 @@ const END: u8 = b'\n';
 
 impl FromIterator<FieldTemplate> for AnswerFields {
     fn from_iter<I: IntoIterator<Item = FieldTemplate>>(fields: I) -> Self {
-        Self(fields.into_iter().collect())
+        let mut kept: Vec<FieldTemplate> = Vec::new();
+        for field in fields {
+            // A field that a message has once (RFC 9110 section 5.3): the last value counts, as in nginx.
+            if is_single(&field.name) {
+                kept.retain(|other| !other.name.text().eq_ignore_ascii_case(field.name.text()));
+            }
+            kept.push(field);
+        }
+        Self(kept.into())
     }
+}
+
+/// Whether an answer may have this field once only: its value is no list.
+fn is_single(name: &FieldName) -> bool {
+    const SINGLE: [&[u8]; 8] =
+        [b"age", b"content-type", b"date", b"etag", b"expires", b"last-modified", b"location", b"server"];
+    SINGLE.iter().any(|single| name.text().eq_ignore_ascii_case(single))
 }
 
 impl AnswerFields {
     pub(crate) fn compile(conf: Option<&FieldsConf>, path: &str) -> Result<Self, Invalid> {
-        conf.map_or(Ok(Vec::new()), |fields| fields.compile(path, false)).map(|fields| Self(fields.into()))
+        conf.map_or(Ok(Vec::new()), |fields| fields.compile(path, false)).map(Self::from_iter)
     }
 
     /// Whether one of them has this name.
@@ -164,25 +198,51 @@ impl JsonSchema for FieldText {
     }
 }
 
+impl<'de> Deserialize<'de> for FieldTexts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum OneOrMore {
+            One(FieldText),
+            More(Vec<FieldText>),
+        }
+        Ok(Self(match OneOrMore::deserialize(deserializer)? {
+            OneOrMore::One(text) => vec![text],
+            OneOrMore::More(texts) => texts,
+        }))
+    }
+}
+
+/// The entries of a mapping, in their order.
+fn entries<'de, D: Deserializer<'de>, V: Deserialize<'de>>(deserializer: D) -> Result<Vec<(String, V)>, D::Error> {
+    struct EntriesVisitor<V>(PhantomData<V>);
+    impl<'de, V: Deserialize<'de>> Visitor<'de> for EntriesVisitor<V> {
+        type Value = Vec<(String, V)>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a mapping from names to texts or numbers")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut fields = Vec::new();
+            while let Some(field) = map.next_entry()? {
+                fields.push(field);
+            }
+            Ok(fields)
+        }
+    }
+    deserializer.deserialize_map(EntriesVisitor(PhantomData))
+}
+
 impl<'de> Deserialize<'de> for FieldsConf {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct FieldsVisitor;
-        impl<'de> Visitor<'de> for FieldsVisitor {
-            type Value = FieldsConf;
+        entries(deserializer).map(Self)
+    }
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a mapping from names to texts or numbers")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FieldsConf, A::Error> {
-                let mut fields = Vec::new();
-                while let Some(field) = map.next_entry()? {
-                    fields.push(field);
-                }
-                Ok(FieldsConf(fields))
-            }
-        }
-        deserializer.deserialize_map(FieldsVisitor)
+impl<'de> Deserialize<'de> for FieldListsConf {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        entries(deserializer).map(Self)
     }
 }
 
@@ -197,6 +257,22 @@ impl JsonSchema for FieldsConf {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         json_schema!({ "type": "object", "additionalProperties": generator.subschema_for::<FieldText>() })
+    }
+}
+
+impl JsonSchema for FieldListsConf {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "FieldLists".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let one = generator.subschema_for::<FieldText>();
+        let several = json_schema!({ "type": "array", "minItems": 1, "items": one });
+        json_schema!({ "type": "object", "additionalProperties": { "anyOf": [one, several] } })
     }
 }
 

@@ -119,6 +119,8 @@ fn cases_are_whole_files_without_a_fault() {
         let findings = assert_loads(name, &config.replace("${ORIGIN}", "127.0.0.1:1980"));
         let meant = [
             "nothing is changed",
+            "changes nothing",
+            "taken for the variable",
             "nothing is redirected",
             "response_example goes before",
             "stops no replay",

@@ -27,9 +27,13 @@ const ROUTE: Place<'_> = Place { place: "route/1", keys: 100, metadata: "" };
 
 impl Place<'_> {
     fn limit_count(&self, bench: &Bench, conf: &str) -> Arc<dyn Plugin> {
+        self.limiter(bench, "limit-count", conf)
+    }
+
+    fn limiter(&self, bench: &Bench, plugin: &str, conf: &str) -> Arc<dyn Plugin> {
         let (conf, metadata) = (node(conf), node(self.metadata));
         let cx = BuildCx {
-            plugin: "limit-count",
+            plugin,
             place: self.place,
             states: &bench.states,
             consumers: &*bench.tables.consumers,
@@ -41,7 +45,7 @@ impl Place<'_> {
             product: "weir/1.2.3",
             upstreams: &weir_plugin::NoUpstreams,
         };
-        definition("limit-count").build(&conf, &cx).unwrap_or_else(|error| panic!("{error}"))
+        definition(plugin).build(&conf, &cx).unwrap_or_else(|error| panic!("{error}"))
     }
 }
 
@@ -118,18 +122,44 @@ fn without_room_a_new_key_is_refused_unless_told_otherwise() {
 }
 
 #[test]
+fn without_room_other_limiters_refuse_a_new_key_unless_told_otherwise() {
+    let bench = Bench::new();
+    let mut visit = Visit::new(&bench.tables);
+    let small = Place { keys: 1, ..ROUTE };
+    for (plugin, conf, reason) in [
+        ("limit-req", "rate: 1, burst: 9, nodelay: true, key: remote_addr", "limit-req: no room for another key"),
+        (
+            "limit-conn",
+            "conn: 9, burst: 0, default_conn_delay: 0.1, key: remote_addr",
+            "limit-conn: no room for another key",
+        ),
+    ] {
+        let strict = small.limiter(&bench, plugin, &format!("{{{conf}}}"));
+        let lenient = small.limiter(&bench, plugin, &format!("{{{conf}, allow_degradation: true}}"));
+        // What is under way holds its place.
+        let (mut first, mut second) = (Visit::new(&bench.tables), Visit::new(&bench.tables));
+        assert!(first.passes(&*strict, 1) && second.passes(&*lenient, 1), "{plugin}");
+        visit.request(GET);
+        visit.exchange.client.addr = IpAddr::from([10, 0, 0, 2]);
+        assert_eq!(visit.run(&*strict), Flow::Abort(Failure { status: 500, side: Side::Gateway, reason }));
+        assert!(visit.passes(&*lenient, 2), "{plugin}");
+    }
+}
+
+#[test]
 fn metadata_renames_the_fields() {
     let bench = Bench::new();
     let mut visit = Visit::new(&bench.tables);
-    let place = Place { metadata: "{limit_header: X-Most, reset_header: X-Again}", ..ROUTE };
+    let place = Place { metadata: "{limit_header: X-Most, remaining_header: X-Left, reset_header: X-Again}", ..ROUTE };
     let plugin = place.limit_count(&bench, "{count: 2, time_window: 600}");
     visit.exchange.times.now = 5_000_000;
     assert!(visit.passes(&*plugin, 1));
     for (name, value) in [
         ("X-Most", Some("2")),
-        ("X-RateLimit-Remaining", Some("1")),
+        ("X-Left", Some("1")),
         ("X-Again", Some("600")),
         ("X-RateLimit-Limit", None),
+        ("X-RateLimit-Remaining", None),
         ("X-RateLimit-Reset", None),
     ] {
         assert_eq!(visit.early(name), value, "{name}");

@@ -290,7 +290,7 @@ mod tests {
         let path = directory.path().join("access.log");
         let log = AccessLog::open(AccessLogOptions {
             target: Target::File(path.clone()),
-            format: Format::parse(&"x".repeat(99)).expect("a format"),
+            format: Format::parse(&"x".repeat(99), false).0,
             ring_bytes: MIN_RING_BYTES,
         })
         .expect("a log");

@@ -34,7 +34,7 @@ pub use etcd::EtcdStatus;
 pub use exposition::Scrape;
 pub use label::{Label, Labels, LazyLabel, MAX_LABEL_BYTES};
 pub use recorder::{ClientError, ConnectionState, Mirrored, Recorder, UpstreamState};
-pub use series::{HttpSeries, ResponseSource, Sample};
+pub use series::{HiddenLabels, HttpLabel, HttpMetric, HttpSeries, ResponseSource, Sample};
 pub use store::StoreStatus;
 pub use upstream::{NodeHealth, UpstreamStatus};
 
@@ -83,10 +83,11 @@ impl Default for MetricsOptions {
 /// Names and values are the same either way, and Prometheus itself treats them alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MetricTypes {
-    /// `untyped`, `untyped` and `counter`: the page passes the naming lint of `promtool check metrics`.
-    #[default]
+    /// `untyped`, `untyped` and `counter`: the page passes the naming lint of `promtool check metrics`. Collectors that go
+    /// by the declared type take what is untyped for gauges.
     Linted,
-    /// As APISIX declares them, for agents that go by the declared type.
+    /// As APISIX declares them.
+    #[default]
     Apisix,
 }
 

@@ -9,8 +9,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use weir_telemetry::access_log::{AccessLog, AccessLogOptions, Format, Target};
 use weir_telemetry::metrics::{
-    ClientError, ConnectionState, EtcdStatus, HttpSeries, Label, MetricTypes, Metrics, MetricsOptions, Mirrored,
-    NodeHealth, Recorder, ResponseSource, Sample, StoreStatus, UpstreamState, UpstreamStatus,
+    ClientError, ConnectionState, EtcdStatus, HiddenLabels, HttpLabel, HttpMetric, HttpSeries, Label, MetricTypes,
+    Metrics, MetricsOptions, Mirrored, NodeHealth, Recorder, ResponseSource, Sample, StoreStatus, UpstreamState,
+    UpstreamStatus,
 };
 
 const MODEL: &str = r#"request_type="traditional_http",request_llm_model="",llm_model="""#;
@@ -51,6 +52,7 @@ fn route(metrics: &Metrics, id: &str) -> HttpSeries {
         node: label("127.0.0.1"),
         code: 200,
         source: ResponseSource::Upstream,
+        hidden: HiddenLabels::NONE,
     }
 }
 
@@ -349,7 +351,7 @@ fn label_values_are_escaped() {
         ("grüße\t", "grüße\t"),
     ];
     for (text, escaped) in cases {
-        let metrics = metrics(MetricsOptions::default());
+        let metrics = metrics(MetricsOptions { types: MetricTypes::Linted, ..MetricsOptions::default() });
         let series =
             HttpSeries { route: metrics.labels().intern(text), ..HttpSeries::unmatched(200, ResponseSource::Apisix) };
         metrics.recorder().http(&series, &Sample::default());
@@ -371,7 +373,7 @@ impl NodeHealth for Node {
 
 #[test]
 fn upstream_status_is_asked_for_at_each_scrape() {
-    let metrics = metrics(MetricsOptions::default());
+    let metrics = metrics(MetricsOptions { types: MetricTypes::Linted, ..MetricsOptions::default() });
     assert!(!page(&metrics).contains("apisix_upstream_status"), "nothing is checked");
     let nodes = [true, false].map(|healthy| Arc::new(Node(AtomicBool::new(healthy))));
     let series = ["10.0.0.1:80", "[fd00::1]:8080"].into_iter().zip(&nodes).map(|(addr, node)| UpstreamStatus {
@@ -440,7 +442,61 @@ fn promtool_accepts_the_page() {
         }
         promtool(&page(&metrics), findings);
     }
-    promtool(&page(&metrics(MetricsOptions::default())), &[]);
+    promtool(&page(&metrics(MetricsOptions { types: MetricTypes::Linted, ..MetricsOptions::default() })), &[]);
+}
+
+#[test]
+fn hidden_labels_are_empty_and_their_series_one() {
+    let metrics = metrics(MetricsOptions { types: MetricTypes::Linted, ..MetricsOptions::default() });
+    let recorder = metrics.recorder();
+    let sample = Sample { request_us: 1, ingress_bytes: 10, egress_bytes: 1, ..Sample::default() };
+    let series = |id: &str| HttpSeries { code: 404, ..route(&metrics, id) };
+    // Counted before anything was hidden: with empty labels it is the same series on the page as after.
+    recorder.http(&HttpSeries { consumer: Label::EMPTY, node: Label::EMPTY, ..series("1") }, &sample);
+    let mut hidden = HiddenLabels::NONE;
+    for label in [HttpLabel::Consumer, HttpLabel::Node] {
+        hidden.hide(HttpMetric::Bandwidth, label);
+        hidden.hide(HttpMetric::Latency, label);
+    }
+    hidden.hide(HttpMetric::Bandwidth, HttpLabel::Route);
+    hidden.hide(HttpMetric::Latency, HttpLabel::RequestType);
+    for label in [HttpLabel::Node, HttpLabel::MatchedUri, HttpLabel::MatchedHost, HttpLabel::ResponseSource] {
+        hidden.hide(HttpMetric::Status, label);
+    }
+    for (id, source) in [("1", ResponseSource::Upstream), ("2", ResponseSource::Upstream), ("2", ResponseSource::Nginx)]
+    {
+        recorder.http(&HttpSeries { source, ..series(id) }.without(hidden), &sample);
+    }
+    let page = page(&metrics);
+    assert_eq!(
+        family(&page, "apisix_bandwidth"),
+        [
+            format!(r#"apisix_bandwidth{{type="ingress",route="",service="s1",consumer="",node="",{MODEL}}} 30"#),
+            format!(r#"apisix_bandwidth{{type="egress",route="",service="s1",consumer="",node="",{MODEL}}} 3"#),
+            format!(r#"apisix_bandwidth{{type="ingress",route="1",service="s1",consumer="",node="",{MODEL}}} 10"#),
+            format!(r#"apisix_bandwidth{{type="egress",route="1",service="s1",consumer="",node="",{MODEL}}} 1"#),
+        ]
+    );
+    let status =
+        |route: &str, rest: &str| format!(r#"apisix_http_status{{code="404",route="{route}",matched_uri="{rest}"#);
+    let gone = format!(r#"",matched_host="",service="s1",consumer="jack",node="",{MODEL},response_source=""}}"#);
+    let whole = r#"/hello/*",matched_host="*.example.com",service="s1",consumer="",node="","#;
+    assert_eq!(
+        family(&page, "apisix_http_status"),
+        [
+            format!("{} 1", status("1", &format!(r#"{whole}{MODEL},response_source="upstream"}}"#))),
+            format!("{} 1", status("1", &gone)),
+            format!("{} 2", status("2", &gone)),
+        ]
+    );
+    let untyped = MODEL.replace("traditional_http", "");
+    for (route, model, count) in [("1", MODEL, 1), ("1", &untyped, 1), ("2", &untyped, 2)] {
+        let line = format!(
+            r#"apisix_http_latency_count{{type="request",route="{route}",service="s1",consumer="",node="",{model}}} {count}"#
+        );
+        assert!(page.contains(&line), "{line} is not in\n{page}");
+    }
+    promtool(&page, &[]);
 }
 
 #[test]
@@ -545,7 +601,7 @@ fn dropped_log_lines_stay_counted_when_their_log_is_gone() {
     for round in 1..=3 {
         let log = AccessLog::open(AccessLogOptions {
             target: Target::File(directory.path().join("access.log")),
-            format: Format::parse(&"x".repeat(5000)).expect("a format"),
+            format: Format::parse(&"x".repeat(5000), false).0,
             ring_bytes: 4096,
         })
         .expect("a log");

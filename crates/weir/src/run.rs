@@ -263,16 +263,16 @@ fn open_access_log(settings: &Settings) -> anyhow::Result<Option<Arc<AccessLog>>
 /// The form of the access log's lines.
 ///
 /// # Errors
-/// `access_log.format` is none.
+/// `access_log.format` has a variable that is not here.
 pub(crate) fn access_log_format(settings: &Settings) -> anyhow::Result<Format> {
     let options = &settings.access_log;
-    let format = match &options.format {
-        AccessLogFormat::Json => Format::parse("json"),
-        AccessLogFormat::Template(template) => Format::parse(template),
+    let setting = match &options.format {
+        AccessLogFormat::Json => "json",
+        AccessLogFormat::Template(template) => template,
     };
-    let format = format.context("access_log.format")?;
-    Ok(match options.escape {
-        AccessLogEscape::Default => format,
-        AccessLogEscape::Json => format.escaped_for_json(),
-    })
+    let (format, missing) = Format::parse(setting, options.escape == AccessLogEscape::Json);
+    match missing.into_iter().next() {
+        Some(reason) => Err(reason).context("access_log.format"),
+        None => Ok(format),
+    }
 }

@@ -82,6 +82,9 @@ fn https_begins_where_a_trusted_proxy_says_or_the_connection() {
         (trusted, proto("https"), None),
         (trusted, proto("HTTPS"), None),
         (trusted, proto("https, http"), None),
+        (trusted, proto(""), Some("https://a.test/x?y")),
+        (trusted, proto("ftp"), Some("https://a.test/x?y")),
+        (trusted, proto("wss, https"), Some("https://a.test/x?y")),
         ("redirect: {https_port: 443}\n", String::new(), Some("https://a.test/x?y")),
         ("redirect: {https_port: 8443}\n", String::new(), Some("https://a.test:8443/x?y")),
     ] {

@@ -321,7 +321,7 @@ fn a_request_counts_once_where_the_plugin_stands_on_its_route_and_in_a_global_ru
 #[test]
 fn types_are_declared_for_promtool_or_as_apisix_does() {
     let config = || json!({ "routes": [{ "id": "r", "uri": "/*", "plugins": { "prometheus": {}, "mocking": { "response_example": "x" } } }] });
-    for (setting, status, requests) in [("", "untyped", "counter"), ("metrics: {types: apisix}", "counter", "gauge")] {
+    for (setting, status, requests) in [("metrics: {types: linted}", "untyped", "counter"), ("", "counter", "gauge")] {
         let gateway = Start::new(config()).settings(setting).start();
         gateway.get("/");
         gateway.await_metric("apisix_http_status", &[("route", "r")], 1.0);
@@ -334,10 +334,44 @@ fn types_are_declared_for_promtool_or_as_apisix_does() {
 }
 
 #[test]
+fn labels_that_metadata_disables_are_empty() {
+    let origin = Origin::hello();
+    let mut config = json!({
+        "routes": [{ "id": "r", "uri": "/*", "plugins": { "prometheus": {}, "key-auth": {} }, "upstream": { "nodes": { (origin.node()): 1 } } }],
+        "consumers": (["jack", "jill"].map(|name| json!({ "username": name, "plugins": { "key-auth": { "key": name } } }))),
+        "plugin_metadata": [{ "id": "prometheus", "disabled_labels": {
+            "http_status": ["consumer", "response_source"], "http_latency": ["consumer", "node"], "bandwidth": ["consumer", "route"],
+        } }],
+    });
+    let gateway = Gateway::start(config.clone());
+    let ask =
+        |key: &str| gateway.client().request(format!("GET / HTTP/1.1\r\nHost: a.test\r\napikey: {key}\r\n\r\n")).status;
+    assert_eq!([ask("jack"), ask("jill")], [200, 200]);
+    gateway.await_metric("apisix_http_status", &[("consumer", ""), ("response_source", "")], 2.0);
+    let page = gateway.metrics_page();
+    for (name, labels, there) in [
+        ("apisix_http_status", [("consumer", ""), ("node", "127.0.0.1")], true),
+        ("apisix_http_latency_count", [("node", ""), ("route", "r")], true),
+        ("apisix_http_latency_count", [("node", "127.0.0.1"), ("route", "r")], false),
+        ("apisix_bandwidth", [("node", "127.0.0.1"), ("route", "")], true),
+        ("apisix_bandwidth", [("node", "127.0.0.1"), ("route", "r")], false),
+    ] {
+        assert_eq!(page.value(name, &labels).is_some(), there, "{name} {labels:?} in\n{}", page.0);
+        for consumer in ["jack", "jill"] {
+            assert_eq!(page.value(name, &[("consumer", consumer)]), None, "{name}");
+        }
+    }
+    config["plugin_metadata"] = json!([]);
+    gateway.reload(&config);
+    assert_eq!(ask("jack"), 200);
+    gateway.await_metric("apisix_http_status", &[("consumer", "jack"), ("response_source", "upstream")], 1.0);
+}
+
+#[test]
 fn promtool_finds_nothing_wrong_with_a_live_page() {
     let origin = Origin::hello();
     let refusing = Refusing::bind();
-    let gateway = Gateway::start(traffic(&origin, &refusing));
+    let gateway = Start::new(traffic(&origin, &refusing)).settings("metrics: {types: linted}").start();
     for path in ["/plain/x", "/keyed", "/dead", "/nodes", "/mock", "/none"] {
         gateway.get(path);
     }

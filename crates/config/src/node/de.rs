@@ -91,7 +91,7 @@ impl de::Error for Misfit {
 
     fn unknown_field(found: &str, expected: &'static [&'static str]) -> Self {
         let mut error = Self::new("unknown field".into());
-        error.0.hint = Some(field_hint(found, expected.iter().copied()));
+        error.0.hint = Some(field_hint(found, expected.iter().copied(), expected.iter().copied()));
         error
     }
 
@@ -104,8 +104,13 @@ impl de::Error for Misfit {
     }
 }
 
-/// What to do about a field that is not known.
-pub(crate) fn field_hint<'a>(found: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> String {
+/// What to do about a field that is not known: it may be meant for one of those that are `absent`, among all that are
+/// `known`.
+pub(crate) fn field_hint<'a>(
+    found: &str,
+    absent: impl IntoIterator<Item = &'a str> + Clone,
+    known: impl IntoIterator<Item = &'a str>,
+) -> String {
     /// Names that people write, with those that are meant.
     #[rustfmt::skip]
     const OTHER_NAMES: &[(&str, &str)] = &[
@@ -115,10 +120,10 @@ pub(crate) fn field_hint<'a>(found: &str, known: impl IntoIterator<Item = &'a st
         ("algorithm", "type"), ("load_balancer", "type"), ("websocket", "enable_websocket"),
     ];
     let meant = OTHER_NAMES.iter().find(|(other, _)| *other == found).map(|(_, meant)| *meant);
-    if let Some(name) = meant.and_then(|meant| known.clone().into_iter().find(|known| *known == meant)) {
+    if let Some(name) = meant.and_then(|meant| absent.clone().into_iter().find(|absent| *absent == meant)) {
         return format!("did you mean {name}?");
     }
-    if let Some(name) = nearest(found, known.clone()) {
+    if let Some(name) = nearest(found, absent) {
         return format!("did you mean {name}?");
     }
     let known: Vec<&str> = known.into_iter().collect();

@@ -147,6 +147,9 @@ pub enum PassHost {
     Pass,
     /// The node's own name, with its port where that is not the scheme's.
     Node,
+    /// The node's own name, never with its port: no configuration says so, but plugins do.
+    #[serde(skip)]
+    NodeName,
     /// `upstream_host`.
     Rewrite,
 }

@@ -80,10 +80,11 @@ pub enum AccessLogEscape {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum MetricTypes {
-    /// `untyped`, `untyped` and `counter`: `promtool check metrics` has nothing to say against the page.
-    #[default]
+    /// `untyped`, `untyped` and `counter`: `promtool check metrics` has nothing to say against the page. Collectors that go
+    /// by the declared type take what is untyped for gauges.
     Linted,
-    /// `counter`, `counter` and `gauge`, as APISIX declares them: for agents that go by the declared type.
+    /// `counter`, `counter` and `gauge`, as APISIX declares them.
+    #[default]
     Apisix,
 }
 

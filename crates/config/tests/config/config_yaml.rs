@@ -233,6 +233,18 @@ fn the_provider_of_the_role_takes_precedence() {
 }
 
 #[test]
+fn variables_of_the_log_that_are_not_here_are_written_as_nothing() {
+    for (escape, expected) in [("default", "- -x- $5 $status"), ("json", " x $5 $status")] {
+        let text = format!(
+            "nginx_config: {{http: {{access_log_format: '$gzip_ratio ${{opentelemetry_trace_id}}x$no_such $5 $status', access_log_format_escape: {escape}}}}}"
+        );
+        let (settings, found) = good(&text);
+        assert_eq!(settings.pointer("/access_log/format"), Some(json!(expected)).as_ref(), "{text}");
+        assert_eq!(found.len(), 3, "{found:?}");
+    }
+}
+
+#[test]
 fn listeners_behind_proxies_believe_those_that_are_believed_about_addresses() {
     let text = "\
 apisix: {proxy_protocol: {listen_http_port: 9181, listen_https_port: 9182}}
@@ -305,6 +317,13 @@ fn what_has_no_effect_is_told_by_name_with_its_reason() {
             &["lua_shared_dict: has no effect", "access_log_format_escape: has no effect"],
         ),
         (
+            "nginx_config: {http: {access_log_format: '$gzip_ratio $no_such $status'}}",
+            &[
+                "access_log_format: variable 'gzip_ratio' is not supported yet: - is written for it",
+                "access_log_format: unknown variable 'no_such': - is written for it",
+            ],
+        ),
+        (
             "nginx_config: {http: {access_log: 'syslog:server=a'}, error_log: 'syslog:server=b'}",
             &["nginx_config.http.access_log: has no effect", "nginx_config.error_log: has no effect"],
         ),
@@ -356,7 +375,6 @@ fn what_is_wrong_is_told_by_the_key_of_the_file() {
             "nginx_config: {http: {real_ip_recursive: perhaps}}",
             "nginx_config.http.real_ip_recursive: expected on or off",
         ),
-        ("nginx_config: {http: {access_log_format: $no_such}}", "nginx_config.http.access_log_format: "),
         ("nginx_config: {error_log_level: loud}", "nginx_config.error_log_level: expected debug, info"),
         (
             "nginx_config: {event: {worker_connections: some}}",
@@ -415,7 +433,7 @@ fn every_key_of_apisix_own_file_is_in_the_table() {
     let unknown: Vec<_> = found.iter().filter(|one| one.contains("APISIX has no such key")).collect();
     assert!(unknown.is_empty(), "{unknown:#?}");
     assert!(
-        found.iter().all(|one| one.contains("has no effect here: ") || one.contains("stands for - here")),
+        found.iter().all(|one| one.contains("has no effect here: ") || one.contains("- is written for it")),
         "{found:#?}"
     );
     assert_eq!(settings["listen"]["http"], json!(["0.0.0.0:9080", "[::]:9080"]));

@@ -34,6 +34,7 @@ pub(crate) struct Conf {
     clock_skew: u32,
     /// Fields that a signature has to cover, `@request-target` among them where method and target have to be. `date`,
     /// unless it says otherwise: a `Date` that is not signed can be changed.
+    #[schemars(inner(length(min = 1, max = 50)))]
     signed_headers: Vec<String>,
     /// Asks for `Digest: SHA-256=…` with the digest of the body in base64. It protects the body where `digest` is among
     /// `signed_headers`; the body is collected whole, up to `limits.buffered_body`.
@@ -105,10 +106,10 @@ impl Algorithm {
 pub(crate) struct ConsumerConf {
     /// The `keyId` of its signatures. It may not hold quotes, backslashes and control characters, and no two consumers or
     /// credentials may have the same.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = MOST_CHARACTERS))]
     key_id: String,
     /// The secret that requests are signed with.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = MOST_CHARACTERS))]
     secret_key: String,
 }
 
@@ -192,6 +193,10 @@ hide_credentials: true
         let put = |table: &mut CredentialTable, AuthEntry { who, conf, .. }: &AuthEntry<ConsumerConf>| {
             for (field, value) in [("key_id", &conf.key_id), ("secret_key", &conf.secret_key)] {
                 super::check_credential(value).map_err(|message| Invalid::new(field, message))?;
+                if value.chars().count() > MOST_CHARACTERS {
+                    let message = format!("expected a text of 1 to {MOST_CHARACTERS} characters");
+                    return Err(Invalid::new(field, message));
+                }
             }
             check_key_id(&conf.key_id)?;
             Ok(table.insert(conf.key_id.as_bytes(), conf.secret_key.as_bytes(), *who, ()))
@@ -200,6 +205,9 @@ hide_credentials: true
         Ok(Arc::new(credentials::changed(&change, change.held(), |conf| &conf.key_id, put, named)?))
     }
 }
+
+/// Most characters of a key id and of a secret, as in APISIX.
+const MOST_CHARACTERS: usize = 256;
 
 /// A key id is sent within quotes, as it stands.
 fn check_key_id(id: &str) -> Result<(), Invalid> {

@@ -17,7 +17,7 @@ use weir_wire::name::FieldName;
 use super::credentials::{self, CredentialTable};
 use crate::{cookies, query};
 use key::{Algorithm, Verifier};
-use token::{Key, Time, Token};
+use token::{Key, Token};
 use verified::{Known, Verified};
 
 /// The definition.
@@ -28,11 +28,11 @@ pub(crate) struct JwtAuth;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Conf {
-    /// Name of the request field that carries the token, with or without `Bearer` before it.
+    /// Name of the request field that carries the token, with or without `Bearer` before it. Empty: no field does.
     header: String,
-    /// Name of the query argument that carries the token, when the field is absent.
+    /// Name of the query argument that carries the token, when the field is absent. Empty: no argument does.
     query: String,
-    /// Name of the cookie that carries the token, when field and argument are absent.
+    /// Name of the cookie that carries the token, when field and argument are absent. Empty: no cookie does.
     cookie: String,
     /// Takes the token out of the request before it goes upstream, wherever it stands: the field, every query argument and
     /// every cookie of that name, also those that were not looked at.
@@ -138,7 +138,8 @@ whom such requests are let through. The body tells what was wrong:
 
 A consumer has one algorithm, and a token has to name it: `none`, and a public key taken for a secret, are refused. Keys \
 are read when the configuration is: one that does not fit its algorithm is an error of the configuration. Tokens are \
-read strictly: padding, claims that come twice and extensions that would have to be understood (`crit`) are refused. \
+read strictly: padding, claims that come twice, an `exp`, `nbf` or `iat` that is no number, `null` included, and \
+extensions that would have to be understood (`crit`) are refused. \
 `nbf` has come in the second it names (RFC 7519 section 4.1.5; APISIX waits for the next one).
 
 The gateway remembers the last 8192 tokens that it found good, so that a signature is verified once and not for each \
@@ -157,8 +158,9 @@ hide_credentials: true
 
     fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
         let mut faults = Vec::new();
-        faults.extend(conf.field().err());
+        faults.extend(super::source_field(&conf.header).err());
         faults.extend(conf.check_names());
+        faults.extend(super::check_sources(&[&conf.header, &conf.query, &conf.cookie], "token"));
         faults.extend(super::check_realm(&conf.realm).err());
         if conf.store_in_ctx {
             let message = "no plugin here reads the claims that it would keep: it has no effect";
@@ -183,10 +185,10 @@ hide_credentials: true
             return Err(fault);
         }
         Ok(Arc::new(Checked {
-            header: conf.field()?,
+            header: super::source_field(&conf.header)?,
             checks: Checks::new(conf.claims_to_verify.as_deref().unwrap_or_default()),
-            query: conf.query.into_bytes(),
-            cookie: conf.cookie.into_bytes(),
+            query: super::source(conf.query),
+            cookie: super::source(conf.cookie),
             hide: conf.hide_credentials,
             claim: conf.key_claim_name,
             anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), cx)?,
@@ -227,12 +229,9 @@ impl ConsumerConf {
 }
 
 impl Conf {
-    fn field(&self) -> Result<FieldName, Invalid> {
-        FieldName::new(&self.header).ok_or_else(|| Invalid::new("header", "expected the name of a field"))
-    }
-
     fn check_names(&self) -> impl Iterator<Item = Invalid> {
-        let cookie = (!cookies::is_name(&self.cookie)).then(|| Invalid::new("cookie", "expected the name of a cookie"));
+        let is_cookie = self.cookie.is_empty() || cookies::is_name(&self.cookie);
+        let cookie = (!is_cookie).then(|| Invalid::new("cookie", "expected the name of a cookie"));
         let claim = matches!(self.key_claim_name.as_str(), "exp" | "nbf")
             .then(|| Invalid::new("key_claim_name", "expected a claim that holds a text, not a time"));
         cookie.into_iter().chain(claim)
@@ -250,9 +249,10 @@ struct Keys {
 /// An instance.
 #[derive(Debug)]
 struct Checked {
-    header: FieldName,
-    query: Vec<u8>,
-    cookie: Vec<u8>,
+    /// `None`: no field carries a token. The same with `query` and `cookie`.
+    header: Option<FieldName>,
+    query: Option<Box<[u8]>>,
+    cookie: Option<Box<[u8]>>,
     hide: bool,
     claim: String,
     checks: Checks,
@@ -272,7 +272,7 @@ enum Place {
 
 impl Plugin for Checked {
     fn credential_argument(&self) -> Option<&[u8]> {
-        Some(&self.query)
+        self.query.as_deref()
     }
 
     fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
@@ -300,23 +300,21 @@ impl Plugin for Checked {
 
 impl Checked {
     fn place(&self, cx: &RequestCx<'_>) -> Option<Place> {
+        [Place::Field, Place::Query, Place::Cookie].into_iter().find(|place| self.token(cx, *place).is_some())
+    }
+
+    /// The token in this place, as it stands there.
+    fn token<'c>(&self, cx: &'c RequestCx<'_>, place: Place) -> Option<&'c [u8]> {
         let request = cx.request();
-        if request.field(&self.header).is_some() {
-            Some(Place::Field)
-        } else if request.query().is_some_and(|query| query::argument(query, &self.query).is_some()) {
-            Some(Place::Query)
-        } else {
-            request.cookie(&self.cookie).map(|_| Place::Cookie)
+        match place {
+            Place::Field => request.field(self.header.as_ref()?).map(without_scheme),
+            Place::Query => query::argument(request.query()?, self.query.as_deref()?),
+            Place::Cookie => request.cookie(self.cookie.as_deref()?),
         }
     }
 
     fn find(&self, cx: &RequestCx<'_>, place: Place, room: &mut Vec<u8>) -> Result<ConsumerMatch, &'static str> {
-        let request = cx.request();
-        let token = match place {
-            Place::Field => request.field(&self.header).map(without_scheme),
-            Place::Query => request.query().and_then(|query| query::argument(query, &self.query)),
-            Place::Cookie => request.cookie(&self.cookie),
-        };
+        let token = self.token(cx, place);
         let token = token.unwrap_or_default();
         if place == Place::Query && !query::is_plain(token) {
             // No byte of a token has to be encoded, so that this is not the usual way.
@@ -363,9 +361,15 @@ impl Checked {
     }
 
     fn hide(&self, cx: &mut RequestCx<'_>) {
-        cx.request_mut().remove_field(&self.header);
-        super::hide_argument(cx, &self.query);
-        cookies::remove(cx, &self.cookie);
+        if let Some(header) = &self.header {
+            cx.request_mut().remove_field(header);
+        }
+        if let Some(name) = &self.query {
+            super::hide_argument(cx, name);
+        }
+        if let Some(name) = &self.cookie {
+            cookies::remove(cx, name);
+        }
     }
 }
 
@@ -406,10 +410,10 @@ impl Checks {
 
     /// Whether the claims hold at `now`, in seconds since 1970, with clocks that may differ by `grace`.
     fn hold(&self, claims: &Known, now: f64, grace: f64) -> bool {
-        let holds = |need: Need, claim: Time, at_its_time: &dyn Fn(f64) -> bool| match (need, claim) {
-            (Need::None, _) | (Need::WhereThere, Time::Absent) => true,
-            (_, Time::At(at)) => at_its_time(at),
-            _ => false,
+        let holds = |need: Need, claim: Option<f64>, at_its_time: &dyn Fn(f64) -> bool| match (need, claim) {
+            (Need::None, _) | (Need::WhereThere, None) => true,
+            (_, Some(at)) => at_its_time(at),
+            (Need::Always, None) => false,
         };
         // RFC 7519 sections 4.1.4 and 4.1.5.
         holds(self.exp, claims.exp, &|exp| now < exp + grace) && holds(self.nbf, claims.nbf, &|nbf| now + grace >= nbf)
@@ -418,7 +422,7 @@ impl Checks {
 
 #[cfg(test)]
 mod tests {
-    use super::{Checks, Claim, Known, Time, without_scheme};
+    use super::{Checks, Claim, Known, without_scheme};
     use crate::auth::credentials::Place;
 
     #[test]
@@ -433,25 +437,21 @@ mod tests {
     #[test]
     fn times_hold_as_far_as_they_are_asked_for() {
         use Claim::{Exp, Nbf};
-        use Time::{Absent, At, Other};
         for (listed, exp, nbf, grace, holds) in [
-            (&[][..], Absent, Absent, 0.0, true),
-            (&[], At(1000.5), At(1000.0), 0.0, true),
-            (&[], At(1000.0), Absent, 0.0, false),
-            (&[], At(1000.0), Absent, 1.0, true),
-            (&[], At(999.0), Absent, 1.0, false),
-            (&[], Absent, At(1000.5), 0.0, false),
-            (&[], Absent, At(1000.5), 1.0, true),
-            (&[], Other, Absent, 0.0, false),
-            (&[], Absent, Other, 0.0, false),
-            (&[Exp], Absent, Absent, 0.0, false),
-            (&[Exp], At(2000.0), At(2000.0), 0.0, true),
-            (&[Exp], At(2000.0), Other, 0.0, true),
-            (&[Nbf], At(1.0), At(1.0), 0.0, true),
-            (&[Nbf], At(2000.0), Absent, 0.0, false),
-            (&[Exp, Nbf], At(2000.0), Absent, 0.0, false),
-            (&[Exp, Nbf], At(2000.0), At(1.0), 0.0, true),
-            (&[], At(-1.0), Absent, 0.0, false),
+            (&[][..], None, None, 0.0, true),
+            (&[], Some(1000.5), Some(1000.0), 0.0, true),
+            (&[], Some(1000.0), None, 0.0, false),
+            (&[], Some(1000.0), None, 1.0, true),
+            (&[], Some(999.0), None, 1.0, false),
+            (&[], None, Some(1000.5), 0.0, false),
+            (&[], None, Some(1000.5), 1.0, true),
+            (&[Exp], None, None, 0.0, false),
+            (&[Exp], Some(2000.0), Some(2000.0), 0.0, true),
+            (&[Nbf], Some(1.0), Some(1.0), 0.0, true),
+            (&[Nbf], Some(2000.0), None, 0.0, false),
+            (&[Exp, Nbf], Some(2000.0), None, 0.0, false),
+            (&[Exp, Nbf], Some(2000.0), Some(1.0), 0.0, true),
+            (&[], Some(-1.0), None, 0.0, false),
         ] {
             let known = Known { at: Place::numbered(0), exp, nbf };
             assert_eq!(Checks::new(listed).hold(&known, 1000.0, grace), holds, "{listed:?} {exp:?} {nbf:?} {grace}");

@@ -20,9 +20,10 @@ pub(crate) struct KeyAuth;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Conf {
-    /// Name of the request field that carries the key.
+    /// Name of the request field that carries the key. Empty: no field does.
     header: String,
     /// Name of the query argument that carries the key, when the field is absent. Name and value are compared decoded.
+    /// Empty: no argument does.
     query: String,
     /// Takes the key out of the request before it goes upstream, wherever it stands: the field and every query argument of
     /// that name, also those that were not looked at.
@@ -82,20 +83,18 @@ hide_credentials: true
 
     fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
         let mut faults = Vec::new();
-        if FieldName::new(&conf.header).is_none() {
-            faults.push(Invalid::new("header", "expected the name of a field"));
-        }
+        faults.extend(super::source_field(&conf.header).err());
+        faults.extend(super::check_sources(&[&conf.header, &conf.query], "key"));
         faults.extend(super::check_realm(&conf.realm).err());
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
     fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        let header =
-            FieldName::new(&conf.header).ok_or_else(|| Invalid::new("header", "expected the name of a field"))?;
+        let header = super::source_field(&conf.header)?;
         super::check_realm(&conf.realm)?;
         Ok(Arc::new(Checked {
             header,
-            query: conf.query.into_bytes(),
+            query: super::source(conf.query),
             hide: conf.hide_credentials,
             anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), cx)?,
             challenge: format!("apikey realm=\"{}\"", conf.realm).into_bytes(),
@@ -116,8 +115,10 @@ hide_credentials: true
 /// An instance.
 #[derive(Debug)]
 struct Checked {
-    header: FieldName,
-    query: Vec<u8>,
+    /// `None`: no field carries a key.
+    header: Option<FieldName>,
+    /// `None`: no argument does.
+    query: Option<Box<[u8]>>,
     hide: bool,
     anonymous: Option<u32>,
     challenge: Vec<u8>,
@@ -127,14 +128,18 @@ struct Checked {
 
 impl Plugin for Checked {
     fn credential_argument(&self) -> Option<&[u8]> {
-        Some(&self.query)
+        self.query.as_deref()
     }
 
     fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
         let found = self.find(cx);
         if self.hide && (found.is_ok() || self.anonymous.is_some()) {
-            cx.request_mut().remove_field(&self.header);
-            super::hide_argument(cx, &self.query);
+            if let Some(header) = &self.header {
+                cx.request_mut().remove_field(header);
+            }
+            if let Some(name) = &self.query {
+                super::hide_argument(cx, name);
+            }
         }
         match found {
             Ok(who) => {
@@ -147,23 +152,27 @@ impl Plugin for Checked {
 }
 
 impl Checked {
+    /// The key in the query, as it stands there.
+    fn argument<'c>(&self, cx: &'c RequestCx<'_>) -> Option<&'c [u8]> {
+        query::argument(cx.request().query()?, self.query.as_deref()?)
+    }
+
     fn consumer(&self, cx: &RequestCx<'_>, key: &[u8]) -> Option<ConsumerMatch> {
         cx.credentials::<CredentialTable>(self.position)?.find(key).map(|found| found.who)
     }
 
     fn find(&self, cx: &mut RequestCx<'_>) -> Result<ConsumerMatch, &'static str> {
         const INVALID: &str = "Invalid API key in request";
-        if let Some(key) = cx.request().field(&self.header) {
+        if let Some(key) = self.header.as_ref().and_then(|name| cx.request().field(name)) {
             return self.consumer(cx, key).ok_or(INVALID);
         }
-        let key = cx.request().query().and_then(|query| query::argument(query, &self.query));
-        let Some(key) = key else { return Err("Missing API key in request") };
+        let Some(key) = self.argument(cx) else { return Err("Missing API key in request") };
         if query::is_plain(key) {
             return self.consumer(cx, key).ok_or(INVALID);
         }
         let mut decoded = cx.take_scratch();
         // The scratch was taken out of the exchange, so the key is read anew.
-        if let Some(key) = cx.request().query().and_then(|query| query::argument(query, &self.query)) {
+        if let Some(key) = self.argument(cx) {
             query::decode(key, &mut decoded);
         }
         let who = self.consumer(cx, &decoded);

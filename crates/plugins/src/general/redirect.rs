@@ -25,12 +25,12 @@ pub(crate) struct Conf {
     /// Sends requests over HTTP to the same host, path and query over HTTPS: with 301 where the method is GET or HEAD,
     /// with 308, which keeps method and body, otherwise. The port is the setting `redirect.https_port`.
     http_to_https: Option<bool>,
-    /// Where to: a path or a whole URI, in which variables are replaced.
+    /// Where to: a path or a whole URI, in which variables are replaced; `\$` is a plain `$`.
     #[schemars(length(min = 2))]
     uri: Option<String>,
     /// A regular expression and where to: what the expression matches in the normalised path is replaced, the rest of the
-    /// path stays. `$1` to `$9` and `${10}` are what the groups matched, and variables are replaced. Requests that it does
-    /// not match are not redirected. Look-around and back-references are not supported.
+    /// path stays. `$1` or `${1}` is what a group matched, `$$` a plain `$`, and variables are replaced. Requests that it
+    /// does not match are not redirected. Look-around and back-references are not supported.
     #[schemars(length(min = 2, max = 2))]
     regex_uri: Option<Vec<String>>,
     /// Status of the answer with `uri` and `regex_uri`. Default: 302.
@@ -49,7 +49,7 @@ impl Define for Redirect {
     const PHASES: Phases = Phases::REWRITE;
     const DOC: &'static str = "\
 Answers with another place to go to. Whether a request came over HTTPS is told by `X-Forwarded-Proto` where it comes from one \
-of `trusted_proxies`, otherwise by its connection. A proxy in front that ends TLS has to be named there: with \
+of `trusted_proxies`, otherwise by its connection; any other text in the field than `https` says that it did not. A proxy in front that ends TLS has to be named there: with \
 `http_to_https` its clients would be redirected for ever.
 
 What comes from a request never chooses another host than the configuration does: a result such as `//evil.example`, or \
@@ -210,7 +210,7 @@ impl Redirecting {
             Some(schemes) => {
                 // Of several proxies the first one saw the client.
                 let scheme = weir_wire::list(schemes).next().unwrap_or_default();
-                !scheme.eq_ignore_ascii_case(b"http")
+                scheme.eq_ignore_ascii_case(b"https")
             }
             None => cx.client().https,
         }

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
+use weir_config::schema::json_schema;
+use weir_config::{Diagnostic, Node};
 use weir_plugin::{BuildCx, Define, Exchange, Failure, Invalid, LogCx, Named, Origin, Phases, Plugin, Side};
-use weir_telemetry::metrics::{HttpSeries, Label, Labels, ResponseSource, Sample};
+use weir_telemetry::metrics::{HiddenLabels, HttpLabel, HttpMetric, HttpSeries, Label, Labels, ResponseSource, Sample};
 
 /// The definition.
 #[derive(Debug)]
@@ -17,6 +19,141 @@ pub(crate) struct Prometheus;
 pub(crate) struct Conf {
     /// Tells routes and services by their names, where they have one, instead of their ids.
     prefer_name: bool,
+}
+
+/// `plugin_metadata` of the plugin.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct Metadata {
+    /// Labels that are left empty, for each metric.
+    disabled_labels: DisabledLabels,
+}
+
+/// Labels that are left empty, for each metric without its prefix.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct DisabledLabels {
+    /// Of `apisix_http_status`.
+    http_status: Vec<StatusLabel>,
+    /// Of `apisix_http_latency`.
+    http_latency: Vec<TrafficLabel>,
+    /// Of `apisix_bandwidth`.
+    bandwidth: Vec<TrafficLabel>,
+    /// No effect: there is no such metric here.
+    llm_latency: Option<Vec<String>>,
+    /// No effect: there is no such metric here.
+    llm_prompt_tokens: Option<Vec<String>>,
+    /// No effect: there is no such metric here.
+    llm_completion_tokens: Option<Vec<String>>,
+    /// No effect: there is no such metric here.
+    llm_active_connections: Option<Vec<String>>,
+    /// No effect: there is no such metric here.
+    llm_prompt_tokens_dist: Option<Vec<String>>,
+    /// No effect: there is no such metric here.
+    llm_completion_tokens_dist: Option<Vec<String>>,
+    /// No effect: there is no such metric here.
+    ai_cache_hits_total: Option<Vec<String>>,
+    /// No effect: there is no such metric here.
+    ai_cache_misses_total: Option<Vec<String>>,
+    /// No effect: there is no such metric here.
+    ai_cache_bypasses_total: Option<Vec<String>>,
+    /// No effect: there is no such metric here.
+    ai_cache_embedding_latency: Option<Vec<String>>,
+}
+
+/// A label of `apisix_http_status` that may be left empty.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum StatusLabel {
+    Route,
+    MatchedUri,
+    MatchedHost,
+    Service,
+    Consumer,
+    Node,
+    RequestType,
+    RequestLlmModel,
+    LlmModel,
+    ResponseSource,
+}
+
+/// A label of `apisix_http_latency` and `apisix_bandwidth` that may be left empty.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum TrafficLabel {
+    Route,
+    Service,
+    Consumer,
+    Node,
+    RequestType,
+    RequestLlmModel,
+    LlmModel,
+}
+
+impl StatusLabel {
+    /// `None`: it is always empty here.
+    fn label(self) -> Option<HttpLabel> {
+        Some(match self {
+            Self::Route => HttpLabel::Route,
+            Self::MatchedUri => HttpLabel::MatchedUri,
+            Self::MatchedHost => HttpLabel::MatchedHost,
+            Self::Service => HttpLabel::Service,
+            Self::Consumer => HttpLabel::Consumer,
+            Self::Node => HttpLabel::Node,
+            Self::RequestType => HttpLabel::RequestType,
+            Self::ResponseSource => HttpLabel::ResponseSource,
+            Self::RequestLlmModel | Self::LlmModel => return None,
+        })
+    }
+}
+
+impl TrafficLabel {
+    /// `None`: it is always empty here.
+    fn label(self) -> Option<HttpLabel> {
+        Some(match self {
+            Self::Route => HttpLabel::Route,
+            Self::Service => HttpLabel::Service,
+            Self::Consumer => HttpLabel::Consumer,
+            Self::Node => HttpLabel::Node,
+            Self::RequestType => HttpLabel::RequestType,
+            Self::RequestLlmModel | Self::LlmModel => return None,
+        })
+    }
+}
+
+impl DisabledLabels {
+    /// The metrics that are named and not here.
+    fn absent(&self) -> impl Iterator<Item = &'static str> {
+        let named = [
+            ("llm_latency", &self.llm_latency),
+            ("llm_prompt_tokens", &self.llm_prompt_tokens),
+            ("llm_completion_tokens", &self.llm_completion_tokens),
+            ("llm_active_connections", &self.llm_active_connections),
+            ("llm_prompt_tokens_dist", &self.llm_prompt_tokens_dist),
+            ("llm_completion_tokens_dist", &self.llm_completion_tokens_dist),
+            ("ai_cache_hits_total", &self.ai_cache_hits_total),
+            ("ai_cache_misses_total", &self.ai_cache_misses_total),
+            ("ai_cache_bypasses_total", &self.ai_cache_bypasses_total),
+            ("ai_cache_embedding_latency", &self.ai_cache_embedding_latency),
+        ];
+        named.into_iter().filter(|(_, labels)| labels.is_some()).map(|(name, _)| name)
+    }
+
+    fn hidden(&self) -> HiddenLabels {
+        let traffic = |labels: &[TrafficLabel], metric| -> Vec<_> {
+            labels.iter().filter_map(|label| label.label()).map(|label| (metric, label)).collect()
+        };
+        let of_status = self.http_status.iter().filter_map(|label| label.label());
+        let mut hidden = HiddenLabels::NONE;
+        of_status
+            .map(|label| (HttpMetric::Status, label))
+            .chain(traffic(&self.http_latency, HttpMetric::Latency))
+            .chain(traffic(&self.bandwidth, HttpMetric::Bandwidth))
+            .for_each(|(metric, label)| hidden.hide(metric, label));
+        hidden
+    }
 }
 
 impl Define for Prometheus {
@@ -31,6 +168,19 @@ Counts answered requests for the metrics page, under the names that APISIX gave 
 `response_source` says who gave an answer: `upstream`; `apisix` for the router and the plugins; `nginx` for failures of \
 the proxy, such as an upstream that cannot be reached.
 
+`plugin_metadata` leaves labels empty that nobody asks for, so that there are fewer series: `disabled_labels` has a list \
+of labels for each of `http_status`, `http_latency` and `bandwidth`. `code` and `type` cannot be left out, and what was \
+counted before a change stays as it is.
+
+```yaml
+plugin_metadata:
+  - id: prometheus
+    disabled_labels:
+      http_status: [consumer, node]
+      http_latency: [consumer, node]
+      bandwidth: [consumer, node]
+```
+
 A request counts once: where a route has the plugin, with its service and plugin config, that of a global rule stands \
 back.";
     const EXAMPLE: &'static str = "\
@@ -42,8 +192,25 @@ prefer_name: true
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        Ok(Arc::new(Counting { prefer_name: conf.prefer_name }))
+    fn metadata_schema() -> Option<Schema> {
+        Some(json_schema::<Metadata>())
+    }
+
+    fn check_metadata(metadata: &Node) -> Result<(), Vec<Diagnostic>> {
+        let typed = weir_config::schema::read::<Metadata>(metadata)?;
+        let labels = metadata.get("disabled_labels").unwrap_or(metadata);
+        let warning = |name: &'static str| {
+            let message = "it has no effect: there is no such metric here";
+            Diagnostic::warning(labels.mark_of(name), format!("disabled_labels.{name}"), message)
+        };
+        let found: Vec<Diagnostic> = typed.disabled_labels.absent().map(warning).collect();
+        if found.is_empty() { Ok(()) } else { Err(found) }
+    }
+
+    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
+        let metadata = cx.metadata.map(|node| node.parse_into::<Metadata>()).transpose();
+        let metadata = metadata.map_err(|d| Invalid::new("", format!("plugin_metadata: {d}")))?.unwrap_or_default();
+        Ok(Arc::new(Counting { prefer_name: conf.prefer_name, hidden: metadata.disabled_labels.hidden() }))
     }
 }
 
@@ -51,6 +218,7 @@ prefer_name: true
 #[derive(Debug)]
 struct Counting {
     prefer_name: bool,
+    hidden: HiddenLabels,
 }
 
 /// What nginx logs, and so APISIX counts, when the client went away before there was an answer.
@@ -59,7 +227,8 @@ const CLIENT_CLOSED_REQUEST: u16 = 499;
 impl Plugin for Counting {
     fn log(&self, cx: &LogCx<'_>) {
         let exchange = cx.exchange;
-        cx.recorder.http(&self.series(exchange, cx.recorder.labels()), &sample(exchange));
+        let series = self.series(exchange, cx.recorder.labels()).without(self.hidden);
+        cx.recorder.http(&series, &sample(exchange));
     }
 }
 

@@ -1,12 +1,13 @@
 //! `real-ip`: the client's address from a variable of the request.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_config::AddrRange;
-use weir_expr::{Value, Variable};
+use weir_expr::{Value, Variable, VariableError};
 use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 use weir_wire::forwarded;
 use weir_wire::name::FieldName;
@@ -20,7 +21,8 @@ pub(crate) struct RealIp;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Conf {
     /// Name of the variable that holds the address, such as `http_x_real_ip`, `arg_realip` or `http_x_forwarded_for`. The
-    /// address may have a port, which then becomes the client's too.
+    /// address may have a port, which then becomes the client's too. The name of a field, such as `X-Forwarded-For`, is
+    /// taken for its variable, with a warning.
     #[schemars(length(min = 1))]
     source: String,
     /// Addresses and ranges that are believed: from no other client the variable is looked at. Unset: every client is
@@ -54,13 +56,24 @@ recursive: true
     type ConsumerConf = ();
 
     fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        Source::of(conf).map_err(|fault| vec![fault])?;
-        let listed = conf.source == FORWARDED_FOR;
-        if conf.recursive && !(listed && conf.trusted_addresses.is_some()) {
-            let message = "has no effect without trusted_addresses and the source http_x_forwarded_for";
-            return Err(vec![Invalid::warning("recursive", message)]);
+        let mut faults = Vec::new();
+        let name = name_of(&conf.source);
+        match Source::of(conf) {
+            Err(fault) => faults.push(fault),
+            Ok(_) if *name != conf.source => {
+                let message = format!("{} is the name of a field: taken for the variable {name}", conf.source);
+                faults.push(Invalid::warning("source", message));
+            }
+            Ok(_) => {
+                let doubt = VariableError::doubt(&name);
+                faults.extend(doubt.map(|reason| Invalid::warning("source", reason.to_string())));
+            }
         }
-        Ok(())
+        if conf.recursive && !(name == FORWARDED_FOR && conf.trusted_addresses.is_some()) {
+            let message = "has no effect without trusted_addresses and the source http_x_forwarded_for";
+            faults.push(Invalid::warning("recursive", message));
+        }
+        if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
     fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
@@ -73,6 +86,15 @@ recursive: true
 /// The source that is a list.
 const FORWARDED_FOR: &str = "http_x_forwarded_for";
 
+/// The name of the variable: people write the name of a field here too, such as `X-Forwarded-For`.
+fn name_of(source: &str) -> Cow<'_, str> {
+    let is_field = source.contains(|c: char| c == '-' || c.is_ascii_uppercase()) && FieldName::new(source).is_some();
+    match Variable::parse(source) {
+        Err(_) if is_field => Cow::Owned(format!("http_{}", source.to_ascii_lowercase().replace('-', "_"))),
+        _ => Cow::Borrowed(source),
+    }
+}
+
 /// Where the address is.
 #[derive(Debug)]
 enum Source {
@@ -83,12 +105,13 @@ enum Source {
 
 impl Source {
     fn of(conf: &Conf) -> Result<Self, Invalid> {
-        if conf.source == FORWARDED_FOR
+        let source = name_of(&conf.source);
+        if source == FORWARDED_FOR
             && let Some(name) = FieldName::new("X-Forwarded-For")
         {
             return Ok(Self::List(name));
         }
-        let variable = Variable::parse(&conf.source).map_err(|error| Invalid::new("source", error.to_string()))?;
+        let variable = Variable::parse(&source).map_err(|error| Invalid::new("source", error.to_string()))?;
         Ok(Self::One(variable))
     }
 

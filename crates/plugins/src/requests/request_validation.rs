@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+use weir_wire::head::Framing;
 use weir_wire::name::Known;
 
 use schema::{FieldsSchema, Schema, unchecked_formats};
@@ -27,6 +28,10 @@ pub(crate) struct Conf {
     header_schema: Option<Map<String, Value>>,
     /// A JSON Schema for the body, which is collected whole, up to `limits.buffered_body`.
     body_schema: Option<Map<String, Value>>,
+    /// Most bytes of a body that is checked, where it is less than `limits.buffered_body`: a longer one is refused as one
+    /// that does not follow its schema.
+    #[schemars(range(min = 1))]
+    max_req_body_size: u64,
     /// The status of a refusal.
     #[schemars(range(min = 200, max = 599))]
     rejected_code: u16,
@@ -37,7 +42,13 @@ pub(crate) struct Conf {
 
 impl Default for Conf {
     fn default() -> Self {
-        Self { header_schema: None, body_schema: None, rejected_code: 400, rejected_msg: None }
+        Self {
+            header_schema: None,
+            body_schema: None,
+            max_req_body_size: 64 << 20,
+            rejected_code: 400,
+            rejected_msg: None,
+        }
     }
 }
 
@@ -50,8 +61,9 @@ Refuses requests whose fields or body do not follow a JSON Schema. At least one 
 needed.
 
 A body of the media type `application/x-www-form-urlencoded` is read as an object: a text for each argument, a list of \
-texts for one that is repeated, `true` for one without `=`. Every other body has to be JSON. A request without a body is \
-refused where there is a `body_schema`.
+texts for one that is repeated, `true` for one without `=`. Every other body has to be JSON. Where there is a \
+`body_schema`, a request without a body is refused, and one with two `Content-Type` fields, of which the upstream might \
+go by the other.
 
 The upstream receives the body as the client sent it. So that it cannot read it in another way than it was checked, JSON \
 in which an object has the same name twice is refused.
@@ -92,6 +104,7 @@ rejected_code: 422
         Ok(Arc::new(Validated {
             header: conf.header_schema.map(FieldsSchema::compile).transpose()?,
             body: conf.body_schema.map(|schema| Schema::compile("body_schema", schema)).transpose()?,
+            most: conf.max_req_body_size,
             code: conf.rejected_code,
             message: conf.rejected_msg,
         }))
@@ -110,6 +123,8 @@ fn some_schema(conf: &Conf) -> Result<(), Invalid> {
 struct Validated {
     header: Option<FieldsSchema>,
     body: Option<Schema>,
+    /// Most bytes of a body.
+    most: u64,
     code: u16,
     message: Option<String>,
 }
@@ -122,9 +137,19 @@ impl Plugin for Validated {
             return self.refuse(cx, &why);
         }
         let Some(schema) = &self.body else { return Flow::Continue };
+        if content_types(cx) > 1 {
+            return self.refuse(cx, "the request has more than one Content-Type");
+        }
+        if let Framing::Length(length) = cx.request().head.framing
+            && length > self.most
+        {
+            return self.refuse(cx, TOO_LONG);
+        }
         let Some(body) = cx.body() else { return Flow::AwaitBody };
         let read = match body {
             [] => Err("the request has no body".to_owned()),
+            // One that came in chunks, and so with no length.
+            body if body.len() as u64 > self.most => Err(TOO_LONG.to_owned()),
             body if is_form(cx) => Ok(decode::form(body)),
             body => decode::json(body).map_err(|error| format!("the body is not JSON: {error}")),
         };
@@ -135,11 +160,19 @@ impl Plugin for Validated {
     }
 }
 
+const TOO_LONG: &str = "the request body is longer than max_req_body_size";
+
 impl Validated {
     fn refuse(&self, cx: &mut RequestCx<'_>, why: &str) -> Flow {
         let body = self.message.as_deref().unwrap_or(why);
         cx.reply(self.code).field("Content-Type", b"text/plain; charset=utf-8").body(body.as_bytes()).done()
     }
+}
+
+fn content_types(cx: &RequestCx<'_>) -> usize {
+    let request = cx.request();
+    let fields = request.head.fields.iter(request.buffer.bytes());
+    fields.filter(|(name, _)| Known::classify(name) == Known::ContentType).count()
 }
 
 /// Whether the body says that it is a form, whatever parameters follow.

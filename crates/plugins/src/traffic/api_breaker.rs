@@ -29,7 +29,8 @@ pub(crate) struct Conf {
     break_response_code: u16,
     /// Their body. Without it, it is `{"error_msg":"…"}` with status and reason phrase.
     break_response_body: Option<String>,
-    /// Their fields; variables in the values are replaced. Only with `break_response_body`.
+    /// Their fields; variables in the values are replaced. A name may stand more than once; of a field that a message has
+    /// once only, such as `Content-Type`, the last counts. Only with `break_response_body`.
     break_response_headers: Option<Vec<BreakField>>,
     /// Most seconds for which the upstream is left alone.
     #[serde(default = "max_breaker_sec")]
@@ -60,7 +61,7 @@ pub(crate) struct BreakField {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Unhealthy {
     /// Statuses of failures, 500 to 599.
-    #[schemars(length(min = 1), inner(range(min = 500, max = 599)))]
+    #[schemars(length(min = 1), inner(range(min = 500, max = 599)), extend("uniqueItems" = true))]
     http_statuses: Vec<u16>,
     /// How many failures it takes.
     #[schemars(range(min = 1, max = MAX_COUNT))]
@@ -72,7 +73,7 @@ pub(crate) struct Unhealthy {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Healthy {
     /// Statuses of successes, 200 to 499.
-    #[schemars(length(min = 1), inner(range(min = 200, max = 499)))]
+    #[schemars(length(min = 1), inner(range(min = 200, max = 499)), extend("uniqueItems" = true))]
     http_statuses: Vec<u16>,
     /// How many successes it takes, without a failure between them.
     #[schemars(range(min = 1, max = MAX_COUNT))]

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use weir_expr::{Template, Value, Variable, VariableError};
+use weir_expr::{Template, TemplateError, Value, Variable, VariableError};
 use weir_plugin::{Invalid, Note, RequestCx};
 
 /// How `key` is read.
@@ -75,7 +75,12 @@ impl KeySource {
         let source = match key_type {
             KeyType::Var => match Variable::parse(key) {
                 Ok(Variable::RemoteAddr) => Self::Address,
-                Ok(variable) => Self::Variable(variable),
+                Ok(variable) => {
+                    let doubt = VariableError::doubt(key);
+                    let doubt =
+                        doubt.map(|reason| format!("{reason}; without the field the client's address is counted"));
+                    return Ok((Self::Variable(variable), doubt));
+                }
                 Err(_) if key == BINARY_ADDRESS => Self::Address,
                 // One that APISIX knows would count by something else there.
                 Err(error @ VariableError::Unsupported { .. }) => return Err(Invalid::new("key", error.to_string())),
@@ -93,8 +98,10 @@ impl KeySource {
             KeyType::VarCombination => {
                 let template = Template::parse_lenient(key, false);
                 let source = Self::Combination(template.map_err(|error| Invalid::new("key", error.to_string()))?);
-                let message =
-                    |error| format!("{error}; it counts as not set, and without any the client's address is counted");
+                let message = |error: &TemplateError| match error.reason.is_doubtful() {
+                    true => format!("{error}; without any variable that is set the client's address is counted"),
+                    false => format!("{error}; it counts as not set, and without any the client's address is counted"),
+                };
                 return Ok((source, Template::unknown(key).first().map(message)));
             }
             KeyType::Constant if shared => Self::Constant(Key::new(0, key.as_bytes())),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use weir_config::{Diagnostic, Id, Node, Upstream, Vars};
+use weir_config::{Diagnostic, Id, Node, PassHost, Scheme, Upstream, Vars};
 use weir_expr::{Expr, Source};
 use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx, Share, Turns};
 
@@ -46,7 +46,8 @@ struct Match {
 struct Weighted {
     /// The id of an upstream. Without it and without `upstream` the route's own is meant.
     upstream_id: Option<Id>,
-    /// An upstream, written as in a route. Not with `upstream_id`.
+    /// An upstream, written as in a route. Not with `upstream_id`. With `pass_host: node` its nodes see their name without
+    /// the port, unless the scheme is `https`, as in APISIX.
     upstream: Option<Map<String, Value>>,
     /// How many requests it gets, in relation to the weights of the others; 0: none.
     weight: u32,
@@ -128,7 +129,13 @@ fn place(rule: usize, number: usize) -> String {
 /// The number of an upstream that is written in place.
 fn inline(field: &str, node: &Node, cx: &BuildCx<'_>) -> Result<u32, Invalid> {
     match Upstream::from_node(node) {
-        (Some(upstream), _) => cx.inline_upstream(field, &upstream),
+        (Some(mut upstream), _) => {
+            // Nodes of such an upstream see their name without a port, as with APISIX, which settles the scheme too late.
+            if upstream.pass_host == PassHost::Node && upstream.scheme != Scheme::Https {
+                upstream.pass_host = PassHost::NodeName;
+            }
+            cx.inline_upstream(field, &upstream)
+        }
         (None, found) => {
             let fault = found.into_iter().find(Diagnostic::is_error).map(|fault| fault.under(field));
             Err(fault.map_or_else(|| Invalid::new(field, "cannot be read"), |f| Invalid::new(f.path, f.message)))

@@ -4,14 +4,20 @@ use weir_expr::Source;
 use weir_plugin::Invalid;
 use weir_wire::name::{FieldName, Known};
 
-use crate::fields::{FieldTemplate, FieldsConf, editable};
+use crate::fields::{FieldTemplate, editable};
 
 /// The changes, ready for requests.
 #[derive(Debug, Default)]
 pub(super) struct Edits {
-    add: Box<[FieldTemplate]>,
-    set: Box<[FieldTemplate]>,
+    values: Box<[(FieldTemplate, Action)]>,
     remove: Box<[FieldName]>,
+}
+
+/// What is done with a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Action {
+    Add,
+    Set,
 }
 
 /// What is done to one field.
@@ -26,13 +32,15 @@ pub(super) enum Edit<'a> {
 }
 
 impl Edits {
-    pub(super) fn new(add: Vec<FieldTemplate>, set: Vec<FieldTemplate>, remove: Vec<FieldName>) -> Self {
-        Self { add: add.into(), set: set.into(), remove: remove.into() }
-    }
-
-    /// Only fields to set: the old form of the configuration.
-    pub(super) fn only_set(path: &str, fields: &FieldsConf, captures: bool) -> Result<Self, Invalid> {
-        Ok(Self::new(Vec::new(), fields.compile(path, captures)?, Vec::new()))
+    /// Makes the changes of one value each, and of a list of values for each field to set.
+    pub(super) fn new(add: Vec<FieldTemplate>, set: Vec<Vec<FieldTemplate>>, remove: Vec<FieldName>) -> Self {
+        let added = add.into_iter().map(|field| (field, Action::Add));
+        // The first value of a list replaces what was there, and the others join it.
+        let of_list = |values: Vec<FieldTemplate>| {
+            values.into_iter().enumerate().map(|(at, field)| (field, if at == 0 { Action::Set } else { Action::Add }))
+        };
+        let values = added.chain(set.into_iter().flat_map(of_list)).collect();
+        Self { values, remove: remove.into() }
     }
 
     /// Whether a field is touched.
@@ -42,17 +50,15 @@ impl Edits {
 
     /// The changes to all other fields.
     pub(super) fn without(self, id: Known) -> Self {
-        let others = |fields: Box<[FieldTemplate]>| fields.into_iter().filter(|field| field.name.id() != id).collect();
         Self {
-            add: others(self.add),
-            set: others(self.set),
+            values: self.values.into_iter().filter(|(field, _)| field.name.id() != id).collect(),
             remove: self.remove.into_iter().filter(|name| name.id() != id).collect(),
         }
     }
 
     /// All names that are touched.
     pub(super) fn names(&self) -> impl Iterator<Item = &FieldName> {
-        self.add.iter().chain(&self.set).map(|field| &field.name).chain(&self.remove)
+        self.values.iter().map(|(field, _)| &field.name).chain(&self.remove)
     }
 
     /// Applies all changes, in order. Values are rendered into `room`; `on` is whatever has the fields, of which `source`
@@ -66,28 +72,31 @@ impl Edits {
         source: impl Fn(&T) -> &dyn Source,
         mut apply: impl FnMut(&mut T, &FieldName, Edit<'_>),
     ) {
-        for (fields, adds) in [(&self.add, true), (&self.set, false)] {
-            for field in fields {
-                room.clear();
-                let value = match field.value.literal() {
-                    Some(literal) => literal,
-                    None => {
-                        field.value.render_with_captures(source(on), captures, room);
-                        room.as_slice()
-                    }
-                };
-                match (adds, value.is_empty()) {
-                    (true, true) => {}
-                    (true, false) => apply(on, &field.name, Edit::Add(value)),
-                    (false, true) => apply(on, &field.name, Edit::Remove),
-                    (false, false) => apply(on, &field.name, Edit::Set(value)),
+        for (field, action) in &self.values {
+            room.clear();
+            let value = match field.value.literal() {
+                Some(literal) => literal,
+                None => {
+                    field.value.render_with_captures(source(on), captures, room);
+                    room.as_slice()
                 }
+            };
+            match (action, value.is_empty()) {
+                (Action::Add, true) => {}
+                (Action::Add, false) => apply(on, &field.name, Edit::Add(value)),
+                (Action::Set, true) => apply(on, &field.name, Edit::Remove),
+                (Action::Set, false) => apply(on, &field.name, Edit::Set(value)),
             }
         }
         for name in &self.remove {
             apply(on, name, Edit::Remove);
         }
     }
+}
+
+/// Fields to set with one value each.
+pub(super) fn single(fields: Vec<FieldTemplate>) -> Vec<Vec<FieldTemplate>> {
+    fields.into_iter().map(|field| vec![field]).collect()
 }
 
 /// Compiles the names of `remove`.

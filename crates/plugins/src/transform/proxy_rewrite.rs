@@ -13,7 +13,7 @@ use weir_wire::method::Method;
 use weir_wire::name::Known;
 
 use super::edits::{Edit, Edits, removed};
-use crate::fields::FieldsConf;
+use crate::fields::FieldListsConf;
 use crate::pattern::Grouped;
 use replacement::Replacement;
 
@@ -30,8 +30,8 @@ pub(crate) struct Conf {
     #[schemars(length(min = 1, max = 4096), regex(pattern = "^/"))]
     uri: Option<String>,
     /// Pairs of a regular expression and a replacement, for the normalised path; the first expression that matches counts.
-    /// What it matched is replaced, the rest of the path stays. In the replacement `$1` to `$9` and `${10}` are what the
-    /// groups matched, and variables are replaced. Look-around and back-references are not supported: matching takes
+    /// What it matched is replaced, the rest of the path stays. In the replacement `$1` or `${1}` is what a group matched,
+    /// `$$` is a plain `$`, and variables are replaced. Look-around and back-references are not supported: matching takes
     /// linear time. Without effect beside `uri`.
     #[schemars(length(min = 2))]
     regex_uri: Option<Vec<String>>,
@@ -49,7 +49,8 @@ pub(crate) struct Conf {
     /// Starts from the request target as the client sent it, with its query, instead of the normalised path, and sends
     /// the result without making it safe. UNSAFE: the upstream may see another path than the one that routes and other
     /// plugins decided on.
-    use_real_request_uri_unsafe: bool,
+    #[schemars(extend("default" = false))]
+    use_real_request_uri_unsafe: Option<bool>,
 }
 
 /// Methods.
@@ -80,18 +81,19 @@ pub(crate) enum HeadersConf {
     /// By what is done.
     Edits(EditsConf),
     /// Fields to set.
-    Set(FieldsConf),
+    Set(FieldListsConf),
 }
 
-/// Changes to the fields, made in the order of `add`, `set` and `remove`. In values variables are replaced, and `$1` to
-/// `$9` by what the groups of `regex_uri` matched.
+/// Changes to the fields, made in the order of `add`, `set` and `remove`. In values variables are replaced, and `$1` by
+/// what the first group of `regex_uri` matched.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct EditsConf {
-    /// Fields to add, from name to value.
-    add: FieldsConf,
-    /// Fields to set, from name to value; an empty value removes the field.
-    set: FieldsConf,
+    /// Fields to add, from name to a value or a list of values.
+    add: FieldListsConf,
+    /// Fields to set, from name to a value or a list of values, which makes as many fields of that name; an empty value
+    /// removes the field.
+    set: FieldListsConf,
     /// Names of fields to remove.
     remove: Vec<String>,
 }
@@ -141,7 +143,7 @@ headers:
   remove: [X-Debug]
 ";
 
-    const TEMPLATES: &'static [&'static str] = &["uri", "regex_uri.*", "headers.*", "headers.set.*", "headers.add.*"];
+    const TEMPLATES: &'static [&'static str] = &["uri", "regex_uri.*", "headers.*", "headers.*.*", "headers.*.*.*"];
 
     type Conf = Conf;
     type ConsumerConf = ();
@@ -164,6 +166,9 @@ headers:
             faults.push(Invalid::warning("regex_uri", "uri goes before regex_uri, which has no effect"));
         }
         faults.extend(conf.check_any().err());
+        if !conf.has_changes() && conf.use_real_request_uri_unsafe == Some(false) {
+            faults.push(Invalid::warning("use_real_request_uri_unsafe", "false by itself changes nothing"));
+        }
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
@@ -171,7 +176,7 @@ headers:
         conf.check_any()?;
         Ok(Arc::new(Rewriting {
             target: conf.target()?,
-            raw: conf.use_real_request_uri_unsafe,
+            raw: conf.use_real_request_uri_unsafe == Some(true),
             host: conf.host.as_ref().map(|host| host.as_bytes().into()),
             method: conf.method.map(MethodName::method),
             edits: conf.edits()?.without(Known::Host),
@@ -180,15 +185,18 @@ headers:
 }
 
 impl Conf {
-    fn check_any(&self) -> Result<(), Invalid> {
-        let any = self.uri.is_some()
+    /// Whether anything is asked for beside `use_real_request_uri_unsafe`.
+    fn has_changes(&self) -> bool {
+        let texts = [&self.uri, &self.host, &self.scheme];
+        texts.iter().any(|text| text.is_some())
             || self.regex_uri.is_some()
             || self.method.is_some()
-            || self.host.is_some()
-            || self.scheme.is_some()
             || self.headers.is_some()
-            || self.use_real_request_uri_unsafe;
-        if any {
+    }
+
+    fn check_any(&self) -> Result<(), Invalid> {
+        // APISIX takes a configuration with this field alone, whatever it says.
+        if self.has_changes() || self.use_real_request_uri_unsafe.is_some() {
             return Ok(());
         }
         Err(Invalid::new("", "nothing is changed: expected uri, regex_uri, method, host or headers"))
@@ -215,9 +223,9 @@ impl Conf {
     fn edits(&self) -> Result<Edits, Invalid> {
         match &self.headers {
             None => Ok(Edits::default()),
-            Some(HeadersConf::Set(fields)) => Edits::only_set("headers", fields, true),
+            Some(HeadersConf::Set(fields)) => Ok(Edits::new(Vec::new(), fields.compile("headers", true)?, Vec::new())),
             Some(HeadersConf::Edits(conf)) => Ok(Edits::new(
-                conf.add.compile("headers.add", true)?,
+                conf.add.compile("headers.add", true)?.into_iter().flatten().collect(),
                 conf.set.compile("headers.set", true)?,
                 removed("headers.remove", &conf.remove)?,
             )),
@@ -321,7 +329,9 @@ impl Rewriting {
         target.clear();
         let done = match replacement {
             Some(replacement) if self.raw => {
-                replacement.write_raw(cx.source(), groups, around, room, &mut target);
+                // A regular expression has seen the query as well.
+                let args = cx.request().query().filter(|_| matches!(self.target, TargetRule::Uri(_)));
+                replacement.write_raw(cx.source(), groups, around, args, room, &mut target);
                 Ok(())
             }
             Some(replacement) => {

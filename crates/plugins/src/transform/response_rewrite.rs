@@ -15,7 +15,7 @@ use weir_expr::{Expr, RegexOptions, Source, Template, compile_regex};
 use weir_plugin::{BodyCx, BuildCx, Define, Failure, Flow, Invalid, Mark, Phases, Plugin, ResponseCx};
 use weir_wire::name::Known;
 
-use super::edits::{Edit, Edits, removed};
+use super::edits::{Edit, Edits, removed, single};
 use crate::fields::{FieldTemplate, FieldsConf};
 
 /// The definition.
@@ -23,7 +23,7 @@ use crate::fields::{FieldTemplate, FieldsConf};
 pub(crate) struct ResponseRewrite;
 
 /// On a route, a service or a global rule.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Conf {
     /// Status of the response, instead of its own.
@@ -39,8 +39,26 @@ pub(crate) struct Conf {
     /// gzip is decoded. Not with `body`.
     #[schemars(length(min = 1))]
     filters: Option<Vec<FilterConf>>,
+    /// Most bytes of a body that `filters` read, where it is less than `limits.buffered_body`: a longer one is answered with
+    /// 502.
+    #[schemars(range(min = 1))]
+    max_resp_body_size: u64,
     /// Nothing is changed unless these conditions hold when the head of the response is known.
     vars: Option<Vars>,
+}
+
+impl Default for Conf {
+    fn default() -> Self {
+        Self {
+            status_code: None,
+            headers: None,
+            body: None,
+            body_base64: false,
+            filters: None,
+            max_resp_body_size: 64 << 20,
+            vars: None,
+        }
+    }
 }
 
 /// Changes to the fields.
@@ -75,7 +93,7 @@ pub(crate) struct FilterConf {
     /// What is replaced.
     #[serde(default)]
     scope: Scope,
-    /// The replacement; `$1` to `$9` and `${10}` are what the groups matched, `$0` is the whole match, `$$` is `$`.
+    /// The replacement; `$1` or `${1}` is what a group matched, `$0` is the whole match, `$$` is `$`.
     /// Variables are replaced too.
     replace: String,
     /// How the expression is read: `i` without regard to case, `m` `^` and `$` at line ends, `s` `.` is any character, `x`
@@ -145,6 +163,7 @@ vars:
             edits: conf.edits()?,
             body: conf.body()?,
             filters: conf.filters()?,
+            most: conf.max_resp_body_size,
             vars: conf.vars.map(|vars| vars.expr().clone()),
             mark: Mark::unique(),
             warned: AtomicBool::new(false),
@@ -168,7 +187,9 @@ impl Conf {
     fn edits(&self) -> Result<Edits, Invalid> {
         let conf = match &self.headers {
             None => return Ok(Edits::default()),
-            Some(HeadersConf::Set(fields)) => return Edits::only_set("headers", fields, false),
+            Some(HeadersConf::Set(fields)) => {
+                return Ok(Edits::new(Vec::new(), single(fields.compile("headers", false)?), Vec::new()));
+            }
             Some(HeadersConf::Edits(conf)) => conf,
         };
         let added = |(at, line): (usize, &String)| {
@@ -181,7 +202,7 @@ impl Conf {
         };
         Ok(Edits::new(
             conf.add.iter().enumerate().map(added).collect::<Result<_, _>>()?,
-            conf.set.compile("headers.set", false)?,
+            single(conf.set.compile("headers.set", false)?),
             removed("headers.remove", &conf.remove)?,
         ))
     }
@@ -192,7 +213,7 @@ impl Conf {
             let options = RegexOptions::parse(&conf.options).map_err(|message| fault("options", message))?;
             Ok(Filter {
                 regex: compile_regex(&conf.regex, options).map_err(|message| fault("regex", message))?.0,
-                replace: Template::parse_lenient(&conf.replace, true).map_err(|e| fault("replace", e.to_string()))?,
+                replace: Template::parse_replacement(&conf.replace).map_err(|e| fault("replace", e.to_string()))?,
                 scope: conf.scope,
             })
         };
@@ -216,6 +237,8 @@ struct Rewriting {
     edits: Edits,
     body: Option<Box<[u8]>>,
     filters: Box<[Filter]>,
+    /// Most bytes of a body that the filters read.
+    most: u64,
     vars: Option<Expr>,
     /// Tells this instance from others.
     mark: Mark,
@@ -251,6 +274,9 @@ impl Plugin for Rewriting {
             forget_body(cx);
         }
         if !self.filters.is_empty() {
+            if cx.response().content_length().is_some_and(|length| length > self.most) {
+                return TOO_LONG;
+            }
             self.ask_for_body(cx);
         }
         let mut room = cx.take_scratch();
@@ -273,6 +299,9 @@ impl Plugin for Rewriting {
         if !cx.is_marked(self.mark) {
             return Flow::Continue;
         }
+        if chunk.len() as u64 > self.most {
+            return TOO_LONG;
+        }
         if chunk.starts_with(&GZIP)
             && cx.0.response.head.fields.received(cx.0.response.buffer.bytes(), b"content-encoding").is_some()
         {
@@ -291,6 +320,8 @@ impl Plugin for Rewriting {
         Flow::Continue
     }
 }
+
+const TOO_LONG: Flow = Flow::Abort(Failure::upstream(502, "response body longer than max_resp_body_size"));
 
 /// How a gzip stream begins (RFC 1952 section 2.3.1).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -385,7 +416,7 @@ mod tests {
         ] {
             let filter = Filter {
                 regex: compile_regex(regex, RegexOptions::default()).unwrap().0,
-                replace: Template::parse_with_captures(replace).unwrap(),
+                replace: Template::parse_replacement(replace).unwrap(),
                 scope,
             };
             let got = filter.apply(text.as_bytes(), &Nothing).unwrap().map(|text| String::from_utf8(text).unwrap());
@@ -397,7 +428,7 @@ mod tests {
     fn filters_do_not_let_a_body_grow_without_bound() {
         let filter = |replace| Filter {
             regex: compile_regex("a", RegexOptions::default()).unwrap().0,
-            replace: Template::parse_with_captures(replace).unwrap(),
+            replace: Template::parse_replacement(replace).unwrap(),
             scope: Scope::Global,
         };
         let text = vec![b'a'; MOST_BODY / 4];

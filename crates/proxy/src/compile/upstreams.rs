@@ -283,6 +283,7 @@ impl<'d> Upstreams<'d> {
                     let host = host_of_checks(upstream, &checked.checks, &host);
                     self.health.get(&endpoint, &checked.checks, tls_of_checks.as_ref(), host)
                 });
+                let host = if upstream.pass_host == PassHost::NodeName { name_of(addr) } else { host };
                 Node { endpoint, host: host.into_bytes().into(), weight: addr.weight, priority: addr.priority, health }
             })
             .collect();
@@ -318,7 +319,7 @@ impl<'d> Upstreams<'d> {
             checked,
             host: match upstream.pass_host {
                 PassHost::Pass => CompiledHost::Pass,
-                PassHost::Node => CompiledHost::Node,
+                PassHost::Node | PassHost::NodeName => CompiledHost::Node,
                 PassHost::Rewrite => {
                     let host = upstream.upstream_host.as_ref().map(|h| h.as_str()).unwrap_or_default();
                     CompiledHost::Rewrite(host.as_bytes().into())
@@ -357,18 +358,24 @@ fn host_of_checks<'a>(upstream: &'a weir_config::Upstream, checks: &'a Checks, n
     checks.active.host.as_ref().or(rewritten).map_or(node, |host| host.as_str())
 }
 
-/// The Host of `pass_host: node`: without the port where that is the scheme's. A Unix socket is on this host, and nginx
-/// says so too.
+/// The Host of `pass_host: node`: without the port where that is the scheme's.
 fn host_of(node: &NodeAddr, scheme: Scheme) -> String {
-    let host = match &node.host {
+    let name = name_of(node);
+    let has_port = match &node.host {
+        NodeHost::Unix(_) => false,
+        // The service is that of its domain, whichever port it has today.
+        NodeHost::Name(name) => NodeHost::domain_of_service(name).is_none(),
+        NodeHost::Ip(_) => true,
+    };
+    if has_port && node.port != scheme.default_port() { format!("{name}:{}", node.port) } else { name }
+}
+
+/// The host of a node, without a port. A Unix socket is on this host, and nginx says so too.
+fn name_of(node: &NodeAddr) -> String {
+    match &node.host {
         NodeHost::Ip(std::net::IpAddr::V6(ip)) => format!("[{ip}]"),
         NodeHost::Ip(ip) => ip.to_string(),
-        NodeHost::Name(name) => match NodeHost::domain_of_service(name) {
-            // The service is that of its domain, whichever host and port it has today.
-            Some(domain) => return domain.to_owned(),
-            None => name.clone(),
-        },
-        NodeHost::Unix(_) => return "localhost".to_owned(),
-    };
-    if node.port == scheme.default_port() { host } else { format!("{host}:{}", node.port) }
+        NodeHost::Name(name) => NodeHost::domain_of_service(name).unwrap_or(name).to_owned(),
+        NodeHost::Unix(_) => "localhost".to_owned(),
+    }
 }

@@ -58,24 +58,21 @@ const COMBINED: &str = concat!(
 );
 
 impl Format {
-    /// Reads the setting: `json`, `combined`, or the text of a template.
-    pub fn parse(setting: &str) -> Result<Format, TemplateError> {
+    /// Reads the setting: `json`, `combined`, or the text of a template. Of a variable that is not here `-` is written, or
+    /// nothing where the values are `escaped` for JSON; what is wrong with those is returned as well.
+    pub fn parse(setting: &str, escaped: bool) -> (Format, Vec<TemplateError>) {
+        let known = |text: &str| Template::parse_log(text, "").0;
         match setting {
             "json" => {
-                let field = |(name, text): &(&str, &str)| Ok((name.to_string(), Template::parse_as_nginx(text)?));
-                Ok(Format::Json { fields: JSON_FIELDS.iter().map(field).collect::<Result<_, _>>()? })
+                let field = |(name, text): &(&str, &str)| ((*name).to_owned(), known(text));
+                (Format::Json { fields: JSON_FIELDS.iter().map(field).collect() }, Vec::new())
             }
-            "combined" => Ok(Format::Template(Template::parse_as_nginx(COMBINED)?)),
-            text => Ok(Format::Template(Template::parse_as_nginx(text)?)),
-        }
-    }
-
-    /// The same text, with values that are escaped as within a JSON string. The form `json` stays as it is.
-    #[must_use]
-    pub fn escaped_for_json(self) -> Format {
-        match self {
-            Format::Template(template) => Format::JsonTemplate(template),
-            other => other,
+            text => {
+                let text = if text == "combined" { COMBINED } else { text };
+                let (template, missing) = Template::parse_log(text, if escaped { "" } else { "-" });
+                let format = if escaped { Format::JsonTemplate(template) } else { Format::Template(template) };
+                (format, missing)
+            }
         }
     }
 }

@@ -9,7 +9,9 @@ use hashbrown::HashMap;
 use super::label::{Label, Labels};
 use super::process::Process;
 use super::recorder::{ClientError, ConnectionState, Counters, Mirrored, UpstreamState};
-use super::series::{BUCKETS_MS, Cell, HistogramTotals, HttpSeries, TrafficKey, TrafficTotals};
+use super::series::{
+    BUCKETS_MS, BandwidthTotals, Cell, HistogramTotals, HttpLabel, HttpMetric, HttpSeries, LatencyTotals, TrafficKey,
+};
 use super::{MetricTypes, Metrics, UpstreamStatus, etcd, store};
 
 /// The metrics of one moment, ready to be written.
@@ -26,7 +28,8 @@ use super::{MetricTypes, Metrics, UpstreamStatus, etcd, store};
 #[derive(Debug)]
 pub struct Scrape {
     metrics: Arc<Metrics>,
-    traffic: Vec<(TrafficKey, TrafficTotals)>,
+    latency: Vec<(TrafficKey, LatencyTotals)>,
+    bandwidth: Vec<(TrafficKey, BandwidthTotals)>,
     statuses: Vec<(HttpSeries, u64)>,
     upstreams: Arc<[UpstreamStatus]>,
     next: Part,
@@ -51,23 +54,27 @@ pub(super) const PREFIX: &str = "apisix_";
 
 impl Scrape {
     pub(super) fn new(metrics: Arc<Metrics>) -> Self {
-        let mut traffic: HashMap<TrafficKey, TrafficTotals, foldhash::fast::RandomState> = HashMap::default();
+        let mut latency: HashMap<TrafficKey, LatencyTotals, foldhash::fast::RandomState> = HashMap::default();
+        let mut bandwidth: HashMap<TrafficKey, BandwidthTotals, foldhash::fast::RandomState> = HashMap::default();
         let mut statuses: HashMap<HttpSeries, u64, foldhash::fast::RandomState> = HashMap::default();
         for (_, worker) in &metrics.workers {
             for (_, cells) in &worker.traffic {
-                traffic.entry(cells.key).or_default().add(cells);
+                latency.entry(cells.key.of(HttpMetric::Latency)).or_default().add(cells);
+                bandwidth.entry(cells.key.of(HttpMetric::Bandwidth)).or_default().add(cells);
             }
             for (_, cells) in &worker.statuses {
-                let total = statuses.entry(cells.series).or_default();
+                let total = statuses.entry(cells.series.status()).or_default();
                 *total = total.wrapping_add(cells.answers.value());
             }
         }
-        let mut traffic: Vec<_> = traffic.into_iter().collect();
-        traffic.sort_unstable_by_key(|(key, _)| *key);
+        let mut latency: Vec<_> = latency.into_iter().collect();
+        latency.sort_unstable_by_key(|(key, _)| *key);
+        let mut bandwidth: Vec<_> = bandwidth.into_iter().collect();
+        bandwidth.sort_unstable_by_key(|(key, _)| *key);
         let mut statuses: Vec<_> = statuses.into_iter().collect();
         statuses.sort_unstable_by_key(|(series, _)| *series);
         let upstreams = metrics.upstream_status();
-        Self { metrics, traffic, statuses, upstreams, next: Part::Bandwidth(0) }
+        Self { metrics, latency, bandwidth, statuses, upstreams, next: Part::Bandwidth(0) }
     }
 
     /// Appends up to about 64 KiB of the page to `out`. Returns false, having appended nothing, at the end.
@@ -92,7 +99,7 @@ impl Scrape {
     fn write_part(&self, out: &mut String) -> Part {
         let page = Page { labels: &self.metrics.labels, linted: self.metrics.types == MetricTypes::Linted };
         match self.next {
-            Part::Bandwidth(index) => match self.traffic.get(index) {
+            Part::Bandwidth(index) => match self.bandwidth.get(index) {
                 Some((key, totals)) => {
                     if index == 0 {
                         page.bandwidth_header(out);
@@ -102,7 +109,7 @@ impl Scrape {
                 }
                 None => Part::Latency(0),
             },
-            Part::Latency(index) => match self.traffic.get(index) {
+            Part::Latency(index) => match self.latency.get(index) {
                 Some((key, totals)) => {
                     if index == 0 {
                         header(
@@ -278,19 +285,19 @@ impl Page<'_> {
         header(out, "apisix_bandwidth", self.counter_type(), help);
     }
 
-    fn bandwidth(&self, out: &mut String, key: &TrafficKey, totals: &TrafficTotals) {
+    fn bandwidth(&self, out: &mut String, key: &TrafficKey, totals: &BandwidthTotals) {
         for (direction, bytes) in [("ingress", totals.ingress), ("egress", totals.egress)] {
             out.push_str("apisix_bandwidth");
-            self.traffic_labels(out, direction, key);
+            self.traffic_labels(out, HttpMetric::Bandwidth, direction, key);
             value(out, bytes);
         }
     }
 
-    fn latency(&self, out: &mut String, key: &TrafficKey, totals: &TrafficTotals) {
+    fn latency(&self, out: &mut String, key: &TrafficKey, totals: &LatencyTotals) {
         let kinds = [("request", &totals.request), ("upstream", &totals.upstream), ("apisix", &totals.gateway)];
         for (kind, histogram) in kinds {
             let mut labels = String::new();
-            self.traffic_labels(&mut labels, kind, key);
+            self.traffic_labels(&mut labels, HttpMetric::Latency, kind, key);
             latency_histogram(out, &labels, histogram);
         }
     }
@@ -307,18 +314,20 @@ impl Page<'_> {
         self.label(out, "service", series.service);
         self.label(out, "consumer", series.consumer);
         self.label(out, "node", series.node);
-        model_labels(out);
-        let _ = write!(out, ",response_source=\"{}\"}}", series.source.text());
+        let hides = |label| series.hidden.hides(HttpMetric::Status, label);
+        model_labels(out, hides(HttpLabel::RequestType));
+        let source = if hides(HttpLabel::ResponseSource) { "" } else { series.source.text() };
+        let _ = write!(out, ",response_source=\"{source}\"}}");
         value(out, answers);
     }
 
-    fn traffic_labels(&self, out: &mut String, kind: &str, key: &TrafficKey) {
+    fn traffic_labels(&self, out: &mut String, metric: HttpMetric, kind: &str, key: &TrafficKey) {
         let _ = write!(out, "{{type=\"{kind}\"");
         self.label(out, "route", key.route);
         self.label(out, "service", key.service);
         self.label(out, "consumer", key.consumer);
         self.label(out, "node", key.node);
-        model_labels(out);
+        model_labels(out, key.hidden.hides(metric, HttpLabel::RequestType));
         out.push('}');
     }
 
@@ -331,8 +340,9 @@ impl Page<'_> {
 }
 
 /// The labels by which APISIX tells apart traffic to language models; here it is never that.
-fn model_labels(out: &mut String) {
-    out.push_str(",request_type=\"traditional_http\",request_llm_model=\"\",llm_model=\"\"");
+fn model_labels(out: &mut String, hides_type: bool) {
+    out.push_str(if hides_type { ",request_type=\"\"" } else { ",request_type=\"traditional_http\"" });
+    out.push_str(",request_llm_model=\"\",llm_model=\"\"");
 }
 
 /// `labels` is the whole set in braces; `le` goes last. Buckets below the smallest value seen are left out, as APISIX does.

@@ -56,7 +56,7 @@ impl Recorder {
             return self.add_series(*series).record(sample);
         }
         self.cells.counters.series_overflow.add(1);
-        let overflow = HttpSeries::overflow(series.code, series.source);
+        let overflow = series.overflow();
         let known = self.series.borrow().get(&overflow).cloned();
         known.unwrap_or_else(|| self.add_series(overflow)).record(sample);
     }

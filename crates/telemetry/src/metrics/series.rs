@@ -19,12 +19,74 @@ pub enum ResponseSource {
 }
 
 impl ResponseSource {
+    /// The text of the label.
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::Upstream => "upstream",
             Self::Apisix => "apisix",
             Self::Nginx => "nginx",
         }
+    }
+}
+
+/// A metric of answered requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HttpMetric {
+    /// `apisix_http_status`
+    Status,
+    /// `apisix_http_latency`
+    Latency,
+    /// `apisix_bandwidth`
+    Bandwidth,
+}
+
+/// A label of these metrics that may be left empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are those of the labels")]
+pub enum HttpLabel {
+    Route,
+    MatchedUri,
+    MatchedHost,
+    Service,
+    Consumer,
+    Node,
+    RequestType,
+    ResponseSource,
+}
+
+/// Labels that are left empty, for each of the metrics: a bit for each pair.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HiddenLabels(u32);
+
+impl HiddenLabels {
+    /// All labels are shown.
+    pub const NONE: Self = Self(0);
+
+    const fn bit(metric: HttpMetric, label: HttpLabel) -> u32 {
+        1 << (8 * metric as u32 + label as u32)
+    }
+
+    /// Leaves a label of a metric empty.
+    pub fn hide(&mut self, metric: HttpMetric, label: HttpLabel) {
+        self.0 |= Self::bit(metric, label);
+    }
+
+    /// Whether a label of a metric is left empty.
+    pub(super) fn hides(self, metric: HttpMetric, label: HttpLabel) -> bool {
+        self.0 & Self::bit(metric, label) != 0
+    }
+
+    /// Whether every metric that has the label leaves it empty.
+    fn hides_everywhere(self, label: HttpLabel) -> bool {
+        let of_traffic = !matches!(label, HttpLabel::MatchedUri | HttpLabel::MatchedHost | HttpLabel::ResponseSource);
+        self.hides(HttpMetric::Status, label)
+            && (!of_traffic || self.hides(HttpMetric::Latency, label) && self.hides(HttpMetric::Bandwidth, label))
+    }
+
+    /// What is left to tell of a series whose labels this metric leaves empty are empty: the labels with fixed texts.
+    fn shown(self, metric: HttpMetric) -> Self {
+        let fixed = [HttpLabel::RequestType, HttpLabel::ResponseSource].map(|label| Self::bit(metric, label));
+        Self(self.0 & (fixed[0] | fixed[1]))
     }
 }
 
@@ -47,6 +109,8 @@ pub struct HttpSeries {
     pub code: u16,
     /// Who gave the answer.
     pub source: ResponseSource,
+    /// Labels that are empty on the page. Set by [`HttpSeries::without`].
+    pub hidden: HiddenLabels,
 }
 
 impl HttpSeries {
@@ -55,9 +119,43 @@ impl HttpSeries {
         Self::uniform(Label::EMPTY, code, source)
     }
 
+    /// The series without the labels that are hidden, as far as no metric shows them.
+    #[must_use]
+    pub fn without(self, hidden: HiddenLabels) -> Self {
+        if hidden == HiddenLabels::NONE {
+            return self;
+        }
+        self.masked(hidden, |label| hidden.hides_everywhere(label))
+    }
+
+    /// What `apisix_http_status` counts under.
+    pub(super) fn status(self) -> Self {
+        if self.hidden == HiddenLabels::NONE {
+            return self;
+        }
+        let hides = |label| self.hidden.hides(HttpMetric::Status, label);
+        self.masked(self.hidden.shown(HttpMetric::Status), hides)
+    }
+
+    fn masked(self, hidden: HiddenLabels, hides: impl Fn(HttpLabel) -> bool) -> Self {
+        let label = |name, label| if hides(name) { Label::EMPTY } else { label };
+        Self {
+            route: label(HttpLabel::Route, self.route),
+            matched_uri: label(HttpLabel::MatchedUri, self.matched_uri),
+            matched_host: label(HttpLabel::MatchedHost, self.matched_host),
+            service: label(HttpLabel::Service, self.service),
+            consumer: label(HttpLabel::Consumer, self.consumer),
+            node: label(HttpLabel::Node, self.node),
+            code: self.code,
+            // One series for all of them, whose text is not printed.
+            source: if hides(HttpLabel::ResponseSource) { ResponseSource::Apisix } else { self.source },
+            hidden,
+        }
+    }
+
     /// Where a request is counted whose own series had no room.
-    pub(super) fn overflow(code: u16, source: ResponseSource) -> Self {
-        Self::uniform(Label::OTHER, code, source)
+    pub(super) fn overflow(&self) -> Self {
+        Self { hidden: self.hidden, ..Self::uniform(Label::OTHER, self.code, self.source) }
     }
 
     fn uniform(label: Label, code: u16, source: ResponseSource) -> Self {
@@ -70,11 +168,13 @@ impl HttpSeries {
             node: label,
             code,
             source,
+            hidden: HiddenLabels::NONE,
         }
     }
 
     pub(super) fn traffic(&self) -> TrafficKey {
-        TrafficKey { route: self.route, service: self.service, consumer: self.consumer, node: self.node }
+        let Self { route, service, consumer, node, hidden, .. } = *self;
+        TrafficKey { route, service, consumer, node, hidden }
     }
 
     fn order(&self) -> impl Ord {
@@ -83,7 +183,8 @@ impl HttpSeries {
 }
 
 impl Hash for HttpSeries {
-    /// Four words instead of eight fields: this hash is part of every request.
+    /// Four words instead of nine fields: this hash is part of every request. Which labels are hidden tells apart what is
+    /// otherwise alike only where that has been changed.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.traffic().hash(state);
         state.write_u64(pair(self.matched_uri, self.matched_host));
@@ -110,6 +211,24 @@ pub(super) struct TrafficKey {
     pub(super) service: Label,
     pub(super) consumer: Label,
     pub(super) node: Label,
+    pub(super) hidden: HiddenLabels,
+}
+
+impl TrafficKey {
+    /// What this metric counts under.
+    pub(super) fn of(self, metric: HttpMetric) -> Self {
+        if self.hidden == HiddenLabels::NONE {
+            return self;
+        }
+        let label = |name, label| if self.hidden.hides(metric, name) { Label::EMPTY } else { label };
+        Self {
+            route: label(HttpLabel::Route, self.route),
+            service: label(HttpLabel::Service, self.service),
+            consumer: label(HttpLabel::Consumer, self.consumer),
+            node: label(HttpLabel::Node, self.node),
+            hidden: self.hidden.shown(metric),
+        }
+    }
 }
 
 impl Hash for TrafficKey {
@@ -244,21 +363,31 @@ impl TrafficCells {
     }
 }
 
-/// [`TrafficCells`] added up over workers.
+/// The times of [`TrafficCells`], added up over workers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct TrafficTotals {
+pub(super) struct LatencyTotals {
     pub(super) request: HistogramTotals,
     pub(super) upstream: HistogramTotals,
     pub(super) gateway: HistogramTotals,
-    pub(super) ingress: u64,
-    pub(super) egress: u64,
 }
 
-impl TrafficTotals {
+impl LatencyTotals {
     pub(super) fn add(&mut self, cells: &TrafficCells) {
         self.request.add(&cells.request);
         self.upstream.add(&cells.upstream);
         self.gateway.add(&cells.gateway);
+    }
+}
+
+/// The bytes of [`TrafficCells`], added up over workers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct BandwidthTotals {
+    pub(super) ingress: u64,
+    pub(super) egress: u64,
+}
+
+impl BandwidthTotals {
+    pub(super) fn add(&mut self, cells: &TrafficCells) {
         self.ingress = self.ingress.wrapping_add(cells.ingress.value());
         self.egress = self.egress.wrapping_add(cells.egress.value());
     }

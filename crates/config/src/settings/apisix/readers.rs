@@ -5,7 +5,7 @@
 
 use std::thread::available_parallelism;
 
-use weir_expr::{Template, Variable, VariableError};
+use weir_expr::{Variable, VariableError};
 
 use super::{Place, Translation, plain};
 use crate::diagnostic::Diagnostic;
@@ -334,13 +334,9 @@ fn log_format(to: &mut Translation<'_>, place: &Place<'_>) {
     let text = text.trim_end_matches('\n').replace("\\\"", "\"").replace("\\'", "'").replace("\\\\", "\\");
     let json = to.elsewhere("nginx_config.http.access_log_format_escape").and_then(Node::as_str) == Some("json");
     let (text, missing) = known_variables(&text, if json { "" } else { "-" });
-    if let Err(error) = Template::parse_as_nginx(&text) {
-        to.found.push(Diagnostic::error(place.value.mark, place.path, error.to_string()));
-        return;
-    }
-    if !missing.is_empty() {
-        let written = if json { "nothing" } else { "-" };
-        let message = format!("{} stands for {written} here: not supported yet", missing.join(" "));
+    let written = if json { "nothing" } else { "-" };
+    for reason in missing {
+        let message = format!("{reason}: {written} is written for it");
         to.found.push(Diagnostic::warning(place.value.mark, place.path, message));
     }
     to.set("access_log.format", Node { mark: place.value.mark, kind: Kind::Str(text) });
@@ -348,7 +344,7 @@ fn log_format(to: &mut Translation<'_>, place: &Place<'_>) {
 
 /// Puts what there is in the place of nginx's variables that are not here, and else what nginx writes for a variable
 /// without a value. Returns those as well.
-fn known_variables(text: &str, none: &str) -> (String, Vec<String>) {
+fn known_variables(text: &str, none: &str) -> (String, Vec<VariableError>) {
     let mut parts = text.split('$');
     let mut known = parts.next().unwrap_or_default().to_owned();
     let mut missing = Vec::new();
@@ -360,11 +356,17 @@ fn known_variables(text: &str, none: &str) -> (String, Vec<String>) {
             // As in the form `combined`: who the consumer is, whatever it was authenticated by.
             "remote_user" => known.extend(["${consumer_name}", rest]),
             "request" => known.extend(["$request_method $request_uri ${server_protocol}", rest]),
-            _ if matches!(Variable::parse(name), Err(VariableError::Unsupported { .. })) => {
-                known.extend([none, rest]);
-                missing.push(format!("${name}"));
+            // A `$` that no name follows is itself.
+            name if !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && in_braces.is_none() => {
+                known.extend(["$", part]);
             }
-            _ => known.extend(["$", part]),
+            name => match Variable::parse(name) {
+                Ok(_) => known.extend(["$", part]),
+                Err(reason) => {
+                    known.extend([none, rest]);
+                    missing.extend((!missing.contains(&reason)).then_some(reason));
+                }
+            },
         }
     }
     (known, missing)

@@ -25,8 +25,9 @@ pub(super) struct Token<'t> {
 pub(super) struct Claims<'t> {
     /// The one that names the consumer.
     pub(super) key: Key<'t>,
-    pub(super) exp: Time,
-    pub(super) nbf: Time,
+    /// Seconds since 1970, perhaps with a fraction (RFC 7519 section 2), as `nbf`.
+    pub(super) exp: Option<f64>,
+    pub(super) nbf: Option<f64>,
 }
 
 /// The claim that names the consumer.
@@ -35,15 +36,6 @@ pub(super) enum Key<'t> {
     Absent,
     Text(Cow<'t, str>),
     /// A value that is no text, and so nobody's key.
-    Other,
-}
-
-/// A claim that is a point in time: seconds since 1970, perhaps with a fraction (RFC 7519 section 2).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Time {
-    Absent,
-    At(f64),
-    /// A value that is no number.
     Other,
 }
 
@@ -116,13 +108,15 @@ impl<'t> Visitor<'t> for Wanted<'_> {
     }
 
     fn visit_map<A: MapAccess<'t>>(self, mut map: A) -> Result<Claims<'t>, A::Error> {
-        let (mut key, mut exp, mut nbf) = (None, None, None);
+        let (mut key, mut exp, mut nbf, mut iat) = (None, None, None, None::<f64>);
         while let Some(name) = map.next_key_seed(NameOf { key: self.key })? {
-            // RFC 7519 section 4: of two claims of one name another reader may take the other one.
+            // RFC 7519 section 4: of two claims of one name another reader may take the other one. A time is a number
+            // (section 4.1): a null is no absent claim, for whoever issued the token meant to set one.
             let again = match name {
                 Name::Key => key.replace(map.next_value()?).is_some(),
                 Name::Exp => exp.replace(map.next_value()?).is_some(),
                 Name::Nbf => nbf.replace(map.next_value()?).is_some(),
+                Name::Iat => iat.replace(map.next_value()?).is_some(),
                 Name::Other => {
                     map.next_value::<IgnoredAny>()?;
                     false
@@ -132,11 +126,7 @@ impl<'t> Visitor<'t> for Wanted<'_> {
                 return Err(A::Error::custom("a claim that comes twice"));
             }
         }
-        Ok(Claims {
-            key: key.unwrap_or(Key::Absent),
-            exp: exp.unwrap_or(Time::Absent),
-            nbf: nbf.unwrap_or(Time::Absent),
-        })
+        Ok(Claims { key: key.unwrap_or(Key::Absent), exp, nbf })
     }
 }
 
@@ -145,6 +135,7 @@ enum Name {
     Key,
     Exp,
     Nbf,
+    Iat,
     Other,
 }
 
@@ -172,24 +163,10 @@ impl Visitor<'_> for NameOf<'_> {
             _ if name == self.key => Name::Key,
             "exp" => Name::Exp,
             "nbf" => Name::Nbf,
+            "iat" => Name::Iat,
             _ => Name::Other,
         })
     }
-}
-
-/// Drains what is neither a text nor a number.
-macro_rules! visit_structures {
-    ($value:ty, $other:expr) => {
-        fn visit_map<A: MapAccess<'t>>(self, mut map: A) -> Result<$value, A::Error> {
-            while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-            Ok($other)
-        }
-
-        fn visit_seq<A: SeqAccess<'t>>(self, mut seq: A) -> Result<$value, A::Error> {
-            while seq.next_element::<IgnoredAny>()?.is_some() {}
-            Ok($other)
-        }
-    };
 }
 
 impl<'t> Deserialize<'t> for Key<'t> {
@@ -230,55 +207,23 @@ impl<'t> Deserialize<'t> for Key<'t> {
                 Ok(Key::Other)
             }
 
-            visit_structures!(Key<'t>, Key::Other);
+            fn visit_map<A: MapAccess<'t>>(self, mut map: A) -> Result<Key<'t>, A::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Key::Other)
+            }
+
+            fn visit_seq<A: SeqAccess<'t>>(self, mut seq: A) -> Result<Key<'t>, A::Error> {
+                while seq.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Key::Other)
+            }
         }
         deserializer.deserialize_any(KeyVisitor)
     }
 }
 
-impl<'t> Deserialize<'t> for Time {
-    fn deserialize<D: Deserializer<'t>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TimeVisitor;
-        impl<'t> Visitor<'t> for TimeVisitor {
-            type Value = Time;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a value")
-            }
-
-            fn visit_i64<E: Error>(self, at: i64) -> Result<Time, E> {
-                Ok(Time::At(at as f64))
-            }
-
-            fn visit_u64<E: Error>(self, at: u64) -> Result<Time, E> {
-                Ok(Time::At(at as f64))
-            }
-
-            fn visit_f64<E: Error>(self, at: f64) -> Result<Time, E> {
-                Ok(Time::At(at))
-            }
-
-            fn visit_unit<E: Error>(self) -> Result<Time, E> {
-                Ok(Time::Absent)
-            }
-
-            fn visit_bool<E: Error>(self, _: bool) -> Result<Time, E> {
-                Ok(Time::Other)
-            }
-
-            fn visit_str<E: Error>(self, _: &str) -> Result<Time, E> {
-                Ok(Time::Other)
-            }
-
-            visit_structures!(Time, Time::Other);
-        }
-        deserializer.deserialize_any(TimeVisitor)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Key, Time, Token};
+    use super::{Key, Token};
     use base64::Engine;
     use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
@@ -296,21 +241,21 @@ mod tests {
         assert_eq!((&*token.algorithm, token.signature), ("HS256", &b"sig"[..]));
         assert_eq!(token.signed, text.rsplit_once('.').unwrap().0.as_bytes());
         assert_eq!(token.claims.key, Key::Text("jack".into()));
-        assert_eq!((token.claims.exp, token.claims.nbf), (Time::At(17.5), Time::At(-3.0)));
+        assert_eq!((token.claims.exp, token.claims.nbf), (Some(17.5), Some(-3.0)));
     }
 
     #[test]
     fn claims_may_be_of_any_kind() {
         for (payload, key, exp) in [
-            ("{}", Key::Absent, Time::Absent),
-            (r#"{"key":null,"exp":null}"#, Key::Absent, Time::Absent),
-            (r#"{"key":false,"exp":false}"#, Key::Absent, Time::Other),
-            (r#"{"key":true,"exp":"17"}"#, Key::Other, Time::Other),
-            (r#"{"key":7,"exp":7}"#, Key::Other, Time::At(7.0)),
-            (r#"{"key":["jack"],"exp":[7]}"#, Key::Other, Time::Other),
-            (r#"{"key":{"key":"jack"},"exp":{"exp":7}}"#, Key::Other, Time::Other),
-            (r#" { "key" : "j\u0061ck" } "#, Key::Text("jack".into()), Time::Absent),
-            (r#"{"\u006bey":"jack","exp":1e3}"#, Key::Text("jack".into()), Time::At(1000.0)),
+            ("{}", Key::Absent, None),
+            (r#"{"key":null}"#, Key::Absent, None),
+            (r#"{"key":false,"iat":1.5}"#, Key::Absent, None),
+            (r#"{"key":true}"#, Key::Other, None),
+            (r#"{"key":7,"exp":7}"#, Key::Other, Some(7.0)),
+            (r#"{"key":["jack"]}"#, Key::Other, None),
+            (r#"{"key":{"key":"jack","exp":null}}"#, Key::Other, None),
+            (r#" { "key" : "j\u0061ck" } "#, Key::Text("jack".into()), None),
+            (r#"{"\u006bey":"jack","exp":1e3}"#, Key::Text("jack".into()), Some(1000.0)),
         ] {
             let (text, mut room) = (token(HEADER, payload), Vec::new());
             let token = Token::parse(text.as_bytes(), "key", &mut room).unwrap_or_else(|| panic!("{payload}"));
@@ -322,9 +267,19 @@ mod tests {
     fn depth_costs_no_stack() {
         const DEPTH: usize = 1_000_000;
         let nested = |name| format!("{{\"{name}\":{}1{}}}", "[".repeat(DEPTH), "]".repeat(DEPTH));
-        for payload in [nested("a"), nested("key"), nested("exp")] {
-            let (text, mut room) = (token(HEADER, &payload), Vec::new());
-            assert!(Token::parse(text.as_bytes(), "key", &mut room).is_some());
+        for (name, is_token) in [("a", true), ("key", true), ("exp", false)] {
+            let (text, mut room) = (token(HEADER, &nested(name)), Vec::new());
+            assert_eq!(Token::parse(text.as_bytes(), "key", &mut room).is_some(), is_token, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_time_is_a_number() {
+        for claim in ["exp", "nbf", "iat"] {
+            for value in ["null", "true", "false", "\"17\"", "\"\"", "[17]", "{\"exp\":17}"] {
+                let text = token(HEADER, &format!("{{\"key\":\"jack\",\"{claim}\":{value}}}"));
+                assert!(Token::parse(text.as_bytes(), "key", &mut Vec::new()).is_none(), "{claim}: {value}");
+            }
         }
     }
 

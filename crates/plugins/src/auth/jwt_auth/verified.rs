@@ -6,7 +6,6 @@ use std::sync::OnceLock;
 use aws_lc_rs::{hmac, rand};
 use crossbeam_queue::ArrayQueue;
 
-use super::token::Time;
 use crate::auth::credentials::Place;
 use crate::number_hash::NumberHash;
 
@@ -38,8 +37,8 @@ struct Held {
 pub(super) struct Known {
     /// Whose it is: the place of the credential.
     pub(super) at: Place,
-    pub(super) exp: Time,
-    pub(super) nbf: Time,
+    pub(super) exp: Option<f64>,
+    pub(super) nbf: Option<f64>,
 }
 
 /// The hash of a token.
@@ -106,10 +105,9 @@ impl Hash for Tag {
 mod tests {
     use super::{Known, Verified};
     use crate::auth::credentials::Place;
-    use crate::auth::jwt_auth::token::Time;
 
     fn known(at: usize) -> Known {
-        Known { at: Place::numbered(at), exp: Time::At(at as f64), nbf: Time::Absent }
+        Known { at: Place::numbered(at), exp: Some(at as f64), nbf: None }
     }
 
     #[test]

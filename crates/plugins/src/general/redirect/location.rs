@@ -46,8 +46,12 @@ const NO_PATH: &str = "redirect: what the request fills in is no path";
 impl Location {
     /// Reads a configured text; `captures` is whether `$1` means what a group matched.
     pub(super) fn parse(text: &str, captures: bool, encode: bool) -> Result<Self, String> {
-        let template = |text: &str| Template::parse_lenient(text, captures).map_err(|error| error.to_string());
-        if text.contains('\\') || text.chars().any(char::is_control) {
+        let template = |text: &str| {
+            let parsed = if captures { Template::parse_replacement(text) } else { Template::parse_unescaped(text) };
+            parsed.map_err(|error| error.to_string())
+        };
+        let escapes = if captures { 0 } else { text.matches("\\$").count() };
+        if text.matches('\\').count() > escapes || text.chars().any(char::is_control) {
             return Err("expected a URI: it holds no backslashes and no control characters".into());
         }
         let (text, fragment) = match text.split_once('#') {
@@ -319,6 +323,8 @@ mod tests {
             ("next?page=$arg_x", "2", None, "next?page=2"),
             ("/login?to=https://b.test/", "", None, "/login?to=https://b.test/"),
             ("app://open/$arg_x", "1", None, "app://open/1"),
+            ("/x/\\$arg_x/$arg_x/\\${uri}", "1", None, "/x/$arg_x/1/${uri}"),
+            ("\\$next", "", None, "$next"),
         ] {
             assert_eq!(render(text, arg, false, query).as_deref(), Ok(place), "{text} {arg}");
         }
@@ -448,6 +454,7 @@ mod tests {
     fn what_is_no_place_is_refused() {
         for (text, reason) in [
             ("/a\\b", "no backslashes"),
+            ("/\\$a\\b", "no backslashes"),
             ("/a\r\nb", "no control characters"),
             ("https://", "expected a host"),
             ("https:///x", "expected a host"),

@@ -17,7 +17,11 @@ pub(super) const DOT_SEGMENT: &str = "proxy-rewrite: dot segment in the rewritte
 
 impl Replacement {
     pub(super) fn parse(text: &str, captures: bool) -> Result<Self, String> {
-        let template = |text: &str| Template::parse_lenient(text, captures).map_err(|error| error.to_string());
+        let template = |text: &str| {
+            let parsed =
+                if captures { Template::parse_replacement(text) } else { Template::parse_lenient(text, false) };
+            parsed.map_err(|error| error.to_string())
+        };
         let (path, query) = match Template::find_outside(text, b"?") {
             Some(at) => (&text[..at], Some(&text[at + 1..])),
             None => (text, None),
@@ -65,11 +69,13 @@ impl Replacement {
     }
 
     /// Appends the target as it comes, from a match in the received target; only what no target may hold is escaped.
+    /// `args` is the client's query, unless it was part of what the match stood in.
     pub(super) fn write_raw(
         &self,
         source: &dyn Source,
         captures: &[&[u8]],
         around: [&[u8]; 2],
+        args: Option<&[u8]>,
         room: &mut Vec<u8>,
         out: &mut Vec<u8>,
     ) {
@@ -82,6 +88,10 @@ impl Replacement {
             render_query(query, source, captures, room);
         }
         room.extend_from_slice(after);
+        if let Some(args) = args.filter(|args| !args.is_empty()) {
+            room.push(if self.query.is_some() { b'&' } else { b'?' });
+            room.extend_from_slice(args);
+        }
         if room.first() != Some(&b'/') {
             out.push(b'/');
         }
@@ -149,16 +159,20 @@ mod tests {
 
     #[test]
     fn raw_targets_stay_as_they_are() {
-        for (text, captures, around, target) in [
-            ("/$1", vec!["", "a%2Fb//c/../d?x=%20"], ["", ""], "/a%2Fb//c/../d?x=%20"),
-            ("/$1", vec!["", "a b\u{7f}"], ["", ""], "/a%20b%7F"),
-            ("$1", vec!["", "a"], ["", "?q"], "/a?q"),
-            ("/fixed?a=b", vec![""], ["", ""], "/fixed?a=b"),
+        for (text, captures, around, args, target) in [
+            ("/$1", vec!["", "a%2Fb//c/../d?x=%20"], ["", ""], None, "/a%2Fb//c/../d?x=%20"),
+            ("/$1", vec!["", "a b\u{7f}"], ["", ""], None, "/a%20b%7F"),
+            ("$1", vec!["", "a"], ["", "?q"], None, "/a?q"),
+            ("/fixed?a=b", vec![""], ["", ""], None, "/fixed?a=b"),
+            ("/fixed?a=b", vec![""], ["", ""], Some("c=%20"), "/fixed?a=b&c=%20"),
+            ("/fixed", vec![""], ["", ""], Some("c"), "/fixed?c"),
+            ("/fixed", vec![""], ["", ""], Some(""), "/fixed"),
         ] {
             let replacement = Replacement::parse(text, true).unwrap();
             let captures: Vec<&[u8]> = captures.iter().map(|c: &&str| c.as_bytes()).collect();
             let (mut room, mut out) = (Vec::new(), Vec::new());
-            replacement.write_raw(&Arg(""), &captures, around.map(str::as_bytes), &mut room, &mut out);
+            let args = args.map(str::as_bytes);
+            replacement.write_raw(&Arg(""), &captures, around.map(str::as_bytes), args, &mut room, &mut out);
             assert_eq!(String::from_utf8(out).unwrap(), target, "{text}");
         }
     }
