@@ -3,6 +3,7 @@
 
 A ratio within a round is steady where absolute figures are not. Still a shared machine can spoil a round, so the median
 over the rounds is taken, and what is over the bound is measured again with twice the rounds: noise goes, a loss stays.
+Rounds of which the host has stolen more than 5 % do not count, as in quick.py; a case without any that counts is a failure.
 
     bench/gate.py --weir target/dist/weir             # against bench/baseline.json
     bench/gate.py --weir target/dist/weir --update    # a new baseline, on a quiet machine
@@ -30,6 +31,9 @@ def measure(names, options, rounds):
     with programs.Programs() as run:
         quick.measure(run, pairs, settings, runs, broken)
     quick.progress("")
+    again, lost = quick.repeats(runs)
+    if again:
+        print(f"{again} rounds were measured again since the host stole more than {100 * programs.STOLEN:.0f} %; {lost} do not count")
     found = {}
     for row in quick.summarise(pairs, runs, broken):
         if row["verdict"] == "VOID":

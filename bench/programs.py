@@ -324,6 +324,40 @@ def processor_times():
     return [int(field) for field in pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
 
 
+STOLEN = 0.05  # of a core's time: the host charges what it steals to whoever runs, so figures of such a run are wrong
+AGAIN = 3  # how often a run or a round is measured anew for that
+
+
+def core_times(text=None):
+    """core -> its times, from /proc/stat"""
+    lines = (text or pathlib.Path("/proc/stat").read_text()).splitlines()
+    return {int(name[3:]): [int(field) for field in fields[:8]] for name, *fields in map(str.split, filter(None, lines)) if name[:3] == "cpu" and name[3:]}
+
+
+def cores_of(*lists):
+    """The cores in lists as taskset takes them: "0,2-3"."""
+    ranges = [part.partition("-") for one in lists for part in str(one).split(",")]
+    return {core for first, _, last in ranges for core in range(int(first), int(last or first) + 1)}
+
+
+def stolen(before, after, cores):
+    """The largest share of the time of one of these cores that the host has stolen between two readings."""
+    return max((shares(before[core], after[core])[1] for core in cores if core in before and core in after), default=0.0)
+
+
+def unstolen(measure, cores, times=core_times):
+    """What `measure` gives while the host steals little of these cores: (figures, share stolen, shares stolen of the attempts
+    before). After so many attempts the last one is given, whatever was stolen of it."""
+    spoilt = []
+    while True:
+        before = times()
+        figures = measure()
+        share = stolen(before, times(), cores)
+        if share <= STOLEN or len(spoilt) == AGAIN:
+            return figures, share, spoilt
+        spoilt.append(share)
+
+
 def shares(before, after):
     """Shares of all cores' time between two readings: (busy with anything, stolen by the host)."""
     user, nice, system, idle, wait, irq, soft, steal = (b - a for a, b in zip(before, after))

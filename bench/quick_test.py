@@ -2,6 +2,7 @@
 """The arithmetic of quick.py: verdicts and ratios, from runs made up here."""
 import unittest
 
+import programs
 import quick
 
 PAIR = [("bare", "weir bare", "nginx bare", "plain", 0.88)]
@@ -36,6 +37,50 @@ class Verdicts(unittest.TestCase):
 
     def test_runs_under_another_load_do_not_count(self):
         self.assertEqual(self.row([run("nginx bare", 1, 10, load="one key"), run("weir bare", 1, 8)])["verdict"], "-")
+
+
+def stat(*cores):
+    """A reading of /proc/stat: (idle, stolen) of each core."""
+    return programs.core_times("cpu  1 2 3\n" + "".join(f"cpu{core} 0 0 0 {idle} 0 0 0 {steal} 0 0\n" for core, (idle, steal) in enumerate(cores)) + "intr 5\n")
+
+
+class Stolen(unittest.TestCase):
+    def readings(self, *shares):
+        """The times before and after each attempt, with so much stolen of one core."""
+        found = []
+        for core, share in shares:
+            after = [(100, 0)] * 4
+            after[core] = (round(100 * (1 - share)), round(100 * share))
+            found += [stat(*[(0, 0)] * 4), stat(*after)]
+        return iter(found).__next__
+
+    def test_a_round_is_measured_again_while_the_host_steals(self):
+        # (core, share) of each attempt; how many are made, and whether the last one counts. The gateway has core 0, wrk core 1.
+        cases = [
+            ([(0, 0.0)], 1, True),
+            ([(0, 0.05)], 1, True),
+            ([(0, 0.06), (0, 0.0)], 2, True),
+            ([(1, 0.5), (0, 0.2), (1, 0.01)], 3, True),
+            ([(2, 0.9)], 1, True),
+            ([(0, 0.5)] * 4, 4, False),
+        ]
+        for attempts, made, counts in cases:
+            done = []
+            measured = quick.counted(lambda: done.append(1) or [run("weir bare", 1, 10 * len(done))], self.readings(*attempts))
+            self.assertEqual((len(done), measured[0]["counts"], measured[0]["again"]), (made, counts, made - 1), attempts)
+            self.assertEqual(measured[0]["cpu_us"], 10 * made, "figures of the last attempt alone")
+            self.assertEqual(quick.repeats(measured), (made - 1, int(not counts)))
+
+    def test_what_does_not_count_is_in_no_figure(self):
+        clean = [run("nginx bare", 1, 10), run("weir bare", 1, 8)]
+        spoilt = [one | {"counts": False} for one in (run("nginx bare", 2, 10), run("weir bare", 2, 30, "3 status errors"))]
+        row = quick.summarise(PAIR, clean + spoilt, {})[0]
+        self.assertEqual((row["ratio"], row["highest"], row["subject"]["cpu_us"], row["verdict"]), (0.8, 0.8, 8, "PASS"))
+        row = quick.summarise(PAIR, spoilt, {})[0]
+        self.assertEqual((row["verdict"], "stole" in row["reasons"][0]), ("VOID", True))
+
+    def test_cores_are_those_of_the_programs(self):
+        self.assertEqual(programs.cores_of("0,2-4", 7), {0, 2, 3, 4, 7})
 
 
 class Configurations(unittest.TestCase):

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import types
 import unittest
+from unittest import mock
 
 import gate
 import programs
@@ -186,6 +187,50 @@ class Reckoning(unittest.TestCase):
         self.assertEqual(measure.Suite.judged(None, made_run(1, 1.0, rps=900), {"load": {"rate": 1000}}, {})["notes"], ["the rate of 1,000 a second was not reached"])
         busy = measure.Suite.judged(None, made_run(1, 1.0, load_busy=0.99, gateway_busy=0.5), {"load": {"rate": 0}}, {})
         self.assertEqual(busy["notes"], ["tool or origin was the bottleneck"])
+
+    def test_what_the_host_stole_too_much_of_does_not_count(self):
+        spoilt = {"counts": False, "stolen": 0.5, "again": programs.AGAIN}
+        found = self.case(weir=[made_run(1, 8.0), made_run(2, 30.0, void="3 status errors", **spoilt)], nginx=[made_run(1, 10.0), made_run(2, 10.0)])
+        self.assertEqual((found["weir"]["void"], found["weir"]["summary"]["cpu_us"]["mean"], found["weir"]["ratio"]["cpu_us"]["highest"]), ("", 8, 0.8))
+        found = self.case(weir=[made_run(1, 8.0, **spoilt)], nginx=[made_run(1, 10.0)])
+        self.assertIn("stole", found["weir"]["void"])
+        self.assertNotIn("ratio", found["weir"])
+
+    def test_a_run_is_measured_again_while_the_host_steals(self):
+        class Suite(measure.Suite):
+            made = 0
+
+            def closed(self, one, case, seconds):
+                self.made += 1
+                return made_run(0, 10.0 * self.made)
+
+            def direct_run(self, case, origin):
+                return None
+
+            def once(self, *_):
+                return {}
+
+            def tell(self, place, entry):
+                pass
+
+        case = {"load": {"kind": "closed", "connections": 1, "rate": 0}, "seconds": {}}
+        planned = types.SimpleNamespace(amount=lambda *_: (2, 1), seconds_left=lambda seconds: seconds, spent=lambda *_: None, finished=lambda *_: None, left_said=str)
+        quiet = types.SimpleNamespace(profile="quick", progress=lambda _: None, say=lambda _: None)
+        suite = Suite(None, planned, quiet, ("0", "1", "1"))
+        into = {"results": {"weir": results.entry("weir", "Weir")}}
+        # Of the first run much is stolen twice, of the second nothing.
+        shares = iter([0.5, 0.3, 0.0, 0.01])
+        times, one = [], types.SimpleNamespace()
+
+        def core_times():
+            times.append(None)
+            share = next(shares) if len(times) % 2 == 0 else 0
+            return {core: [0, 0, 0, 1000 * (len(times) % 2 == 0) - int(1000 * share), 0, 0, 0, int(1000 * share)] for core in (0, 1)}
+
+        with mock.patch.object(programs.unstolen, "__defaults__", (core_times,)), mock.patch.object(targets, "check", lambda *_, **__: None):
+            suite.rounds({}, case, {"weir": one}, None, into, "place", "key")
+        runs = into["results"]["weir"]["runs"]
+        self.assertEqual([(run["cpu_us"], run["again"], run["counts"]) for run in runs], [(30.0, 2, True), (40.0, 0, True)])
 
     def test_relative_cost(self):
         base, other = ({"id": name, "workers": 1, "relative_to": "a", "results": self.case(weir=[made_run(1, cpu, rps)]), "published": [{"label": "p", "rps": told}]}

@@ -138,7 +138,10 @@ class Suite:
                 try:
                     if kind not in ("idle",) and (why := targets.check(program_of(one), case, gateway=name != "direct")):
                         raise Failure(why)
-                    figures = step(one, case, seconds)
+                    # What memory a connection takes is the same however much is stolen.
+                    cores = programs.cores_of(self.gateway_cores, self.load_cores, self.origin_cores) if kind != "idle" else ()
+                    figures, stolen, spoilt = programs.unstolen(lambda: step(one, case, seconds), cores)
+                    figures |= {"stolen": stolen, "again": len(spoilt), "counts": stolen <= programs.STOLEN}
                 except (Failure, OSError, http.client.HTTPException) as failure:
                     figures = {"void": str(failure)[:400]}
                 entry["runs"].append({"round": turn, "length_s": seconds, **self.judged(figures, case, into)})
@@ -300,6 +303,9 @@ class Suite:
         last = entry["runs"][-1]
         if last["void"]:
             self.say(f"{place}: {entry['title']}: VOID, {last['void'][:200]}")
+        if last.get("again"):
+            said = "counts" if results.counts(last) else "does not count"
+            self.say(f"{place}: {entry['title']}: measured {last['again']} times more for stolen time, and {said}")
 
     def progress(self, text):
         self.options.progress(f"[{self.plan.left_said()}] {text}")

@@ -17,6 +17,9 @@ RUN = Record(
     length_s=(float, NEEDED, "seconds it was meant to take"),
     void=(str, NEEDED, "why it counts for nothing; empty when it counts"),
     notes=([str], [], "what weakens it"),
+    stolen=(float, None, "largest share of a core's time that the host stole meanwhile"),
+    again=(int, 0, "how often it was measured again since more than 5 % was stolen"),
+    counts=(bool, True, "whether it counts: not when more than 5 % was stolen each time"),
     requests=(int, None, "requests answered"),
     seconds=(float, None, "seconds it took"),
     rps=(float, None, "requests answered a second"),
@@ -117,19 +120,24 @@ def reckon(result):
     for run in runs:
         for kind, count in run.get("errors", {}).items():
             errors[kind] = errors.get(kind, 0) + count
-    reasons = list(dict.fromkeys(run["void"] for run in runs if run["void"]))
+    reasons = list(dict.fromkeys(run["void"] for run in runs if counts(run) and run["void"]))
+    reasons += ["the host stole more than 5 % of a core in each run"] if runs and not any(map(counts, runs)) else []
     reasons += [f"its error log: {result['complaints'][0]}"] if result.get("complaints") else []
     result |= {"void": "; ".join(reasons), "errors": errors, "summary": {}}
-    figures = [run | {f"latency.{key}": value for key, value in run.get("latency", {}).items()} for run in runs if not run["void"]]
+    figures = [run | {f"latency.{key}": value for key, value in run.get("latency", {}).items()} for run in runs if counts(run) and not run["void"]]
     for key in (*SUMMED, *(f"latency.{name}" for name in LATENCIES)):
         values = [run[key] for run in figures if run.get(key) is not None]
         if values:
             result["summary"][key] = {"mean": statistics.fmean(values), "stddev": statistics.stdev(values) if len(values) > 1 else 0.0}
 
 
+def counts(run):
+    return run.get("counts", True)
+
+
 def ratio(result, other, key, name):
     """Over the rounds that both have: median, lowest and highest."""
-    found = [a[key] / b[key] for a in result["runs"] for b in other["runs"] if a["round"] == b["round"] and a.get(key) and b.get(key)]
+    found = [a[key] / b[key] for a in result["runs"] for b in other["runs"] if a["round"] == b["round"] and counts(a) and counts(b) and a.get(key) and b.get(key)]
     return {"to": name, "median": statistics.median(found), "lowest": min(found), "highest": max(found)} if found else None
 
 
