@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  old                                        new
+//!  │◄── hello ─────────────────────────────────┤  it is a gateway, and ends with the old one from here on
 //!  ├── listener (setting, address) + socket ──►│  one for each listening socket
 //!  ├── keeper + pipe ─────────────────────────►│  where an older process waits for the end of the last one
 //!  ├── files ─────────────────────────────────►│  how whole the files of the configuration were: a new process reads
@@ -10,13 +11,15 @@
 //!  │                                           │  reads its configuration, starts its workers
 //!  │◄── prepared ──────────────────────────────┤  where there is a store: the old process writes no more, and its
 //!  │                                           │  lock goes over; what it wrote last is read
-//!  │◄── ready, or failed with the reason ──────┤  both accept connections now
+//!  │◄── ready, or failed with the reason ──────┤  both accept connections now; each lives without the other
 //!  └── end of the channel ────────────────────►│  no more in the old process: from here on the new one makes changes,
 //!                                              │  for nobody who comes later meets the configuration before them
 //! ```
 //!
 //! The channel is a pair of sockets that keep messages apart; the new process has its end as standard input, so nothing
-//! else has to be inherited. Messages are JSON, with at most one descriptor beside each. A kind of message that one
+//! else has to be inherited. Nobody but a gateway gets a socket, and none keeps one that it does not serve: a program that
+//! says nothing is given nothing, and until it serves the new process is killed by the kernel when the old one ends, however
+//! it ends. Messages are JSON, with at most one descriptor beside each. A kind of message that one
 //! side does not know is passed over, for the two may be different versions.
 
 use std::io::{IoSlice, IoSliceMut};
@@ -29,6 +32,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair, sockopt,
 };
+use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use weir_config::load::Ending;
 
@@ -91,6 +95,7 @@ pub(crate) enum Outcome {
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Message {
+    Hello,
     Listener {
         setting: String,
         asked: String,
@@ -124,6 +129,17 @@ pub(crate) fn channel() -> anyhow::Result<(Channel, OwnedFd)> {
 
 /// The old process's side. Both calls block.
 impl Channel {
+    /// Waits for the new process to say that it is a gateway; whether it does before it is gone.
+    pub(crate) fn greeted(&self) -> anyhow::Result<bool> {
+        loop {
+            match self.receive()? {
+                Some((Message::Hello, _)) => return Ok(true),
+                Some(_) => {}
+                None => return Ok(false),
+            }
+        }
+    }
+
     /// Passes everything on.
     pub(crate) fn give(&self, inheritance: &Inheritance) -> anyhow::Result<()> {
         for passed in &inheritance.sockets {
@@ -171,6 +187,10 @@ impl Predecessor {
         // The old process has to notice when this one ends, so this must be the only handle.
         rustix::stdio::dup2_stdin(null).context("cannot replace standard input")?;
         let channel = Channel(stdin);
+        // What hangs notices nothing itself.
+        set_parent_process_death_signal(Some(Signal::KILL)).context("cannot end with the old process")?;
+        // Fails where the old process has ended before.
+        channel.send(&Message::Hello, None)?;
         let inheritance =
             channel.take().with_context(|| format!("cannot take over the sockets ({VARIABLE} is set)"))?;
         Ok(Some((Self { channel }, inheritance)))
@@ -183,6 +203,7 @@ impl Predecessor {
 
     /// This process serves: the old one may go.
     pub(crate) fn ready(&self) -> anyhow::Result<()> {
+        set_parent_process_death_signal(None).context("cannot outlive the old process")?;
         self.channel.send(&Message::Ready { version: env!("CARGO_PKG_VERSION").to_owned() }, None)
     }
 

@@ -2,7 +2,8 @@
 //!
 //! The new process is the file that stands now where this one's program stood, with the same arguments. It gets all
 //! listening sockets, so no connection is refused while there are two, and says when it serves. Until then this process
-//! serves as if nothing were; should the new one fail, or take too long, it is killed and the reason is logged.
+//! serves as if nothing were; should the new one fail, or take too long, it is killed and the reason is logged. Should this
+//! process be killed meanwhile, the new one ends with it: no socket stays open that nobody serves.
 
 use std::ffi::{OsStr, OsString};
 use std::future::pending;
@@ -249,6 +250,9 @@ fn spawn(program: &Program, stdin: std::os::fd::OwnedFd) -> anyhow::Result<Child
 }
 
 fn talk(channel: &Channel, inheritance: Inheritance, want: &watch::Sender<bool>) -> anyhow::Result<Outcome> {
+    if !channel.greeted()? {
+        return Ok(Outcome::Gone);
+    }
     let given = channel.give(&inheritance);
     // The sockets are in two processes now; a third handle would keep them open.
     drop(inheritance);

@@ -336,6 +336,7 @@ fn a_new_process_that_fails_gives_the_store_back() {
         r#"#!/usr/bin/env python3
 import fcntl, socket
 channel = socket.socket(fileno=0)
+channel.send(b'{{"kind": "hello"}}')
 while b'"end"' not in channel.recv(65536): pass
 channel.send(b'{{"kind": "prepared"}}')
 lock = open("{lock}", "r+")

@@ -15,8 +15,8 @@ use rustix::process::{Pid, Signal};
 use serde_json::json;
 
 use crate::harness::{
-    Answer, Fault, Gateway, LIMIT, Origin, Page, RawClient, Start, each, get, program, put_program, replace, route_to,
-    wait_until,
+    Answer, EtcdCluster, Fault, Gateway, LIMIT, Origin, Page, RawClient, Start, each, get, program, put_program,
+    replace, route_to, wait_until,
 };
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -497,4 +497,71 @@ fn children(parent: u32) -> Vec<u32> {
         (rest.split(' ').nth(1)? == parent.to_string()).then_some(id)
     });
     ids.collect()
+}
+
+/// Inodes of the sockets that a process has open.
+fn sockets(id: u32) -> Vec<String> {
+    let files = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
+    let links = files.filter_map(|file| Some(fs::read_link(file.path()).ok()?.display().to_string()));
+    links.filter(|link| link.starts_with("socket:")).collect()
+}
+
+/// What hangs while it takes over does not keep sockets when the process that serves is killed.
+#[test]
+fn a_killed_process_leaves_no_socket_to_one_that_hangs() {
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Hangs {
+        /// A gateway that waits for etcd.
+        Waiting,
+        /// One that does nothing any more.
+        Stopped,
+        /// A program that is no gateway.
+        Stranger,
+    }
+    each(
+        &[Hangs::Waiting, Hangs::Stopped, Hangs::Stranger],
+        |how| format!("{how:?}"),
+        |how| {
+            let cluster = EtcdCluster::start(1);
+            let settings = json!({
+                "deployment": {
+                    "config_provider": "etcd",
+                    "etcd": { "host": cluster.urls(), "timeout": "600s", "startup_retry": 0 },
+                },
+                "timeouts": { "upgrade": "600s" },
+            });
+            let mut gateway = Start::stored().settings(settings).linked().start();
+            assert_eq!(gateway.get("/").status, 404);
+            let mine = sockets(gateway.process.id());
+            cluster.freeze(0);
+            if *how == Hangs::Stranger {
+                put_program(&gateway.file("weir"), "#!/bin/sh\nexec sleep 60\n");
+            }
+            gateway.signal(Signal::USR2);
+            let child = wait_until("a new process", LIMIT, || children(gateway.process.id()).first().copied());
+            if *how == Hangs::Stranger {
+                let name = || fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
+                wait_until("the program to run", LIMIT, || (name().trim() == "sleep").then_some(()));
+            } else {
+                // Before it is a program of its own it has a copy of everything.
+                let is_program = || {
+                    fs::read(format!("/proc/{child}/environ"))
+                        .is_ok_and(|variables| String::from_utf8_lossy(&variables).contains("WEIR_HANDOVER="))
+                };
+                wait_until("the sockets to be passed on", LIMIT, || {
+                    (is_program() && sockets(child).iter().any(|socket| mine.contains(socket))).then_some(())
+                });
+            }
+            if *how == Hangs::Stopped {
+                kill(child, Signal::STOP);
+            }
+            gateway.signal(Signal::KILL);
+            gateway.wait();
+            wait_until("the sockets to be closed", LIMIT, || TcpStream::connect(gateway.addr).is_err().then_some(()));
+            if *how == Hangs::Stranger {
+                kill(child, Signal::KILL);
+            }
+            wait_until("the new process to end", LIMIT, || (!runs(child)).then_some(()));
+        },
+    );
 }
