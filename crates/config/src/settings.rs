@@ -8,6 +8,7 @@ mod admin;
 pub mod apisix;
 mod choice;
 mod deployment;
+mod file_mode;
 mod listener;
 mod names;
 mod overlay;
@@ -27,7 +28,8 @@ pub use choice::{
     Workers,
 };
 pub use deployment::{ConfigProvider, DataEncryption, Deployment, Etcd, EtcdTls, EtcdUrl, Role, Secret};
-pub use listener::{Listener, SocketMode};
+pub use file_mode::FileMode;
+pub use listener::Listener;
 pub use names::PluginNames;
 pub use overlay::{Leaf, SettingsSource, leaves};
 pub use quantity::{GIB, KIB, MIB, Seconds, Size};
@@ -292,16 +294,21 @@ pub struct AccessLog {
     /// Bytes that one worker holds back until the log is written. Lines beyond are dropped and counted: the log never
     /// slows a request.
     pub buffer: Size<{ 4 * KIB }, { 64 * MIB }>,
+    /// The permissions of a file that is made, less the umask of the process; a file that is there keeps its own. `0640`
+    /// lets a collector read it that is of the gateway's group.
+    pub mode: FileMode,
 }
 
 /// The gateway's own messages.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ErrorLog {
     /// `stderr` or the path of a file, which is reopened on SIGUSR1.
     pub path: ErrorLogPath,
     /// The least important messages that are logged.
     pub level: LogLevel,
+    /// The permissions of a file that is made, as `access_log.mode`.
+    pub mode: FileMode,
 }
 
 /// Prometheus metrics.
@@ -495,7 +502,14 @@ impl Default for AccessLog {
             escape: AccessLogEscape::Default,
             hide_credentials: true,
             buffer: Size::constant(256 * KIB),
+            mode: FileMode::OWNER,
         }
+    }
+}
+
+impl Default for ErrorLog {
+    fn default() -> Self {
+        Self { path: ErrorLogPath::default(), level: LogLevel::default(), mode: FileMode::OWNER }
     }
 }
 

@@ -5,8 +5,9 @@
 
 mod records;
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -63,6 +64,12 @@ const TABLES: &str = "
     CREATE INDEX changes_by_key ON changes (key, revision);
 ";
 
+/// What a change takes in the history beside its texts: its row, its entries in indexes, and its share of the commit.
+const CHANGE_ROW: u64 = 128;
+
+/// The bytes of a change in the history, in SQL. Lengths are told without the texts being read.
+const CHANGE_BYTES: &str = "octet_length(key) + coalesce(octet_length(old), 0) + coalesce(octet_length(new), 0)";
+
 /// An open database.
 #[derive(Debug)]
 pub struct Database {
@@ -71,8 +78,18 @@ pub struct Database {
     path: PathBuf,
     /// Device and inode of the file that is open.
     file: (u64, u64),
-    /// How many changes the history keeps.
-    history: u64,
+    history: History,
+    /// The bytes of the history, at a version of the data: somebody else may have written since.
+    known: Option<(i64, u64)>,
+}
+
+/// The bounds of a history. The oldest commits beyond either are forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct History {
+    /// Changes that are kept at most.
+    pub changes: u64,
+    /// Bytes that they take at most.
+    pub bytes: u64,
 }
 
 /// Why a database is of no use, or an operation on it failed.
@@ -99,14 +116,17 @@ pub(crate) struct Committed {
     pub(crate) revision: u64,
     /// What changed; nothing when all was so before.
     pub(crate) changes: Vec<(Key, Option<Item>)>,
+    /// What that adds to the history.
+    bytes: u64,
 }
 
 impl Database {
-    /// Opens a database to write to it, or makes one.
+    /// Opens a database to write to it, or makes one. Its files are their owner's alone.
     ///
     /// # Errors
     /// [`Lost`].
-    pub fn open(path: &Path, seal: Arc<Seal>, history: u64) -> Result<Self, Lost> {
+    pub fn open(path: &Path, seal: Arc<Seal>, history: History) -> Result<Self, Lost> {
+        make(path)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let database = Self::connect(path, flags, seal, history)?;
         database.migrate()?;
@@ -119,13 +139,13 @@ impl Database {
     /// # Errors
     /// [`Lost`].
     pub fn read_only(path: &Path, seal: Arc<Seal>) -> Result<Self, Lost> {
-        let database = Self::connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, seal, 0)?;
+        let database = Self::connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, seal, History { changes: 0, bytes: 0 })?;
         database.version()?;
         database.check_seal()?;
         Ok(database)
     }
 
-    fn connect(path: &Path, flags: OpenFlags, seal: Arc<Seal>, history: u64) -> Result<Self, Lost> {
+    fn connect(path: &Path, flags: OpenFlags, seal: Arc<Seal>, history: History) -> Result<Self, Lost> {
         let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
         connection.busy_timeout(BUSY)?;
         connection.set_prepared_statement_cache_capacity(PREPARED);
@@ -138,7 +158,7 @@ impl Database {
         }
         connection.pragma_update(None, "trusted_schema", false)?;
         let file = identity(path).map_err(|error| Lost::Unavailable(error.to_string()))?;
-        Ok(Self { connection, seal, path: path.to_owned(), file, history })
+        Ok(Self { connection, seal, path: path.to_owned(), file, history, known: None })
     }
 
     /// The version of the tables; 0 when there are none yet.
@@ -230,7 +250,7 @@ impl Database {
                 items.push(item);
             }
         }
-        Ok(Listing { revision, items })
+        Ok(Listing { cluster: 0, revision, items })
     }
 
     /// Makes changes as one, durably, and gives their revision. Whoever calls it has the [`Lock`](crate::Lock).
@@ -246,13 +266,27 @@ impl Database {
     pub(crate) fn commit_all(&mut self, commits: &[Commit]) -> Result<Vec<Committed>, Lost> {
         self.is_in_place()?;
         let transaction = Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)?;
+        let (version, before) = self.history_bytes(&transaction)?;
         let committed: Vec<Committed> =
             commits.iter().map(|commit| self.commit_in(&transaction, commit)).collect::<Result<_, _>>()?;
         if committed.iter().any(|committed| !committed.changes.is_empty()) {
-            self.forget(&transaction)?;
+            let bytes = before + committed.iter().map(|committed| committed.bytes).sum::<u64>();
+            let forgotten = self.forget(&transaction, bytes)?;
             transaction.commit()?;
+            self.known = Some((version, bytes.saturating_sub(forgotten)));
         }
         Ok(committed)
+    }
+
+    /// The bytes of the history with the version of the data, which is another when somebody else has written.
+    fn history_bytes(&self, transaction: &Transaction<'_>) -> Result<(i64, u64), Lost> {
+        let version = transaction.pragma_query_value(None, "data_version", |row| row.get::<_, i64>(0))?;
+        if let Some((_, bytes)) = self.known.filter(|(known, _)| *known == version) {
+            return Ok((version, bytes));
+        }
+        let sql = format!("SELECT coalesce(sum({CHANGE_ROW} + {CHANGE_BYTES}), 0) FROM changes");
+        let bytes = transaction.query_row(&sql, [], |row| row.get::<_, i64>(0))?;
+        Ok((version, bytes.cast_unsigned()))
     }
 
     fn commit_in(&self, transaction: &Transaction<'_>, commit: &Commit) -> Result<Committed, Lost> {
@@ -266,27 +300,30 @@ impl Database {
             }
         }
         let revision = self.revision()? + 1;
-        let mut changes = Vec::with_capacity(commit.changes.len());
+        let (mut changes, mut bytes) = (Vec::with_capacity(commit.changes.len()), 0);
         for change in &commit.changes {
-            changes.extend(self.change(transaction, change, revision)?);
+            if let Some((key, becomes, of_change)) = self.change(transaction, change, revision)? {
+                changes.push((key, becomes));
+                bytes += of_change;
+            }
         }
         if changes.is_empty() {
-            return Ok(Committed { revision: revision - 1, changes });
+            return Ok(Committed { revision: revision - 1, changes, bytes });
         }
         let (author, number) = (commit.author.as_str(), revision.cast_signed());
         let now = millis(SystemTime::now());
         transaction.prepare_cached("INSERT INTO commits VALUES (?, ?, ?)")?.execute(params![number, now, author])?;
         transaction.prepare_cached("UPDATE store SET revision = ?")?.execute([number])?;
-        Ok(Committed { revision, changes })
+        Ok(Committed { revision, changes, bytes })
     }
 
-    /// Gives the new state of a resource, if it changes at all.
+    /// Gives the new state of a resource and what the change takes in the history, if there is one.
     fn change(
         &self,
         transaction: &Transaction<'_>,
         change: &Change,
         revision: u64,
-    ) -> Result<Option<(Key, Option<Item>)>, Lost> {
+    ) -> Result<Option<(Key, Option<Item>, u64)>, Lost> {
         let place = change.key.to_string();
         let sql = "SELECT value, created FROM items WHERE key = ?";
         let mut statement = transaction.prepare_cached(sql)?;
@@ -307,9 +344,12 @@ impl Database {
                 .prepare_cached("UPDATE items SET value = ?, modified = ?, expires = ? WHERE key = ?")?
                 .execute(params![value, now, expires, place])?,
         };
+        let length = |text: Option<&String>| text.map_or(0, |text| text.len() as u64);
+        let old = before.map(|(old, _)| old);
+        let bytes = CHANGE_ROW + place.len() as u64 + length(old.as_ref()) + length(sealed.as_ref());
         transaction
             .prepare_cached("INSERT INTO changes (revision, key, created, old, new) VALUES (?, ?, ?, ?, ?)")?
-            .execute(params![now, place, created, before.map(|(old, _)| old), sealed])?;
+            .execute(params![now, place, created, old, sealed])?;
         let key = change.key.clone();
         let item = change.value.clone().map(|value| Item {
             key: key.clone(),
@@ -317,23 +357,38 @@ impl Database {
             created: created.cast_unsigned(),
             modified: revision,
         });
-        Ok(Some((key, item)))
+        Ok(Some((key, item, bytes)))
     }
 
-    /// Forgets the oldest commits, whole ones, so that at most so many changes are left.
-    fn forget(&self, transaction: &Transaction<'_>) -> Result<(), Lost> {
+    /// Forgets the oldest commits, whole ones, so that the history keeps its bounds. `bytes` are in it; gives how many
+    /// of them are gone.
+    fn forget(&self, transaction: &Transaction<'_>, bytes: u64) -> Result<u64, Lost> {
         let mut statement = transaction.prepare_cached("SELECT max(number) FROM changes")?;
         let newest: i64 = statement.query_row([], |row| row.get(0))?;
-        let last = newest.saturating_sub(self.history.cast_signed());
+        let mut last = newest.saturating_sub(self.history.changes.cast_signed());
+        let excess = bytes.saturating_sub(self.history.bytes);
+        if excess > 0 {
+            let sql = format!("SELECT number, {CHANGE_ROW} + {CHANGE_BYTES} FROM changes ORDER BY number");
+            let mut statement = transaction.prepare_cached(&sql)?;
+            let (mut oldest, mut found) = (statement.query([])?, 0);
+            while found < excess
+                && let Some(row) = oldest.next()?
+            {
+                last = last.max(row.get(0)?);
+                found += row.get::<_, i64>(1)?.cast_unsigned();
+            }
+        }
         let sql = "SELECT revision FROM changes WHERE number <= ? ORDER BY number DESC LIMIT 1";
         let mut statement = transaction.prepare_cached(sql)?;
         let Some(revision) = statement.query_row([last], |row| row.get::<_, i64>(0)).optional()? else {
-            return Ok(());
+            return Ok(0);
         };
+        let sql = format!("SELECT coalesce(sum({CHANGE_ROW} + {CHANGE_BYTES}), 0) FROM changes WHERE revision <= ?");
+        let gone: i64 = transaction.prepare_cached(&sql)?.query_row([revision], |row| row.get(0))?;
         transaction.prepare_cached("DELETE FROM changes WHERE revision <= ?")?.execute([revision])?;
         transaction.prepare_cached("DELETE FROM commits WHERE revision <= ?")?.execute([revision])?;
         transaction.prepare_cached("UPDATE store SET forgotten = ?")?.execute([revision])?;
-        Ok(())
+        Ok(gone.cast_unsigned())
     }
 
     /// The resources that have expired.
@@ -376,8 +431,8 @@ impl Database {
         const PAGES: i32 = 1024;
         let beside = to.with_extension("new");
         let _ = fs::remove_file(&beside);
+        make(&beside)?;
         let mut copy = Connection::open(&beside)?;
-        restrict(&beside)?;
         Backup::new(&self.connection, &mut copy)?.run_to_completion(PAGES, Duration::from_millis(1), None)?;
         // The copy is one file, not three.
         copy.pragma_update(None, "journal_mode", "DELETE")?;
@@ -440,11 +495,25 @@ fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
     fs::metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
-/// For the owner alone: what is not a secret is still nobody else's business.
-fn restrict(path: &Path) -> Result<(), Lost> {
-    use std::os::unix::fs::PermissionsExt;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))
-        .map_err(|error| Lost::Unavailable(format!("cannot write {}: {error}", path.display())))
+/// Makes an empty file for a database, for its owner alone: what is not a secret is still nobody else's business. SQLite
+/// makes the files beside it with the same mode. A database that others may read, as earlier versions restored it, is
+/// taken from them.
+fn make(path: &Path) -> Result<(), Lost> {
+    const OWNER: u32 = 0o600;
+    let cannot = |error: io::Error| Lost::Unavailable(format!("cannot make {}: {error}", path.display()));
+    match OpenOptions::new().write(true).create_new(true).mode(OWNER).open(path) {
+        Ok(_) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(cannot(error)),
+    }
+    for suffix in ["", "-wal", "-shm"] {
+        let file = PathBuf::from(format!("{}{suffix}", path.display()));
+        if fs::metadata(&file).is_ok_and(|found| found.mode() & 0o077 != 0) {
+            // Somebody else's file serves all the same.
+            let _ = fs::set_permissions(&file, fs::Permissions::from_mode(OWNER));
+        }
+    }
+    Ok(())
 }
 
 fn millis(time: SystemTime) -> i64 {

@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::database::{Committed, Database, Lost};
+use crate::database::{Committed, Database, History, Lost};
 use crate::folder::{Folder, Lock, OpenError};
 use crate::seal::Seal;
 use crate::watchers::{ROOM, Watchers, events};
@@ -49,8 +49,8 @@ pub struct Options {
     pub folder: Folder,
     /// Encrypts its secrets.
     pub seal: Arc<Seal>,
-    /// How many changes the history keeps.
-    pub history: u64,
+    /// How much the history keeps.
+    pub history: History,
     /// Whether another process may still write, and will soon let go: commits wait until then.
     pub succeeds: bool,
 }
@@ -100,7 +100,6 @@ impl Embedded {
     pub fn open(options: Options) -> Result<(Self, Listing), OpenError> {
         let Options { folder, seal, history, succeeds } = options;
         let lock = if succeeds { None } else { Some(folder.try_lock()?) };
-        folder.prepare_database()?;
         let database = Database::open(&folder.database(), seal, history)?;
         let listing = database.list(None)?;
         let expiry = database.next_expiry()?;
@@ -357,7 +356,7 @@ impl Writer {
         let revisions: Vec<u64> = all.iter().map(|committed| committed.revision).collect();
         self.revision = revisions.last().copied().unwrap_or(self.revision);
         self.note(None);
-        for Committed { revision, changes } in all.into_iter().filter(|committed| !committed.changes.is_empty()) {
+        for Committed { revision, changes, .. } in all.into_iter().filter(|committed| !committed.changes.is_empty()) {
             self.watchers.tell(&Event::Committed { revision, changes });
         }
         self.expiry = self.database.as_ref().and_then(|database| database.next_expiry().ok().flatten());

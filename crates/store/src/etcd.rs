@@ -194,7 +194,6 @@ impl Store for Etcd {
 /// Resources with what is needed to follow them from there on.
 struct Listed {
     listing: Listing,
-    cluster: u64,
     /// Keys under the prefix, those that are no resources included.
     count: u64,
 }
@@ -233,7 +232,8 @@ impl Inner {
 
     /// All keys under a prefix as they are at one revision: that one, or the present.
     async fn pages(&self, prefix: &str, at: Option<u64>) -> Result<Listed, CallError> {
-        let mut listed = Listed { listing: Listing::default(), cluster: 0, count: 0 };
+        let mut listed = Listed { listing: Listing::default(), count: 0 };
+        let mut expected = None;
         let mut range = under(prefix);
         if let Some(revision) = at {
             listed.listing.revision = revision;
@@ -250,9 +250,11 @@ impl Inner {
                 }
                 answer => answer?,
             };
+            // The keys of all pages.
+            expected.get_or_insert(answer.count);
             if listed.listing.revision == 0 {
                 listed.listing.revision = answer.header.revision;
-                listed.cluster = answer.header.cluster_id;
+                listed.listing.cluster = answer.header.cluster_id;
                 range = with(range, json!({ "revision": answer.header.revision.to_string() }));
             }
             let Some(last) = answer.kvs.last() else { break };
@@ -262,6 +264,11 @@ impl Inner {
             more = answer.more;
             listed.count += answer.kvs.len() as u64;
             listed.listing.items.extend(answer.kvs.into_iter().filter_map(|pair| self.item(pair)));
+        }
+        let expected = expected.unwrap_or_default();
+        if listed.count != expected {
+            // What is missing would be taken for deleted.
+            return Err(CallError::NotSent(format!("{} of {expected} keys were listed", listed.count)));
         }
         self.health.answered(listed.listing.revision);
         Ok(listed)

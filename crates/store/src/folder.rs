@@ -17,8 +17,10 @@ pub struct Folder {
 /// The right to write. It ends with this value, or with the process.
 #[derive(Debug)]
 pub struct Lock {
-    /// Holds the lock as long as it is open.
+    /// Holds the lock as long as it is open, and says whose it is.
     _file: File,
+    /// Holds it too, for the file may be deleted. `None` on a file system that cannot lock folders.
+    _folder: Option<File>,
 }
 
 /// Why a store cannot be opened.
@@ -93,18 +95,21 @@ impl Folder {
     pub fn try_lock(&self) -> Result<Lock, OpenError> {
         let mut file = self.open_lock()?;
         match file.try_lock() {
-            Ok(()) => Ok(Lock::taken(file)),
+            Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut owner = String::new();
                 // Whoever has the lock may not have written its number yet.
                 let _ = file.read_to_string(&mut owner);
-                let path = self.path.display();
-                Err(OpenError::InUse(match owner.trim() {
-                    "" => format!("another process uses the data directory {path}"),
-                    owner => format!("process {owner} uses the data directory {path}"),
-                }))
+                return Err(self.in_use(owner.trim()));
             }
-            Err(TryLockError::Error(error)) => Err(self.no_lock(&error)),
+            Err(TryLockError::Error(error)) => return Err(self.no_lock(&error)),
+        }
+        let folder = self.open_folder()?;
+        match folder.try_lock() {
+            Ok(()) => Ok(Lock::taken(file, Some(folder))),
+            // The lock file is not the one that its owner has: that one was deleted.
+            Err(TryLockError::WouldBlock) => Err(self.in_use("")),
+            Err(TryLockError::Error(_)) => Ok(Lock::taken(file, None)),
         }
     }
 
@@ -113,9 +118,22 @@ impl Folder {
     /// # Errors
     /// [`OpenError::Broken`] where there can be no lock.
     pub fn lock(&self) -> Result<Lock, OpenError> {
-        let file = self.open_lock()?;
+        let (file, folder) = (self.open_lock()?, self.open_folder()?);
         file.lock().map_err(|error| self.no_lock(&error))?;
-        Ok(Lock::taken(file))
+        let locked = folder.lock().is_ok();
+        Ok(Lock::taken(file, locked.then_some(folder)))
+    }
+
+    fn in_use(&self, owner: &str) -> OpenError {
+        let path = self.path.display();
+        OpenError::InUse(match owner {
+            "" => format!("another process uses the data directory {path}"),
+            owner => format!("process {owner} uses the data directory {path}"),
+        })
+    }
+
+    fn open_folder(&self) -> Result<File, OpenError> {
+        File::open(&self.path).map_err(|error| self.no_lock(&error))
     }
 
     fn open_lock(&self) -> Result<File, OpenError> {
@@ -128,24 +146,14 @@ impl Folder {
     fn no_lock(&self, error: &io::Error) -> OpenError {
         OpenError::Broken(format!("cannot lock {}: {error}", self.lock_file().display()))
     }
-
-    /// Makes an empty file for the database, so that it is its owner's alone from the start.
-    pub(crate) fn prepare_database(&self) -> Result<(), OpenError> {
-        let path = self.database();
-        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            Err(error) => Err(OpenError::Broken(format!("cannot make {}: {error}", path.display()))),
-        }
-    }
 }
 
 impl Lock {
-    fn taken(mut file: File) -> Self {
+    fn taken(mut file: File, folder: Option<File>) -> Self {
         // For people and for messages; the lock holds without it.
         let told = file.set_len(0).and_then(|()| file.rewind());
         let _ = told.and_then(|()| writeln!(file, "{}", std::process::id()));
-        Self { _file: file }
+        Self { _file: file, _folder: folder }
     }
 }
 

@@ -34,7 +34,7 @@ impl Store for Frozen {
     fn list(&self, kind: Option<Kind>) -> Answer<'_, Listing> {
         let wanted = |item: &&Item| kind.is_none_or(|kind| item.key.kind() == kind);
         let items = self.listing.items.iter().filter(wanted).cloned().collect();
-        Box::pin(ready(Ok(Listing { revision: self.listing.revision, items })))
+        Box::pin(ready(Ok(Listing { cluster: self.listing.cluster, revision: self.listing.revision, items })))
     }
 
     fn revision(&self) -> Answer<'_, u64> {

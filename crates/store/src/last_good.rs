@@ -1,5 +1,6 @@
 //! A copy of the configuration that serves, in one file of JSON, for the day on which the database is damaged.
 
+use std::collections::HashSet;
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,8 +16,19 @@ use crate::{Item, Key, Listing};
 #[derive(Debug)]
 pub struct LastGood;
 
+/// The resources that a process served.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// All resources.
+    pub listing: Listing,
+    /// Those of them that did not serve, because something was wrong with them.
+    pub left_out: HashSet<Key>,
+}
+
 #[derive(Deserialize, Serialize)]
 struct Copy {
+    #[serde(default)]
+    cluster: u64,
     revision: u64,
     items: Vec<Entry>,
 }
@@ -26,20 +38,22 @@ struct Entry {
     key: String,
     created: u64,
     modified: u64,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    left_out: bool,
     /// JSON, or a JSON text of what is none.
     value: Box<RawValue>,
 }
 
 impl LastGood {
-    /// Replaces the copy with the resources at a revision, in one go. After each of them, and in the end, `between` may
-    /// take its time, or end it.
+    /// Replaces the copy with the resources at a revision of a cluster (0: of a store of its own), in one go; each with
+    /// whether it is left out. After each of them, and in the end, `between` may take its time, or end it.
     ///
     /// # Errors
     /// The file cannot be written, or `between` failed; the one before is still there.
     pub fn write<'i>(
         path: &Path,
-        revision: u64,
-        items: impl Iterator<Item = &'i Item>,
+        (cluster, revision): (u64, u64),
+        items: impl Iterator<Item = (&'i Item, bool)>,
         seal: &Seal,
         mut between: impl FnMut() -> io::Result<()>,
     ) -> io::Result<()> {
@@ -47,15 +61,16 @@ impl LastGood {
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
         let mut out = BufWriter::with_capacity(256 * 1024, file);
         // An item a line: the file can be looked at, and compared with another.
-        write!(out, "{{\"revision\":{revision},\"items\":[")?;
-        for (at, item) in items.enumerate() {
+        write!(out, "{{\"cluster\":{cluster},\"revision\":{revision},\"items\":[")?;
+        for (at, (item, left_out)) in items.enumerate() {
             let sealed = seal.seal(&item.key, &item.value).map_err(io::Error::other)?;
             let value = match RawValue::from_string(sealed) {
                 Ok(value) => value,
                 // What is no JSON is sealed whole, and is one text here.
                 Err(_) => to_raw_value(&seal.seal(&item.key, &item.value).map_err(io::Error::other)?)?,
             };
-            let entry = Entry { key: item.key.to_string(), created: item.created, modified: item.modified, value };
+            let key = item.key.to_string();
+            let entry = Entry { key, created: item.created, modified: item.modified, left_out, value };
             out.write_all(if at == 0 { b"\n" } else { b",\n" })?;
             serde_json::to_writer(&mut out, &entry)?;
             between()?;
@@ -67,24 +82,36 @@ impl LastGood {
         fs::rename(&beside, path)
     }
 
-    /// Reads the copy.
+    /// Reads the resources of the copy.
     ///
     /// # Errors
     /// What is wrong with it.
     pub fn read(path: &Path, seal: &Seal) -> Result<Listing, String> {
+        Self::served(path, seal).map(|served| served.listing)
+    }
+
+    /// Reads the copy.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn served(path: &Path, seal: &Seal) -> Result<Served, String> {
         let place = path.display();
         let text = fs::read_to_string(path).map_err(|error| format!("cannot read {place}: {error}"))?;
         let copy: Copy = serde_json::from_str(&text).map_err(|error| format!("{place} is damaged: {error}"))?;
-        let mut items = Vec::with_capacity(copy.items.len());
+        let (mut items, mut left_out) = (Vec::with_capacity(copy.items.len()), HashSet::new());
         for entry in copy.items {
             let key: Key = entry.key.parse().map_err(|error| format!("{place} is damaged: {error}"))?;
             let raw = entry.value.get();
             let whole = serde_json::from_str::<String>(raw).ok().filter(|text| text.starts_with(PREFIX));
             let value =
                 seal.open(&key, whole.as_deref().unwrap_or(raw)).map_err(|error| format!("{place}: {error}"))?;
+            if entry.left_out {
+                left_out.insert(key.clone());
+            }
             items.push(Item { key, value, created: entry.created, modified: entry.modified });
         }
-        Ok(Listing { revision: copy.revision, items })
+        let listing = Listing { cluster: copy.cluster, revision: copy.revision, items };
+        Ok(Served { listing, left_out })
     }
 }
 
@@ -108,20 +135,29 @@ mod tests {
             modified: at + 1,
         };
         let listing = Listing {
+            cluster: u64::MAX,
             revision: 7,
             items: vec![item("routes/1", r#"{"uri":"/a"}"#, 1), item("routes/2", "{broken", 3)],
         };
         for listing in [listing, Listing::default()] {
-            LastGood::write(&path, listing.revision, listing.items.iter(), &seal, || Ok(())).unwrap();
+            let at = (listing.cluster, listing.revision);
+            let is_broken = |item: &Item| &*item.value == "{broken";
+            let items = || listing.items.iter().map(|item| (item, is_broken(item)));
+            LastGood::write(&path, at, items(), &seal, || Ok(())).unwrap();
             assert_eq!(LastGood::read(&path, &seal).unwrap(), listing);
             let mut left = listing.items.len();
-            let ended = LastGood::write(&path, 8, listing.items.iter(), &seal, || {
+            let ended = LastGood::write(&path, (listing.cluster, 8), items(), &seal, || {
                 left = left.checked_sub(1).ok_or(std::io::ErrorKind::Interrupted)?;
                 Ok(())
             });
             assert!(ended.is_err());
             assert_eq!(LastGood::read(&path, &seal).unwrap(), listing, "it was ended at the last moment");
+            let broken = listing.items.iter().filter(|item| is_broken(item)).map(|item| item.key.clone());
+            assert_eq!(LastGood::served(&path, &seal).unwrap().left_out, broken.collect());
         }
+        std::fs::write(&path, "{\"revision\":7,\"items\":[]}").unwrap();
+        let of_before = Listing { revision: 7, ..Listing::default() };
+        assert_eq!(LastGood::read(&path, &seal), Ok(of_before), "a copy of a version that named no cluster");
         std::fs::write(&path, "{\"revision\":7").unwrap();
         assert!(LastGood::read(&path, &seal).unwrap_err().contains("is damaged"));
     }

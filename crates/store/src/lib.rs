@@ -26,13 +26,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-pub use database::{Database, Lost};
+pub use database::{Database, History, Lost};
 pub use embedded::{Embedded, Health, Options};
 pub use etcd::{Etcd, EtcdHealth, EtcdOptions, Keyring, NotAKeyring, Sealing};
 pub use folder::{Folder, Lock, OpenError};
 pub use frozen::Frozen;
 pub use key::{Key, Kind};
-pub use last_good::LastGood;
+pub use last_good::{LastGood, Served};
 pub use memory::Memory;
 pub use seal::{NoSecrets, Seal, SealError, Secrets};
 use tokio::sync::mpsc;
@@ -146,6 +146,8 @@ pub struct Item {
 /// Resources, all as they were at one revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
+    /// The cluster that counts the revisions; 0 where the store is not shared, and where the cluster is not known.
+    pub cluster: u64,
     /// The store's revision then.
     pub revision: u64,
     /// The resources.

@@ -34,7 +34,11 @@ impl Content {
         let wanted = |stored: &&Stored| kind.is_none_or(|kind| stored.item.key.kind() == kind);
         let mut found: Vec<&Stored> = self.items.values().filter(wanted).collect();
         found.sort_unstable_by_key(|stored| stored.number);
-        Listing { revision: self.revision, items: found.into_iter().map(|stored| stored.item.clone()).collect() }
+        Listing {
+            cluster: 0,
+            revision: self.revision,
+            items: found.into_iter().map(|stored| stored.item.clone()).collect(),
+        }
     }
 
     fn commit(&mut self, commit: Commit) -> Result<u64, StoreError> {

@@ -110,7 +110,7 @@ mod tests {
             watchers.tell(&committed(revision));
         }
         assert!(watchers.any_behind());
-        let all = || Some(Event::Reset(Listing { revision: last, items: Vec::new() }));
+        let all = || Some(Event::Reset(Listing { revision: last, ..Listing::default() }));
         watchers.catch_up(all);
         assert!(watchers.any_behind(), "there is no room yet");
         assert_eq!(receiver.try_recv().unwrap(), committed(1));

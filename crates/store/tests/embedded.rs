@@ -9,8 +9,8 @@ use tempfile::TempDir;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
 use weir_store::{
-    Change, Commit, Database, Embedded, Event, Expectation, Folder, HistoryQuery, Key, Kind, Listing, Lost, NoSecrets,
-    OpenError, Options, Seal, Store, StoreError,
+    Change, Commit, Database, Embedded, Event, Expectation, Folder, History, HistoryQuery, Key, Kind, Listing, Lost,
+    NoSecrets, OpenError, Options, Recorded, Seal, Store, StoreError,
 };
 
 /// How long something may take that has to happen.
@@ -20,8 +20,10 @@ fn seal(digit: &str) -> Arc<Seal> {
     Arc::new(Seal::from_hex(&digit.repeat(64), "test", Arc::new(NoSecrets)).unwrap())
 }
 
+const HISTORY: History = History { changes: 1000, bytes: 1 << 30 };
+
 fn options(path: &Path) -> Options {
-    Options { folder: Folder::create(path).unwrap(), seal: seal("a"), history: 1000, succeeds: false }
+    Options { folder: Folder::create(path).unwrap(), seal: seal("a"), history: HISTORY, succeeds: false }
 }
 
 fn open(folder: &TempDir) -> (Embedded, Listing) {
@@ -193,7 +195,8 @@ async fn the_history_tells_what_was() {
 #[tokio::test]
 async fn the_history_is_bounded() {
     let folder = tempfile::tempdir().unwrap();
-    let (store, _) = Embedded::open(Options { history: 5, ..options(folder.path()) }).unwrap();
+    let (store, _) =
+        Embedded::open(Options { history: History { changes: 5, ..HISTORY }, ..options(folder.path()) }).unwrap();
     for number in 0..20 {
         store
             .commit(commit(vec![put("routes/1", &number.to_string()), put("routes/2", &number.to_string())]))
@@ -209,6 +212,37 @@ async fn the_history_is_bounded() {
     // Who asks for what is forgotten gets everything.
     let mut events = store.watch(3);
     assert!(matches!(next(&mut events).await, Event::Reset(listing) if listing.revision == 20));
+}
+
+#[tokio::test]
+async fn the_history_is_bounded_in_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    // Old and new text of four changes fit in, and not of five.
+    let history = History { changes: 1000, bytes: 90_000 };
+    let value = |number: u32| format!("\"{number}{}\"", "x".repeat(10_000));
+    let revisions = |history: Vec<Recorded>| history.iter().map(|found| found.revision).collect::<Vec<_>>();
+    let (mut number, mut database) = (0, 0);
+    for start in 0..3 {
+        let (store, _) = Embedded::open(Options { history, ..options(folder.path()) }).unwrap();
+        for _ in 0..40 {
+            number += 1;
+            store.commit(commit(vec![put("routes/1", &value(number))])).await.unwrap();
+        }
+        // The bytes of what an earlier process wrote count as well.
+        let last = u64::from(number);
+        let kept = revisions(store.history(HistoryQuery::default()).await.unwrap());
+        assert_eq!(kept, [last, last - 1, last - 2, last - 3], "start {start}");
+        store.close("test").await;
+        let size = std::fs::metadata(folder.path().join("weir.db")).unwrap().len();
+        database = if start == 0 { size } else { database };
+        assert!(size <= database + 100_000, "{size} after {database}");
+    }
+    // One that is beyond the bound by itself is forgotten at once; the resource is there.
+    let (store, _) =
+        Embedded::open(Options { history: History { bytes: 1000, ..history }, ..options(folder.path()) }).unwrap();
+    store.commit(commit(vec![put("routes/1", &value(0))])).await.unwrap();
+    assert!(store.history(HistoryQuery::default()).await.unwrap().is_empty());
+    assert_eq!(told(&store.list(None).await.unwrap()), [format!("routes/1={}", value(0))]);
 }
 
 #[tokio::test]
@@ -282,6 +316,33 @@ async fn one_process_writes_and_the_next_one_waits_for_it() {
     }
     let refused = first.commit(commit(vec![gone("routes/1")])).await;
     assert!(matches!(refused, Err(StoreError::Unavailable(reason)) if reason.contains("taken over")));
+}
+
+#[tokio::test]
+async fn the_lock_outlives_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, _) = open(&folder);
+    let lock = folder.path().join("lock");
+    for removed in [true, false] {
+        // Once there is no file, then one that nobody has locked.
+        if removed {
+            std::fs::remove_file(&lock).unwrap();
+        }
+        let second = Embedded::open(options(folder.path()));
+        assert!(matches!(second, Err(OpenError::InUse(who)) if who.contains("another process")), "{removed}");
+    }
+    first.commit(commit(vec![put("routes/1", "{}")])).await.unwrap();
+    // A process that takes over waits for the one before it all the same.
+    let (second, _) = Embedded::open(Options { succeeds: true, ..options(folder.path()) }).unwrap();
+    let waits = second.commit(commit(vec![put("routes/2", "{}")]));
+    let (kept, refused) = tokio::join!(waits, async {
+        tokio::task::yield_now().await;
+        let third = Embedded::open(options(folder.path()));
+        first.close("another one has taken over").await;
+        third.map(drop)
+    });
+    assert_eq!(kept, Ok(2));
+    assert!(matches!(refused, Err(OpenError::InUse(_))), "{refused:?}");
 }
 
 #[tokio::test]

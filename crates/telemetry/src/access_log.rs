@@ -41,6 +41,8 @@ pub struct AccessLogOptions {
     pub format: Format,
     /// Bytes of lines that may wait to be written, for each worker; at least 4 KiB. One MiB holds some 2,500 lines.
     pub ring_bytes: usize,
+    /// The permissions of a file that is made, less the process's umask.
+    pub mode: u32,
 }
 
 /// Where the lines of an access log go.
@@ -84,7 +86,7 @@ impl AccessLog {
             line: Line::compile(&options.format),
             ring_bytes: options.ring_bytes.max(MIN_RING_BYTES),
             arrivals: Mutex::default(),
-            sink: Mutex::new(Sink::open(options.target)?),
+            sink: Mutex::new(Sink::open(options.target, options.mode)?),
             dropped: Arc::default(),
             closing: AtomicBool::new(false),
             thread: OnceLock::new(),
@@ -292,6 +294,7 @@ mod tests {
             target: Target::File(path.clone()),
             format: Format::parse(&"x".repeat(99), false).0,
             ring_bytes: MIN_RING_BYTES,
+            mode: 0o600,
         })
         .expect("a log");
         let writer = log.writer();

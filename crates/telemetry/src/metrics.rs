@@ -38,7 +38,7 @@ pub use series::{HiddenLabels, HttpLabel, HttpMetric, HttpSeries, ResponseSource
 pub use store::StoreStatus;
 pub use upstream::{NodeHealth, UpstreamStatus};
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -121,6 +121,7 @@ struct ConfigCells {
     applied: AtomicU64,
     rejected: AtomicU64,
     left_out: AtomicU64,
+    withheld: AtomicBool,
 }
 
 /// The lines that access logs dropped.
@@ -204,6 +205,12 @@ impl Metrics {
     /// How many resources do not serve as they stand, because something is wrong with them: `weir_config_left_out`.
     pub fn set_config_left_out(&self, resources: u64) {
         self.config.left_out.store(resources, Relaxed);
+    }
+
+    /// Whether the store holds something that does not replace what serves before somebody accepts it:
+    /// `weir_config_withheld`.
+    pub fn set_config_withheld(&self, withheld: bool) {
+        self.config.withheld.store(withheld, Relaxed);
     }
 
     /// The etcd that the configuration comes from: `apisix_etcd_reachable`, `apisix_etcd_modify_indexes`. The first one

@@ -30,7 +30,8 @@ impl Source for Request<'_> {
 
 fn open(path: &Path, format: Format) -> Arc<AccessLog> {
     let target = Target::File(path.to_owned());
-    AccessLog::open(AccessLogOptions { target, format, ring_bytes: 1 << 16 }).expect("the file can be created")
+    AccessLog::open(AccessLogOptions { target, format, ring_bytes: 1 << 16, mode: 0o600 })
+        .expect("the file can be created")
 }
 
 fn format(text: &str) -> Format {
@@ -252,6 +253,7 @@ fn a_line_that_never_fits_is_dropped_alone() {
     let log = AccessLog::open(AccessLogOptions {
         target: Target::File(path.clone()),
         format: format("$http_x"),
+        mode: 0o600,
         ring_bytes: 0, // the smallest ring: 4096 bytes
     })
     .expect("a log");
@@ -310,7 +312,7 @@ fn a_file_that_cannot_be_opened_is_an_error() {
     let directory = tempfile::tempdir().expect("a directory");
     let missing = directory.path().join("missing");
     let target = Target::File(missing.join("access.log"));
-    let opened = AccessLog::open(AccessLogOptions { target, format: format("x"), ring_bytes: 4096 });
+    let opened = AccessLog::open(AccessLogOptions { target, format: format("x"), ring_bytes: 4096, mode: 0o600 });
     assert!(opened.is_err());
 
     // A log whose directory has gone keeps the file it has.
@@ -333,6 +335,7 @@ fn standard_output_gets_the_lines() {
             target: Target::Stdout,
             format: format("line=$status"),
             ring_bytes: 4096,
+            mode: 0o600,
         })
         .expect("standard output is open");
         let writer = log.writer();

@@ -72,6 +72,7 @@ fn logging_allocates_nothing() {
         let log = AccessLog::open(AccessLogOptions {
             target: Target::File(directory.path().join(index.to_string())),
             format: Format::parse(setting, false).0,
+            mode: 0o600,
             ring_bytes: 16 * 1024, // small enough to be found half full and full
         })
         .expect("a log");

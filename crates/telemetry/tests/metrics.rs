@@ -232,6 +232,7 @@ fn plain_counters_and_gauges_sum_over_workers() {
             ],
         ),
         (|m, _, _| m.set_config_left_out(3), &[("weir_config_left_out", 3.0)]),
+        (|m, _, _| m.set_config_withheld(true), &[("weir_config_withheld", 1.0)]),
         (|m, _, _| m.watch_store(Arc::new(Broken)), &[("weir_store_up", 0.0), ("weir_store_revision", 41.0)]),
         (
             |m, _, _| m.watch_etcd(Arc::new(Followed)),
@@ -603,6 +604,7 @@ fn dropped_log_lines_stay_counted_when_their_log_is_gone() {
             target: Target::File(directory.path().join("access.log")),
             format: Format::parse(&"x".repeat(5000), false).0,
             ring_bytes: 4096,
+            mode: 0o600,
         })
         .expect("a log");
         metrics.watch_access_log(&log);

@@ -14,7 +14,7 @@
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -25,7 +25,7 @@ use tokio::task::{JoinError, JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use weir_admin::{Configuration, Hosts, Rest};
 use weir_config::Settings;
-use weir_config::settings::Endpoint;
+use weir_config::settings::{Endpoint, Role};
 use weir_proxy::{DataPlane, HealthChecks, Snapshot, buffers, give_memory_back};
 use weir_store::Memory;
 use weir_telemetry::access_log::AccessLog;
@@ -105,6 +105,19 @@ pub(crate) enum Source {
     Memory { store: Arc<Memory>, state: Box<State> },
 }
 
+impl Source {
+    /// Whether a data plane finds nothing in etcd and has nothing of its own. Whatever else has an Admin API is ready, for
+    /// what makes it have something may come that way.
+    fn is_vacant(&self, settings: &Settings) -> bool {
+        match self {
+            Self::Store { data, state } => {
+                data.etcd.is_some() && settings.deployment.role == Role::DataPlane && state.is_empty()
+            }
+            Self::File { .. } | Self::Memory { .. } => false,
+        }
+    }
+}
+
 /// Serves until SIGTERM or SIGINT, or until a new process has taken over; then drains. `predecessor` is told when this
 /// process serves. Gives the task of a process that stays when it has handed over.
 pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor>) -> anyhow::Result<Option<Keeper>> {
@@ -147,6 +160,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     drop(inherited);
     let workers = data_plane.workers();
     let draining = Draining::default();
+    let vacant = Arc::new(AtomicBool::new(source.is_vacant(&settings)));
     let (leaving, left) = watch::channel(false);
     let (admin_leaving, admin_left) = watch::channel(None);
     let checks = Arc::<HealthChecks>::default();
@@ -170,9 +184,9 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
     }
     if let Some(listener) = status_listener {
         addresses.push_str(&format!("status on http://{}/status\n", listener.local_addr()?));
-        let (plane, draining) = (Arc::clone(&data_plane), Arc::clone(&draining));
+        let (plane, draining, vacant) = (Arc::clone(&data_plane), Arc::clone(&draining), Arc::clone(&vacant));
         let server = Server::new(listener, pages);
-        tasks.spawn(status_server::run(server, left.clone(), plane, draining, Arc::clone(&checks)));
+        tasks.spawn(status_server::run(server, left.clone(), plane, draining, vacant, Arc::clone(&checks)));
     }
     if let Some((admin, listener)) = &admin {
         addresses.push_str(&admin.announcement(listener)?);
@@ -219,6 +233,13 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         predecessor.ready().context("the process that was to be followed is gone")?;
     }
     systemd::notify(&[NotifyState::Ready, NotifyState::Status(&format!("serving {routes} routes"))]);
+    if vacant.load(Ordering::Relaxed) {
+        tracing::error!(
+            prefix = settings.deployment.etcd.prefix,
+            "etcd holds no resource and there is no copy of any: /status/ready says no until there is one, or until \
+             POST /v1/store/accept at the control API"
+        );
+    }
     if let Some(predecessor) = predecessor {
         // A change that is answered for would not be seen by those whom the other process accepts after it.
         let left = spawn_blocking(move || predecessor.left()).await;
@@ -229,7 +250,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         }
     }
 
-    let serving = Serving { data_plane: Arc::clone(&data_plane), metrics: Arc::clone(&metrics), names };
+    let serving = Serving { data_plane: Arc::clone(&data_plane), metrics: Arc::clone(&metrics), names, vacant };
     let standalone = matches!(source, Source::Memory { .. });
     let mut stored = None;
     let configuration: Option<Arc<dyn Configuration>>;
@@ -290,7 +311,8 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         let etcd = stored.as_ref().and_then(|(data, _)| data.etcd.clone());
         let info = ServerInfo::new(etcd);
         let hosts = Hosts::new(&settings.admin.hosts);
-        let control = Control { schemas, configuration, rules, data_plane, checks, info, hosts };
+        let live = stored.as_ref().map(|(_, live)| live.clone());
+        let control = Control { schemas, configuration, live, rules, data_plane, checks, info, hosts };
         let server = Server::new(listener, pages);
         tasks.spawn(control_api::run(server, left, Arc::new(control)));
     }

@@ -15,6 +15,7 @@ use weir_proxy::{DataPlane, HealthChecks};
 use weir_store::{Item, Key, Kind};
 
 use crate::health_pages::{self, error, json as json_page};
+use crate::live::Live;
 use crate::rules::Rules;
 use crate::secrets;
 use crate::server::{Asked, Command, Leaving, Page, Server, text, with_type};
@@ -26,6 +27,8 @@ pub(crate) struct Control {
     pub(crate) schemas: Arc<Schemas>,
     /// What is live.
     pub(crate) configuration: Arc<dyn Configuration>,
+    /// The resources of a store.
+    pub(crate) live: Option<Live>,
     pub(crate) rules: Arc<Rules>,
     pub(crate) data_plane: Arc<RwLock<DataPlane>>,
     pub(crate) checks: Arc<HealthChecks>,
@@ -39,7 +42,8 @@ pub(crate) const CONTROL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCA
 
 const GC: &str = "/v1/gc";
 const RELOAD_PLUGINS: &str = "/v1/plugins/reload";
-const COMMANDS: &[Command] = &[(Method::POST, GC), (Method::PUT, RELOAD_PLUGINS)];
+const ACCEPT: &str = "/v1/store/accept";
+const COMMANDS: &[Command] = &[(Method::POST, GC), (Method::PUT, RELOAD_PLUGINS), (Method::POST, ACCEPT)];
 
 /// Kinds of resources that are told: the path of all, that of one, what one is called, its section.
 const KINDS: [(&str, &str, &str, Kind); 4] = [
@@ -71,6 +75,7 @@ impl Control {
         let path = asked.path.as_str();
         match path {
             GC if asked.method == Method::POST => return Some(self.clean_up().await),
+            ACCEPT if asked.method == Method::POST => return Some(self.accept().await),
             RELOAD_PLUGINS if asked.method == Method::PUT => {
                 // All plugins are part of the program: there is nothing to load again.
                 return Some(text(StatusCode::OK, "done"));
@@ -130,6 +135,16 @@ impl Control {
         let schemas = Arc::clone(&self.schemas);
         let work = spawn_blocking(move || items.iter().filter_map(|item| show(&schemas, item)).collect());
         work.await.map_err(|panicked| panicked.to_string())
+    }
+
+    /// Serves what etcd holds, although what served is lost with it.
+    async fn accept(&self) -> Response<Page> {
+        let accepted = match &self.live {
+            Some(live) => live.accept().await,
+            None => None,
+        };
+        let told = accepted.map(|accepted| json!({ "revision": accepted.revision, "resources": accepted.resources }));
+        json_page(StatusCode::OK, &json!({ "accepted": told }))
     }
 
     /// Frees what no request uses any more, now rather than within a second.

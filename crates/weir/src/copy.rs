@@ -101,7 +101,7 @@ impl Copy {
     ) -> bool {
         let (held, shared) = (live.held().await, Arc::clone(&self.0));
         let written = tokio::task::spawn_blocking(move || {
-            let written = LastGood::write(&shared.path, held.revision, held.iter(), &shared.seal, between);
+            let written = LastGood::write(&shared.path, held.at, held.iter(), &shared.seal, between);
             drop(turn);
             written
         });

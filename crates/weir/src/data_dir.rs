@@ -9,7 +9,9 @@ use anyhow::anyhow;
 use weir_admin::Rest;
 use weir_config::{Diagnostic, Settings};
 use weir_proxy::Snapshot;
-use weir_store::{Embedded, Etcd, Folder, Frozen, LastGood, Listing, OpenError, Options, Seal, Store, StoreError};
+use weir_store::{
+    Embedded, Etcd, Folder, Frozen, History, LastGood, Listing, OpenError, Options, Seal, Store, StoreError,
+};
 use weir_telemetry::metrics::StoreStatus;
 
 use crate::copy::{Copy, Ended};
@@ -72,7 +74,7 @@ impl DataDir {
     pub(crate) fn open(settings: &Settings, succeeds: bool) -> Result<(Self, Listing), Failure> {
         let folder = Folder::create(Path::new(&settings.store.data_dir)).map_err(refused)?;
         let seal = Arc::new(seal(&folder, settings)?);
-        let history = u64::from(settings.store.history);
+        let history = history(settings);
         let options = Options { folder: folder.clone(), seal: Arc::clone(&seal), history, succeeds };
         // An empty database beside a copy of resources is one that was lost.
         let copy = Copy::new(folder.last_good(), Arc::clone(&seal));
@@ -107,18 +109,17 @@ impl DataDir {
         }
     }
 
-    /// Begins with the etcd that the settings name. The folder is for a copy of what serves. Also gives what served last,
-    /// and what is to be told once there is a log.
-    pub(crate) fn of_etcd(settings: &Settings) -> Result<(Self, Listing, Listing, Vec<String>), Failure> {
+    /// Begins with the etcd that the settings name. The folder is for a copy of what serves.
+    pub(crate) fn of_etcd(settings: &Settings) -> Result<(Self, Beginning), Failure> {
         let folder = Folder::create(Path::new(&settings.store.data_dir)).map_err(refused)?;
         let seal = Arc::new(seal(&folder, settings)?);
         let copy = Copy::new(folder.path().join(etcd::copy_name(settings)), Arc::clone(&seal));
         let path = copy.path();
-        let left = path.exists().then(|| LastGood::read(path, &seal));
-        let Beginning { store, listing, before, doubts } = etcd::begin(settings, left)?;
-        let (etcd, revision) = (Some(Arc::clone(&store)), listing.revision);
-        let data = Self { folder, embedded: None, store, damage: None, copy, etcd, revision };
-        Ok((data, listing, before, doubts))
+        let left = path.exists().then(|| LastGood::served(path, &seal));
+        let beginning = etcd::begin(settings, left)?;
+        let etcd = Arc::clone(&beginning.store);
+        let (store, revision) = (Arc::clone(&etcd) as Arc<dyn Store>, beginning.listing.revision);
+        Ok((Self { folder, embedded: None, store, damage: None, copy, etcd: Some(etcd), revision }, beginning))
     }
 
     /// What the metrics say of the store.
@@ -232,6 +233,11 @@ pub(crate) fn seal(folder: &Folder, settings: &Settings) -> Result<Seal, Failure
         text => Seal::from_hex(text, "store.key", fields),
     }
     .map_err(refused)
+}
+
+/// The bounds of the history that the settings give.
+pub(crate) fn history(settings: &Settings) -> History {
+    History { changes: settings.store.history.into(), bytes: settings.store.history_size.bytes() }
 }
 
 fn is_lost(folder: &Folder) -> bool {

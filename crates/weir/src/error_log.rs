@@ -5,6 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,7 +52,7 @@ enum Entry {
 impl ErrorLog {
     /// Opens the log and sends all messages of the process there from now on, panics too.
     pub(crate) fn start(options: &Options) -> io::Result<Self> {
-        let log = Self::open(&options.path)?;
+        let log = Self::open(&options.path, options.mode.bits().into())?;
         let level = match options.level {
             LogLevel::Error => LevelFilter::ERROR,
             LogLevel::Warn => LevelFilter::WARN,
@@ -67,8 +68,8 @@ impl ErrorLog {
         Ok(log)
     }
 
-    fn open(path: &ErrorLogPath) -> io::Result<Self> {
-        let sink = Sink::open(path)?;
+    fn open(path: &ErrorLogPath, mode: u32) -> io::Result<Self> {
+        let sink = Sink::open(path, mode)?;
         let (sender, receiver) = sync_channel(QUEUE);
         let dropped = Arc::new(AtomicU64::new(0));
         let of_thread = Arc::clone(&dropped);
@@ -149,21 +150,22 @@ fn cut(line: &[u8]) -> Vec<u8> {
 #[derive(Debug)]
 enum Sink {
     Stderr,
-    File(PathBuf, File),
+    /// With the permissions of one that is made.
+    File(PathBuf, File, u32),
 }
 
 impl Sink {
-    fn open(path: &ErrorLogPath) -> io::Result<Self> {
+    fn open(path: &ErrorLogPath, mode: u32) -> io::Result<Self> {
         match path {
             ErrorLogPath::Stderr => Ok(Self::Stderr),
-            ErrorLogPath::File(path) => Ok(Self::File(path.clone(), append(path)?)),
+            ErrorLogPath::File(path) => Ok(Self::File(path.clone(), append(path, mode)?, mode)),
         }
     }
 
     /// A path that cannot be opened leaves the file that is open in use.
     fn reopen(&mut self) -> io::Result<()> {
-        if let Self::File(path, file) = self {
-            *file = append(path)?;
+        if let Self::File(path, file, mode) = self {
+            *file = append(path, *mode)?;
         }
         Ok(())
     }
@@ -171,13 +173,13 @@ impl Sink {
     fn write(&mut self, text: &[u8]) -> io::Result<()> {
         match self {
             Self::Stderr => io::stderr().write_all(text),
-            Self::File(_, file) => file.write_all(text),
+            Self::File(_, file, _) => file.write_all(text),
         }
     }
 }
 
-fn append(path: &PathBuf) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
+fn append(path: &PathBuf, mode: u32) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).mode(mode).open(path)
 }
 
 /// The thread: ends when the log and all its queues are gone.
@@ -234,7 +236,7 @@ mod tests {
     fn a_moved_file_keeps_what_was_logged_before_it_was_opened_again() {
         let dir = tempfile::tempdir().unwrap();
         let (path, old) = (dir.path().join("error.log"), dir.path().join("error.log.1"));
-        let log = ErrorLog::open(&ErrorLogPath::File(path.clone())).unwrap();
+        let log = ErrorLog::open(&ErrorLogPath::File(path.clone()), 0o600).unwrap();
         let mut queue = log.queue.clone();
         queue.write_all(b"one\n").unwrap();
         log.flush(LIMIT).unwrap();
@@ -253,7 +255,7 @@ mod tests {
         let pipe = dir.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
         let reader = fs::OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
-        let log = ErrorLog::open(&ErrorLogPath::File(pipe)).unwrap();
+        let log = ErrorLog::open(&ErrorLogPath::File(pipe), 0o600).unwrap();
         let mut queue = log.queue.clone();
         // More than the pipe and the queue hold together; a writer that waited would never get to the end.
         let line = [b"x".repeat(1023), b"\n".to_vec()].concat();

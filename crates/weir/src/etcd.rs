@@ -7,12 +7,14 @@ use anyhow::{Context, anyhow};
 use tokio::time::sleep;
 use weir_config::settings::{self, AutoEndpoint, ConfigProvider, Deployment, Endpoint, EtcdTls, Listen, Role};
 use weir_config::{Settings, file};
-use weir_store::{Etcd, EtcdHealth, EtcdOptions, Keyring, Kind, Listing, Sealing, Store, StoreError};
+use weir_store::{Etcd, EtcdHealth, EtcdOptions, Keyring, Kind, Listing, Sealing, Served, Store, StoreError};
 use weir_telemetry::metrics::{EtcdStatus, StoreStatus};
 
 use crate::admin_server::ADMIN;
 use crate::control_api::CONTROL;
 use crate::failure::Failure;
+use crate::live::Withheld;
+use crate::resources::Resources;
 use crate::secrets::SecretFields;
 
 /// Sees that the settings of `deployment` fit each other and everything else, and leaves the role the listeners that it has.
@@ -95,8 +97,10 @@ pub(crate) struct Beginning {
     pub(crate) store: Arc<Etcd>,
     /// What is to be served: from etcd, or from the copy.
     pub(crate) listing: Listing,
-    /// What served before, for what is wrong now.
-    pub(crate) before: Listing,
+    /// What served last, for what is wrong now.
+    pub(crate) before: Option<Served>,
+    /// The listing is the copy.
+    pub(crate) from_copy: bool,
     /// What is to be told once there is a log.
     pub(crate) doubts: Vec<String>,
 }
@@ -105,12 +109,12 @@ pub(crate) struct Beginning {
 ///
 /// # Errors
 /// The settings are wrong, or there is neither.
-pub(crate) fn begin(settings: &Settings, copy: Option<Result<Listing, String>>) -> Result<Beginning, Failure> {
+pub(crate) fn begin(settings: &Settings, copy: Option<Result<Served, String>>) -> Result<Beginning, Failure> {
     let (options, mut doubts) = options(settings)?;
     let read = read(&options, settings)?;
     let store = Arc::new(Etcd::new(options));
     let copy = match copy {
-        Some(Ok(listing)) => Some(listing),
+        Some(Ok(served)) => Some(served),
         Some(Err(reason)) => {
             doubts.push(format!("the copy of what served last is of no use: {reason}"));
             None
@@ -118,19 +122,32 @@ pub(crate) fn begin(settings: &Settings, copy: Option<Result<Listing, String>>) 
         None => None,
     };
     match (read, copy) {
-        (Ok(listing), copy) => Ok(Beginning { store, listing, before: copy.unwrap_or_default(), doubts }),
-        (Err(error), Some(mut listing)) => {
-            let revision = listing.revision;
+        (Ok(listing), copy) => Ok(match copy.map(|copy| lost(copy, &listing)) {
+            Some((copy, Some(loss))) => {
+                doubts.push(format!("{loss}; those of the local copy are served"));
+                Beginning { store, listing: copy.listing.clone(), before: Some(copy), from_copy: true, doubts }
+            }
+            Some((copy, None)) => Beginning { store, listing, before: Some(copy), from_copy: false, doubts },
+            None => Beginning { store, listing, before: None, from_copy: false, doubts },
+        }),
+        (Err(error), Some(copy)) => {
+            let revision = copy.listing.revision;
             doubts.push(format!("{error}; revision {revision} is served from the local copy until etcd is back"));
-            // Nobody knows whether it is the same etcd that comes back, so everything is read again then.
-            listing.revision = 0;
-            Ok(Beginning { store, listing, before: Listing::default(), doubts })
+            Ok(Beginning { store, listing: copy.listing.clone(), before: Some(copy), from_copy: true, doubts })
         }
         (Err(error), None) => {
             let place = &settings.store.data_dir;
             Err(Failure::Other(anyhow!("{error}; and there is no copy of its resources in {place} to start from")))
         }
     }
+}
+
+/// What served last, and the loss that it would be to serve a listing in its place.
+fn lost(copy: Served, listing: &Listing) -> (Served, Option<String>) {
+    let (serving, at) = (Resources::new(copy.listing.clone()), (copy.listing.cluster, copy.listing.revision));
+    let state = Withheld::new(&serving, at.1, listing.clone());
+    let loss = state.loss(&serving, at).map(|loss| state.told(loss, &serving, at));
+    (copy, loss)
 }
 
 /// Everything that is in etcd. The connections end with the runtime that they were made in, so it is a store of its own.

@@ -155,7 +155,7 @@ impl Configuration for FileSource {
 /// Everything in a file.
 fn everything(kept: &Kept) -> Listing {
     let items = Kind::ALL.into_iter().flat_map(|kind| listing(kept, kind).items).collect();
-    Listing { revision: kept.revision(), items }
+    Listing { cluster: 0, revision: kept.revision(), items }
 }
 
 /// What became of resources from one version of a file to another.
@@ -207,7 +207,7 @@ fn listing(kept: &Kept, kind: Kind) -> Listing {
             }
         }
     }
-    Listing { revision, items }
+    Listing { cluster: 0, revision, items }
 }
 
 #[cfg(test)]

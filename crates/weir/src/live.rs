@@ -8,12 +8,15 @@
 //! One change at a time goes this way, so each is checked against what the one before it left. When it is answered for,
 //! it is kept and every worker serves with it. Those that wait meanwhile go together the next time (`together.rs`).
 
+mod left_out;
 mod state;
 mod together;
+mod withheld;
 
 use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::Signal;
@@ -30,6 +33,8 @@ use crate::systemd::{self, NotifyState};
 use state::Candidate;
 pub(crate) use state::{Held, State};
 use together::Waiting;
+use withheld::{ADVICE, Followed};
+pub(crate) use withheld::{Accepted, Withheld};
 
 /// How soon a store is watched again that has ended a watch.
 const WATCH_AGAIN: Duration = Duration::from_secs(1);
@@ -76,7 +81,7 @@ impl Live {
     /// Follows what is committed by others, for ever.
     pub(crate) async fn follow(self) {
         loop {
-            let revision = self.0.state.lock().await.revision;
+            let revision = self.0.state.lock().await.known();
             let mut events = self.0.store.watch(revision);
             while let Some(event) = events.recv().await {
                 self.0.followed(event, &mut events).await;
@@ -114,8 +119,8 @@ impl Live {
             Ok(listing) => {
                 let mut state = Arc::clone(&self.0.state).lock_owned().await;
                 // A change that was made meanwhile is newer than what was read.
-                if listing.revision >= state.revision {
-                    state.follow(Event::Reset(listing));
+                if listing.revision >= state.known() {
+                    self.0.take_over(&mut state, Event::Reset(listing));
                 }
                 self.0.serve_as_it_is(state).await;
             }
@@ -124,6 +129,14 @@ impl Live {
                 tracing::error!("{error}; what is live stays live");
             }
         }
+    }
+
+    /// Serves what etcd holds although what served before is lost with it; `None` when nothing was withheld.
+    pub(crate) async fn accept(&self) -> Option<Accepted> {
+        let shared = Arc::clone(&self.0);
+        // Whoever asked may go away; what was begun is brought to its end.
+        let work = tokio::spawn(async move { shared.accept().await });
+        work.await.unwrap_or_default()
     }
 
     /// Waits for a change, or for the beginning.
@@ -261,13 +274,45 @@ impl Shared {
     /// Takes over what the store tells, and what else it has to tell already.
     async fn followed(&self, event: Event, events: &mut mpsc::Receiver<Event>) {
         let mut state = Arc::clone(&self.state).lock_owned().await;
-        let mut news = state.follow(event);
+        let mut news = self.take_over(&mut state, event);
         while let Ok(event) = events.try_recv() {
-            news |= state.follow(event);
+            news |= self.take_over(&mut state, event);
         }
         if news {
             self.serve_as_it_is(state).await;
         }
+    }
+
+    /// Takes over what the store tells; whether that was news. A shared store that has lost what serves is not followed.
+    fn take_over(&self, state: &mut State, event: Event) -> bool {
+        if !self.store.is_shared() {
+            return state.follow(event);
+        }
+        let was_withheld = state.withheld.is_some();
+        let followed = state.follow_shared(event);
+        if let Followed::Withheld(loss) = &followed {
+            self.serving.metrics.config_rejected();
+            tracing::error!("{loss}; {ADVICE}");
+        }
+        if was_withheld && state.withheld.is_none() {
+            tracing::info!(revision = state.revision, "etcd holds again what serves, and is followed again");
+        }
+        self.serving.metrics.set_config_withheld(state.withheld.is_some());
+        followed == Followed::News
+    }
+
+    /// Serves what was withheld.
+    async fn accept(&self) -> Option<Accepted> {
+        let mut state = Arc::clone(&self.state).lock_owned().await;
+        let was_vacant = self.serving.vacant.swap(false, Ordering::Relaxed);
+        let Some(accepted) = state.accept() else {
+            return was_vacant.then_some(Accepted { revision: state.revision, resources: 0 });
+        };
+        self.serving.metrics.set_config_withheld(false);
+        let Accepted { revision, resources } = accepted;
+        tracing::warn!(revision, resources, "what etcd holds is accepted in the place of what served");
+        self.serve_as_it_is(state).await;
+        Some(accepted)
     }
 
     /// Compiles what is there and serves it, if it can be.
@@ -303,6 +348,9 @@ impl Shared {
 
     async fn serve(&self, mut state: OwnedMutexGuard<State>, candidate: Candidate, began: Instant, author: &str) {
         self.serving.metrics.set_config_left_out(candidate.broken.len() as u64);
+        if !state.is_empty() {
+            self.serving.vacant.store(false, Ordering::Relaxed);
+        }
         let routes = candidate.ready.snapshot.route_count();
         self.serving.take(Arc::clone(&candidate.ready.snapshot)).await;
         let (changes, ready) = state.took(candidate);
@@ -323,10 +371,10 @@ impl Shared {
     async fn make_sure(&self, state: &mut State) -> Result<(), StoreError> {
         if state.unsure {
             let listing = self.store.list(None).await?;
-            state.follow(Event::Reset(listing));
+            self.take_over(state, Event::Reset(listing));
             state.unsure = false;
         }
-        Ok(())
+        state.may_be_changed()
     }
 
     fn note(&self, refused: &Refused, dry_run: bool) {

@@ -16,6 +16,8 @@ pub(crate) struct Resources {
     /// The number of each resource in that order.
     numbers: HashMap<Key, u64>,
     next: u64,
+    /// Those that guard everything.
+    global_rules: HashSet<Key>,
 }
 
 /// What changes were before they were made; in the order in which they were.
@@ -48,6 +50,14 @@ impl Resources {
         resources
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    pub(crate) fn global_rules(&self) -> impl Iterator<Item = &Key> {
+        self.global_rules.iter()
+    }
+
     pub(crate) fn get(&self, key: &Key) -> Option<&Item> {
         self.items.get(self.numbers.get(key)?)
     }
@@ -71,6 +81,9 @@ impl Resources {
         for (key, before) in undo.0.into_iter().rev() {
             self.set(key.clone(), None);
             if let Some((number, item)) = before {
+                if key.kind() == Kind::GlobalRules {
+                    self.global_rules.insert(key.clone());
+                }
                 self.numbers.insert(key, number);
                 self.items.insert_cow(number, item);
             }
@@ -79,6 +92,12 @@ impl Resources {
 
     /// Gives what was there.
     fn set(&mut self, key: Key, item: Option<Item>) -> Option<(u64, Item)> {
+        if key.kind() == Kind::GlobalRules {
+            match item {
+                Some(_) => self.global_rules.insert(key.clone()),
+                None => self.global_rules.remove(&key),
+            };
+        }
         let Some(item) = item else {
             let number = self.numbers.remove(&key)?;
             return self.items.remove_cow(&number).map(|item| (number, item));
@@ -139,11 +158,12 @@ impl Resources {
         keys.rfind(|key| self.get(key).is_some())
     }
 
-    /// The rules file that they make, with others in the place of some.
-    pub(crate) fn assemble(&self, instead: &HashMap<Key, Item>) -> Assembled {
+    /// The rules file that they make, without some and with others in the place of some.
+    pub(crate) fn assemble(&self, instead: &HashMap<Key, Item>, without: &HashSet<Key>) -> Assembled {
         let mut faults = Vec::new();
         let mut sections: Vec<(&'static str, Vec<Key>, Vec<Node>)> = Vec::new();
-        for item in self.iter().map(|item| instead.get(&item.key).unwrap_or(item)) {
+        let there = self.iter().filter(|item| !without.contains(&item.key));
+        for item in there.map(|item| instead.get(&item.key).unwrap_or(item)) {
             let node = match node(item) {
                 Ok(node) => node,
                 Err(fault) => {
@@ -238,7 +258,7 @@ fn node(item: &Item) -> Result<Node, Diagnostic> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
+    use std::collections::{HashMap, HashSet};
 
     use weir_store::{Item, Key, Listing};
 
@@ -249,7 +269,7 @@ mod tests {
     }
 
     fn text(resources: &Resources) -> String {
-        serde_json::to_string(&resources.assemble(&HashMap::new()).root).unwrap()
+        serde_json::to_string(&resources.assemble(&HashMap::new(), &HashSet::new()).root).unwrap()
     }
 
     #[test]
@@ -265,7 +285,7 @@ mod tests {
             item("routes/list", "[]"),
             item("stream_routes/1", "{}"),
         ];
-        let resources = Resources::new(Listing { revision: 1, items });
+        let resources = Resources::new(Listing { cluster: 0, revision: 1, items });
         assert_eq!(
             text(&resources),
             r#"{"routes":[{"uri":"/b","id":"b"},{"id":"a","uri":"/a"}],"upstreams":[{"nodes":{},"id":"1"}],"#
@@ -273,8 +293,12 @@ mod tests {
                 + r#""consumers":[{"username":"jack"},{"id":"jack/credentials/c","plugins":{}}],"#
                 + r#""plugin_metadata":[{"a":1,"id":"x"}]}"#
         );
-        let faults: Vec<String> =
-            resources.assemble(&HashMap::new()).faults.iter().map(|(_, fault)| fault.to_string()).collect();
+        let faults: Vec<String> = resources
+            .assemble(&HashMap::new(), &HashSet::new())
+            .faults
+            .iter()
+            .map(|(_, fault)| fault.to_string())
+            .collect();
         assert_eq!(faults.len(), 3, "{faults:?}");
         assert!(faults[0].starts_with("routes/broken: is no JSON"), "{faults:?}");
         assert!(faults[2].starts_with("stream_routes/1: not supported yet"), "{faults:?}");
@@ -283,7 +307,7 @@ mod tests {
     #[test]
     fn changes_are_undone() {
         let items = vec![item("routes/a", r#"{"uri":"/a"}"#), item("routes/b", r#"{"uri":"/b"}"#)];
-        let mut resources = Resources::new(Listing { revision: 1, items });
+        let mut resources = Resources::new(Listing { cluster: 0, revision: 1, items });
         let before = text(&resources);
         let key = |text: &str| text.parse::<Key>().unwrap();
         let undo = resources.change([

@@ -20,7 +20,7 @@ use crate::control::{self, Gateway, Source};
 use crate::data_dir::DataDir;
 use crate::descriptors;
 use crate::error_log::ErrorLog;
-use crate::etcd;
+use crate::etcd::{self, Beginning};
 use crate::failure::Failure;
 use crate::handover::{Files, Inheritance, Predecessor};
 use crate::inherited::Inherited;
@@ -225,10 +225,28 @@ impl First {
     }
 
     fn of_etcd(settings: &Settings) -> Result<Self, Failure> {
-        let (data, listing, before, doubts) = DataDir::of_etcd(settings)?;
+        let (data, Beginning { listing, before, from_copy, mut doubts, .. }) = DataDir::of_etcd(settings)?;
         let rules = Rules::of_store(settings);
-        let (state, Ready { snapshot, findings, .. }) =
-            State::first_after(&rules, listing, before).map_err(Failure::Refused)?;
+        let revision = listing.revision;
+        let first = match (State::first_after(&rules, listing, before.clone()), before) {
+            (Err(findings), Some(copy)) => {
+                let (of_copy, listing) = (copy.listing.revision, copy.listing.clone());
+                let Ok((state, mut ready)) = State::first_after(&rules, listing, Some(copy)) else {
+                    return Err(Failure::Refused(findings));
+                };
+                doubts.push(format!(
+                    "revision {revision} of etcd cannot be served; revision {of_copy} is served from the local copy \
+                     until it is put right"
+                ));
+                ready.findings.extend(findings);
+                Ok((state, ready, true))
+            }
+            (first, _) => first.map(|(state, ready)| (state, ready, from_copy)),
+        };
+        let (mut state, Ready { snapshot, findings, .. }, from_copy) = first.map_err(Failure::Refused)?;
+        if from_copy {
+            state.of_copy();
+        }
         Ok(Self { rules, source: Source::Store { data, state: Box::new(state) }, snapshot, findings, doubts })
     }
 }
@@ -254,8 +272,9 @@ fn open_access_log(settings: &Settings) -> anyhow::Result<Option<Arc<AccessLog>>
         Target::File(path) => log_file::prepare(path),
         _ => Ok(()),
     };
+    let (ring_bytes, mode) = (options.buffer.as_usize(), options.mode.bits().into());
     let log = prepared
-        .and_then(|()| AccessLog::open(AccessLogOptions { target, format, ring_bytes: options.buffer.as_usize() }))
+        .and_then(|()| AccessLog::open(AccessLogOptions { target, format, ring_bytes, mode }))
         .with_context(|| format!("cannot open the access log {}", options.path))?;
     Ok(Some(log))
 }

@@ -1,6 +1,7 @@
 //! Making a compiled configuration live.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::RwLock;
@@ -23,6 +24,8 @@ pub(crate) struct Serving {
     pub(crate) data_plane: Arc<RwLock<DataPlane>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) names: Names,
+    /// Nothing serves and nothing has served before, so the gateway is not ready.
+    pub(crate) vacant: Arc<AtomicBool>,
 }
 
 impl Serving {

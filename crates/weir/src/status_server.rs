@@ -15,20 +15,23 @@ use crate::server::{Asked, Leaving, Page, Server, text};
 pub(crate) type Draining = Arc<AtomicBool>;
 
 /// Serves the pages. `/status` is answered 200 as long as the process works; `/status/ready` only while every
-/// worker has a configuration and none is draining.
+/// worker has a configuration and none is draining, and while there is anything to serve.
 pub(crate) async fn run(
     server: Server,
     leaving: Leaving,
     data_plane: Arc<RwLock<DataPlane>>,
     draining: Draining,
+    vacant: Arc<AtomicBool>,
     checks: Arc<HealthChecks>,
 ) {
     let page = move |asked: Asked| {
         let (data_plane, draining, checks) = (Arc::clone(&data_plane), Arc::clone(&draining), Arc::clone(&checks));
+        let vacant = Arc::clone(&vacant);
         async move {
             match asked.path.as_str() {
                 "/status" => Some(ok()),
                 "/status/ready" if draining.load(Ordering::Relaxed) => Some(not_ready("draining")),
+                "/status/ready" if vacant.load(Ordering::Relaxed) => Some(not_ready("etcd holds no resource")),
                 "/status/ready" => Some(match data_plane.read().await.ready() {
                     Ok(()) => ok(),
                     Err(worker) => not_ready(&format!("worker id: {worker} has not received configuration")),

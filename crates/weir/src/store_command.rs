@@ -83,7 +83,7 @@ impl Place {
     fn write(&self) -> Result<(Lock, Database), Failure> {
         let lock = self.lock()?;
         let path = self.folder.database();
-        let history = u64::from(self.settings.store.history);
+        let history = data_dir::history(&self.settings);
         let database = Database::open(&path, Arc::clone(&self.seal), history)
             .map_err(|error| refused(format!("cannot write to {}: {error}", path.display())))?;
         Ok((lock, database))
@@ -257,7 +257,7 @@ impl Place {
             }
             None => {
                 let copy = LastGood::read(&self.folder.last_good(), &self.seal).map_err(refused)?;
-                let history = u64::from(self.settings.store.history);
+                let history = data_dir::history(&self.settings);
                 let made = Database::open(&beside, Arc::clone(&self.seal), history);
                 made.and_then(|mut database| database.fill(&copy).map(|()| copy.revision)).map_err(refused)?
             }

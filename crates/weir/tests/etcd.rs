@@ -22,7 +22,7 @@ fn settings(role: &str, hosts: &[String], more: &str) -> String {
     )
 }
 
-fn start(role: &str, hosts: &[String]) -> Start {
+pub(crate) fn start(role: &str, hosts: &[String]) -> Start {
     let start = Start::stored().settings(settings(role, hosts, ""));
     match role {
         "data_plane" => start.admin_by_settings(),
@@ -32,13 +32,13 @@ fn start(role: &str, hosts: &[String]) -> Start {
 }
 
 /// A route that answers by itself.
-fn route(path: &str, answer: impl Display) -> Value {
+pub(crate) fn route(path: &str, answer: impl Display) -> Value {
     let plugins = json!({ "mocking": { "response_example": answer.to_string(), "content_type": "text/plain" } });
     json!({ "uri": path, "plugins": plugins })
 }
 
 /// Waits until a gateway answers a path so; `None`: until it has no route for it.
-fn await_answer(gateway: &Gateway, path: &str, answer: Option<&str>) {
+pub(crate) fn await_answer(gateway: &Gateway, path: &str, answer: Option<&str>) {
     wait_until(&format!("{path} to be answered {answer:?}"), LIMIT, || {
         let response = gateway.get(path);
         match answer {
@@ -167,6 +167,71 @@ fn what_is_wrong_is_named_and_the_rest_stays_live() {
     cluster.delete("routes/new");
     gateway.await_metric("weir_config_left_out", &[], 0.0);
     await_answer(&gateway, "/1", Some("good"));
+}
+
+/// A global rule that was never good was not in force either, and one that was good is.
+#[test]
+fn a_wrong_global_rule_stops_neither_starts_nor_changes() {
+    let cluster = EtcdCluster::start(1);
+    cluster.put("routes/1", route("/1", "one"));
+    cluster.put("global_rules/good", json!({ "plugins": { "request-id": {} } }));
+    let data = tempfile::tempdir().expect("create a folder");
+    let unknown = json!({ "plugins": { "no-such-plugin": {} } }).to_string();
+    let secret = json!({ "plugins": { "request-id": { "header_name": 5 } } }).to_string();
+    let mut gateway = start("traditional", &cluster.urls()).data_dir(data.path()).start();
+    await_answer(&gateway, "/1", Some("one"));
+    let guards = |gateway: &Gateway| gateway.get("/1").fields.get("X-Request-Id").is_some();
+    let copy = data.path().join("etcd+apisix.json");
+    for (number, wrong) in ["no JSON", unknown.as_str(), secret.as_str()].into_iter().enumerate() {
+        for (key, left_out) in [("new", 1.0), ("good", 2.0)] {
+            cluster.put(&format!("global_rules/{key}"), wrong);
+            gateway.await_metric("weir_config_left_out", &[], left_out);
+            // Changes of everything else are live, in etcd and over the Admin API.
+            let (path, api) = (format!("/{number}/{key}"), format!("/api/{number}/{key}"));
+            cluster.put(&format!("routes/{number}-{key}"), route(&path, key));
+            await_answer(&gateway, &path, Some(key));
+            gateway.must("PUT", &format!("routes/api-{number}-{key}"), &route(&api, key).to_string());
+            assert_eq!(gateway.get(&api).text(), key);
+            assert!(guards(&gateway), "{wrong}: what was in force is in force");
+            gateway.logged(&format!("global_rules/{key}"));
+        }
+        let (status, answer) = gateway.ask("PUT", "global_rules/new", &unknown);
+        assert_eq!((status, answer.to_string().contains("no-such-plugin")), (400, true), "{answer}");
+        // Nor do they stop a process that starts.
+        let last = format!("\"routes/api-{number}-good\"");
+        wait_until("the copy", LIMIT, || {
+            std::fs::read_to_string(&copy).is_ok_and(|text| text.contains(&last)).then_some(())
+        });
+        gateway.signal(rustix::process::Signal::TERM);
+        gateway.wait();
+        gateway = start("traditional", &cluster.urls()).data_dir(data.path()).start();
+        assert!(guards(&gateway), "{wrong}: after a start");
+        assert_eq!(gateway.get(&format!("/api/{number}/good")).text(), "good");
+        gateway.await_metric("weir_config_left_out", &[], 2.0);
+        gateway.logged("global_rules/new");
+        cluster.delete("global_rules/new");
+        cluster.put("global_rules/good", json!({ "plugins": { "request-id": {} } }));
+        gateway.await_metric("weir_config_left_out", &[], 0.0);
+        assert!(guards(&gateway));
+    }
+    cluster.put(
+        "global_rules/new",
+        json!({ "plugins": { "response-rewrite": { "headers": { "set": { "X-New": "1" } } } } }),
+    );
+    wait_until("a rule that is right to be in force", LIMIT, || gateway.get("/1").fields.get("X-New").map(|_| ()));
+    cluster.delete("global_rules/good");
+    wait_until("the rule to be gone", LIMIT, || (!guards(&gateway)).then_some(()));
+    // Where nothing is known to have served, nothing says that it was not in force.
+    cluster.put("global_rules/new", "no JSON");
+    gateway.await_metric("weir_config_left_out", &[], 1.0);
+    let settings_file = data.path().join("weir.yaml");
+    std::fs::write(&settings_file, settings("data_plane", &cluster.urls(), "")).expect("write settings");
+    let (fresh, settings_file) = (data.path().join("fresh"), settings_file.display().to_string());
+    let fresh = fresh.display().to_string();
+    let (status, _, errors) =
+        weir(&["run", "--settings", &settings_file, "--data-dir", &fresh, "--metrics", "off", "--status", "off"]);
+    assert_eq!(status, 1, "{errors}");
+    assert!(errors.contains("global_rules/new"), "{errors}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use serde_json::json;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
@@ -12,7 +13,7 @@ use weir_store::{
     NoSecrets, Recorded, Sealing, Store, StoreError,
 };
 
-use crate::harness::{EtcdCluster, LIMIT, Relay, wait_until};
+use crate::harness::{Answer, EtcdCluster, LIMIT, Origin, Relay, wait_until};
 
 fn options(hosts: Vec<String>) -> EtcdOptions {
     EtcdOptions {
@@ -595,4 +596,23 @@ fn members_and_clients_show_certificates() {
         });
         assert_eq!(outcome.is_ok(), good, "{case}: {outcome:?}");
     }
+}
+
+/// A listing that lacks keys would be taken for their deletion.
+#[test]
+fn a_partial_listing_is_an_error() {
+    let partial = Origin::answering(|_| {
+        let key = "L2FwaXNpeC9yb3V0ZXMvMQ==";
+        let pair = json!({ "key": key, "value": "e30=", "create_revision": "2", "mod_revision": "2" });
+        let header = json!({ "cluster_id": "1", "revision": "5" });
+        Answer::ok(&json!({ "header": header, "kvs": [pair], "count": "3" }).to_string())
+    });
+    let outcome = runtime().block_on(async {
+        Etcd::new(options(vec![format!("http://{}", partial.node())]))
+            .list(None)
+            .await
+            .map(|listing| listing.items.len())
+    });
+    let error = outcome.expect_err("two keys are missing").to_string();
+    assert!(error.contains("1 of 3 keys were listed"), "{error}");
 }

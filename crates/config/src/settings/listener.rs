@@ -3,11 +3,11 @@ use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Error, MapAccess, Unexpected, Visitor};
+use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::ListenAddr;
 use super::address::{LISTEN_EXPECTED, ListenVisitor};
+use super::{FileMode, ListenAddr};
 
 /// Where traffic comes in: an address, or a mapping that says more of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,12 +17,8 @@ pub struct Listener {
     /// Whether every connection has to begin with a PROXY protocol header.
     pub proxy_protocol: bool,
     /// Who may connect to a Unix socket.
-    pub mode: SocketMode,
+    pub mode: FileMode,
 }
-
-/// The permissions of a Unix socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SocketMode(u16);
 
 /// The mapping.
 #[derive(Deserialize, Serialize, JsonSchema)]
@@ -36,12 +32,12 @@ struct Described {
     proxy_protocol: bool,
     /// The permissions of a Unix socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    mode: Option<SocketMode>,
+    mode: Option<FileMode>,
 }
 
 impl From<ListenAddr> for Listener {
     fn from(address: ListenAddr) -> Self {
-        Self { address, proxy_protocol: false, mode: SocketMode::default() }
+        Self { address, proxy_protocol: false, mode: FileMode::EVERYONE }
     }
 }
 
@@ -85,7 +81,7 @@ impl<'de> Deserialize<'de> for Listener {
                 if mode.is_some() && address.unix().is_none() {
                     return Err(A::Error::custom("`mode` is for a Unix socket, and this is none"));
                 }
-                Ok(Listener { address, proxy_protocol, mode: mode.unwrap_or_default() })
+                Ok(Listener { address, proxy_protocol, mode: mode.unwrap_or(FileMode::EVERYONE) })
             }
         }
         deserializer.deserialize_any(ListenerVisitor)
@@ -100,52 +96,5 @@ impl JsonSchema for Listener {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let (address, described) = (generator.subschema_for::<ListenAddr>(), generator.subschema_for::<Described>());
         json_schema!({ "anyOf": [address, described] })
-    }
-}
-
-const MODE_EXPECTED: &str = "octal permissions as a text: \"0660\"";
-
-impl SocketMode {
-    /// The permission bits.
-    pub fn bits(self) -> u16 {
-        self.0
-    }
-}
-
-impl Default for SocketMode {
-    /// Everyone may connect, as to a port of the loopback address; nginx and systemd do the same.
-    fn default() -> Self {
-        Self(0o666)
-    }
-}
-
-impl Serialize for SocketMode {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("{:04o}", self.0))
-    }
-}
-
-impl<'de> Deserialize<'de> for SocketMode {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Cow::<'de, str>::deserialize(deserializer)?;
-        let digits = matches!(text.len(), 3 | 4) && text.bytes().all(|b| b.is_ascii_digit());
-        match u16::from_str_radix(&text, 8) {
-            Ok(bits @ ..=0o777) if digits => Ok(Self(bits)),
-            _ => Err(D::Error::invalid_value(Unexpected::Str(&text), &MODE_EXPECTED)),
-        }
-    }
-}
-
-impl JsonSchema for SocketMode {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "SocketMode".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": "^0?[0-7]{3}$", "x-expected": MODE_EXPECTED })
     }
 }

@@ -2,6 +2,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Secret;
+use super::quantity::{GIB, MIB, Size};
 
 /// The store that resources live in when there is no rules file.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -15,6 +16,9 @@ pub struct Store {
     /// `history` looks back.
     #[schemars(range(max = 100_000_000))]
     pub history: u32,
+    /// Bytes that the history takes in the database; beyond them the oldest changes are forgotten as well. The file
+    /// itself does not shrink: what is forgotten makes room in it. Not with etcd.
+    pub history_size: Size<0, { 1024 * GIB }>,
     /// The key that secrets are encrypted with in the store: 64 hexadecimal digits. Empty: that of the file `key` in the
     /// folder, which is made with the store.
     pub key: Secret,
@@ -22,6 +26,11 @@ pub struct Store {
 
 impl Default for Store {
     fn default() -> Self {
-        Self { data_dir: "weir-data".into(), history: 100_000, key: Secret::default() }
+        Self {
+            data_dir: "weir-data".into(),
+            history: 100_000,
+            history_size: Size::constant(512 * MIB),
+            key: Secret::default(),
+        }
     }
 }

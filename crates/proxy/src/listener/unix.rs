@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use socket2::{Domain, SockAddr, Socket, Type};
-use weir_config::settings::SocketMode;
+use weir_config::settings::FileMode;
 
 use super::BACKLOG;
 
@@ -21,7 +21,7 @@ pub(crate) struct SocketFile {
 /// and owners leave all of them as they are.
 type Identity = (u64, u64, i64, i64);
 
-pub(super) fn bind(path: &Path, mode: SocketMode) -> io::Result<(Socket, SocketFile)> {
+pub(super) fn bind(path: &Path, mode: FileMode) -> io::Result<(Socket, SocketFile)> {
     remove_stale(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     socket.bind(&SockAddr::unix(path)?)?;
@@ -69,7 +69,7 @@ impl SocketFile {
     }
 
     /// The file of a socket that another process has bound.
-    pub(super) fn inherited(path: &Path, mode: SocketMode) -> io::Result<Self> {
+    pub(super) fn inherited(path: &Path, mode: FileMode) -> io::Result<Self> {
         fs::set_permissions(path, Permissions::from_mode(mode.bits().into()))?;
         Self::of(path)
     }
@@ -104,7 +104,7 @@ mod tests {
     fn only_a_socket_without_a_listener_is_replaced() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("s");
-        let bind = || super::bind(&path, SocketMode::default()).map_err(|error| error.kind());
+        let bind = || super::bind(&path, FileMode::EVERYONE).map_err(|error| error.kind());
 
         let (first, file) = bind().expect("a new socket");
         assert_eq!(fs::metadata(&path).expect("the socket").mode() & 0o777, 0o666);

@@ -140,7 +140,7 @@ impl Follower {
     async fn resync(&mut self) -> Result<(), CallError> {
         let listed = self.shared.list(None).await?;
         let revision = listed.listing.revision;
-        self.at = Position { revision, cluster: listed.cluster, count: Some(listed.count), suspect: None };
+        self.at = Position { revision, cluster: listed.listing.cluster, count: Some(listed.count), suspect: None };
         let _ = self.sender.send(Event::Reset(listed.listing)).await;
         self.reached(revision);
         Ok(())

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,6 +14,8 @@ use super::Target;
 pub(super) struct Sink<W = File> {
     target: Target,
     file: W,
+    /// The permissions of a file that is made.
+    mode: u32,
     /// Most bytes of one write of several lines.
     most: usize,
     /// The last line in the file lacks its end.
@@ -30,27 +32,27 @@ const PIPE: usize = 4096;
 const RETRY: Duration = Duration::from_millis(10);
 
 impl Sink {
-    pub(super) fn open(target: Target) -> io::Result<Self> {
+    pub(super) fn open(target: Target, mode: u32) -> io::Result<Self> {
         let file = match &target {
             // The descriptor itself: `io::Stdout` would look for line ends and copy once more.
             Target::Stdout => File::from(io::stdout().as_fd().try_clone_to_owned()?),
-            Target::File(path) => append_to(path)?,
+            Target::File(path) => append_to(path, mode)?,
         };
         let most = if file.metadata()?.file_type().is_fifo() { PIPE } else { usize::MAX };
-        Ok(Self { target, file, most, torn: false, failing: false })
+        Ok(Self { target, file, mode, most, torn: false, failing: false })
     }
 
     pub(super) fn reopen(&mut self) -> io::Result<()> {
         if let Target::File(path) = &self.target {
-            self.file = append_to(path)?;
+            self.file = append_to(path, self.mode)?;
             self.torn = false;
         }
         Ok(())
     }
 }
 
-fn append_to(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).open(path)
+fn append_to(path: &Path, mode: u32) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(mode).open(path)
 }
 
 impl<W: Write> Sink<W> {
@@ -154,7 +156,8 @@ mod tests {
         ];
         for (batches, content) in cases {
             let file = Disk::default();
-            let mut sink = Sink { target: Target::Stdout, file, most: usize::MAX, torn: false, failing: false };
+            let mut sink =
+                Sink { target: Target::Stdout, file, mode: 0o600, most: usize::MAX, torn: false, failing: false };
             for (room, batch, lost) in batches {
                 sink.file.room += room;
                 assert_eq!(sink.write(batch.as_bytes()), *lost, "{batch:?} of {batches:?}");

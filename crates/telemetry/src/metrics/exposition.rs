@@ -265,6 +265,8 @@ impl Scrape {
         single(out, "weir_config_reload_total", "counter", help, config.applied.load(Relaxed));
         let help = "Resources that do not serve as they stand, because something is wrong with them";
         single(out, "weir_config_left_out", "gauge", help, config.left_out.load(Relaxed));
+        let help = "Whether the store has lost what serves, which stays until that is accepted";
+        single(out, "weir_config_withheld", "gauge", help, u8::from(config.withheld.load(Relaxed)));
     }
 }
 

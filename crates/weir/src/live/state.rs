@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use weir_admin::Refused;
 use weir_config::node::Mark;
-use weir_config::{Diagnostic, Model, Node, Place, SharedMap};
+use weir_config::{Diagnostic, Model, Place, SharedMap};
 use weir_proxy::Snapshot;
-use weir_store::{Change, Commit, Event, Item, Key, Listing, StoreError};
+use weir_store::{Change, Commit, Event, Item, Key, Kind, Listing, Served, StoreError};
 
 use crate::changes::{Changes, Digest};
 use crate::resources::{Resources, Step, Undo, piece};
 use crate::rules::{Ready, Rules};
+
+use super::withheld::Withheld;
 
 /// How many resources may change between two snapshots for these to be made from each other. With more of them
 /// compiling the whole is hardly slower.
@@ -24,14 +26,23 @@ const MOST_BROKEN: usize = 64;
 #[derive(Debug)]
 pub(crate) struct State {
     pub(super) resources: Resources,
-    /// The store's revision that they are of.
+    /// The store's revision that they are of, and the cluster that counts it.
     pub(super) revision: u64,
+    pub(super) cluster: u64,
+    /// What a shared store holds, where that must not replace the resources before somebody accepts it.
+    pub(super) withheld: Option<Withheld>,
+    /// The resources are those of a copy, so the store is read as a whole before it is followed.
+    pub(super) from_copy: bool,
     /// The number of the configuration that the workers have.
-    generation: u64,
+    pub(super) generation: u64,
     /// Resources that are left out, because something is wrong with them.
     broken: HashSet<Key>,
     /// How resources were before something was wrong with them. Those of them that are broken serve like this.
     pub(super) good: HashMap<Key, Item>,
+    /// Global rules of what serves, or of what served before this process; `None`: nothing has served that is known.
+    pub(super) in_force: Option<HashSet<Key>>,
+    /// The resources that serve, whatever the store has become.
+    served: Held,
     digest: Digest,
     /// What serves, to be changed piece by piece; `None`: the whole is compiled again.
     base: Option<Base>,
@@ -53,23 +64,15 @@ struct Base {
 pub(super) struct Candidate {
     pub(super) ready: Ready,
     /// Which resource each of the findings is about.
-    about: Vec<Option<Key>>,
+    pub(super) about: Vec<Option<Key>>,
     /// Resources that do not serve as they stand.
     pub(super) broken: HashSet<Key>,
     /// Resources that serve as they were before they became broken.
-    kept: HashMap<Key, Item>,
+    pub(super) kept: HashMap<Key, Item>,
     /// The resources that serve, in the form in which they can be changed, if they can be.
-    model: Option<Model>,
+    pub(super) model: Option<Model>,
     /// Where they differ from the base, when it was made from that.
-    places: Option<Vec<Place>>,
-}
-
-/// Resources that may not be served.
-#[derive(Debug)]
-struct Unfit {
-    findings: Vec<Diagnostic>,
-    /// The resources that they are about.
-    broken: HashSet<Key>,
+    pub(super) places: Option<Vec<Place>>,
 }
 
 impl State {
@@ -78,17 +81,22 @@ impl State {
     /// # Errors
     /// Why they cannot be served, not even without those that are wrong.
     pub(crate) fn first(rules: &Rules, listing: Listing) -> Result<(Self, Ready), Vec<Diagnostic>> {
-        Self::first_after(rules, listing, Listing::default())
+        Self::first_after(rules, listing, None)
     }
 
-    /// As [`State::first`]; what is wrong serves as it was in `before`.
+    /// As [`State::first`]; what is wrong serves as it was in `before`, and is not there where it was not there then.
     pub(crate) fn first_after(
         rules: &Rules,
         listing: Listing,
-        before: Listing,
+        before: Option<Served>,
     ) -> Result<(Self, Ready), Vec<Diagnostic>> {
         let mut state = Self::unserved(listing);
-        state.good = before.items.into_iter().map(|item| (item.key.clone(), item)).collect();
+        if let Some(Served { listing, left_out }) = before {
+            let served = listing.items.into_iter().filter(|item| !left_out.contains(&item.key));
+            state.good = served.map(|item| (item.key.clone(), item)).collect();
+            let rules = state.good.keys().filter(|key| key.kind() == Kind::GlobalRules);
+            state.in_force = Some(rules.cloned().collect());
+        }
         let candidate = state.compile(rules)?;
         let (_, ready) = state.took(candidate);
         Ok((state, ready))
@@ -121,6 +129,16 @@ impl State {
         self.digest.inventory()
     }
 
+    /// The resources are those of a copy: whatever became of them in the store is to be read.
+    pub(crate) fn of_copy(&mut self) {
+        self.from_copy = true;
+    }
+
+    /// The revision to follow the store from; 0: it is read as a whole.
+    pub(super) fn known(&self) -> u64 {
+        if self.from_copy { 0 } else { self.revision }
+    }
+
     /// How many resources are left out, because something is wrong with them.
     pub(crate) fn left_out(&self) -> usize {
         self.broken.len()
@@ -129,10 +147,15 @@ impl State {
     fn unserved(listing: Listing) -> Self {
         Self {
             revision: listing.revision,
+            cluster: listing.cluster,
+            withheld: None,
+            from_copy: false,
             resources: Resources::new(listing),
             generation: 0,
             broken: HashSet::new(),
             good: HashMap::new(),
+            in_force: None,
+            served: Held::default(),
             digest: Digest::default(),
             base: None,
             steps: None,
@@ -151,7 +174,15 @@ impl State {
             }
         };
         self.generation = ready.snapshot.revision();
+        self.served = Held {
+            at: (self.cluster, self.revision),
+            broken: broken.clone(),
+            items: self.resources.items(),
+            good: kept.clone(),
+        };
         (self.broken, self.good) = (broken, kept);
+        let serves = |key: &&Key| !self.broken.contains(*key) || self.good.contains_key(*key);
+        self.in_force = Some(self.resources.global_rules().filter(serves).cloned().collect());
         self.base = model.map(|model| Base { model, snapshot: Arc::clone(&ready.snapshot) });
         self.steps = Some(Vec::new());
         (changes, ready)
@@ -274,75 +305,6 @@ impl State {
         instead: &HashMap<Key, Item>,
     ) -> Option<(Ready, Model)> {
         rules.compile_pieces(self.resources.pieces(without, instead)?, self.generation + 1)
-    }
-
-    /// Compiles the resources but for those that are wrong, with a good version in their place where one is known. Tells
-    /// also what is not there at all.
-    fn compile_what_is_right(
-        &self,
-        rules: &Rules,
-        good: &HashMap<Key, Item>,
-    ) -> Result<(Candidate, HashSet<Key>), Vec<Diagnostic>> {
-        let outcome = self.attempt(rules, &HashMap::new());
-        let broken = match &outcome {
-            Ok(candidate) => &candidate.broken,
-            Err(unfit) => &unfit.broken,
-        };
-        let known = |key: &Key| good.get(key).map(|item| (key.clone(), item.clone()));
-        let kept: HashMap<Key, Item> = broken.iter().filter_map(known).collect();
-        let second = if kept.is_empty() { None } else { self.attempt(rules, &kept).ok() };
-        let Some(mut candidate) = second else {
-            let candidate = outcome.map_err(|unfit| unfit.findings)?;
-            let absent = candidate.broken.clone();
-            return Ok((candidate, absent));
-        };
-        let absent = candidate.broken.clone();
-        // It is told what is wrong with what stands there, and not with what serves in its place.
-        match outcome {
-            Ok(Candidate { ready, about, .. }) => {
-                let wrong = ready.findings.into_iter().zip(about);
-                for (found, key) in wrong.filter(|(_, key)| key.as_ref().is_some_and(|key| kept.contains_key(key))) {
-                    candidate.ready.findings.push(found);
-                    candidate.about.push(key);
-                }
-            }
-            Err(unfit) => {
-                candidate.about.extend(unfit.findings.iter().map(|_| None));
-                candidate.ready.findings.extend(unfit.findings);
-            }
-        }
-        candidate.ready.left_out += kept.len();
-        candidate.broken.extend(kept.keys().cloned());
-        candidate.kept = kept;
-        Ok((candidate, absent))
-    }
-
-    /// Compiles the resources, with others in the place of some.
-    fn attempt(&self, rules: &Rules, instead: &HashMap<Key, Item>) -> Result<Candidate, Unfit> {
-        let mut assembled = self.resources.assemble(instead);
-        let root = std::mem::replace(&mut assembled.root, Node::empty_map());
-        let (keys, faults): (Vec<Key>, Vec<Diagnostic>) = std::mem::take(&mut assembled.faults).into_iter().unzip();
-        match rules.compile_tree(root, self.generation + 1) {
-            Ok(mut ready) => {
-                let mut about: Vec<Option<Key>> =
-                    ready.findings.iter_mut().map(|found| assembled.name(found)).collect();
-                ready.left_out += faults.len();
-                ready.findings.extend(faults);
-                about.extend(keys.into_iter().map(Some));
-                let errors = ready.findings.iter().zip(&about).filter(|(found, _)| found.is_error());
-                let broken = errors.filter_map(|(_, key)| key.clone()).collect();
-                Ok(Candidate { ready, about, broken, kept: HashMap::new(), model: None, places: None })
-            }
-            Err(mut findings) => {
-                let mut broken: HashSet<Key> = keys.into_iter().collect();
-                for found in &mut findings {
-                    let key = assembled.name(found);
-                    broken.extend(key.filter(|_| found.is_error()));
-                }
-                findings.extend(faults);
-                Err(Unfit { findings, broken })
-            }
-        }
     }
 
     /// Checks a commit with everything else. The resources are those of the candidate then; when it is refused they are
@@ -480,7 +442,7 @@ impl State {
                     there.insert(item.key.clone());
                 }
                 self.good.retain(|key, _| there.contains(key));
-                self.revision = listing.revision;
+                (self.cluster, self.revision, self.from_copy) = (listing.cluster, listing.revision, false);
                 self.steps = None;
                 self.resources = Resources::new(listing);
                 true
@@ -492,6 +454,9 @@ impl State {
     fn remember(&mut self, key: &Key, becomes: Option<&Item>) {
         let Some(becomes) = becomes else {
             self.good.remove(key);
+            if let Some(in_force) = &mut self.in_force {
+                in_force.remove(key);
+            }
             return;
         };
         if self.broken.contains(key) || self.good.contains_key(key) {
@@ -516,24 +481,33 @@ impl State {
 
     /// All of it, as it serves, whatever becomes of it.
     pub(super) fn held(&self) -> Held {
-        Held { revision: self.revision, items: self.resources.items(), good: self.good.clone() }
+        self.served.clone()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.resources.len() == 0
     }
 }
 
 /// The resources as they served at one moment.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Held {
-    /// The store's revision then.
-    pub(crate) revision: u64,
+    /// The store's cluster and revision then.
+    pub(crate) at: (u64, u64),
+    /// Those that do not serve as they stand.
+    broken: HashSet<Key>,
     items: SharedMap<u64, Item>,
     /// In the place of those that were broken.
     good: HashMap<Key, Item>,
 }
 
 impl Held {
-    /// In the order of their creation.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Item> {
-        self.items.into_iter().map(|(_, item)| self.good.get(&item.key).unwrap_or(item))
+    /// In the order of their creation, each with whether it is left out.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Item, bool)> {
+        self.items.into_iter().map(|(_, item)| match self.good.get(&item.key) {
+            Some(good) => (good, false),
+            None => (item, self.broken.contains(&item.key)),
+        })
     }
 }
 

@@ -16,6 +16,8 @@ use super::{Authority, Certificate, LIMIT, free_port, wait_until};
 /// A running cluster.
 pub(crate) struct EtcdCluster {
     members: Vec<Member>,
+    /// Makes the id of the cluster, with the addresses of its members.
+    token: String,
     folder: TempDir,
     tls: Option<Tls>,
     /// User and password of `etcdctl`, once rights are asked for.
@@ -54,7 +56,8 @@ impl EtcdCluster {
         let folder = tempfile::tempdir().expect("create a folder");
         let member =
             |index| Member { name: format!("m{index}"), client: free_port(), peer: free_port(), process: None };
-        let mut cluster = Self { members: (0..count).map(member).collect(), folder, tls, user: Mutex::new(None) };
+        let members = (0..count).map(member).collect();
+        let mut cluster = Self { members, token: "weir".to_owned(), folder, tls, user: Mutex::new(None) };
         for index in 0..count {
             cluster.start_member(index);
         }
@@ -75,6 +78,7 @@ impl EtcdCluster {
         command.args(["--listen-client-urls", &listen, "--advertise-client-urls", &client]);
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
         command.args(["--initial-cluster", &peers.join(","), "--initial-cluster-state", "new"]);
+        command.args(["--initial-cluster-token", &self.token]);
         command.args(["--heartbeat-interval", "100", "--election-timeout", "2000", "--logger", "zap"]);
         if let Some(tls) = &self.tls {
             command.arg("--cert-file").arg(&tls.server.cert_file);
@@ -130,7 +134,25 @@ impl EtcdCluster {
         self.kill(index);
         fs::remove_dir_all(self.file(&self.members[index].name)).expect("remove etcd's data");
         self.members[index].name.push('x');
+        self.token.push('x');
         self.start_all();
+    }
+
+    /// Keeps what a member that has ended has on its disk.
+    pub(crate) fn keep(&self, index: usize) {
+        self.copy(&self.members[index].name, "kept");
+    }
+
+    /// Gives a member that has ended the disk that was kept.
+    pub(crate) fn set_back(&self, index: usize) {
+        let name = &self.members[index].name;
+        fs::remove_dir_all(self.file(name)).expect("remove etcd's data");
+        self.copy("kept", name);
+    }
+
+    fn copy(&self, from: &str, to: &str) {
+        let status = Command::new("cp").arg("-r").arg(self.file(from)).arg(self.file(to)).status().expect("run cp");
+        assert!(status.success(), "copy {from} to {to}");
     }
 
     /// Stops a member without closing anything, as a network that passes nothing on looks to its clients.

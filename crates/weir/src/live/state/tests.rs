@@ -193,7 +193,7 @@ fn a_change_of_a_broken_resource_is_judged_as_any() {
         item("upstreams/1", r#"{"nodes":{"127.0.0.1:1":1}}"#, 1),
         item("routes/2", r#"{"uri":"/2","upstream_id":"1"}"#, 1),
     ];
-    let (mut state, _) = State::first(&rules, Listing { revision: 1, items }).expect("a state");
+    let (mut state, _) = State::first(&rules, Listing { cluster: 0, revision: 1, items }).expect("a state");
     assert!(state.base.is_some(), "it can be changed piece by piece");
     let cases = [
         ("routes/1", Some(r#"{"uri":"/1","upstream_id":"1"}"#), true, 0),
