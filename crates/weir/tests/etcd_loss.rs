@@ -10,7 +10,7 @@ use crate::etcd::{await_answer, route, start};
 use crate::harness::{EtcdCluster, Gateway, LIMIT, RawClient, Response, wait_until};
 
 fn request(addr: std::net::SocketAddr, line: &str) -> Response {
-    RawClient::connect(addr).request(format!("{line} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"))
+    RawClient::connect(addr).request(format!("{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
 }
 
 fn accept(gateway: &Gateway) -> Value {
