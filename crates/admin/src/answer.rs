@@ -9,8 +9,10 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use weir_store::StoreError;
+
+use crate::turns::Held;
 
 /// What becomes of a request: an answer, or one that says why not. Both go to the client alike.
 pub(crate) type Outcome = Result<Answer, Answer>;
@@ -23,6 +25,10 @@ pub(crate) struct Answer {
     pub(crate) body: Body,
     /// Whether it carries `X-API-VERSION`, which some of APISIX's refusals do not.
     pub(crate) versioned: bool,
+    /// True for a body that takes no memory of its own.
+    pub(crate) is_shared: bool,
+    /// The share that was held for the request already.
+    pub(crate) held: Option<Held>,
 }
 
 /// The body of an answer.
@@ -30,10 +36,56 @@ pub(crate) struct Answer {
 pub(crate) enum Body {
     /// All of it.
     Whole(Option<Bytes>),
-    /// All of much, of which only so much may be held for clients at one time.
-    Large { body: Option<Bytes>, _turn: OwnedSemaphorePermit },
+    /// A piece after the other, made as fast as they are read.
+    Pieces(Pieces),
     /// A piece after the other, as they come.
     Stream(mpsc::Receiver<Bytes>),
+}
+
+/// A body that is made while it is read.
+pub(crate) struct Pieces {
+    next: Box<dyn FnMut() -> Option<Bytes> + Send>,
+    /// About so many bytes.
+    pub(crate) bytes: usize,
+    pub(crate) turn: Held,
+}
+
+impl Pieces {
+    /// Bytes of a piece, if what it is made of is not more.
+    const PIECE: usize = 64 * 1024;
+
+    /// The texts of items between a beginning and an end, with a separator between two of them.
+    pub(crate) fn of_list<T: Send + 'static>(
+        (begin, items, end): (String, Vec<T>, String),
+        bytes: usize,
+        turn: Held,
+        separator: &'static str,
+        write: impl Fn(&T, &mut String) + Send + 'static,
+    ) -> Self {
+        let (mut begin, mut end, mut items) = (Some(begin), Some(end), items.into_iter().peekable());
+        let next = move || {
+            let mut piece = begin.take().unwrap_or_default();
+            while piece.len() < Self::PIECE
+                && let Some(item) = items.next()
+            {
+                write(&item, &mut piece);
+                if items.peek().is_some() {
+                    piece.push_str(separator);
+                }
+            }
+            if items.peek().is_none() {
+                piece.push_str(&end.take()?);
+            }
+            Some(Bytes::from(piece))
+        };
+        Self { next: Box::new(next), bytes, turn }
+    }
+}
+
+impl std::fmt::Debug for Pieces {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pieces").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
 }
 
 impl Answer {
@@ -45,12 +97,22 @@ impl Answer {
     /// A body that is JSON already, without the line's end.
     pub(crate) fn text(status: StatusCode, mut body: String) -> Self {
         body.push('\n');
-        Self { status, fields: Vec::new(), body: Body::Whole(Some(body.into())), versioned: true }
+        Self { body: Body::Whole(Some(body.into())), ..Self::empty(status) }
+    }
+
+    /// A body of JSON that is made while it is read.
+    pub(crate) fn pieces(pieces: Pieces) -> Self {
+        Self { body: Body::Pieces(pieces), ..Self::empty(StatusCode::OK) }
+    }
+
+    /// A body that many share.
+    pub(crate) fn shared(body: Bytes) -> Self {
+        Self { body: Body::Whole(Some(body)), is_shared: true, ..Self::empty(StatusCode::OK) }
     }
 
     /// Without a body.
     pub(crate) fn empty(status: StatusCode) -> Self {
-        Self { status, fields: Vec::new(), body: Body::Whole(None), versioned: true }
+        Self { status, fields: Vec::new(), body: Body::Whole(None), versioned: true, is_shared: false, held: None }
     }
 
     /// `{"error_msg": …}`
@@ -118,21 +180,20 @@ impl HttpBody for Body {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let frame = |piece: Option<Bytes>| piece.map(|piece| Ok(Frame::data(piece)));
         match self.get_mut() {
-            Self::Whole(body) | Self::Large { body, .. } => Poll::Ready(frame(body.take())),
+            Self::Whole(body) => Poll::Ready(frame(body.take())),
+            Self::Pieces(pieces) => Poll::Ready(frame((pieces.next)())),
             Self::Stream(pieces) => pieces.poll_recv(cx).map(frame),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Whole(None) | Self::Large { body: None, .. })
+        matches!(self, Self::Whole(None))
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Whole(body) | Self::Large { body, .. } => {
-                SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64))
-            }
-            Self::Stream(_) => SizeHint::default(),
+            Self::Whole(body) => SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64)),
+            Self::Pieces(_) | Self::Stream(_) => SizeHint::default(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -15,7 +15,7 @@ use hyper::header::{
 };
 use hyper::{Method, Response, StatusCode};
 use serde_json::json;
-use tokio::sync::{Mutex, MutexGuard, Semaphore};
+use tokio::sync::{Mutex, MutexGuard, Notify};
 use tokio::time::timeout;
 use weir_config::resource::AddrRange;
 use weir_store::Key;
@@ -28,8 +28,9 @@ use crate::kinds::Place;
 use crate::openapi;
 use crate::operations::{self, Found, What};
 use crate::origins::Hosts;
-use crate::read::LISTS;
 use crate::request::{Query, Request, cookie, segments};
+use crate::turns::{Held, SMALL, Turns};
+use crate::ui::Ui;
 use crate::{Configuration, Gateway};
 
 /// The product that tools look for, with the version of its API that is spoken here, and ours.
@@ -60,8 +61,11 @@ pub struct Api {
     pub(crate) standalone: bool,
     pub(crate) whole: Whole,
     pub(crate) streams: Streams,
-    /// Turns to read a list.
-    pub(crate) lists: Arc<Semaphore>,
+    pub(crate) turns: Turns,
+    /// The OpenAPI document, once it was asked for.
+    document: OnceLock<Bytes>,
+    /// Bytes of values in an answer about what was.
+    pub(crate) answer_size: usize,
     /// Turns to change a resource.
     pub(crate) writing: Writing,
 }
@@ -77,8 +81,24 @@ pub struct Options {
     pub cors: bool,
     /// Names by which it is reached.
     pub hosts: Hosts,
+    /// Files at `/ui`.
+    pub ui: Option<Ui>,
     /// Bytes of a request body.
     pub body_size: usize,
+    /// Bytes that bodies of requests and answers take together.
+    pub memory: usize,
+    /// Answers with all resources, or with what was, at one time.
+    pub lists: usize,
+    /// Bytes of values in an answer about what was.
+    pub answer_size: usize,
+}
+
+impl Options {
+    /// True when there are files at `/ui`.
+    #[must_use]
+    pub fn has_ui(&self) -> bool {
+        self.ui.is_some()
+    }
 }
 
 /// Turns to change resources, each held from looking at one to changing it, so that only other gateways can come in
@@ -110,6 +130,8 @@ pub(crate) struct Peer {
     pub(crate) address: IpAddr,
     /// The address of this gateway that it has connected to.
     pub(crate) local: IpAddr,
+    /// Cuts its connection.
+    pub(crate) cut: Arc<Notify>,
     /// The subject of its certificate, if it has shown one.
     pub(crate) certificate: Option<String>,
 }
@@ -119,8 +141,9 @@ impl Api {
     #[must_use]
     pub fn new(configuration: Arc<dyn Configuration>, gateway: Arc<dyn Gateway>, options: Options) -> Self {
         let (whole, streams) = (Whole::default(), Streams::default());
-        let lists = Arc::new(Semaphore::new(LISTS));
-        Self { configuration, gateway, options, standalone: false, whole, streams, lists, writing: Writing::default() }
+        let (turns, answer_size) = (Turns::new(options.lists, options.memory), options.answer_size);
+        let writing = Writing::default();
+        Self { configuration, gateway, options, standalone: false, whole, streams, turns, document: OnceLock::new(), answer_size, writing }
     }
 
     /// In API-driven standalone mode: the configuration is replaced as a whole and nothing else.
@@ -132,6 +155,7 @@ impl Api {
     /// Answers a request, whatever it is.
     pub(crate) async fn respond(self: &Arc<Self>, request: hyper::Request<Incoming>, peer: &Peer) -> Response<Body> {
         let answer = self.admit(request, peer).await.unwrap_or_else(|refusal| refusal);
+        let answer = self.bounded(answer, peer).await;
         let (versioned, is_foreign) = (answer.versioned, answer.status == StatusCode::FORBIDDEN);
         let mut response = answer.into_response();
         let fields = response.headers_mut();
@@ -149,6 +173,32 @@ impl Api {
         response
     }
 
+    /// The answer, with its share of the memory for as long as it is written.
+    async fn bounded(&self, mut answer: Answer, peer: &Peer) -> Answer {
+        answer.body = match answer.body {
+            Body::Whole(Some(body)) if body.len() > SMALL && !answer.is_shared => {
+                let held = match answer.held.take() {
+                    // What has changed something is answered in any case, and is hardly longer than what was sent.
+                    Some(held) => Ok(held),
+                    None => self.turns.share(body.len()).await,
+                };
+                match held {
+                    Ok(mut held) => {
+                        held.watch(body.len(), &peer.cut);
+                        Body::Whole(Some(held.with(body)))
+                    }
+                    Err(refusal) => return refusal,
+                }
+            }
+            Body::Pieces(mut pieces) => {
+                pieces.turn.watch(pieces.bytes, &peer.cut);
+                Body::Pieces(pieces)
+            }
+            other => other,
+        };
+        answer
+    }
+
     /// Everything before a handler: may this client ask, and is all of its request here?
     async fn admit(self: &Arc<Self>, request: hyper::Request<Incoming>, peer: &Peer) -> Outcome {
         let allow = &self.options.allow;
@@ -159,6 +209,10 @@ impl Api {
         let (head, body) = request.into_parts();
         let path = segments(head.uri.path());
         let place: Vec<&str> = path.iter().map(String::as_str).collect();
+        if let (Some(ui), ["ui", ..]) = (&self.options.ui, place.as_slice()) {
+            let is_folder = head.uri.path().ends_with('/');
+            return ui.answer(&head.method, path.get(1..).unwrap_or_default(), is_folder, &head.headers).await;
+        }
         // Who sends no key, or leaves it to the browser to send one, must not be somebody else's page.
         let foreign = self
             .options
@@ -192,7 +246,7 @@ impl Api {
         if let Some(refusal) = foreign.filter(|_| self.options.keys.is_open() || !shows_key) {
             return Err(refusal);
         }
-        let body = receive(body, self.options.body_size).await?;
+        let (body, held) = self.receive(body).await?;
         let request = Request { method: head.method, path, query, fields: head.headers, body, by };
         if matches!(request.method, Method::GET | Method::HEAD) {
             return self.dispatch(&request).await;
@@ -205,7 +259,11 @@ impl Api {
             // Neither bodies nor query strings: they hold keys.
             let (method, path, status) = (&request.method, request.path.join("/"), answer.status.as_u16());
             tracing::info!(%method, path, by = request.by.name, status, "admin API");
-            outcome
+            let with_share = |answer: Answer| Answer { held, ..answer };
+            match outcome {
+                Ok(answer) => Ok(with_share(answer)),
+                Err(answer) => Err(with_share(answer)),
+            }
         });
         change.await.unwrap_or_else(|panicked| {
             tracing::error!(%panicked, "a request to the admin API could not be answered");
@@ -259,7 +317,7 @@ impl Api {
             What::Rollback => self.roll_back(request).await,
             What::Events => self.events(request).await,
             What::Explain => self.explain(request).await,
-            What::OpenApi => Ok(Answer::json(StatusCode::OK, &openapi::document(self.gateway.schemas()))),
+            What::OpenApi => Ok(self.openapi()),
         }
     }
 
@@ -273,6 +331,19 @@ impl Api {
             Method::DELETE => self.delete(&place, request).await,
             _ => self.get(&place, request).await,
         }
+    }
+
+    fn openapi(&self) -> Answer {
+        let text = || Bytes::from(openapi::document(self.gateway.schemas()).to_string() + "\n");
+        Answer::shared(self.document.get_or_init(text).clone())
+    }
+
+    /// The body of a request, with its share of the memory where it is more than a little.
+    async fn receive(&self, body: Incoming) -> Result<(Bytes, Option<Held>), Answer> {
+        let limit = self.options.body_size;
+        let most = body.size_hint().upper().map_or(limit, |most| usize::try_from(most).unwrap_or(limit).min(limit));
+        let held = if most > SMALL { Some(self.turns.share(most).await?) } else { None };
+        Ok((receive(body, limit).await?, held))
     }
 
     /// Who makes a change, for the history.

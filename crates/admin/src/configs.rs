@@ -10,20 +10,23 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use aws_lc_rs::digest::{Context, SHA256};
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 use weir_config::Diagnostic;
 use weir_config::diagnostic::lua_type_name;
 use weir_config::node::Node;
-use weir_store::{Change, Commit, Key, Kind, Listing};
+use weir_store::{Change, Commit, Item, Key, Kind, Listing};
 
-use crate::answer::{Answer, Outcome};
+use crate::answer::{Answer, Outcome, Pieces};
 use crate::api::Api;
 use crate::extensions::refusal;
 use crate::kinds::{Resource, own_id};
-use crate::read::conceal;
+use crate::read::{bytes_of, conceal};
 use crate::request::Request;
+use crate::turns::Held;
 use crate::words;
+use crate::{Audience, Gateway};
 
 const DIGEST: HeaderName = HeaderName::from_static("x-digest");
 const LAST_MODIFIED: HeaderName = HeaderName::from_static("x-last-modified");
@@ -78,6 +81,10 @@ struct Live {
 impl Api {
     /// The whole configuration; `HEAD` gives its digest alone.
     pub(crate) async fn configs(&self, request: &Request) -> Outcome {
+        let turn = self.turns.list().await?;
+        if !self.standalone {
+            return self.stored_configs(request, turn).await;
+        }
         let put = self.whole.0.lock().await;
         let live = self.live(put.as_ref()).await?;
         drop(put);
@@ -96,11 +103,35 @@ impl Api {
         } else {
             Answer::json(StatusCode::OK, &config.into())
         };
-        // JSON is YAML.
-        if request.fields.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(YAML.as_bytes())) {
+        if wants_yaml(request) {
             answer = answer.with(CONTENT_TYPE, HeaderValue::from_static(YAML));
         }
         Ok(marked(answer, live.digest.as_deref(), live.time))
+    }
+
+    /// The configuration that the resources of a store make up, item by item: it may be large.
+    async fn stored_configs(&self, request: &Request, turn: Held) -> Outcome {
+        let listing = self.configuration.listing(None).await.map_err(|error| Answer::store(&error))?;
+        let put = self.whole.0.lock().await;
+        let put = put.as_ref().filter(|put| put.revision == listing.revision);
+        let (digest, time) = match put {
+            Some(put) => (put.digest.clone(), Some(put.time)),
+            None => (digest_of(&listing), last_change(&listing)),
+        };
+        let mut answer = if request.method == hyper::Method::HEAD {
+            Answer::empty(StatusCode::OK)
+        } else {
+            let mut end: Object =
+                SECTIONS.map(|kind| (version_key(kind), listing.revision.into())).into_iter().collect();
+            // They are in the body as well.
+            end.extend(time.map(|time| ("X-Last-Modified".to_owned(), time.into())));
+            end.insert("X-Digest".to_owned(), digest.as_str().into());
+            Answer::pieces(configuration_text(&self.gateway, request.audience(), listing, &end, turn))
+        };
+        if wants_yaml(request) {
+            answer = answer.with(CONTENT_TYPE, HeaderValue::from_static(YAML));
+        }
+        Ok(marked(answer, Some(&digest), time))
     }
 
     /// Replaces the whole configuration, or the sections of it whose version is another one.
@@ -195,8 +226,8 @@ impl Api {
             let config = SECTIONS.map(|kind| (version_key(kind), 0.into())).into_iter().collect();
             return Ok(Live { config, digest: None, time: None, listing });
         }
-        let config = assembled(&listing);
-        Ok(Live { digest: Some(digest_of(&listing)), time: last_change(&config), config, listing })
+        let (digest, time) = (digest_of(&listing), last_change(&listing));
+        Ok(Live { digest: Some(digest), time, config: assembled(&listing), listing })
     }
 
     /// The resources that a section's items stand for, each checked by itself.
@@ -366,11 +397,8 @@ fn complete(key: &Key, value: &mut Object) {
 fn assembled(listing: &Listing) -> Object {
     let mut config = Object::new();
     for item in &listing.items {
-        let Ok(mut value) = serde_json::from_str::<Object>(&item.value) else { continue };
+        let Some(value) = in_section(item) else { continue };
         let kind = item.key.kind();
-        if matches!(kind, Kind::Credentials | Kind::Secrets | Kind::PluginMetadata) {
-            value.insert("id".into(), item.key.id().into());
-        }
         let section = config.entry(kind.directory()).or_insert_with(|| json!([]));
         if let Value::Array(items) = section {
             items.push(value.into());
@@ -409,9 +437,70 @@ fn digest_of(listing: &Listing) -> String {
 }
 
 /// When a resource was changed last, by what the resources say.
-fn last_change(config: &Object) -> Option<u64> {
-    let items = config.values().filter_map(Value::as_array).flatten();
-    items.filter_map(|item| item.get("update_time")?.as_u64()).max()
+fn last_change(listing: &Listing) -> Option<u64> {
+    #[derive(serde::Deserialize)]
+    struct Times {
+        update_time: Option<u64>,
+    }
+    let time = |item: &Item| serde_json::from_str::<Times>(&item.value).ok()?.update_time;
+    listing.items.iter().filter_map(time).max()
+}
+
+/// Resources as a configuration, with these fields behind them.
+fn configuration_text(
+    gateway: &Arc<dyn Gateway>,
+    audience: Audience,
+    listing: Listing,
+    end: &Object,
+    turn: Held,
+) -> Pieces {
+    let bytes = bytes_of(&listing.items);
+    let mut items = listing.items;
+    // Credentials stand among the consumers.
+    items.sort_by_key(|item| SECTIONS.iter().position(|kind| kind.directory() == item.key.kind().directory()));
+    let mut last: Option<&'static str> = None;
+    let parts: Vec<(Option<&'static str>, bool, Item)> = items
+        .into_iter()
+        .filter(|item| item.value.trim_start().starts_with('{') && serde_json::from_str::<IgnoredAny>(&item.value).is_ok())
+        .map(|item| {
+            let section = item.key.kind().directory();
+            let begins = (last != Some(section)).then_some(section);
+            let closes = begins.is_some() && last.is_some();
+            last = Some(section);
+            (begins, closes, item)
+        })
+        .collect();
+    let tail = Value::from(end.clone()).to_string();
+    let tail = match last {
+        Some(_) => format!("],{}\n", tail.trim_start_matches('{')),
+        None => format!("{}\n", tail.trim_start_matches('{')),
+    };
+    let gateway = Arc::clone(gateway);
+    Pieces::of_list(("{".to_owned(), parts, tail), bytes, turn, "", move |(begins, closes, item), text| {
+        match (begins, closes) {
+            (Some(section), true) => text.push_str(&format!("],\"{section}\":[")),
+            (Some(section), false) => text.push_str(&format!("\"{section}\":[")),
+            (None, _) => text.push(','),
+        }
+let mut value = in_section(item).map(Value::from).unwrap_or_default();
+        conceal(&*gateway, item.key.kind(), &mut value, audience);
+        text.push_str(&value.to_string());
+    })
+}
+
+/// A resource as an item of its section.
+fn in_section(item: &Item) -> Option<Object> {
+    let mut value = serde_json::from_str::<Object>(&item.value).ok()?;
+    let kind = item.key.kind();
+    if matches!(kind, Kind::Credentials | Kind::Secrets | Kind::PluginMetadata) {
+        value.insert("id".into(), item.key.id().into());
+    }
+    Some(value)
+}
+
+/// True where YAML is asked for. JSON is YAML.
+fn wants_yaml(request: &Request) -> bool {
+    request.fields.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(YAML.as_bytes()))
 }
 
 fn now() -> u64 {

@@ -29,7 +29,7 @@ impl Api {
             return Err(Answer::bad("expected ?all=true, or the name of a plugin: /apisix/admin/plugins/key-auth"));
         }
         match subsystem(query)? {
-            Subsystem::Http => Ok(Answer::json(StatusCode::OK, &self.gateway.schemas().all_plugins())),
+            Subsystem::Http => Ok(Answer::shared(self.gateway.schemas().all_plugins_text())),
             Subsystem::Stream => Ok(Answer::json(StatusCode::OK, &json!({}))),
         }
     }

@@ -35,6 +35,8 @@ mod schemas;
 mod seats;
 mod server;
 mod tls;
+mod turns;
+mod ui;
 mod words;
 mod write;
 
@@ -54,6 +56,7 @@ pub use schemas::{PluginSchema, Schemas};
 pub use seats::{Seats, Taken};
 pub use server::{Leaving, Rest, serve};
 pub use tls::server_config;
+pub use ui::Ui;
 /// What serves, seen from the Admin API.
 pub trait Configuration: Send + Sync + fmt::Debug {
     /// Where resources are read from.
@@ -63,6 +66,12 @@ pub trait Configuration: Send + Sync + fmt::Debug {
     /// and [expects](Commit::expect) it to be still so.
     fn recent<'a>(&'a self, key: &'a Key) -> weir_store::Answer<'a, Option<Item>> {
         self.store().get(key)
+    }
+
+    /// All resources of a kind, or of every kind, with texts that are shared with what serves where that is known to be what
+    /// the store has: a list is not another copy of everything.
+    fn listing(&self, kind: Option<Kind>) -> weir_store::Answer<'_, weir_store::Listing> {
+        self.store().list(kind)
     }
 
     /// Checks changes as one against everything else, commits them and makes them live: when it answers `Ok`, every

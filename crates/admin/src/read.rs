@@ -2,16 +2,14 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hyper::StatusCode;
 use regex::Regex;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
-use tokio::time::timeout;
 use weir_store::{Item, Key, Kind};
 
-use crate::answer::{Answer, Body, Outcome};
+use crate::answer::{Answer, Outcome, Pieces};
 use crate::api::Api;
 use crate::kinds::Place;
 use crate::request::{Query, Request};
@@ -20,13 +18,7 @@ use crate::{Audience, Gateway};
 /// What stands before the key of a resource: APISIX's prefix in etcd, which clients see in every answer.
 const PREFIX: &str = "/apisix/";
 
-/// Lists that are read, or are on their way to clients, at one time: each holds all resources of its kind.
-pub(crate) const LISTS: usize = 8;
-
-/// How long one more waits for its turn.
-const LIST_WAIT: Duration = Duration::from_secs(10);
-
-/// Bytes of values from which on a list is put together on a thread that may take its time.
+/// Bytes of values from which on the items of a list are chosen on a thread that may take its time.
 const LARGE: usize = 256 * 1024;
 
 impl Api {
@@ -49,14 +41,10 @@ impl Api {
     }
 
     async fn get_list(&self, place: &Place, request: &Request) -> Outcome {
-        let wanted = Wanted::new(&request.query, request.audience())?;
-        let waited = timeout(LIST_WAIT, Arc::clone(&self.lists).acquire_owned()).await;
-        let Ok(Ok(turn)) = waited else {
-            let message = "too many lists are being read: try again";
-            return Err(Answer::error(StatusCode::SERVICE_UNAVAILABLE, message));
-        };
-        let listing =
-            self.configuration.store().list(Some(place.kind())).await.map_err(|error| Answer::store(&error))?;
+        let audience = request.audience();
+        let wanted = Wanted::new(&request.query)?;
+        let turn = self.turns.list().await?;
+        let listing = self.configuration.listing(Some(place.kind())).await.map_err(|error| Answer::store(&error))?;
         let mut items = listing.items;
         if let Some(parent) = &place.parent {
             let belongs = |key: &Key| key.id().split('/').next() == Some(parent.as_str());
@@ -66,19 +54,18 @@ impl Api {
                 return Err(Answer::no_such_key());
             }
         }
-        if items.iter().map(|item| item.value.len()).sum::<usize>() < LARGE {
-            return Ok(Answer::text(StatusCode::OK, wanted.write(&*self.gateway, items)));
-        }
+        let (items, total) = match bytes_of(&items) < LARGE {
+            true => wanted.choose(items),
+            false => tokio::task::spawn_blocking(move || wanted.choose(items)).await.map_err(|panicked| {
+                tracing::error!(%panicked, "a list of resources could not be made");
+                Answer::internal()
+            })?,
+        };
+        let bytes = bytes_of(&items);
+        let list = ("{\"list\":[".to_owned(), items, format!("],\"total\":{total}}}\n"));
         let gateway = Arc::clone(&self.gateway);
-        let body = tokio::task::spawn_blocking(move || wanted.write(&*gateway, items)).await.map_err(|panicked| {
-            tracing::error!(%panicked, "a list of resources could not be written");
-            Answer::internal()
-        })?;
-        let mut answer = Answer::text(StatusCode::OK, body);
-        if let Body::Whole(body) = answer.body {
-            answer.body = Body::Large { body, _turn: turn };
-        }
-        Ok(answer)
+        let write = move |item: &Item, text: &mut String| write_item(&*gateway, item, audience, text);
+        Ok(Answer::pieces(Pieces::of_list(list, bytes, turn, ",", write)))
     }
 
     /// A resource, if there is one.
@@ -96,11 +83,10 @@ struct Wanted {
     fields: Vec<(String, String)>,
     /// The page, from 1, and how many items are on it.
     page: Option<(usize, usize)>,
-    audience: Audience,
 }
 
 impl Wanted {
-    fn new(query: &Query, audience: Audience) -> Result<Self, Answer> {
+    fn new(query: &Query) -> Result<Self, Answer> {
         const PAGE_SIZES: std::ops::RangeInclusive<f64> = 10.0..=500.0;
         let pattern = |name: &str| {
             let Some(text) = query.get(name) else { return Ok(None) };
@@ -123,7 +109,6 @@ impl Wanted {
             uri: pattern("uri")?,
             fields: form_urlencoded::parse(fields.as_bytes()).into_owned().collect(),
             page,
-            audience,
         })
     }
 
@@ -131,27 +116,23 @@ impl Wanted {
         self.name.is_some() || self.label.is_some() || self.uri.is_some() || !self.fields.is_empty()
     }
 
-    fn write(&self, gateway: &dyn Gateway, mut items: Vec<Item>) -> String {
+    /// The items that are shown, and how many there are without regard to the page. A page is in the order of creation, all
+    /// of a kind are in that of their keys.
+    fn choose(&self, mut items: Vec<Item>) -> (Vec<Item>, usize) {
         if self.is_filtered() {
             items.retain(|item| serde_json::from_str(&item.value).is_ok_and(|value| self.fits(&value)));
         }
         let total = items.len();
-        let mut shown = items.as_slice();
-        if let Some((page, size)) = self.page {
-            items.sort_by_key(|item| item.created);
-            let from = (page - 1).saturating_mul(size).min(total);
-            shown = &items[from..from.saturating_add(size).min(total)];
-        }
-        let mut body = String::with_capacity(64 + shown.iter().map(|item| item.value.len() + 128).sum::<usize>());
-        body.push_str("{\"list\":[");
-        for (at, item) in shown.iter().enumerate() {
-            if at > 0 {
-                body.push(',');
+        match self.page {
+            Some((page, size)) => {
+                items.sort_by_key(|item| item.created);
+                let from = (page - 1).saturating_mul(size).min(total);
+                items.truncate(from.saturating_add(size));
+                items.drain(..from);
             }
-            write_item(gateway, item, self.audience, &mut body);
+            None => items.sort_by(|one, other| one.key.id().cmp(other.key.id())),
         }
-        let _ = write!(body, "],\"total\":{total}}}");
-        body
+        (items, total)
     }
 
     fn fits(&self, value: &Map<String, Value>) -> bool {
@@ -170,6 +151,11 @@ impl Wanted {
         };
         name && label && uri && self.fields.iter().all(has)
     }
+}
+
+/// Bytes of the values of items.
+pub(crate) fn bytes_of(items: &[Item]) -> usize {
+    items.iter().map(|item| item.value.len() + 128).sum()
 }
 
 /// Writes a resource as answers to GET have it.

@@ -1,5 +1,8 @@
 //! The JSON Schemas of resources and plugins, as the Admin API and the control API serve them.
 
+use std::sync::OnceLock;
+
+use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use weir_config::schema::{fill_defaults, json_schema};
 use weir_config::{
@@ -15,6 +18,8 @@ pub struct PluginSchema {
     pub priority: i32,
     /// Whether it authenticates.
     pub auth: bool,
+    /// False for a plugin of APISIX that is known by its name alone.
+    pub supported: bool,
     /// The schema of its configuration.
     pub schema: Value,
     /// The schema of its configuration on a consumer, where that is another one.
@@ -30,10 +35,27 @@ pub struct Schemas {
     resources: Vec<(&'static str, Value)>,
     /// High priority first.
     plugins: Vec<PluginSchema>,
+    /// The text about all plugins, once it was asked for.
+    text: OnceLock<Bytes>,
 }
 
 /// Versions of plugins are not counted here; APISIX's are mostly this one.
 const VERSION: f64 = 0.1;
+
+/// The mark of a plugin that is known and not supported yet, in its description and in its schema: tools that do not know it
+/// pass it over.
+const UNSUPPORTED: &str = "x-weir-supported";
+
+impl PluginSchema {
+    /// A plugin of APISIX that is not supported yet: no configuration of it is taken.
+    #[must_use]
+    pub fn unsupported(name: &'static str, priority: i32, auth: bool) -> Self {
+        let mut schema = json!({ "type": "object", "description": "not supported yet" });
+        schema[UNSUPPORTED] = false.into();
+        let consumer_schema = auth.then(|| schema.clone());
+        Self { name, priority, auth, supported: false, schema, consumer_schema, metadata_schema: None }
+    }
+}
 
 impl Schemas {
     /// The schemas of the resources and of these plugins.
@@ -50,7 +72,7 @@ impl Schemas {
             }
         }
         plugins.sort_by_key(|plugin| std::cmp::Reverse(plugin.priority));
-        Self { resources: resources(), plugins }
+        Self { resources: resources(), plugins, text: OnceLock::new() }
     }
 
     /// The schema of a resource by its name in the singular: `route`, `plugin_config`.
@@ -82,6 +104,11 @@ impl Schemas {
         self.plugins.iter().map(|plugin| (plugin.name.to_owned(), plugin.described())).collect::<Map<_, _>>().into()
     }
 
+    /// The same as a text that all who ask share.
+    pub(crate) fn all_plugins_text(&self) -> Bytes {
+        self.text.get_or_init(|| Bytes::from(self.all_plugins().to_string() + "\n")).clone()
+    }
+
     /// All schemas there are: the answer to `/v1/schema` of the control API.
     #[must_use]
     pub fn everything(&self) -> Value {
@@ -110,6 +137,9 @@ impl PluginSchema {
         let mut described = json!({ "version": VERSION, "priority": self.priority, "schema": self.schema });
         if self.auth {
             described["type"] = "auth".into();
+        }
+        if !self.supported {
+            described[UNSUPPORTED] = false.into();
         }
         for (name, schema) in [("consumer_schema", &self.consumer_schema), ("metadata_schema", &self.metadata_schema)] {
             if let Some(schema) = schema {
@@ -165,7 +195,7 @@ mod tests {
 
     fn plugin(name: &'static str, priority: i32) -> PluginSchema {
         let schema = json!({ "type": "object", "properties": { "a": { "type": "integer", "default": 1 } } });
-        PluginSchema { name, priority, auth: false, schema, consumer_schema: None, metadata_schema: None }
+        PluginSchema { name, priority, auth: false, supported: true, schema, consumer_schema: None, metadata_schema: None }
     }
 
     #[test]

@@ -31,7 +31,7 @@ struct Seat {
     /// True once there was a request.
     asked: AtomicBool,
     /// Notified when the connection has to close.
-    wanted: Notify,
+    wanted: Arc<Notify>,
 }
 
 impl Seats {
@@ -94,6 +94,11 @@ impl Taken {
     /// Waits until the connection has to close.
     pub async fn wanted(&self) {
         self.seat.wanted.notified().await;
+    }
+
+    /// Closes the connection when it is notified.
+    pub(crate) fn cut(&self) -> Arc<Notify> {
+        Arc::clone(&self.seat.wanted)
     }
 
     /// Notes that a request is under way.

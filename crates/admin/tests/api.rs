@@ -20,7 +20,17 @@ fn options() -> Options {
     let mut keys = Keys::default();
     keys.add("admin", Role::Admin, key_digest("admin-key"));
     keys.add("viewer", Role::Viewer, key_digest("viewer-key"));
-    Options { keys, allow: Vec::new(), cors: false, hosts: Hosts::default(), body_size: 64 * 1024 }
+    Options {
+        keys,
+        allow: Vec::new(),
+        cors: false,
+        hosts: Hosts::default(),
+        ui: None,
+        body_size: 64 * 1024,
+        memory: 8 * 1024 * 1024,
+        lists: 8,
+        answer_size: 1024 * 1024,
+    }
 }
 
 /// What is expected of an answer: every field that stands here has to be there with this value.

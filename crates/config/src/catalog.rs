@@ -91,3 +91,34 @@ pub const APISIX_PLUGINS: &[&str] = &[
     "splunk-hec-logging", "syslog", "tcp-logger", "tencent-cloud-cls", "traffic-label", "traffic-split",
     "ua-restriction", "udp-logger", "uri-blocker", "wolf-rbac", "workflow", "zipkin",
 ];
+
+/// The plugins that APISIX 3.18 enables by default, with their priorities; those that run first stand first.
+#[rustfmt::skip]
+pub const APISIX_DEFAULT_PLUGINS: &[(&str, i32)] = &[
+    ("real-ip", 23000), ("ai", 22900), ("client-control", 22000), ("proxy-buffering", 21991),
+    ("proxy-control", 21990), ("request-id", 12015), ("zipkin", 12011), ("ext-plugin-pre-req", 12000),
+    ("fault-injection", 11000), ("mocking", 10900), ("serverless-pre-function", 10000), ("cors", 4000),
+    ("ip-restriction", 3000), ("ua-restriction", 2999), ("referer-restriction", 2990), ("csrf", 2980),
+    ("uri-blocker", 2900), ("request-validation", 2800), ("chaitin-waf", 2700), ("multi-auth", 2600),
+    ("openid-connect", 2599), ("saml-auth", 2598), ("cas-auth", 2597), ("authz-casbin", 2560),
+    ("authz-casdoor", 2559), ("wolf-rbac", 2555), ("ldap-auth-advanced", 2541), ("ldap-auth", 2540),
+    ("hmac-auth", 2530), ("basic-auth", 2520), ("jwt-auth", 2510), ("jwe-decrypt", 2509), ("key-auth", 2500),
+    ("dingtalk-auth", 2430), ("feishu-auth", 2420), ("acl", 2410), ("consumer-restriction", 2400),
+    ("attach-consumer-label", 2399), ("forward-auth", 2002), ("opa", 2001), ("authz-keycloak", 2000),
+    ("data-mask", 1500), ("proxy-cache", 1085), ("body-transformer", 1080), ("ai-request-rewrite", 1073),
+    ("ai-prompt-guard", 1072), ("ai-prompt-template", 1071), ("ai-prompt-decorator", 1070), ("ai-rag", 1060),
+    ("ai-proxy-multi", 1041), ("ai-proxy", 1040), ("ai-cache", 1035), ("ai-aws-content-moderation", 1031),
+    ("ai-rate-limiting", 1030), ("ai-aliyun-content-moderation", 1029), ("ai-lakera-guard", 1028),
+    ("proxy-mirror", 1010), ("graphql-proxy-cache", 1009), ("proxy-rewrite", 1008), ("workflow", 1006),
+    ("api-breaker", 1005), ("graphql-limit-count", 1004), ("limit-conn", 1003), ("limit-count", 1002),
+    ("limit-req", 1001), ("gzip", 995), ("traffic-label", 967), ("traffic-split", 966), ("redirect", 900),
+    ("response-rewrite", 899), ("oas-validator", 512), ("mcp-bridge", 510), ("degraphql", 509), ("kafka-proxy", 508),
+    ("grpc-transcode", 506), ("grpc-web", 505), ("http-dubbo", 504), ("public-api", 501), ("prometheus", 500),
+    ("datadog", 495), ("lago", 415), ("loki-logger", 414), ("elasticsearch-logger", 413), ("echo", 412),
+    ("loggly", 411), ("http-logger", 410), ("splunk-hec-logging", 409), ("skywalking-logger", 408),
+    ("google-cloud-logging", 407), ("sls-logger", 406), ("tcp-logger", 405), ("kafka-logger", 403),
+    ("rocketmq-logger", 402), ("syslog", 401), ("udp-logger", 400), ("file-logger", 399), ("clickhouse-logger", 398),
+    ("tencent-cloud-cls", 397), ("inspect", 200), ("example-plugin", 0), ("aws-lambda", -1899),
+    ("azure-functions", -1900), ("openwhisk", -1901), ("openfunction", -1902), ("serverless-post-function", -2000),
+    ("ext-plugin-post-req", -3000), ("ext-plugin-post-resp", -4000),
+];

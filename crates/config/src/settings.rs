@@ -204,6 +204,15 @@ pub struct Limits {
     pub mirror_body: Size<0, { GIB }>,
     /// Bytes of the body of a request to the Admin API. More is answered 400.
     pub admin_body: Size<{ KIB }, { GIB }>,
+    /// Bytes that bodies of requests to the Admin API, and its answers, take together; those of at most 64 KiB are not
+    /// counted. More waits for up to 10 seconds, and is then answered 503.
+    pub admin_memory: Size<{ MIB }, { 64 * GIB }>,
+    /// Answers of the Admin API with a list of resources, or with what was changed, at one time. One more waits for up to 10
+    /// seconds, and is then answered 503.
+    #[schemars(range(min = 1, max = 256))]
+    pub admin_lists: u32,
+    /// Bytes of resources in one answer about what was changed. Changes beyond that are told without their values.
+    pub admin_answer: Size<{ KIB }, { GIB }>,
     /// Client connections of the whole gateway at one time, or fewer where file descriptors (`ulimit -n`) do not allow so
     /// many. A new one takes the place of the one that has waited longest for a request; with a request under way on
     /// each, it waits in the listen queue of the system.
@@ -462,6 +471,9 @@ impl Default for Limits {
             mirror_copies: 128,
             mirror_body: Size::constant(256 * KIB),
             admin_body: Size::constant(1536 * KIB),
+            admin_memory: Size::constant(64 * MIB),
+            admin_lists: 8,
+            admin_answer: Size::constant(4 * MIB),
             connections: 65_536,
             requests_per_connection: 100_000,
             upstream_idle_connections: 4_096,

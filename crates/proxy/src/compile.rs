@@ -89,6 +89,12 @@ pub struct ChosenPlugins<'a> {
 }
 
 impl ChosenPlugins<'_> {
+    /// True for a plugin that the setting names, be there such a plugin or not.
+    #[must_use]
+    pub fn is_wanted(&self, name: &str) -> bool {
+        self.has(name)
+    }
+
     fn has(&self, name: &str) -> bool {
         self.names.iter().any(|known| known == PluginNames::ALL || known == name)
     }

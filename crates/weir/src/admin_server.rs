@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow, bail};
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
-use weir_admin::{Api, Configuration, Gateway, Hosts, Leaving, Options, Rest, serve, server_config};
+use weir_admin::{Api, Configuration, Gateway, Hosts, Leaving, Options, Rest, Ui, serve, server_config};
 use weir_config::settings::{AdminTls, Endpoint};
 use weir_config::{Settings, file};
 
@@ -53,7 +53,11 @@ impl AdminSetup {
             allow: settings.admin.allow.clone(),
             cors: settings.admin.cors,
             hosts: Hosts::new(&settings.admin.hosts),
+            ui: ui(&settings.admin.ui)?,
             body_size: settings.limits.admin_body.as_usize(),
+            memory: settings.limits.admin_memory.as_usize(),
+            lists: settings.limits.admin_lists as usize,
+            answer_size: settings.limits.admin_answer.as_usize(),
         };
         Ok(Some(Self { endpoint, options, tls, connections }))
     }
@@ -70,7 +74,9 @@ impl AdminSetup {
     /// The line that tells where it listens.
     pub(crate) fn announcement(&self, listener: &TcpListener) -> anyhow::Result<String> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
-        Ok(format!("admin on {scheme}://{}/apisix/admin\n", listener.local_addr()?))
+        let addr = listener.local_addr()?;
+        let ui = if self.options.has_ui() { format!("dashboard on {scheme}://{addr}/ui/\n") } else { String::new() };
+        Ok(format!("admin on {scheme}://{addr}/apisix/admin\n{ui}"))
     }
 
     /// Answers requests, until the gateway leaves. With `standalone` the configuration is replaced as a whole, and nothing else.
@@ -100,6 +106,14 @@ fn warn_of_openness(settings: &Settings, endpoint: Endpoint) {
     if endpoint.addr().is_some_and(|addr| !addr.ip().is_loopback()) && admin.tls.cert.is_empty() {
         tracing::warn!("the Admin API is reached from other machines without TLS: whoever listens in learns its keys");
     }
+}
+
+fn ui(folder: &str) -> anyhow::Result<Option<Ui>> {
+    if folder.is_empty() {
+        return Ok(None);
+    }
+    let ui = Ui::new(Path::new(folder));
+    ui.map(Some).with_context(|| format!("admin.ui: expected a folder with an index.html, found {folder}"))
 }
 
 fn tls(settings: &AdminTls) -> anyhow::Result<Option<Arc<ServerConfig>>> {

@@ -186,7 +186,8 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
         addresses.push_str(&format!("status on http://{}/status\n", listener.local_addr()?));
         let (plane, draining, vacant) = (Arc::clone(&data_plane), Arc::clone(&draining), Arc::clone(&vacant));
         let server = Server::new(listener, pages);
-        tasks.spawn(status_server::run(server, left.clone(), plane, draining, vacant, Arc::clone(&checks)));
+        let prefix = rules.key_prefix();
+        tasks.spawn(status_server::run(server, left.clone(), plane, draining, vacant, Arc::clone(&checks), prefix));
     }
     if let Some((admin, listener)) = &admin {
         addresses.push_str(&admin.announcement(listener)?);

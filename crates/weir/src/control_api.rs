@@ -40,6 +40,9 @@ pub(crate) struct Control {
 /// Where the API is while resources do not come from a file, unless a setting says otherwise.
 pub(crate) const CONTROL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
 
+/// Pages that are made, or are long and being written, at one time.
+const DUMPS: usize = 4;
+
 const GC: &str = "/v1/gc";
 const RELOAD_PLUGINS: &str = "/v1/plugins/reload";
 const ACCEPT: &str = "/v1/store/accept";
@@ -55,13 +58,14 @@ const KINDS: [(&str, &str, &str, Kind); 4] = [
 
 /// Serves the pages.
 pub(crate) async fn run(server: Server, leaving: Leaving, control: Arc<Control>) {
-    // A dump of all routes takes memory in the order of the configuration, so there is one at a time.
-    let turn = Arc::new(Semaphore::new(1));
+    // A dump of all routes takes memory in the order of the configuration, so a few are made and written at a time.
+    let turn = Arc::new(Semaphore::new(DUMPS));
     let page = move |asked: Asked| {
         let (control, turn) = (Arc::clone(&control), Arc::clone(&turn));
         async move {
-            let _turn = turn.acquire_owned().await.ok()?;
-            control.page(&asked).await
+            let turn = turn.acquire_owned().await.ok()?;
+            let page = control.page(&asked).await?;
+            Some(page.map(|page| page.holding(turn)))
         }
     };
     server.serve(leaving, COMMANDS, page).await;
@@ -109,7 +113,7 @@ impl Control {
             // As APISIX answers where none is configured, though it says no more than that.
             return Some(error(StatusCode::NOT_FOUND, "no service discovery is configured: it is not supported yet"));
         }
-        health_pages::page(path, asked.html, &self.checks)
+        health_pages::page(path, asked.html, &self.checks, self.rules.key_prefix())
     }
 
     async fn answer(
@@ -132,8 +136,8 @@ impl Control {
             None => store.list(Some(kind)).await.map(|listing| listing.items),
         };
         let items: Vec<Item> = found.map_err(|error| error.to_string())?;
-        let schemas = Arc::clone(&self.schemas);
-        let work = spawn_blocking(move || items.iter().filter_map(|item| show(&schemas, item)).collect());
+        let (schemas, prefix) = (Arc::clone(&self.schemas), self.rules.key_prefix());
+        let work = spawn_blocking(move || items.iter().filter_map(|item| show(&schemas, prefix, item)).collect());
         work.await.map_err(|panicked| panicked.to_string())
     }
 
@@ -163,7 +167,7 @@ impl Control {
 }
 
 /// A resource as it is in force, in APISIX's envelope. `None` for one that is not: it is invalid.
-fn show(schemas: &Schemas, item: &Item) -> Option<Value> {
+fn show(schemas: &Schemas, prefix: &str, item: &Item) -> Option<Value> {
     let (kind, id, modified) = (item.key.kind(), item.key.id(), item.modified);
     let mut written: Value = serde_json::from_str(&item.value).ok()?;
     secrets::masked(kind, &mut written);
@@ -172,8 +176,15 @@ fn show(schemas: &Schemas, item: &Item) -> Option<Value> {
     if kind == Kind::PluginMetadata {
         return Some(written);
     }
-    let key = format!("/apisix/{}", item.key);
+    let key = format!("{prefix}{}", item.key);
     let mut value = in_force(kind.directory(), &Node::from(&written))?;
+    keep_written(&mut value, &written, DEFAULTS);
+    if let (Some(upstream), Some(written)) = (value.get_mut("upstream"), written.get("upstream")) {
+        keep_written(upstream, written, UPSTREAM_DEFAULTS);
+    }
+    if kind == Kind::Upstreams {
+        keep_written(&mut value, &written, UPSTREAM_DEFAULTS);
+    }
     schemas.complete_plugins(&mut value);
     let upstream = if kind == Kind::Upstreams { Some(&mut value) } else { value.get_mut("upstream") };
     let mut has_domain = false;
@@ -193,6 +204,17 @@ fn show(schemas: &Schemas, item: &Item) -> Option<Value> {
         "modifiedIndex": modified,
         "has_domain": has_domain,
     }))
+}
+
+/// Fields that APISIX's schemas fill in where nobody wrote them, of all resources and of upstreams. What other fields are
+/// when they are not written, they do not show.
+const DEFAULTS: &[&str] = &["id", "priority", "status", "upstream", "type", "hash_on", "scheme", "pass_host", "nodes"];
+const UPSTREAM_DEFAULTS: &[&str] = &["id", "type", "hash_on", "scheme", "pass_host", "nodes"];
+
+fn keep_written(value: &mut Value, written: &Value, defaults: &[&str]) {
+    if let Some(fields) = value.as_object_mut() {
+        fields.retain(|name, _| written.get(name).is_some() || defaults.contains(&name.as_str()));
+    }
 }
 
 /// Whether a node has a name to be resolved.

@@ -38,12 +38,17 @@ struct Counter {
 
 /// The answer for a path: `/v1/healthcheck` for all, `/v1/healthcheck/{routes,services,upstreams,plugins}/ID` for
 /// one; as a page for people with `html`.
-pub(crate) fn page(path: &str, html: bool, checks: &HealthChecks) -> Option<Response<Page>> {
+pub(crate) fn page(path: &str, html: bool, checks: &HealthChecks, prefix: &str) -> Option<Response<Page>> {
     let rest = path.strip_prefix(PATH)?;
     let report = checks.report();
     if matches!(rest, "" | "/") {
-        let all: Vec<Upstream> = report.into_iter().map(Upstream::from).collect();
-        return Some(if html { table(&all) } else { json(StatusCode::OK, &all) });
+        let all: Vec<Upstream> = report.into_iter().map(|health| Upstream::new(health, prefix)).collect();
+        return Some(match (html, all.is_empty()) {
+            (true, _) => table(&all),
+            // As Lua writes an empty table.
+            (false, true) => json(StatusCode::OK, &serde_json::json!({})),
+            (false, false) => json(StatusCode::OK, &all),
+        });
     }
     let Some((kind, id)) = rest.strip_prefix('/')?.split_once('/') else {
         let message = format!("missing src id for src type {}", rest.trim_start_matches('/'));
@@ -53,8 +58,8 @@ pub(crate) fn page(path: &str, html: bool, checks: &HealthChecks) -> Option<Resp
         return Some(error(StatusCode::BAD_REQUEST, &format!("invalid src type {kind}")));
     }
     Some(match report.into_iter().find(|upstream| upstream.kind == kind && *upstream.id == *id) {
-        Some(upstream) if html => table(&[upstream.into()]),
-        Some(upstream) => json(StatusCode::OK, &Upstream::from(upstream)),
+        Some(upstream) if html => table(&[Upstream::new(upstream, prefix)]),
+        Some(upstream) => json(StatusCode::OK, &Upstream::new(upstream, prefix)),
         None => error(StatusCode::NOT_FOUND, &format!("{kind}[{id}] not found")),
     })
 }
@@ -97,10 +102,10 @@ pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response<Page> 
     with_type(status, "application/json", Page::Whole(Some(body.into())))
 }
 
-impl From<UpstreamHealth> for Upstream {
-    fn from(upstream: UpstreamHealth) -> Self {
+impl Upstream {
+    fn new(upstream: UpstreamHealth, prefix: &str) -> Self {
         Self {
-            name: format!("/apisix/{}/{}", upstream.kind, upstream.id),
+            name: format!("{prefix}{}/{}", upstream.kind, upstream.id),
             r#type: upstream.check,
             nodes: upstream.addresses.into_iter().map(Node::from).collect(),
         }

@@ -23,7 +23,7 @@ use tokio::signal::unix::Signal;
 use tokio::sync::{Mutex, Notify, OwnedMutexGuard, mpsc};
 use tokio::time::sleep;
 use weir_admin::{Changed, Configuration, Refused};
-use weir_store::{Answer, Commit, Event, Item, Key, Store, StoreError};
+use weir_store::{Answer, Commit, Event, Item, Key, Kind, Listing, Store, StoreError};
 
 use crate::reload::log_findings;
 use crate::rules::Rules;
@@ -177,6 +177,19 @@ impl Configuration for Live {
             // Nobody waits for a change just to read.
             _ => self.0.store.get(key),
         }
+    }
+
+    fn listing(&self, kind: Option<Kind>) -> Answer<'_, Listing> {
+        // Others write to a shared store, and what serves may be behind it.
+        if !self.0.store.is_shared()
+            && let Ok(state) = self.0.state.try_lock()
+            && !state.unsure
+        {
+            let wanted = |item: &&Item| kind.is_none_or(|kind| item.key.kind() == kind);
+            let items = state.resources.iter().filter(wanted).cloned().collect();
+            return Box::pin(ready(Ok(Listing { revision: state.revision, items })));
+        }
+        self.0.store.list(kind)
     }
 
     fn change(

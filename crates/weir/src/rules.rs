@@ -101,6 +101,14 @@ impl Rules {
         }
     }
 
+    /// The beginning of the keys of resources in APISIX's forms: in a store that is a place in etcd, in a file there is none.
+    pub(crate) fn key_prefix(&self) -> &'static str {
+        match self.source {
+            Source::Store => "/apisix/",
+            Source::Stdin | Source::File(_) => "/",
+        }
+    }
+
     /// The bytes of the file, one more at most than are accepted: the loader tells that it is too large.
     pub(crate) fn read(&self) -> anyhow::Result<Vec<u8>> {
         let limit = MAX_TEXT_BYTES + 1;

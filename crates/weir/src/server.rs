@@ -21,7 +21,7 @@ use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{sleep, timeout};
 use weir_admin::{Seats, Taken};
 use weir_config::settings::Endpoint;
@@ -211,6 +211,30 @@ pub(crate) fn with_type(status: StatusCode, media_type: &'static str, page: Page
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     response
+}
+
+impl Page {
+    /// A long page holds its turn until its last byte is written.
+    pub(crate) fn holding(self, turn: OwnedSemaphorePermit) -> Self {
+        const LONG: usize = 64 * 1024;
+        match self {
+            Self::Whole(Some(bytes)) if bytes.len() > LONG => {
+                Self::Whole(Some(Bytes::from_owner(Holding { bytes, _turn: turn })))
+            }
+            other => other,
+        }
+    }
+}
+
+struct Holding {
+    bytes: Bytes,
+    _turn: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Holding {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl Body for Page {

@@ -23,6 +23,7 @@ pub(crate) async fn run(
     draining: Draining,
     vacant: Arc<AtomicBool>,
     checks: Arc<HealthChecks>,
+    prefix: &'static str,
 ) {
     let page = move |asked: Asked| {
         let (data_plane, draining, checks) = (Arc::clone(&data_plane), Arc::clone(&draining), Arc::clone(&checks));
@@ -36,7 +37,7 @@ pub(crate) async fn run(
                     Ok(()) => ok(),
                     Err(worker) => not_ready(&format!("worker id: {worker} has not received configuration")),
                 }),
-                other => health_pages::page(other, asked.html, &checks),
+                other => health_pages::page(other, asked.html, &checks, prefix),
             }
         }
     };

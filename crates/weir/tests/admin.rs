@@ -232,7 +232,7 @@ fn plugins_are_those_of_the_settings() {
     let settings = "plugins: [key-auth, mocking, limit-count, grpc-web]";
     let gateway = Start::stored().settings(settings).control().start();
     let mut chosen = gateway.must("GET", "plugins/list", "");
-    assert_eq!(chosen, json!(["mocking", "key-auth", "limit-count"]), "high priority first");
+    assert_eq!(chosen, json!(["mocking", "key-auth", "limit-count", "grpc-web"]), "high priority first");
     chosen.as_array_mut().expect("a list").sort_by_key(|name| name.as_str().map(str::to_owned));
     let names = |all: &Value| {
         let mut names: Vec<&str> = all.as_object().expect("by name").keys().map(String::as_str).collect();
@@ -245,7 +245,7 @@ fn plugins_are_those_of_the_settings() {
     assert_eq!(names(&control.json()["plugins"]), chosen);
     assert_eq!(gateway.must("GET", "plugins/key-auth", "")["type"], "object");
     let absent = json!({ "error_msg": "plugin not found in subsystem http" });
-    for path in ["plugins/cors", "schema/plugins/cors", "plugins/grpc-web", "plugins/nope"] {
+    for path in ["plugins/cors", "schema/plugins/cors", "plugins/nope"] {
         assert_eq!(gateway.ask("GET", path, ""), (404, absent.clone()), "{path}");
     }
     let reload = gateway.send_to_admin("PUT", "plugins/reload", &format!("X-API-KEY: {ADMIN_KEY}\r\n"), "");

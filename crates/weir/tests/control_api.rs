@@ -35,25 +35,24 @@ plugin_metadata:
     let upstream = json!({
         "id": "u1", "name": "named", "type": "roundrobin", "hash_on": "vars", "scheme": "http", "pass_host": "pass",
         "nodes": [{ "host": "localhost", "port": 80, "weight": 1, "priority": 0 }],
-        "resource_key": "/apisix/upstreams/u1", "resource_id": "u1", "resource_version": 1,
-        "timeout": { "connect": 60, "send": 60, "read": 60 },
+        "resource_key": "/upstreams/u1", "resource_id": "u1", "resource_version": 1,
     });
-    let upstream = json!({ "key": "/apisix/upstreams/u1", "createdIndex": 1, "modifiedIndex": 1, "has_domain": true, "value": upstream });
+    let upstream = json!({ "key": "/upstreams/u1", "createdIndex": 1, "modifiedIndex": 1, "has_domain": true, "value": upstream });
     let limit = json!({
         "count": 2, "time_window": 60, "policy": "local", "window_type": "fixed", "allow_degradation": false,
         "show_limit_quota_header": true, "sync_interval": -1, "rejected_code": 503, "_meta": {},
     });
     let route = json!({
-        "key": "/apisix/routes/r1", "has_domain": false,
+        "key": "/routes/r1", "has_domain": false,
         "value": { "uri": "/a", "status": 1, "priority": 0, "plugins": { "limit-count": limit } },
     });
     let metadata = json!({ "id": "cors", "allow_origins": { "a": "http://a.test" } });
     let cases = [
-        ("routes", 200, json!([route, { "key": "/apisix/routes/arr_2", "value": { "service_id": "s1" } }])),
+        ("routes", 200, json!([route, { "key": "/routes/arr_2", "value": { "service_id": "s1" } }])),
         ("route/r1", 200, route),
         ("route/arr_2", 200, json!({ "value": { "id": "arr_2", "uri": "/b" } })),
         ("route/x", 404, json!({ "error_msg": "route[x] not found" })),
-        ("services", 200, json!([{ "key": "/apisix/services/s1" }])),
+        ("services", 200, json!([{ "key": "/services/s1" }])),
         ("service/s1", 200, json!({ "value": { "plugins": { "key-auth": { "header": "$env://KEY_FIELD" } } } })),
         ("service/x", 404, json!({ "error_msg": "service[x] not found" })),
         ("upstreams", 200, json!([upstream])),
@@ -67,7 +66,7 @@ plugin_metadata:
             404,
             json!({ "error_msg": "no service discovery is configured: it is not supported yet" }),
         ),
-        ("healthcheck", 200, json!([])),
+        ("healthcheck", 200, json!({})),
         ("healthcheck/upstreams/u1", 404, json!({ "error_msg": "upstreams[u1] not found" })),
         ("healthcheck/upstreams", 404, json!({ "error_msg": "missing src id for src type upstreams" })),
         ("healthcheck/stream_routes/1", 404, json!({ "error_msg": "stream_routes[1] not found" })),
@@ -77,6 +76,12 @@ plugin_metadata:
         let (found, answer) = get(&gateway, path);
         assert!(found == status && contains(&answer, &expected), "{path}: {found} {answer}");
     }
+    // What nobody wrote, and APISIX's schemas do not fill in, is not there.
+    let written = get(&gateway, "upstream/u1").1["value"].clone();
+    for name in ["timeout", "keepalive_pool", "retry_timeout", "retries", "checks"] {
+        assert_eq!(written.get(name), None, "{name}");
+    }
+    assert_eq!(get(&gateway, "route/r1").1["value"]["upstream"].get("timeout"), None);
     for (line, status, body) in [
         ("POST /v1/gc", 200, ""),
         ("GET /v1/gc", 404, "404 Not Found\n"),
@@ -154,7 +159,7 @@ fn health_is_told_to_programs_and_to_people() {
         let (status, answer) = get(&gateway, "healthcheck/routes/r");
         (status == 200 && answer["nodes"][0]["status"] == "healthy").then_some(answer)
     });
-    assert_eq!((&healthy["name"], &healthy["type"]), (&json!("/apisix/routes/r"), &json!("http")));
+    assert_eq!((&healthy["name"], &healthy["type"]), (&json!("/routes/r"), &json!("http")));
     assert_eq!(get(&gateway, "healthcheck").1.as_array().map(Vec::len), Some(1));
     for path in ["/v1/healthcheck", "/v1/healthcheck/routes/r"] {
         let page = request(&gateway, &format!("GET {path}"), "Accept: text/html,*/*\r\n");

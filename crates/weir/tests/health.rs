@@ -407,7 +407,7 @@ fn one_checker_for_a_node_whatever_uses_it() {
     names.sort();
     assert_eq!(
         names,
-        ["/apisix/routes/a", "/apisix/routes/b", "/apisix/services/s", "/apisix/upstreams/named"],
+        ["/routes/a", "/routes/b", "/services/s", "/upstreams/named"],
         "each upstream once, however many routes refer to it"
     );
 }
@@ -448,7 +448,7 @@ fn health_outlives_a_change_of_the_configuration() {
     });
     other["routes"][0]["upstream"].as_object_mut().expect("an upstream").remove("checks");
     assert_eq!(gateway.reload(&other), Reload::Applied);
-    wait_until("no checks", LIMIT, || (status_page(&gateway, "/v1/healthcheck").text() == "[]").then_some(()));
+    wait_until("no checks", LIMIT, || (status_page(&gateway, "/v1/healthcheck").text() == "{}").then_some(()));
     let count = checks(&sick);
     thread::sleep(Duration::from_millis(1500));
     assert_eq!(checks(&sick), count, "nobody checks any more");
@@ -495,7 +495,7 @@ fn health_is_shown() {
             "counter": { "tcp_failure": 0, "http_failure": http_failure, "success": 0, "timeout_failure": 0 },
         })
     };
-    assert_eq!((&one["name"], &one["type"]), (&json!("/apisix/upstreams/u1"), &json!("http")));
+    assert_eq!((&one["name"], &one["type"]), (&json!("/upstreams/u1"), &json!("http")));
     let mut nodes = one["nodes"].as_array().expect("nodes").clone();
     nodes.sort_by_key(|node| node["status"] == "healthy");
     assert_eq!(nodes, [of(&sick, "unhealthy", 1), of(&well, "healthy", 0)]);

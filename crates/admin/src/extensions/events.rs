@@ -21,8 +21,12 @@ use crate::request::Request;
 const STREAMS: usize = 64;
 
 /// Events that wait for a reader, and how long the oldest may wait before the reader is cut off.
-const WAITING: usize = 16;
+const WAITING: usize = 1;
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Bytes of the values in an event. What changes more is told as `reset`: whoever follows reads everything anew. With the
+/// streams that there may be, and three events of each in memory, that is 48 MiB.
+const EVENT_SIZE: usize = 256 * 1024;
 
 /// How often a stream without events shows that it is alive, so that neither side holds on to a dead connection.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -80,6 +84,7 @@ impl Api {
 /// The text of an event, and the revision that it tells of.
 fn event_text(gateway: &dyn Gateway, event: &Event) -> (u64, Bytes) {
     match event {
+        Event::Committed { revision, changes } if size_of(changes) > EVENT_SIZE => reset(*revision),
         Event::Committed { revision, changes } => {
             let told = |(key, item): &(Key, Option<Item>)| {
                 let value = item.as_ref().map(|item| masked(gateway, key, &item.value));
@@ -90,12 +95,17 @@ fn event_text(gateway: &dyn Gateway, event: &Event) -> (u64, Bytes) {
             (*revision, format!("id: {revision}\nevent: change\ndata: {data}\n\n").into())
         }
         // What lies between is not told: whoever follows reads everything anew.
-        Event::Reset(listing) => {
-            let revision = listing.revision;
-            let data = json!({ "revision": revision });
-            (revision, format!("id: {revision}\nevent: reset\ndata: {data}\n\n").into())
-        }
+        Event::Reset(listing) => reset(listing.revision),
     }
+}
+
+fn reset(revision: u64) -> (u64, Bytes) {
+    let data = json!({ "revision": revision });
+    (revision, format!("id: {revision}\nevent: reset\ndata: {data}\n\n").into())
+}
+
+fn size_of(changes: &[(Key, Option<Item>)]) -> usize {
+    changes.iter().map(|(key, item)| key.id().len() + 64 + item.as_ref().map_or(0, |item| item.value.len())).sum()
 }
 
 fn stream_of(body: Body) -> Answer {

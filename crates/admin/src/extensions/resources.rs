@@ -9,10 +9,10 @@ use serde_json::{Map, Value, json};
 use weir_store::{Change, Expectation, Item, Key, Kind};
 
 use super::{Precondition, conflict, etag, object, tags_of};
-use crate::answer::{Answer, Outcome};
+use crate::answer::{Answer, Outcome, Pieces};
 use crate::api::Api;
 use crate::kinds::{Resource, own_id};
-use crate::read::conceal;
+use crate::read::{bytes_of, conceal};
 use crate::request::Request;
 use crate::write::{id_text, set_times};
 use crate::{Audience, Gateway};
@@ -27,18 +27,16 @@ impl Api {
             None => None,
             Some(name) => Some(named(name)?),
         };
-        let listing = self.configuration.store().list(kind).await.map_err(|error| Answer::store(&error))?;
-        let revision = listing.revision;
+        let turn = self.turns.list().await?;
+        let listing = self.configuration.listing(kind).await.map_err(|error| Answer::store(&error))?;
+        let (revision, total, bytes) = (listing.revision, listing.items.len(), bytes_of(&listing.items));
+        let begin = format!("{{\"revision\":{revision},\"total\":{total},\"resources\":[");
         let (gateway, audience) = (Arc::clone(&self.gateway), request.audience());
-        let work = tokio::task::spawn_blocking(move || {
-            let items: Vec<Value> = listing.items.iter().map(|item| shown(&*gateway, item, audience)).collect();
-            json!({ "revision": revision, "total": items.len(), "resources": items })
-        });
-        let body = work.await.map_err(|panicked| {
-            tracing::error!(%panicked, "a list of resources could not be written");
-            Answer::internal()
-        })?;
-        Ok(Answer::json(StatusCode::OK, &body).with(ETAG, etag(revision)))
+        let write = move |item: &Item, text: &mut String| {
+            text.push_str(&shown(&*gateway, item, audience).to_string());
+        };
+        let pieces = Pieces::of_list((begin, listing.items, "]}\n".to_owned()), bytes, turn, ",", write);
+        Ok(Answer::pieces(pieces).with(ETAG, etag(revision)))
     }
 
     /// One resource.

@@ -194,6 +194,7 @@ fn schemas() -> Schemas {
         name,
         priority,
         auth: priority > 0,
+        supported: true,
         schema: schema.clone(),
         consumer_schema: (priority > 0).then(|| schema.clone()),
         metadata_schema: None,

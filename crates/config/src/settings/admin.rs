@@ -25,6 +25,10 @@ pub struct Admin {
     /// answered for `localhost`, addresses and these names alone; and pages of these hosts may use the APIs without a key.
     #[schemars(length(max = 64), inner(length(max = 253), regex(pattern = r"^[0-9a-zA-Z._-]+$")))]
     pub hosts: Vec<String>,
+    /// The path of a folder whose files are shown at `/ui`, such as APISIX's dashboard ([how](dashboard.md)). They are public:
+    /// whoever may reach the API reads them without a key. Empty: there is nothing at `/ui`.
+    #[schemars(length(max = 4096))]
+    pub ui: String,
     /// TLS towards clients of the API.
     pub tls: AdminTls,
 }
@@ -89,6 +93,7 @@ impl Default for Admin {
             allow: local.into_iter().filter_map(AddrRange::new).collect(),
             cors: true,
             hosts: Vec::new(),
+            ui: String::new(),
             tls: AdminTls::default(),
         }
     }

@@ -187,7 +187,7 @@ pub const KEYS: &[ConfigKey] = &[
     is("deployment.admin.admin_key_required", &["admin.key_required"]),
     is("deployment.admin.allow_admin", &["admin.allow"]),
     is("deployment.admin.enable_admin_cors", &["admin.cors"]),
-    nothing("deployment.admin.enable_admin_ui", "there is no dashboard"),
+    nothing("deployment.admin.enable_admin_ui", "the folder of a dashboard is the setting `admin.ui`"),
     sets("deployment.admin.https_admin", &["admin.tls.cert", "admin.tls.key", "admin.tls.client_ca"], admin_tls, "`true` speaks TLS with what `admin_api_mtls` names"),
     sets("deployment.admin.admin_api_mtls.admin_ssl_cert", &["admin.tls.cert"], admin_tls, "where `https_admin` is `true`"),
     sets("deployment.admin.admin_api_mtls.admin_ssl_cert_key", &["admin.tls.key"], admin_tls, "where `https_admin` is `true`"),
