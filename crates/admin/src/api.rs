@@ -143,7 +143,18 @@ impl Api {
         let (whole, streams) = (Whole::default(), Streams::default());
         let (turns, answer_size) = (Turns::new(options.lists, options.memory), options.answer_size);
         let writing = Writing::default();
-        Self { configuration, gateway, options, standalone: false, whole, streams, turns, document: OnceLock::new(), answer_size, writing }
+        Self {
+            configuration,
+            gateway,
+            options,
+            standalone: false,
+            whole,
+            streams,
+            turns,
+            document: OnceLock::new(),
+            answer_size,
+            writing,
+        }
     }
 
     /// In API-driven standalone mode: the configuration is replaced as a whole and nothing else.

@@ -461,7 +461,9 @@ fn configuration_text(
     let mut last: Option<&'static str> = None;
     let parts: Vec<(Option<&'static str>, bool, Item)> = items
         .into_iter()
-        .filter(|item| item.value.trim_start().starts_with('{') && serde_json::from_str::<IgnoredAny>(&item.value).is_ok())
+        .filter(|item| {
+            item.value.trim_start().starts_with('{') && serde_json::from_str::<IgnoredAny>(&item.value).is_ok()
+        })
         .map(|item| {
             let section = item.key.kind().directory();
             let begins = (last != Some(section)).then_some(section);
@@ -482,7 +484,7 @@ fn configuration_text(
             (Some(section), false) => text.push_str(&format!("\"{section}\":[")),
             (None, _) => text.push(','),
         }
-let mut value = in_section(item).map(Value::from).unwrap_or_default();
+        let mut value = in_section(item).map(Value::from).unwrap_or_default();
         conceal(&*gateway, item.key.kind(), &mut value, audience);
         text.push_str(&value.to_string());
     })

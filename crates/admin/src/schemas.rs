@@ -195,7 +195,15 @@ mod tests {
 
     fn plugin(name: &'static str, priority: i32) -> PluginSchema {
         let schema = json!({ "type": "object", "properties": { "a": { "type": "integer", "default": 1 } } });
-        PluginSchema { name, priority, auth: false, supported: true, schema, consumer_schema: None, metadata_schema: None }
+        PluginSchema {
+            name,
+            priority,
+            auth: false,
+            supported: true,
+            schema,
+            consumer_schema: None,
+            metadata_schema: None,
+        }
     }
 
     #[test]

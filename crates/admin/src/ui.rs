@@ -57,7 +57,13 @@ impl Ui {
     }
 
     /// Answers a request for `/ui`; `path` are the decoded segments behind it, `is_folder` tells that it ends with `/`.
-    pub(crate) async fn answer(&self, method: &Method, path: &[String], is_folder: bool, fields: &HeaderMap) -> Outcome {
+    pub(crate) async fn answer(
+        &self,
+        method: &Method,
+        path: &[String],
+        is_folder: bool,
+        fields: &HeaderMap,
+    ) -> Outcome {
         if method != Method::GET && method != Method::HEAD {
             let refusal = Answer::error(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are known here");
             return Err(refusal.unversioned().with(ALLOW, HeaderValue::from_static("GET, HEAD")));
@@ -66,9 +72,8 @@ impl Ui {
             let moved = Answer::empty(StatusCode::FOUND).unversioned();
             return Ok(moved.with(LOCATION, HeaderValue::from_static("/ui/")));
         }
-        let accepts_page = fields.get_all(ACCEPT).iter().any(|value| {
-            value.to_str().is_ok_and(|value| value.contains("text/html"))
-        });
+        let accepts_page =
+            fields.get_all(ACCEPT).iter().any(|value| value.to_str().is_ok_and(|value| value.contains("text/html")));
         let is_page = accepts_page || path.last().is_none_or(|name| !name.contains('.'));
         let (root, wanted) = (self.0.clone(), path.to_vec());
         let found = tokio::task::spawn_blocking(move || {
@@ -80,8 +85,7 @@ impl Ui {
             tracing::error!(%panicked, "a file of admin.ui could not be opened");
             Answer::internal()
         })?;
-        let found =
-            found.ok_or_else(|| Answer::error(StatusCode::NOT_FOUND, "404 Not Found").unversioned())?;
+        let found = found.ok_or_else(|| Answer::error(StatusCode::NOT_FOUND, "404 Not Found").unversioned())?;
         Ok(self.shown(found, method, fields))
     }
 

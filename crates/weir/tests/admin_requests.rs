@@ -219,7 +219,9 @@ fn a_folder_is_shown_at_ui() {
         fs::write(path, text).expect("write a file");
     };
     let long = "x".repeat(300_000);
-    for (path, text) in [("index.html", "<p>index"), ("assets/a-1.js", "js"), ("a.css", "css"), (".env", "hidden"), ("long.txt", &long)] {
+    for (path, text) in
+        [("index.html", "<p>index"), ("assets/a-1.js", "js"), ("a.css", "css"), (".env", "hidden"), ("long.txt", &long)]
+    {
         file(path, text);
     }
     fs::write(folder.path().join("secret.txt"), "secret").expect("write a file");
@@ -257,7 +259,8 @@ fn a_folder_is_shown_at_ui() {
             assert_eq!(answer.text(), body, "{path}");
             assert_eq!(answer.field("x-content-type-options"), Some("nosniff"), "{path}");
             let tag = answer.field("etag").expect("a tag");
-            let known = sent(admin, &format!("GET {path}"), "localhost", &format!("{fields}If-None-Match: {tag}\r\n"), "");
+            let known =
+                sent(admin, &format!("GET {path}"), "localhost", &format!("{fields}If-None-Match: {tag}\r\n"), "");
             assert_eq!((known.status, known.text().as_str()), (304, ""), "{path}");
         } else {
             assert!(!answer.text().contains("secret") && !answer.text().contains("hidden"), "{path}");
@@ -361,9 +364,12 @@ fn every_plugin_of_apisix_is_listed_with_what_is_not_supported_marked() {
     let names = gateway.must("GET", "plugins/list", "");
     let all = gateway.must("GET", "plugins?all=true", "");
     let control = sent(gateway.control.expect("a control API"), "GET /v1/schema", "localhost", "", "").json();
-    let priorities: Vec<i64> = names.as_array().expect("names").iter().map(|name| {
-        all[name.as_str().expect("a name")]["priority"].as_i64().expect("a priority")
-    }).collect();
+    let priorities: Vec<i64> = names
+        .as_array()
+        .expect("names")
+        .iter()
+        .map(|name| all[name.as_str().expect("a name")]["priority"].as_i64().expect("a priority"))
+        .collect();
     assert!(priorities.is_sorted_by(|one, other| one >= other), "{names}");
     for (name, priority) in weir_config::catalog::APISIX_DEFAULT_PLUGINS {
         assert!(names.as_array().expect("names").contains(&json!(name)), "{name}");

@@ -37,7 +37,8 @@ plugin_metadata:
         "nodes": [{ "host": "localhost", "port": 80, "weight": 1, "priority": 0 }],
         "resource_key": "/upstreams/u1", "resource_id": "u1", "resource_version": 1,
     });
-    let upstream = json!({ "key": "/upstreams/u1", "createdIndex": 1, "modifiedIndex": 1, "has_domain": true, "value": upstream });
+    let upstream =
+        json!({ "key": "/upstreams/u1", "createdIndex": 1, "modifiedIndex": 1, "has_domain": true, "value": upstream });
     let limit = json!({
         "count": 2, "time_window": 60, "policy": "local", "window_type": "fixed", "allow_degradation": false,
         "show_limit_quota_header": true, "sync_interval": -1, "rejected_code": 503, "_meta": {},
