@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use weir_store::StoreError;
 
+use crate::seats::Streaming;
 use crate::turns::Held;
 
 /// What becomes of a request: an answer, or one that says why not. Both go to the client alike.
@@ -38,8 +39,8 @@ pub(crate) enum Body {
     Whole(Option<Bytes>),
     /// A piece after the other, made as fast as they are read.
     Pieces(Pieces),
-    /// A piece after the other, as they come.
-    Stream(mpsc::Receiver<Bytes>),
+    /// A piece after the other, as they come; the connection keeps its place meanwhile.
+    Stream(mpsc::Receiver<Bytes>, Option<Streaming>),
 }
 
 /// A body that is made while it is read.
@@ -182,7 +183,7 @@ impl HttpBody for Body {
         match self.get_mut() {
             Self::Whole(body) => Poll::Ready(frame(body.take())),
             Self::Pieces(pieces) => Poll::Ready(frame((pieces.next)())),
-            Self::Stream(pieces) => pieces.poll_recv(cx).map(frame),
+            Self::Stream(pieces, _) => pieces.poll_recv(cx).map(frame),
         }
     }
 
@@ -193,7 +194,7 @@ impl HttpBody for Body {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(body) => SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64)),
-            Self::Pieces(_) | Self::Stream(_) => SizeHint::default(),
+            Self::Pieces(_) | Self::Stream(..) => SizeHint::default(),
         }
     }
 }

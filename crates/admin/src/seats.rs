@@ -28,6 +28,8 @@ pub struct Taken {
 struct Seat {
     /// Requests under way on the connection.
     requests: AtomicUsize,
+    /// Answers under way that have no end of their own.
+    streams: AtomicUsize,
     /// True once there was a request.
     asked: AtomicBool,
     /// Notified when the connection has to close.
@@ -79,7 +81,7 @@ impl Seats {
 
     fn vacate(&self) {
         let mut seats = self.lock();
-        let idle = seats.iter().position(|seat| seat.requests.load(Ordering::Relaxed) == 0);
+        let idle = seats.iter().position(|seat| seat.is_idle());
         if let Some(seat) = idle.and_then(|at| seats.remove(at)) {
             seat.wanted.notify_one();
         }
@@ -99,6 +101,12 @@ impl Taken {
     /// Closes the connection when it is notified.
     pub(crate) fn cut(&self) -> Arc<Notify> {
         Arc::clone(&self.seat.wanted)
+    }
+
+    /// Notes that an answer without an end of its own is under way, until the value is dropped.
+    pub(crate) fn streaming(&self) -> Streaming {
+        self.seat.streams.fetch_add(1, Ordering::Relaxed);
+        Streaming(Arc::clone(&self.seat))
     }
 
     /// Notes that a request is under way.
@@ -133,7 +141,21 @@ impl Drop for Taken {
     }
 }
 
+/// An answer that goes on for as long as its reader follows, such as a stream of events: its connection is not idle.
+#[derive(Debug)]
+pub(crate) struct Streaming(Arc<Seat>);
+
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        self.0.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Seat {
+    fn is_idle(&self) -> bool {
+        self.requests.load(Ordering::Relaxed) == 0 && self.streams.load(Ordering::Relaxed) == 0
+    }
+
     fn is_calm(&self) -> bool {
         self.asked.load(Ordering::Relaxed) && self.requests.load(Ordering::Relaxed) == 0
     }

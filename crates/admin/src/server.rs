@@ -28,6 +28,7 @@ use tokio::time::{sleep, timeout};
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
+use crate::answer::Body;
 use crate::api::{Api, Peer};
 use crate::seats::{Seats, Taken};
 use crate::tls::subject;
@@ -205,6 +206,9 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
         async move {
             place.begin();
             let mut response = api.respond(request, peer).await;
+            if let Body::Stream(_, streaming) = response.body_mut() {
+                *streaming = Some(place.streaming());
+            }
             place.end();
             if leaving.borrow().is_some() || *resting.borrow() {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

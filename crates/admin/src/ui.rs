@@ -100,7 +100,7 @@ impl Ui {
             answer = answer.with(ETAG, tag);
         }
         if !is_known && method == Method::GET && length > 0 {
-            answer.body = Body::Stream(read(file, length));
+            answer.body = Body::Stream(read(file, length), None);
         }
         answer
             .with(CONTENT_TYPE, HeaderValue::from_static(media_type(&path)))

@@ -82,7 +82,7 @@ fn resources_are_created_read_changed_and_deleted() {
         ),
         ("POST", "routes/9", r#"{"uri":"/x"}"#, 400, json!({"error_msg": "wrong route id, do not need it"})),
         ("POST", "routes", r#"{"uri":"/x","id":"9"}"#, 400, json!({"error_msg": "wrong route id, do not need it"})),
-        ("GET", "routes", "", 200, json!({"total": 2, "list": [{"key": "/apisix/routes/1"}, {"createdIndex": 3}]})),
+        ("GET", "routes", "", 200, json!({"total": 2, "list": [{"createdIndex": 3}, {"key": "/apisix/routes/1"}]})),
         ("GET", "routes?name=tw", "", 200, json!({"total": 1, "list": [{"value": {"name": "two"}}]})),
         ("GET", "routes?name=%5Eo", "", 200, json!({"total": 1, "list": [{"value": {"name": "one"}}]})),
         ("GET", "routes?label=env", "", 200, json!({"total": 1, "list": [{"value": {"name": "one"}}]})),

@@ -224,7 +224,7 @@ fn plugins_and_schemas_are_told() {
     let gateway = Start::stored().start();
     let names = gateway.must("GET", "plugins/list", "");
     let names: Vec<&str> = names.as_array().expect("a list").iter().filter_map(Value::as_str).collect();
-    assert_eq!(names.len(), weir_plugins::definitions().len());
+    assert!(weir_plugins::definitions().iter().all(|plugin| names.contains(&plugin.name())), "{names:?}");
     assert!(names.iter().position(|n| *n == "real-ip") < names.iter().position(|n| *n == "prometheus"), "{names:?}");
     assert_eq!(gateway.must("GET", "plugins/limit-count", "")["properties"]["policy"]["default"], "local");
     assert_eq!(gateway.must("GET", "schema/plugins/cors", "")["type"], "object");

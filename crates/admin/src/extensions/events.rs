@@ -77,7 +77,7 @@ impl Api {
                 _ = ended.wait_for(|ended| *ended) => {}
             }
         });
-        Ok(stream_of(Body::Stream(pieces)))
+        Ok(stream_of(Body::Stream(pieces, None)))
     }
 }
 

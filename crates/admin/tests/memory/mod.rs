@@ -234,7 +234,7 @@ impl Server {
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                serve(TcpListener::from_std(listener).unwrap(), 16, None, leaving, at_rest, api).await
+                serve(TcpListener::from_std(listener).unwrap(), 100, None, leaving, at_rest, api).await
             });
         });
         Self { addr, memory, leave, rest }
@@ -281,13 +281,29 @@ impl Server {
         let (head, body) =
             answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer to {method} {path}: {answer:?}"));
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        (status, head.to_ascii_lowercase(), body.to_owned())
+        let head = head.to_ascii_lowercase();
+        let body = if head.contains("transfer-encoding: chunked") { unchunked(body) } else { body.to_owned() };
+        (status, head, body)
     }
 
     /// Sends a request as an administrator; gives status and JSON.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
         let (status, _, body) = self.send(method, path, "X-API-KEY: admin-key\r\n", body);
         (status, serde_json::from_str(&body).unwrap_or_else(|error| panic!("{method} {path}: {error}: {body:?}")))
+    }
+}
+
+/// The content of a body in chunks (RFC 9112 section 7.1).
+fn unchunked(mut body: &str) -> String {
+    let mut content = String::new();
+    loop {
+        let (size, rest) = body.split_once("\r\n").expect("the size of a chunk");
+        let size = usize::from_str_radix(size, 16).expect("a hexadecimal size");
+        if size == 0 {
+            return content;
+        }
+        content.push_str(&rest[..size]);
+        body = rest[size..].strip_prefix("\r\n").expect("the end of a chunk");
     }
 }
 
