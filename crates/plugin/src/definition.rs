@@ -367,7 +367,7 @@ impl<T: Define> Definition for T {
     fn check(&self, scope: Scope, conf: &Node) -> Result<(), Vec<Diagnostic>> {
         if scope == Scope::Metadata {
             let mut found = T::check_metadata(conf).err().unwrap_or_default();
-            found.extend(unknown_metadata(T::metadata_schema(), conf));
+            found.extend(unknown_metadata(T::metadata_schema().as_ref(), conf));
             return if found.is_empty() { Ok(()) } else { Err(found) };
         }
         if scope == Scope::Consumer && T::AUTH {
@@ -505,8 +505,8 @@ fn read<C: DeserializeOwned + JsonSchema + 'static>(conf: &Node) -> (Option<C>, 
 }
 
 /// A warning for each field of a plugin's metadata that the plugin does not know. APISIX takes any.
-fn unknown_metadata(schema: Option<Schema>, metadata: &Node) -> Vec<Diagnostic> {
-    let known = schema.as_ref().and_then(|schema| schema.get("properties")?.as_object());
+fn unknown_metadata(schema: Option<&Schema>, metadata: &Node) -> Vec<Diagnostic> {
+    let known = schema.and_then(|schema| schema.get("properties")?.as_object());
     let Some(known) = known else { return Vec::new() };
     let unknown = metadata.as_map().unwrap_or_default().iter().filter(|(key, _)| !known.contains_key(&*key.text));
     let told = unknown.map(|(key, _)| {

@@ -316,7 +316,7 @@ mod tests {
         let first = listen(&own, Vec::new()).unwrap();
         let port = first.addresses[0].address.tcp().unwrap().port();
         for other in [format!("127.0.0.1:{port}"), format!("0.0.0.0:{port}"), format!("[::]:{port}")] {
-            let error = listen(&[other.clone()], Vec::new()).err().expect("the port is taken").to_string();
+            let error = listen(std::slice::from_ref(&other), Vec::new()).err().expect("the port is taken").to_string();
             assert!(error.starts_with(&format!("listen.http: cannot listen on {other}: ")), "{error}");
             assert!(error.contains("another process"), "{error}");
         }

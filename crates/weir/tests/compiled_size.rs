@@ -13,7 +13,7 @@ fn names(count: usize, name: impl Fn(usize) -> String) -> Vec<String> {
     (0..count).map(name).collect()
 }
 
-fn route(fields: Value) -> Value {
+fn route(fields: &Value) -> Value {
     let mut route = json!({"uri": "/x", "upstream": {"type": "roundrobin", "nodes": {UPSTREAM: 1}}});
     route.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     route
@@ -46,25 +46,25 @@ fn cases() -> Vec<Case> {
             "4000 hosts × 4000 uris are 16000000 entries of the matcher, more than limits.route_entries allows: 65536",
         ),
         ("hosts of a service times routes", of_service, "2000 hosts of its service × 30 uris are 60000 entries"),
-        ("expressions of conditions", one(route(json!({"vars": rules}))), "limits.compiled_size"),
+        ("expressions of conditions", one(route(&json!({"vars": rules}))), "limits.compiled_size"),
         (
             "expressions of a filter",
-            one(route(json!({"plugins": {"echo": {"body": "x", "_meta": {"filter": rules}}}}))),
+            one(route(&json!({"plugins": {"echo": {"body": "x", "_meta": {"filter": rules}}}}))),
             "limits.compiled_size",
         ),
         (
             "expressions of a plugin",
-            one(route(json!({"plugins": {"uri-blocker": {"block_rules": regexes}}}))),
+            one(route(&json!({"plugins": {"uri-blocker": {"block_rules": regexes}}}))),
             "limits.compiled_size",
         ),
         (
             "expressions with groups",
-            one(route(json!({"plugins": {"proxy-rewrite": {"regex_uri": pairs}}}))),
+            one(route(&json!({"plugins": {"proxy-rewrite": {"regex_uri": pairs}}}))),
             "limits.compiled_size",
         ),
         (
             "patterns of a JSON schema",
-            one(route(json!({"plugins": {"request-validation": {"body_schema": {
+            one(route(&json!({"plugins": {"request-validation": {"body_schema": {
                 "type": "object", "properties": properties, "patternProperties": properties}}}}))),
             "limits.compiled_size",
         ),
@@ -75,7 +75,7 @@ fn cases() -> Vec<Case> {
         ),
         (
             "weights of turns",
-            one(route(json!({"plugins": {"traffic-split": {"rules": splits}}}))),
+            one(route(&json!({"plugins": {"traffic-split": {"rules": splits}}}))),
             "weighted_upstreams: it takes some",
         ),
     ]
@@ -93,7 +93,7 @@ fn peak(gateway: &Gateway) -> u64 {
 fn the_admin_api_refuses_what_is_too_large_compiled() {
     let limits = json!({"limits": {"compiled_size": "16MiB"}});
     let gateway = Start::stored().settings(limits).start();
-    gateway.must("PUT", "routes/small", &route(json!({"uri": "/small"})).to_string());
+    gateway.must("PUT", "routes/small", &route(&json!({"uri": "/small"})).to_string());
     for (name, resources, says) in cases() {
         let began = Instant::now();
         let answers = resources
@@ -139,7 +139,7 @@ fn the_sum_is_that_of_all_changes() {
     let limits = json!({"limits": {"compiled_size": "8MiB"}});
     let gateway = Start::stored().settings(limits).start();
     let put = |id: usize| {
-        let value = route(json!({"uri": format!("/{id}"), "vars": [["http_x", "~~", format!("{id}\\w{{1000}}")]]}));
+        let value = route(&json!({"uri": format!("/{id}"), "vars": [["http_x", "~~", format!("{id}\\w{{1000}}")]]}));
         gateway.ask("PUT", &format!("routes/{id}"), &value.to_string())
     };
     let taken = (0..100).take_while(|id| put(*id).0 < 300).count();

@@ -68,7 +68,7 @@ fn without_any_field_a_case_fails() {
         let plugin = document["plugin"].as_str().expect("a plugin").to_owned();
         let config = Node::parse(document["config"].as_str().expect("a configuration")).expect("YAML").root.to_json();
         let mut found = Vec::new();
-        conf_pointers(&config, &plugin, String::new(), &mut found);
+        conf_pointers(&config, &plugin, "", &mut found);
         let mut seen = BTreeMap::<String, Vec<String>>::new();
         for (field, pointer) in found {
             seen.entry(field).or_default().push(pointer);
@@ -99,12 +99,12 @@ fn without_any_field_a_case_fails() {
 }
 
 /// The fields of all configurations of a plugin, by their paths in it, with JSON pointers to them.
-fn conf_pointers(node: &Value, plugin: &str, at: String, found: &mut Vec<(String, String)>) {
+fn conf_pointers(node: &Value, plugin: &str, at: &str, found: &mut Vec<(String, String)>) {
     let step = |name: &str| format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"));
     match node {
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
-                conf_pointers(item, plugin, step(&index.to_string()), found);
+                conf_pointers(item, plugin, &step(&index.to_string()), found);
             }
         }
         Value::Object(entries) => {
@@ -112,9 +112,9 @@ fn conf_pointers(node: &Value, plugin: &str, at: String, found: &mut Vec<(String
                 match value.get(plugin) {
                     Some(conf) if name == "plugins" => {
                         let place = if at.starts_with("/consumers") { "consumer" } else { "conf" };
-                        field_pointers(conf, place, format!("{}/{plugin}", step(name)), found);
+                        field_pointers(conf, place, &format!("{}/{plugin}", step(name)), found);
                     }
-                    _ => conf_pointers(value, plugin, step(name), found),
+                    _ => conf_pointers(value, plugin, &step(name), found),
                 }
             }
         }
@@ -122,18 +122,18 @@ fn conf_pointers(node: &Value, plugin: &str, at: String, found: &mut Vec<(String
     }
 }
 
-fn field_pointers(conf: &Value, path: &str, at: String, found: &mut Vec<(String, String)>) {
+fn field_pointers(conf: &Value, path: &str, at: &str, found: &mut Vec<(String, String)>) {
     match conf {
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
-                field_pointers(item, &format!("{path}[]"), format!("{at}/{index}"), found);
+                field_pointers(item, &format!("{path}[]"), &format!("{at}/{index}"), found);
             }
         }
         Value::Object(fields) => {
             for (name, value) in fields {
                 let (path, at) = (format!("{path}.{name}"), format!("{at}/{name}"));
                 found.push((path.clone(), at.clone()));
-                field_pointers(value, &path, at, found);
+                field_pointers(value, &path, &at, found);
             }
         }
         _ => {}
