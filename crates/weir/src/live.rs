@@ -187,7 +187,7 @@ impl Configuration for Live {
         {
             let wanted = |item: &&Item| kind.is_none_or(|kind| item.key.kind() == kind);
             let items = state.resources.iter().filter(wanted).cloned().collect();
-            return Box::pin(ready(Ok(Listing { revision: state.revision, items })));
+            return Box::pin(ready(Ok(Listing { cluster: 0, revision: state.revision, items })));
         }
         self.0.store.list(kind)
     }

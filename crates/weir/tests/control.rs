@@ -87,7 +87,7 @@ fn promtool_takes_a_live_page() {
         "routes": [{ "id": "r", "name": "a \"quoted\" name", "uri": "/*", "plugins": { "prometheus": { "prefer_name": true } },
             "upstream": { "nodes": { origin.node(): 1 } } }],
     });
-    let gateway = Gateway::start(rules);
+    let gateway = Start::new(rules).settings("metrics: {types: linted}").start();
     for path in ["/a", "/b?c=d", "/%22"] {
         assert_eq!(gateway.get(path).status, 200);
     }

@@ -150,7 +150,7 @@ fn limits() -> Vec<Limit> {
         ),
         limit("upstreams", "service_name", json!([]), json!(["a"])),
         limit("upstreams", "discovery_type", json!([]), json!(["dns"])),
-        limit("upstreams", "discovery_args", json!([]), json!([{}])),
+        limit("upstreams", "discovery_args", json!([{}, { "group_name": "g" }]), json!(["g", 5])),
         limit("routes", "filter_func", json!([]), json!(["function(vars) return true end"])),
         limit("routes", "script", json!([]), json!(["return true"])),
         limit("routes", "script_id", json!([]), json!([1])),

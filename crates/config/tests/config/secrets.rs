@@ -158,7 +158,10 @@ fn an_invalid_manager_is_told() {
         ("{id: vault/1, prefix: kv, token: t}", "secrets[0]: vault needs uri"),
         ("{id: vault/1, uri: 'http://v', token: t}", "secrets[0]: vault needs prefix"),
         ("{id: vault/1, uri: 'ftp://v', prefix: kv, token: t}", "secrets[0].uri: expected http://HOST:PORT"),
-        ("{id: vault/1, uri: 'http://v/path', prefix: kv, token: t}", "secrets[0].uri: expected http://HOST:PORT"),
+        (
+            "{id: vault/1, uri: 'http://v/path?query', prefix: kv, token: t}",
+            "secrets[0].uri: expected http://HOST:PORT",
+        ),
         ("{id: vault/1, uri: 'http://v', prefix: 'k v', token: t}", "secrets[0].prefix: expected a path"),
         (
             "{id: vault/1, uri: 'http://v', prefix: kv, token: $env://NONE}",
