@@ -115,7 +115,8 @@ fn exchange(client: &mut TcpStream, request: &[u8], status: &str) {
 /// Starts the data plane with this configuration.
 fn start(rules: &str) -> (DataPlane, SocketAddr) {
     let definitions = weir_plugins::registry::definitions();
-    let flags = [("listen.http".to_owned(), "127.0.0.1:0".to_owned()), ("workers".to_owned(), "1".to_owned())];
+    let flags = [("listen.http", "127.0.0.1:0"), ("listen.https", "127.0.0.1:0"), ("workers", "1")]
+        .map(|(path, value)| (path.to_owned(), value.to_owned()));
     let source = SettingsSource { file: None, variables: &[], flags: &flags };
     let (settings, _) = Settings::load(source).expect("settings");
     let catalog = Catalog(definitions);

@@ -19,7 +19,8 @@ const CHANGES: usize = 150;
 const SEEDS: u64 = 6;
 
 fn settings() -> Settings {
-    let flags = [("listen.http".to_owned(), "127.0.0.1:0".to_owned()), ("workers".to_owned(), "1".to_owned())];
+    let flags = [("listen.http", "127.0.0.1:0"), ("listen.https", "127.0.0.1:0"), ("workers", "1")]
+        .map(|(path, value)| (path.to_owned(), value.to_owned()));
     Settings::load(SettingsSource { file: None, variables: &[], flags: &flags }).expect("settings").0
 }
 
