@@ -254,7 +254,8 @@ fn what_is_wrong_with_a_certificate_is_told_in_words() {
 fn a_reference_that_leads_nowhere_is_told_by_the_admin_api() {
     let authority = Authority::new();
     let good = authority.certificate(Kind::P256, &["a.test"]);
-    let gateway = Start::stored().variable("SHORT", "rubbish").variable("CERT", &good.cert).start();
+    let reached = "secrets: {environment: [NONE, SHORT, CERT]}";
+    let gateway = Start::stored().settings(reached).variable("SHORT", "rubbish").variable("CERT", &good.cert).start();
     let put = |cert: &str, key: &str| {
         let item = json!({ "sni": "a.test", "cert": cert, "key": key });
         let (status, told) = gateway.ask("PUT", "ssls/1", &item.to_string());

@@ -255,6 +255,7 @@ fn settings_come_from_flags_environment_and_file() {
         Case {
             arguments: "check good.yaml --set limits.buffers=2MiB",
             code: 1,
+            stdout: &[": refused; 1 error, 0 warnings\n", "good.yaml: 2 routes"],
             stderr: &["limits.buffers: less than four times the largest of limits.buffered_body, limits.head_size"],
             ..CASE
         },

@@ -23,7 +23,7 @@ pub(crate) struct Conf {
 
 /// `plugin_metadata` of the plugin.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 struct Metadata {
     /// Labels that are left empty, for each metric.
     disabled_labels: DisabledLabels,
