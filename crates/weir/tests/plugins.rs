@@ -4,7 +4,6 @@
 //! cases that are run one after the other. `upstream` in what is expected is what the origin has to see; `none: true`
 //! says that nothing reaches it. The list `bad` holds configurations with what `weir check` says or warns.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
@@ -55,89 +54,6 @@ fn failures(config: &str, cases: &[Value]) -> Vec<String> {
         (0..times).try_for_each(|_| run(case, &gateway, &origin)).map_err(|why| format!("{}: {why}", case["name"]))
     };
     cases.iter().filter_map(|case| holds(case).err()).collect()
-}
-
-/// The long way to say that a field has an effect: without it a case fails. It starts a gateway for each field, which
-/// takes minutes, so that it runs when it is asked for: `cargo test -p weir --test blackbox -- --ignored plugins`.
-#[test]
-#[ignore = "takes minutes"]
-fn without_any_field_a_case_fails() {
-    let mut fields = Vec::new();
-    for file in files() {
-        let document = read(&file);
-        let plugin = document["plugin"].as_str().expect("a plugin").to_owned();
-        let config = Node::parse(document["config"].as_str().expect("a configuration")).expect("YAML").root.to_json();
-        let mut found = Vec::new();
-        conf_pointers(&config, &plugin, "", &mut found);
-        let mut seen = BTreeMap::<String, Vec<String>>::new();
-        for (field, pointer) in found {
-            seen.entry(field).or_default().push(pointer);
-        }
-        fields.extend(seen.into_iter().map(|(field, pointers)| (file.clone(), config.clone(), field, pointers)));
-    }
-    each(
-        &fields,
-        |(file, _, field, _)| format!("{} {field}", file.display()),
-        |(file, config, _, pointers)| {
-            let document = read(file);
-            let cases = document["cases"].as_array().expect("a list of cases");
-            let mut without = config.clone();
-            for pointer in pointers.iter().rev() {
-                let (parent, name) = pointer.rsplit_once('/').expect("a field in a mapping");
-                if let Some(fields) = without.pointer_mut(parent).and_then(Value::as_object_mut) {
-                    fields.remove(name);
-                }
-            }
-            let folder = tempfile::tempdir().expect("create a folder");
-            let rules = folder.path().join("apisix.yaml");
-            let text = format!("{without}\n#END\n");
-            fs::write(&rules, text.replace("${ORIGIN}", "127.0.0.1:1")).expect("write a file");
-            let refused = weir(&["check", &rules.display().to_string()]).0 != 0;
-            assert!(refused || !failures(&text, cases).is_empty(), "all cases hold without it");
-        },
-    );
-}
-
-/// The fields of all configurations of a plugin, by their paths in it, with JSON pointers to them.
-fn conf_pointers(node: &Value, plugin: &str, at: &str, found: &mut Vec<(String, String)>) {
-    let step = |name: &str| format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"));
-    match node {
-        Value::Array(items) => {
-            for (index, item) in items.iter().enumerate() {
-                conf_pointers(item, plugin, &step(&index.to_string()), found);
-            }
-        }
-        Value::Object(entries) => {
-            for (name, value) in entries {
-                match value.get(plugin) {
-                    Some(conf) if name == "plugins" => {
-                        let place = if at.starts_with("/consumers") { "consumer" } else { "conf" };
-                        field_pointers(conf, place, &format!("{}/{plugin}", step(name)), found);
-                    }
-                    _ => conf_pointers(value, plugin, &step(name), found),
-                }
-            }
-        }
-        _ => {}
-    }
-}
-
-fn field_pointers(conf: &Value, path: &str, at: &str, found: &mut Vec<(String, String)>) {
-    match conf {
-        Value::Array(items) => {
-            for (index, item) in items.iter().enumerate() {
-                field_pointers(item, &format!("{path}[]"), &format!("{at}/{index}"), found);
-            }
-        }
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                let (path, at) = (format!("{path}.{name}"), format!("{at}/{name}"));
-                found.push((path.clone(), at.clone()));
-                field_pointers(value, &path, &at, found);
-            }
-        }
-        _ => {}
-    }
 }
 
 /// A misspelt expectation would expect nothing.
