@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use weir_plugin::Request;
 use weir_wire::Reject;
 
-use crate::conn::h1::ClientStream;
+use crate::downstream::h1::ClientStream;
 use crate::sys::Socket;
 use crate::worker::Worker;
 use server::Hosts;

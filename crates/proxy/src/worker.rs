@@ -17,8 +17,8 @@ use weir_wire::date::DateLine;
 
 use crate::Bound;
 use crate::clock::{Clock, now_us};
-use crate::conn;
-use crate::conn::proxy_protocol::{self, Refused};
+use crate::downstream;
+use crate::downstream::proxy_protocol::{self, Refused};
 use crate::listener::Listening;
 use crate::options::Options;
 use crate::schedule;
@@ -379,7 +379,7 @@ fn open(Handed { accepted, entrance }: Handed, worker: &Rc<Worker>) -> std::io::
             let _open = guard;
             match Box::pin(proxy_protocol::receive(&stream, client, &worker)).await {
                 Ok(client) if client.https => Box::pin(serve_tls(stream, client, worker)).await,
-                Ok(client) => conn::h1::serve(stream, client, worker).await,
+                Ok(client) => downstream::h1::serve(stream, client, worker).await,
                 Err(Refused::Nothing) => {}
                 Err(refused) => {
                     worker.recorder.client_error(ClientError::ProxyHeader);
@@ -395,7 +395,7 @@ fn open(Handed { accepted, entrance }: Handed, worker: &Rc<Worker>) -> std::io::
     } else {
         weir_runtime::spawn(async move {
             let _open = guard;
-            conn::h1::serve(stream, client, worker).await;
+            downstream::h1::serve(stream, client, worker).await;
         });
     }
     Ok(())
@@ -404,9 +404,9 @@ fn open(Handed { accepted, entrance }: Handed, worker: &Rc<Worker>) -> std::io::
 async fn serve_tls(stream: Socket, client: Client, worker: Rc<Worker>) {
     // In a box that is gone once the connection stands: a handshake needs more room than an idle connection.
     match Box::pin(tls::accept(stream, &worker)).await {
-        Ok(stream) => conn::h1::serve(stream, client, worker).await,
+        Ok(stream) => downstream::h1::serve(stream, client, worker).await,
         Err(NoSession::PlainHttp(stream, received)) => {
-            Box::pin(conn::h1::refuse_without_tls(stream, client, worker, &received)).await;
+            Box::pin(downstream::h1::refuse_without_tls(stream, client, worker, &received)).await;
         }
         Err(NoSession::Failed(error)) => {
             worker.recorder.client_error(ClientError::TlsHandshake);

@@ -13,8 +13,8 @@ use weir_wire::name::Known;
 use weir_wire::status;
 
 use super::{Answering, end_try, head};
-use crate::conn::h1::{ClientStream, Connection, Next};
-use crate::conn::reply;
+use crate::downstream::h1::{ClientStream, Connection, Next};
+use crate::exchange::reply;
 use crate::phases;
 use crate::relay::{self, Encode, Pump};
 use crate::snapshot::Local;
@@ -33,7 +33,7 @@ enum Broke {
 
 impl<S: ClientStream> Connection<S> {
     /// Lets the plugins see the response and relays it; the rest of the request body goes on meanwhile.
-    pub(in crate::conn) async fn relay_response(
+    pub(crate) async fn relay_response(
         &mut self,
         x: &mut Exchange,
         local: &Local,

@@ -10,7 +10,7 @@ use weir_telemetry::metrics::UpstreamState;
 use weir_wire::buffer::Buffer;
 
 use super::forward::push_status;
-use super::h1::{ClientStream, Connection, Next};
+use crate::downstream::h1::{ClientStream, Connection, Next};
 use crate::phases;
 use crate::relay;
 use crate::snapshot::Local;

@@ -13,7 +13,7 @@ use weir_telemetry::metrics::UpstreamState;
 use weir_wire::proxy_protocol;
 
 use super::{Ended, head};
-use crate::conn::h1::{ClientStream, Connection};
+use crate::downstream::h1::{ClientStream, Connection};
 use crate::relay;
 use crate::sys::Socket;
 use crate::timer::Timer;

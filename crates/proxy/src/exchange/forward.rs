@@ -2,9 +2,9 @@
 
 mod connect;
 mod head;
-mod relay_response;
+mod response;
 
-pub(super) use head::push_status;
+pub(crate) use head::push_status;
 
 use std::future::poll_fn;
 use std::io;
@@ -20,8 +20,8 @@ use weir_wire::head::Framing;
 use weir_wire::method::Method;
 
 use super::body::{BODY_LATE, BODY_TOO_LARGE, CLIENT_WENT_AWAY, Pace, refused_body};
-use super::h1::{ClientStream, Connection, Next, make_head_room};
 use super::mirror::RequestCopy;
+use crate::downstream::h1::{ClientStream, Connection, Next, make_head_room};
 use crate::phases;
 use crate::relay::{self, Encode, Pump};
 use crate::snapshot::{Local, Route};
@@ -41,7 +41,7 @@ const AT_ONCE_US: u64 = 100_000;
 /// A node that sends its response. It is lent and not handed on: each hand it went through would hold a place for it in
 /// the memory of every connection, and cost a copy.
 #[derive(Default)]
-pub(super) struct Answering {
+pub(crate) struct Answering {
     /// `None` until it has sent the head, and once it has gone elsewhere.
     node: Option<Box<Node>>,
     /// The request body, of which a rest may still be on its way.
@@ -50,7 +50,7 @@ pub(super) struct Answering {
 
 /// What is sent to a node.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Outgoing {
+pub(crate) enum Outgoing {
     /// The request, as this node has to see it.
     Request { websocket: bool },
     /// A copy, as it stands in the buffer.
@@ -58,8 +58,8 @@ pub(super) enum Outgoing {
 }
 
 /// Why a try ended without a response.
-pub(super) struct Ended {
-    pub(super) failure: Failure,
+pub(crate) struct Ended {
+    pub(crate) failure: Failure,
     /// Whether another node may be tried.
     again: bool,
     /// Whether the connection was kept from before and had been closed by then, so that it says nothing of the node.
@@ -161,7 +161,7 @@ impl<S: ClientStream> Connection<S> {
     }
 
     /// Over a kept connection, and if that turns out to be closed, over a new one.
-    pub(super) async fn reach(
+    pub(crate) async fn reach(
         &mut self,
         x: &mut Exchange,
         upstream: &Upstream,

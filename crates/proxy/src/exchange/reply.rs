@@ -11,7 +11,7 @@ use weir_wire::method::Method;
 use weir_wire::name::Known;
 use weir_wire::status;
 
-use super::h1::{ClientStream, Connection, Next};
+use crate::downstream::h1::{ClientStream, Connection, Next};
 use crate::phases;
 use crate::relay;
 use crate::snapshot::{Local, Snapshot};

@@ -127,7 +127,7 @@ fn push_addr(x: &Exchange, out: &mut Vec<u8>) {
 }
 
 /// Writes the status line of a response: an upstream's reason phrase goes on unless the status was changed.
-pub(in crate::conn) fn push_status(x: &Exchange, out: &mut Vec<u8>) {
+pub(crate) fn push_status(x: &Exchange, out: &mut Vec<u8>) {
     let head = &x.response.head;
     if head.reason.is_empty() {
         status::push_line(out, head.status);

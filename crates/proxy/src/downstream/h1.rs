@@ -14,7 +14,7 @@ use weir_wire::method::Method;
 use weir_wire::name::Known;
 use weir_wire::target::Form;
 
-use super::mirror::RequestCopy;
+use crate::exchange::mirror::RequestCopy;
 use crate::phases::{self, Requests, Verdict};
 use crate::readings::{self, AMBIGUOUS};
 use crate::relay;
@@ -84,7 +84,7 @@ pub(crate) struct Connection<S> {
     pub(crate) timer: Timer,
     pub(crate) worker: Rc<Worker>,
     /// A copy of the request, while it waits to be sent upstream.
-    pub(super) copy: Option<Box<RequestCopy>>,
+    pub(crate) copy: Option<Box<RequestCopy>>,
     client: Client,
     /// Bytes of the next request may still be in the kernel after a final answer.
     linger: bool,
@@ -148,7 +148,7 @@ pub(crate) async fn refuse_without_tls(stream: Socket, client: Client, worker: R
 }
 
 impl<S: ClientStream> Connection<S> {
-    pub(super) fn new(stream: S, client: Client, worker: Rc<Worker>) -> Self {
+    pub(crate) fn new(stream: S, client: Client, worker: Rc<Worker>) -> Self {
         let timer = worker.timers.timer();
         Self { stream, timer, worker, copy: None, client, linger: false, state: ConnectionState::Waiting }
     }
@@ -529,7 +529,7 @@ impl<S: ClientStream> Connection<S> {
 }
 
 /// Whether a head may have so much room. It is copied and decoded on its way, so a large one takes four times its size.
-pub(super) fn make_head_room(x: &mut Exchange, room: usize) -> bool {
+pub(crate) fn make_head_room(x: &mut Exchange, room: usize) -> bool {
     room <= BUFFER || x.may_grow(4 * room)
 }
 

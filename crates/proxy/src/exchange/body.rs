@@ -9,22 +9,22 @@ use weir_telemetry::metrics::ClientError;
 use weir_wire::Reject;
 use weir_wire::head::Framing;
 
-use super::h1::{ClientStream, Connection, Next};
+use crate::downstream::h1::{ClientStream, Connection, Next};
 use crate::relay::{self, Encode, Pump};
 use crate::snapshot::Local;
 use crate::worker::Worker;
 
 /// The client has closed the connection before it had its answer; nginx's status for that.
-pub(super) const CLIENT_WENT_AWAY: Reject = Reject::new(499, "client went away");
+pub(crate) const CLIENT_WENT_AWAY: Reject = Reject::new(499, "client went away");
 /// `timeouts.body` has passed without a byte.
-pub(super) const BODY_LATE: Reject = Reject::new(408, "request body not received in time");
+pub(crate) const BODY_LATE: Reject = Reject::new(408, "request body not received in time");
 /// More than a limit allows.
-pub(super) const BODY_TOO_LARGE: Reject = Reject::new(Failure::BODY_TOO_LARGE.status, Failure::BODY_TOO_LARGE.reason);
+pub(crate) const BODY_TOO_LARGE: Reject = Reject::new(Failure::BODY_TOO_LARGE.status, Failure::BODY_TOO_LARGE.reason);
 
 impl<S: ClientStream> Connection<S> {
     /// Collects the request body, decoded, behind the head, as if it had come with a length: it can be read, thrown
     /// away or sent upstream, also more than once, and what follows it stays.
-    pub(super) async fn collect_body(&mut self, x: &mut Exchange) -> Result<(), Failure> {
+    pub(crate) async fn collect_body(&mut self, x: &mut Exchange) -> Result<(), Failure> {
         let limit = x.body_limit.min(self.worker.options.buffered_body as u64);
         match x.request.head.framing {
             Framing::Length(length) if length > limit => Err(Failure::BODY_TOO_LARGE),
@@ -131,7 +131,7 @@ impl<S: ClientStream> Connection<S> {
     }
 
     /// Answers a request whose body is broken or does not come; its connection cannot be used any more.
-    pub(super) async fn fail_body(&mut self, x: &mut Exchange, local: &Local, failure: Failure) -> Next {
+    pub(crate) async fn fail_body(&mut self, x: &mut Exchange, local: &Local, failure: Failure) -> Next {
         x.request.head.keep_alive = false;
         if failure.side != Side::Client {
             return self.fail(x, local, failure).await;
@@ -151,13 +151,13 @@ impl<S: ClientStream> Connection<S> {
 }
 
 /// The failure of a request whose body is at fault.
-pub(super) fn refused_body(reject: Reject) -> Failure {
+pub(crate) fn refused_body(reject: Reject) -> Failure {
     Failure { status: reject.status, side: Side::Client, reason: reject.reason }
 }
 
 /// The least speed of a request body, as an average.
 #[derive(Default)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     /// Bytes a second; 0: any.
     rate: u64,
     /// When the body began, on the timer's clock.
@@ -170,13 +170,13 @@ pub(super) struct Pace {
 
 impl Pace {
     /// For a body that begins now.
-    pub(super) fn new(worker: &Worker) -> Self {
+    pub(crate) fn new(worker: &Worker) -> Self {
         let began = worker.timers.now();
         Self { rate: worker.options.body_rate, began, from: began + worker.options.body_rate_grace, received: 0 }
     }
 
     /// Whether `received` bytes are enough for the time that has passed.
-    pub(super) fn check(&self, received: u64, now: u64) -> Result<(), Reject> {
+    pub(crate) fn check(&self, received: u64, now: u64) -> Result<(), Reject> {
         if self.rate > 0 && now > self.from && received * 1000 < (now - self.began) * self.rate {
             return Err(Reject::new(408, "request body too slow"));
         }

@@ -15,7 +15,7 @@ use weir_wire::head::{Framing, Limits};
 use weir_wire::name::Known;
 
 use super::forward::{Answering, Outgoing};
-use super::h1::{ClientStream, Connection};
+use crate::downstream::h1::{ClientStream, Connection};
 use crate::relay::{Encode, Pump};
 use crate::snapshot::Local;
 use crate::worker::Worker;
@@ -27,7 +27,7 @@ const NO_LIMITS: Limits = Limits { head: usize::MAX, fields: usize::MAX, target:
 
 /// A copy in the making: it is held until the whole request is here, since a mirror must never take a part for it.
 #[derive(Debug)]
-pub(super) struct RequestCopy {
+pub(crate) struct RequestCopy {
     place: Place,
     local: Rc<Local>,
     /// Number of the mirror among the upstreams.
@@ -70,7 +70,7 @@ impl Drop for Place {
 impl RequestCopy {
     /// Begins a copy of the request whose head for the upstream is in [`Exchange::out`]. `None` where there are enough,
     /// or it is too long.
-    pub(super) fn begin(x: &Exchange, mirror: u32, local: &Rc<Local>, worker: &Rc<Worker>) -> Option<Box<Self>> {
+    pub(crate) fn begin(x: &Exchange, mirror: u32, local: &Rc<Local>, worker: &Rc<Worker>) -> Option<Box<Self>> {
         let head = &x.request.head;
         let fits = !matches!(head.framing, Framing::Length(n) if n > worker.options.mirror_body);
         let Some(place) = Place::take(worker).filter(|_| fits) else {
@@ -91,14 +91,14 @@ impl RequestCopy {
     }
 
     /// Begins anew: the request's body is going to be sent again.
-    pub(super) fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.body.clear();
         self.pump = Pump::new(self.framing, Encode::Plain, self.base);
     }
 
     /// Takes what the buffer holds of the body; once that is all of it, the copy is sent on its way. Gives the copy back
     /// while there is more to come.
-    pub(super) fn take(mut self: Box<Self>, buffer: &Buffer) -> Option<Box<Self>> {
+    pub(crate) fn take(mut self: Box<Self>, buffer: &Buffer) -> Option<Box<Self>> {
         // A malformed body ends the request as well.
         self.pump.decode(buffer, &mut self.body).ok()?;
         let has_room = self.held.grow_if_plenty(2 * (self.head.capacity() + self.body.capacity()));
@@ -118,7 +118,7 @@ impl RequestCopy {
     }
 
     /// The body bytes before `at` have left the buffer.
-    pub(super) fn moved(&mut self, at: usize) {
+    pub(crate) fn moved(&mut self, at: usize) {
         self.pump.skip(at);
     }
 
