@@ -22,25 +22,23 @@ mod relay;
 mod schedule;
 mod snapshot;
 mod spread;
-mod sys;
 mod timer;
 mod tls;
 mod upstream;
 mod worker;
 
 pub use crate::allocator::{give_memory_back, set_up_allocator};
-pub use crate::tls::client::trusted_certificates;
-pub use crate::tls::provider as crypto_provider;
 pub use clock::now_us;
 pub use compile::{Catalog, ChosenPlugins, Compiled, Compiler, Definitions};
 pub use explain::{Ambiguity, Candidate, ExplainRequest, Explanation, PlannedChoice, PlannedPlugin, PlannedUpstream};
 pub use listener::ListenSocket;
 pub use schedule::stand_back;
 pub use snapshot::Snapshot;
-pub use tls::client::client_config;
 pub use upstream::health::Counters;
 pub use upstream::health::checker::{AddressHealth, HealthChecks, UpstreamHealth};
 pub use upstream::resolve::Resolver;
+pub use weir_net::tls::client::{client_config, trusted_certificates};
+pub use weir_net::tls::provider as crypto_provider;
 pub use weir_plugin::buffers;
 
 use std::convert::Infallible;
@@ -53,6 +51,7 @@ use std::{io, mem};
 use tokio::sync::{Notify, mpsc, watch};
 use weir_config::Settings;
 use weir_config::settings::{ListenAddr, Workers};
+use weir_net::sys;
 use weir_telemetry::access_log::AccessLog;
 use weir_telemetry::metrics::Metrics;
 

@@ -1,22 +1,17 @@
-//! TLS towards clients and towards nodes: certificates, handshakes, and the stream that both use.
+//! TLS towards clients: certificates by name, and handshakes. What both sides of TLS share is in `weir_net::tls`.
 
-pub(crate) mod client;
-pub(crate) mod pem;
 pub(crate) mod server;
-pub(crate) mod stream;
-pub(crate) mod words;
-mod x509;
+
+pub(crate) use weir_net::tls::{Turns, client, pem, provider, shake_hands, stream, words, x509};
 
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use rustls::crypto::CryptoProvider;
 use rustls::server::{Acceptor, UnbufferedServerConnection};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::Semaphore;
 use weir_plugin::Request;
 use weir_wire::Reject;
 
@@ -24,53 +19,12 @@ use crate::downstream::h1::ClientStream;
 use crate::sys::Socket;
 use crate::worker::Worker;
 use server::Hosts;
-use stream::{Session, TlsStream};
+use stream::TlsStream;
 
 /// Most bytes of a ClientHello: with a post-quantum key share it has about 2 KiB.
 const MOST_HELLO: usize = 32 << 10;
 /// A fatal alert in a record: unrecognized_name (RFC 6066 section 3).
 const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 1, 0, 2, 2, 112];
-
-/// What does the cryptography.
-#[must_use]
-pub fn provider() -> &'static Arc<CryptoProvider> {
-    static PROVIDER: LazyLock<Arc<CryptoProvider>> =
-        LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
-    &PROVIDER
-}
-
-/// Lets the handshakes of a worker take their steps one at a time, each after everything else that is ready has had
-/// its turn: a step takes up to a millisecond, and a thousand of them at once would stop all traffic for a second.
-#[derive(Debug)]
-pub(crate) struct Turns(Semaphore);
-
-impl Default for Turns {
-    fn default() -> Self {
-        Self(Semaphore::new(1))
-    }
-}
-
-impl Turns {
-    async fn step<C: Session>(&self, stream: &mut TlsStream<C>) -> io::Result<bool> {
-        let _turn = self.0.acquire().await;
-        // The runtime looks for new events before it comes back here.
-        weir_runtime::yield_now().await;
-        stream.advance()
-    }
-}
-
-/// Takes the handshake to its end.
-pub(crate) async fn shake_hands<C: Session>(stream: &mut TlsStream<C>, turns: &Turns) -> io::Result<()> {
-    loop {
-        let step = turns.step(stream).await;
-        if !matches!(step, Ok(false)) {
-            // The last flight, or the alert.
-            let sent = poll_fn(|cx| stream.poll_send(cx)).await;
-            return step.and(sent);
-        }
-        poll_fn(|cx| stream.poll_receive(cx)).await?;
-    }
-}
 
 /// A client with TLS.
 #[derive(Debug)]

@@ -19,22 +19,22 @@ use weir_runtime::Source;
 
 /// A connected socket.
 #[derive(Debug)]
-pub(crate) struct Socket {
+pub struct Socket {
     source: Source,
 }
 
 /// A listening socket.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub struct Listener {
     source: Source,
 }
 
 /// A connection that was accepted; no worker's reactor knows of it yet.
 #[derive(Debug)]
-pub(crate) struct Accepted {
+pub struct Accepted {
     fd: OwnedFd,
     /// `None` on a Unix socket.
-    pub(crate) peer: Option<SocketAddr>,
+    pub peer: Option<SocketAddr>,
 }
 
 impl Socket {
@@ -52,7 +52,7 @@ impl Socket {
     ///
     /// # Errors
     /// Also those that are known at once, such as that there is no way to the address.
-    pub(crate) fn begin_connect(addr: SocketAddr) -> io::Result<Self> {
+    pub fn begin_connect(addr: SocketAddr) -> io::Result<Self> {
         let socket =
             RawSocket::new(Domain::for_address(addr), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
         match socket.connect(&addr.into()) {
@@ -64,51 +64,57 @@ impl Socket {
     }
 
     /// Ready when the socket is connected, or cannot be.
-    pub(crate) fn poll_connected(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub fn poll_connected(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.source.poll_writable(cx));
         Poll::Ready(rustix::net::sockopt::socket_error(&self.source)?.map_err(io::Error::from))
     }
 
     /// Connects to a Unix socket, which is done at once or not at all: a listener whose queue is full refuses.
-    pub(crate) fn connect_unix(path: &str) -> io::Result<Self> {
+    pub fn connect_unix(path: &str) -> io::Result<Self> {
         let socket = RawSocket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
         socket.connect(&SockAddr::unix(path)?)?;
         Self::register(socket.into())
     }
 
     /// Takes over what a listener has accepted.
-    pub(crate) fn accepted(accepted: Accepted) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// The worker's reactor cannot watch it.
+    pub fn accepted(accepted: Accepted) -> io::Result<Self> {
         if accepted.peer.is_some() { Self::tcp(accepted.fd) } else { Self::register(accepted.fd) }
     }
 
     /// Ready when there may be something to read, which is what comes next.
-    pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.source.poll_read_ready(cx)
     }
 
     /// Whether bytes that were written wait for room.
-    pub(crate) fn has_unsent(&self) -> bool {
+    #[must_use]
+    pub fn has_unsent(&self) -> bool {
         self.source.has_unsent()
     }
 
     /// Whether bytes that were written have not been sent yet.
-    pub(crate) fn owes(&self) -> bool {
+    #[must_use]
+    pub fn owes(&self) -> bool {
         self.source.owes()
     }
 
     /// How many of the bytes that were written can never be sent.
-    pub(crate) fn lost(&self) -> usize {
+    #[must_use]
+    pub fn lost(&self) -> usize {
         self.source.lost()
     }
 
     /// Ready when the peer has reset the connection. That it has ended its own side is not enough: it may still read.
-    pub(crate) fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.source.poll_write_closed(cx)
     }
 
     /// Shows what has arrived before anything was read, without taking it, to `look`, and again when there is more, until that says something. It
     /// is told as well whether there will be no more.
-    pub(crate) fn poll_peek<T>(
+    pub fn poll_peek<T>(
         &self,
         cx: &mut Context<'_>,
         room: &mut [u8],
@@ -133,7 +139,7 @@ impl Socket {
     }
 
     /// Takes bytes that were shown: as many as there is room for.
-    pub(crate) fn take_peeked(&self, mut room: &mut [u8]) -> io::Result<()> {
+    pub fn take_peeked(&self, mut room: &mut [u8]) -> io::Result<()> {
         while !room.is_empty() {
             match rustix::net::recv(&self.source, &mut *room, RecvFlags::empty()) {
                 Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -147,7 +153,8 @@ impl Socket {
 
     /// Whether nothing has arrived: neither bytes nor the end. Usually this costs no system call, because the reactor
     /// would have seen anything.
-    pub(crate) fn is_quiet(&self) -> bool {
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
         if !self.source.is_readable() {
             return true;
         }
@@ -187,12 +194,12 @@ impl AsyncWrite for Socket {
 
 impl Listener {
     /// Takes over a listener that does not block.
-    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
         Ok(Self { source: Source::new(fd)? })
     }
 
     /// The next connection.
-    pub(crate) async fn accept(&self) -> io::Result<Accepted> {
+    pub async fn accept(&self) -> io::Result<Accepted> {
         poll_fn(|cx| {
             loop {
                 ready!(self.source.poll_readable(cx));
@@ -206,7 +213,7 @@ impl Listener {
     }
 
     /// Waits until a connection waits in the queue.
-    pub(crate) async fn has_next(&self) {
+    pub async fn has_next(&self) {
         poll_fn(|cx| {
             loop {
                 ready!(self.source.poll_readable(cx));
@@ -222,7 +229,7 @@ impl Listener {
     }
 
     /// A connection that waits in the queue; [`io::ErrorKind::WouldBlock`] when none does.
-    pub(crate) fn accept_now(&self) -> io::Result<Accepted> {
+    pub fn accept_now(&self) -> io::Result<Accepted> {
         loop {
             let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
             match rustix::net::acceptfrom_with(&self.source, flags) {
@@ -239,13 +246,13 @@ impl Listener {
 
 impl Accepted {
     /// One that was accepted elsewhere.
-    #[cfg(test)]
-    pub(crate) fn new(fd: OwnedFd, peer: Option<SocketAddr>) -> Self {
+    #[must_use]
+    pub fn new(fd: OwnedFd, peer: Option<SocketAddr>) -> Self {
         Self { fd, peer }
     }
 
     /// The local address; an error for a Unix socket.
-    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
         SocketAddr::try_from(rustix::net::getsockname(&self.fd)?).map_err(io::Error::from)
     }
 }

@@ -12,7 +12,7 @@ const VERSION_ONE: &str = "the certificate is of X.509 version 1, without the na
     has the line `subjectAltName=DNS:NAME`, or with `openssl req -x509 -addext subjectAltName=DNS:NAME`";
 
 /// An error of a connection, which may hold one of TLS.
-pub(crate) fn of_io(error: &io::Error) -> String {
+pub fn of_io(error: &io::Error) -> String {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
         Some(error) => of(error),
         None => error.to_string(),
@@ -20,7 +20,7 @@ pub(crate) fn of_io(error: &io::Error) -> String {
 }
 
 /// An error of TLS.
-pub(crate) fn of(error: &Error) -> String {
+pub fn of(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(error) => of_certificate(error),
         Error::AlertReceived(AlertDescription::Unknown(number)) => {
@@ -89,7 +89,7 @@ fn of_certificate(error: &CertificateError) -> String {
 }
 
 /// What is wrong with a text in PEM.
-pub(crate) fn of_pem(error: &pem::Error) -> String {
+pub fn of_pem(error: &pem::Error) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match error {
         pem::Error::MissingSectionEnd { end_marker } => format!("no line \"-----END {}-----\"", text(end_marker)),

@@ -12,7 +12,7 @@ use super::x509::Certificate;
 ///
 /// # Errors
 /// It is no PEM, or has none.
-pub(crate) fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+pub fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let certs: Vec<_> = CertificateDer::pem_slice_iter(text.as_bytes())
         .collect::<Result<_, _>>()
         .map_err(|error| format!("not a certificate in PEM: {}", words::of_pem(&error)))?;
@@ -23,7 +23,7 @@ pub(crate) fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, S
 ///
 /// # Errors
 /// It is no PEM, or has none.
-pub(crate) fn private_key(text: &str) -> Result<PrivateKeyDer<'static>, String> {
+pub fn private_key(text: &str) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_slice(text.as_bytes())
         .map_err(|error| format!("not a private key in PEM: {}", words::of_pem(&error)))
 }
@@ -32,7 +32,7 @@ pub(crate) fn private_key(text: &str) -> Result<PrivateKeyDer<'static>, String> 
 ///
 /// # Errors
 /// Whether it is the key that is wrong, and what is wrong with it.
-pub(crate) fn certified_key(cert: &str, key: &str, provider: &CryptoProvider) -> Result<CertifiedKey, (bool, String)> {
+pub fn certified_key(cert: &str, key: &str, provider: &CryptoProvider) -> Result<CertifiedKey, (bool, String)> {
     let chain = certificates(cert).map_err(|reason| (false, reason))?;
     let key = private_key(key).map_err(|reason| (true, reason))?;
     let key = provider

@@ -12,8 +12,8 @@ use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use weir_plugin::buffers::{Held, NO_ROOM};
 
+use crate::buffers::{Held, NO_ROOM};
 use crate::sys::Socket;
 
 /// Room of a buffer: what one system call reads, or the records that one call sends.
@@ -28,9 +28,11 @@ const RECORD: usize = (16 << 10) + 2048 + 5;
 const MOST_PENDING: usize = 68 << 10;
 
 /// One end of a session.
-pub(crate) trait Session: Unpin {
+pub trait Session: Unpin {
+    /// Data of the end, in rustls' terms.
     type Data;
 
+    /// Processes records from the front of `incoming`.
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
 }
 
@@ -54,7 +56,7 @@ impl Session for UnbufferedClientConnection {
 ///
 /// A write that is `Pending` has taken its bytes: it has to be repeated with the same ones, as everybody does who
 /// waits for it to be done.
-pub(crate) struct TlsStream<C: Session> {
+pub struct TlsStream<C: Session> {
     socket: Socket,
     session: Box<C>,
     /// The beginning of what cannot be processed yet.
@@ -108,7 +110,8 @@ fn put_buffer(buffer: Vec<u8>) {
 
 impl<C: Session> TlsStream<C> {
     /// A session that has not begun, on a socket from which `received` was read already.
-    pub(crate) fn new(socket: Socket, session: C, received: Vec<u8>) -> Self {
+    #[must_use]
+    pub fn new(socket: Socket, session: C, received: Vec<u8>) -> Self {
         Self {
             socket,
             session: Box::new(session),
@@ -123,16 +126,20 @@ impl<C: Session> TlsStream<C> {
         }
     }
 
-    pub(crate) fn socket(&self) -> &Socket {
+    /// The socket below.
+    #[must_use]
+    pub fn socket(&self) -> &Socket {
         &self.socket
     }
 
-    pub(crate) fn session(&self) -> &C {
+    /// The session, such as for the certificates of the peer.
+    #[must_use]
+    pub fn session(&self) -> &C {
         &self.session
     }
 
     /// Ready when there is something to read.
-    pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.plain.is_empty() || self.ended || self.failed {
             Poll::Ready(())
         } else {
@@ -141,13 +148,14 @@ impl<C: Session> TlsStream<C> {
     }
 
     /// Whether nothing has arrived.
-    pub(crate) fn is_quiet(&self) -> bool {
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
         self.plain.is_empty() && self.pending.is_empty() && !self.ended && !self.failed && self.socket.is_quiet()
     }
 
     /// One step of the handshake: processes what has been received, without waiting. True when the handshake is done
     /// and all of this side's has been handed to the socket or lies in `outgoing`.
-    pub(crate) fn advance(&mut self) -> io::Result<bool> {
+    pub fn advance(&mut self) -> io::Result<bool> {
         let mut received = std::mem::take(&mut self.pending);
         let (used, progress) = self.process(&mut received, None);
         received.drain(..used.min(received.len()));
@@ -156,7 +164,7 @@ impl<C: Session> TlsStream<C> {
     }
 
     /// Sends what is to be sent, then waits for more from the peer and takes it in, unprocessed.
-    pub(crate) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_send(cx))?;
         let mut buffer = take_buffer();
         let mut room = ReadBuf::new(&mut buffer);
@@ -178,7 +186,7 @@ impl<C: Session> TlsStream<C> {
     }
 
     /// Sends what lies in `outgoing`.
-    pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut sent = 0;
         while sent < self.outgoing.len() {
             match Pin::new(&mut self.socket).poll_write(cx, self.outgoing.get(sent..).unwrap_or_default()) {
@@ -264,7 +272,7 @@ impl<C: Session> TlsStream<C> {
     }
 
     /// No more is sent, and the peer is not told that this is the end: what it got so far is not whole.
-    pub(crate) fn abort(&mut self) {
+    pub fn abort(&mut self) {
         self.failed = true;
     }
 
@@ -353,7 +361,7 @@ impl<C: Session> TlsStream<C> {
                         let unsent = buffer.get(sent..len).unwrap_or_default();
                         if unsent.len() > RECORD && !self.held.grow_to(unsent.len()) {
                             self.failed = true;
-                            return Poll::Ready(Err(io::Error::other(NO_ROOM.reason)));
+                            return Poll::Ready(Err(io::Error::other(NO_ROOM)));
                         }
                         self.outgoing.extend_from_slice(unsent);
                         self.accepted = taken;

@@ -1,4 +1,4 @@
-//! TLS towards nodes: verified or not, with a certificate or without.
+//! TLS as a client, towards nodes above all: verified or not, with a certificate or without.
 
 use std::io;
 use std::sync::Arc;
@@ -17,16 +17,17 @@ use super::{pem, words, x509};
 
 /// How TLS is set up with nodes. Connections are shared only among upstreams with the very same.
 #[derive(Debug)]
-pub(crate) struct Setup {
+pub struct Setup {
     config: Arc<ClientConfig>,
 }
 
 /// What makes two setups the same.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct SetupKey {
-    pub(crate) verify: bool,
+pub struct SetupKey {
+    /// True when the peer's certificate is verified.
+    pub verify: bool,
     /// Certificate and key to show, in PEM.
-    pub(crate) certificate: Option<(String, String)>,
+    pub certificate: Option<(String, String)>,
 }
 
 impl Setup {
@@ -34,7 +35,7 @@ impl Setup {
     ///
     /// # Errors
     /// Whether it is the key that is wrong, and what is wrong with it.
-    pub(crate) fn new(key: &SetupKey, trusted: Option<Arc<RootCertStore>>) -> Result<Self, (bool, String)> {
+    pub fn new(key: &SetupKey, trusted: Option<Arc<RootCertStore>>) -> Result<Self, (bool, String)> {
         let mut config = config(trusted, key.certificate.as_ref())?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Self { config: Arc::new(config) })
@@ -44,7 +45,7 @@ impl Setup {
     ///
     /// # Errors
     /// It is neither a host name nor an address.
-    pub(crate) fn session(&self, host: &[u8]) -> Result<UnbufferedClientConnection, &'static str> {
+    pub fn session(&self, host: &[u8]) -> Result<UnbufferedClientConnection, &'static str> {
         UnbufferedClientConnection::new(Arc::clone(&self.config), server_name(host)?)
             .map_err(|_| "TLS cannot be set up")
     }
@@ -53,7 +54,7 @@ impl Setup {
     ///
     /// # Errors
     /// `host` is neither a host name nor an address, or there is no session.
-    pub(crate) async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    pub async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let name = server_name(host.as_bytes()).map_err(io::Error::other)?;
         TlsConnector::from(Arc::clone(&self.config)).connect(name, stream).await
     }
@@ -109,7 +110,7 @@ fn config(
 }
 
 /// The host of an authority, an IPv6 address without its brackets.
-pub(crate) fn without_port(authority: &[u8]) -> &[u8] {
+pub fn without_port(authority: &[u8]) -> &[u8] {
     if let Some(inner) = authority.strip_prefix(b"[") {
         let end = inner.iter().position(|b| *b == b']').unwrap_or(inner.len());
         return inner.get(..end).unwrap_or_default();
@@ -122,7 +123,7 @@ pub(crate) fn without_port(authority: &[u8]) -> &[u8] {
 ///
 /// # Errors
 /// They cannot be read, or there are none.
-pub(crate) fn trusted(path: &str) -> Result<RootCertStore, String> {
+pub fn trusted(path: &str) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     let certificates = trusted_certificates(path)?;
     if path == "system" {

@@ -14,7 +14,8 @@ const SEQUENCE: u8 = 0x30;
 const VERSION: u8 = 0xa0;
 
 /// The parts of a certificate (RFC 5280 section 4.1), as they stand in it.
-pub(crate) struct Certificate<'a> {
+#[derive(Debug)]
+pub struct Certificate<'a> {
     /// All that its issuer has signed.
     signed: &'a [u8],
     has_version: bool,
@@ -32,7 +33,7 @@ impl<'a> Certificate<'a> {
     ///
     /// # Errors
     /// It is no certificate.
-    pub(crate) fn read(der: &'a CertificateDer<'_>) -> Result<Self, Error> {
+    pub fn read(der: &'a CertificateDer<'_>) -> Result<Self, Error> {
         Self::parts(der).ok_or(Error::InvalidCertificate(CertificateError::BadEncoding))
     }
 
@@ -58,12 +59,14 @@ impl<'a> Certificate<'a> {
     }
 
     /// True for X.509 version 1.
-    pub(crate) fn is_version_one(&self) -> bool {
+    #[must_use]
+    pub fn is_version_one(&self) -> bool {
         !self.has_version
     }
 
     /// The whole SubjectPublicKeyInfo.
-    pub(crate) fn public_key(&self) -> &'a [u8] {
+    #[must_use]
+    pub fn public_key(&self) -> &'a [u8] {
         self.key
     }
 
@@ -72,7 +75,7 @@ impl<'a> Certificate<'a> {
     ///
     /// # Errors
     /// What does not hold.
-    pub(crate) fn verify_version_one(
+    pub fn verify_version_one(
         &self,
         authorities: &[TrustAnchor<'_>],
         algorithms: &WebPkiSupportedAlgorithms,
@@ -111,7 +114,7 @@ impl<'a> Certificate<'a> {
 ///
 /// # Errors
 /// It has not.
-pub(crate) fn verify_tls12_signature(
+pub fn verify_tls12_signature(
     message: &[u8],
     cert: &CertificateDer<'_>,
     signed: &DigitallySignedStruct,
@@ -133,7 +136,7 @@ pub(crate) fn verify_tls12_signature(
 ///
 /// # Errors
 /// It has not.
-pub(crate) fn verify_tls13_signature(
+pub fn verify_tls13_signature(
     message: &[u8],
     cert: &CertificateDer<'_>,
     signed: &DigitallySignedStruct,

@@ -1,0 +1,7 @@
+//! A worker's network: sockets on its reactor and TLS on them, below whatever speaks a protocol.
+//!
+//! The data plane serves clients and nodes with these; a plugin may open connections of its own with them.
+
+pub mod buffers;
+pub mod sys;
+pub mod tls;
