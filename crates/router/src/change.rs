@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::candidate::{Candidate, Group, Needs, Turn};
+use crate::candidate::{Candidate, Group, Turn};
 use crate::host::HostPattern;
 use crate::index::{Hosts, Index, Site};
+use crate::needs::Needs;
 use crate::numbered::{Compiled, Routes};
 use crate::pattern::{Pattern, Rest};
-use crate::router::{BuildError, Mode, Route};
+use crate::route::{Mode, Route};
+use crate::router::BuildError;
 use crate::table::Table;
 use crate::tree::Tree;
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use crate::candidate::{Candidate, Group};
 use crate::numbered::Routes;
-use crate::router::{Mode, Query};
+use crate::route::{Mode, Query};
 use crate::table::Table;
 use crate::tree::Tree;
 

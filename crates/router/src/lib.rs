@@ -57,8 +57,10 @@ mod change;
 mod host;
 mod index;
 mod method;
+mod needs;
 mod numbered;
 mod pattern;
+mod route;
 mod router;
 mod segments;
 mod slots;
@@ -67,5 +69,6 @@ mod tree;
 
 pub use crate::method::MethodSet;
 pub use crate::pattern::literal_parameter;
-pub use crate::router::{BuildError, Match, Mode, Outcome, Params, Query, Route, Router, Step};
+pub use crate::route::{Mode, Query, Route};
+pub use crate::router::{BuildError, Match, Outcome, Params, Router, Step};
 pub use crate::slots::{Numbers, Slots};

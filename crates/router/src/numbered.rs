@@ -3,7 +3,7 @@ use std::sync::Arc;
 use crate::candidate::{Candidate, Ranked};
 use crate::host::HostPattern;
 use crate::pattern::{Pattern, Rest, Segment};
-use crate::router::Route;
+use crate::route::Route;
 use crate::slots::Slots;
 
 /// Routes by number.

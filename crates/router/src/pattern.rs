@@ -1,7 +1,7 @@
 use std::ops::Range;
 
-use crate::candidate::Needs;
-use crate::router::Mode;
+use crate::needs::Needs;
+use crate::route::Mode;
 
 /// A path as a route writes it, taken apart: literal text up to the first wildcard, and what follows.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use crate::candidate::{Candidate, Group, Needs, Ranked, Turn};
+use crate::candidate::{Candidate, Group, Ranked, Turn};
+use crate::needs::Needs;
 use crate::pattern::{Rest, Segment, capture};
 use crate::table::Table;
 

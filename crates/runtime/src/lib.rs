@@ -10,13 +10,15 @@ mod reactor;
 mod source;
 mod task;
 mod time;
+mod timers;
 
 use std::future::poll_fn;
 use std::task::Poll;
 
 pub use source::Source;
 pub use task::{block_on, spawn};
-pub use time::{Sleep, now_us, sleep, timeout};
+pub use time::{Sleep, sleep, timeout};
+pub use timers::now_us;
 
 /// Lets everything else that is ready have its turn, and looks for new events.
 pub async fn yield_now() {

@@ -17,7 +17,7 @@ use rustix::fd::OwnedFd;
 use slab::Slab;
 
 use crate::reactor::Reactor;
-use crate::time::Timers;
+use crate::timers::Timers;
 
 /// The number of the future that [`block_on`] was given.
 const MAIN: usize = usize::MAX;

@@ -1,0 +1,41 @@
+use std::ops::BitOr;
+
+/// What of a candidate needs a look at the route itself.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Needs(u8);
+
+impl Needs {
+    /// The host is a condition.
+    pub(crate) const HOST: Needs = Needs(1);
+    pub(crate) const REMOTE_ADDR: Needs = Needs(2);
+    pub(crate) const VARS: Needs = Needs(4);
+    /// The path has a pattern with something to capture.
+    pub(crate) const CAPTURE: Needs = Needs(8);
+    /// The path does not take everything that begins with its text before the first wildcard.
+    pub(crate) const COMPARISON: Needs = Needs(16);
+    /// There is more of the path behind a star.
+    pub(crate) const INNER_STAR: Needs = Needs(32);
+
+    /// `self` where it is so, else nothing.
+    pub(crate) fn when(self, so: bool) -> Needs {
+        if so { self } else { Needs(0) }
+    }
+
+    #[inline]
+    pub(crate) fn nothing(self) -> bool {
+        self.0 == 0
+    }
+
+    #[inline]
+    pub(crate) fn has(self, need: Needs) -> bool {
+        self.0 & need.0 != 0
+    }
+}
+
+impl BitOr for Needs {
+    type Output = Needs;
+
+    fn bitor(self, other: Needs) -> Needs {
+        Needs(self.0 | other.0)
+    }
+}
