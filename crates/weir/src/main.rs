@@ -15,59 +15,20 @@
     reason = "the bans guard the path of a request; nothing here is on it"
 )]
 
-mod admin_keys;
-mod admin_server;
-mod changes;
-mod check;
 mod cli;
-mod completions;
-mod control;
-mod control_api;
-mod copy;
-mod data_dir;
-mod descriptors;
-mod drain;
-mod error_log;
-mod etcd;
-mod explain;
+mod commands;
 mod failure;
-mod file_source;
-mod handover;
-mod health_pages;
-mod inherited;
-mod insight;
-mod keeper;
-mod live;
-mod live_text;
-mod log_file;
-mod metrics_server;
-mod names;
-mod peaks;
-mod preconditions;
-mod priority;
-mod reload;
-mod resources;
-mod rules;
-mod rules_file;
-mod run;
-mod schemas;
-mod secret_managers;
-mod secrets;
-mod server;
-mod server_info;
-mod serving;
-mod settings;
-mod status_server;
-mod store_command;
-mod systemd;
-mod upgrade;
-mod watch;
+mod process;
+mod servers;
+mod source;
+mod stored;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use cli::{Cli, Command};
+use commands::{check, completions, explain, run, store};
 
 fn main() -> ExitCode {
     // Usage errors end the process here, with exit code 2.
@@ -75,7 +36,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Check(args) => check::check(&args),
         Command::Explain(args) => explain::explain(&args),
-        Command::Store(command) => store_command::run(&command),
+        Command::Store(command) => store::run(&command),
         Command::Version => version(),
         Command::Completions { shell } => completions::print(shell),
     };

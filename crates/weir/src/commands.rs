@@ -1,0 +1,7 @@
+//! The commands of `weir`, one a file.
+
+pub(crate) mod check;
+pub(crate) mod completions;
+pub(crate) mod explain;
+pub(crate) mod run;
+pub(crate) mod store;

@@ -1,0 +1,298 @@
+//! `weir run`: everything that comes before the first request.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use weir_config::load::Ending;
+use weir_config::node::Mark;
+use weir_config::settings::{AccessLogEscape, AccessLogFormat, AccessLogPath, ConfigProvider, Endpoint, ErrorLogPath};
+use weir_config::{Diagnostic, Settings};
+use weir_proxy::{DataPlane, Snapshot, set_up_allocator};
+use weir_store::{Listing, Memory};
+use weir_telemetry::access_log::{AccessLog, AccessLogOptions, Format, Target};
+use weir_telemetry::metrics::{MetricTypes, Metrics, MetricsOptions};
+
+use crate::cli::{RulesArgs, RunArgs};
+use crate::failure::Failure;
+use crate::process::control::{self, Gateway, Source};
+use crate::process::descriptors;
+use crate::process::error_log::ErrorLog;
+use crate::process::handover::{Files, Inheritance, Predecessor};
+use crate::process::inherited::Inherited;
+use crate::process::priority::{stand_back, yield_to_workers};
+use crate::process::upgrade::Program;
+use crate::process::{log_file, systemd};
+use crate::servers::admin::AdminSetup;
+use crate::servers::server_info::host_name;
+use crate::source::findings::log_findings;
+use crate::source::live_text::{FileText, LiveText};
+use crate::source::rules::{Ready, Rules};
+use crate::source::settings;
+use crate::source::watch::Watch;
+use crate::stored::data_dir::DataDir;
+use crate::stored::etcd::{self, Beginning};
+use crate::stored::live::State;
+
+/// How long the end of the process waits for logs and for work on other threads that cannot be stopped.
+const LAST_WRITES: Duration = Duration::from_secs(5);
+
+/// Serves until a signal ends it. Nothing listens unless the whole configuration is good.
+pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
+    set_up_allocator();
+    let program = Program::of_this_process()?;
+    let (mut predecessor, inheritance) = Predecessor::find()?.unzip();
+    let done = run_with(args, program, &mut predecessor, inheritance.unwrap_or_default());
+    // The process that waits for this one logs it, in case nobody reads what is printed here.
+    if let (Err(failure), Some(predecessor)) = (&done, predecessor) {
+        predecessor.failed(&failure.text());
+    }
+    done
+}
+
+fn run_with(
+    args: &RunArgs,
+    program: Program,
+    predecessor: &mut Option<Predecessor>,
+    inheritance: Inheritance,
+) -> Result<(), Failure> {
+    let file = args.rules();
+    if file.as_ref().is_some_and(RulesArgs::is_stdin) {
+        let message = "`run` needs a file that it can read again, not standard input";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    let loaded = settings::load(&args.settings, args.assignments())?;
+    let settings::Loaded { mut settings, warnings: doubts, ending } = loaded;
+    let without_effect = etcd::settle(&mut settings, file.is_some())?;
+    let Inheritance { mut sockets, keeper, files: before } = inheritance;
+    if let (Some(path), Some(ending)) = (&args.settings.settings, ending) {
+        not_cut_off(path, ending, before.settings)?;
+    }
+    sockets.extend(systemd::activated()?);
+    let inherited = Inherited::new(sockets, &mut settings.listen)?;
+    let descriptors = descriptors::raise();
+    let First { rules, source, snapshot, findings, doubts: of_source } = match &file {
+        Some(file) => First::of_file(file, &settings, before.rules)?,
+        None if settings.deployment.config_provider == ConfigProvider::Etcd => First::of_etcd(&settings)?,
+        None if etcd::is_standalone(&settings, false) => First::of_nothing(&settings)?,
+        None => First::of_store(&settings, predecessor.is_some())?,
+    };
+
+    let prepared = match &settings.error_log.path {
+        ErrorLogPath::File(path) => log_file::prepare(path),
+        ErrorLogPath::Stderr => Ok(()),
+    };
+    let error_log = prepared
+        .and_then(|()| ErrorLog::start(&settings.error_log))
+        .with_context(|| format!("cannot open the error log {}", settings.error_log.path))?;
+    // Dropped last: what the end has to say is still written.
+    let error_log = Arc::new(error_log);
+    log_findings(&doubts);
+    for doubt in without_effect.into_iter().chain(of_source) {
+        tracing::warn!("{doubt}");
+    }
+    log_findings(&findings);
+    if let Source::Store { data, .. } = &source
+        && let Some(damage) = &data.damage
+    {
+        tracing::error!("{damage}");
+    }
+    let descriptors = descriptors.unwrap_or_else(|error| {
+        tracing::warn!("{error}");
+        descriptors::limit()
+    });
+
+    let wanted = settings.limits.connections;
+    let workers = DataPlane::worker_count(&settings) as u64;
+    let servers = descriptors::share(descriptors, descriptors::open(), workers, &mut settings.limits);
+    let connections = settings.limits.connections;
+    if connections < wanted {
+        tracing::info!(connections, "limits.connections is lowered to what file descriptors (ulimit -n) allow");
+    }
+
+    let folder = match &source {
+        Source::File { .. } | Source::Memory { .. } => None,
+        Source::Store { data, .. } => Some(data.folder.path()),
+    };
+    let rules_ending = match &source {
+        Source::File { text, .. } => Some(text.ending),
+        Source::Store { .. } | Source::Memory { .. } => None,
+    };
+    let files = Files { rules: rules_ending, settings: ending };
+    let admin = AdminSetup::new(&settings, folder, servers.admin)?;
+    let access_log = open_access_log(&settings)?;
+    let metrics = Metrics::new(MetricsOptions {
+        max_series: settings.limits.metric_series as usize,
+        hostname: host_name(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        prefix: settings.metrics.prefix.clone(),
+        types: match settings.metrics.types {
+            weir_config::settings::MetricTypes::Linted => MetricTypes::Linted,
+            weir_config::settings::MetricTypes::Apisix => MetricTypes::Apisix,
+        },
+        ..MetricsOptions::default()
+    });
+    metrics.set_connections_limit(u64::from(connections));
+    if let Some(log) = &access_log {
+        metrics.watch_access_log(log);
+    }
+    let nice = settings.config.nice;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_name("weir-control")
+        // Those that may block. What the control thread itself does is short, and checks of health are among it.
+        .on_thread_start(move || stand_back(nice))
+        .build()
+        .context("cannot start the control thread")?;
+    let gateway = Gateway {
+        program,
+        snapshot,
+        source,
+        admin,
+        rules: Arc::new(rules),
+        settings,
+        metrics,
+        access_log: access_log.clone(),
+        error_log: Arc::clone(&error_log),
+        inherited,
+        pages: servers.pages,
+        keeper,
+        files,
+    };
+    yield_to_workers(nice);
+    let ended = runtime.block_on(control::serve(gateway, predecessor));
+    if access_log.is_some_and(|log| !log.close(LAST_WRITES)) {
+        tracing::error!("the access log could not be written to its end");
+    }
+    let ended = match ended {
+        Ok(Some(keeper)) => runtime.block_on(keeper.wait()),
+        Ok(None) => Ok(()),
+        Err(error) => Err(error),
+    };
+    runtime.shutdown_timeout(LAST_WRITES);
+    ended.map_err(Failure::Other)
+}
+
+/// The first configuration, and where it comes from.
+struct First {
+    rules: Rules,
+    source: Source,
+    snapshot: Arc<Snapshot>,
+    findings: Vec<Diagnostic>,
+    /// What is doubtful about where it comes from.
+    doubts: Vec<String>,
+}
+
+impl First {
+    /// `before` is the evidence that a process had which this one follows.
+    fn of_file(file: &RulesArgs, settings: &Settings, before: Option<Ending>) -> Result<Self, Failure> {
+        let rules = Rules::new(file, settings)?;
+        let watch = Box::new(Watch::new(&file.file, &settings.config));
+        let text = rules.read()?;
+        let loaded = rules.load(&text);
+        let apis = [settings.listen.admin, settings.listen.control];
+        let told = apis.into_iter().any(|api| api.unless_given(Endpoint::Off).addr().is_some());
+        let mut live = FileText::new(&text, 1, told);
+        drop(text);
+        not_cut_off(&file.file, live.ending, before)?;
+        let Ready { digest, snapshot, findings, gone, .. } = rules.compile(loaded, 1).map_err(Failure::Refused)?;
+        live.kept = live.kept.without(gone);
+        let shown = told.then(|| Arc::new(LiveText::new(live.kept.clone())));
+        let source = Source::File { watch, digest: Box::new(digest), text: live, shown };
+        Ok(Self { rules, source, snapshot, findings, doubts: Vec::new() })
+    }
+
+    fn of_store(settings: &Settings, succeeds: bool) -> Result<Self, Failure> {
+        let (data, listing) = DataDir::open(settings, succeeds)?;
+        let rules = Rules::of_store(settings);
+        let (state, Ready { snapshot, findings, .. }) = State::first(&rules, listing).map_err(Failure::Refused)?;
+        Ok(Self {
+            rules,
+            source: Source::Store { data, state: Box::new(state) },
+            snapshot,
+            findings,
+            doubts: Vec::new(),
+        })
+    }
+
+    /// No resource, until the Admin API is given some.
+    fn of_nothing(settings: &Settings) -> Result<Self, Failure> {
+        let rules = Rules::of_store(settings);
+        let (state, Ready { snapshot, findings, .. }) =
+            State::first(&rules, Listing::default()).map_err(Failure::Refused)?;
+        let source = Source::Memory { store: Arc::new(Memory::default()), state: Box::new(state) };
+        Ok(Self { rules, source, snapshot, findings, doubts: Vec::new() })
+    }
+
+    fn of_etcd(settings: &Settings) -> Result<Self, Failure> {
+        let (data, Beginning { listing, before, from_copy, mut doubts, .. }) = DataDir::of_etcd(settings)?;
+        let rules = Rules::of_store(settings);
+        let revision = listing.revision;
+        let first = match (State::first_after(&rules, listing, before.clone()), before) {
+            (Err(findings), Some(copy)) => {
+                let (of_copy, listing) = (copy.listing.revision, copy.listing.clone());
+                let Ok((state, mut ready)) = State::first_after(&rules, listing, Some(copy)) else {
+                    return Err(Failure::Refused(findings));
+                };
+                doubts.push(format!(
+                    "revision {revision} of etcd cannot be served; revision {of_copy} is served from the local copy \
+                     until it is put right"
+                ));
+                ready.findings.extend(findings);
+                Ok((state, ready, true))
+            }
+            (first, _) => first.map(|(state, ready)| (state, ready, from_copy)),
+        };
+        let (mut state, Ready { snapshot, findings, .. }, from_copy) = first.map_err(Failure::Refused)?;
+        if from_copy {
+            state.of_copy();
+        }
+        Ok(Self { rules, source: Source::Store { data, state: Box::new(state) }, snapshot, findings, doubts })
+    }
+}
+
+/// Refuses a file that shows less of its end than that of the process which this one follows.
+fn not_cut_off(file: &Path, ending: Ending, before: Option<Ending>) -> Result<(), Failure> {
+    let message = ending.message().filter(|_| before.is_some_and(|before| ending < before));
+    message.map_or(Ok(()), |message| {
+        let error = Diagnostic::error(Mark::NONE, "", message).in_file(&file.display().to_string());
+        Err(Failure::Refused(vec![error.with_hint("the process that serves read one that was whole")]))
+    })
+}
+
+fn open_access_log(settings: &Settings) -> anyhow::Result<Option<Arc<AccessLog>>> {
+    let options = &settings.access_log;
+    let target = match &options.path {
+        AccessLogPath::Off => return Ok(None),
+        AccessLogPath::Stdout => Target::Stdout,
+        AccessLogPath::File(path) => Target::File(path.clone()),
+    };
+    let format = access_log_format(settings)?;
+    let prepared = match &target {
+        Target::File(path) => log_file::prepare(path),
+        _ => Ok(()),
+    };
+    let (ring_bytes, mode) = (options.buffer.as_usize(), options.mode.bits().into());
+    let log = prepared
+        .and_then(|()| AccessLog::open(AccessLogOptions { target, format, ring_bytes, mode }))
+        .with_context(|| format!("cannot open the access log {}", options.path))?;
+    Ok(Some(log))
+}
+
+/// The form of the access log's lines.
+///
+/// # Errors
+/// `access_log.format` has a variable that is not here.
+pub(crate) fn access_log_format(settings: &Settings) -> anyhow::Result<Format> {
+    let options = &settings.access_log;
+    let setting = match &options.format {
+        AccessLogFormat::Json => "json",
+        AccessLogFormat::Template(template) => template,
+    };
+    let (format, missing) = Format::parse(setting, options.escape == AccessLogEscape::Json);
+    match missing.into_iter().next() {
+        Some(reason) => Err(reason).context("access_log.format"),
+        None => Ok(format),
+    }
+}

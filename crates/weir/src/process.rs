@@ -1,0 +1,18 @@
+//! The process: its start and end, signals, upgrades, systemd, descriptors, logs and memory.
+
+pub(crate) mod control;
+pub(crate) mod descriptors;
+pub(crate) mod drain;
+pub(crate) mod error_log;
+pub(crate) mod handover;
+pub(crate) mod inherited;
+pub(crate) mod keeper;
+pub(crate) mod log_file;
+pub(crate) mod names;
+pub(crate) mod peaks;
+pub(crate) mod preconditions;
+pub(crate) mod priority;
+pub(crate) mod serving;
+pub(crate) mod signals;
+pub(crate) mod systemd;
+pub(crate) mod upgrade;

@@ -1,0 +1,446 @@
+//! The control thread, from binding addresses to the end of the drain.
+//!
+//! What it prints on standard output is an interface: one line for each bound address, then `ready`.
+//!
+//! ```text
+//! listening on http://0.0.0.0:9080
+//! metrics on http://127.0.0.1:9091/apisix/prometheus/metrics
+//! status on http://127.0.0.1:7085/status
+//! admin on http://127.0.0.1:9180/apisix/admin
+//! control on http://127.0.0.1:9090/v1
+//! store in /var/lib/weir
+//! ready
+//! ```
+
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, bail};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{RwLock, watch};
+use tokio::task::{JoinError, JoinSet, spawn_blocking};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use weir_admin::{Configuration, Hosts, Rest};
+use weir_config::Settings;
+use weir_config::settings::{Endpoint, Role};
+use weir_proxy::{DataPlane, HealthChecks, Snapshot, buffers, give_memory_back};
+use weir_store::Memory;
+use weir_telemetry::access_log::AccessLog;
+use weir_telemetry::metrics::Metrics;
+
+use crate::process::drain::{self, Drain};
+use crate::process::error_log::ErrorLog;
+use crate::process::handover::{Files, Predecessor, SharedFiles};
+use crate::process::inherited::{Inherited, Listening};
+use crate::process::keeper::{Keeper, Keeping};
+use crate::process::log_file;
+use crate::process::names::Names;
+use crate::process::peaks::{Peaks, resident};
+use crate::process::serving::Serving;
+use crate::process::signals::{Asked, Signals};
+use crate::process::systemd::{self, NotifyState};
+use crate::process::upgrade::{HandedOver, Program, Upgrades};
+use crate::servers::admin::AdminSetup;
+use crate::servers::control::{CONTROL, Control};
+use crate::servers::insight::Insight;
+use crate::servers::pages::{self, Server};
+use crate::servers::server_info::ServerInfo;
+use crate::servers::status::Draining;
+use crate::servers::{self, metrics as metrics_page, schemas, status};
+use crate::source::changes::Digest;
+use crate::source::file_source::FileSource;
+use crate::source::live_text::{FileText, LiveText};
+use crate::source::reload::Reloader;
+use crate::source::rules::Rules;
+use crate::source::secrets::Curtain;
+use crate::source::watch::Watch;
+use crate::stored::data_dir::DataDir;
+use crate::stored::etcd;
+use crate::stored::live::{Live, State};
+
+/// Workers that do not serve after so long never will.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long names may take before the gateway is up without their addresses.
+const NAMES_LIMIT: Duration = Duration::from_secs(5);
+
+/// How often old configurations are freed.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+
+/// Everything that was made before something listens.
+#[derive(Debug)]
+pub(crate) struct Gateway {
+    pub(crate) program: Program,
+    pub(crate) settings: Settings,
+    pub(crate) rules: Arc<Rules>,
+    /// The first configuration, and where it comes from.
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) source: Source,
+    pub(crate) admin: Option<AdminSetup>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) access_log: Option<Arc<AccessLog>>,
+    pub(crate) error_log: Arc<ErrorLog>,
+    pub(crate) inherited: Inherited,
+    /// Most connections of each of the servers for metrics, status and control.
+    pub(crate) pages: usize,
+    /// The pipe to the process that was started first, if that is another one.
+    pub(crate) keeper: Option<OwnedFd>,
+    /// How whole the files of the configuration are.
+    pub(crate) files: Files,
+}
+
+/// Where the configuration comes from.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one in a process")]
+pub(crate) enum Source {
+    /// A rules file, with the digest of its resources and its text, which `shown` tells where an API asks for it.
+    File { watch: Box<Watch>, digest: Box<Digest>, text: FileText, shown: Option<Arc<LiveText>> },
+    /// A store, and what was read from it.
+    Store { data: DataDir, state: Box<State> },
+    /// Whoever uses the Admin API, which keeps it in memory only.
+    Memory { store: Arc<Memory>, state: Box<State> },
+}
+
+impl Source {
+    /// Whether a data plane finds nothing in etcd and has nothing of its own. Whatever else has an Admin API is ready, for
+    /// what makes it have something may come that way.
+    fn is_vacant(&self, settings: &Settings) -> bool {
+        match self {
+            Self::Store { data, state } => {
+                data.etcd.is_some() && settings.deployment.role == Role::DataPlane && state.is_empty()
+            }
+            Self::File { .. } | Self::Memory { .. } => false,
+        }
+    }
+}
+
+/// Serves until SIGTERM or SIGINT, or until a new process has taken over; then drains. `predecessor` is told when this
+/// process serves. Gives the task of a process that stays when it has handed over.
+pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor>) -> anyhow::Result<Option<Keeper>> {
+    let Gateway {
+        program,
+        settings,
+        rules,
+        mut snapshot,
+        mut source,
+        admin,
+        metrics,
+        access_log,
+        error_log,
+        pages,
+        ..
+    } = gateway;
+    let (mut inherited, keeping) = (gateway.inherited, Keeping::new(gateway.keeper)?);
+    let files = SharedFiles::new(gateway.files.into());
+    let mut signals = Signals::catch()?;
+    let hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
+    let mut tasks = JoinSet::new();
+    // What changes the configuration; it ends before the rest.
+    let mut changing = JoinSet::new();
+    // Its last answers are waited for.
+    let mut administering = JoinSet::new();
+
+    let mut listening = Listening::default();
+    let listen = &settings.listen;
+    let metrics_listener = pages::open("listen.metrics", listen.metrics, &mut inherited, &mut listening)?;
+    let status_listener = pages::open("listen.status", listen.status, &mut inherited, &mut listening)?;
+    let admin_endpoint = admin.as_ref().map_or(Endpoint::Off, |admin| admin.endpoint);
+    let admin_listener = pages::open("listen.admin", admin_endpoint, &mut inherited, &mut listening)?;
+    let admin = admin.zip(admin_listener);
+    let control = match &source {
+        Source::File { .. } => listen.control.unless_given(Endpoint::Off),
+        Source::Store { .. } | Source::Memory { .. } => listen.control.unless_given(Endpoint::On(CONTROL)),
+    };
+    let control_listener = pages::open("listen.control", control, &mut inherited, &mut listening)?;
+    let data_plane = DataPlane::start(&settings, inherited.traffic(), &metrics, access_log.as_ref())?;
+    drop(inherited);
+    let workers = data_plane.workers();
+    let draining = Draining::default();
+    let vacant = Arc::new(AtomicBool::new(source.is_vacant(&settings)));
+    let (leaving, left) = watch::channel(false);
+    let (admin_leaving, admin_left) = watch::channel(None);
+    let checks = Arc::<HealthChecks>::default();
+    tasks.spawn(Arc::clone(&checks).run(data_plane.snapshots(), Arc::clone(&metrics)));
+
+    let mut addresses = String::new();
+    for addr in data_plane.addresses() {
+        let (scheme, remark) = match addr.tls {
+            true if snapshot.is_self_signed() => ("https", " (self-signed: there are no ssls)"),
+            true => ("https", ""),
+            false => ("http", ""),
+        };
+        addresses.push_str(&format!("listening on {scheme}://{}{remark}\n", addr.address));
+    }
+    // Only `apply` and freeing write; nothing does once the drain has begun.
+    let data_plane = Arc::new(RwLock::new(data_plane));
+    if let Some(listener) = metrics_listener {
+        let path = settings.metrics.path.clone();
+        addresses.push_str(&format!("metrics on http://{}{path}\n", listener.local_addr()?));
+        tasks.spawn(metrics_page::run(Server::new(listener, pages), left.clone(), Arc::clone(&metrics), path));
+    }
+    if let Some(listener) = status_listener {
+        addresses.push_str(&format!("status on http://{}/status\n", listener.local_addr()?));
+        let (plane, draining, vacant) = (Arc::clone(&data_plane), Arc::clone(&draining), Arc::clone(&vacant));
+        let server = Server::new(listener, pages);
+        let prefix = rules.key_prefix();
+        tasks.spawn(status::run(server, left.clone(), plane, draining, vacant, Arc::clone(&checks), prefix));
+    }
+    if let Some((admin, listener)) = &admin {
+        addresses.push_str(&admin.announcement(listener)?);
+    }
+    if let Some(listener) = &control_listener {
+        addresses.push_str(&format!("control on http://{}/v1\n", listener.local_addr()?));
+    }
+    if let Source::Store { data, .. } = &source
+        && data.etcd.is_none()
+    {
+        let folder = data.folder.path();
+        let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+        addresses.push_str(&format!("store in {}\n", folder.display()));
+    }
+    tasks.spawn(systemd::watchdog(Arc::clone(&data_plane)));
+    announce(&addresses);
+
+    if let (Some(predecessor), Source::Store { data, state }) = (predecessor.as_ref(), &mut source) {
+        // What it answers for from now on would not be served here.
+        predecessor.prepared().context("the process that was to be followed is gone")?;
+        if let Some(newer) = data.catch_up(state, &rules).await? {
+            snapshot = newer;
+        }
+    }
+    let (names, requests) = Names::channel();
+    match rules.compiler.resolver(&settings.dns) {
+        Ok(resolver) => {
+            tasks.spawn(resolver.run(requests));
+            names.look_up(settings.dns.timeout.duration().min(NAMES_LIMIT)).await;
+        }
+        Err(error) => {
+            drop(requests);
+            tracing::error!("names of upstream nodes cannot be resolved, only addresses work: {error}");
+        }
+    }
+    let (revision, routes) = (snapshot.revision(), snapshot.route_count());
+    data_plane.write().await.apply(snapshot);
+    metrics.config_applied(revision, SystemTime::now());
+    workers_ready(&data_plane).await?;
+    announce("ready\n");
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), workers, routes, "the gateway is up");
+    let predecessor = predecessor.take();
+    if let Some(predecessor) = &predecessor {
+        predecessor.ready().context("the process that was to be followed is gone")?;
+    }
+    systemd::notify(&[NotifyState::Ready, NotifyState::Status(&format!("serving {routes} routes"))]);
+    if vacant.load(Ordering::Relaxed) {
+        tracing::error!(
+            prefix = settings.deployment.etcd.prefix,
+            "etcd holds no resource and there is no copy of any: /status/ready says no until there is one, or until \
+             POST /v1/store/accept at the control API"
+        );
+    }
+    if let Some(predecessor) = predecessor {
+        // A change that is answered for would not be seen by those whom the other process accepts after it.
+        let left = spawn_blocking(move || predecessor.left()).await;
+        if let Err(error) = left.context("waiting has ended").flatten() {
+            tracing::warn!(
+                "the process before this one may still accept connections, and serve changes late: {error:#}"
+            );
+        }
+    }
+
+    let serving = Serving { data_plane: Arc::clone(&data_plane), metrics: Arc::clone(&metrics), names, vacant };
+    let standalone = matches!(source, Source::Memory { .. });
+    let mut stored = None;
+    let configuration: Option<Arc<dyn Configuration>>;
+    match source {
+        Source::File { watch, digest, text, shown } => {
+            configuration = shown.clone().map(|live| {
+                let source = Arc::new(FileSource::new(live, rules.name.clone()));
+                changing.spawn(Arc::clone(&source).follow());
+                source as Arc<dyn Configuration>
+            });
+            let fingerprint = text.fingerprint;
+            let rules = Arc::clone(&rules);
+            let (digest, files) = (*digest, Arc::clone(&files));
+            let reloader = Reloader { rules, serving, fingerprint, digest, revision, text, live: shown, files };
+            changing.spawn(reloader.run(*watch, hangup));
+        }
+        Source::Store { data, state } => {
+            metrics.watch_store(data.status());
+            if let Some(etcd) = &data.etcd {
+                metrics.watch_etcd(Arc::new(etcd::Status(etcd.health())));
+            }
+            metrics.set_config_left_out(state.left_out() as u64);
+            let live = Live::new(Arc::clone(&data.store), Arc::clone(&rules), serving, *state);
+            configuration = Some(Arc::new(live.clone()));
+            changing.spawn(live.clone().follow());
+            changing.spawn(live.clone().reload_on(hangup));
+            changing.spawn(live.clone().refresh_secrets());
+            if data.damage.is_none() {
+                changing.spawn(data.copy.clone().keep(live.clone()));
+            }
+            stored = Some((data, live));
+        }
+        Source::Memory { store, state } => {
+            let live = Live::new(store, Arc::clone(&rules), serving, *state);
+            configuration = Some(Arc::new(live.clone()));
+            changing.spawn(live.clone().reload_on(hangup));
+            changing.spawn(live.refresh_secrets());
+        }
+    }
+
+    let schemas = Arc::new(schemas::all(&settings.plugins));
+    let mut rest: Option<Arc<Rest>> = None;
+    if let (Some((admin, listener)), Some(configuration)) = (admin, configuration.clone()) {
+        let insight = Insight {
+            schemas: Arc::clone(&schemas),
+            rules: Arc::clone(&rules),
+            settings: Arc::new(settings.clone()),
+            curtain: Curtain::new(Arc::new(etcd::keyring(&settings)?)),
+            snapshots: data_plane.read().await.snapshots(),
+        };
+        let at_rest = Arc::<Rest>::default();
+        rest = Some(Arc::clone(&at_rest));
+        let insight = Arc::new(insight);
+        administering.spawn(admin.serve(listener, admin_left, at_rest, configuration, insight, standalone));
+    }
+    if let (Some(listener), Some(configuration)) = (control_listener, configuration) {
+        let (rules, data_plane) = (Arc::clone(&rules), Arc::clone(&data_plane));
+        let etcd = stored.as_ref().and_then(|(data, _)| data.etcd.clone());
+        let info = ServerInfo::new(etcd);
+        let hosts = Hosts::new(&settings.admin.hosts);
+        let live = stored.as_ref().map(|(_, live)| live.clone());
+        let control = Control { schemas, configuration, live, rules, data_plane, checks, info, hosts };
+        let server = Server::new(listener, pages);
+        tasks.spawn(servers::control::run(server, left, Arc::new(control)));
+    }
+
+    let right = stored.as_ref().and_then(|(data, live): &(DataDir, Live)| data.write_right(live, rest.clone()));
+    let mut upgrades = Upgrades::new(program, settings.timeouts.upgrade.duration(), listening, &keeping, right, files);
+    let mut housekeeping = interval(HOUSEKEEPING);
+    let peaks = Arc::<Mutex<Peaks>>::default();
+    housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let end = loop {
+        tokio::select! {
+            asked = signals.next() => match asked {
+                Asked::Stop(name) => break End::Signal(name),
+                Asked::Reopen => log_file::reopen(access_log.as_ref(), &error_log).await,
+                Asked::Upgrade if standalone => tracing::error!(
+                    "SIGUSR2: the configuration is kept in memory only, and a new process would begin without it; this \
+                     one goes on"
+                ),
+                Asked::Upgrade => upgrades.begin(&*data_plane.read().await),
+            },
+            Some(handed_over) = upgrades.handed_over(&error_log) => break End::HandedOver(handed_over),
+            () = keeping.lost() => break End::Signal("none, but the process that was started first is gone"),
+            _ = housekeeping.tick() => clean_up(&data_plane, &rules, &metrics, &peaks).await,
+            Some(ended) = tasks.join_next() => tell_end(ended),
+            Some(ended) = changing.join_next() => tell_end(ended),
+            Some(ended) = administering.join_next() => tell_end(ended),
+        }
+    };
+    let (timeouts, logs) = (&settings.timeouts, (access_log.as_ref(), &error_log));
+    let handed_over = matches!(end, End::HandedOver(_));
+    let mut leave = async || {
+        // Nothing changes any more, and the process that follows may write to the store.
+        changing.abort_all();
+        if let Some((data, live)) = &stored {
+            data.leave(live, handed_over).await;
+        }
+    };
+    match end {
+        End::Signal(name) => {
+            tracing::info!(signal = name, "stopping: what is in flight is finished, nothing new is accepted");
+            systemd::notify(&[NotifyState::Stopping, NotifyState::Status("finishing what is in flight")]);
+            // A new process that has not come to serve ends with this one, and nobody keeps a socket for it.
+            drop(upgrades);
+            draining.store(true, Ordering::Relaxed);
+            admin_leaving.send_replace(Some(drain::idle(timeouts, false)));
+            let mut drain = Drain::begin(&data_plane, timeouts, false, &mut signals, logs).await;
+            drain.administration(&mut administering).await;
+            leave().await;
+            drain.traffic().await;
+            Ok(None)
+        }
+        End::HandedOver(HandedOver { keeper, channel }) => {
+            if let (Some(rest), true) = (&rest, stored.is_some()) {
+                // It rests already where the store is this gateway's own; with etcd no change is heard of from here on.
+                rest.begin().await;
+            }
+            leave().await;
+            // Changes that wait learn now that they come too late.
+            drop(upgrades);
+            leaving.send_replace(true);
+            admin_leaving.send_replace(Some(drain::idle(timeouts, true)));
+            let mut drain = Drain::begin(&data_plane, timeouts, true, &mut signals, logs).await;
+            drop(channel);
+            drain.administration(&mut administering).await;
+            drain.traffic().await;
+            Ok(keeper)
+        }
+    }
+}
+
+fn tell_end(ended: Result<(), JoinError>) {
+    let reason = ended.err().map(|error| error.to_string()).unwrap_or_default();
+    tracing::error!(reason, "a task of the control thread has ended; the workers go on");
+}
+
+/// Why the gateway ends.
+enum End {
+    Signal(&'static str),
+    /// Another process serves.
+    HandedOver(HandedOver),
+}
+
+/// Prints for whoever started the gateway. That nobody listens there is no reason not to serve.
+fn announce(lines: &str) {
+    let mut out = io::stdout();
+    if let Err(error) = out.write_all(lines.as_bytes()).and_then(|()| out.flush()) {
+        tracing::warn!(%error, "cannot write to standard output");
+    }
+}
+
+async fn workers_ready(data_plane: &RwLock<DataPlane>) -> anyhow::Result<()> {
+    const LOOK: Duration = Duration::from_millis(1);
+    let until = Instant::now() + START_LIMIT;
+    while let Err(worker) = data_plane.read().await.ready() {
+        if Instant::now() > until {
+            bail!("worker {worker} did not take the configuration within {} s", START_LIMIT.as_secs());
+        }
+        sleep(LOOK).await;
+    }
+    Ok(())
+}
+
+/// Frees old configurations and what only they used, and gives memory back to the system after a peak. On a thread that
+/// may block: a large one takes a while.
+async fn clean_up(
+    data_plane: &Arc<RwLock<DataPlane>>,
+    rules: &Arc<Rules>,
+    metrics: &Metrics,
+    peaks: &Arc<Mutex<Peaks>>,
+) {
+    metrics.set_limit_keys(weir_plugins::limit_keys());
+    metrics.set_buffers(buffers::taken() as u64, buffers::refused());
+    let (data_plane, rules, peaks) = (Arc::clone(data_plane), Arc::clone(rules), Arc::clone(peaks));
+    let work = spawn_blocking(move || {
+        let unused = data_plane.blocking_write().retire();
+        let freed = !unused.is_empty();
+        if freed {
+            drop(unused);
+            rules.compiler.sweep();
+        }
+        let connections = data_plane.blocking_read().connections();
+        let mut peaks = peaks.lock().unwrap_or_else(PoisonError::into_inner);
+        if peaks.have_passed(buffers::peak(), connections, freed.then(resident)) {
+            give_memory_back();
+            peaks.settle(resident());
+        }
+    });
+    if let Err(panicked) = work.await {
+        tracing::error!(%panicked, "old configurations were not freed");
+    }
+}

@@ -1,0 +1,234 @@
+//! The process that was started first, after upgrades: it stays for whoever started it.
+//!
+//! A shell, a container or a supervisor knows the gateway by its process id, and takes its end for the gateway's. So
+//! the first process stays when others have taken over: it passes signals on to the one that serves, and ends when the
+//! last one has, as that did; should it be killed, the others stop. Under systemd, which can be told of a new main
+//! process, it does not stay.
+//!
+//! ```text
+//!  first process ◄── pipe: "ID of the process that serves", its end when all have ended ──┐
+//!     │ signals                                                                           │
+//!     └──────────────────────────────────────────────► second, third, … process, each with the pipe
+//! ```
+
+use std::future::pending;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Child;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal as Number, WaitOptions, WaitStatus, kill_process, set_child_subreaper, wait};
+use tokio::io::{AsyncBufReadExt, BufReader, Interest, Lines};
+use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::process::error_log::ErrorLog;
+use crate::process::handover::Inheritance;
+use crate::process::log_file;
+use crate::process::systemd;
+
+/// Who stays for whoever started the gateway.
+#[derive(Debug)]
+pub(crate) enum Keeping {
+    /// Nobody: systemd is told of the new process.
+    Nobody,
+    /// This process.
+    Here,
+    /// The one that reads this pipe.
+    Elsewhere(Sender),
+}
+
+/// What is kept ready while a new process starts.
+#[derive(Debug)]
+pub(crate) enum Prepared {
+    Nobody,
+    /// The signals are caught from here on, so that none is lost between this process and the next.
+    Here(OwnedFd, Passed),
+    Elsewhere(OwnedFd),
+}
+
+/// The task of a process that stays.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    task: JoinHandle<anyhow::Result<()>>,
+}
+
+/// How long the status of a process that has closed its pipe may take.
+const LAST_STATUS: Duration = Duration::from_secs(5);
+
+impl Keeping {
+    /// `pipe` is what the process before this one has passed on.
+    pub(crate) fn new(pipe: Option<OwnedFd>) -> anyhow::Result<Self> {
+        match pipe {
+            Some(pipe) => Ok(Self::Elsewhere(Sender::from_owned_fd(pipe).context("no pipe to the first process")?)),
+            // The end of the first process of a container is the container's, whoever is told of another.
+            None if systemd::listens() && std::process::id() != 1 => Ok(Self::Nobody),
+            None => Ok(Self::Here),
+        }
+    }
+
+    /// Waits for the end of the process that stays, if that is another one.
+    pub(crate) async fn lost(&self) {
+        let Self::Elsewhere(pipe) = self else { return pending().await };
+        // Nobody reads any more: an error of a pipe that is written to.
+        if let Err(error) = pipe.ready(Interest::ERROR).await {
+            tracing::warn!(%error, "the first process cannot be watched");
+            pending().await
+        }
+    }
+
+    /// Adds to what a new process takes over.
+    pub(crate) fn prepare(&self, inheritance: &mut Inheritance) -> anyhow::Result<Prepared> {
+        match self {
+            Self::Nobody => Ok(Prepared::Nobody),
+            Self::Here => {
+                // A process whose parent ends becomes a child of this one.
+                set_child_subreaper(Some(rustix::process::getpid())).context("cannot adopt processes")?;
+                let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).context("cannot make a pipe")?;
+                inheritance.keeper = Some(writer);
+                Ok(Prepared::Here(reader, Passed::catch()?))
+            }
+            Self::Elsewhere(pipe) => {
+                inheritance.keeper = Some(pipe.as_fd().try_clone_to_owned()?);
+                Ok(Prepared::Elsewhere(pipe.as_fd().try_clone_to_owned()?))
+            }
+        }
+    }
+}
+
+impl Prepared {
+    /// This process has taken note of a signal itself.
+    pub(crate) fn forget(&mut self, number: Number) {
+        if let Self::Here(_, signals) = self {
+            signals.forget(number);
+        }
+    }
+
+    /// The new process serves. Gives the task of this process if it stays.
+    pub(crate) fn hand_over(self, successor: &Child, error_log: &Arc<ErrorLog>) -> anyhow::Result<Option<Keeper>> {
+        let main = Pid::from_child(successor);
+        match self {
+            Self::Nobody => {
+                systemd::notify(&[systemd::NotifyState::MainPid(successor.id())]);
+                Ok(None)
+            }
+            Self::Elsewhere(pipe) => {
+                let line = format!("{main}\n");
+                rustix::io::write(&pipe, line.as_bytes()).context("the first process is gone")?;
+                Ok(None)
+            }
+            Self::Here(pipe, signals) => {
+                let lines = BufReader::new(Receiver::from_owned_fd(pipe)?).lines();
+                let task = tokio::spawn(keep(lines, main, signals, Arc::clone(error_log)));
+                Ok(Some(Keeper { task }))
+            }
+        }
+    }
+}
+
+impl Keeper {
+    /// Waits for the end of the last process; an error if it failed.
+    pub(crate) async fn wait(self) -> anyhow::Result<()> {
+        self.task.await.context("the first process has lost its successors")?
+    }
+}
+
+/// The signals that are passed on.
+#[derive(Debug)]
+pub(crate) struct Passed {
+    streams: [Signal; 5],
+}
+
+impl Passed {
+    const NUMBERS: [Number; 5] = [Number::TERM, Number::INT, Number::HUP, Number::USR1, Number::USR2];
+
+    fn catch() -> anyhow::Result<Self> {
+        let catch = |number: Number| signal(SignalKind::from_raw(number.as_raw())).context("cannot catch a signal");
+        let [a, b, c, d, e] = Self::NUMBERS.map(catch);
+        Ok(Self { streams: [a?, b?, c?, d?, e?] })
+    }
+
+    fn forget(&mut self, forgotten: Number) {
+        let mut cx = Context::from_waker(Waker::noop());
+        for (stream, number) in self.streams.iter_mut().zip(Self::NUMBERS) {
+            if number == forgotten {
+                let _ = stream.poll_recv(&mut cx);
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Number {
+        std::future::poll_fn(|cx| {
+            for (stream, number) in self.streams.iter_mut().zip(Self::NUMBERS) {
+                if stream.poll_recv(cx).is_ready() {
+                    return Poll::Ready(number);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+async fn keep(
+    mut lines: Lines<BufReader<Receiver>>,
+    mut main: Pid,
+    mut signals: Passed,
+    error_log: Arc<ErrorLog>,
+) -> anyhow::Result<()> {
+    let mut children = signal(SignalKind::child()).context("cannot catch SIGCHLD")?;
+    let mut ended = reap(main);
+    loop {
+        tokio::select! {
+            // A process says who follows it before it ends.
+            biased;
+            line = lines.next_line() => match line? {
+                Some(line) => {
+                    main = line.parse().ok().and_then(Pid::from_raw).context("no process id")?;
+                    ended = None;
+                }
+                None => break,
+            },
+            _ = children.recv() => ended = reap(main).or(ended),
+            number = signals.next() => {
+                // A process that has just ended needs no signal.
+                let _ = kill_process(main, number);
+                if number == Number::USR1 {
+                    log_file::reopen(None, &error_log).await;
+                }
+            }
+        }
+    }
+    let last = async {
+        while ended.is_none() {
+            children.recv().await;
+            ended = reap(main);
+        }
+    };
+    // That it took no notice of its end says enough.
+    let _ = timeout(LAST_STATUS, last).await;
+    match ended.and_then(|status| status.exit_status()) {
+        Some(0) => Ok(()),
+        Some(code) => anyhow::bail!("the process that served (id {main}) has failed with exit code {code}"),
+        None => match ended.and_then(|status| status.terminating_signal()) {
+            Some(signal) => anyhow::bail!("the process that served (id {main}) was ended by signal {signal}"),
+            None => anyhow::bail!("the process that served (id {main}) has not ended in time"),
+        },
+    }
+}
+
+/// Takes note of all children that have ended, and gives the status of this one.
+fn reap(main: Pid) -> Option<WaitStatus> {
+    let mut found = None;
+    while let Ok(Some((id, status))) = wait(WaitOptions::NOHANG) {
+        if id == main {
+            found = Some(status);
+        }
+    }
+    found
+}

@@ -1,0 +1,79 @@
+//! Log files: folders made at the start, checks without making a file, and opening the files again.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{Access, OFlags, access};
+use tokio::task::spawn_blocking;
+use weir_telemetry::access_log::AccessLog;
+
+use crate::process::error_log::ErrorLog;
+
+/// Time limit for opening the error log again.
+const REOPEN_LIMIT: Duration = Duration::from_secs(5);
+
+/// Makes the folder of a log file, and sees that opening the file will not wait for anybody.
+///
+/// # Errors
+/// The folder cannot be made, or the file is a named pipe that nobody reads.
+pub(crate) fn prepare(path: &Path) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(|error| named(&error, "cannot make the folder", folder))?;
+    }
+    match fs::metadata(path) {
+        Ok(found) if found.file_type().is_fifo() => open(path),
+        _ => Ok(()),
+    }
+}
+
+/// Tells whether a log file could be opened, and makes nothing.
+///
+/// # Errors
+/// It could not.
+pub(crate) fn check(path: &Path) -> io::Result<()> {
+    if path.exists() {
+        return open(path);
+    }
+    let above = path.ancestors().skip(1).find(|folder| folder.exists() || folder.as_os_str().is_empty());
+    let Some(folder) = above else { return Ok(()) };
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let is_folder = fs::metadata(folder)?.is_dir();
+    let problem = if is_folder {
+        access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(io::Error::from)
+    } else {
+        Err(io::ErrorKind::NotADirectory.into())
+    };
+    problem.map_err(|error| named(&error, "cannot make a file in", folder))
+}
+
+/// On a thread that may block: a write to the old file may be under way.
+pub(crate) async fn reopen(access_log: Option<&Arc<AccessLog>>, error_log: &Arc<ErrorLog>) {
+    let (access_log, error_log) = (access_log.cloned(), Arc::clone(error_log));
+    let work = spawn_blocking(move || {
+        let access = access_log.map_or(Ok(()), |log| log.reopen());
+        (access, error_log.reopen(REOPEN_LIMIT))
+    });
+    match work.await {
+        Ok((access, error)) => {
+            for (log, outcome) in [("access_log", access), ("error_log", error)] {
+                if let Err(error) = outcome {
+                    tracing::error!(log, %error, "cannot open the log again; it stays where it is");
+                }
+            }
+            tracing::info!("log files were opened again");
+        }
+        Err(panicked) => tracing::error!(%panicked, "log files were not opened again"),
+    }
+}
+
+fn open(path: &Path) -> io::Result<()> {
+    OpenOptions::new().append(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path).map(drop)
+}
+
+fn named(error: &io::Error, what: &str, folder: &Path) -> io::Error {
+    io::Error::new(error.kind(), format!("{what} {}: {error}", folder.display()))
+}

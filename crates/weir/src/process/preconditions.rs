@@ -1,0 +1,102 @@
+//! What keeps `weir run` from starting and is known without listening anywhere, for `weir check`.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, anyhow};
+use weir_config::Settings;
+use weir_config::settings::{AccessLogPath, Endpoint, ErrorLogPath, ListenAddr};
+
+use crate::commands::run;
+use crate::failure::Failure;
+use crate::process::log_file;
+use crate::servers::admin::AdminSetup;
+use crate::stored::etcd;
+
+/// What is known about the settings of a gateway with a rules file.
+#[derive(Debug, Default)]
+pub(crate) struct Preconditions {
+    /// Why it would not start, each by itself.
+    pub(crate) failures: Vec<Failure>,
+    /// What has no effect.
+    pub(crate) doubts: Vec<String>,
+}
+
+impl Preconditions {
+    /// Looks at everything, also after a failure.
+    pub(crate) fn of(settings: &mut Settings) -> Self {
+        let mut found = Self::default();
+        match etcd::settle(settings, true) {
+            Ok(doubts) => found.doubts = doubts,
+            Err(failure) => found.failures.push(failure),
+        }
+        if let ErrorLogPath::File(path) = &settings.error_log.path {
+            found.add(log_file::check(path).with_context(|| format!("cannot open the error log {}", path.display())));
+        }
+        if let AccessLogPath::File(path) = &settings.access_log.path {
+            found.add(log_file::check(path).with_context(|| format!("cannot open the access log {}", path.display())));
+        }
+        if settings.access_log.path != AccessLogPath::Off {
+            found.add(run::access_log_format(settings).map(drop));
+        }
+        found.add(AdminSetup::check(settings));
+        found.addresses(settings);
+        found
+    }
+
+    fn add(&mut self, outcome: anyhow::Result<()>) {
+        self.failures.extend(outcome.err().map(Failure::Other));
+    }
+
+    /// Addresses that two listeners ask for, and Unix sockets without a folder.
+    fn addresses(&mut self, settings: &Settings) {
+        let listen = &settings.listen;
+        let traffic = [("listen.http", &listen.http), ("listen.https", &listen.https)];
+        let traffic = traffic.into_iter().flat_map(|(name, list)| list.iter().map(move |one| (name, &one.address)));
+        let mut tcp: Vec<(&str, SocketAddr, bool)> = Vec::new();
+        let mut unix = Vec::new();
+        for (name, address) in traffic {
+            match address {
+                ListenAddr::Tcp(address) => self.taken(&mut tcp, name, *address, true),
+                ListenAddr::Unix(path) => {
+                    if unix.contains(&path) {
+                        self.add(Err(anyhow!("{name}: cannot listen on {address}: another setting does")));
+                    }
+                    if path.parent().is_some_and(|folder| !folder.is_dir()) {
+                        self.add(Err(anyhow!("{name}: cannot listen on {address}: there is no such folder")));
+                    }
+                    unix.push(path);
+                }
+            }
+        }
+        let servers = [
+            ("listen.metrics", listen.metrics),
+            ("listen.status", listen.status),
+            ("listen.admin", listen.admin.unless_given(Endpoint::Off)),
+            ("listen.control", listen.control.unless_given(Endpoint::Off)),
+        ];
+        for (name, endpoint) in servers {
+            if let Some(address) = endpoint.addr() {
+                self.taken(&mut tcp, name, address, false);
+            }
+        }
+    }
+
+    /// Addresses of traffic may cover each other; those of other servers may not.
+    fn taken<'a>(
+        &mut self,
+        tcp: &mut Vec<(&'a str, SocketAddr, bool)>,
+        name: &'a str,
+        address: SocketAddr,
+        is_traffic: bool,
+    ) {
+        let collides = |(_, other, other_is_traffic): &&(&str, SocketAddr, bool)| {
+            let any = address.ip().is_unspecified() || other.ip().is_unspecified();
+            let covers = any && !(is_traffic && *other_is_traffic) && address.is_ipv4() == other.is_ipv4();
+            address.port() != 0 && other.port() == address.port() && (address == *other || covers)
+        };
+        if let Some((by, ..)) = tcp.iter().find(collides) {
+            self.add(Err(anyhow!("{name}: cannot listen on {address}: {by} does")));
+        }
+        tcp.push((name, address, is_traffic));
+    }
+}

@@ -1,0 +1,137 @@
+//! The Admin API of this gateway: who may use it, and how it is spoken to.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow, bail};
+use rustls::ServerConfig;
+use tokio::net::TcpListener;
+use weir_admin::{Api, Configuration, Gateway, Hosts, Leaving, Options, Rest, Ui, serve, server_config};
+use weir_config::settings::{AdminTls, Endpoint};
+use weir_config::{Settings, file};
+
+use crate::servers::admin_keys;
+
+/// Where the API is while resources live in a store, unless a setting says otherwise.
+pub(crate) const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9180);
+
+/// Everything about the API that is known before anything is served.
+#[derive(Debug)]
+pub(crate) struct AdminSetup {
+    /// Where it listens.
+    pub(crate) endpoint: Endpoint,
+    options: Options,
+    tls: Option<Arc<ServerConfig>>,
+    /// Most connections at one time.
+    connections: usize,
+}
+
+impl AdminSetup {
+    /// Reads what the settings name, and shows keys that had to be made. `folder` is the data directory, if there is
+    /// one; without it the API listens only where the settings say so. `None`: it does not listen.
+    ///
+    /// # Errors
+    /// A setting or a file that it names is wrong.
+    pub(crate) fn new(settings: &Settings, folder: Option<&Path>, connections: usize) -> anyhow::Result<Option<Self>> {
+        let usual = match folder {
+            Some(_) => Endpoint::On(ADMIN),
+            None => Endpoint::Off,
+        };
+        let endpoint = settings.listen.admin.unless_given(usual);
+        if endpoint == Endpoint::Off {
+            return Ok(None);
+        }
+        let tls = tls(&settings.admin.tls)?;
+        let (keys, made) = admin_keys::settle(settings, folder)?;
+        if let Some(made) = made {
+            made.show();
+        }
+        warn_of_openness(settings, endpoint);
+        let options = Options {
+            keys,
+            allow: settings.admin.allow.clone(),
+            cors: settings.admin.cors,
+            hosts: Hosts::new(&settings.admin.hosts),
+            ui: ui(&settings.admin.ui)?,
+            body_size: settings.limits.admin_body.as_usize(),
+            memory: settings.limits.admin_memory.as_usize(),
+            lists: settings.limits.admin_lists as usize,
+            answer_size: settings.limits.admin_answer.as_usize(),
+        };
+        Ok(Some(Self { endpoint, options, tls, connections }))
+    }
+
+    /// Tells what is wrong with the settings of the API beside a rules file, and makes no key.
+    pub(crate) fn check(settings: &Settings) -> anyhow::Result<()> {
+        if settings.listen.admin.unless_given(Endpoint::Off) == Endpoint::Off {
+            return Ok(());
+        }
+        tls(&settings.admin.tls)?;
+        admin_keys::settle(settings, None).map(drop)
+    }
+
+    /// The line that tells where it listens.
+    pub(crate) fn announcement(&self, listener: &TcpListener) -> anyhow::Result<String> {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let addr = listener.local_addr()?;
+        let ui = if self.options.has_ui() { format!("dashboard on {scheme}://{addr}/ui/\n") } else { String::new() };
+        Ok(format!("admin on {scheme}://{addr}/apisix/admin\n{ui}"))
+    }
+
+    /// Answers requests, until the gateway leaves. With `standalone` the configuration is replaced as a whole, and nothing else.
+    pub(crate) async fn serve(
+        self,
+        listener: TcpListener,
+        leaving: Leaving,
+        rest: Arc<Rest>,
+        configuration: Arc<dyn Configuration>,
+        gateway: Arc<dyn Gateway>,
+        standalone: bool,
+    ) {
+        let mut api = Api::new(configuration, gateway, self.options);
+        if standalone {
+            api = api.standalone();
+        }
+        serve(listener, self.connections, self.tls, leaving, rest, Arc::new(api)).await;
+    }
+}
+
+/// Tells what lets more in than most want.
+fn warn_of_openness(settings: &Settings, endpoint: Endpoint) {
+    let admin = &settings.admin;
+    if !admin.key_required {
+        tracing::warn!("admin.key_required is false: whoever reaches the Admin API may change everything");
+    }
+    if endpoint.addr().is_some_and(|addr| !addr.ip().is_loopback()) && admin.tls.cert.is_empty() {
+        tracing::warn!("the Admin API is reached from other machines without TLS: whoever listens in learns its keys");
+    }
+}
+
+fn ui(folder: &str) -> anyhow::Result<Option<Ui>> {
+    if folder.is_empty() {
+        return Ok(None);
+    }
+    let ui = Ui::new(Path::new(folder));
+    ui.map(Some).with_context(|| format!("admin.ui: expected a folder with an index.html, found {folder}"))
+}
+
+fn tls(settings: &AdminTls) -> anyhow::Result<Option<Arc<ServerConfig>>> {
+    let AdminTls { cert, key, client_ca } = settings;
+    if cert.is_empty() {
+        return match (key.is_empty(), client_ca.is_empty()) {
+            (true, true) => Ok(None),
+            (false, _) => bail!("admin.tls.key has no effect without admin.tls.cert"),
+            (true, false) => bail!("admin.tls.client_ca has no effect without admin.tls.cert and admin.tls.key"),
+        };
+    }
+    if key.is_empty() {
+        bail!("admin.tls.cert needs admin.tls.key");
+    }
+    let read = |setting: &str, path: &str| {
+        file::read_text(path.as_ref()).with_context(|| format!("admin.tls.{setting}: cannot read {path}"))
+    };
+    let authorities = if client_ca.is_empty() { None } else { Some(read("client_ca", client_ca)?) };
+    let (cert, key) = (read("cert", cert)?, read("key", key)?);
+    server_config(&cert, &key, authorities.as_deref()).map(Some).map_err(|reason| anyhow!(reason))
+}

@@ -1,0 +1,61 @@
+//! What the Admin API is told beside the configuration: schemas, checks, what would become of a request.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::sync::watch;
+use weir_admin::{Audience, Gateway, Schemas};
+use weir_config::{Diagnostic, Node, Settings};
+use weir_proxy::Snapshot;
+use weir_store::{Kind, Secrets};
+
+use crate::commands::explain;
+use crate::source::rules::Rules;
+use crate::source::secrets::{Curtain, SecretFields};
+
+/// This gateway, as the Admin API sees it.
+#[derive(Debug)]
+pub(crate) struct Insight {
+    pub(crate) schemas: Arc<Schemas>,
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) curtain: Curtain,
+    /// What serves.
+    pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
+}
+
+impl Gateway for Insight {
+    fn schemas(&self) -> &Schemas {
+        &self.schemas
+    }
+
+    fn check_item(&self, section: &str, item: Node) -> Option<Vec<Diagnostic>> {
+        self.rules.check_item(section, item)
+    }
+
+    fn check_document(&self, root: Node) -> Vec<Diagnostic> {
+        self.rules.check_tree(root)
+    }
+
+    fn explain(&self, request: &str, fields: Vec<(String, String)>, remote: IpAddr) -> Result<Value, String> {
+        let asked = explain::request(request, fields, remote).map_err(|reason| format!("request: {reason}"))?;
+        let snapshot = self.snapshots.borrow().clone().ok_or("nothing serves yet")?;
+        match snapshot.explain(&asked, &self.settings) {
+            Ok(found) => Ok(explain::json(&found)),
+            Err(reject) => Ok(serde_json::json!({ "refused": { "status": reject.status, "reason": reject.reason } })),
+        }
+    }
+
+    fn may_hold_secrets(&self, json: &str) -> bool {
+        SecretFields.may_be_in(json)
+    }
+
+    fn conceal(&self, kind: Kind, resource: &mut Value, audience: Audience) {
+        self.curtain.conceal(kind, resource, audience);
+    }
+
+    fn restore(&self, kind: Kind, resource: &mut Value, before: Option<&Value>) -> Result<(), String> {
+        self.curtain.restore(kind, resource, before)
+    }
+}

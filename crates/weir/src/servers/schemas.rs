@@ -1,0 +1,30 @@
+//! The schemas of resources and of the plugins that there are, for the APIs.
+
+use weir_admin::{PluginSchema, Schemas};
+use weir_config::PluginCatalog;
+use weir_config::catalog::{APISIX_DEFAULT_PLUGINS, AUTH_PLUGINS};
+use weir_plugins::registry::definitions;
+
+use crate::source::rules::chosen_plugins;
+
+/// Those of all resources, and of the plugins that the setting `plugins` leaves; those of APISIX that are not supported yet by
+/// name.
+pub(crate) fn all(chosen: &[String]) -> Schemas {
+    let chosen = chosen_plugins(chosen);
+    let names = chosen.names();
+    let has = |name: &str| definitions().iter().any(|definition| definition.name() == name);
+    let plugins =
+        definitions().iter().filter(|definition| names.contains(&definition.name())).map(|definition| PluginSchema {
+            name: definition.name(),
+            priority: definition.priority(),
+            auth: definition.is_auth(),
+            supported: true,
+            schema: definition.schema().to_value(),
+            consumer_schema: definition.consumer_schema().map(|schema| schema.to_value()),
+            metadata_schema: definition.metadata_schema().map(|schema| schema.to_value()),
+        });
+    let known = APISIX_DEFAULT_PLUGINS.iter().filter(|(name, _)| chosen.is_wanted(name) && !has(name));
+    let unsupported =
+        known.map(|(name, priority)| PluginSchema::unsupported(name, *priority, AUTH_PLUGINS.contains(name)));
+    Schemas::new(plugins.chain(unsupported).collect())
+}

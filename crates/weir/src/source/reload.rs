@@ -1,0 +1,236 @@
+//! Takes over changes of the rules file while the gateway runs.
+
+use std::future::pending;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::signal::unix::Signal;
+use tokio::time::{MissedTickBehavior, interval_at, sleep_until};
+use weir_config::Diagnostic;
+use weir_config::load::Ending;
+
+use crate::process::handover::SharedFiles;
+use crate::process::serving::Serving;
+use crate::process::systemd::{self, NotifyState};
+use crate::source::changes::Digest;
+use crate::source::findings::log_findings;
+use crate::source::live_text::{FileText, LiveText};
+use crate::source::rules::{Ready, Rules, fingerprint};
+use crate::source::watch::{Change, Seen, Watch, look};
+
+/// How long a file that does not show its end has to stay the same before it is judged: whoever writes it in pieces, with
+/// pauses between them, is done then.
+const STILL: Duration = Duration::from_secs(1);
+
+/// Reads the file again when it changed, and hands what came of it to the workers.
+#[derive(Debug)]
+pub(crate) struct Reloader {
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) serving: Serving,
+    /// Of the text that was read last, whatever came of it.
+    pub(crate) fingerprint: u64,
+    /// Of the rules that are live, and their revision.
+    pub(crate) digest: Digest,
+    pub(crate) revision: u64,
+    /// The text that is live.
+    pub(crate) text: FileText,
+    /// Where that text is kept as well, for whoever asks.
+    pub(crate) live: Option<Arc<LiveText>>,
+    /// What a process that follows is told of the file.
+    pub(crate) files: SharedFiles,
+}
+
+/// A text that does not show its end, and may still be written.
+#[derive(Clone, Copy, Debug)]
+struct Unsettled {
+    seen: Seen,
+    fingerprint: u64,
+    /// When it has been the same for long enough.
+    until: Instant,
+    anyway: bool,
+}
+
+/// What came of reading the file.
+enum Outcome {
+    Same,
+    /// To be read again, once it has been the same for [`STILL`].
+    Unsettled {
+        seen: Seen,
+        fingerprint: u64,
+    },
+    Ready {
+        ready: Box<Ready>,
+        text: FileText,
+    },
+    Refused {
+        findings: Vec<Diagnostic>,
+        fingerprint: u64,
+    },
+    Unreadable(anyhow::Error),
+}
+
+impl Reloader {
+    /// Follows the file, and SIGHUP, for ever.
+    pub(crate) async fn run(mut self, mut watch: Watch, mut hangup: Signal) {
+        let ttl = self.rules.secrets.ttl();
+        let mut secrets = interval_at(tokio::time::Instant::now() + ttl, ttl);
+        secrets.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut unsettled: Option<Unsettled> = None;
+        loop {
+            let settled = async {
+                match &unsettled {
+                    Some(unsettled) => sleep_until(unsettled.until.into()).await,
+                    None => pending().await,
+                }
+            };
+            let change = tokio::select! {
+                change = watch.changed() => Some(change),
+                () = settled => Some(Change::Content),
+                _ = hangup.recv() => None,
+                _ = secrets.tick() => {
+                    if self.rules.secrets.changed().await {
+                        unsettled = self.reload(true, unsettled).await;
+                    }
+                    continue;
+                }
+            };
+            match change {
+                Some(Change::Content) => {
+                    let is_asked_for = unsettled.is_some_and(|unsettled| unsettled.anyway);
+                    unsettled = self.reload(is_asked_for, unsettled).await;
+                    if is_asked_for && unsettled.is_none() {
+                        systemd::notify(&[NotifyState::Ready]);
+                    }
+                }
+                Some(Change::Vanished) => {
+                    let file = &self.rules.name;
+                    tracing::warn!(file, "the rules file is gone; what was read last stays live");
+                    unsettled = None;
+                }
+                None => {
+                    systemd::reloading();
+                    self.rules.secrets.expire();
+                    unsettled = self.reload(true, unsettled).await;
+                    if unsettled.is_none() {
+                        systemd::notify(&[NotifyState::Ready]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads the file. With `anyway` the same text is compiled again as well. Gives a text that may still be written, which
+    /// is to be read once more; `unsettled` is the one that was given before.
+    async fn reload(&mut self, anyway: bool, unsettled: Option<Unsettled>) -> Option<Unsettled> {
+        let began = Instant::now();
+        let rules = Arc::clone(&self.rules);
+        let (known, revision) = ((!anyway).then_some(self.fingerprint), self.revision + 1);
+        let (text, shown) = (self.text.clone(), self.live.is_some());
+        // A large file takes a while, which signals, status and metrics shall not wait for.
+        let work = tokio::task::spawn_blocking(move || read(&rules, known, &text, unsettled, revision, shown));
+        let file = self.rules.name.as_str();
+        match work.await {
+            Ok(Outcome::Same) => tracing::debug!(file, "the rules file was written, with the same content"),
+            Ok(Outcome::Unsettled { seen, fingerprint }) => {
+                let same = unsettled.filter(|known| known.seen == seen && known.fingerprint == fingerprint);
+                let until = same.map_or_else(|| Instant::now() + STILL, |known| known.until);
+                return Some(Unsettled { seen, fingerprint, until, anyway });
+            }
+            Ok(Outcome::Ready { ready, text }) => {
+                self.fingerprint = text.fingerprint;
+                self.take(*ready, began).await;
+                if let Some(live) = &self.live {
+                    live.set(text.kept.clone());
+                }
+                self.files.lock().unwrap_or_else(PoisonError::into_inner).rules = Some(text.ending);
+                self.text = text;
+            }
+            Ok(Outcome::Refused { findings, fingerprint }) => {
+                self.fingerprint = fingerprint;
+                let errors = findings.iter().filter(|found| found.is_error()).count();
+                log_findings(&findings);
+                tracing::error!(
+                    file,
+                    errors,
+                    live = self.revision,
+                    "the rules file is refused; what is live stays live"
+                );
+                self.serving.metrics.config_rejected();
+            }
+            Ok(Outcome::Unreadable(error)) => {
+                tracing::error!("{error:#}; what is live stays live");
+                self.serving.metrics.config_rejected();
+            }
+            Err(panicked) => {
+                tracing::error!(file, %panicked, "the rules file could not be compiled; what is live stays live");
+                self.serving.metrics.config_rejected();
+            }
+        }
+        None
+    }
+
+    async fn take(&mut self, ready: Ready, began: Instant) {
+        self.revision = ready.snapshot.revision();
+        let routes = ready.snapshot.route_count();
+        self.serving.take(ready.snapshot).await;
+        log_findings(&ready.findings);
+        let changes = self.digest.changes_to(&ready.digest);
+        self.digest = ready.digest;
+        tracing::info!(
+            revision = self.revision,
+            routes,
+            %changes,
+            left_out = ready.left_out,
+            took_ms = began.elapsed().as_millis() as u64,
+            "a change of the rules is live"
+        );
+    }
+}
+
+/// On a thread that may block.
+fn read(
+    rules: &Rules,
+    known: Option<u64>,
+    live: &FileText,
+    unsettled: Option<Unsettled>,
+    revision: u64,
+    shown: bool,
+) -> Outcome {
+    let seen = rules.path().map_or(Seen::Nothing, look);
+    let text = match rules.read() {
+        Ok(text) => text,
+        Err(error) => return Outcome::Unreadable(error),
+    };
+    let fingerprint = fingerprint(&text);
+    if known == Some(fingerprint) {
+        return Outcome::Same;
+    }
+    if fingerprint != live.fingerprint {
+        if Ending::of(&text) != Ending::Shown {
+            let is_still = unsettled.is_some_and(|earlier| {
+                let is_same = earlier.seen == seen && earlier.fingerprint == fingerprint;
+                is_same && earlier.until <= Instant::now()
+            });
+            if !is_still {
+                return Outcome::Unsettled { seen, fingerprint };
+            }
+        }
+        if let Some(error) = live.refuses(&text) {
+            return Outcome::Refused { findings: vec![error.in_file(&rules.name)], fingerprint };
+        }
+    }
+    let loaded = rules.load(&text);
+    let mut next = FileText::new(&text, revision, shown);
+    drop(text);
+    match rules.compile(loaded, revision) {
+        Ok(mut ready) => {
+            next.kept = next.kept.without(std::mem::take(&mut ready.gone));
+            Outcome::Ready { ready: Box::new(ready), text: next }
+        }
+        Err(findings) => {
+            // What was built until the error was found is gone, but for its keys.
+            rules.compiler.sweep();
+            Outcome::Refused { findings, fingerprint }
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The rules, from a file or from a store: read, checked and compiled.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use weir_config::load::{check_item, load_node, read};
+use weir_config::node::MAX_TEXT_BYTES;
+use weir_config::{
+    Diagnostic, InvalidItems, ItemChange, LoadOptions, Loaded, Model, Node, Place, Revealed, RouterMode, Settings,
+    Severity, file, load, metered,
+};
+use weir_proxy::{Catalog, ChosenPlugins, Compiled, Compiler, Snapshot};
+
+use crate::cli::{InvalidItemsArg, RulesArgs};
+use crate::failure::Failure;
+use crate::source::changes::Digest;
+use crate::source::secret_managers::SecretManagers;
+
+/// Name and version, as fields such as `x-mock-by` tell them.
+const PRODUCT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
+
+/// Where the rules come from, and how they are to be read.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    source: Source,
+    /// Its name in messages.
+    pub(crate) name: String,
+    invalid_items: InvalidItems,
+    strict: bool,
+    router: RouterMode,
+    /// The setting `plugins`.
+    plugins: Vec<String>,
+    /// The setting `limits.compiled_size`.
+    compiled_size: u64,
+    /// What secret managers said.
+    pub(crate) secrets: Arc<SecretManagers>,
+    /// Compiles each version of it.
+    pub(crate) compiler: Compiler,
+}
+
+#[derive(Debug)]
+enum Source {
+    Stdin,
+    File(PathBuf),
+    /// A tree that somebody else makes.
+    Store,
+}
+
+/// One version of the rules, ready to serve.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    /// Of the document, which is not kept: it takes more memory than all that is made of it.
+    pub(crate) digest: Digest,
+    pub(crate) snapshot: Arc<Snapshot>,
+    /// Warnings, and the errors of items that were left out.
+    pub(crate) findings: Vec<Diagnostic>,
+    /// How many items were left out.
+    pub(crate) left_out: usize,
+    /// Their paths: `routes[3]`.
+    pub(crate) gone: HashSet<String>,
+}
+
+impl Rules {
+    /// The rules that the command line names.
+    pub(crate) fn new(args: &RulesArgs, settings: &Settings) -> Result<Self, Failure> {
+        if args.strict && args.invalid_items == InvalidItemsArg::Skip {
+            let message = "--strict takes warnings for errors, --invalid-items skip takes errors for warnings";
+            return Err(Failure::Usage(message.to_owned()));
+        }
+        let stdin = args.is_stdin();
+        Ok(Self {
+            source: if stdin { Source::Stdin } else { Source::File(args.file.clone()) },
+            name: if stdin { "standard input".to_owned() } else { args.file.display().to_string() },
+            invalid_items: args.invalid_items(),
+            strict: args.strict,
+            router: settings.router,
+            plugins: settings.plugins.to_vec(),
+            compiled_size: settings.limits.compiled_size.bytes(),
+            secrets: Arc::new(SecretManagers::new(settings)),
+            compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT),
+        })
+    }
+
+    /// The rules of a store. An invalid resource is left out, and with it what refers to it: one that got in there, by
+    /// another version or another program, must not keep all others from being served.
+    pub(crate) fn of_store(settings: &Settings) -> Self {
+        Self {
+            source: Source::Store,
+            name: "the store".to_owned(),
+            invalid_items: InvalidItems::Skip,
+            strict: false,
+            router: settings.router,
+            plugins: settings.plugins.to_vec(),
+            compiled_size: settings.limits.compiled_size.bytes(),
+            secrets: Arc::new(SecretManagers::new(settings)),
+            compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT),
+        }
+    }
+
+    /// The beginning of the keys of resources in APISIX's forms: in a store that is a place in etcd, in a file there is none.
+    pub(crate) fn key_prefix(&self) -> &'static str {
+        match self.source {
+            Source::Store => "/apisix/",
+            Source::Stdin | Source::File(_) => "/",
+        }
+    }
+
+    /// The bytes of the file, one more at most than are accepted: the loader tells that it is too large.
+    pub(crate) fn read(&self) -> anyhow::Result<Vec<u8>> {
+        let limit = MAX_TEXT_BYTES + 1;
+        let mut text = Vec::new();
+        match &self.source {
+            Source::Stdin => io::stdin().lock().take(limit as u64).read_to_end(&mut text).map(drop),
+            Source::File(path) => file::read_beginning(path, limit).map(|read| text = read),
+            Source::Store => Err(io::Error::other("it is no file")),
+        }
+        .with_context(|| format!("cannot read {}", self.name))?;
+        Ok(text)
+    }
+
+    /// The file that they come from, if it is one that can be looked at.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match &self.source {
+            Source::File(path) => Some(path),
+            Source::Stdin | Source::Store => None,
+        }
+    }
+
+    /// Checks a text. What comes of it takes its place: of a large one there is no need to keep both.
+    pub(crate) fn load(&self, text: &[u8]) -> Loaded {
+        self.secrets.begin();
+        self.with_options(|options| load(&self.name, text, options))
+    }
+
+    /// The tree of a text that can be served, with what was found in it.
+    pub(crate) fn tree(&self, text: &[u8]) -> (Option<Node>, Vec<Diagnostic>) {
+        match self.compile(self.load(text), 1) {
+            Ok(ready) => (self.with_options(|options| read(&self.name, text, options)).0, ready.findings),
+            Err(findings) => (None, findings),
+        }
+    }
+
+    /// Checks and compiles a tree. Findings name no file: there is none.
+    pub(crate) fn compile_tree(&self, root: Node, revision: u64) -> Result<Ready, Vec<Diagnostic>> {
+        self.secrets.begin();
+        self.compile(self.with_options(|options| load_node("", root, options)), revision)
+    }
+
+    /// Everything that is to be said of one resource of a section by itself; `None` for a section that there is not.
+    pub(crate) fn check_item(&self, section: &str, item: Node) -> Option<Vec<Diagnostic>> {
+        // Whoever asks has it from elsewhere.
+        self.with_trust(false, |options| check_item(section, item, options))
+    }
+
+    /// Everything that is to be said of a configuration that is not these rules.
+    pub(crate) fn check_tree(&self, root: Node) -> Vec<Diagnostic> {
+        let refuse = InvalidItems::Refuse;
+        let loaded =
+            self.with_trust(false, |options| load_node("", root, &LoadOptions { invalid_items: refuse, ..*options }));
+        let mut found = loaded.diagnostics;
+        if let Some(document) = loaded.document {
+            let compiled = self.compiler.compile(&Model::from(document), refuse, u64::MAX);
+            let more = compiled.map_or_else(|errors| errors, |compiled| compiled.warnings);
+            found.extend(more.into_iter().map(|found| loaded.revealed.redact(found)));
+            self.compiler.sweep();
+        }
+        found
+    }
+
+    /// Checks and compiles resources that can be changed one by one from then on. There is no `Err` worth telling: what is
+    /// left out, where something is wrong, the tree of all of them tells.
+    pub(crate) fn compile_pieces(&self, resources: Vec<ItemChange>, revision: u64) -> Option<(Ready, Model)> {
+        self.secrets.begin();
+        let changed = self.with_options(|options| Model::default().change("", resources, options)).ok()?;
+        let compiled = self.compiler.compile(&changed.model, InvalidItems::Refuse, revision).ok()?;
+        Some((clean(Digest::of(&changed.model), compiled, changed.warnings, &[changed.revealed]), changed.model))
+    }
+
+    /// Checks and compiles what has changed of the resources that `base` was made of, and tells where. Each of several
+    /// changes is checked against what the one before leaves; they are compiled together.
+    pub(crate) fn compile_changes(
+        &self,
+        (before, base): (&Model, &Snapshot),
+        changes: Vec<Vec<ItemChange>>,
+        revision: u64,
+    ) -> Result<(Ready, Model, Vec<Place>), Vec<Diagnostic>> {
+        let (mut model, mut places) = (before.clone(), Vec::new());
+        let (mut warnings, mut revealed) = (Vec::new(), Vec::new());
+        for change in changes {
+            let changed = self.with_options(|options| model.change("", change, options))?;
+            model = changed.model;
+            places.extend(changed.places);
+            warnings.extend(changed.warnings);
+            revealed.push(changed.revealed);
+        }
+        places.sort_unstable();
+        places.dedup();
+        let compiled = self.compiler.change(base, &model, &places, revision);
+        let compiled =
+            compiled.map_err(|errors| errors.into_iter().map(|e| redact(e, &revealed)).collect::<Vec<_>>())?;
+        Ok((clean(Digest::default(), compiled, warnings, &revealed), model, places))
+    }
+
+    fn with_options<T>(&self, read: impl FnOnce(&LoadOptions<'_>) -> T) -> T {
+        self.with_trust(!matches!(self.source, Source::Store), read)
+    }
+
+    /// References may reach anything in what is `trusted`, else what the settings allow.
+    fn with_trust<T>(&self, trusted: bool, read: impl FnOnce(&LoadOptions<'_>) -> T) -> T {
+        /// Reading checks what compiling builds, some of it more than once.
+        const TIMES: u64 = 4;
+        let plugins = chosen_plugins(&self.plugins);
+        let may_read = |name: &str| if trusted { Ok(()) } else { self.secrets.reach().variable(name) };
+        let asked = self.secrets.asked(trusted);
+        let options = LoadOptions {
+            invalid_items: self.invalid_items,
+            strict: self.strict,
+            variables: &|name| std::env::var(name).ok(),
+            may_read: &may_read,
+            secrets: &asked,
+            plugins: &plugins,
+            router: self.router,
+        };
+        metered(self.compiled_size.saturating_mul(TIMES), || read(&options)).0
+    }
+
+    /// Compiles what was loaded. An `Err` holds everything that was found, at least one error among it.
+    pub(crate) fn compile(&self, loaded: Loaded, revision: u64) -> Result<Ready, Vec<Diagnostic>> {
+        let mut findings = loaded.diagnostics;
+        let Some(document) = loaded.document else { return Err(self.judged(findings)) };
+        let model = Model::from(document);
+        let digest = Digest::of(&model);
+        let compiled = match self.compiler.compile(&model, self.invalid_items, revision) {
+            Ok(compiled) => compiled,
+            Err(errors) => {
+                let errors = errors.into_iter().map(|error| loaded.revealed.redact(error));
+                findings.extend(errors.map(|error| self.named(error)));
+                return Err(self.judged(findings));
+            }
+        };
+        let unbuilt = compiled.warnings.iter().filter(|found| found.is_error());
+        let left_out = loaded.dropped.len() + unbuilt.clone().count();
+        let item_of = |found: &Diagnostic| found.path.find(']').map(|end| found.path[..=end].to_owned());
+        let dropped = loaded.dropped.into_iter().map(|item| item.path);
+        let gone = dropped.chain(unbuilt.filter_map(item_of)).collect();
+        let warnings = compiled.warnings.into_iter().map(|warning| loaded.revealed.redact(warning));
+        findings.extend(warnings.map(|warning| self.named(warning)));
+        if self.strict && !findings.is_empty() {
+            return Err(self.judged(findings));
+        }
+        Ok(Ready { digest, snapshot: compiled.snapshot, findings, left_out, gone })
+    }
+
+    /// In strict mode every finding is an error.
+    fn judged(&self, mut findings: Vec<Diagnostic>) -> Vec<Diagnostic> {
+        if self.strict {
+            for found in &mut findings {
+                found.severity = Severity::Error;
+            }
+        }
+        findings
+    }
+
+    fn named(&self, found: Diagnostic) -> Diagnostic {
+        let unnamed = found.file.is_empty() && !matches!(self.source, Source::Store);
+        if unnamed { found.in_file(&self.name) } else { found }
+    }
+}
+
+/// The plugins that the settings leave.
+pub(crate) fn chosen_plugins(names: &[String]) -> ChosenPlugins<'_> {
+    ChosenPlugins { catalog: Catalog(weir_plugins::registry::definitions()), names }
+}
+
+/// With nothing left out.
+fn clean(digest: Digest, compiled: Compiled, mut findings: Vec<Diagnostic>, revealed: &[Revealed]) -> Ready {
+    findings.extend(compiled.warnings.into_iter().map(|warning| redact(warning, revealed)));
+    Ready { digest, snapshot: compiled.snapshot, findings, left_out: 0, gone: HashSet::new() }
+}
+
+/// A finding without any of these secrets.
+fn redact(found: Diagnostic, revealed: &[Revealed]) -> Diagnostic {
+    revealed.iter().fold(found, |found, revealed| revealed.redact(found))
+}
+
+/// Tells texts apart, so that a file that was only touched is not compiled again.
+pub(crate) fn fingerprint(text: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(text);
+    hasher.finish()
+}
