@@ -232,9 +232,9 @@ fn a_bad_change_is_refused_with_every_reason() {
     }
     let file = gateway.config().display().to_string();
     for reason in [
-        format!("ERROR weir::reload: {file}:2:32: routes[0].plugins.mockign: "),
+        format!("ERROR weir::source::findings: {file}:2:32: routes[0].plugins.mockign: "),
         "did you mean mocking?".to_owned(),
-        format!("ERROR weir::reload: {file}:3:35: routes[1].upstream_id: "),
+        format!("ERROR weir::source::findings: {file}:3:35: routes[1].upstream_id: "),
         "the rules file is refused; what is live stays live".to_owned(),
     ] {
         gateway.logged(&reason);

@@ -19,7 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, bail};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{RwLock, watch};
 use tokio::task::{JoinError, JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -49,7 +50,7 @@ use crate::servers::insight::Insight;
 use crate::servers::pages::{self, Server};
 use crate::servers::server_info::ServerInfo;
 use crate::servers::status::Draining;
-use crate::servers::{self, metrics as metrics_page, schemas, status};
+use crate::servers::{self, schemas};
 use crate::source::changes::Digest;
 use crate::source::file_source::FileSource;
 use crate::source::live_text::{FileText, LiveText};
@@ -104,6 +105,9 @@ pub(crate) enum Source {
     Memory { store: Arc<Memory>, state: Box<State> },
 }
 
+/// A store, and the configuration in force from it.
+type Stored = (DataDir, Live);
+
 impl Source {
     /// Whether a data plane finds nothing in etcd and has nothing of its own. Whatever else has an Admin API is ready, for
     /// what makes it have something may come that way.
@@ -115,102 +119,376 @@ impl Source {
             Self::File { .. } | Self::Memory { .. } => false,
         }
     }
-}
 
-/// Serves until SIGTERM or SIGINT, or until a new process has taken over; then drains. `predecessor` is told when this
-/// process serves. Gives the task of a process that stays when it has handed over.
-pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor>) -> anyhow::Result<Option<Keeper>> {
-    let Gateway {
-        program,
-        settings,
-        rules,
-        mut snapshot,
-        mut source,
-        admin,
-        metrics,
-        access_log,
-        error_log,
-        pages,
-        ..
-    } = gateway;
-    let (mut inherited, keeping) = (gateway.inherited, Keeping::new(gateway.keeper)?);
-    let files = SharedFiles::new(gateway.files.into());
-    let mut signals = Signals::catch()?;
-    let hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
-    let mut tasks = JoinSet::new();
-    // What changes the configuration; it ends before the rest.
-    let mut changing = JoinSet::new();
-    // Its last answers are waited for.
-    let mut administering = JoinSet::new();
+    /// Address of the control API. Without a rules file it is on unless a setting turns it off.
+    fn control_endpoint(&self, settings: &Settings) -> Endpoint {
+        settings.listen.control.unless_given(match self {
+            Self::File { .. } => Endpoint::Off,
+            Self::Store { .. } | Self::Memory { .. } => Endpoint::On(CONTROL),
+        })
+    }
 
-    let mut listening = Listening::default();
-    let listen = &settings.listen;
-    let metrics_listener = pages::open("listen.metrics", listen.metrics, &mut inherited, &mut listening)?;
-    let status_listener = pages::open("listen.status", listen.status, &mut inherited, &mut listening)?;
-    let admin_endpoint = admin.as_ref().map_or(Endpoint::Off, |admin| admin.endpoint);
-    let admin_listener = pages::open("listen.admin", admin_endpoint, &mut inherited, &mut listening)?;
-    let admin = admin.zip(admin_listener);
-    let control = match &source {
-        Source::File { .. } => listen.control.unless_given(Endpoint::Off),
-        Source::Store { .. } | Source::Memory { .. } => listen.control.unless_given(Endpoint::On(CONTROL)),
-    };
-    let control_listener = pages::open("listen.control", control, &mut inherited, &mut listening)?;
-    let data_plane = DataPlane::start(&settings, inherited.traffic(), &metrics, access_log.as_ref())?;
-    drop(inherited);
-    let workers = data_plane.workers();
-    let draining = Draining::default();
-    let vacant = Arc::new(AtomicBool::new(source.is_vacant(&settings)));
-    let (leaving, left) = watch::channel(false);
-    let (admin_leaving, admin_left) = watch::channel(None);
-    let checks = Arc::<HealthChecks>::default();
-    tasks.spawn(Arc::clone(&checks).run(data_plane.snapshots(), Arc::clone(&metrics)));
-
-    let mut addresses = String::new();
-    for addr in data_plane.addresses() {
-        let (scheme, remark) = match addr.tls {
-            true if snapshot.is_self_signed() => ("https", " (self-signed: there are no ssls)"),
-            true => ("https", ""),
-            false => ("http", ""),
-        };
-        addresses.push_str(&format!("listening on {scheme}://{}{remark}\n", addr.address));
-    }
-    // Only `apply` and freeing write; nothing does once the drain has begun.
-    let data_plane = Arc::new(RwLock::new(data_plane));
-    if let Some(listener) = metrics_listener {
-        let path = settings.metrics.path.clone();
-        addresses.push_str(&format!("metrics on http://{}{path}\n", listener.local_addr()?));
-        tasks.spawn(metrics_page::run(Server::new(listener, pages), left.clone(), Arc::clone(&metrics), path));
-    }
-    if let Some(listener) = status_listener {
-        addresses.push_str(&format!("status on http://{}/status\n", listener.local_addr()?));
-        let (plane, draining, vacant) = (Arc::clone(&data_plane), Arc::clone(&draining), Arc::clone(&vacant));
-        let server = Server::new(listener, pages);
-        let prefix = rules.key_prefix();
-        tasks.spawn(status::run(server, left.clone(), plane, draining, vacant, Arc::clone(&checks), prefix));
-    }
-    if let Some((admin, listener)) = &admin {
-        addresses.push_str(&admin.announcement(listener)?);
-    }
-    if let Some(listener) = &control_listener {
-        addresses.push_str(&format!("control on http://{}/v1\n", listener.local_addr()?));
-    }
-    if let Source::Store { data, .. } = &source
-        && data.etcd.is_none()
-    {
-        let folder = data.folder.path();
-        let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-        addresses.push_str(&format!("store in {}\n", folder.display()));
-    }
-    tasks.spawn(systemd::watchdog(Arc::clone(&data_plane)));
-    announce(&addresses);
-
-    if let (Some(predecessor), Source::Store { data, state }) = (predecessor.as_ref(), &mut source) {
-        // What it answers for from now on would not be served here.
-        predecessor.prepared().context("the process that was to be followed is gone")?;
-        if let Some(newer) = data.catch_up(state, &rules).await? {
-            snapshot = newer;
+    /// Starts whatever changes the configuration from here on. Returns the configuration as the APIs see it, if they see
+    /// one, and the store, if there is one on disk or in etcd.
+    fn follow(
+        self,
+        rules: &Arc<Rules>,
+        serving: Serving,
+        revision: u64,
+        hangup: Signal,
+        files: &SharedFiles,
+        changing: &mut JoinSet<()>,
+    ) -> (Option<Arc<dyn Configuration>>, Option<Stored>) {
+        match self {
+            Self::File { watch, digest, text, shown } => {
+                let configuration = shown.clone().map(|live| {
+                    let source = Arc::new(FileSource::new(live, rules.name.clone()));
+                    changing.spawn(Arc::clone(&source).follow());
+                    source as Arc<dyn Configuration>
+                });
+                let (fingerprint, digest) = (text.fingerprint, *digest);
+                let (rules, files) = (Arc::clone(rules), Arc::clone(files));
+                let reloader = Reloader { rules, serving, fingerprint, digest, revision, text, live: shown, files };
+                changing.spawn(reloader.run(*watch, hangup));
+                (configuration, None)
+            }
+            Self::Store { data, state } => {
+                serving.metrics.watch_store(data.status());
+                if let Some(etcd) = &data.etcd {
+                    serving.metrics.watch_etcd(Arc::new(etcd::Status(etcd.health())));
+                }
+                serving.metrics.set_config_left_out(state.left_out() as u64);
+                let live = Live::new(Arc::clone(&data.store), Arc::clone(rules), serving, *state);
+                changing.spawn(live.clone().follow());
+                changing.spawn(live.clone().reload_on(hangup));
+                changing.spawn(live.clone().refresh_secrets());
+                if data.damage.is_none() {
+                    changing.spawn(data.copy.clone().keep(live.clone()));
+                }
+                (Some(Arc::new(live.clone())), Some((data, live)))
+            }
+            Self::Memory { store, state } => {
+                let live = Live::new(store, Arc::clone(rules), serving, *state);
+                changing.spawn(live.clone().reload_on(hangup));
+                changing.spawn(live.clone().refresh_secrets());
+                (Some(Arc::new(live)), None)
+            }
         }
     }
+}
+
+/// Serves until SIGTERM or SIGINT, or until a new process has taken over; then drains. `predecessor` is notified when this
+/// process serves. Returns the task of a process that stays after it has handed over.
+///
+/// # Errors
+/// A socket cannot be opened, the workers do not start, or the process before this one is gone.
+pub(crate) async fn serve(
+    mut gateway: Gateway,
+    predecessor: &mut Option<Predecessor>,
+) -> anyhow::Result<Option<Keeper>> {
+    let keeping = Keeping::new(gateway.keeper.take())?;
+    let bound = Bound::open(gateway)?;
+    let mut running = bound.start(&keeping, predecessor).await?;
+    let end = running.until_end().await;
+    Ok(running.leave(end).await)
+}
+
+/// The first step: sockets are open, and workers run without a configuration.
+struct Bound {
+    gateway: Gateway,
+    signals: Signals,
+    /// SIGHUP, the request to reload.
+    hangup: Signal,
+    listening: Listening,
+    metrics_page: Option<TcpListener>,
+    status_page: Option<TcpListener>,
+    admin: Option<(AdminSetup, TcpListener)>,
+    control: Option<TcpListener>,
+    data_plane: DataPlane,
+}
+
+/// The second step: a configuration is in force, and every server answers.
+struct Running<'a> {
+    settings: Settings,
+    rules: Arc<Rules>,
+    /// Written to by `apply` and by freeing only; by nothing once the drain has begun.
+    data_plane: Arc<RwLock<DataPlane>>,
+    metrics: Arc<Metrics>,
+    access_log: Option<Arc<AccessLog>>,
+    error_log: Arc<ErrorLog>,
+    signals: Signals,
+    keeping: &'a Keeping,
+    upgrades: Upgrades<'a>,
+    /// True when the configuration is kept in memory only.
+    is_standalone: bool,
+    /// The store on disk or in etcd, if there is one.
+    stored: Option<Stored>,
+    /// Pause of the Admin API, during which it changes nothing.
+    rest: Option<Arc<Rest>>,
+    tasks: JoinSet<()>,
+    /// Tasks that change the configuration. They end before the others.
+    changing: JoinSet<()>,
+    /// The Admin API, whose last answers are waited for.
+    administering: JoinSet<()>,
+    draining: Draining,
+    /// Ends the servers for metrics, status and control.
+    leaving: watch::Sender<bool>,
+    /// Ends the Admin API, with the time that its idle connections keep.
+    admin_leaving: watch::Sender<Option<Duration>>,
+}
+
+impl Bound {
+    fn open(mut gateway: Gateway) -> anyhow::Result<Self> {
+        let signals = Signals::catch()?;
+        let hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
+        let (listen, mut listening) = (&gateway.settings.listen, Listening::default());
+        let mut open = |setting, endpoint| pages::open(setting, endpoint, &mut gateway.inherited, &mut listening);
+        let metrics_page = open("listen.metrics", listen.metrics)?;
+        let status_page = open("listen.status", listen.status)?;
+        let admin_endpoint = gateway.admin.as_ref().map_or(Endpoint::Off, |admin| admin.endpoint);
+        let admin_listener = open("listen.admin", admin_endpoint)?;
+        let control = open("listen.control", gateway.source.control_endpoint(&gateway.settings))?;
+        let admin = gateway.admin.take().zip(admin_listener);
+        let sockets = gateway.inherited.traffic();
+        // Sockets that nobody asked for are closed.
+        gateway.inherited = Inherited::default();
+        let data_plane = DataPlane::start(&gateway.settings, sockets, &gateway.metrics, gateway.access_log.as_ref())?;
+        Ok(Self { gateway, signals, hangup, listening, metrics_page, status_page, admin, control, data_plane })
+    }
+
+    /// Lines of standard output about every bound address.
+    fn addresses(&self) -> anyhow::Result<String> {
+        let Gateway { settings, snapshot, source, .. } = &self.gateway;
+        let mut addresses = String::new();
+        for addr in self.data_plane.addresses() {
+            let (scheme, remark) = match addr.tls {
+                true if snapshot.is_self_signed() => ("https", " (self-signed: there are no ssls)"),
+                true => ("https", ""),
+                false => ("http", ""),
+            };
+            addresses.push_str(&format!("listening on {scheme}://{}{remark}\n", addr.address));
+        }
+        if let Some(listener) = &self.metrics_page {
+            addresses.push_str(&format!("metrics on http://{}{}\n", listener.local_addr()?, settings.metrics.path));
+        }
+        if let Some(listener) = &self.status_page {
+            addresses.push_str(&format!("status on http://{}/status\n", listener.local_addr()?));
+        }
+        if let Some((admin, listener)) = &self.admin {
+            addresses.push_str(&admin.announcement(listener)?);
+        }
+        if let Some(listener) = &self.control {
+            addresses.push_str(&format!("control on http://{}/v1\n", listener.local_addr()?));
+        }
+        if let Source::Store { data, .. } = source
+            && data.etcd.is_none()
+        {
+            let folder = data.folder.path();
+            let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+            addresses.push_str(&format!("store in {}\n", folder.display()));
+        }
+        Ok(addresses)
+    }
+
+    async fn start<'a>(
+        self,
+        keeping: &'a Keeping,
+        predecessor: &mut Option<Predecessor>,
+    ) -> anyhow::Result<Running<'a>> {
+        let addresses = self.addresses()?;
+        let Self { gateway, signals, hangup, listening, metrics_page, status_page, admin, control, data_plane } = self;
+        let Gateway { program, settings, rules, mut snapshot, mut source, metrics, pages, .. } = gateway;
+        let (access_log, error_log) = (gateway.access_log, gateway.error_log);
+        let mut tasks = JoinSet::new();
+        let workers = data_plane.workers();
+        let draining = Draining::default();
+        let vacant = Arc::new(AtomicBool::new(source.is_vacant(&settings)));
+        let (leaving, left) = watch::channel(false);
+        let (admin_leaving, admin_left) = watch::channel(None);
+        let checks = Arc::<HealthChecks>::default();
+        tasks.spawn(Arc::clone(&checks).run(data_plane.snapshots(), Arc::clone(&metrics)));
+        let data_plane = Arc::new(RwLock::new(data_plane));
+        if let Some(listener) = metrics_page {
+            let (server, path) = (Server::new(listener, pages), settings.metrics.path.clone());
+            tasks.spawn(servers::metrics::run(server, left.clone(), Arc::clone(&metrics), path));
+        }
+        if let Some(listener) = status_page {
+            let (plane, draining, vacant) = (Arc::clone(&data_plane), Arc::clone(&draining), Arc::clone(&vacant));
+            let (server, prefix) = (Server::new(listener, pages), rules.key_prefix());
+            let checks = Arc::clone(&checks);
+            tasks.spawn(servers::status::run(server, left.clone(), plane, draining, vacant, checks, prefix));
+        }
+        tasks.spawn(systemd::watchdog(Arc::clone(&data_plane)));
+        announce(&addresses);
+
+        if let (Some(predecessor), Source::Store { data, state }) = (predecessor.as_ref(), &mut source) {
+            // What it answers for from now on would not be served here.
+            predecessor.prepared().context("the process that was to be followed is gone")?;
+            if let Some(newer) = data.catch_up(state, &rules).await? {
+                snapshot = newer;
+            }
+        }
+        let names = look_up_names(&rules, &settings, &mut tasks).await;
+        let (revision, routes) = (snapshot.revision(), snapshot.route_count());
+        data_plane.write().await.apply(snapshot);
+        metrics.config_applied(revision, SystemTime::now());
+        workers_ready(&data_plane).await?;
+        announce("ready\n");
+        tracing::info!(version = env!("CARGO_PKG_VERSION"), workers, routes, "the gateway is up");
+        let predecessor = predecessor.take();
+        if let Some(predecessor) = &predecessor {
+            predecessor.ready().context("the process that was to be followed is gone")?;
+        }
+        systemd::notify(&[NotifyState::Ready, NotifyState::Status(&format!("serving {routes} routes"))]);
+        if vacant.load(Ordering::Relaxed) {
+            tracing::error!(
+                prefix = settings.deployment.etcd.prefix,
+                "etcd holds no resource and there is no copy of any: /status/ready says no until there is one, or until \
+                 POST /v1/store/accept at the control API"
+            );
+        }
+        if let Some(predecessor) = predecessor {
+            // A change that is answered for would not be seen by those whom the other process accepts after it.
+            let left = spawn_blocking(move || predecessor.left()).await;
+            if let Err(error) = left.context("waiting has ended").flatten() {
+                tracing::warn!(
+                    "the process before this one may still accept connections, and serve changes late: {error:#}"
+                );
+            }
+        }
+
+        let files = SharedFiles::new(gateway.files.into());
+        let serving = Serving { data_plane: Arc::clone(&data_plane), metrics: Arc::clone(&metrics), names, vacant };
+        let is_standalone = matches!(source, Source::Memory { .. });
+        let mut changing = JoinSet::new();
+        let (configuration, stored) = source.follow(&rules, serving, revision, hangup, &files, &mut changing);
+
+        let schemas = Arc::new(schemas::all(&settings.plugins));
+        let mut administering = JoinSet::new();
+        let mut rest = None;
+        if let (Some((admin, listener)), Some(configuration)) = (admin, configuration.clone()) {
+            let insight = Insight {
+                schemas: Arc::clone(&schemas),
+                rules: Arc::clone(&rules),
+                settings: Arc::new(settings.clone()),
+                curtain: Curtain::new(Arc::new(etcd::keyring(&settings)?)),
+                snapshots: data_plane.read().await.snapshots(),
+            };
+            let (at_rest, insight) = (Arc::<Rest>::default(), Arc::new(insight));
+            rest = Some(Arc::clone(&at_rest));
+            administering.spawn(admin.serve(listener, admin_left, at_rest, configuration, insight, is_standalone));
+        }
+        if let (Some(listener), Some(configuration)) = (control, configuration) {
+            let info = ServerInfo::new(stored.as_ref().and_then(|(data, _)| data.etcd.clone()));
+            let hosts = Hosts::new(&settings.admin.hosts);
+            let live = stored.as_ref().map(|(_, live)| live.clone());
+            let (rules, data_plane) = (Arc::clone(&rules), Arc::clone(&data_plane));
+            let control = Control { schemas, configuration, live, rules, data_plane, checks, info, hosts };
+            tasks.spawn(servers::control::run(Server::new(listener, pages), left, Arc::new(control)));
+        }
+
+        let right = stored.as_ref().and_then(|(data, live): &Stored| data.write_right(live, rest.clone()));
+        let upgrades = Upgrades::new(program, settings.timeouts.upgrade.duration(), listening, keeping, right, files);
+        Ok(Running {
+            settings,
+            rules,
+            data_plane,
+            metrics,
+            access_log,
+            error_log,
+            signals,
+            keeping,
+            upgrades,
+            is_standalone,
+            stored,
+            rest,
+            tasks,
+            changing,
+            administering,
+            draining,
+            leaving,
+            admin_leaving,
+        })
+    }
+}
+
+impl Running<'_> {
+    /// Serves until a signal or another process ends it.
+    async fn until_end(&mut self) -> End {
+        let mut housekeeping = interval(HOUSEKEEPING);
+        housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let peaks = Arc::<Mutex<Peaks>>::default();
+        loop {
+            tokio::select! {
+                asked = self.signals.next() => match asked {
+                    Asked::Stop(name) => return End::Signal(name),
+                    Asked::Reopen => log_file::reopen(self.access_log.as_ref(), &self.error_log).await,
+                    Asked::Upgrade if self.is_standalone => tracing::error!(
+                        "SIGUSR2: the configuration is kept in memory only, and a new process would begin without it; \
+                         this one goes on"
+                    ),
+                    Asked::Upgrade => self.upgrades.begin(&*self.data_plane.read().await),
+                },
+                Some(handed_over) = self.upgrades.handed_over(&self.error_log) => return End::HandedOver(handed_over),
+                () = self.keeping.lost() => {
+                    return End::Signal("none, but the process that was started first is gone");
+                }
+                _ = housekeeping.tick() => clean_up(&self.data_plane, &self.rules, &self.metrics, &peaks).await,
+                Some(ended) = self.tasks.join_next() => tell_end(ended),
+                Some(ended) = self.changing.join_next() => tell_end(ended),
+                Some(ended) = self.administering.join_next() => tell_end(ended),
+            }
+        }
+    }
+
+    /// Drains. Returns the task of a process that stays after it has handed over.
+    async fn leave(mut self, end: End) -> Option<Keeper> {
+        let timeouts = &self.settings.timeouts;
+        let logs = (self.access_log.as_ref(), &self.error_log);
+        match end {
+            End::Signal(name) => {
+                tracing::info!(signal = name, "stopping: what is in flight is finished, nothing new is accepted");
+                systemd::notify(&[NotifyState::Stopping, NotifyState::Status("finishing what is in flight")]);
+                // A new process that has not come to serve ends with this one, and nobody keeps a socket for it.
+                drop(self.upgrades);
+                self.draining.store(true, Ordering::Relaxed);
+                self.admin_leaving.send_replace(Some(drain::idle(timeouts, false)));
+                let mut drain = Drain::begin(&self.data_plane, timeouts, false, &mut self.signals, logs).await;
+                drain.administration(&mut self.administering).await;
+                end_changes(&mut self.changing, self.stored.as_ref(), false).await;
+                drain.traffic().await;
+                None
+            }
+            End::HandedOver(HandedOver { keeper, channel }) => {
+                if let (Some(rest), true) = (&self.rest, self.stored.is_some()) {
+                    // It rests already where the store is this gateway's own; with etcd no change is heard of from here on.
+                    rest.begin().await;
+                }
+                end_changes(&mut self.changing, self.stored.as_ref(), true).await;
+                // Changes that wait learn now that they come too late.
+                drop(self.upgrades);
+                self.leaving.send_replace(true);
+                self.admin_leaving.send_replace(Some(drain::idle(timeouts, true)));
+                let mut drain = Drain::begin(&self.data_plane, timeouts, true, &mut self.signals, logs).await;
+                drop(channel);
+                drain.administration(&mut self.administering).await;
+                drain.traffic().await;
+                keeper
+            }
+        }
+    }
+}
+
+/// Nothing changes any more, and the process that follows may write to the store.
+async fn end_changes(changing: &mut JoinSet<()>, stored: Option<&Stored>, handed_over: bool) {
+    changing.abort_all();
+    if let Some((data, live)) = stored {
+        data.leave(live, handed_over).await;
+    }
+}
+
+/// Starts the resolver of upstream nodes, and waits for the names of the first configuration, at most [`NAMES_LIMIT`].
+async fn look_up_names(rules: &Rules, settings: &Settings, tasks: &mut JoinSet<()>) -> Names {
     let (names, requests) = Names::channel();
     match rules.compiler.resolver(&settings.dns) {
         Ok(resolver) => {
@@ -222,165 +500,7 @@ pub(crate) async fn serve(gateway: Gateway, predecessor: &mut Option<Predecessor
             tracing::error!("names of upstream nodes cannot be resolved, only addresses work: {error}");
         }
     }
-    let (revision, routes) = (snapshot.revision(), snapshot.route_count());
-    data_plane.write().await.apply(snapshot);
-    metrics.config_applied(revision, SystemTime::now());
-    workers_ready(&data_plane).await?;
-    announce("ready\n");
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), workers, routes, "the gateway is up");
-    let predecessor = predecessor.take();
-    if let Some(predecessor) = &predecessor {
-        predecessor.ready().context("the process that was to be followed is gone")?;
-    }
-    systemd::notify(&[NotifyState::Ready, NotifyState::Status(&format!("serving {routes} routes"))]);
-    if vacant.load(Ordering::Relaxed) {
-        tracing::error!(
-            prefix = settings.deployment.etcd.prefix,
-            "etcd holds no resource and there is no copy of any: /status/ready says no until there is one, or until \
-             POST /v1/store/accept at the control API"
-        );
-    }
-    if let Some(predecessor) = predecessor {
-        // A change that is answered for would not be seen by those whom the other process accepts after it.
-        let left = spawn_blocking(move || predecessor.left()).await;
-        if let Err(error) = left.context("waiting has ended").flatten() {
-            tracing::warn!(
-                "the process before this one may still accept connections, and serve changes late: {error:#}"
-            );
-        }
-    }
-
-    let serving = Serving { data_plane: Arc::clone(&data_plane), metrics: Arc::clone(&metrics), names, vacant };
-    let standalone = matches!(source, Source::Memory { .. });
-    let mut stored = None;
-    let configuration: Option<Arc<dyn Configuration>>;
-    match source {
-        Source::File { watch, digest, text, shown } => {
-            configuration = shown.clone().map(|live| {
-                let source = Arc::new(FileSource::new(live, rules.name.clone()));
-                changing.spawn(Arc::clone(&source).follow());
-                source as Arc<dyn Configuration>
-            });
-            let fingerprint = text.fingerprint;
-            let rules = Arc::clone(&rules);
-            let (digest, files) = (*digest, Arc::clone(&files));
-            let reloader = Reloader { rules, serving, fingerprint, digest, revision, text, live: shown, files };
-            changing.spawn(reloader.run(*watch, hangup));
-        }
-        Source::Store { data, state } => {
-            metrics.watch_store(data.status());
-            if let Some(etcd) = &data.etcd {
-                metrics.watch_etcd(Arc::new(etcd::Status(etcd.health())));
-            }
-            metrics.set_config_left_out(state.left_out() as u64);
-            let live = Live::new(Arc::clone(&data.store), Arc::clone(&rules), serving, *state);
-            configuration = Some(Arc::new(live.clone()));
-            changing.spawn(live.clone().follow());
-            changing.spawn(live.clone().reload_on(hangup));
-            changing.spawn(live.clone().refresh_secrets());
-            if data.damage.is_none() {
-                changing.spawn(data.copy.clone().keep(live.clone()));
-            }
-            stored = Some((data, live));
-        }
-        Source::Memory { store, state } => {
-            let live = Live::new(store, Arc::clone(&rules), serving, *state);
-            configuration = Some(Arc::new(live.clone()));
-            changing.spawn(live.clone().reload_on(hangup));
-            changing.spawn(live.refresh_secrets());
-        }
-    }
-
-    let schemas = Arc::new(schemas::all(&settings.plugins));
-    let mut rest: Option<Arc<Rest>> = None;
-    if let (Some((admin, listener)), Some(configuration)) = (admin, configuration.clone()) {
-        let insight = Insight {
-            schemas: Arc::clone(&schemas),
-            rules: Arc::clone(&rules),
-            settings: Arc::new(settings.clone()),
-            curtain: Curtain::new(Arc::new(etcd::keyring(&settings)?)),
-            snapshots: data_plane.read().await.snapshots(),
-        };
-        let at_rest = Arc::<Rest>::default();
-        rest = Some(Arc::clone(&at_rest));
-        let insight = Arc::new(insight);
-        administering.spawn(admin.serve(listener, admin_left, at_rest, configuration, insight, standalone));
-    }
-    if let (Some(listener), Some(configuration)) = (control_listener, configuration) {
-        let (rules, data_plane) = (Arc::clone(&rules), Arc::clone(&data_plane));
-        let etcd = stored.as_ref().and_then(|(data, _)| data.etcd.clone());
-        let info = ServerInfo::new(etcd);
-        let hosts = Hosts::new(&settings.admin.hosts);
-        let live = stored.as_ref().map(|(_, live)| live.clone());
-        let control = Control { schemas, configuration, live, rules, data_plane, checks, info, hosts };
-        let server = Server::new(listener, pages);
-        tasks.spawn(servers::control::run(server, left, Arc::new(control)));
-    }
-
-    let right = stored.as_ref().and_then(|(data, live): &(DataDir, Live)| data.write_right(live, rest.clone()));
-    let mut upgrades = Upgrades::new(program, settings.timeouts.upgrade.duration(), listening, &keeping, right, files);
-    let mut housekeeping = interval(HOUSEKEEPING);
-    let peaks = Arc::<Mutex<Peaks>>::default();
-    housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let end = loop {
-        tokio::select! {
-            asked = signals.next() => match asked {
-                Asked::Stop(name) => break End::Signal(name),
-                Asked::Reopen => log_file::reopen(access_log.as_ref(), &error_log).await,
-                Asked::Upgrade if standalone => tracing::error!(
-                    "SIGUSR2: the configuration is kept in memory only, and a new process would begin without it; this \
-                     one goes on"
-                ),
-                Asked::Upgrade => upgrades.begin(&*data_plane.read().await),
-            },
-            Some(handed_over) = upgrades.handed_over(&error_log) => break End::HandedOver(handed_over),
-            () = keeping.lost() => break End::Signal("none, but the process that was started first is gone"),
-            _ = housekeeping.tick() => clean_up(&data_plane, &rules, &metrics, &peaks).await,
-            Some(ended) = tasks.join_next() => tell_end(ended),
-            Some(ended) = changing.join_next() => tell_end(ended),
-            Some(ended) = administering.join_next() => tell_end(ended),
-        }
-    };
-    let (timeouts, logs) = (&settings.timeouts, (access_log.as_ref(), &error_log));
-    let handed_over = matches!(end, End::HandedOver(_));
-    let mut leave = async || {
-        // Nothing changes any more, and the process that follows may write to the store.
-        changing.abort_all();
-        if let Some((data, live)) = &stored {
-            data.leave(live, handed_over).await;
-        }
-    };
-    match end {
-        End::Signal(name) => {
-            tracing::info!(signal = name, "stopping: what is in flight is finished, nothing new is accepted");
-            systemd::notify(&[NotifyState::Stopping, NotifyState::Status("finishing what is in flight")]);
-            // A new process that has not come to serve ends with this one, and nobody keeps a socket for it.
-            drop(upgrades);
-            draining.store(true, Ordering::Relaxed);
-            admin_leaving.send_replace(Some(drain::idle(timeouts, false)));
-            let mut drain = Drain::begin(&data_plane, timeouts, false, &mut signals, logs).await;
-            drain.administration(&mut administering).await;
-            leave().await;
-            drain.traffic().await;
-            Ok(None)
-        }
-        End::HandedOver(HandedOver { keeper, channel }) => {
-            if let (Some(rest), true) = (&rest, stored.is_some()) {
-                // It rests already where the store is this gateway's own; with etcd no change is heard of from here on.
-                rest.begin().await;
-            }
-            leave().await;
-            // Changes that wait learn now that they come too late.
-            drop(upgrades);
-            leaving.send_replace(true);
-            admin_leaving.send_replace(Some(drain::idle(timeouts, true)));
-            let mut drain = Drain::begin(&data_plane, timeouts, true, &mut signals, logs).await;
-            drop(channel);
-            drain.administration(&mut administering).await;
-            drain.traffic().await;
-            Ok(keeper)
-        }
-    }
+    names
 }
 
 fn tell_end(ended: Result<(), JoinError>) {
