@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use weir_wire::head::{Framing, Limits, RequestHead, ResponseHead};
+use weir_wire::head::{Framing, Limits, RequestHead, ResponseHead, Version};
 use weir_wire::method::Method;
 
 fuzz_target!(|data: &[u8]| {
@@ -16,31 +16,30 @@ fuzz_target!(|data: &[u8]| {
 
 fn request(data: &[u8], limits: &Limits) {
     let mut head = RequestHead::default();
-    if head.parse(data, limits) != Ok(true) {
-        return;
-    }
-    let text = &data[..head.len];
+    let Ok(Some(http1)) = head.parse(data, limits) else { return };
+    let text = &data[..http1.len];
     let fields = strict_fields(text.trim_ascii_start());
     assert!(fields.len() <= limits.fields && head.target.len() <= limits.target);
     let count = |name: &str| fields.iter().filter(|(n, _)| n == name).count();
-    assert!(count("host") == 1 || (head.minor == 0 && count("host") == 0));
-    match head.framing {
+    assert!(count("host") == 1 || (head.version == Version::Http10 && count("host") == 0));
+    match http1.framing {
         Framing::None => assert_eq!(count("content-length") + count("transfer-encoding"), 0),
         Framing::Length(n) => {
             assert_eq!((count("content-length"), count("transfer-encoding")), (1, 0));
             let (_, value) = fields.iter().find(|(name, _)| name == "content-length").expect("counted above");
             assert_eq!(value.parse(), Ok(n));
         }
-        Framing::Chunked => assert_eq!((count("content-length"), count("transfer-encoding"), head.minor), (0, 1, 1)),
+        Framing::Chunked => {
+            assert_eq!((count("content-length"), count("transfer-encoding"), head.version), (0, 1, Version::Http11));
+        }
         Framing::UntilClose => panic!("a request cannot end with its connection"),
     }
 
     // Less than a head is never taken for one. One cut a run is enough: the fuzzer moves it about.
-    let cut = usize::from(data[data.len() - 1]) * head.len / 256;
+    let cut = usize::from(data[data.len() - 1]) * http1.len / 256;
     let mut part = RequestHead::default();
-    assert_eq!(part.parse(&data[..cut], limits), Ok(false), "a head was accepted, but not its beginning");
-    assert_eq!(part.parse(text, limits), Ok(true), "what follows a head changed what it says");
-    assert_eq!((part.framing, part.keep_alive, part.len), (head.framing, head.keep_alive, head.len));
+    assert_eq!(part.parse(&data[..cut], limits), Ok(None), "a head was accepted, but not its beginning");
+    assert_eq!(part.parse(text, limits), Ok(Some(http1)), "what follows a head changed what it says");
 
     // What goes on to the upstream is a head again, without anything that was meant for this connection alone.
     let mut sent = [head.method_span.of(data), b" ", head.target.of(data), b" HTTP/1.1\r\n"].concat();
@@ -51,10 +50,11 @@ fn request(data: &[u8], limits: &Limits) {
     sent.extend_from_slice(b"\r\n");
     let mut again = RequestHead::default();
     let roomy = Limits { head: limits.head + 64, fields: limits.fields + 1, ..*limits };
-    assert_eq!(again.parse(&sent, &roomy), Ok(true), "{}", String::from_utf8_lossy(&sent));
-    assert_eq!(again.len, sent.len());
-    assert!(again.keep_alive && !again.websocket);
-    assert_eq!(again.framing, if head.framing == Framing::Chunked { Framing::None } else { head.framing });
+    let found = again.parse(&sent, &roomy).ok().flatten();
+    let found = found.unwrap_or_else(|| panic!("no head: {}", String::from_utf8_lossy(&sent)));
+    assert_eq!(found.len, sent.len());
+    assert!(found.keep_alive && !again.websocket);
+    assert_eq!(found.framing, if http1.framing == Framing::Chunked { Framing::None } else { http1.framing });
     for (name, _) in again.fields.iter(&sent) {
         for hop in ["connection", "keep-alive", "transfer-encoding", "te", "upgrade", "proxy-connection"] {
             assert!(!name.eq_ignore_ascii_case(hop.as_bytes()), "{hop} was passed on");
@@ -64,22 +64,22 @@ fn request(data: &[u8], limits: &Limits) {
 
 fn response(data: &[u8], limits: &Limits, to: Method) {
     let mut head = ResponseHead::default();
-    match head.parse(data, limits, to) {
-        Ok(false) => return,
+    let http1 = match head.parse(data, limits, to) {
+        Ok(None) => return,
         Err(reject) => return assert_eq!(reject.status, 502),
-        Ok(true) => {}
-    }
-    let fields = strict_fields(&data[..head.len]);
+        Ok(Some(http1)) => http1,
+    };
+    let fields = strict_fields(&data[..http1.len]);
     assert!((100..=999).contains(&head.status));
     let bodyless = to == Method::Head || head.status < 200 || matches!(head.status, 204 | 304);
-    assert_eq!(head.framing == Framing::None, bodyless);
-    assert!(!(head.keep_alive && head.framing == Framing::UntilClose));
+    assert_eq!(http1.framing == Framing::None, bodyless);
+    assert!(!(http1.keep_alive && http1.framing == Framing::UntilClose));
     assert!(
         !(fields.iter().any(|(name, _)| name == "content-length")
             && fields.iter().any(|(name, _)| name == "transfer-encoding"))
     );
-    let cut = usize::from(data[data.len() - 1]) * head.len / 256;
-    assert_eq!(ResponseHead::default().parse(&data[..cut], limits, to), Ok(false));
+    let cut = usize::from(data[data.len() - 1]) * http1.len / 256;
+    assert_eq!(ResponseHead::default().parse(&data[..cut], limits, to), Ok(None));
 }
 
 /// The fields of a head, names in lower case, read in the plainest way there is; fails where RFC 9112 is not met.

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use weir_expr::{Source, Value, Variable};
 use weir_telemetry::metrics::Recorder;
 use weir_wire::fields::Fields;
-use weir_wire::head::Framing;
+use weir_wire::head::Content;
 use weir_wire::name::FieldName;
 
 use crate::consumer::ConsumerMatch;
@@ -80,8 +80,8 @@ impl RequestCx<'_> {
     pub fn limit_body(&mut self, bytes: u64) -> Flow {
         let limit = if bytes == 0 { u64::MAX } else { bytes };
         self.0.body_limit = limit;
-        match self.0.request.head.framing {
-            Framing::Length(length) if length > limit => Flow::Abort(Failure::BODY_TOO_LARGE),
+        match self.0.request.head.content {
+            Content::Length(length) if length > limit => Flow::Abort(Failure::BODY_TOO_LARGE),
             _ => Flow::Continue,
         }
     }

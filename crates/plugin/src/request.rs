@@ -4,7 +4,7 @@ use std::cell::{OnceCell, RefCell};
 
 use weir_expr::Value;
 use weir_wire::buffer::Buffer;
-use weir_wire::head::{Framing, RequestHead};
+use weir_wire::head::{Content, Http1, Limits, RequestHead};
 use weir_wire::method::Method;
 use weir_wire::name::{FieldName, Known};
 use weir_wire::query::{self, Argument};
@@ -20,6 +20,8 @@ pub struct Request {
     pub buffer: Buffer,
     /// The head, as spans of the buffer.
     pub head: RequestHead,
+    /// Bytes of the buffer that the head takes; the body stands behind it.
+    pub head_len: usize,
     /// Where the target's parts stand.
     target: Target,
     /// Host in lower case, with its port.
@@ -77,6 +79,7 @@ impl Request {
         Self {
             buffer: Buffer::new(buffer),
             head: RequestHead::default(),
+            head_len: 0,
             target: Target::default(),
             host: Vec::new(),
             host_len: 0,
@@ -92,7 +95,18 @@ impl Request {
         }
     }
 
-    /// Takes in a parsed head: splits the target, normalises the path, reads the host.
+    /// Reads an HTTP/1 head from the front of the buffer; `None` when more bytes are needed.
+    ///
+    /// # Errors
+    /// As [`RequestHead::parse`].
+    #[inline]
+    pub fn parse(&mut self, limits: &Limits) -> Result<Option<Http1>, Reject> {
+        let found = self.head.parse(self.buffer.bytes(), limits)?;
+        self.head_len = found.map_or(0, |http1| http1.len);
+        Ok(found)
+    }
+
+    /// Takes in a head: splits the target, normalises the path, reads the host.
     ///
     /// # Errors
     /// 400 as in [`target::split`] and [`target::normalise`].
@@ -394,19 +408,12 @@ impl Request {
     /// The whole body, decoded; `None` while it has not been collected.
     #[must_use]
     pub fn body(&self) -> Option<&[u8]> {
-        match self.head.framing {
-            Framing::None => Some(&[]),
-            Framing::Length(_) if self.collected => self.buffer.bytes().get(self.head.len..self.body_end()?),
-            _ => None,
-        }
-    }
-
-    /// Where the body ends in the buffer, and what follows it begins; `None` while it has not been collected.
-    #[must_use]
-    pub fn body_end(&self) -> Option<usize> {
-        match self.head.framing {
-            Framing::None => Some(self.head.len),
-            Framing::Length(len) if self.collected => Some(self.head.len + usize::try_from(len).ok()?),
+        match self.head.content {
+            Content::None => Some(&[]),
+            Content::Length(len) if self.collected => {
+                let end = self.head_len.checked_add(usize::try_from(len).ok()?)?;
+                self.buffer.bytes().get(self.head_len..end)
+            }
             _ => None,
         }
     }
@@ -414,7 +421,7 @@ impl Request {
     /// Takes in the whole body: it stands in the buffer from now on in place of what was received of it, up to `end`,
     /// and the request is one with a `Content-Length`, whatever framed it before.
     pub fn put_body(&mut self, body: &[u8], end: usize) {
-        self.buffer.replace(self.head.len, end, body);
+        self.buffer.replace(self.head_len, end, body);
         let fields = &mut self.head.fields;
         fields.remove_known(Known::ContentLength);
         fields.add_with(b"Content-Length", |out| weir_wire::push_number(out, body.len() as u64));
@@ -429,7 +436,7 @@ impl Request {
         fields.remove_known(Known::Trailer);
         fields.remove_known(Known::Expect);
         self.head.expect_continue = false;
-        self.head.framing = Framing::Length(len as u64);
+        self.head.content = Content::Length(len as u64);
         self.collected = true;
     }
 
@@ -488,7 +495,7 @@ mod tests {
     fn receive(request: &mut Request, target: &str) {
         request.buffer.clear();
         request.buffer.extend(format!("GET {target} HTTP/1.1\r\nHost: a.test\r\n\r\n").as_bytes());
-        assert!(request.head.parse(request.buffer.bytes(), &Limits::default()).unwrap());
+        assert!(request.parse(&Limits::default()).unwrap().is_some());
         request.accept_head(PathRules::default()).unwrap();
     }
 

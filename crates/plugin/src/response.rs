@@ -1,7 +1,9 @@
 //! The response as plugins see it, whoever gave it.
 
+use weir_wire::Reject;
 use weir_wire::buffer::Buffer;
-use weir_wire::head::{Framing, ResponseHead};
+use weir_wire::head::{Content, Http1, Limits, ResponseHead};
+use weir_wire::method::Method;
 
 use crate::Failure;
 use crate::encoder::Encoder;
@@ -14,6 +16,8 @@ pub struct Response {
     pub buffer: Buffer,
     /// The head; of an answer made here it holds only added fields.
     pub head: ResponseHead,
+    /// Bytes of the buffer that the head takes.
+    pub head_len: usize,
     /// Who gave it.
     pub origin: Origin,
     /// Where the body comes from.
@@ -60,6 +64,7 @@ impl Response {
         Self {
             buffer: Buffer::new(buffer),
             head: ResponseHead::default(),
+            head_len: 0,
             origin: Origin::Nobody,
             source: BodySource::Upstream,
             body: Vec::new(),
@@ -71,14 +76,25 @@ impl Response {
         }
     }
 
+    /// Reads an HTTP/1 head from the front of the buffer; `None` when more bytes are needed. `to` is the method of the
+    /// request that it answers.
+    ///
+    /// # Errors
+    /// As [`ResponseHead::parse`].
+    pub fn parse(&mut self, limits: &Limits, to: Method) -> Result<Option<Http1>, Reject> {
+        let found = self.head.parse(self.buffer.bytes(), limits, to)?;
+        self.head_len = found.map_or(0, |http1| http1.len);
+        Ok(found)
+    }
+
     /// Forgets everything.
     pub fn reset(&mut self) {
         self.buffer.clear();
         self.head.fields.clear();
         self.head.status = 0;
-        self.head.len = 0;
+        self.head_len = 0;
         self.head.reason = weir_wire::Span::default();
-        self.head.framing = Framing::None;
+        self.head.content = Content::None;
         self.origin = Origin::Nobody;
         self.source = BodySource::Upstream;
         self.body.clear();
@@ -123,11 +139,11 @@ impl Response {
     /// Bytes of the body, where that is known before it has come.
     #[must_use]
     pub fn content_length(&self) -> Option<u64> {
-        match (self.source, self.head.framing) {
+        match (self.source, self.head.content) {
             (BodySource::Here, _) => Some(self.body.len() as u64),
-            (BodySource::Upstream, Framing::Length(length)) => Some(length),
-            (BodySource::Upstream, Framing::None) => Some(0),
-            (BodySource::Upstream, Framing::Chunked | Framing::UntilClose) => None,
+            (BodySource::Upstream, Content::Length(length)) => Some(length),
+            (BodySource::Upstream, Content::None) => Some(0),
+            (BodySource::Upstream, Content::Unknown) => None,
         }
     }
 

@@ -131,7 +131,7 @@ impl Source for Exchange {
             }
             Variable::RequestMethod => Some(Value::Bytes(request.method_bytes())),
             Variable::Scheme => text(self.scheme()),
-            Variable::ServerProtocol => text(if request.head.minor == 0 { "HTTP/1.0" } else { "HTTP/1.1" }),
+            Variable::ServerProtocol => text(request.head.version.name()),
             Variable::ContentType => request.head.fields.get_known(base, Known::ContentType).map(Value::Bytes),
             Variable::ContentLength => request.head.fields.get_known(base, Known::ContentLength).map(Value::Bytes),
             Variable::ConsumerName => text(&self.consumer()?.name.text),

@@ -1,7 +1,49 @@
 //! An exchange: a request through its plugins, to a node of its upstream, and the response back.
+//!
+//! Nothing here knows how a message travels: the client is a [`Downstream`](crate::downstream::Downstream), the node a
+//! [`NodeConnection`](crate::upstream::connection::NodeConnection), and bodies go between them in pieces
+//! ([`crate::relay`]).
 
-pub(crate) mod body;
-pub(crate) mod forward;
-pub(crate) mod mirror;
-pub(crate) mod reply;
-pub(crate) mod tunnel;
+mod body;
+mod connect;
+mod forward;
+mod mirror;
+mod reply;
+mod response;
+mod run;
+mod tunnel;
+mod upload;
+
+use std::rc::Rc;
+
+use mirror::RequestCopy;
+
+use crate::timer::Timer;
+use crate::worker::Worker;
+
+/// Runs the exchanges of one client, one at a time.
+pub(crate) struct Runner<D> {
+    pub(crate) down: D,
+    pub(crate) timer: Timer,
+    pub(crate) worker: Rc<Worker>,
+    /// A copy of the request, while it waits to be sent upstream.
+    copy: Option<Box<RequestCopy>>,
+}
+
+/// The end of an exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// The client was sent a whole response.
+    Answered,
+    /// The client has gone, or was sent a part.
+    Cut,
+    /// Another protocol has taken the connection over, and has ended.
+    Switched,
+}
+
+impl<D> Runner<D> {
+    pub(crate) fn new(down: D, worker: Rc<Worker>) -> Self {
+        let timer = worker.timers.timer();
+        Self { down, timer, worker, copy: None }
+    }
+}

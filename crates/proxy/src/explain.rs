@@ -132,7 +132,7 @@ impl Snapshot {
         }
         text.push_str("\r\n");
         x.request.buffer.extend(text.as_bytes());
-        if !x.request.head.parse(x.request.buffer.bytes(), &options.head)? {
+        if x.request.parse(&options.head)?.is_none() {
             return Err(Reject::bad("incomplete request"));
         }
         x.request.accept_head(options.paths)?;

@@ -12,6 +12,7 @@ mod compile;
 mod downstream;
 mod exchange;
 mod explain;
+mod http1;
 mod listener;
 mod options;
 mod phases;

@@ -1,301 +1,137 @@
-//! Moving a body from one connection to another: decoded by the framing it came with, framed anew, never more in memory
-//! than one buffer.
+//! Moving a body from whoever sends it to whoever takes it: piece by piece, never more in memory than one buffer, and
+//! without a word of either side's protocol.
+//!
+//! A [`Source`] decodes what has arrived in a buffer of the exchange, a [`Sink`] frames what leaves. Both wait where their
+//! side does: a source for bytes, a sink for room on its connection or in its window of flow control.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use weir_plugin::BUFFER;
-use weir_plugin::buffers::Held;
-use weir_wire::Reject;
 use weir_wire::buffer::Buffer;
-use weir_wire::chunked::{self, Decoder, Event};
-use weir_wire::head::Framing;
+use weir_wire::{Reject, Span};
 
-/// Most bytes framed anew before they are written.
-const STAGE: usize = 64 << 10;
-
-/// How a body is framed on its way out.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Encode {
-    /// As it is: the length is announced, or the connection's end is the body's.
-    #[default]
-    Plain,
-    /// In chunks.
-    Chunked,
+/// A piece of a body, as spans of the buffer that it arrived in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// Bytes of the content.
+    Data(Span),
+    /// A field line of the trailer section, with its line end, that may be passed on.
+    Trailer(Span),
+    /// Nothing is left of what has arrived, and the body goes on.
+    More,
+    /// The body has ended.
+    End,
 }
 
-/// A body in motion.
+/// The body of a message as it arrives.
+pub(crate) trait Source {
+    /// The next piece of what has arrived.
+    ///
+    /// # Errors
+    /// The body is malformed.
+    fn next(&mut self, buffer: &Buffer) -> Result<Piece, Reject>;
+
+    /// Receives more of the body; 0: the sender has ended its side.
+    fn poll_receive(&mut self, cx: &mut Context<'_>, buffer: &mut Buffer) -> Poll<io::Result<usize>>;
+
+    /// Gives the room of all pieces so far back; for when they are written or kept elsewhere.
+    fn make_room(&mut self, buffer: &mut Buffer);
+}
+
+/// The body of a message as it leaves.
+pub(crate) trait Sink {
+    /// Takes some of `data`, at least one byte. Bytes that do not leave at once are kept in `out`, which may hold the
+    /// head as well.
+    fn poll_data(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>, data: &[u8]) -> Poll<io::Result<usize>>;
+
+    /// Takes a field line of the trailer section, with its line end.
+    fn push_trailer(&mut self, out: &mut Vec<u8>, line: &[u8]);
+
+    /// Takes note that the body has ended.
+    fn push_end(&mut self, out: &mut Vec<u8>);
+
+    /// Ready when everything that was taken has left.
+    fn poll_flush(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<io::Result<()>>;
+}
+
+/// A body on its way from a source to a sink.
 #[derive(Debug, Default)]
-pub(crate) struct Pump {
-    incoming: Incoming,
-    encode: Encode,
-    /// Where the body begins in its buffer: the length of the head.
-    base: usize,
-    /// The first byte of the buffer that has not been taken.
-    pos: usize,
-    /// Plain bytes of the buffer that are ready to be written: up to `pos`, from here.
-    ready: usize,
-    /// Whether the chunk of length 0 was sent; trailers follow it.
-    last_chunk: bool,
-    /// Body bytes taken so far, framing not counted.
-    pub(crate) taken: u64,
-    /// Whether bytes were dropped from the buffer, so that the body cannot be sent again.
-    pub(crate) dropped: bool,
-    /// The part of the budget that a large buffer has.
-    large: Held,
+pub(crate) struct Relay {
+    /// Data that the sink has not taken yet.
+    rest: Span,
+    /// Bytes of content so far.
+    pub(crate) moved: u64,
+    /// True when the sink has been given the end.
+    ended: bool,
 }
 
-#[derive(Debug, Clone, Default)]
-enum Incoming {
-    Length(u64),
-    Chunked(Decoder),
-    UntilClose,
-    #[default]
-    Done,
+/// The side of a relay that failed.
+#[derive(Debug)]
+pub(crate) enum Broken {
+    /// The body is malformed, or refused.
+    Source(Reject),
+    /// The sink takes no more.
+    Sink,
 }
 
-impl Pump {
-    /// A body that begins at `base` of its buffer.
-    pub(crate) fn new(framing: Framing, encode: Encode, base: usize) -> Self {
-        let incoming = match framing {
-            Framing::None | Framing::Length(0) => Incoming::Done,
-            Framing::Length(n) => Incoming::Length(n),
-            Framing::Chunked => Incoming::Chunked(Decoder::default()),
-            Framing::UntilClose => Incoming::UntilClose,
-        };
-        let large = Held::default();
-        Self { incoming, encode, base, pos: base, ready: base, last_chunk: false, taken: 0, dropped: false, large }
+impl From<Reject> for Broken {
+    fn from(reject: Reject) -> Self {
+        Self::Source(reject)
+    }
+}
+
+impl Relay {
+    /// True when the sink has taken the whole body.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
     }
 
-    /// Whether the whole body was taken in.
-    pub(crate) fn is_complete(&self) -> bool {
-        matches!(self.incoming, Incoming::Done)
-    }
-
-    /// Where in the buffer the body has been taken up to; once complete, where the next message begins.
-    pub(crate) fn position(&self) -> usize {
-        self.pos
-    }
-
-    /// Whether only the connection's end ends the body.
-    pub(crate) fn ends_by_close(&self) -> bool {
-        matches!(self.incoming, Incoming::UntilClose)
-    }
-
-    /// Takes what the buffer holds and appends it, framed, to `out`: for small bodies that go out with the head.
-    pub(crate) fn append(&mut self, buffer: &Buffer, out: &mut Vec<u8>) -> Result<(), Reject> {
-        self.take(buffer, out)?;
-        let plain = buffer.bytes().get(self.ready..self.pos).unwrap_or_default();
-        // A long piece is written from where it stands.
-        if plain.len() <= STAGE {
-            out.extend_from_slice(plain);
-            self.ready = self.pos;
-        }
-        Ok(())
-    }
-
-    /// Takes what the buffer holds and appends the decoded bytes to `out`; trailers are dropped.
-    pub(crate) fn decode(&mut self, buffer: &Buffer, out: &mut Vec<u8>) -> Result<(), Reject> {
-        let bytes = buffer.bytes();
-        match &mut self.incoming {
-            Incoming::Chunked(decoder) => loop {
-                match decoder.next(bytes, &mut self.pos)? {
-                    Event::NeedMore => break,
-                    Event::Data(span) => {
-                        self.taken += span.len() as u64;
-                        out.extend_from_slice(span.of(bytes));
-                    }
-                    Event::Trailer(_) => {}
-                    Event::End => {
-                        self.incoming = Incoming::Done;
-                        break;
-                    }
-                }
-            },
-            _ => {
-                let from = self.pos;
-                self.take_plain(bytes.len());
-                out.extend_from_slice(bytes.get(from..self.pos).unwrap_or_default());
-            }
-        }
-        self.ready = self.pos;
-        Ok(())
-    }
-
-    /// Takes `pos` forward over plain bytes.
-    fn take_plain(&mut self, filled: usize) {
-        let room = filled.saturating_sub(self.pos);
-        let n = match &mut self.incoming {
-            Incoming::Length(left) => {
-                let n = room.min(usize::try_from(*left).unwrap_or(usize::MAX));
-                *left -= n as u64;
-                if *left == 0 {
-                    self.incoming = Incoming::Done;
-                }
-                n
-            }
-            Incoming::UntilClose => room,
-            Incoming::Chunked(_) | Incoming::Done => 0,
-        };
-        self.pos += n;
-        self.taken += n as u64;
-    }
-
-    /// Takes what the buffer holds. Plain bytes stay where they are (`ready..pos`); framed ones go to `stage`.
-    fn take(&mut self, buffer: &Buffer, stage: &mut Vec<u8>) -> Result<(), Reject> {
-        let bytes = buffer.bytes();
-        if matches!(self.incoming, Incoming::Chunked(_)) {
-            self.take_chunks(bytes, stage)?;
-            self.ready = self.pos;
-        } else if !matches!(self.incoming, Incoming::Done) {
-            let from = self.pos;
-            self.take_plain(bytes.len());
-            if self.encode == Encode::Chunked {
-                push_chunk(stage, bytes.get(from..self.pos).unwrap_or_default());
-                self.ready = self.pos;
-                if self.is_complete() {
-                    self.push_end(stage);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn take_chunks(&mut self, bytes: &[u8], stage: &mut Vec<u8>) -> Result<(), Reject> {
-        let start = stage.len();
-        while stage.len() - start < STAGE {
-            let Incoming::Chunked(decoder) = &mut self.incoming else { break };
-            match decoder.next(bytes, &mut self.pos)? {
-                Event::NeedMore => break,
-                Event::Data(span) => {
-                    self.taken += span.len() as u64;
-                    match self.encode {
-                        Encode::Chunked => push_chunk(stage, span.of(bytes)),
-                        Encode::Plain => stage.extend_from_slice(span.of(bytes)),
-                    }
-                }
-                Event::Trailer(span) => {
-                    if self.encode == Encode::Chunked && chunked::may_forward_trailer(span.of(bytes)) {
-                        self.push_last_chunk(stage);
-                        stage.extend_from_slice(span.of(bytes));
-                    }
-                }
-                Event::End => {
-                    self.incoming = Incoming::Done;
-                    if self.encode == Encode::Chunked {
-                        self.push_end(stage);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn push_last_chunk(&mut self, stage: &mut Vec<u8>) {
-        if !self.last_chunk {
-            self.last_chunk = true;
-            stage.extend_from_slice(b"0\r\n");
-        }
-    }
-
-    fn push_end(&mut self, stage: &mut Vec<u8>) {
-        self.push_last_chunk(stage);
-        stage.extend_from_slice(b"\r\n");
-    }
-
-    /// The connection has ended: whether that is where the body ends. What has to follow goes to `stage`.
-    pub(crate) fn end_by_close(&mut self, stage: &mut Vec<u8>) -> bool {
-        if self.ends_by_close() {
-            self.incoming = Incoming::Done;
-            if self.encode == Encode::Chunked {
-                self.push_end(stage);
-            }
-        }
-        self.is_complete()
-    }
-
-    /// Writes what is ready: first `stage` (from `*written`), then plain bytes of the buffer. Ready when all is written.
-    pub(crate) fn poll_flush<W: AsyncWrite + Unpin>(
+    /// Hands on what has arrived; `see` is shown each piece of content before, and may refuse it. Ready when all of it
+    /// was taken; whether it has left is another question ([`Sink::poll_flush`]).
+    #[inline]
+    pub(crate) fn poll_take<F: Source, T: Sink>(
         &mut self,
         cx: &mut Context<'_>,
-        to: &mut W,
-        buffer: &Buffer,
-        stage: &mut Vec<u8>,
-        written: &mut usize,
-        total: &mut u64,
-    ) -> Poll<io::Result<()>> {
-        while *written < stage.len() {
-            let n = ready!(poll_write(cx, to, stage.get(*written..).unwrap_or_default()))?;
-            *written += n;
-            *total += n as u64;
-        }
-        stage.clear();
-        *written = 0;
-        while self.ready < self.pos {
-            let n = ready!(poll_write(cx, to, buffer.bytes().get(self.ready..self.pos).unwrap_or_default()))?;
-            self.ready += n;
-            *total += n as u64;
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    /// Drops from the buffer what has been taken and written, and takes more of it. Whether there is something to write.
-    pub(crate) fn refill(&mut self, buffer: &Buffer, stage: &mut Vec<u8>) -> Result<bool, Reject> {
-        self.take(buffer, stage)?;
-        Ok(!stage.is_empty() || self.ready < self.pos)
-    }
-
-    /// The bytes of the buffer from the body's begin to `at` were dropped by another pump, which is not ahead.
-    pub(crate) fn skip(&mut self, at: usize) {
-        self.pos = self.pos.saturating_sub(at.saturating_sub(self.base)).max(self.base);
-        self.ready = self.pos;
-    }
-
-    /// Makes room in the buffer by dropping what has been written; call when everything is.
-    pub(crate) fn make_room(&mut self, buffer: &mut Buffer) {
-        if self.pos > self.base {
-            self.dropped = true;
-            buffer.cut(self.base, self.pos);
-            self.pos = self.base;
-            self.ready = self.base;
-        }
-        // The head may fill the buffer to its end, and a trailer line is only taken whole.
-        if buffer.spare().len() < LEAST_ROOM {
-            buffer.grow(buffer.len() + 4 * LEAST_ROOM);
-        }
-        // There is more to come, so the room it began with is too small. A long body is worth a still larger buffer, if
-        // there is memory; it is cut back when the exchange ends.
-        let long = self.taken > LONG_BODY && buffer.capacity() < LONG_BUFFER;
-        buffer.grow(if long && self.large.grow_if_plenty(2 * LONG_BUFFER) { LONG_BUFFER } else { BUFFER });
-    }
-}
-
-/// Room that there is always for the next piece of a body.
-const LEAST_ROOM: usize = 1 << 10;
-/// From here on a body is long.
-const LONG_BODY: u64 = 32 << 10;
-/// What a long body is moved in.
-const LONG_BUFFER: usize = 64 << 10;
-
-fn push_chunk(out: &mut Vec<u8>, data: &[u8]) {
-    if !data.is_empty() {
-        chunked::push_size(out, data.len());
-        out.extend_from_slice(data);
-        out.extend_from_slice(b"\r\n");
-    }
-}
-
-/// Appends a piece of a body made here as a chunk; with `last`, also the end of the body.
-pub(crate) fn push_piece(out: &mut Vec<u8>, data: &[u8], encode: Encode, last: bool) {
-    match encode {
-        Encode::Plain => out.extend_from_slice(data),
-        Encode::Chunked => {
-            push_chunk(out, data);
-            if last {
-                out.extend_from_slice(b"0\r\n\r\n");
+        (from, buffer): (&mut F, &Buffer),
+        (to, out): (&mut T, &mut Vec<u8>),
+        mut see: impl FnMut(&[u8]) -> Result<(), Reject>,
+    ) -> Poll<Result<(), Broken>> {
+        loop {
+            while !self.rest.is_empty() {
+                let data = self.rest.of(buffer.bytes());
+                let taken = ready!(to.poll_data(cx, out, data)).map_err(|_| Broken::Sink)?;
+                self.rest.start += taken as u32;
             }
+            if self.ended {
+                return Poll::Ready(Ok(()));
+            }
+            match from.next(buffer)? {
+                Piece::Data(span) => {
+                    self.moved += span.len() as u64;
+                    see(span.of(buffer.bytes()))?;
+                    self.rest = span;
+                }
+                Piece::Trailer(span) => to.push_trailer(out, span.of(buffer.bytes())),
+                Piece::More => return Poll::Ready(Ok(())),
+                Piece::End => {
+                    self.ended = true;
+                    to.push_end(out);
+                }
+            }
+        }
+    }
+}
+
+/// Appends what has arrived of a body to `to`; trailers are dropped. True when that was the end.
+pub(crate) fn take_all(from: &mut impl Source, buffer: &Buffer, to: &mut Vec<u8>) -> Result<bool, Reject> {
+    loop {
+        match from.next(buffer)? {
+            Piece::Data(span) => to.extend_from_slice(span.of(buffer.bytes())),
+            Piece::Trailer(_) => {}
+            Piece::More => return Ok(false),
+            Piece::End => return Ok(true),
         }
     }
 }
@@ -322,58 +158,5 @@ pub(crate) fn poll_write<W: AsyncWrite + Unpin>(
     match ready!(Pin::new(to).poll_write(cx, bytes))? {
         0 => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
         n => Poll::Ready(Ok(n)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Encode, Pump};
-    use weir_wire::buffer::Buffer;
-    use weir_wire::head::Framing;
-
-    /// Relays `input`, arriving in pieces of `step`: what goes out, and how much of the input was taken.
-    fn relay(input: &[u8], framing: Framing, encode: Encode, step: usize, close: bool) -> (String, bool) {
-        let mut buffer = Buffer::new(64);
-        buffer.extend(b"HEAD");
-        let mut pump = Pump::new(framing, encode, 4);
-        let mut out = Vec::new();
-        for piece in input.chunks(step) {
-            buffer.extend(piece);
-            pump.append(&buffer, &mut out).unwrap();
-            pump.make_room(&mut buffer);
-        }
-        if close {
-            pump.end_by_close(&mut out);
-        }
-        (String::from_utf8(out).unwrap(), pump.is_complete())
-    }
-
-    #[test]
-    fn bodies_keep_their_content_in_every_framing() {
-        let chunked_in = b"5;x=y\r\nhello\r\n1\r\n!\r\n0\r\nX-T: 1\r\nHost: evil\r\n\r\n";
-        for step in [1, 3, 100] {
-            let (out, done) = relay(chunked_in, Framing::Chunked, Encode::Plain, step, false);
-            assert_eq!((out.as_str(), done), ("hello!", true));
-            let (out, done) = relay(b"hello", Framing::Length(5), Encode::Plain, step, false);
-            assert_eq!((out.as_str(), done), ("hello", true));
-            let (out, done) = relay(b"hello", Framing::UntilClose, Encode::Plain, step, true);
-            assert_eq!((out.as_str(), done), ("hello", true));
-            let (_, done) = relay(b"hell", Framing::Length(5), Encode::Plain, step, true);
-            assert!(!done, "a cut body is not complete");
-        }
-        let whole = |framing, input: &[u8]| relay(input, framing, Encode::Chunked, 100, true).0;
-        assert_eq!(whole(Framing::Chunked, chunked_in), "5\r\nhello\r\n1\r\n!\r\n0\r\nX-T: 1\r\n\r\n");
-        assert_eq!(whole(Framing::Length(5), b"hello"), "5\r\nhello\r\n0\r\n\r\n");
-        assert_eq!(whole(Framing::UntilClose, b"hello"), "5\r\nhello\r\n0\r\n\r\n");
-    }
-
-    #[test]
-    fn what_follows_a_body_is_not_taken() {
-        let mut buffer = Buffer::new(64);
-        buffer.extend(b"HEADhelloGET /");
-        let mut pump = Pump::new(Framing::Length(5), Encode::Plain, 4);
-        let mut out = Vec::new();
-        pump.append(&buffer, &mut out).unwrap();
-        assert_eq!((out.as_slice(), pump.position()), (&b"hello"[..], 9));
     }
 }

@@ -3,7 +3,9 @@
 pub(crate) mod addresses;
 pub(crate) mod aside;
 pub(crate) mod balance;
+pub(crate) mod connection;
 pub(crate) mod endpoint;
+pub(crate) mod h1;
 pub(crate) mod health;
 pub(crate) mod load;
 mod lookup;
@@ -19,9 +21,8 @@ use weir_config::ProxyHeader;
 use balance::Balancer;
 use endpoint::{Choice, Endpoint};
 use health::{Health, Seen};
-use pool::Keepalive;
 use weir_config::Checks;
-use weir_plugin::{Failure, Side};
+use weir_plugin::{Exchange, Failure, Side};
 
 /// A compiled upstream.
 #[derive(Debug)]
@@ -102,12 +103,39 @@ impl Node {
     }
 }
 
+impl Upstream {
+    /// The Host that a node is sent, by `pass_host`.
+    pub(crate) fn host_for<'a>(&'a self, x: &'a Exchange, node: &'a Node) -> &'a [u8] {
+        let request = &x.request;
+        match &self.host {
+            // As in APISIX, a plugin changes the Host only where the upstream does not name one.
+            PassHost::Pass if !request.upstream.host.is_empty() => &request.upstream.host,
+            // Without any (HTTP/1.0), the node's.
+            PassHost::Pass if !request.host_port().is_empty() => request.host_port(),
+            PassHost::Pass | PassHost::Node => &node.host,
+            PassHost::Rewrite(host) => host,
+        }
+    }
+}
+
 /// Which Host a node sees.
 #[derive(Debug)]
 pub(crate) enum PassHost {
     Pass,
     Node,
     Rewrite(Box<[u8]>),
+}
+
+/// What an upstream says about the connections it keeps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Keepalive {
+    /// Idle connections to one node that a worker keeps over a sweep. Until then there may be more: a crowd of requests
+    /// comes and goes within milliseconds, and would otherwise connect anew each time.
+    pub(crate) size: u32,
+    /// Milliseconds after which an idle one is closed; `u64::MAX`: never.
+    pub(crate) idle_ms: u64,
+    /// Requests after which a connection is closed.
+    pub(crate) requests: u32,
 }
 
 /// Time limits towards a node, in milliseconds.

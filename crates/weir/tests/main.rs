@@ -36,6 +36,7 @@ mod forwarding;
 mod handover;
 mod health;
 mod http1;
+mod imports;
 mod left_out;
 mod limiters;
 mod limits;

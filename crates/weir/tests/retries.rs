@@ -236,6 +236,26 @@ fn every_timeout_of_an_upstream_ends_a_try() {
     close(took);
 }
 
+/// Part of the body has gone to a node that broke off; the rest of it still is no request.
+#[test]
+fn after_an_upload_that_failed_the_next_request_begins_behind_its_body() {
+    let origin = Origin::scripted(|connection| {
+        let Some(request) = connection.head() else { return };
+        if request.target == "/upload" {
+            let _ = connection.exactly(35_000);
+        } else {
+            connection.send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnext");
+        }
+    });
+    let gateway = serving(&[origin.node()], &json!({}));
+    let mut client = gateway.client();
+    client.send("POST /upload HTTP/1.1\r\nHost: a.test\r\nContent-Length: 60000\r\n\r\n");
+    client.send(vec![b'x'; 40_000]);
+    assert_failure(&client.response(), 502, "Bad Gateway");
+    client.send([&[b'x'; 20_000], get("/next").as_bytes()].concat());
+    assert_eq!(client.response().text(), "next");
+}
+
 #[test]
 fn the_read_timeout_counts_between_two_reads() {
     let origin = Origin::scripted(|connection| {

@@ -46,7 +46,61 @@ pub enum Framing {
     UntilClose,
 }
 
-/// A request head, as spans of the buffer it was parsed from.
+/// The content of a message, as far as its head tells (RFC 9110 section 6.4), in whatever protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Content {
+    /// There is none.
+    #[default]
+    None,
+    /// So many bytes.
+    Length(u64),
+    /// As many bytes as come.
+    Unknown,
+}
+
+impl From<Framing> for Content {
+    fn from(framing: Framing) -> Self {
+        match framing {
+            Framing::None => Self::None,
+            Framing::Length(length) => Self::Length(length),
+            Framing::Chunked | Framing::UntilClose => Self::Unknown,
+        }
+    }
+}
+
+/// The protocol version of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Version {
+    /// HTTP/1.0.
+    Http10,
+    /// HTTP/1.1.
+    #[default]
+    Http11,
+}
+
+impl Version {
+    /// Its name, as in a request line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Http10 => "HTTP/1.0",
+            Self::Http11 => "HTTP/1.1",
+        }
+    }
+}
+
+/// The part of a head that concerns an HTTP/1 connection alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Http1 {
+    /// Bytes of the head, with what stood before it: the body begins there.
+    pub len: usize,
+    /// Where the body ends.
+    pub framing: Framing,
+    /// True when the connection may be used again after this message (RFC 9112 section 9.3).
+    pub keep_alive: bool,
+}
+
+/// A request head, as spans of the buffer that holds its text.
 #[derive(Debug, Default)]
 pub struct RequestHead {
     /// The method.
@@ -55,14 +109,12 @@ pub struct RequestHead {
     pub method_span: Span,
     /// The request target as received.
     pub target: Span,
-    /// The minor version: 0 or 1.
-    pub minor: u8,
+    /// The version that the client speaks.
+    pub version: Version,
     /// The fields.
     pub fields: Fields,
-    /// Where the body ends.
-    pub framing: Framing,
-    /// Whether the client wants the connection kept (RFC 9112 section 9.3).
-    pub keep_alive: bool,
+    /// The body.
+    pub content: Content,
     /// Whether the client waits for 100 (Continue) before it sends the body.
     pub expect_continue: bool,
     /// Whether this asks for a WebSocket (RFC 6455 section 4.1); no other upgrade is ever passed on.
@@ -71,27 +123,19 @@ pub struct RequestHead {
     pub host: Option<Span>,
     /// Bytes of it without the port.
     pub host_len: usize,
-    /// Bytes of the head, with what stood before it.
-    pub len: usize,
 }
 
-/// A response head, as spans of the buffer it was parsed from.
+/// A response head, as spans of the buffer that holds its text.
 #[derive(Debug, Default)]
 pub struct ResponseHead {
     /// The status code, 100 to 999.
     pub status: u16,
     /// The reason phrase as received.
     pub reason: Span,
-    /// The minor version: 0 or 1.
-    pub minor: u8,
     /// The fields.
     pub fields: Fields,
-    /// Where the body ends.
-    pub framing: Framing,
-    /// Whether the connection may be used again after this message.
-    pub keep_alive: bool,
-    /// Bytes of the head.
-    pub len: usize,
+    /// The body.
+    pub content: Content,
 }
 
 /// What the header pass gathers for both kinds of message.
@@ -116,44 +160,47 @@ enum Transfer {
 }
 
 impl RequestHead {
-    /// Reads a head from the front of `buf`; `Ok(false)` when more bytes are needed.
+    /// Reads an HTTP/1 head from the front of `buf`; `None` when more bytes are needed.
     ///
     /// # Errors
     /// 400 for what is malformed or ambiguous, 414, 417, 431, 501 for an unknown transfer coding, 505.
-    pub fn parse(&mut self, buf: &[u8], limits: &Limits) -> Result<bool, Reject> {
+    pub fn parse(&mut self, buf: &[u8], limits: &Limits) -> Result<Option<Http1>, Reject> {
         let skip = skip_empty_lines(buf)?;
-        let partial =
-            |what: &Self| check_partial(buf.get(skip..).unwrap_or_default(), what.len, limits).map(|()| false);
-        // Until the request line has ended, `len` tells that none has.
-        self.len = 0;
+        let partial = |line| check_partial(buf.get(skip..).unwrap_or_default(), line, limits).map(|()| None);
         if buf.get(skip..) == Some(b"\r") {
             // Half of an empty line.
-            return Ok(false);
+            return Ok(None);
         }
-        let Some(line) = split::request_line(buf, skip)? else { return partial(self) };
+        let Some(line) = split::request_line(buf, skip)? else { return partial(0) };
         if line.target.len() > limits.target {
             return Err(Reject::new(414, "request target too long"));
         }
-        self.len = line.end;
-        self.method = Method::parse(line.method.of(buf));
-        self.method_span = line.method;
-        self.target = line.target;
-        self.minor = line.minor;
+        let version = if line.minor == 1 { Version::Http11 } else { Version::Http10 };
+        self.begin(buf, line.method, line.target, version);
+        let Some(len) = split::fields(buf, line.end, limits.fields, &mut self.fields)? else {
+            return partial(line.end);
+        };
+        if len - skip > limits.head {
+            return Err(Reject::new(431, "head too large"));
+        }
+        let (framing, keep_alive) = self.decide(buf)?;
+        Ok(Some(Http1 { len, framing, keep_alive }))
+    }
+
+    fn begin(&mut self, base: &[u8], method: Span, target: Span, version: Version) {
+        self.method = Method::parse(method.of(base));
+        self.method_span = method;
+        self.target = target;
+        self.version = version;
         self.host = None;
         self.expect_continue = false;
         self.websocket = false;
         self.fields.clear();
-        let Some(len) = split::fields(buf, line.end, limits.fields, &mut self.fields)? else { return partial(self) };
-        if len - skip > limits.head {
-            return Err(Reject::new(431, "head too large"));
-        }
-        self.len = len;
-        self.decide(buf)?;
-        Ok(true)
     }
 
-    /// The header pass: framing, connection options, Host, Expect.
-    fn decide(&mut self, buf: &[u8]) -> Result<(), Reject> {
+    /// The header pass: framing, connection options, Host, Expect. Gives how an HTTP/1 body is framed, and whether its
+    /// connection may be used again.
+    fn decide(&mut self, buf: &[u8]) -> Result<(Framing, bool), Reject> {
         let mut facts = Facts::default();
         let mut upgrade_websocket = false;
         let mut expects = 0;
@@ -169,7 +216,7 @@ impl RequestHead {
                 }
                 Known::Expect => {
                     expects += 1;
-                    if self.minor == 0 {
+                    if self.version == Version::Http10 {
                         field.state = State::Hop;
                     } else if !value.eq_ignore_ascii_case(b"100-continue") {
                         return Err(Reject::new(417, "unknown expectation"));
@@ -186,7 +233,8 @@ impl RequestHead {
                 _ => facts.field(field, buf)?,
             }
         }
-        if self.minor == 1 && self.host.is_none() {
+        let is_first = self.version == Version::Http10;
+        if !is_first && self.host.is_none() {
             return Err(Reject::bad("missing Host"));
         }
         if self.fields.has_lookalikes() {
@@ -194,37 +242,34 @@ impl RequestHead {
             self.fields.remove_lookalikes_of_ours(buf);
         }
         facts.hold_back_listed(&mut self.fields, buf)?;
-        self.framing = match (facts.transfer, facts.length) {
+        let framing = match (facts.transfer, facts.length) {
             (Transfer::Absent, None) => Framing::None,
             (Transfer::Absent, Some(n)) => Framing::Length(n),
             (_, Some(_)) => return Err(Reject::bad("Content-Length together with Transfer-Encoding")),
-            (_, None) if self.minor == 0 => return Err(Reject::bad("Transfer-Encoding in HTTP/1.0")),
+            (_, None) if is_first => return Err(Reject::bad("Transfer-Encoding in HTTP/1.0")),
             (Transfer::Chunked, None) => Framing::Chunked,
             (Transfer::Unknown, None) => return Err(Reject::new(501, "unknown transfer coding")),
         };
-        self.keep_alive = if self.minor == 1 { !facts.close } else { facts.keep_alive && !facts.close };
-        self.websocket = upgrade_websocket
-            && facts.upgrade
-            && self.minor == 1
-            && self.method == Method::Get
-            && self.framing == Framing::None;
-        Ok(())
+        self.content = framing.into();
+        self.websocket =
+            upgrade_websocket && facts.upgrade && !is_first && self.method == Method::Get && framing == Framing::None;
+        Ok((framing, !facts.close && (!is_first || facts.keep_alive)))
     }
 }
 
 impl ResponseHead {
-    /// Reads a head from the front of `buf`; `Ok(false)` when more bytes are needed.
+    /// Reads an HTTP/1 head from the front of `buf`; `None` when more bytes are needed.
     ///
     /// `to` is the method of the request it answers: a response to HEAD has no body.
     ///
     /// # Errors
     /// 502 for whatever a strict recipient must not take (RFC 9112 section 6.3), or what is over the limits.
-    pub fn parse(&mut self, buf: &[u8], limits: &Limits, to: Method) -> Result<bool, Reject> {
+    pub fn parse(&mut self, buf: &[u8], limits: &Limits, to: Method) -> Result<Option<Http1>, Reject> {
         self.parse_inner(buf, limits, to).map_err(|reject| Reject { status: 502, ..reject })
     }
 
-    fn parse_inner(&mut self, buf: &[u8], limits: &Limits, to: Method) -> Result<bool, Reject> {
-        let partial = || if buf.len() >= limits.head { Err(Reject::bad("response head too large")) } else { Ok(false) };
+    fn parse_inner(&mut self, buf: &[u8], limits: &Limits, to: Method) -> Result<Option<Http1>, Reject> {
+        let partial = || if buf.len() >= limits.head { Err(Reject::bad("response head too large")) } else { Ok(None) };
         let Some(line) = split::status_line(buf)? else { return partial() };
         if line.status < 100 {
             return Err(Reject::bad("status code out of range"));
@@ -236,9 +281,7 @@ impl ResponseHead {
         }
         let (code, minor) = (line.status, line.minor);
         self.status = code;
-        self.minor = minor;
         self.reason = line.reason;
-        self.len = len;
         let mut facts = Facts::default();
         for field in &mut self.fields.list {
             match field.id {
@@ -250,7 +293,7 @@ impl ResponseHead {
             self.fields.refuse_framing_lookalikes(buf)?;
         }
         facts.hold_back_listed(&mut self.fields, buf)?;
-        self.keep_alive = if minor == 1 { !facts.close } else { facts.keep_alive && !facts.close };
+        let keep_alive = !facts.close && (minor == 1 || facts.keep_alive);
         let framing = match (facts.transfer, facts.length) {
             (Transfer::Absent, None) => Framing::UntilClose,
             (Transfer::Absent, Some(n)) => Framing::Length(n),
@@ -259,7 +302,7 @@ impl ResponseHead {
             (Transfer::Chunked, None) => Framing::Chunked,
             (Transfer::Unknown, None) => return Err(Reject::bad("unknown transfer coding")),
         };
-        self.framing = if to == Method::Head || status::is_bodyless(code) {
+        let framing = if to == Method::Head || status::is_bodyless(code) {
             if code != 304 && status::is_bodyless(code) {
                 // RFC 9110 section 8.6: no Content-Length in a 1xx or 204.
                 self.fields.remove_known(Known::ContentLength);
@@ -268,8 +311,8 @@ impl ResponseHead {
         } else {
             framing
         };
-        self.keep_alive &= self.framing != Framing::UntilClose;
-        Ok(true)
+        self.content = framing.into();
+        Ok(Some(Http1 { len, framing, keep_alive: keep_alive && framing != Framing::UntilClose }))
     }
 }
 

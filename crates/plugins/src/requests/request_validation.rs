@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
-use weir_wire::head::Framing;
+use weir_wire::head::Content;
 use weir_wire::name::Known;
 
 use schema::{FieldsSchema, Schema, unchecked_formats};
@@ -140,7 +140,7 @@ impl Plugin for Validated {
         if content_types(cx) > 1 {
             return self.refuse(cx, "the request has more than one Content-Type");
         }
-        if let Framing::Length(length) = cx.request().head.framing
+        if let Content::Length(length) = cx.request().head.content
             && length > self.most
         {
             return self.refuse(cx, TOO_LONG);

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use weir_config::Severity;
 use weir_plugin::buffers::Held;
 use weir_plugin::{Invalid, ResponseCx};
+use weir_wire::head::Version;
 use weir_wire::method::Method;
 use weir_wire::name::{FieldName, Known};
 use weir_wire::{status, trim_ows};
@@ -42,8 +43,8 @@ pub(super) struct Terms {
     /// In lower case; `None`: all.
     types: Option<Box<[Box<[u8]>]>>,
     min_length: u64,
-    /// Least minor version of HTTP/1.
-    minor: u8,
+    /// Least version that a client has to speak.
+    version: Version,
     /// The field and the value to add.
     vary: Option<FieldName>,
     cache_control: FieldName,
@@ -82,7 +83,7 @@ impl TermsConf<'_> {
                 }
             },
             min_length: self.min_length,
-            minor: u8::from(self.http_version > 1.0),
+            version: if self.http_version > 1.0 { Version::Http11 } else { Version::Http10 },
             vary: if self.vary { Some(name("Vary")?) } else { None },
             cache_control: name("Cache-Control")?,
         })
@@ -105,7 +106,7 @@ impl Terms {
         // What the client asked for, even where a plugin took it away from the upstream.
         let request = &cx.0.request;
         let asked = request.head.fields.all_received(request.buffer.bytes(), Known::AcceptEncoding);
-        request.method() != Method::Head && request.head.minor >= self.minor && accepts(asked, coding)
+        request.method() != Method::Head && request.head.version >= self.version && accepts(asked, coding)
     }
 
     /// Whether a response is one that is encoded at all.

@@ -30,8 +30,8 @@ impl Visit {
         x.tables = tables;
         x.request.buffer.clear();
         x.request.buffer.extend(head.as_bytes());
-        let whole = x.request.head.parse(x.request.buffer.bytes(), &Limits::default()).unwrap();
-        assert!(whole, "the head ends: {head:?}");
+        let whole = x.request.parse(&Limits::default()).unwrap();
+        assert!(whole.is_some(), "the head ends: {head:?}");
         x.request.accept_head(PathRules::default()).unwrap();
         let mut params = std::mem::take(&mut x.params);
         let query = Query {

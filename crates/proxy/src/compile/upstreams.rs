@@ -13,11 +13,11 @@ use weir_router::{Numbers, Slots};
 
 use super::certificates::Certificates;
 use super::ledger::Ledger;
+use crate::upstream::Keepalive;
 use crate::upstream::balance::turns::RoundRobin;
 use crate::upstream::balance::{Balancer, MAX_NODES};
 use crate::upstream::endpoint::Endpoints;
 use crate::upstream::health::HealthTable;
-use crate::upstream::pool::Keepalive;
 use crate::upstream::{Checked, Node, PassHost as CompiledHost, Timeouts, Upstream};
 
 /// The upstreams of a configuration. Plugins and routes add to them in turn.

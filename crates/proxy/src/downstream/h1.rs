@@ -1,24 +1,24 @@
-//! An HTTP/1.1 client connection: one task that owns the sockets of both sides of an exchange.
+//! HTTP/1.1 client connections (RFC 9112): one task each, which serves a request after the other.
+
+mod encode;
 
 use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use weir_plugin::buffers::NO_ROOM;
-use weir_plugin::{AddrText, BUFFER, Client, Exchange, Failure, Request, RequestCx, Side};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use weir_plugin::{BUFFER, Client, Exchange, Request};
 use weir_telemetry::metrics::{ClientError, ConnectionState};
 use weir_wire::Reject;
-use weir_wire::head::{Framing, TOO_MANY_FIELDS};
-use weir_wire::method::Method;
-use weir_wire::name::Known;
-use weir_wire::target::Form;
+use weir_wire::buffer::Buffer;
+use weir_wire::head::{Content, Framing, Version};
 
-use crate::exchange::mirror::RequestCopy;
-use crate::phases::{self, Requests, Verdict};
-use crate::readings::{self, AMBIGUOUS};
-use crate::relay;
-use crate::snapshot::Local;
+use super::{Downstream, Following, NO_ROOM_FOR_HEAD};
+use crate::exchange::Runner;
+use crate::http1::{self, Incoming, Outgoing};
+use crate::relay::{self, Piece, Sink, Source};
 use crate::sys::Socket;
 use crate::timer::Timer;
 use crate::tls::server::Hosts;
@@ -26,8 +26,6 @@ use crate::worker::Worker;
 
 /// Most bytes of an unread request body that are thrown away to keep a connection.
 const MAX_DISCARD: u64 = 64 << 10;
-/// There is no room for a large head.
-const NO_ROOM_FOR_HEAD: Reject = Reject::new(NO_ROOM.status, NO_ROOM.reason);
 /// How long a client may go on sending after a final answer, in milliseconds, and how much.
 const LINGER_MS: u64 = 1000;
 const LINGER_BYTES: usize = 256 << 10;
@@ -79,26 +77,37 @@ impl ClientStream for Socket {
 }
 
 /// A client connection.
-pub(crate) struct Connection<S> {
-    pub(crate) stream: S,
-    pub(crate) timer: Timer,
-    pub(crate) worker: Rc<Worker>,
-    /// A copy of the request, while it waits to be sent upstream.
-    pub(crate) copy: Option<Box<RequestCopy>>,
-    client: Client,
-    /// Bytes of the next request may still be in the kernel after a final answer.
-    linger: bool,
+struct Connection<S> {
+    runner: Runner<H1<S>>,
     /// What it is counted as while it serves: reading a request, or writing an answer.
     state: ConnectionState,
 }
 
+/// The client of one exchange after the other on an HTTP/1 connection.
+pub(crate) struct H1<S> {
+    stream: S,
+    client: Client,
+    /// The body of the request.
+    incoming: Incoming,
+    /// The response.
+    outgoing: Outgoing,
+    /// True while the client may send another request after this one.
+    keep_alive: bool,
+    /// True when the head of the response has said so.
+    keeps: bool,
+    after: After,
+}
+
 /// What follows an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
-    /// The next request, which begins so many bytes into the buffer.
-    Keep(usize),
+enum After {
     /// The connection is closed.
     Close,
+    /// The connection is closed, but the client may not have read the answer yet, and bytes it sent may be unread:
+    /// closing at once would reset the connection and could destroy the answer (RFC 9112 section 9.6).
+    Linger,
+    /// The next request, which begins so many bytes into the buffer.
+    Keep(usize),
 }
 
 /// Why no request head was read.
@@ -111,15 +120,16 @@ enum NoHead {
 /// Serves a connection until it closes.
 pub(crate) async fn serve<S: ClientStream>(stream: S, client: Client, worker: Rc<Worker>) {
     let mut connection = Connection::new(stream, client, worker);
-    connection.timer.set_idle(connection.worker.options.head_ms);
+    let worker = Rc::clone(&connection.runner.worker);
+    connection.runner.timer.set_idle(worker.options.head_ms);
     while connection.wait_readable().await {
-        let mut exchange = connection.worker.take_exchange();
-        let next = connection.requests(&mut exchange).await;
-        connection.worker.put_exchange(exchange);
-        if next == Next::Close {
+        let mut exchange = worker.take_exchange();
+        let stays = connection.requests(&mut exchange).await;
+        worker.put_exchange(exchange);
+        if !stays {
             break;
         }
-        connection.timer.set_idle(connection.worker.options.idle_ms);
+        connection.runner.timer.set_idle(worker.options.idle_ms);
     }
     connection.close().await;
 }
@@ -128,151 +138,150 @@ pub(crate) async fn serve<S: ClientStream>(stream: S, client: Client, worker: Rc
 pub(crate) async fn refuse_without_tls(stream: Socket, client: Client, worker: Rc<Worker>, received: &[u8]) {
     const REASON: &str = "The plain HTTP request was sent to HTTPS port";
     let mut connection = Connection::new(stream, client, worker);
-    connection.timer.set(connection.worker.options.send_ms);
+    let runner = &mut connection.runner;
+    runner.timer.set(runner.worker.options.send_ms);
     // Not one of the worker's: nothing of another exchange may stand in it, for the head need not be whole.
     let mut x = Box::<Exchange>::default();
+    x.client = client;
     x.request.buffer.extend(received);
-    let options = &connection.worker.options;
-    if x.request.head.parse(x.request.buffer.bytes(), &options.head) == Ok(true) {
+    let options = &runner.worker.options;
+    if matches!(x.request.parse(&options.head), Ok(Some(_))) {
         // What is wrong with its target does not matter any more.
         let _ = x.request.accept_head(options.paths);
     }
-    connection.begin_refusal(&mut x, Reject::bad(REASON));
+    runner.begin_refusal(&mut x, Reject::bad(REASON));
     let body = &mut x.response.body;
     body.clear();
     body.extend_from_slice(b"{\"error_msg\":\"400 Bad Request: ");
     body.extend_from_slice(REASON.as_bytes());
     body.extend_from_slice(b"\"}\n");
-    connection.send_refusal(&mut x).await;
+    runner.send_refusal(&mut x).await;
     connection.close().await;
 }
 
 impl<S: ClientStream> Connection<S> {
-    pub(crate) fn new(stream: S, client: Client, worker: Rc<Worker>) -> Self {
-        let timer = worker.timers.timer();
-        Self { stream, timer, worker, copy: None, client, linger: false, state: ConnectionState::Waiting }
+    fn new(stream: S, client: Client, worker: Rc<Worker>) -> Self {
+        let down = H1 {
+            stream,
+            client,
+            incoming: Incoming::default(),
+            outgoing: Outgoing::default(),
+            keep_alive: false,
+            keeps: false,
+            after: After::Close,
+        };
+        Self { runner: Runner::new(down, worker), state: ConnectionState::Waiting }
     }
 
     /// Waits for the first byte of a request; false when none came in time, the connection has to give way to another, or
     /// the drain closes what is idle.
     async fn wait_readable(&self) -> bool {
+        let Runner { down: H1 { stream, .. }, timer, worker, .. } = &self.runner;
         // Of the last answer; the client is not idle before it has taken that.
         let mut unsent = false;
         poll_fn(|cx| {
-            if self.stream.poll_readable(cx).is_ready() {
+            if stream.poll_readable(cx).is_ready() {
                 return Poll::Ready(true);
             }
-            if self.stream.has_unsent() != unsent {
+            if stream.has_unsent() != unsent {
                 unsent = !unsent;
-                let options = &self.worker.options;
                 match unsent {
-                    true => self.timer.set(options.send_ms),
-                    false => self.timer.set_idle(options.idle_ms),
+                    true => timer.set(worker.options.send_ms),
+                    false => timer.set_idle(worker.options.idle_ms),
                 }
             }
-            if self.timer.poll_expired(cx).is_ready() {
+            if timer.poll_expired(cx).is_ready() {
                 if unsent {
-                    self.worker.recorder.client_error(ClientError::WriteTimeout);
+                    worker.recorder.client_error(ClientError::WriteTimeout);
                 }
                 return Poll::Ready(false);
             }
-            if self.worker.closes_idle() && !unsent { Poll::Ready(false) } else { Poll::Pending }
+            if worker.closes_idle() && !unsent { Poll::Ready(false) } else { Poll::Pending }
         })
         .await
     }
 
-    /// Serves requests as long as bytes of the next one are there.
-    async fn requests(&mut self, x: &mut Exchange) -> Next {
-        self.timer.set(self.worker.options.head_ms);
+    /// Serves requests as long as bytes of the next one are there; false when the connection is to be closed.
+    async fn requests(&mut self, x: &mut Exchange) -> bool {
         loop {
-            self.worker.recorder.connection_moved(ConnectionState::Waiting, ConnectionState::Reading);
+            self.runner.timer.set(self.runner.worker.options.head_ms);
+            self.runner.worker.recorder.connection_moved(ConnectionState::Waiting, ConnectionState::Reading);
             self.state = ConnectionState::Reading;
-            let next = self.exchange(x).await;
-            self.worker.recorder.connection_moved(self.state, ConnectionState::Waiting);
-            if next == Next::Close || x.request.buffer.is_empty() {
-                return next;
+            let stays = self.exchange(x).await;
+            self.runner.worker.recorder.connection_moved(self.state, ConnectionState::Waiting);
+            if !stays || x.request.buffer.is_empty() {
+                return stays;
             }
-            self.timer.set(self.worker.options.head_ms);
         }
     }
 
-    /// One request and its response.
-    async fn exchange(&mut self, x: &mut Exchange) -> Next {
+    /// One request and its response; false when the connection is to be closed.
+    async fn exchange(&mut self, x: &mut Exchange) -> bool {
         x.reset();
-        match self.read_head(x).await {
+        let read = self.read_head(x).await;
+        let Self { runner, state } = self;
+        match read {
             Ok(()) => {}
-            Err(NoHead::Gone) => return Next::Close,
-            Err(NoHead::Refused(reject)) => return self.refuse(x, reject).await,
+            Err(NoHead::Gone) => return false,
+            Err(NoHead::Refused(reject)) => {
+                x.client = runner.down.client;
+                runner.refuse(x, reject).await;
+                return false;
+            }
         }
-        self.worker.recorder.request_started();
-        self.worker.recorder.connection_moved(ConnectionState::Reading, ConnectionState::Writing);
-        self.state = ConnectionState::Writing;
-        let now = self.worker.clock.refresh();
-        x.times.start = now;
-        x.times.now = now;
-        x.times.unix_ms = self.worker.clock.unix_ms();
-        self.client.requests += 1;
-        x.client = self.client;
-        x.received = x.request.head.len as u64;
-        x.body_limit = self.worker.options.body_size;
-        if let Err(reject) = self.accept_head(x) {
-            return self.refuse(x, reject).await;
-        }
-        let Some(local) = self.worker.current() else {
-            return self.refuse(x, Reject::new(503, "no configuration")).await;
-        };
-        if let Err(reject) = self.admit(x, &local) {
-            return self.refuse(x, reject).await;
-        }
-        let next = if self.is_for_the_gateway(x) {
-            let _ = RequestCx(x).reply(200).field("Allow", b"GET, HEAD, POST, PUT, DELETE, PATCH, OPTIONS").done();
-            self.send_reply(x, &local).await
-        } else {
-            self.run(x, &local).await
-        };
-        self.log(x, &local);
+        runner.worker.recorder.connection_moved(ConnectionState::Reading, ConnectionState::Writing);
+        *state = ConnectionState::Writing;
+        runner.down.client.requests += 1;
+        x.client = runner.down.client;
+        runner.serve(x).await;
+        runner.down.incoming.settle();
         // Only now: the log phase reads from the buffer.
-        if let Next::Keep(len) = next {
-            x.request.buffer.consume(len);
-        }
-        next
+        let After::Keep(end) = runner.down.after else { return false };
+        x.request.buffer.consume(end);
+        true
     }
 
     /// Reads until a whole head is there.
     async fn read_head(&mut self, x: &mut Exchange) -> Result<(), NoHead> {
-        let limits = self.worker.options.head;
+        let Runner { down, timer, worker, .. } = &mut self.runner;
+        let limits = worker.options.head;
+        down.after = After::Close;
+        down.incoming.begin(Framing::None, 0);
+        down.outgoing.begin(false);
+        x.request.head_len = 0;
         // Pipelined bytes may be a whole head already.
         let mut look = !x.request.buffer.is_empty();
         // Whether the head comes in pieces; a client that lets it wait gives way to others as one that sends nothing.
         let mut pieces = false;
         loop {
             if look {
-                let request = &mut x.request;
-                match request.head.parse(request.buffer.bytes(), &limits) {
-                    Ok(true) => {
+                match x.request.parse(&limits) {
+                    Ok(Some(http1)) => {
                         if pieces {
-                            self.timer.end_idle();
+                            timer.end_idle();
                         }
+                        down.incoming.begin(http1.framing, http1.len);
+                        down.keep_alive = http1.keep_alive;
                         return Ok(());
                     }
-                    Ok(false) => {}
+                    Ok(None) => {}
                     Err(reject) => return Err(NoHead::Refused(reject)),
                 }
             }
             if x.request.buffer.spare().is_empty() {
                 let room = (x.request.buffer.capacity() * 2).max(BUFFER).min(limits.head.max(BUFFER) + 64);
-                if !make_head_room(x, room) {
+                if http1::may_hold_head(x, room).is_err() {
                     return Err(NoHead::Refused(NO_ROOM_FOR_HEAD));
                 }
                 x.request.buffer.grow(room);
             }
             let buffer = &mut x.request.buffer;
             let before = buffer.len();
-            let (stream, timer) = (&mut self.stream, &self.timer);
             if before > 0 && !pieces {
                 pieces = true;
                 timer.begin_idle();
             }
+            let stream = &mut down.stream;
             let read = poll_fn(|cx| {
                 if let Poll::Ready(read) = relay::poll_read(cx, stream, buffer) {
                     return Poll::Ready(Some(read));
@@ -282,15 +291,14 @@ impl<S: ClientStream> Connection<S> {
             match read.await {
                 Some(Ok(0)) if before == 0 => {
                     // It may have ended its side only, before it has taken the last answer.
-                    self.linger = self.stream.owes();
+                    if down.stream.owes() {
+                        down.after = After::Linger;
+                    }
                     return Err(NoHead::Gone);
                 }
-                Some(Ok(0) | Err(_)) => {
-                    self.linger = false;
-                    return Err(NoHead::Gone);
-                }
+                Some(Ok(0) | Err(_)) => return Err(NoHead::Gone),
                 Some(Ok(_)) => {}
-                None if before == 0 || self.timer.gives_way() => return Err(NoHead::Gone),
+                None if before == 0 || timer.gives_way() => return Err(NoHead::Gone),
                 None => return Err(NoHead::Refused(Reject::new(408, "request head not received in time"))),
             }
             // A head is only split again when a line has ended, or it may be over its limit: a client that drips bytes
@@ -301,207 +309,12 @@ impl<S: ClientStream> Connection<S> {
         }
     }
 
-    /// What is checked of a head before anything is done with it.
-    fn accept_head(&self, x: &mut Exchange) -> Result<(), Reject> {
-        let options = &self.worker.options;
-        x.request.accept_head(options.paths)?;
-        match x.request.method() {
-            Method::Connect => return Err(Reject::bad("CONNECT is not for a gateway")),
-            Method::Trace => return Err(Reject::new(405, "TRACE is not served")),
-            _ => {}
-        }
-        if x.request.form() == Form::Asterisk && x.request.method() != Method::Options {
-            return Err(Reject::bad("asterisk target without OPTIONS"));
-        }
-        if let Some(real_ip) = &options.real_ip {
-            let fields = &x.request.head.fields;
-            let base = x.request.buffer.bytes();
-            if let Some(addr) = real_ip.client(self.client.sender, fields.all(base, &real_ip.field)) {
-                x.client.addr = addr;
-                x.client.addr_text = AddrText::new(addr);
-            }
-        }
-        if x.request.head.fields.may_have_forwarding() {
-            options.distrust(x);
-        }
-        Ok(())
-    }
-
-    /// Whether the configuration lets the request be served on this connection, by this path.
-    fn admit(&self, x: &mut Exchange, local: &Local) -> Result<(), Reject> {
-        let snapshot = &*local.snapshot;
-        self.stream.admit(&x.request, &snapshot.tls)?;
-        let options = &self.worker.options;
-        if x.request.has_other_readings() && !options.ambiguous_paths {
-            x.tables = Some(Rc::clone(&local.tables));
-            let admits = |request: &Request| self.stream.admit(request, &snapshot.tls).is_ok();
-            if readings::other_way(x, snapshot, options.paths, admits).is_some() {
-                return Err(AMBIGUOUS);
-            }
-        }
-        Ok(())
-    }
-
-    /// `OPTIONS *`, or OPTIONS that may go no further (RFC 9110 section 7.6.2); otherwise its hop count goes down.
-    fn is_for_the_gateway(&self, x: &mut Exchange) -> bool {
-        if x.request.method() != Method::Options {
-            return false;
-        }
-        let request = &mut x.request;
-        let base = request.buffer.bytes();
-        let hops = request.head.fields.get_known(base, Known::MaxForwards).map(std::str::from_utf8);
-        match hops.map(|text| text.ok().and_then(|t| t.parse::<u64>().ok())) {
-            _ if request.form() == Form::Asterisk => true,
-            Some(Some(0)) => true,
-            Some(Some(n)) => {
-                request.head.fields.set_str(base, b"Max-Forwards", (n - 1).to_string().as_bytes());
-                false
-            }
-            _ => false,
-        }
-    }
-
-    /// Route, plugins, and then the answer or the upstream.
-    async fn run(&mut self, x: &mut Exchange, local: &Rc<Local>) -> Next {
-        let snapshot = &*local.snapshot;
-        x.tables = Some(Rc::clone(&local.tables));
-        phases::find_route(x, snapshot);
-        let route = phases::route(x, snapshot);
-        x.timed = self.worker.access_log.is_some() || phases::has_log(x, snapshot, route);
-        let mut requests = Requests::default();
-        let mut verdict = requests.run(x, snapshot, route);
-        loop {
-            let next = match verdict {
-                Verdict::Suspended(step) => {
-                    let flow = step.plugin.request_io(&mut RequestCx(x)).await;
-                    x.times.now = self.worker.clock.refresh();
-                    requests.resumed(flow, step, x)
-                }
-                Verdict::AwaitsBody(step) => {
-                    if let Err(failure) = self.collect_body(x).await {
-                        return self.fail_body(x, local, failure).await;
-                    }
-                    x.times.now = self.worker.clock.refresh();
-                    requests.collected(step, x)
-                }
-                _ => break,
-            };
-            verdict = next.unwrap_or_else(|| requests.run(x, snapshot, route));
-        }
-        match verdict {
-            Verdict::Forward(_) if is_too_long(x) => self.fail_body(x, local, Failure::BODY_TOO_LARGE).await,
-            Verdict::Forward(route) => {
-                match x.upstream.chosen.or(route.upstream).and_then(|u| snapshot.upstreams.get(u)) {
-                    Some(upstream) => self.forward(x, local, route, upstream).await,
-                    None => {
-                        let failure =
-                            Failure { side: Side::Gateway, ..Failure::upstream(503, "route has no upstream") };
-                        self.fail(x, local, failure).await
-                    }
-                }
-            }
-            Verdict::Answered => self.send_reply(x, local).await,
-            Verdict::Failed(Failure::BODY_TOO_LARGE) => self.fail_body(x, local, Failure::BODY_TOO_LARGE).await,
-            Verdict::Failed(failure) => self.fail(x, local, failure).await,
-            // The loop above ends only otherwise.
-            Verdict::Suspended(_) | Verdict::AwaitsBody(_) => Next::Close,
-        }
-    }
-
-    /// Whether the client may send another request on this connection.
-    pub(crate) fn may_keep(&self, x: &Exchange) -> bool {
-        x.request.head.keep_alive
-            && self.client.requests < self.worker.options.requests_per_connection
-            && !self.worker.is_draining()
-    }
-
-    /// Refuses what is no request to be served: no plugin sees it.
-    async fn refuse(&mut self, x: &mut Exchange, reject: Reject) -> Next {
-        self.begin_refusal(x, reject);
-        self.send_refusal(x).await
-    }
-
-    fn begin_refusal(&mut self, x: &mut Exchange, reject: Reject) {
-        let failure = match reject {
-            NO_ROOM_FOR_HEAD => NO_ROOM,
-            _ => {
-                self.worker.recorder.client_error(client_error(reject));
-                reject.into()
-            }
-        };
-        if x.times.start == 0 {
-            x.times.start = self.worker.clock.refresh();
-            x.times.unix_ms = self.worker.clock.unix_ms();
-            x.client = self.client;
-        }
-        x.times.now = x.times.start;
-        x.request.head.keep_alive = false;
-        tracing::info!(client = %self.client.addr_text, status = reject.status, reason = reject.reason, "request refused");
-        self.begin_failure(x, failure);
-    }
-
-    async fn send_refusal(&mut self, x: &mut Exchange) -> Next {
-        self.linger = true;
-        self.write_reply(x, false).await;
-        x.times.now = self.worker.clock.refresh();
-        if let Some(log) = &self.worker.access_log {
-            x.prepare_log();
-            if let Some(local) = self.worker.current() {
-                x.request.mask_arguments(&local.snapshot.credential_arguments);
-            }
-            log.write(x);
-        }
-        Next::Close
-    }
-
-    /// Throws the rest of the request body away, so that the next request can be read, and gives where that begins;
-    /// `None` when that is too much.
-    pub(crate) async fn discard_body(&mut self, x: &mut Exchange) -> Option<usize> {
-        if let Some(end) = x.request.body_end() {
-            return Some(end);
-        }
-        let head = &x.request.head;
-        let mut pump = relay::Pump::new(head.framing, relay::Encode::Plain, head.len);
-        let expected = head.expect_continue;
-        self.timer.set(self.worker.options.body_ms);
-        loop {
-            x.scratch.clear();
-            let from = pump.position();
-            if pump.decode(&x.request.buffer, &mut x.scratch).is_err() {
-                return None;
-            }
-            x.received += (pump.position() - from) as u64;
-            if pump.is_complete() {
-                return Some(pump.position());
-            }
-            // A client that waits for 100 (Continue) will not send its body after a final answer, or may.
-            if expected || pump.taken > MAX_DISCARD {
-                return None;
-            }
-            pump.make_room(&mut x.request.buffer);
-            let (stream, timer, buffer) = (&mut self.stream, &self.timer, &mut x.request.buffer);
-            let read = poll_fn(|cx| match relay::poll_read(cx, stream, buffer) {
-                Poll::Ready(read) => Poll::Ready(read.unwrap_or(0)),
-                Poll::Pending => timer.poll_expired(cx).map(|()| 0),
-            });
-            if read.await == 0 {
-                return None;
-            }
-        }
-    }
-
-    /// The client may not have read the answer yet, and bytes it sent may be unread: closing now would reset the
-    /// connection and could destroy the answer (RFC 9112 section 9.6).
-    pub(crate) fn set_linger(&mut self) {
-        self.linger = true;
-    }
-
     async fn close(&mut self) {
-        if !self.linger {
+        let Runner { down: H1 { stream, after, .. }, timer, worker, .. } = &mut self.runner;
+        if *after != After::Linger {
             return;
         }
-        self.timer.set(self.worker.options.send_ms);
-        let (stream, timer) = (&mut self.stream, &self.timer);
+        timer.set(worker.options.send_ms);
         if !matches!(timer.within(stream.shutdown()).await, Some(Ok(()))) {
             return;
         }
@@ -514,8 +327,8 @@ impl<S: ClientStream> Connection<S> {
                 if left == 0 {
                     return timer.poll_expired(cx);
                 }
-                let mut room = tokio::io::ReadBuf::new(&mut sink);
-                match std::pin::Pin::new(&mut *stream).poll_read(cx, &mut room) {
+                let mut room = ReadBuf::new(&mut sink);
+                match Pin::new(&mut *stream).poll_read(cx, &mut room) {
                     Poll::Ready(Ok(())) if !room.filled().is_empty() => {
                         left = left.saturating_sub(room.filled().len());
                     }
@@ -528,27 +341,149 @@ impl<S: ClientStream> Connection<S> {
     }
 }
 
-/// Whether a head may have so much room. It is copied and decoded on its way, so a large one takes four times its size.
-pub(crate) fn make_head_room(x: &mut Exchange, room: usize) -> bool {
-    room <= BUFFER || x.may_grow(4 * room)
+impl<S: ClientStream> Source for H1<S> {
+    #[inline]
+    fn next(&mut self, buffer: &Buffer) -> Result<Piece, Reject> {
+        self.incoming.next(buffer)
+    }
+
+    #[inline]
+    fn poll_receive(&mut self, cx: &mut Context<'_>, buffer: &mut Buffer) -> Poll<io::Result<usize>> {
+        relay::poll_read(cx, &mut self.stream, buffer)
+    }
+
+    fn make_room(&mut self, buffer: &mut Buffer) {
+        self.incoming.make_room(buffer);
+    }
 }
 
-/// Whether more is announced than the body may have, now that every plugin has had its say about that.
-fn is_too_long(x: &Exchange) -> bool {
-    matches!(x.request.head.framing, Framing::Length(n) if n > x.body_limit)
+impl<S: ClientStream> Sink for H1<S> {
+    #[inline]
+    fn poll_data(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>, data: &[u8]) -> Poll<io::Result<usize>> {
+        self.outgoing.poll_data(cx, &mut self.stream, out, data)
+    }
+
+    fn push_trailer(&mut self, out: &mut Vec<u8>, line: &[u8]) {
+        self.outgoing.push_trailer(out, line);
+    }
+
+    fn push_end(&mut self, out: &mut Vec<u8>) {
+        self.outgoing.push_end(out);
+    }
+
+    #[inline]
+    fn poll_flush(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<io::Result<()>> {
+        self.outgoing.poll_flush(cx, &mut self.stream, out)
+    }
 }
 
-fn client_error(reject: Reject) -> ClientError {
-    match reject.status {
-        405 => ClientError::MethodNotAllowed,
-        408 => ClientError::HeadTimeout,
-        413 => ClientError::BodyTooLarge,
-        414 => ClientError::TargetTooLong,
-        417 => ClientError::ExpectationFailed,
-        431 if reject == TOO_MANY_FIELDS => ClientError::TooManyHeaders,
-        431 => ClientError::HeadTooLarge,
-        501 => ClientError::UnknownCoding,
-        505 => ClientError::UnsupportedVersion,
-        _ => ClientError::BadRequest,
+impl<S: ClientStream> Downstream for H1<S> {
+    type Bytes = S;
+
+    fn admit(&self, request: &Request, hosts: &Hosts) -> Result<(), Reject> {
+        self.stream.admit(request, hosts)
+    }
+
+    fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.stream.poll_reset(cx)
+    }
+
+    /// A client that has begun to send the body anyway need not be asked for it (RFC 9110 section 10.1.1).
+    fn push_continue(&mut self, x: &mut Exchange) {
+        x.out.clear();
+        if x.request.head.expect_continue && x.request.buffer.len() <= x.request.head_len {
+            x.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+        }
+    }
+
+    /// HTTP/1.0 knows no interim responses (RFC 9110 section 15.2).
+    fn push_interim(&mut self, x: &mut Exchange) {
+        x.out.clear();
+        if x.request.head.version >= Version::Http11 {
+            encode::push_interim(x);
+        }
+    }
+
+    fn push_head(&mut self, x: &mut Exchange, worker: &Worker, following: Following, reads_on: bool) -> bool {
+        let head = &x.request.head;
+        let mut keeps =
+            self.keep_alive && self.client.requests < worker.options.requests_per_connection && !worker.is_draining();
+        if !reads_on && head.content != Content::None {
+            // A client that waits for 100 (Continue) will not send its body after a final answer, or may; and a long
+            // body is not waited for only to throw it away.
+            keeps &= !head.expect_continue && self.incoming.left() <= x.request.buffer.len() as u64 + MAX_DISCARD;
+        }
+        // Without a length, an HTTP/1.0 client can only see the end by the connection's.
+        let chunked = following == Following::Open && head.version >= Version::Http11;
+        keeps &= following != Following::Open || chunked;
+        self.outgoing.set_chunked(chunked);
+        self.keeps = keeps;
+        encode::push_head(x, worker, following, chunked, keeps);
+        keeps
+    }
+
+    fn push_switch(&mut self, x: &mut Exchange) {
+        encode::push_switch(x);
+    }
+
+    fn bytes(&mut self) -> &mut S {
+        &mut self.stream
+    }
+
+    fn replace_body(&mut self, request: &mut Request, body: &[u8]) {
+        request.put_body(body, self.incoming.position());
+        self.incoming.replaced(body.len());
+    }
+
+    fn rewind(&mut self) -> bool {
+        self.incoming.rewind()
+    }
+
+    fn abandon_request(&mut self) {
+        self.keep_alive = false;
+    }
+
+    fn received(&self) -> u64 {
+        self.incoming.taken()
+    }
+
+    fn sent(&self) -> u64 {
+        self.outgoing.sent
+    }
+
+    async fn finish(&mut self, x: &mut Exchange, timer: &Timer, worker: &Worker) {
+        self.after = After::Linger;
+        if self.keeps && (self.incoming.is_complete() || self.discard_body(x, timer, worker).await) {
+            self.after = After::Keep(self.incoming.position());
+        }
+    }
+
+    fn reset(&mut self) {
+        self.stream.abort();
+    }
+}
+
+impl<S: ClientStream> H1<S> {
+    /// Throws the rest of the request body away, so that the next request can be read; false when that is too much.
+    async fn discard_body(&mut self, x: &mut Exchange, timer: &Timer, worker: &Worker) -> bool {
+        let most = self.incoming.taken() + MAX_DISCARD;
+        timer.set(worker.options.body_ms);
+        loop {
+            x.scratch.clear();
+            match relay::take_all(self, &x.request.buffer, &mut x.scratch) {
+                Ok(true) => return true,
+                Ok(false) if !x.request.head.expect_continue && self.incoming.taken() <= most => {}
+                _ => return false,
+            }
+            self.incoming.make_room(&mut x.request.buffer);
+            let (stream, buffer) = (&mut self.stream, &mut x.request.buffer);
+            let read = poll_fn(|cx| match relay::poll_read(cx, stream, buffer) {
+                Poll::Ready(read) => Poll::Ready(read.unwrap_or(0)),
+                Poll::Pending => timer.poll_expired(cx).map(|()| 0),
+            });
+            if read.await == 0 {
+                return false;
+            }
+        }
     }
 }

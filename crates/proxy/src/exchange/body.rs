@@ -7,38 +7,39 @@ use weir_plugin::buffers::NO_ROOM;
 use weir_plugin::{BUFFER, Exchange, Failure, Origin, Side};
 use weir_telemetry::metrics::ClientError;
 use weir_wire::Reject;
-use weir_wire::head::Framing;
+use weir_wire::head::Content;
 
-use crate::downstream::h1::{ClientStream, Connection, Next};
-use crate::relay::{self, Encode, Pump};
+use super::{Outcome, Runner};
+use crate::downstream::Downstream;
+use crate::relay;
 use crate::snapshot::Local;
 use crate::worker::Worker;
 
 /// The client has closed the connection before it had its answer; nginx's status for that.
-pub(crate) const CLIENT_WENT_AWAY: Reject = Reject::new(499, "client went away");
+pub(super) const CLIENT_WENT_AWAY: Reject = Reject::new(499, "client went away");
 /// `timeouts.body` has passed without a byte.
-pub(crate) const BODY_LATE: Reject = Reject::new(408, "request body not received in time");
+pub(super) const BODY_LATE: Reject = Reject::new(408, "request body not received in time");
 /// More than a limit allows.
-pub(crate) const BODY_TOO_LARGE: Reject = Reject::new(Failure::BODY_TOO_LARGE.status, Failure::BODY_TOO_LARGE.reason);
+pub(super) const BODY_TOO_LARGE: Reject = Reject::new(Failure::BODY_TOO_LARGE.status, Failure::BODY_TOO_LARGE.reason);
 
-impl<S: ClientStream> Connection<S> {
+impl<D: Downstream> Runner<D> {
     /// Collects the request body, decoded, behind the head, as if it had come with a length: it can be read, thrown
     /// away or sent upstream, also more than once, and what follows it stays.
-    pub(crate) async fn collect_body(&mut self, x: &mut Exchange) -> Result<(), Failure> {
+    pub(super) async fn collect_body(&mut self, x: &mut Exchange) -> Result<(), Failure> {
         let limit = x.body_limit.min(self.worker.options.buffered_body as u64);
-        match x.request.head.framing {
-            Framing::Length(length) if length > limit => Err(Failure::BODY_TOO_LARGE),
-            Framing::Length(length) => self.collect_plain(x, length as usize).await,
-            _ => self.collect_framed(x, limit).await,
+        match x.request.head.content {
+            Content::Length(length) if length > limit => Err(Failure::BODY_TOO_LARGE),
+            Content::Length(length) => self.collect_plain(x, length as usize).await,
+            _ => self.collect_pieces(x, limit).await,
         }
     }
 
     /// Collects a body that came with its length: where it is received.
     async fn collect_plain(&mut self, x: &mut Exchange, length: usize) -> Result<(), Failure> {
         self.send_continue(x).await.map_err(refused_body)?;
-        let begin = x.request.head.len;
+        let begin = x.request.head_len;
         let done = self.receive_until(x, begin + length).await;
-        x.received += length.min(x.request.buffer.len().saturating_sub(begin)) as u64;
+        x.received = x.request.buffer.len().min(begin + length) as u64;
         done?;
         x.request.keep_body(length);
         Ok(())
@@ -62,9 +63,8 @@ impl<S: ClientStream> Connection<S> {
         Ok(())
     }
 
-    /// Collects a body that came in chunks.
-    async fn collect_framed(&mut self, x: &mut Exchange, limit: u64) -> Result<(), Failure> {
-        let mut pump = Pump::new(x.request.head.framing, Encode::Plain, x.request.head.len);
+    /// Collects a body that came without its length.
+    async fn collect_pieces(&mut self, x: &mut Exchange, limit: u64) -> Result<(), Failure> {
         self.send_continue(x).await.map_err(refused_body)?;
         let mut pace = Pace::new(&self.worker);
         self.timer.set(self.worker.options.body_ms);
@@ -79,20 +79,18 @@ impl<S: ClientStream> Connection<S> {
                 }
                 x.scratch.reserve_exact(room - x.scratch.len());
             }
-            let from = pump.position();
-            pump.decode(&x.request.buffer, &mut x.scratch).map_err(refused_body)?;
-            x.received += (pump.position() - from) as u64;
-            if pump.taken > limit {
+            let ended = relay::take_all(&mut self.down, &x.request.buffer, &mut x.scratch).map_err(refused_body)?;
+            if x.scratch.len() as u64 > limit {
                 return Err(Failure::BODY_TOO_LARGE);
             }
-            if pump.is_complete() {
+            if ended {
                 break;
             }
-            pump.make_room(&mut x.request.buffer);
+            self.down.make_room(&mut x.request.buffer);
             self.receive(x, &mut pace).await?;
         }
         let mut body = std::mem::take(&mut x.scratch);
-        x.request.put_body(&body, pump.position());
+        self.down.replace_body(&mut x.request, &body);
         if body.capacity() > BUFFER {
             body = Vec::new();
         }
@@ -103,8 +101,8 @@ impl<S: ClientStream> Connection<S> {
 
     /// Receives more of a body.
     async fn receive(&mut self, x: &mut Exchange, pace: &mut Pace) -> Result<(), Failure> {
-        let (stream, timer, buffer) = (&mut self.stream, &self.timer, &mut x.request.buffer);
-        let read = poll_fn(|cx| match relay::poll_read(cx, stream, buffer) {
+        let (down, timer, buffer) = (&mut self.down, &self.timer, &mut x.request.buffer);
+        let read = poll_fn(|cx| match down.poll_receive(cx, buffer) {
             Poll::Ready(read) => Poll::Ready(Some(read.unwrap_or(0))),
             Poll::Pending => timer.poll_expired(cx).map(|()| None),
         });
@@ -118,21 +116,15 @@ impl<S: ClientStream> Connection<S> {
         Ok(())
     }
 
-    /// Asks a client for the body that it holds back (RFC 9110 section 10.1.1). One that has begun to send it anyway
-    /// need not be told.
+    /// Asks a client for the body that it holds back.
     async fn send_continue(&mut self, x: &mut Exchange) -> Result<(), Reject> {
-        let head = &x.request.head;
-        if !head.expect_continue || x.request.buffer.len() > head.len {
-            return Ok(());
-        }
-        x.out.clear();
-        x.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
-        if self.write_out(x).await { Ok(()) } else { Err(CLIENT_WENT_AWAY) }
+        self.down.push_continue(x);
+        if x.out.is_empty() || self.send_out(x).await == Outcome::Answered { Ok(()) } else { Err(CLIENT_WENT_AWAY) }
     }
 
-    /// Answers a request whose body is broken or does not come; its connection cannot be used any more.
-    pub(crate) async fn fail_body(&mut self, x: &mut Exchange, local: &Local, failure: Failure) -> Next {
-        x.request.head.keep_alive = false;
+    /// Answers a request whose body is broken or does not come; nothing that follows on its way can be trusted.
+    pub(super) async fn fail_body(&mut self, x: &mut Exchange, local: &Local, failure: Failure) -> Outcome {
+        self.down.abandon_request();
         if failure.side != Side::Client {
             return self.fail(x, local, failure).await;
         }
@@ -144,20 +136,20 @@ impl<S: ClientStream> Connection<S> {
         });
         if failure.status == CLIENT_WENT_AWAY.status {
             x.response.begin(failure.status, Origin::Failed(failure));
-            return Next::Close;
+            return Outcome::Cut;
         }
         self.fail(x, local, failure).await
     }
 }
 
 /// The failure of a request whose body is at fault.
-pub(crate) fn refused_body(reject: Reject) -> Failure {
+pub(super) fn refused_body(reject: Reject) -> Failure {
     Failure { status: reject.status, side: Side::Client, reason: reject.reason }
 }
 
 /// The least speed of a request body, as an average.
 #[derive(Default)]
-pub(crate) struct Pace {
+pub(super) struct Pace {
     /// Bytes a second; 0: any.
     rate: u64,
     /// When the body began, on the timer's clock.
@@ -170,13 +162,13 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// For a body that begins now.
-    pub(crate) fn new(worker: &Worker) -> Self {
+    pub(super) fn new(worker: &Worker) -> Self {
         let began = worker.timers.now();
         Self { rate: worker.options.body_rate, began, from: began + worker.options.body_rate_grace, received: 0 }
     }
 
     /// Whether `received` bytes are enough for the time that has passed.
-    pub(crate) fn check(&self, received: u64, now: u64) -> Result<(), Reject> {
+    pub(super) fn check(&self, received: u64, now: u64) -> Result<(), Reject> {
         if self.rate > 0 && now > self.from && received * 1000 < (now - self.began) * self.rate {
             return Err(Reject::new(408, "request body too slow"));
         }

@@ -1,23 +1,27 @@
 //! Copies of requests for a mirror: sent beside the request, which never waits for them, and whose answers are dropped.
 
 use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use weir_plugin::buffers::Held;
-use weir_plugin::{Client, Exchange, Origin, Try};
+use weir_plugin::{Client, Exchange, Origin, Request, Try};
 use weir_telemetry::metrics::Mirrored;
 use weir_wire::buffer::Buffer;
-use weir_wire::head::{Framing, Limits};
+use weir_wire::head::{Content, Limits};
 use weir_wire::name::Known;
+use weir_wire::{Reject, Span};
 
-use super::forward::{Answering, Outgoing};
-use crate::downstream::h1::{ClientStream, Connection};
-use crate::relay::{Encode, Pump};
+use super::Runner;
+use super::forward::{Attempt, PendingResponse};
+use crate::downstream::{Downstream, Following};
+use crate::relay::{self, Piece, Sink, Source};
 use crate::snapshot::Local;
+use crate::timer::Timer;
+use crate::tls::server::Hosts;
+use crate::upstream::connection::Outgoing;
+use crate::upstream::h1;
 use crate::worker::Worker;
 
 /// How long a mirror has for a copy, whatever it does meanwhile.
@@ -27,7 +31,7 @@ const NO_LIMITS: Limits = Limits { head: usize::MAX, fields: usize::MAX, target:
 
 /// A copy in the making: it is held until the whole request is here, since a mirror must never take a part for it.
 #[derive(Debug)]
-pub(crate) struct RequestCopy {
+pub(super) struct RequestCopy {
     place: Place,
     local: Rc<Local>,
     /// Number of the mirror among the upstreams.
@@ -37,11 +41,7 @@ pub(crate) struct RequestCopy {
     body: Vec<u8>,
     /// The part of the budget for buffers that the two have, once here and once where they are sent from.
     held: Held,
-    /// How far the request's body has been copied.
-    pump: Pump,
-    framing: Framing,
-    /// Where the body begins in its buffer.
-    base: usize,
+    content: Content,
 }
 
 /// One of the copies that a worker may have under way.
@@ -67,59 +67,71 @@ impl Drop for Place {
     }
 }
 
+impl<D: Downstream> Runner<D> {
+    /// Begins a copy of the request for a mirror, unless there are enough, or it is too long.
+    pub(super) fn copy_request(&mut self, x: &mut Exchange, mirror: u32, attempt: &Attempt<'_>) {
+        let Some(mut copy) = RequestCopy::begin(x, mirror, attempt, &self.worker) else { return };
+        // What is here already is not waited for: whatever becomes of the request, its copy goes.
+        let whole = relay::take_all(&mut self.down, &x.request.buffer, &mut copy.body);
+        self.down.rewind();
+        if whole != Ok(true) {
+            // A malformed body ends the request as well.
+            copy.restart();
+            self.copy = Some(copy);
+        } else if let Some(copy) = copy.keep_within_bounds() {
+            copy.send_off();
+        }
+    }
+}
+
 impl RequestCopy {
-    /// Begins a copy of the request whose head for the upstream is in [`Exchange::out`]. `None` where there are enough,
-    /// or it is too long.
-    pub(crate) fn begin(x: &Exchange, mirror: u32, local: &Rc<Local>, worker: &Rc<Worker>) -> Option<Box<Self>> {
-        let head = &x.request.head;
-        let fits = !matches!(head.framing, Framing::Length(n) if n > worker.options.mirror_body);
+    fn begin(x: &mut Exchange, mirror: u32, attempt: &Attempt<'_>, worker: &Rc<Worker>) -> Option<Box<Self>> {
+        let content = x.request.head.content;
+        let fits = !matches!(content, Content::Length(n) if n > worker.options.mirror_body);
         let Some(place) = Place::take(worker).filter(|_| fits) else {
             worker.recorder.mirrored(Mirrored::Dropped);
             return None;
         };
+        let websocket = matches!(attempt.outgoing, Outgoing::Request { websocket: true });
+        h1::push_request(x, attempt.upstream, attempt.node, websocket);
         Some(Box::new(Self {
             place,
-            local: Rc::clone(local),
+            local: Rc::clone(attempt.local),
             mirror,
             head: copied_head(&x.out, &x.upstream.mirror_target),
             body: Vec::new(),
             held: Held::default(),
-            pump: Pump::new(head.framing, Encode::Plain, head.len),
-            framing: head.framing,
-            base: head.len,
+            content,
         }))
     }
 
     /// Begins anew: the request's body is going to be sent again.
-    pub(crate) fn restart(&mut self) {
+    pub(super) fn restart(&mut self) {
         self.body.clear();
-        self.pump = Pump::new(self.framing, Encode::Plain, self.base);
     }
 
-    /// Takes what the buffer holds of the body; once that is all of it, the copy is sent on its way. Gives the copy back
-    /// while there is more to come.
-    pub(crate) fn take(mut self: Box<Self>, buffer: &Buffer) -> Option<Box<Self>> {
-        // A malformed body ends the request as well.
-        self.pump.decode(buffer, &mut self.body).ok()?;
+    /// Takes a piece of the body; gives the copy back unless it has become too long.
+    pub(super) fn take(mut self: Box<Self>, data: &[u8]) -> Option<Box<Self>> {
+        self.body.extend_from_slice(data);
+        self.keep_within_bounds()
+    }
+
+    fn keep_within_bounds(mut self: Box<Self>) -> Option<Box<Self>> {
         let has_room = self.held.grow_if_plenty(2 * (self.head.capacity() + self.body.capacity()));
         if !has_room || self.body.len() as u64 > self.place.0.options.mirror_body {
             self.place.0.recorder.mirrored(Mirrored::Dropped);
             return None;
         }
-        if !self.pump.is_complete() {
-            return Some(self);
-        }
+        Some(self)
+    }
+
+    /// Sends the copy on its way, now that all of it is here.
+    pub(super) fn send_off(self: Box<Self>) {
         weir_runtime::spawn(async move {
             let worker = Rc::clone(&self.place.0);
             let answered = weir_runtime::timeout(COPY_TIME, self.send()).await.unwrap_or(false);
             worker.recorder.mirrored(if answered { Mirrored::Answered } else { Mirrored::Failed });
         });
-        None
-    }
-
-    /// The body bytes before `at` have left the buffer.
-    pub(crate) fn moved(&mut self, at: usize) {
-        self.pump.skip(at);
     }
 
     /// Sends the copy and reads the answer; whether there was one.
@@ -142,17 +154,19 @@ impl RequestCopy {
         let begin = worker.clock.refresh();
         x.times.now = begin;
         x.upstream.tries.push(Try { addr: None, status: 0, begin, connected: 0, head: 0, end: 0 });
-        let timeouts = upstream.timeouts;
-        let mut connection = Connection::new(Nobody, Client::default(), Rc::clone(worker));
-        let mut answering = Answering::default();
-        match connection.reach(x, upstream, node, timeouts, Outgoing::Copy, &mut answering).await {
+        let (timeouts, outgoing) = (upstream.timeouts, Outgoing::Subrequest);
+        // No plugin sees the answer.
+        let attempt = Attempt { local: &worker.bare, upstream, node, timeouts, outgoing };
+        let body = Span::new(x.request.head_len, x.request.buffer.len());
+        let mut runner = Runner::new(Nobody { body, left: body, sink: tokio::io::empty() }, Rc::clone(worker));
+        let mut pending = PendingResponse::default();
+        match runner.reach(x, &attempt, &mut pending).await {
             Ok(()) => {
-                // No plugin sees the answer.
-                connection.relay_response(x, &worker.bare, node, upstream, timeouts, &mut answering).await;
+                runner.relay_response(x, &attempt, &mut pending).await;
                 !matches!(x.response.origin, Origin::Failed(_))
             }
-            Err(ended) => {
-                tracing::info!(node = %node.endpoint.host, reason = ended.failure.reason, "a mirror does not answer");
+            Err(error) => {
+                tracing::info!(node = %node.endpoint.host, reason = error.failure.reason, "a mirror does not answer");
                 false
             }
         }
@@ -167,7 +181,7 @@ impl RequestCopy {
         let request = &mut x.request;
         request.upstream.method = None;
         request.buffer.extend(&self.head);
-        if self.framing != Framing::None {
+        if self.content != Content::None {
             request.buffer.extend(b"Content-Length: ");
             let mut length = Vec::new();
             weir_wire::push_number(&mut length, self.body.len() as u64);
@@ -176,7 +190,7 @@ impl RequestCopy {
         }
         request.buffer.extend(b"\r\n");
         request.buffer.extend(&self.body);
-        if request.head.parse(request.buffer.bytes(), &NO_LIMITS) != Ok(true) {
+        if !matches!(request.parse(&NO_LIMITS), Ok(Some(_))) {
             return false;
         }
         // With TLS it is the name that is asked for.
@@ -211,37 +225,92 @@ fn copied_head(head: &[u8], target: &[u8]) -> Vec<u8> {
     copy
 }
 
-/// The client of a copy: it has sent everything, and drops whatever it gets.
-struct Nobody;
+/// The client of a copy: the gateway itself. It has sent everything, and drops whatever it gets.
+struct Nobody {
+    /// The body, where it stands in the buffer.
+    body: Span,
+    /// The part that has not been taken.
+    left: Span,
+    sink: tokio::io::Empty,
+}
 
-impl ClientStream for Nobody {
-    fn poll_readable(&self, _: &mut Context<'_>) -> Poll<()> {
+impl Source for Nobody {
+    fn next(&mut self, _: &Buffer) -> Result<Piece, Reject> {
+        let left = std::mem::replace(&mut self.left, Span { start: self.body.end, ..self.body });
+        Ok(if left.is_empty() { Piece::End } else { Piece::Data(left) })
+    }
+
+    fn poll_receive(&mut self, _: &mut Context<'_>, _: &mut Buffer) -> Poll<io::Result<usize>> {
         Poll::Pending
+    }
+
+    fn make_room(&mut self, _: &mut Buffer) {}
+}
+
+impl Sink for Nobody {
+    fn poll_data(&mut self, _: &mut Context<'_>, _: &mut Vec<u8>, data: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(data.len()))
+    }
+
+    fn push_trailer(&mut self, _: &mut Vec<u8>, _: &[u8]) {}
+
+    fn push_end(&mut self, _: &mut Vec<u8>) {}
+
+    fn poll_flush(&mut self, _: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<io::Result<()>> {
+        out.clear();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Downstream for Nobody {
+    type Bytes = tokio::io::Empty;
+
+    fn admit(&self, _: &Request, _: &Hosts) -> Result<(), Reject> {
+        Ok(())
     }
 
     fn poll_reset(&self, _: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
     }
-}
 
-impl AsyncRead for Nobody {
-    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Poll::Pending
-    }
-}
+    fn push_continue(&mut self, _: &mut Exchange) {}
 
-impl AsyncWrite for Nobody {
-    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Poll::Ready(Ok(bytes.len()))
+    fn push_interim(&mut self, _: &mut Exchange) {}
+
+    fn push_head(&mut self, _: &mut Exchange, _: &Worker, _: Following, _: bool) -> bool {
+        true
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn push_switch(&mut self, _: &mut Exchange) {}
+
+    fn bytes(&mut self) -> &mut Self::Bytes {
+        &mut self.sink
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn replace_body(&mut self, request: &mut Request, body: &[u8]) {
+        request.put_body(body, self.body.end as usize);
+        self.body.end = self.body.start + body.len() as u32;
+        self.left = self.body;
     }
+
+    fn rewind(&mut self) -> bool {
+        self.left = self.body;
+        true
+    }
+
+    fn abandon_request(&mut self) {}
+
+    fn received(&self) -> u64 {
+        0
+    }
+
+    fn sent(&self) -> u64 {
+        0
+    }
+
+    async fn finish(&mut self, _: &mut Exchange, _: &Timer, _: &Worker) {}
+
+    fn reset(&mut self) {}
 }
 
 #[cfg(test)]

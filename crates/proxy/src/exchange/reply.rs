@@ -1,24 +1,23 @@
 //! Answers that the gateway makes itself: by a plugin, for want of a route, or because something failed.
 
 use std::future::poll_fn;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 
 use weir_plugin::buffers::NO_ROOM;
 use weir_plugin::{BUFFER, BodySource, Exchange, Failure, Origin};
 use weir_telemetry::metrics::ClientError;
-use weir_wire::head::Framing;
 use weir_wire::method::Method;
 use weir_wire::name::Known;
-use weir_wire::status;
+use weir_wire::{Span, status};
 
-use crate::downstream::h1::{ClientStream, Connection, Next};
+use super::{Outcome, Runner};
+use crate::downstream::{Downstream, Following};
 use crate::phases;
-use crate::relay;
 use crate::snapshot::{Local, Snapshot};
 
-impl<S: ClientStream> Connection<S> {
+impl<D: Downstream> Runner<D> {
     /// Prepares the answer for a failure: `{"error_msg":"502 Bad Gateway"}` and which side failed.
-    pub(crate) fn begin_failure(&self, x: &mut Exchange, failure: Failure) {
+    pub(super) fn begin_failure(&self, x: &mut Exchange, failure: Failure) {
         let response = &mut x.response;
         response.begin(failure.status, Origin::Failed(failure));
         let fields = &mut response.head.fields;
@@ -37,7 +36,7 @@ impl<S: ClientStream> Connection<S> {
     }
 
     /// Answers with a failure.
-    pub(crate) async fn fail(&mut self, x: &mut Exchange, local: &Local, failure: Failure) -> Next {
+    pub(super) async fn fail(&mut self, x: &mut Exchange, local: &Local, failure: Failure) -> Outcome {
         let route = x.route().map(|r| &*r.id.text).unwrap_or_default();
         tracing::warn!(client = %x.client.addr_text, route, status = failure.status, side = failure.side.name(), reason = failure.reason, "exchange failed");
         self.begin_failure(x, failure);
@@ -48,11 +47,11 @@ impl<S: ClientStream> Connection<S> {
     }
 
     /// Lets the response phases see an answer made here, and sends it.
-    pub(crate) async fn send_reply(&mut self, x: &mut Exchange, local: &Local) -> Next {
+    pub(super) async fn send_reply(&mut self, x: &mut Exchange, local: &Local) -> Outcome {
         if let Err(failure) = self.finish_reply(x, &local.snapshot) {
             self.begin_failure(x, failure);
         }
-        self.send_made(x).await
+        self.write_reply(x, false).await
     }
 
     /// Runs the response phases over an answer made here.
@@ -67,118 +66,62 @@ impl<S: ClientStream> Connection<S> {
         Ok(())
     }
 
-    /// Sends an answer whose body is here, and settles what is left of the request.
-    pub(crate) async fn send_made(&mut self, x: &mut Exchange) -> Next {
-        let has_body = x.request.head.framing != Framing::None;
-        let mut keep = self.may_keep(x);
-        // A long body is not waited for only to throw it away.
-        keep &= !(has_body && x.request.head.expect_continue);
-        keep &= !matches!(x.request.head.framing, Framing::Length(n) if n > x.request.buffer.len() as u64 + (64 << 10));
-        if !self.write_reply(x, keep).await {
-            return Next::Close;
-        }
-        if !keep {
-            self.set_linger();
-            return Next::Close;
-        }
-        if !has_body {
-            return Next::Keep(x.request.head.len);
-        }
-        match self.discard_body(x).await {
-            Some(end) => Next::Keep(end),
-            None => {
-                self.set_linger();
-                Next::Close
-            }
-        }
-    }
-
-    /// Writes an answer whose body is here; false when the client is gone.
-    pub(crate) async fn write_reply(&mut self, x: &mut Exchange, keep: bool) -> bool {
-        let body = x.response.body.len();
-        if body > BUFFER && !x.may_grow(body) {
+    /// Writes an answer whose body is here. `reads_on` as for [`Downstream::push_head`].
+    pub(super) async fn write_reply(&mut self, x: &mut Exchange, reads_on: bool) -> Outcome {
+        let len = x.response.body.len();
+        if len > BUFFER && !x.may_grow(len) {
             x.response.body = Vec::new();
             self.begin_failure(x, NO_ROOM);
         }
-        self.encode_reply(x, keep);
-        self.write_out(x).await
+        let response = &mut x.response;
+        // The phrase and the length are ours to tell: whatever the upstream said was about another answer.
+        response.head.reason = Span::default();
+        response.head.fields.remove_known(Known::ContentLength);
+        let bodyless = status::is_bodyless(response.head.status);
+        let following = if bodyless { Following::Nothing } else { Following::Length(response.body.len() as u64) };
+        self.down.push_head(x, &self.worker, following, reads_on);
+        let has_body = !bodyless && x.request.method() != Method::Head;
+        let body = std::mem::take(&mut x.response.body);
+        let content = if has_body { body.as_slice() } else { &[] };
+        let outcome = self.send(x, Sending { content, ends: true }).await;
+        x.response.body = body;
+        outcome
     }
 
-    fn encode_reply(&self, x: &mut Exchange, keep: bool) {
-        let Exchange { response, out, request, sent_head, .. } = &mut *x;
-        let code = response.head.status;
-        let bodyless = status::is_bodyless(code);
-        out.clear();
-        status::push_line(out, code);
-        let fields = &mut response.head.fields;
-        self.push_general(fields, out);
-        // The length is ours to tell: whatever the upstream said was about another body.
-        fields.remove_known(Known::ContentLength);
-        fields.write(response.buffer.bytes(), out);
-        if !bodyless {
-            out.extend_from_slice(b"Content-Length: ");
-            weir_wire::push_number(out, response.body.len() as u64);
-            out.extend_from_slice(b"\r\n");
-        }
-        push_connection(out, keep, request.head.minor);
-        out.extend_from_slice(b"\r\n");
-        *sent_head = out.len() as u64;
-        if !bodyless && request.head.method != Method::Head {
-            out.extend_from_slice(&response.body);
-        }
+    /// Sends what lies in [`Exchange::out`].
+    pub(super) async fn send_out(&mut self, x: &mut Exchange) -> Outcome {
+        self.send(x, Sending { content: &[], ends: false }).await
     }
 
-    /// `Date` and `Server`, by the gateway's own rules, which come first as in APISIX.
-    pub(crate) fn push_general(&self, fields: &mut weir_wire::fields::Fields, out: &mut Vec<u8>) {
-        // RFC 9110 section 6.6.1: a response without a date gets one when it is passed on.
-        if !fields.may_have(Known::Date) {
-            out.extend_from_slice(self.worker.date.borrow_mut().at(self.worker.clock.unix_ms() / 1000));
-        }
-        let server = &self.worker.options.server_line;
-        if !server.is_empty() {
-            fields.hold_back(Known::Server);
-            if !fields.has_added(Known::Server) {
-                out.extend_from_slice(server);
-            }
-        }
-    }
-
-    /// Writes all of [`Exchange::out`]; false when the client is gone or does not read.
-    pub(crate) async fn write_out(&mut self, x: &mut Exchange) -> bool {
-        let mut written = 0;
-        let mut armed = false;
+    /// Sends what lies in [`Exchange::out`], and content behind it, unless the client is gone or does not read.
+    async fn send(&mut self, x: &mut Exchange, mut sending: Sending<'_>) -> Outcome {
         let send_ms = self.worker.options.send_ms;
-        let (stream, timer, out) = (&mut self.stream, &self.timer, &x.out);
-        let done = poll_fn(|cx| {
-            while written < out.len() {
-                match relay::poll_write(cx, stream, out.get(written..).unwrap_or_default()) {
-                    Poll::Ready(Ok(n)) => {
-                        written += n;
-                        armed = false;
-                    }
-                    Poll::Ready(Err(_)) => return Poll::Ready(Err(ClientError::Aborted)),
-                    Poll::Pending => {
-                        if !armed {
-                            armed = true;
-                            timer.set(send_ms);
-                        }
-                        return timer.poll_expired(cx).map(|()| Err(ClientError::WriteTimeout));
-                    }
+        let (down, timer, out) = (&mut self.down, &self.timer, &mut x.out);
+        let mut waited_at = None;
+        let done = poll_fn(|cx| match sending.poll(cx, down, out) {
+            Poll::Ready(sent) => Poll::Ready(sent.map_err(|_| ClientError::Aborted)),
+            Poll::Pending => {
+                let sent = down.sent();
+                if waited_at != Some(sent) {
+                    waited_at = Some(sent);
+                    timer.set(send_ms);
                 }
+                timer.poll_expired(cx).map(|()| Err(ClientError::WriteTimeout))
             }
-            Poll::Ready(Ok(()))
         })
         .await;
         x.out.clear();
-        x.sent += written as u64;
-        if let Err(reason) = done {
-            self.worker.recorder.client_error(reason);
+        match done {
+            Ok(()) => Outcome::Answered,
+            Err(reason) => {
+                self.worker.recorder.client_error(reason);
+                Outcome::Cut
+            }
         }
-        done.is_ok()
     }
 
-    /// Ends an exchange: gives back what it holds, and tells whoever observes.
-    pub(crate) fn log(&self, x: &mut Exchange, local: &Local) {
+    /// Logs an exchange that has ended: gives back what it holds, and lets whoever observes look at it.
+    pub(super) fn log(&self, x: &mut Exchange, local: &Local) {
         x.end();
         let snapshot = &*local.snapshot;
         if !x.timed && self.worker.access_log.is_none() && !phases::has_log(x, snapshot, phases::route(x, snapshot)) {
@@ -196,17 +139,33 @@ impl<S: ClientStream> Connection<S> {
     }
 }
 
-/// `Connection`, where it is not what the version implies.
-pub(crate) fn push_connection(out: &mut Vec<u8>, keep: bool, minor: u8) {
-    if !keep {
-        out.extend_from_slice(b"Connection: close\r\n");
-    } else if minor == 0 {
-        out.extend_from_slice(b"Connection: keep-alive\r\n");
+/// Content made here on its way out.
+struct Sending<'a> {
+    content: &'a [u8],
+    /// True when the message ends with it.
+    ends: bool,
+}
+
+impl Sending<'_> {
+    fn poll<D: Downstream>(
+        &mut self,
+        cx: &mut Context<'_>,
+        down: &mut D,
+        out: &mut Vec<u8>,
+    ) -> Poll<std::io::Result<()>> {
+        while !self.content.is_empty() {
+            let taken = ready!(down.poll_data(cx, out, self.content))?;
+            self.content = self.content.get(taken..).unwrap_or_default();
+        }
+        if std::mem::take(&mut self.ends) {
+            down.push_end(out);
+        }
+        down.poll_flush(cx, out)
     }
 }
 
-/// `X-APISIX-Upstream-Status`: the statuses of all tries.
-pub(crate) fn add_upstream_status(x: &mut Exchange) {
+/// Adds `X-APISIX-Upstream-Status`: the statuses of all tries.
+pub(super) fn add_upstream_status(x: &mut Exchange) {
     let Exchange { upstream, response, .. } = &mut *x;
     response.head.fields.add_with(b"X-APISIX-Upstream-Status", |out| {
         for (i, attempt) in upstream.tries.iter().enumerate() {
@@ -218,7 +177,7 @@ pub(crate) fn add_upstream_status(x: &mut Exchange) {
     });
 }
 
-/// Whether the body of a response comes from here although an upstream answered.
-pub(crate) fn is_replaced(x: &Exchange) -> bool {
+/// True when the body of a response comes from here although an upstream answered.
+pub(super) fn is_replaced(x: &Exchange) -> bool {
     x.response.source == BodySource::Here
 }

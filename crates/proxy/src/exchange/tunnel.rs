@@ -6,51 +6,50 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use weir_plugin::Exchange;
-use weir_telemetry::metrics::UpstreamState;
 use weir_wire::buffer::Buffer;
 
-use super::forward::push_status;
-use crate::downstream::h1::{ClientStream, Connection, Next};
+use super::{Outcome, Runner};
+use crate::downstream::Downstream;
 use crate::phases;
 use crate::relay;
 use crate::snapshot::Local;
 use crate::upstream::Timeouts;
-use crate::upstream::pool::Connection as Node;
+use crate::upstream::connection::NodeConnection;
 
 /// Bytes held of each direction: a tunnel may be open for days, and there may be many.
 const ROOM: usize = 4 << 10;
 
-impl<S: ClientStream> Connection<S> {
+impl<D: Downstream> Runner<D> {
     /// Sends the 101 and relays until both sides have ended, or neither has sent anything for the read timeout.
-    pub(crate) async fn tunnel(&mut self, x: &mut Exchange, local: &Local, mut node: Node, timeouts: Timeouts) -> Next {
+    pub(super) async fn tunnel<N: NodeConnection>(
+        &mut self,
+        x: &mut Exchange,
+        local: &Local,
+        mut node: Box<N>,
+        timeouts: Timeouts,
+    ) -> Outcome {
         if phases::on_response(x, &local.snapshot).is_err() {
-            self.worker.recorder.upstream_closed(UpstreamState::Active);
-            return Next::Close;
+            node.discard(&self.worker.recorder);
+            return Outcome::Cut;
         }
-        let mut out = std::mem::take(&mut x.out);
-        out.clear();
-        push_status(x, &mut out);
-        x.response.head.fields.write(x.response.buffer.bytes(), &mut out);
-        out.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
-        x.sent_head = out.len() as u64;
-        x.out = out;
-        let mut down = Way::new(x.response.buffer.bytes().get(x.response.head.len..).unwrap_or_default());
-        let mut up = Way::new(x.request.buffer.bytes().get(x.request.head.len..).unwrap_or_default());
+        self.down.push_switch(x);
+        let mut down = Way::new(x.response.buffer.bytes().get(x.response.head_len..).unwrap_or_default());
+        let mut up = Way::new(x.request.buffer.bytes().get(x.request.head_len..).unwrap_or_default());
         // What the log phase reads stays; the room for more goes back.
-        x.request.buffer.truncate(x.request.head.len);
-        x.response.buffer.truncate(x.response.head.len);
-        let (request, response) = (x.request.head.len, x.response.head.len);
+        let (request, response) = (x.request.head_len, x.response.head_len);
+        x.request.buffer.truncate(request);
+        x.response.buffer.truncate(response);
         x.request.buffer.shrink(request);
         x.response.buffer.shrink(response);
         x.settle();
-        if self.write_out(x).await {
+        if self.send_out(x).await == Outcome::Answered {
             let idle_ms = timeouts.read.max(timeouts.send);
             self.timer.set(idle_ms);
-            let (client, timer) = (&mut self.stream, &self.timer);
+            let (client, timer) = (self.down.bytes(), &self.timer);
             poll_fn(|cx| {
                 let before = up.moved + down.moved;
-                let ended = up.poll(cx, client, &mut node.stream).is_ready();
-                let both = down.poll(cx, &mut node.stream, client).is_ready() && ended;
+                let ended = up.poll(cx, client, node.bytes()).is_ready();
+                let both = down.poll(cx, node.bytes(), client).is_ready() && ended;
                 if both || up.broken || down.broken {
                     return Poll::Ready(());
                 }
@@ -65,8 +64,8 @@ impl<S: ClientStream> Connection<S> {
         x.sent += down.moved;
         x.times.now = self.worker.clock.refresh();
         x.times.upstream_end = x.times.now;
-        self.worker.recorder.upstream_closed(UpstreamState::Active);
-        Next::Close
+        node.discard(&self.worker.recorder);
+        Outcome::Switched
     }
 }
 

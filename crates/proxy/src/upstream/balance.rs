@@ -213,8 +213,8 @@ mod tests {
     use weir_plugin::Exchange;
 
     use super::Balancer;
+    use crate::upstream::Keepalive;
     use crate::upstream::endpoint::Endpoints;
-    use crate::upstream::pool::Keepalive;
     use crate::upstream::{Node, PassHost, Timeouts, Upstream};
 
     const TYPES: [Type; 4] = [Type::Roundrobin, Type::Chash, Type::LeastConn, Type::Ewma];

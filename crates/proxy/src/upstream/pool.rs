@@ -5,34 +5,11 @@ use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
-use weir_telemetry::metrics::{Label, Recorder, UpstreamState};
+use weir_telemetry::metrics::{Recorder, UpstreamState};
 
+use super::Keepalive;
 use super::endpoint::Endpoint;
-use super::stream::NodeStream;
-
-/// A connection to a node.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    pub(crate) stream: NodeStream,
-    /// The node's address; without meaning for a Unix socket.
-    pub(crate) addr: SocketAddr,
-    /// Requests sent on it so far.
-    pub(crate) requests: u32,
-    /// Metric label of the node's address.
-    pub(crate) node: Label,
-}
-
-/// What an upstream says about the connections it keeps.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Keepalive {
-    /// Idle connections to one node that a worker keeps over a sweep. Until then there may be more: a crowd of requests
-    /// comes and goes within milliseconds, and would otherwise connect anew each time.
-    pub(crate) size: u32,
-    /// Milliseconds after which an idle one is closed; `u64::MAX`: never.
-    pub(crate) idle_ms: u64,
-    /// Requests after which a connection is closed.
-    pub(crate) requests: u32,
-}
+use super::h1::Connection;
 
 /// The pools of one worker, by endpoint number.
 #[derive(Debug)]

@@ -1,34 +1,36 @@
-use super::{Framing, Limits, Method, RequestHead, ResponseHead};
+use super::{Content, Framing, Http1, Limits, Method, RequestHead, ResponseHead, Version};
+
+fn parse_request(text: &str) -> Result<(RequestHead, Http1), u16> {
+    let mut head = RequestHead::default();
+    let http1 = head.parse(text.as_bytes(), &Limits::default()).map_err(|reject| reject.status)?;
+    Ok((head, http1.ok_or(0u16)?))
+}
 
 fn request(text: &str) -> Result<RequestHead, u16> {
-    let mut head = RequestHead::default();
-    match head.parse(text.as_bytes(), &Limits::default()) {
-        Ok(true) => Ok(head),
-        Ok(false) => Err(0),
-        Err(reject) => Err(reject.status),
-    }
+    parse_request(text).map(|(head, _)| head)
+}
+
+fn parse_response(text: &str, to: Method) -> Result<(ResponseHead, Http1), u16> {
+    let mut head = ResponseHead::default();
+    let http1 = head.parse(text.as_bytes(), &Limits::default(), to).map_err(|reject| reject.status)?;
+    Ok((head, http1.ok_or(0u16)?))
 }
 
 fn response(text: &str, to: Method) -> Result<ResponseHead, u16> {
-    let mut head = ResponseHead::default();
-    match head.parse(text.as_bytes(), &Limits::default(), to) {
-        Ok(true) => Ok(head),
-        Ok(false) => Err(0),
-        Err(reject) => Err(reject.status),
-    }
+    parse_response(text, to).map(|(head, _)| head)
 }
 
 #[test]
 fn a_request_is_split_and_framed() {
     let text = "\r\nPOST /a?b HTTP/1.1\r\nHost: a.test:80\r\nContent-Length: 5\r\nX-E:\r\n\r\nhello";
-    let head = request(text).unwrap();
+    let (head, http1) = parse_request(text).unwrap();
     let base = text.as_bytes();
-    assert_eq!((head.method, head.minor, head.framing), (Method::Post, 1, Framing::Length(5)));
+    assert_eq!((head.method, head.version, head.content), (Method::Post, Version::Http11, Content::Length(5)));
     assert_eq!(head.target.of(base), b"/a?b");
     assert_eq!(head.host.unwrap().of(base), b"a.test:80");
-    assert_eq!(&text[head.len..], "hello");
+    assert_eq!((&text[http1.len..], http1.framing), ("hello", Framing::Length(5)));
     assert_eq!(head.fields.get_str(base, b"x-e"), Some(&b""[..]));
-    assert!(head.keep_alive && !head.expect_continue && !head.websocket);
+    assert!(http1.keep_alive && !head.expect_continue && !head.websocket);
 }
 
 #[test]
@@ -51,8 +53,8 @@ fn persistence_follows_version_and_connection() {
         ("HTTP/1.0", "Connection: keep-alive\r\n", true),
         ("HTTP/1.0", "Connection: keep-alive, close\r\n", false),
     ] {
-        let head = request(&format!("GET / {line}\r\nHost: a\r\n{field}\r\n")).unwrap();
-        assert_eq!(head.keep_alive, keep, "{line} {field}");
+        let (_, http1) = parse_request(&format!("GET / {line}\r\nHost: a\r\n{field}\r\n")).unwrap();
+        assert_eq!(http1.keep_alive, keep, "{line} {field}");
     }
 }
 
@@ -125,7 +127,8 @@ fn ambiguous_requests_are_refused() {
 #[test]
 fn limits_have_their_own_statuses() {
     let limits = Limits { head: 1000, fields: 4, target: 100 };
-    let parse = |text: &str| RequestHead::default().parse(text.as_bytes(), &limits).map_err(|r| r.status);
+    let parse =
+        |text: &str| RequestHead::default().parse(text.as_bytes(), &limits).map(|h| h.is_some()).map_err(|r| r.status);
     let long = "a".repeat(2000);
     assert_eq!(parse(&format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", &long[..150])), Err(414));
     assert_eq!(parse(&format!("GET /{}", &long[..200])), Err(414), "before its end is there");
@@ -153,8 +156,9 @@ fn a_response_is_framed_by_status_and_method() {
         ("HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\n", Method::Get, Framing::Length(3), false),
         ("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 3\r\n\r\n", Method::Get, Framing::Length(3), false),
     ] {
-        let head = response(text, to).unwrap();
-        assert_eq!((head.framing, head.keep_alive), (framing, keep), "{text}");
+        let (head, http1) = parse_response(text, to).unwrap();
+        assert_eq!((http1.framing, http1.keep_alive), (framing, keep), "{text}");
+        assert_eq!(head.content, framing.into(), "{text}");
     }
     let text = "HTTP/1.1 404 Nicht da\r\nX: 1\r\n\r\n";
     assert_eq!(response(text, Method::Get).unwrap().reason.of(text.as_bytes()), b"Nicht da");
@@ -236,14 +240,14 @@ fn the_beginning_of_a_head_is_never_refused() {
     ] {
         for cut in 0..text.len() {
             let parsed = RequestHead::default().parse(&text.as_bytes()[..cut], &Limits::default());
-            assert_eq!(parsed, Ok(false), "{:?}", &text[..cut]);
+            assert_eq!(parsed, Ok(None), "{:?}", &text[..cut]);
         }
         assert!(request(text).is_ok());
     }
     for text in ["HTTP/1.1 200 OK\r\nX: 1\r\n\r\n", "HTTP/1.0 404\r\n\r\n", "HTTP/1.1 200 \r\nA: b\r\n\r\n"] {
         for cut in 0..text.len() {
             let parsed = ResponseHead::default().parse(&text.as_bytes()[..cut], &Limits::default(), Method::Get);
-            assert_eq!(parsed, Ok(false), "{:?}", &text[..cut]);
+            assert_eq!(parsed, Ok(None), "{:?}", &text[..cut]);
         }
         assert!(response(text, Method::Get).is_ok());
     }

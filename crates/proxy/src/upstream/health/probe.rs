@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use weir_config::{ActiveChecks, CheckType};
-use weir_wire::head::{Framing, Limits, ResponseHead};
+use weir_wire::head::{Content, Limits, ResponseHead};
 use weir_wire::method::Method;
 
 use super::Health;
@@ -177,32 +177,32 @@ impl Request {
         let mut head = ResponseHead::default();
         let mut buffer = Vec::with_capacity(READ);
         let mut interim = 0;
-        loop {
+        let http1 = loop {
             match head.parse(&buffer, &HEAD, self.method) {
-                Ok(true) if (100..200).contains(&head.status) && head.status != 101 => {
+                Ok(Some(http1)) if (100..200).contains(&head.status) && head.status != 101 => {
                     interim += 1;
                     if interim > MAX_INTERIM {
                         return Ok(Finding::NotHttp("too many interim responses"));
                     }
-                    buffer.drain(..head.len);
+                    buffer.drain(..http1.len);
                 }
-                Ok(true) => break,
+                Ok(Some(http1)) => break http1,
                 // The parser refuses a head that is longer than its limit.
-                Ok(false) => {
+                Ok(None) => {
                     if read_some(stream, &mut buffer).await? == 0 {
                         return Err(io::Error::other("closed before an answer"));
                     }
                 }
                 Err(reject) => return Ok(Finding::NotHttp(reject.reason)),
             }
-        }
-        *status = Some(head.status);
-        let rest = match head.framing {
-            Framing::None => 0,
-            Framing::Length(length) => length.min(MAX_BODY),
-            Framing::Chunked | Framing::UntilClose => MAX_BODY,
         };
-        let rest = rest.saturating_sub(buffer.len().saturating_sub(head.len) as u64);
+        *status = Some(head.status);
+        let rest = match head.content {
+            Content::None => 0,
+            Content::Length(length) => length.min(MAX_BODY),
+            Content::Unknown => MAX_BODY,
+        };
+        let rest = rest.saturating_sub(buffer.len().saturating_sub(http1.len) as u64);
         // Too slow or cut: the status has been said all the same.
         let _ = timeout(END_LIMIT, tokio::io::copy(&mut stream.take(rest), &mut tokio::io::sink())).await;
         Ok(Finding::Status(head.status))

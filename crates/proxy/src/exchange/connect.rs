@@ -12,8 +12,9 @@ use weir_plugin::{Client, Exchange, Failure, NodeAddress, Side};
 use weir_telemetry::metrics::UpstreamState;
 use weir_wire::proxy_protocol;
 
-use super::{Ended, head};
-use crate::downstream::h1::{ClientStream, Connection};
+use super::Runner;
+use super::forward::{Attempt, AttemptError};
+use crate::downstream::Downstream;
 use crate::relay;
 use crate::sys::Socket;
 use crate::timer::Timer;
@@ -22,25 +23,23 @@ use crate::tls::client::Setup;
 use crate::tls::stream::TlsStream;
 use crate::upstream::addresses::Addresses;
 use crate::upstream::endpoint::Choice;
-use crate::upstream::pool::Connection as Node;
 use crate::upstream::stream::{NodeStream, NodeTls};
-use crate::upstream::{Node as NodeConfig, Upstream};
+use crate::upstream::{Node, h1};
 
 /// How long an address has before the next one is tried beside it, in milliseconds (RFC 8305 section 5).
 const HEAD_START_MS: u64 = 250;
 
-impl<S: ClientStream> Connection<S> {
+impl<D: Downstream> Runner<D> {
     /// Opens a connection to the address whose turn it is, or to another one of the same name.
     pub(super) async fn connect(
-        &mut self,
+        &self,
         x: &mut Exchange,
-        upstream: &Upstream,
-        config: &NodeConfig,
+        attempt: &Attempt<'_>,
         choice: Option<Choice>,
-        timeout: u64,
-    ) -> Result<Node, Ended> {
+    ) -> Result<h1::Connection, AttemptError> {
+        let (config, timeout) = (attempt.node, attempt.timeouts.connect);
         let Some(choice) = choice else {
-            return Err(Ended::failed(Failure::upstream(502, "node name has no address")));
+            return Err(AttemptError::failed(Failure::upstream(502, "node name has no address")));
         };
         // Who refuses is told as well as who answers.
         tell_node(x, config.endpoint.address(choice.addr), &self.worker);
@@ -48,40 +47,34 @@ impl<S: ClientStream> Connection<S> {
             NodeHost::Unix(path) => {
                 let connected = self.connect_unix(path, timeout);
                 let connected = connected.inspect_err(|failure| config.observe_failure(choice.addr, failure));
-                (connected.map_err(Ended::unconnected)?, choice.addr)
+                (connected.map_err(AttemptError::unconnected)?, choice.addr)
             }
             NodeHost::Ip(_) | NodeHost::Name(_) => {
-                self.connect_tcp(config, choice, timeout).await.map_err(Ended::unconnected)?
+                self.connect_tcp(config, choice, timeout).await.map_err(AttemptError::unconnected)?
             }
         };
         let address = config.endpoint.address(addr);
         let node = self.worker.recorder.labels().intern(&label(&address));
         tell_node(x, address, &self.worker);
         self.worker.recorder.upstream_opened(UpstreamState::Active);
-        match self.set_up(x, upstream, config, stream).await {
-            Ok(stream) => Ok(Node { stream, addr, requests: 0, node }),
+        match self.set_up(x, attempt, stream).await {
+            Ok(stream) => Ok(h1::Connection::new(stream, addr, node)),
             Err(failure) => {
                 config.observe_failure(addr, &failure);
                 self.worker.recorder.upstream_closed(UpstreamState::Active);
-                Err(Ended::failed(failure))
+                Err(AttemptError::failed(failure))
             }
         }
     }
 
     /// What comes before the first request: a PROXY header, and ahead of the request's bytes TLS.
-    async fn set_up(
-        &mut self,
-        x: &Exchange,
-        upstream: &Upstream,
-        config: &NodeConfig,
-        mut socket: Socket,
-    ) -> Result<NodeStream, Failure> {
-        if let Some(version) = upstream.proxy_protocol {
+    async fn set_up(&self, x: &Exchange, attempt: &Attempt<'_>, mut socket: Socket) -> Result<NodeStream, Failure> {
+        if let Some(version) = attempt.upstream.proxy_protocol {
             self.introduce(version, &x.client, &mut socket).await?;
         }
-        match &config.endpoint.tls {
+        match &attempt.node.endpoint.tls {
             None => Ok(NodeStream::Plain(socket)),
-            Some(setup) => Box::pin(self.shake_hands(x, upstream, config, setup, socket)).await,
+            Some(setup) => Box::pin(self.shake_hands(x, attempt, setup, socket)).await,
         }
     }
 
@@ -119,12 +112,7 @@ impl<S: ClientStream> Connection<S> {
         Socket::connect_unix(path).map_err(|error| connect_failure(&error))
     }
 
-    async fn connect_tcp(
-        &self,
-        config: &NodeConfig,
-        choice: Choice,
-        timeout: u64,
-    ) -> Result<(Socket, SocketAddr), Failure> {
+    async fn connect_tcp(&self, config: &Node, choice: Choice, timeout: u64) -> Result<(Socket, SocketAddr), Failure> {
         let timer = &self.timer;
         let mut race = Race {
             node: config,
@@ -145,14 +133,13 @@ impl<S: ClientStream> Connection<S> {
     /// Sets TLS up on a connection, within what is left of the time to connect. The name asked for is the Host the node
     /// is sent.
     async fn shake_hands(
-        &mut self,
+        &self,
         x: &Exchange,
-        upstream: &Upstream,
-        config: &NodeConfig,
+        attempt: &Attempt<'_>,
         setup: &Setup,
         socket: Socket,
     ) -> Result<NodeStream, Failure> {
-        let host = head::host_for(x, upstream, config);
+        let host = attempt.upstream.host_for(x, attempt.node);
         let session = setup.session(host).map_err(|reason| Failure::upstream(502, reason))?;
         let mut stream = TlsStream::new(socket, session, Vec::new());
         let (timer, turns) = (&self.timer, &self.worker.turns);
@@ -160,7 +147,7 @@ impl<S: ClientStream> Connection<S> {
             Some(Ok(())) => {}
             Some(Err(error)) => {
                 let error = tls::words::of_io(&error);
-                tracing::warn!(node = %config.endpoint.host, error, "TLS handshake with a node failed");
+                tracing::warn!(node = %attempt.node.endpoint.host, error, "TLS handshake with a node failed");
                 return Err(Failure::upstream(502, "TLS handshake failed"));
             }
             None => return Err(Failure::upstream(504, "TLS handshake timed out")),
@@ -188,14 +175,14 @@ fn label(address: &NodeAddress) -> String {
 
 /// Connections being opened, of which the first to stand is taken and the others are dropped.
 struct Race<'n> {
-    node: &'n NodeConfig,
+    node: &'n Node,
     /// All addresses, where there are several.
     addresses: Option<Arc<Addresses>>,
     /// The one to begin with, until it has begun.
     first: Option<Choice>,
     /// Positions of the addresses that were tried.
     tried: Vec<usize>,
-    running: Vec<Runner>,
+    running: Vec<Racer>,
     /// When the next address is tried.
     next_at: u64,
     give_up: u64,
@@ -203,7 +190,7 @@ struct Race<'n> {
     failure: Failure,
 }
 
-struct Runner {
+struct Racer {
     socket: Socket,
     addr: SocketAddr,
     position: Option<usize>,
@@ -244,7 +231,7 @@ impl Race<'_> {
     }
 
     /// The first that stands; those that failed are dropped.
-    fn poll_running(&mut self, cx: &mut Context<'_>, now: u64) -> Option<Runner> {
+    fn poll_running(&mut self, cx: &mut Context<'_>, now: u64) -> Option<Racer> {
         let mut at = 0;
         while let Some(runner) = self.running.get(at) {
             match runner.socket.poll_connected(cx) {
@@ -272,7 +259,7 @@ impl Race<'_> {
         self.tried.extend(choice.position);
         self.next_at = if self.addresses.is_some() { now + HEAD_START_MS } else { u64::MAX };
         match Socket::begin_connect(choice.addr) {
-            Ok(socket) => self.running.push(Runner { socket, addr: choice.addr, position: choice.position }),
+            Ok(socket) => self.running.push(Racer { socket, addr: choice.addr, position: choice.position }),
             Err(error) => self.failed(choice.addr, choice.position, &error, now),
         }
     }

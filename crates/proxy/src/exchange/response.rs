@@ -1,0 +1,459 @@
+//! The response of a node on its way to the client.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll, ready};
+
+use weir_plugin::buffers::NO_ROOM;
+use weir_plugin::{BUFFER, Exchange, Failure, Origin};
+use weir_telemetry::metrics::ClientError;
+use weir_wire::Reject;
+use weir_wire::head::Content;
+use weir_wire::method::Method;
+use weir_wire::name::Known;
+use weir_wire::status;
+
+use super::forward::{Attempt, PendingResponse, end_try};
+use super::{Outcome, Runner, reply};
+use crate::downstream::{Downstream, Following};
+use crate::phases;
+use crate::relay::{self, Broken, Relay};
+use crate::snapshot::Snapshot;
+use crate::timer::Timer;
+use crate::upstream::connection::NodeConnection;
+use crate::upstream::health::Seen;
+use crate::worker::Worker;
+
+/// What ended a relay before its time.
+enum Broke {
+    /// The client does not read, or is gone.
+    Client(ClientError),
+    /// The node's body is cut or malformed; the client does not see an end of its body.
+    Node(&'static str),
+    /// A plugin gave up.
+    Plugin(Failure),
+}
+
+impl<D: Downstream> Runner<D> {
+    /// Lets the plugins see the response and relays it; the rest of the request body goes on meanwhile.
+    pub(super) async fn relay_response<N: NodeConnection>(
+        &mut self,
+        x: &mut Exchange,
+        attempt: &Attempt<'_>,
+        pending: &mut PendingResponse<N>,
+    ) -> Outcome {
+        let code = x.response.head.status;
+        if let Some(node) = &pending.node {
+            attempt.node.observe(node.addr(), Seen::Status(code));
+        }
+        x.response.origin = Origin::Upstream;
+        end_try(x, &self.worker, code);
+        attempt.upstream.observe_latency(attempt.node, x, false);
+        if let Some(attempt) = x.upstream.tries.last_mut() {
+            attempt.head = attempt.end;
+        }
+        x.times.upstream_end = x.times.now;
+        if code == 101 {
+            let Some(node) = pending.node.take() else { return Outcome::Cut };
+            return self.tunnel(x, attempt.local, node, attempt.timeouts).await;
+        }
+        match self.prepare(x, attempt, pending, code).await {
+            Ok(()) if reply::is_replaced(x) => self.send_replaced(x, attempt, pending).await,
+            Ok(()) => self.stream_response(x, attempt, pending).await,
+            Err(failure) => {
+                self.end_node(x, attempt, pending, false);
+                self.end_upload(x, pending);
+                self.fail(x, attempt.local, failure).await
+            }
+        }
+    }
+
+    /// Runs the response phases, and collects the body where a plugin needs all of it.
+    async fn prepare<N: NodeConnection>(
+        &mut self,
+        x: &mut Exchange,
+        attempt: &Attempt<'_>,
+        pending: &mut PendingResponse<N>,
+        code: u16,
+    ) -> Result<(), Failure> {
+        let snapshot = &attempt.local.snapshot;
+        if code >= 500 || self.worker.options.show_upstream_status {
+            reply::add_upstream_status(x);
+        }
+        phases::on_response(x, snapshot)?;
+        if x.response.collected && x.response.filtered && !reply::is_replaced(x) {
+            let Some(node) = &mut pending.node else { return Err(Failure::internal("node given away early")) };
+            self.collect(x, &mut **node, attempt.timeouts.read).await?;
+        }
+        if x.response.filtered && reply::is_replaced(x) {
+            let mut body = std::mem::take(&mut x.response.body);
+            let done = phases::on_body(x, snapshot, &mut body, true);
+            x.response.body = body;
+            done?;
+        }
+        Ok(())
+    }
+
+    /// Reads the whole body of the node into [`Response::body`](weir_plugin::Response::body).
+    async fn collect<N: NodeConnection>(
+        &mut self,
+        x: &mut Exchange,
+        node: &mut N,
+        read_ms: u64,
+    ) -> Result<(), Failure> {
+        let limit = self.worker.options.buffered_body;
+        self.timer.set(read_ms);
+        loop {
+            let (more, len) = (x.response.buffer.len(), x.response.body.len());
+            if x.response.body.capacity() - len < more {
+                let room = (2 * x.response.body.capacity()).max(len + more);
+                // Twice, for it is copied behind the head that the client gets.
+                if room > BUFFER && !x.may_grow(2 * room) {
+                    return Err(NO_ROOM);
+                }
+                x.response.body.reserve_exact(room - len);
+            }
+            let response = &mut x.response;
+            let ended = relay::take_all(node, &response.buffer, &mut response.body).map_err(bad_body)?;
+            if response.body.len() > limit {
+                return Err(Failure::upstream(502, "response body too large for a plugin that needs all of it"));
+            }
+            if ended {
+                break;
+            }
+            node.make_room(&mut response.buffer);
+            let timer = &self.timer;
+            let read = poll_fn(|cx| match node.poll_receive(cx, &mut response.buffer) {
+                Poll::Ready(read) => Poll::Ready(read.ok()),
+                Poll::Pending => timer.poll_expired(cx).map(|()| None),
+            });
+            match read.await {
+                Some(0) if node.end_by_close() => break,
+                Some(n) if n > 0 => timer.set(read_ms),
+                _ => return Err(Failure::upstream(502, "response body cut short")),
+            }
+        }
+        x.response.source = weir_plugin::BodySource::Here;
+        Ok(())
+    }
+
+    /// Sends a body that was made or changed here in place of the node's.
+    async fn send_replaced<N: NodeConnection>(
+        &mut self,
+        x: &mut Exchange,
+        attempt: &Attempt<'_>,
+        pending: &mut PendingResponse<N>,
+    ) -> Outcome {
+        // The node's body is of no use; if all of it is here, the connection is.
+        if let Some(node) = &mut pending.node {
+            x.scratch.clear();
+            let _ = relay::take_all(&mut **node, &x.response.buffer, &mut x.scratch);
+        }
+        let uploaded = pending.upload.is_complete();
+        self.end_node(x, attempt, pending, uploaded);
+        self.end_upload(x, pending);
+        self.write_reply(x, true).await
+    }
+
+    /// Keeps the node's connection for other requests, where that is possible and `may_keep`.
+    fn end_node<N: NodeConnection>(
+        &self,
+        x: &Exchange,
+        attempt: &Attempt<'_>,
+        pending: &mut PendingResponse<N>,
+        may_keep: bool,
+    ) {
+        let Some(node) = pending.node.take() else { return };
+        let Worker { pools, recorder, .. } = &*self.worker;
+        if may_keep && node.is_reusable(&x.response.buffer) {
+            node.release(pools, attempt.upstream, attempt.node, self.timer.now(), recorder);
+        } else {
+            node.discard(recorder);
+        }
+    }
+
+    /// Gives up the rest of a request that the node is not to have any more.
+    fn end_upload<N>(&mut self, x: &mut Exchange, pending: &mut PendingResponse<N>) {
+        if pending.upload.is_running() {
+            self.down.abandon_request();
+            pending.upload.stop();
+        }
+        pending.upload.give_back(x);
+    }
+
+    /// Relays the node's body as it comes.
+    async fn stream_response<N: NodeConnection>(
+        &mut self,
+        x: &mut Exchange,
+        attempt: &Attempt<'_>,
+        pending: &mut PendingResponse<N>,
+    ) -> Outcome {
+        let bodyless = status::is_bodyless(x.response.head.status) || x.request.method() == Method::Head;
+        let content = x.response.head.content;
+        let filtered = x.response.filtered && !bodyless;
+        if filtered {
+            x.response.head.fields.remove_known(Known::ContentLength);
+        }
+        let following = match content {
+            _ if bodyless => Following::Nothing,
+            Content::None => Following::Nothing,
+            Content::Length(_) if !filtered => Following::Announced,
+            _ => Following::Open,
+        };
+        // An answer may come before the request has ended; then the rest of the request follows, if the node takes it.
+        if pending.upload.is_running() && !pending.node.as_ref().is_some_and(|node| node.reads_on()) {
+            self.down.abandon_request();
+        }
+        let reads_on = self.down.push_head(x, &self.worker, following, true);
+        let mut stream = ResponseStream {
+            relay: Relay::default(),
+            state: State::Taking,
+            filtered,
+            // A client that asked with HEAD gets no body even when a plugin made it a GET for the node.
+            discards: bodyless && content != Content::None,
+            waits: Waits::Nobody,
+            read_ms: attempt.timeouts.read,
+            send_ms: self.worker.options.send_ms,
+        };
+        let broke = loop {
+            let (down, timer) = (&mut self.down, &self.timer);
+            match poll_fn(|cx| stream.poll(cx, x, down, pending, &attempt.local.snapshot, timer)).await {
+                // The usual case: all of it is here, and the connection is free before the client has read anything.
+                Ok(Turn::Taken) if pending.upload.is_complete() => {
+                    if pending.node.as_ref().is_some_and(|node| node.is_reusable(&x.response.buffer)) {
+                        self.end_node(x, attempt, pending, true);
+                    }
+                }
+                Ok(Turn::Taken) => {}
+                Ok(Turn::Sent) => break None,
+                Err(broke) => break Some(broke),
+            }
+        };
+        if broke.is_none()
+            && reads_on
+            && pending.upload.is_running()
+            && let Some(node) = pending.node.as_mut()
+        {
+            self.finish_upload(x, &mut pending.upload, &mut **node).await;
+        }
+        if x.timed {
+            x.times.now = self.worker.clock.refresh();
+        }
+        x.times.upstream_end = x.times.now;
+        if let Some(attempt) = x.upstream.tries.last_mut() {
+            attempt.end = x.times.now - attempt.begin;
+        }
+        let uploaded = pending.upload.is_complete();
+        self.end_node(x, attempt, pending, broke.is_none() && uploaded);
+        pending.upload.stop();
+        pending.upload.give_back(x);
+        match broke {
+            None => return Outcome::Answered,
+            Some(Broke::Client(reason)) => self.worker.recorder.client_error(reason),
+            Some(Broke::Node(reason) | Broke::Plugin(Failure { reason, .. })) => {
+                let node = x.upstream.tries.last().and_then(|t| t.addr.as_ref()).map(tracing::field::display);
+                tracing::warn!(node, reason, "response cut off");
+                x.response.origin = Origin::Failed(Failure::upstream(x.response.status(), reason));
+            }
+        }
+        Outcome::Cut
+    }
+
+    /// Sends the rest of a request whose answer is complete, as far as the node takes it.
+    async fn finish_upload<N: NodeConnection>(
+        &mut self,
+        x: &mut Exchange,
+        upload: &mut super::upload::Upload,
+        node: &mut N,
+    ) {
+        let (down, timer) = (&mut self.down, &self.timer);
+        timer.set(self.worker.options.body_ms);
+        poll_fn(|cx| match upload.poll(cx, down, node, &mut x.request.buffer, timer) {
+            Poll::Ready(_) => Poll::Ready(()),
+            Poll::Pending => timer.poll_expired(cx),
+        })
+        .await;
+    }
+}
+
+/// A response body on its way to the client.
+struct ResponseStream {
+    relay: Relay,
+    state: State,
+    /// True when plugins change the body.
+    filtered: bool,
+    /// True when the node's body is not passed on.
+    discards: bool,
+    waits: Waits,
+    read_ms: u64,
+    send_ms: u64,
+}
+
+/// A step of a response body, which may wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// The client's side takes what has arrived.
+    Taking,
+    /// The client's side takes what plugins have made of it, which is in [`Exchange::scratch`], from this byte on.
+    /// `last`: nothing comes after it.
+    Passing { from: usize, last: bool },
+    /// What was taken is written. `last`: that is all.
+    Flushing { last: bool },
+    /// More has to be received.
+    Receiving,
+}
+
+/// The end of a turn of a [`ResponseStream`].
+enum Turn {
+    /// The client's side has taken everything, but may not have sent it.
+    Taken,
+    /// The client was sent everything.
+    Sent,
+}
+
+/// The side that a response waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    Nobody,
+    Client,
+    Node,
+}
+
+impl ResponseStream {
+    /// Moves on until the client's side has taken everything, and then until all of it has left; the rest of the request
+    /// goes on meanwhile.
+    fn poll<D: Downstream, N: NodeConnection>(
+        &mut self,
+        cx: &mut Context<'_>,
+        x: &mut Exchange,
+        down: &mut D,
+        pending: &mut PendingResponse<N>,
+        snapshot: &Snapshot,
+        timer: &Timer,
+    ) -> Poll<Result<Turn, Broke>> {
+        if let Poll::Ready(turn) = self.poll_body(cx, x, down, pending, snapshot) {
+            return Poll::Ready(turn);
+        }
+        // Each state waits for one side alone.
+        let (waits, ms) = match self.state {
+            State::Receiving => (Waits::Node, self.read_ms),
+            _ => (Waits::Client, self.send_ms),
+        };
+        if self.waits != waits {
+            self.waits = waits;
+            timer.set(ms);
+        }
+        if pending.upload.is_running()
+            && let Some(node) = pending.node.as_mut()
+        {
+            // Whatever comes of it, the response goes on.
+            match pending.upload.poll(cx, down, &mut **node, &mut x.request.buffer, timer) {
+                Poll::Ready(Err(reject)) if reject.status == 499 => {
+                    return Poll::Ready(Err(Broke::Client(ClientError::Aborted)));
+                }
+                Poll::Ready(Err(_)) => pending.upload.stop(),
+                Poll::Ready(Ok(())) | Poll::Pending => {}
+            }
+        }
+        if waits == Waits::Node && down.poll_reset(cx).is_ready() {
+            return Poll::Ready(Err(Broke::Client(ClientError::Aborted)));
+        }
+        ready!(timer.poll_expired(cx));
+        Poll::Ready(Err(match waits {
+            Waits::Node => Broke::Node("read timed out"),
+            _ => Broke::Client(ClientError::WriteTimeout),
+        }))
+    }
+
+    #[inline]
+    fn poll_body<D: Downstream, N: NodeConnection>(
+        &mut self,
+        cx: &mut Context<'_>,
+        x: &mut Exchange,
+        down: &mut D,
+        pending: &mut PendingResponse<N>,
+        snapshot: &Snapshot,
+    ) -> Poll<Result<Turn, Broke>> {
+        loop {
+            match self.state {
+                State::Taking if self.discards => self.state = State::Flushing { last: true },
+                State::Taking => {
+                    let Some(node) = pending.node.as_mut() else {
+                        return Poll::Ready(Err(Broke::Node("node given away early")));
+                    };
+                    if self.filtered {
+                        let last = filter(x, &mut **node, snapshot)?;
+                        self.state = State::Passing { from: 0, last };
+                        continue;
+                    }
+                    let buffer = &x.response.buffer;
+                    ready!(self.relay.poll_take(cx, (&mut **node, buffer), (&mut *down, &mut x.out), |_| Ok(())))?;
+                    self.state = State::Flushing { last: self.relay.has_ended() };
+                    if self.relay.has_ended() {
+                        return Poll::Ready(Ok(Turn::Taken));
+                    }
+                }
+                State::Passing { mut from, last } => {
+                    while let Some(rest) = x.scratch.get(from..).filter(|rest| !rest.is_empty()) {
+                        let taken = ready!(down.poll_data(cx, &mut x.out, rest));
+                        from += taken.map_err(|_| Broke::Client(ClientError::Aborted))?;
+                        self.state = State::Passing { from, last };
+                    }
+                    self.state = State::Flushing { last };
+                    if last {
+                        down.push_end(&mut x.out);
+                        return Poll::Ready(Ok(Turn::Taken));
+                    }
+                }
+                State::Flushing { last } => {
+                    let sent = ready!(down.poll_flush(cx, &mut x.out));
+                    sent.map_err(|_| Broke::Client(ClientError::Aborted))?;
+                    if last {
+                        return Poll::Ready(Ok(Turn::Sent));
+                    }
+                    if let Some(node) = pending.node.as_mut() {
+                        node.make_room(&mut x.response.buffer);
+                    }
+                    self.state = State::Receiving;
+                }
+                State::Receiving => {
+                    let Some(node) = pending.node.as_mut() else {
+                        return Poll::Ready(Err(Broke::Node("node given away early")));
+                    };
+                    match ready!(node.poll_receive(cx, &mut x.response.buffer)) {
+                        Ok(0) if !node.end_by_close() => {
+                            return Poll::Ready(Err(Broke::Node("response body cut short")));
+                        }
+                        Ok(_) => {}
+                        Err(_) => return Poll::Ready(Err(Broke::Node("upstream reset the connection"))),
+                    }
+                    self.waits = Waits::Nobody;
+                    self.state = State::Taking;
+                }
+            }
+        }
+    }
+}
+
+/// Lets the plugins see what has arrived, which is in [`Exchange::scratch`] then; true when that was the last of it.
+fn filter<N: NodeConnection>(x: &mut Exchange, node: &mut N, snapshot: &Snapshot) -> Result<bool, Broke> {
+    let mut chunk = std::mem::take(&mut x.scratch);
+    chunk.clear();
+    let seen = relay::take_all(node, &x.response.buffer, &mut chunk)
+        .map_err(|reject| Broke::Node(reject.reason))
+        .and_then(|last| phases::on_body(x, snapshot, &mut chunk, last).map(|()| last).map_err(Broke::Plugin));
+    x.scratch = chunk;
+    seen
+}
+
+impl From<Broken> for Broke {
+    fn from(broken: Broken) -> Self {
+        match broken {
+            Broken::Source(Reject { reason, .. }) => Self::Node(reason),
+            Broken::Sink => Self::Client(ClientError::Aborted),
+        }
+    }
+}
+
+fn bad_body(reject: Reject) -> Failure {
+    Failure::upstream(502, reject.reason)
+}
