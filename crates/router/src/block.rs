@@ -25,25 +25,54 @@ pub(crate) type Changes<'k, V> = Vec<(&'k [u8], Option<V>)>;
 /// too, lies in the block that it leads to. A block is never changed: it is made anew from what it holds.
 pub(crate) struct Block<V> {
     nodes: Box<[Node]>,
-    /// Labels without their first byte, by which a node is found, and places: for every node, from the lowest to the
-    /// highest first byte of its children, which child it is. One load finds a child, however many there are.
+    /// Long labels, and the places of children whose first bytes lie far apart.
     bytes: Box<[u8]>,
     entries: Box<[Entry<V>]>,
     blocks: Box<[Arc<Block<V>>]>,
 }
 
+/// Half a cache line, which has all that a lookup needs of nearly every node: the nodes of many routes are read from memory.
 #[derive(Clone, Copy)]
+#[repr(C, align(32))]
 pub(crate) struct Node {
-    label_start: u32,
+    /// With [`Children::Near`] a bit for each child: that of its first byte, counted from `lowest`. With [`Children::Far`]
+    /// the start of the places in the bytes of the block, and in the upper half their number.
+    first_bytes: u64,
+    /// The label without its first byte, by which the node is found; of a label longer than [`SHORT`], the start in the
+    /// bytes of the block.
+    label: [u8; SHORT],
     label_length: u32,
-    /// The children lie beside each other. Instead of any, a link has the number of a block.
+    /// The children lie beside each other. A link has the number of a block instead.
     children_start: u32,
-    places_start: u32,
     /// An entry or [`NONE`].
     pub(crate) entry: u32,
     lowest: u8,
-    places_length: u8,
-    is_link: bool,
+    children: Children,
+}
+
+/// Length of the longest label that lies in its node.
+const SHORT: usize = 8;
+
+/// How the child is found that begins with a byte.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Children {
+    /// By counting bits. A node without children has none set.
+    Near,
+    /// By a place for each byte from the lowest to the highest: the number of the child, or [`NO_CHILD`].
+    Far,
+    /// In another block.
+    Link,
+}
+
+impl Node {
+    /// Count of first bytes from the lowest to the highest of the children.
+    fn span(&self) -> u8 {
+        match self.children {
+            Children::Near => (u64::BITS - self.first_bytes.leading_zeros()) as u8,
+            Children::Far => (self.first_bytes >> 32) as u8,
+            Children::Link => 0,
+        }
+    }
 }
 
 /// The value of a key.
@@ -68,25 +97,41 @@ impl<V> Block<V> {
     /// The block that a link leads to; nothing for another node.
     #[inline]
     pub(crate) fn below(&self, node: &Node) -> Option<&Arc<Block<V>>> {
-        node.is_link.then(|| &self.blocks[node.children_start as usize])
+        (node.children == Children::Link).then(|| &self.blocks[node.children_start as usize])
     }
 
     #[inline]
-    pub(crate) fn label(&self, node: &Node) -> &[u8] {
-        &self.bytes[node.label_start as usize..(node.label_start + node.label_length) as usize]
+    pub(crate) fn label<'b>(&'b self, node: &'b Node) -> &'b [u8] {
+        let length = node.label_length as usize;
+        node.label.get(..length).unwrap_or_else(|| {
+            let [a, b, c, d, ..] = node.label;
+            let start = u32::from_le_bytes([a, b, c, d]) as usize;
+            &self.bytes[start..start + length]
+        })
     }
 
     /// The child of a node that begins with `byte`.
     #[inline]
     pub(crate) fn child(&self, node: &Node, byte: u8) -> Option<&Node> {
         let place = byte.wrapping_sub(node.lowest);
-        if place >= node.places_length {
-            return None;
-        }
-        match self.bytes[node.places_start as usize + usize::from(place)] {
-            NO_CHILD => None,
-            child => Some(&self.nodes[node.children_start as usize + usize::from(child)]),
-        }
+        let child = match node.children {
+            Children::Near => {
+                let bit = 1u64.checked_shl(u32::from(place))?;
+                if node.first_bytes & bit == 0 {
+                    return None;
+                }
+                (node.first_bytes & (bit - 1)).count_ones()
+            }
+            Children::Far if place < node.span() => {
+                let places_start = node.first_bytes as u32 as usize;
+                match self.bytes[places_start + usize::from(place)] {
+                    NO_CHILD => return None,
+                    child => u32::from(child),
+                }
+            }
+            Children::Far | Children::Link => return None,
+        };
+        Some(&self.nodes[(node.children_start + child) as usize])
     }
 }
 
@@ -149,13 +194,13 @@ impl<V: Clone> Block<V> {
     /// The link that a key leads to, and how much of the key leads there.
     fn link(&self, key: &[u8]) -> Option<(usize, usize)> {
         let (node, depth) = self.reach(key)?;
-        node.is_link.then_some((node.children_start as usize, depth))
+        (node.children == Children::Link).then_some((node.children_start as usize, depth))
     }
 
     /// The node of a key or the link on its way, and how much of the key leads there.
     fn reach(&self, key: &[u8]) -> Option<(&Node, usize)> {
         let (mut node, mut depth) = (self.root(), 0);
-        while depth < key.len() && !node.is_link {
+        while depth < key.len() && node.children != Children::Link {
             node = self.child(node, key[depth])?;
             let label = self.label(node);
             if !key[depth + 1..].starts_with(label) {
@@ -213,7 +258,7 @@ impl<V: Clone> Block<V> {
                 text.extend_from_slice(&key);
                 held.push((start..text.len(), item));
             }
-            for place in (0..node.places_length).rev() {
+            for place in (0..node.span()).rev() {
                 let byte = node.lowest + place;
                 open.extend(self.child(node, byte).map(|child| (child, key.len(), Some(byte))));
             }
@@ -318,8 +363,7 @@ impl<V: Clone> Draft<V> {
             for (child, alike) in items.chunk_by(|(a, _), (b, _)| a[depth] == b[depth]).enumerate() {
                 let key = alike[0].0;
                 let end = depth + common(key, alike[alike.len() - 1].0, depth);
-                let Node { places_start, lowest, .. } = self.nodes[node];
-                self.bytes[places_start as usize + usize::from(key[depth] - lowest)] = child as u8;
+                self.set_place(node, key[depth], child as u8);
                 let child = self.push(&key[depth + 1..end]);
                 open.push_back(Open { node: child, items: alike, depth: end, shorter });
             }
@@ -329,17 +373,22 @@ impl<V: Clone> Draft<V> {
     }
 
     fn push(&mut self, label: &[u8]) -> usize {
-        let (label_start, label_length) = (self.bytes.len() as u32, label.len() as u32);
-        self.bytes.extend_from_slice(label);
+        let mut short = [0; SHORT];
+        match short.get_mut(..label.len()) {
+            Some(whole) => whole.copy_from_slice(label),
+            None => {
+                short[..4].copy_from_slice(&(self.bytes.len() as u32).to_le_bytes());
+                self.bytes.extend_from_slice(label);
+            }
+        }
         self.nodes.push(Node {
-            label_start,
-            label_length,
+            first_bytes: 0,
+            label: short,
+            label_length: label.len() as u32,
             children_start: 0,
-            places_start: 0,
             entry: NONE,
             lowest: 0,
-            places_length: 0,
-            is_link: false,
+            children: Children::Near,
         });
         self.nodes.len() - 1
     }
@@ -352,7 +401,7 @@ impl<V: Clone> Draft<V> {
             }
             Item::Block(block) => {
                 let children_start = self.blocks.len() as u32;
-                self.nodes[node] = Node { children_start, is_link: true, ..self.nodes[node] };
+                self.nodes[node] = Node { children_start, children: Children::Link, ..self.nodes[node] };
                 self.blocks.push(Arc::clone(block));
             }
         }
@@ -360,10 +409,26 @@ impl<V: Clone> Draft<V> {
 
     /// Makes room for the places of the children of a node, which come next and have these first bytes.
     fn make_places(&mut self, node: usize, lowest: u8, highest: u8) {
-        let (children_start, places_start) = (self.nodes.len() as u32, self.bytes.len() as u32);
-        let places_length = highest - lowest + 1;
-        self.bytes.extend(std::iter::repeat_n(NO_CHILD, usize::from(places_length)));
-        self.nodes[node] = Node { children_start, places_start, lowest, places_length, ..self.nodes[node] };
+        let children_start = self.nodes.len() as u32;
+        let span = highest - lowest + 1;
+        let (children, first_bytes) = if u32::from(span) <= u64::BITS {
+            (Children::Near, 0)
+        } else {
+            let places_start = self.bytes.len() as u64;
+            self.bytes.extend(std::iter::repeat_n(NO_CHILD, usize::from(span)));
+            (Children::Far, u64::from(span) << 32 | places_start)
+        };
+        self.nodes[node] = Node { first_bytes, children_start, lowest, children, ..self.nodes[node] };
+    }
+
+    /// Lets a first byte lead to a child, by its number among the children of the node.
+    fn set_place(&mut self, node: usize, first: u8, child: u8) {
+        let node = &mut self.nodes[node];
+        let place = first - node.lowest;
+        match node.children {
+            Children::Far => self.bytes[node.first_bytes as u32 as usize + usize::from(place)] = child,
+            Children::Near | Children::Link => node.first_bytes |= 1 << place,
+        }
     }
 }
 

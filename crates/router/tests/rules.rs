@@ -386,3 +386,25 @@ fn a_router_is_shared_between_workers() {
     fn shareable<T: Send + Sync>(_: &T) {}
     shareable(&Router::build(URI, vec![]).unwrap());
 }
+
+/// First bytes of the children of one node, from a single one to all that a URI may have, with gaps; and labels on both
+/// sides of the length that lies in a node.
+#[test]
+fn a_node_finds_each_of_its_children() {
+    let printable = || (b'!'..=b'~').filter(|byte| !b"*?:#".contains(byte)).map(char::from);
+    for step in [1, 2, 7, 63, 64, 65, 90] {
+        for label in ["", "1234567", "12345678", "123456789", "a-label-of-many-bytes"] {
+            let firsts: Vec<char> = printable().step_by(step).collect();
+            let routes: Vec<Route> = firsts.iter().map(|first| path(&format!("/x{first}{label}/*"))).collect();
+            let router = Router::build(HOST_URI, routes).unwrap();
+            for asked in printable().chain(['\u{e9}', '\u{7f}']) {
+                let expected = firsts.iter().position(|first| *first == asked);
+                let path = format!("/x{asked}{label}/rest");
+                let found = router.find(&query("", &path), &mut Params::default());
+                assert_eq!(found.map(|found| found.route as usize), expected, "{path} of {firsts:?}");
+                let cut = format!("/x{asked}{}", &label[..label.len().saturating_sub(1)]);
+                assert!(router.find(&query("", &cut), &mut Params::default()).is_none(), "{cut}");
+            }
+        }
+    }
+}
