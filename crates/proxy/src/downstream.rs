@@ -2,6 +2,7 @@
 
 pub(crate) mod h1;
 pub(crate) mod proxy_protocol;
+pub(crate) mod tls;
 
 use std::task::{Context, Poll};
 

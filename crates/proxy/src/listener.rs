@@ -21,14 +21,23 @@ use weir_config::settings::{ListenAddr, Listener};
 
 pub(crate) use unix::SocketFile;
 
-use crate::Bound;
-
 /// Connections the kernel holds until they are accepted.
 const BACKLOG: i32 = 4096;
 
 /// Settings that ask for addresses.
 pub(crate) const HTTP: &str = "listen.http";
 pub(crate) const HTTPS: &str = "listen.https";
+
+/// An address that traffic is accepted at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bound {
+    /// The address; port 0 of the settings has become a real one.
+    pub address: ListenAddr,
+    /// Whether it speaks TLS.
+    pub tls: bool,
+    /// Whether connections begin with a PROXY header.
+    pub proxy_protocol: bool,
+}
 
 /// A listening socket, with what it was opened for: an address of the settings may be bound to another port.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::mpsc;
 
-use crate::sys::Accepted;
+use weir_net::sys::Accepted;
 
 /// Connections that wait for one worker to take them over; with more than these on their way they stay where they are.
 const QUEUE: usize = 256;

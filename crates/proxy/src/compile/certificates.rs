@@ -11,9 +11,9 @@ use rustls::server::ProducesTickets;
 use weir_config::{
     CheckType, ClientVerification, Diagnostic, Model, Scheme, Settings, Ssl, SslProtocol, SslType, Status, Upstream,
 };
+use weir_net::tls::client::{self, Setup, SetupKey};
 
 use super::Faults;
-use crate::tls::client::{self, Setup, SetupKey};
 use crate::tls::server::{Host, Hosts};
 
 /// What outlives a configuration.

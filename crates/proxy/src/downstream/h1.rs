@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use weir_net::sys::Socket;
 use weir_plugin::{BUFFER, Client, Exchange, Request};
 use weir_telemetry::metrics::{ClientError, ConnectionState};
 use weir_wire::Reject;
@@ -19,7 +20,6 @@ use super::{Downstream, Following, NO_ROOM_FOR_HEAD};
 use crate::exchange::Runner;
 use crate::http1::{self, Incoming, Outgoing};
 use crate::relay::{self, Piece, Sink, Source};
-use crate::sys::Socket;
 use crate::timer::Timer;
 use crate::tls::server::Hosts;
 use crate::worker::Worker;

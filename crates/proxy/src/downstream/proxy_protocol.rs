@@ -8,8 +8,8 @@ use std::task::Poll;
 use weir_plugin::{AddrText, Client};
 use weir_wire::proxy_protocol::{self, Header, MAX_LEN, Malformed};
 
-use crate::sys::Socket;
 use crate::worker::Worker;
+use weir_net::sys::Socket;
 
 /// Why a connection is closed before anything of its own was read.
 #[derive(Debug)]

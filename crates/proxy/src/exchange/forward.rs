@@ -14,8 +14,9 @@ use super::{Outcome, Runner};
 use crate::downstream::Downstream;
 use crate::phases;
 use crate::snapshot::{Local, Route};
+use crate::upstream::aside::watch as aside;
 use crate::upstream::connection::{NodeConnection, Outgoing};
-use crate::upstream::{Node, Timeouts, Upstream, aside, h1};
+use crate::upstream::{Node, Timeouts, Upstream, h1};
 use crate::worker::Worker;
 
 /// Most interim (1xx) responses passed on for one request.
@@ -200,15 +201,14 @@ impl<D: Downstream> Runner<D> {
     ) -> Result<(), AttemptError> {
         let upload = &mut pending.upload;
         upload.begin(x, timeouts.send, &self.worker);
-        upload.copy = self.copy.take();
         x.response.reset();
         let mut interim = 0;
         let mut waits = false;
         let error = loop {
-            let (down, timer) = (&mut self.down, &self.timer);
+            let (down, timer, copy) = (&mut self.down, &self.timer, &mut self.copy);
             let got = poll_fn(|cx| {
                 if upload.is_running() {
-                    match upload.poll(cx, down, &mut *node, &mut x.request.buffer, timer) {
+                    match upload.poll(cx, down, &mut *node, &mut x.request.buffer, timer, copy) {
                         Poll::Ready(Ok(())) | Poll::Pending => {}
                         Poll::Ready(Err(reject)) => return Poll::Ready(Got::Broken(reject)),
                     }
@@ -270,7 +270,6 @@ impl<D: Downstream> Runner<D> {
         upload.stop();
         upload.give_back(x);
         x.out.clear();
-        self.copy = upload.copy.take();
         if let Some(copy) = &mut self.copy {
             copy.restart();
         }

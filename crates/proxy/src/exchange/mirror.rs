@@ -15,6 +15,7 @@ use weir_wire::{Reject, Span};
 
 use super::Runner;
 use super::forward::{Attempt, PendingResponse};
+use super::upload::BodyCopy;
 use crate::downstream::{Downstream, Following};
 use crate::relay::{self, Piece, Sink, Source};
 use crate::snapshot::Local;
@@ -79,7 +80,7 @@ impl<D: Downstream> Runner<D> {
             copy.restart();
             self.copy = Some(copy);
         } else if let Some(copy) = copy.keep_within_bounds() {
-            copy.send_off();
+            copy.complete();
         }
     }
 }
@@ -110,12 +111,6 @@ impl RequestCopy {
         self.body.clear();
     }
 
-    /// Takes a piece of the body; gives the copy back unless it has become too long.
-    pub(super) fn take(mut self: Box<Self>, data: &[u8]) -> Option<Box<Self>> {
-        self.body.extend_from_slice(data);
-        self.keep_within_bounds()
-    }
-
     fn keep_within_bounds(mut self: Box<Self>) -> Option<Box<Self>> {
         let has_room = self.held.grow_if_plenty(2 * (self.head.capacity() + self.body.capacity()));
         if !has_room || self.body.len() as u64 > self.place.0.options.mirror_body {
@@ -123,15 +118,6 @@ impl RequestCopy {
             return None;
         }
         Some(self)
-    }
-
-    /// Sends the copy on its way, now that all of it is here.
-    pub(super) fn send_off(self: Box<Self>) {
-        weir_runtime::spawn(async move {
-            let worker = Rc::clone(&self.place.0);
-            let answered = weir_runtime::timeout(COPY_TIME, self.send()).await.unwrap_or(false);
-            worker.recorder.mirrored(if answered { Mirrored::Answered } else { Mirrored::Failed });
-        });
     }
 
     /// Sends the copy and reads the answer; whether there was one.
@@ -198,6 +184,22 @@ impl RequestCopy {
         request.upstream.host.clear();
         request.upstream.host.extend_from_slice(host);
         true
+    }
+}
+
+impl BodyCopy for RequestCopy {
+    fn take(mut self: Box<Self>, data: &[u8]) -> Option<Box<Self>> {
+        self.body.extend_from_slice(data);
+        self.keep_within_bounds()
+    }
+
+    /// Sends the copy on its way.
+    fn complete(self: Box<Self>) {
+        weir_runtime::spawn(async move {
+            let worker = Rc::clone(&self.place.0);
+            let answered = weir_runtime::timeout(COPY_TIME, self.send()).await.unwrap_or(false);
+            worker.recorder.mirrored(if answered { Mirrored::Answered } else { Mirrored::Failed });
+        });
     }
 }
 

@@ -13,6 +13,7 @@ use weir_wire::name::Known;
 use weir_wire::status;
 
 use super::forward::{Attempt, PendingResponse, end_try};
+use super::upload::BodyCopy;
 use super::{Outcome, Runner, reply};
 use crate::downstream::{Downstream, Following};
 use crate::phases;
@@ -205,6 +206,8 @@ impl<D: Downstream> Runner<D> {
         }
         let reads_on = self.down.push_head(x, &self.worker, following, true);
         let mut stream = ResponseStream {
+            snapshot: &attempt.local.snapshot,
+            timer: &self.timer,
             relay: Relay::default(),
             state: State::Taking,
             filtered,
@@ -215,8 +218,8 @@ impl<D: Downstream> Runner<D> {
             send_ms: self.worker.options.send_ms,
         };
         let broke = loop {
-            let (down, timer) = (&mut self.down, &self.timer);
-            match poll_fn(|cx| stream.poll(cx, x, down, pending, &attempt.local.snapshot, timer)).await {
+            let (down, copy) = (&mut self.down, &mut self.copy);
+            match poll_fn(|cx| stream.poll(cx, x, down, pending, copy)).await {
                 // The usual case: all of it is here, and the connection is free before the client has read anything.
                 Ok(Turn::Taken) if pending.upload.is_complete() => {
                     if pending.node.as_ref().is_some_and(|node| node.is_reusable(&x.response.buffer)) {
@@ -265,9 +268,9 @@ impl<D: Downstream> Runner<D> {
         upload: &mut super::upload::Upload,
         node: &mut N,
     ) {
-        let (down, timer) = (&mut self.down, &self.timer);
+        let (down, timer, copy) = (&mut self.down, &self.timer, &mut self.copy);
         timer.set(self.worker.options.body_ms);
-        poll_fn(|cx| match upload.poll(cx, down, node, &mut x.request.buffer, timer) {
+        poll_fn(|cx| match upload.poll(cx, down, node, &mut x.request.buffer, timer, copy) {
             Poll::Ready(_) => Poll::Ready(()),
             Poll::Pending => timer.poll_expired(cx),
         })
@@ -276,7 +279,9 @@ impl<D: Downstream> Runner<D> {
 }
 
 /// A response body on its way to the client.
-struct ResponseStream {
+struct ResponseStream<'a> {
+    snapshot: &'a Snapshot,
+    timer: &'a Timer,
     relay: Relay,
     state: State,
     /// True when plugins change the body.
@@ -318,7 +323,7 @@ enum Waits {
     Node,
 }
 
-impl ResponseStream {
+impl ResponseStream<'_> {
     /// Moves on until the client's side has taken everything, and then until all of it has left; the rest of the request
     /// goes on meanwhile.
     fn poll<D: Downstream, N: NodeConnection>(
@@ -327,10 +332,10 @@ impl ResponseStream {
         x: &mut Exchange,
         down: &mut D,
         pending: &mut PendingResponse<N>,
-        snapshot: &Snapshot,
-        timer: &Timer,
+        copy: &mut Option<Box<impl BodyCopy>>,
     ) -> Poll<Result<Turn, Broke>> {
-        if let Poll::Ready(turn) = self.poll_body(cx, x, down, pending, snapshot) {
+        let timer = self.timer;
+        if let Poll::Ready(turn) = self.poll_body(cx, x, down, pending) {
             return Poll::Ready(turn);
         }
         // Each state waits for one side alone.
@@ -346,7 +351,7 @@ impl ResponseStream {
             && let Some(node) = pending.node.as_mut()
         {
             // Whatever comes of it, the response goes on.
-            match pending.upload.poll(cx, down, &mut **node, &mut x.request.buffer, timer) {
+            match pending.upload.poll(cx, down, &mut **node, &mut x.request.buffer, timer, copy) {
                 Poll::Ready(Err(reject)) if reject.status == 499 => {
                     return Poll::Ready(Err(Broke::Client(ClientError::Aborted)));
                 }
@@ -371,7 +376,6 @@ impl ResponseStream {
         x: &mut Exchange,
         down: &mut D,
         pending: &mut PendingResponse<N>,
-        snapshot: &Snapshot,
     ) -> Poll<Result<Turn, Broke>> {
         loop {
             match self.state {
@@ -381,7 +385,7 @@ impl ResponseStream {
                         return Poll::Ready(Err(Broke::Node("node given away early")));
                     };
                     if self.filtered {
-                        let last = filter(x, &mut **node, snapshot)?;
+                        let last = filter(x, &mut **node, self.snapshot)?;
                         self.state = State::Passing { from: 0, last };
                         continue;
                     }

@@ -7,7 +7,6 @@ use weir_wire::Reject;
 use weir_wire::buffer::Buffer;
 
 use super::body::{BODY_TOO_LARGE, CLIENT_WENT_AWAY, Pace};
-use super::mirror::RequestCopy;
 use crate::downstream::Downstream;
 use crate::relay::{Broken, Relay};
 use crate::timer::Timer;
@@ -29,8 +28,15 @@ pub(super) struct Upload {
     body_size: u64,
     received: u64,
     pace: Pace,
-    /// A copy that takes part of the body as it goes up.
-    pub(super) copy: Option<Box<RequestCopy>>,
+}
+
+/// A copy that is made of a request body as it goes up.
+pub(super) trait BodyCopy {
+    /// Takes a piece of the body; gives itself back unless it has become too long.
+    fn take(self: Box<Self>, data: &[u8]) -> Option<Box<Self>>;
+
+    /// Takes note that all of the body has come.
+    fn complete(self: Box<Self>);
 }
 
 /// The side that an upload waits for.
@@ -98,9 +104,10 @@ impl Upload {
         node: &mut N,
         buffer: &mut Buffer,
         timer: &Timer,
+        copy: &mut Option<Box<impl BodyCopy>>,
     ) -> Poll<Result<(), Reject>> {
         loop {
-            match self.poll_sent(cx, down, node, buffer) {
+            match self.poll_sent(cx, down, node, buffer, copy) {
                 Poll::Pending => {
                     self.wait_for(Waits::Node, timer);
                     return Poll::Pending;
@@ -140,8 +147,9 @@ impl Upload {
         down: &mut D,
         node: &mut N,
         buffer: &Buffer,
+        copy: &mut Option<Box<impl BodyCopy>>,
     ) -> Poll<Result<(), Broken>> {
-        let Self { relay, stage, copy, body_size, .. } = self;
+        let Self { relay, stage, body_size, .. } = self;
         let mut left = body_size.saturating_sub(relay.moved);
         let taken = relay.poll_take(cx, (down, buffer), (&mut *node, &mut *stage), |data| {
             left = left.checked_sub(data.len() as u64).ok_or(BODY_TOO_LARGE)?;
@@ -157,7 +165,7 @@ impl Upload {
         if relay.has_ended()
             && let Some(copy) = copy.take()
         {
-            copy.send_off();
+            copy.complete();
         }
         node.poll_flush(cx, stage).map_err(|_| Broken::Sink)
     }

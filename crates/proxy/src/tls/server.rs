@@ -15,10 +15,9 @@ use rustls::{
 };
 use weir_config::{ClientVerification, Ssl, SslProtocol};
 use weir_expr::{RegexOptions, compile_regex};
+use weir_net::tls::x509::{self, Certificate};
+use weir_net::tls::{self, pem, words};
 use weir_wire::Reject;
-
-use super::x509::{self, Certificate};
-use super::{pem, words};
 
 /// The certificates of a configuration by the names that clients ask for.
 #[derive(Debug, Default)]
@@ -167,7 +166,7 @@ impl Host {
         protocols: &[SslProtocol],
         tickets: Option<Arc<dyn ProducesTickets>>,
     ) -> Result<Self, (String, String)> {
-        let provider = super::provider();
+        let provider = tls::provider();
         let mut keys = Vec::new();
         for (at, (cert, key)) in ssl.pairs().enumerate() {
             let (certs, keys_field) = match at {
@@ -205,7 +204,7 @@ impl Host {
         tickets: Option<Arc<dyn ProducesTickets>>,
     ) -> Result<Self, String> {
         let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).map_err(|e| e.to_string())?;
-        let provider = super::provider();
+        let provider = tls::provider();
         let key = pem::certified_key(&made.cert.pem(), &made.signing_key.serialize_pem(), provider)
             .map_err(|(_, reason)| reason)?;
         let builder = ServerConfig::builder_with_provider(Arc::clone(provider))

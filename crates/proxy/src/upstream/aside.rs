@@ -1,23 +1,11 @@
 //! Nodes that do not take connections, set aside for a moment: as long as their upstream has others, no request waits
-//! for them. What brings one back is a connection that is opened apart from any request.
+//! for them.
 
-use std::future::poll_fn;
-use std::rc::Rc;
+pub(crate) mod watch;
+
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
 
-use weir_config::NodeHost;
-use weir_runtime::{sleep, timeout};
-
-use super::endpoint::Endpoint;
 use crate::clock;
-use crate::sys::Socket;
-use crate::worker::Worker;
-
-/// How long a new connection has to stand before its node is back. What accepts for a service that is gone, as the
-/// proxies of containers do, closes within this time.
-const STANDS: Duration = Duration::from_millis(100);
 
 /// Whether a node is set aside. It outlives a change of the configuration.
 #[derive(Debug, Default)]
@@ -38,97 +26,18 @@ impl Aside {
         self.since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed).is_ok().then_some(now)
     }
 
+    /// When it was set, as long as it is; 0: it is not.
+    fn since(&self) -> u64 {
+        self.since.load(Ordering::Relaxed)
+    }
+
+    /// Ends it; false when it was not set.
+    fn clear(&self) -> bool {
+        self.since.swap(0, Ordering::Relaxed) != 0
+    }
+
     /// Ends the time that began at `since`; false when that has ended before.
     fn end(&self, since: u64) -> bool {
         self.since.compare_exchange(since, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-    }
-}
-
-/// Sets a node aside, and starts what brings it back.
-#[cold]
-pub(crate) fn set(worker: &Rc<Worker>, endpoint: &Arc<Endpoint>, reason: &'static str, connect_ms: u64) {
-    let period = Duration::from_millis(worker.options.set_aside_ms);
-    if period.is_zero() {
-        return;
-    }
-    let Some(since) = endpoint.aside.set() else { return };
-    worker.recorder.node_set_aside();
-    let seconds = period.as_secs_f64();
-    tracing::warn!(node = %endpoint, reason, seconds, "node set aside; other nodes of its upstreams serve");
-    let watch = Watch {
-        worker: Rc::clone(worker),
-        endpoint: Arc::downgrade(endpoint),
-        aside: Arc::clone(&endpoint.aside),
-        since,
-        period,
-        // A node that lets connections time out is not waited for longer than it is set aside.
-        limit: Duration::from_millis(connect_ms).min(period),
-    };
-    weir_runtime::spawn(watch.run());
-}
-
-/// A request has found that a node takes connections.
-pub(crate) fn clear(worker: &Worker, endpoint: &Endpoint) {
-    if endpoint.aside.is_set() && endpoint.aside.since.swap(0, Ordering::Relaxed) != 0 {
-        told_back(worker, endpoint);
-    }
-}
-
-#[cold]
-fn told_back(worker: &Worker, endpoint: &Endpoint) {
-    worker.recorder.node_back();
-    tracing::info!(node = %endpoint, "node is back");
-}
-
-/// What looks after a node that is set aside; one for each, whatever the number of workers.
-struct Watch {
-    worker: Rc<Worker>,
-    endpoint: Weak<Endpoint>,
-    aside: Arc<Aside>,
-    since: u64,
-    period: Duration,
-    limit: Duration,
-}
-
-impl Watch {
-    async fn run(self) {
-        loop {
-            sleep(self.period).await;
-            if self.aside.since.load(Ordering::Relaxed) != self.since {
-                return;
-            }
-            let Some(endpoint) = self.endpoint.upgrade() else {
-                // No configuration names it any more.
-                if self.aside.end(self.since) {
-                    self.worker.recorder.node_back();
-                }
-                return;
-            };
-            if self.takes_connections(&endpoint).await {
-                if self.aside.end(self.since) {
-                    told_back(&self.worker, &endpoint);
-                }
-                return;
-            }
-        }
-    }
-
-    /// Whether one of its addresses takes a connection and does not close it at once.
-    async fn takes_connections(&self, endpoint: &Endpoint) -> bool {
-        for addr in endpoint.all_addrs() {
-            let begun = match &endpoint.host {
-                NodeHost::Unix(path) => Socket::connect_unix(path),
-                NodeHost::Ip(_) | NodeHost::Name(_) => Socket::begin_connect(addr),
-            };
-            let Ok(stream) = begun else { continue };
-            let connected = poll_fn(|cx| stream.poll_connected(cx));
-            if let Some(Ok(())) = timeout(self.limit, connected).await {
-                sleep(STANDS).await;
-                if stream.is_quiet() {
-                    return true;
-                }
-            }
-        }
-        false
     }
 }

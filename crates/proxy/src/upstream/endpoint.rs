@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::ArcSwapOption;
 use weir_config::{NodeAddr, NodeHost};
+use weir_net::tls::client::{Setup, SetupKey};
 use weir_plugin::NodeAddress;
 
 use super::addresses::{Addresses, Place};
 use super::aside::Aside;
 use super::load::Load;
-use crate::tls::client::{Setup, SetupKey};
 
 /// Stands for the address of a Unix socket, which has a path.
 const UNIX_ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);

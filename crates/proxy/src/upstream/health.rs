@@ -25,10 +25,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 use weir_config::{CheckType, Checks, NodeHost};
+use weir_net::tls::client::Setup;
 use weir_telemetry::metrics::NodeHealth;
 
 use super::endpoint::Endpoint;
-use crate::tls::client::Setup;
 pub use state::Counters;
 use state::{Event, State, Thresholds};
 

@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 use rustls::client::UnbufferedClientConnection;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::sys::Socket;
-use crate::tls::stream::TlsStream;
+use weir_net::sys::Socket;
+use weir_net::tls::stream::TlsStream;
 
 /// A connected stream.
 #[derive(Debug)]

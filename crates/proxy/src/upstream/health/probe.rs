@@ -10,12 +10,12 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use weir_config::{ActiveChecks, CheckType};
+use weir_net::tls::client::Setup;
+use weir_net::tls::words;
 use weir_wire::head::{Content, Limits, ResponseHead};
 use weir_wire::method::Method;
 
 use super::Health;
-use crate::tls::client::Setup;
-use crate::tls::words;
 
 /// What is taken of an answer's head. It is parsed as strictly as any answer to a request: a node that fails here would
 /// be answered 502 for.
