@@ -202,6 +202,12 @@ pub struct Limits {
     /// Bytes of the body of a copy for a mirror, which is held whole until it is sent. A request with more is not
     /// copied, which is counted.
     pub mirror_body: Size<0, { GIB }>,
+    /// Callouts of plugins (such as `forward-auth`) that one worker has under way. One more is not made: the plugin refuses
+    /// the request, with 503.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub callouts: u32,
+    /// Bytes of the body of an answer to a callout, which is held whole. An answer with more counts as none.
+    pub callout_body: Size<0, { GIB }>,
     /// Bytes of the body of a request to the Admin API. More is answered 400.
     pub admin_body: Size<{ KIB }, { GIB }>,
     /// Bytes that bodies of requests to the Admin API, and its answers, take together; those of at most 64 KiB are not
@@ -257,6 +263,9 @@ pub struct Timeouts {
     pub body: Seconds<100, 86_400_000>,
     /// Between two writes of a response to a client that does not read.
     pub send: Seconds<100, 86_400_000>,
+    /// How long a plugin may wait for something outside, such as an answer to a callout, unless its own configuration
+    /// says how long it waits. Later the request is answered 504.
+    pub plugin: Seconds<100, 86_400_000>,
     /// How long requests in flight may take to finish after SIGTERM, SIGINT or an upgrade; then they are cut.
     pub drain: Seconds<0, 86_400_000>,
     /// How long client connections that wait for a request stay open in a process that has handed over to a new one.
@@ -470,6 +479,8 @@ impl Default for Limits {
             buffers: Size::constant(128 * MIB),
             mirror_copies: 128,
             mirror_body: Size::constant(256 * KIB),
+            callouts: 4_096,
+            callout_body: Size::constant(MIB),
             admin_body: Size::constant(1536 * KIB),
             admin_memory: Size::constant(64 * MIB),
             admin_lists: 8,
@@ -493,6 +504,7 @@ impl Default for Timeouts {
             idle: Seconds::constant(75_000),
             body: Seconds::constant(60_000),
             send: Seconds::constant(60_000),
+            plugin: Seconds::constant(60_000),
             drain: Seconds::constant(30_000),
             drain_idle: Seconds::constant(10_000),
             upgrade: Seconds::constant(60_000),

@@ -6,11 +6,12 @@
 //! ```
 //!
 //! A plugin is one file with a unit struct that implements [`Define`], and one line in the registry. Its hooks are
-//! synchronous; one that has to wait returns [`Flow::Suspend`] and goes on in [`Plugin::request_io`]. A plugin never
-//! knows which version of HTTP carries a message.
+//! synchronous; one that has to wait returns [`Flow::Suspend`] and goes on in [`Plugin::request_io`] or
+//! [`Plugin::response_io`], with [`Io`] to ask others. A plugin never knows which version of HTTP carries a message.
 
 mod arguments;
 pub mod buffers;
+mod callout;
 mod consumer;
 mod context;
 mod definition;
@@ -19,12 +20,14 @@ mod exchange;
 mod mark;
 mod request;
 mod response;
+mod service;
 mod state;
 mod tables;
 mod upstreams;
 mod variables;
 
 pub use arguments::ArgumentNames;
+pub use callout::{Callout, CalloutError, CalloutResponse, Io};
 pub use consumer::{Consumer, ConsumerMatch, ConsumerSet, Consumers};
 pub use context::{Answer, BodyCx, LogCx, RequestCx, ResponseCx, UpstreamCx};
 pub use definition::{
@@ -35,12 +38,14 @@ pub use exchange::{AddrText, BUFFER, Client, Exchange, NodeAddress, Times, Try, 
 pub use mark::{Hold, Mark, Note};
 pub use request::{OtherPath, Request, UpstreamTarget};
 pub use response::{BodySource, Origin, Response};
+pub use service::{Service, ServiceOptions};
 pub use state::{Shared, StateRegistry};
 pub use tables::{Named, RouteInfo, Tables};
 pub use upstreams::{NoUpstreams, Share, Turns, UpstreamSet};
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use weir_expr::Source;
 
@@ -78,11 +83,25 @@ pub trait Plugin: Send + Sync + 'static {
         &[]
     }
 
-    /// Goes on after [`Flow::Suspend`], for what has to wait. The only boxed future on the way of a request. It runs on the
-    /// worker's own runtime: `weir_runtime::sleep` waits there, as do channels of `tokio::sync`; tokio's timers and sockets
-    /// do not work there.
-    fn request_io<'a>(&'a self, _cx: &'a mut RequestCx<'_>) -> LocalFuture<'a, Flow> {
+    /// Goes on after [`Flow::Suspend`] from `rewrite` or `access`, for what has to wait: callouts with [`Io::callout`],
+    /// `weir_runtime::sleep`, channels of `tokio::sync`; tokio's timers and sockets do not work here.
+    ///
+    /// The runner drops the future when its deadline has come ([`Plugin::wait_limit`]), or the client has reset its
+    /// connection; then nothing follows but the end of the exchange, so what the future holds must be given back by
+    /// dropping it.
+    fn request_io<'a>(&'a self, _cx: &'a mut RequestCx<'_>, _io: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(std::future::ready(Flow::Abort(Failure::internal("plugin suspended without a continuation"))))
+    }
+
+    /// Goes on after [`Flow::Suspend`] from `response`, as [`Plugin::request_io`] does for a request.
+    fn response_io<'a>(&'a self, _cx: &'a mut ResponseCx<'_>, _io: &'a dyn Io) -> LocalFuture<'a, Flow> {
+        Box::pin(std::future::ready(Flow::Abort(Failure::internal("plugin suspended without a continuation"))))
+    }
+
+    /// Deadline of `request_io` and `response_io`, for a plugin whose configuration says how long it waits. `None`:
+    /// `timeouts.plugin`. A request whose plugin waits longer is refused with 504.
+    fn wait_limit(&self) -> Option<Duration> {
+        None
     }
 
     /// Before each try at a node: last changes to what the upstream receives.
@@ -119,7 +138,8 @@ pub enum Flow {
     Continue,
     /// The answer in [`Exchange::response`] is sent; no further plugin of the request phases runs.
     Respond(Reply),
-    /// The plugin has to wait: [`Plugin::request_io`] is called.
+    /// The plugin has to wait: [`Plugin::request_io`] or [`Plugin::response_io`] is called. For the hooks of the request
+    /// phases and for [`Plugin::response`].
     Suspend,
     /// The plugin needs the whole request body: it is collected, up to `limits.buffered_body` (413 above), and the same
     /// hook is called again (`rewrite` or `access` also after `request_io`); [`RequestCx::body`] then has it. For the

@@ -2,6 +2,7 @@
 
 pub(crate) mod basic_auth;
 mod credentials;
+pub(crate) mod forward_auth;
 pub(crate) mod hmac_auth;
 pub(crate) mod jwt_auth;
 pub(crate) mod key_auth;

@@ -2,7 +2,7 @@
 //!
 //! | group | plugins |
 //! |---|---|
-//! | `auth` | `basic-auth`, `hmac-auth`, `jwt-auth`, `key-auth` |
+//! | `auth` | `basic-auth`, `forward-auth`, `hmac-auth`, `jwt-auth`, `key-auth` |
 //! | `security` | `consumer-restriction`, `cors`, `csrf`, `ip-restriction`, `referer-restriction`, `ua-restriction`, `uri-blocker` |
 //! | `traffic` | `api-breaker`, `limit-conn`, `limit-count`, `limit-req`, `proxy-mirror`, `traffic-split` |
 //! | `transform` | `brotli`, `echo`, `gzip`, `proxy-rewrite`, `response-rewrite` |

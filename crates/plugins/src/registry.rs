@@ -3,6 +3,7 @@
 use weir_plugin::Definition;
 
 use crate::auth::basic_auth::BasicAuth;
+use crate::auth::forward_auth::ForwardAuth;
 use crate::auth::hmac_auth::HmacAuth;
 use crate::auth::jwt_auth::JwtAuth;
 use crate::auth::key_auth::KeyAuth;
@@ -46,6 +47,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &Csrf,
         &Echo,
         &FaultInjection,
+        &ForwardAuth,
         &Gzip,
         &HmacAuth,
         &IpRestriction,

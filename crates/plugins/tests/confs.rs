@@ -116,7 +116,8 @@ fn cases_are_whole_files_without_a_fault() {
         let text = std::fs::read_to_string(folder("cases").join(format!("{name}.yaml"))).expect("cases can be read");
         let cases = bench::node(&text);
         let config = cases.get("config").and_then(Node::as_str).expect("a configuration");
-        let findings = assert_loads(name, &config.replace("${ORIGIN}", "127.0.0.1:1980"));
+        let findings =
+            assert_loads(name, &config.replace("${ORIGIN}", "127.0.0.1:1980").replace("${SERVICE}", "127.0.0.1:1981"));
         let meant = [
             "nothing is changed",
             "changes nothing",

@@ -5,14 +5,17 @@
 //! ([`crate::relay`]).
 
 mod body;
+mod callout;
 mod connect;
 mod forward;
 mod mirror;
 mod reply;
 mod response;
 mod run;
+mod subrequest;
 mod tunnel;
 mod upload;
+mod wait;
 
 use std::rc::Rc;
 

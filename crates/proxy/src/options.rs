@@ -22,6 +22,8 @@ pub(crate) struct Options {
     pub(crate) buffered_body: usize,
     pub(crate) mirror_copies: u32,
     pub(crate) mirror_body: u64,
+    pub(crate) callouts: u32,
+    pub(crate) callout_body: usize,
     pub(crate) connections: usize,
     /// `u64::MAX`: no limit.
     pub(crate) requests_per_connection: u64,
@@ -33,6 +35,8 @@ pub(crate) struct Options {
     pub(crate) idle_ms: u64,
     pub(crate) body_ms: u64,
     pub(crate) send_ms: u64,
+    /// Deadline of a hook that waits.
+    pub(crate) plugin_ms: u64,
     pub(crate) trusted_proxies: Box<[IpNet]>,
     /// Peers whose PROXY headers are believed.
     pub(crate) proxy_trusted: Box<[IpNet]>,
@@ -77,6 +81,8 @@ impl Options {
             buffered_body: limits.buffered_body.as_usize(),
             mirror_copies: limits.mirror_copies,
             mirror_body: limits.mirror_body.bytes(),
+            callouts: limits.callouts,
+            callout_body: limits.callout_body.as_usize(),
             connections: limits.connections as usize,
             requests_per_connection: unlimited(u64::from(limits.requests_per_connection)),
             upstream_idle: limits.upstream_idle_connections as usize,
@@ -86,6 +92,7 @@ impl Options {
             idle_ms: ms(settings.timeouts.idle.duration()),
             body_ms: ms(settings.timeouts.body.duration()),
             send_ms: ms(settings.timeouts.send.duration()),
+            plugin_ms: ms(settings.timeouts.plugin.duration()),
             proxy_trusted: settings.proxy_protocol.trusted.iter().map(|r| r.net()).collect(),
             trusted_proxies: settings.trusted_proxies.iter().map(|r| r.net()).collect(),
             real_ip: FieldName::new(&real_ip.header).filter(|_| !real_ip.trusted.is_empty()).map(|field| RealIp {

@@ -244,13 +244,54 @@ pub(crate) fn before_upstream(x: &mut Exchange, snapshot: &Snapshot) -> Result<(
     each(Phase::Upstream, x, Chains::of(x, snapshot), |step, x| step.plugin.upstream_request(&mut UpstreamCx(x)))
 }
 
-/// When the head of the answer is known: fields set before are laid over it, then the plugins see it.
-pub(crate) fn on_response(x: &mut Exchange, snapshot: &Snapshot) -> Result<(), Failure> {
-    let Exchange { early_fields, response, .. } = &mut *x;
-    response.head.fields.take_over(response.buffer.bytes(), early_fields);
-    let chains = Chains::of(x, snapshot);
-    each(Phase::Response, x, chains, |step, x| step.plugin.response(&mut ResponseCx(x)))?;
-    each(Phase::Encode, x, chains, |step, x| step.plugin.encode(&mut ResponseCx(x)))
+/// How far the response phases of an exchange have come: `response` of all plugins, then `encode`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Responses {
+    encodes: bool,
+    /// True when the global rules are through.
+    on_route: bool,
+    walk: Walk,
+}
+
+impl Responses {
+    /// Begins when the head of the answer is known: fields set before are laid over it.
+    pub(crate) fn begin(x: &mut Exchange) -> Self {
+        let Exchange { early_fields, response, .. } = &mut *x;
+        response.head.fields.take_over(response.buffer.bytes(), early_fields);
+        Self::default()
+    }
+
+    /// Lets the plugins see the head, until one has to wait, which is returned: [`Responses::run`] goes on behind it.
+    pub(crate) fn run<'s>(&mut self, x: &mut Exchange, snapshot: &'s Snapshot) -> Result<Option<&'s Step>, Failure> {
+        let chains = Chains::of(x, snapshot);
+        if !chains.may_have(Phase::Response) && !chains.may_have(Phase::Encode) {
+            return Ok(None);
+        }
+        loop {
+            let phase = if self.encodes { Phase::Encode } else { Phase::Response };
+            let (base, over) = if self.on_route { (chains.route, chains.consumer) } else { (chains.global, None) };
+            while let Some(step) = self.walk.next(phase, base, over) {
+                let stands_back = !self.on_route && step.prefers_route && chains.route.runs(step.kind);
+                if stands_back || !step.applies(x) {
+                    continue;
+                }
+                let flow = match self.encodes {
+                    true => step.plugin.encode(&mut ResponseCx(x)),
+                    false => step.plugin.response(&mut ResponseCx(x)),
+                };
+                match flow {
+                    Flow::Abort(failure) => return Err(failure),
+                    Flow::Suspend if !self.encodes => return Ok(Some(step)),
+                    _ => {}
+                }
+            }
+            self.walk = Walk::default();
+            match (self.encodes, self.on_route) {
+                (true, true) => return Ok(None),
+                (encodes, on_route) => (self.encodes, self.on_route) = (encodes || on_route, !on_route),
+            }
+        }
+    }
 }
 
 /// A piece of the response body; its content coding comes last.

@@ -1,7 +1,7 @@
 //! A compiled configuration: immutable, shared by all workers, swapped whole. Two of them may share most of what they
 //! are made of.
 
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use weir_config::SharedSet;
@@ -93,11 +93,18 @@ pub(crate) struct Local {
     pub(crate) snapshot: Arc<Snapshot>,
     #[allow(clippy::redundant_allocation, reason = "counted once a request on this core's own counter")]
     pub(crate) tables: Rc<Arc<Tables>>,
+    this: Weak<Self>,
 }
 
 impl Local {
     pub(crate) fn new(snapshot: Arc<Snapshot>) -> Rc<Self> {
         let tables = Rc::new(Arc::clone(&snapshot.tables));
-        Rc::new(Self { snapshot, tables })
+        Rc::new_cyclic(|this| Self { snapshot, tables, this: Weak::clone(this) })
+    }
+
+    /// Another reference to it, for a task that outlives the caller.
+    pub(crate) fn share(&self) -> Rc<Self> {
+        // There is no other way to make one than `new`.
+        self.this.upgrade().unwrap_or_else(|| Self::new(Arc::clone(&self.snapshot)))
     }
 }

@@ -39,6 +39,8 @@ pub(crate) struct Worker {
     pub(crate) bare: Rc<Local>,
     /// Copies of requests under way.
     pub(crate) copies: Cell<u32>,
+    /// Callouts of plugins under way.
+    pub(crate) callouts: Cell<u32>,
     current: RefCell<Option<Rc<Local>>>,
     #[allow(clippy::vec_box, reason = "an exchange is large and changes hands with every request")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
@@ -119,6 +121,7 @@ impl Worker {
             date: RefCell::default(),
             bare: Local::new(Arc::default()),
             copies: Cell::new(0),
+            callouts: Cell::new(0),
             current: RefCell::default(),
             exchanges: RefCell::default(),
             drain: Cell::new(Drain::No),

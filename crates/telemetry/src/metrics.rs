@@ -21,6 +21,7 @@
 //! `apisix_nginx_metric_errors_total` counts the requests that had no room under their own series.
 //! [`MetricTypes`] says how a few metrics are declared.
 
+mod callouts;
 mod etcd;
 mod exposition;
 mod label;
@@ -28,8 +29,10 @@ mod process;
 mod recorder;
 mod series;
 mod store;
+mod text;
 mod upstream;
 
+pub use callouts::CalloutOutcome;
 pub use etcd::EtcdStatus;
 pub use exposition::Scrape;
 pub use label::{Label, Labels, LazyLabel, MAX_LABEL_BYTES};

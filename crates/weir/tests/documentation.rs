@@ -190,10 +190,14 @@ fn normalised(path: &str, rules: PathRules) -> Result<(String, String), Reject> 
 }
 
 #[test]
-fn the_plugin_of_the_contributors_guide_is_the_one_that_is_compiled() {
+fn the_plugins_of_the_contributors_guide_are_those_that_are_compiled() {
     let guide = document("CONTRIBUTING.md");
-    let listing = guide.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a listing");
-    let example = document("crates/plugins/examples/maintenance.rs");
-    assert!(listing.lines().count() > 30, "{listing}");
-    assert!(example.contains(listing.trim()), "CONTRIBUTING.md and crates/plugins/examples/maintenance.rs differ");
+    let listings: Vec<_> = guide.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let examples = ["maintenance", "doorkeeper"];
+    assert_eq!(listings.len(), examples.len());
+    for (listing, name) in listings.iter().zip(examples) {
+        let example = document(&format!("crates/plugins/examples/{name}.rs"));
+        assert!(listing.lines().count() > 30, "{listing}");
+        assert!(example.contains(listing.trim()), "CONTRIBUTING.md and crates/plugins/examples/{name}.rs differ");
+    }
 }

@@ -30,7 +30,7 @@ fn nobody_else_takes_the_requests_of_a_route_that_is_left_out() {
     let cases = [
         (
             "a plugin that is not there",
-            "routes:\n- {id: a, uri: /admin/*, upstream_id: o, plugins: {forward-auth: {uri: \"http://x\"}}}",
+            "routes:\n- {id: a, uri: /admin/*, upstream_id: o, plugins: {opa: {uri: \"http://x\"}}}",
         ),
         (
             "a plugin that is wrong",
@@ -51,7 +51,7 @@ fn nobody_else_takes_the_requests_of_a_route_that_is_left_out() {
         ),
         (
             "a service that is wrong",
-            "services:\n- {id: s, plugins: {forward-auth: {}}}\nroutes:\n- {id: a, uri: /admin/*, service_id: s, upstream_id: o}",
+            "services:\n- {id: s, plugins: {opa: {}}}\nroutes:\n- {id: a, uri: /admin/*, service_id: s, upstream_id: o}",
         ),
         (
             "a service with an upstream that is not there",
@@ -59,7 +59,7 @@ fn nobody_else_takes_the_requests_of_a_route_that_is_left_out() {
         ),
         (
             "a plugin config that is wrong",
-            "plugin_configs:\n- {id: p, plugins: {forward-auth: {}}}\nroutes:\n- {id: a, uri: /admin/*, plugin_config_id: p, upstream_id: o}",
+            "plugin_configs:\n- {id: p, plugins: {opa: {}}}\nroutes:\n- {id: a, uri: /admin/*, plugin_config_id: p, upstream_id: o}",
         ),
         (
             "the first of two for a path",
@@ -83,9 +83,9 @@ fn nobody_else_takes_the_requests_of_a_route_that_is_left_out() {
 #[test]
 fn the_place_of_a_route_is_as_narrow_as_it_was() {
     let origin = Origin::hello();
-    let further = "services:\n- {id: s, hosts: [s.test], plugins: {forward-auth: {}}}\n- {id: t, hosts: [t.test], upstream_id: none}\nroutes:\n\
-        - {uri: /*, host: a.test, plugins: {forward-auth: {}}, upstream_id: o}\n\
-        - {uri: /*, hosts: [\"*.b.test\"], methods: [POST], plugins: {forward-auth: {}}, upstream_id: o}\n\
+    let further = "services:\n- {id: s, hosts: [s.test], plugins: {opa: {}}}\n- {id: t, hosts: [t.test], upstream_id: none}\nroutes:\n\
+        - {uri: /*, host: a.test, plugins: {opa: {}}, upstream_id: o}\n\
+        - {uri: /*, hosts: [\"*.b.test\"], methods: [POST], plugins: {opa: {}}, upstream_id: o}\n\
         - {uri: /*, service_id: s, upstream_id: o}\n- {uri: /*, service_id: t}\n\
         - {uri: /off, status: 0, upstream_id: none}\n- {upstream_id: o}";
     let gateway = skipping(rules(&origin, further));

@@ -32,6 +32,7 @@ mod etcd_loss;
 mod etcd_store;
 mod extensions;
 mod file_modes;
+mod forward_auth;
 mod forwarding;
 mod handover;
 mod health;

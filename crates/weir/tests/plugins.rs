@@ -2,7 +2,7 @@
 //!
 //! A file has a configuration in which `${ORIGIN}` stands for an origin that gives back the body it receives, and
 //! cases that are run one after the other. `upstream` in what is expected is what the origin has to see; `none: true`
-//! says that nothing reaches it. The list `bad` holds configurations with what `weir check` says or warns.
+//! says that nothing reaches it. `${SERVICE}` stands for a service that plugins may ask. The list `bad` holds configurations with what `weir check` says or warns.
 
 use std::fs;
 use std::io::Read;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use weir_config::Node;
 
-use crate::harness::{Fields, Gateway, Origin, Response, each, repository, weir};
+use crate::harness::{Answer, Fields, Gateway, Origin, Response, each, repository, weir};
 
 fn files() -> Vec<PathBuf> {
     let folder = repository().join("crates/plugins/cases");
@@ -47,13 +47,28 @@ fn every_case_of_every_plugin_holds() {
 /// Runs cases against a gateway with this configuration; tells those that do not hold.
 fn failures(config: &str, cases: &[Value]) -> Vec<String> {
     let origin = Origin::echo();
-    let gateway = Gateway::start(config.replace("${ORIGIN}", &origin.node()));
+    let service = service();
+    let config = config.replace("${ORIGIN}", &origin.node()).replace("${SERVICE}", &service.node());
+    let gateway = Gateway::start(config);
     let holds = |case: &Value| {
         known(case, &["name", "request", "expect"]);
         let times = case["expect"]["repeat"].as_u64().unwrap_or(1);
         (0..times).try_for_each(|_| run(case, &gateway, &origin)).map_err(|why| format!("{}: {why}", case["name"]))
     };
     cases.iter().filter_map(|case| holds(case).err()).collect()
+}
+
+/// A service beside: it answers with the status at the end of the path.
+fn service() -> Origin {
+    Origin::answering(|request| {
+        let status = request.target.rsplit('/').next().unwrap_or_default();
+        let body = format!("the service says {status}");
+        let length = body.len();
+        Answer::keep(format!(
+            "HTTP/1.1 {status} Status\r\nContent-Length: {length}\r\nContent-Type: text/service\r\nX-User-ID: user-1\r\n\
+             X-Consumer: jack\r\nX-Reason: one\r\nX-Reason: two\r\nLocation: /login\r\n\r\n{body}"
+        ))
+    })
 }
 
 /// A misspelt expectation would expect nothing.

@@ -67,6 +67,20 @@ pub fn find<'a>(query: &[u8], decoded: &'a [u8], name: &[u8]) -> Option<Argument
     })
 }
 
+/// All arguments in order, with their decoded names, in a query of which `decoded` is what [`decode`] made, or the query
+/// itself where that is plain.
+pub fn all<'a>(query: &'a [u8], decoded: &'a [u8]) -> impl Iterator<Item = (&'a [u8], Argument<'a>)> {
+    let same = query.len() == decoded.len();
+    let len = move |received: &[u8]| if same { received.len() } else { self::decoded(received).count() };
+    let mut at = 0;
+    query.split(|b| *b == b'&').filter_map(move |pair| {
+        let text = decoded.get(at..at + len(pair))?;
+        at += text.len() + 1;
+        let end = len(split(pair).0);
+        Some((text.get(..end)?, text.get(end + 1..).map_or(Argument::Flag, Argument::Value)))
+    })
+}
+
 /// Appends a text in the form in which it is part of an argument's name or value, and of nothing else.
 pub fn encode(text: &[u8], out: &mut Vec<u8>) {
     for &b in text {
@@ -107,7 +121,25 @@ fn digit(byte: u8) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Argument, argument, decode, encode, find, has_name, is_plain};
+    use super::{Argument, all, argument, decode, encode, find, has_name, is_plain};
+
+    #[test]
+    fn all_arguments_come_in_order() {
+        for (query, pairs) in [
+            ("a=1&b=2&a", vec![("a", Some("1")), ("b", Some("2")), ("a", None)]),
+            ("%61=%3D%26&b+c=", vec![("a", Some("=&")), ("b c", Some(""))]),
+            ("a%3Db=c", vec![("a=b", Some("c"))]),
+            ("", vec![("", None)]),
+        ] {
+            let mut decoded = Vec::new();
+            decode(query.as_bytes(), &mut decoded);
+            let found: Vec<_> = all(query.as_bytes(), &decoded).collect();
+            let value =
+                |text: Option<&'static str>| text.map_or(Argument::Flag, |text| Argument::Value(text.as_bytes()));
+            let expected: Vec<_> = pairs.into_iter().map(|(name, text)| (name.as_bytes(), value(text))).collect();
+            assert_eq!(found, expected, "{query}");
+        }
+    }
 
     #[test]
     fn arguments_are_found_by_their_decoded_name() {

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_config::Vars;
 use weir_expr::{Expr, Source, Template};
-use weir_plugin::{BuildCx, Define, Flow, Invalid, LocalFuture, Phases, Plugin, RequestCx};
+use weir_plugin::{BuildCx, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin, RequestCx};
 use weir_wire::name::Known;
 
 use crate::fields::{AnswerFields, FieldsConf};
@@ -187,7 +187,12 @@ impl Plugin for Faults {
         }
     }
 
-    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>) -> LocalFuture<'a, Flow> {
+    fn wait_limit(&self) -> Option<Duration> {
+        // The configuration says how long it waits.
+        Some(Duration::MAX)
+    }
+
+    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
             if let Some((_, duration)) = self.delay {
                 weir_runtime::sleep(duration).await;

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_expr::Template;
-use weir_plugin::{BuildCx, Define, Flow, Invalid, LocalFuture, Phases, Plugin, RequestCx};
+use weir_plugin::{BuildCx, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin, RequestCx};
 use weir_wire::fields::Fields;
 use weir_wire::name::Known;
 
@@ -183,7 +183,12 @@ impl Plugin for Mocked {
         if self.delay.is_zero() { self.answer(cx) } else { Flow::Suspend }
     }
 
-    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>) -> LocalFuture<'a, Flow> {
+    fn wait_limit(&self) -> Option<Duration> {
+        // The configuration says how long it waits.
+        Some(Duration::MAX)
+    }
+
+    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
             weir_runtime::sleep(self.delay).await;
             self.answer(cx)

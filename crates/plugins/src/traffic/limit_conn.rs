@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{BuildCx, Define, Flow, Hold, Invalid, LocalFuture, LogCx, Mark, Note, Phases, Plugin, RequestCx};
+use weir_plugin::{
+    BuildCx, Define, Flow, Hold, Invalid, Io, LocalFuture, LogCx, Mark, Note, Phases, Plugin, RequestCx,
+};
 
 use crate::rejection;
 use crate::traffic::amount::{Amount, AmountConf};
@@ -264,7 +266,12 @@ impl Plugin for Limiting {
         }
     }
 
-    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>) -> LocalFuture<'a, Flow> {
+    fn wait_limit(&self) -> Option<Duration> {
+        // The configuration says how long it waits.
+        Some(Duration::MAX)
+    }
+
+    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
             let waits = self.limits.iter().filter_map(|limit| cx.noted(limit.entered));
             let wait = waits.fold(0, |all: u64, [wait, _]| all.saturating_add(wait));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{BuildCx, Define, Flow, Invalid, LocalFuture, Mark, Phases, Plugin, RequestCx};
+use weir_plugin::{BuildCx, Define, Flow, Invalid, Io, LocalFuture, Mark, Phases, Plugin, RequestCx};
 
 use crate::rejection;
 use crate::traffic::key::{KeySource, KeyType};
@@ -161,7 +161,12 @@ impl Plugin for Limiting {
         }
     }
 
-    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>) -> LocalFuture<'a, Flow> {
+    fn wait_limit(&self) -> Option<Duration> {
+        // The configuration says how long it waits.
+        Some(Duration::MAX)
+    }
+
+    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
             if let Some([wait, _]) = cx.noted(self.wait) {
                 weir_runtime::sleep(Duration::from_millis(wait)).await;

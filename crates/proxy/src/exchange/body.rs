@@ -142,6 +142,11 @@ impl<D: Downstream> Runner<D> {
     }
 }
 
+/// The failure of an exchange whose client has gone.
+pub(super) fn client_gone() -> Failure {
+    refused_body(CLIENT_WENT_AWAY)
+}
+
 /// The failure of a request whose body is at fault.
 pub(super) fn refused_body(reject: Reject) -> Failure {
     Failure { status: reject.status, side: Side::Client, reason: reject.reason }

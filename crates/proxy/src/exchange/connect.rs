@@ -4,6 +4,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -17,6 +18,7 @@ use weir_telemetry::metrics::UpstreamState;
 use weir_wire::proxy_protocol;
 
 use super::Runner;
+use super::body::client_gone;
 use super::forward::{Attempt, AttemptError};
 use crate::downstream::Downstream;
 use crate::relay;
@@ -124,7 +126,11 @@ impl<D: Downstream> Runner<D> {
             give_up: timer.now().saturating_add(timeout),
             failure: Failure::upstream(504, "connect timed out"),
         };
-        let winner = poll_fn(|cx| race.poll(cx, timer)).await?;
+        let winner = poll_fn(|cx| match race.poll(cx, timer) {
+            Poll::Pending if self.down.poll_reset(cx).is_ready() => Poll::Ready(Err(client_gone())),
+            polled => polled,
+        });
+        let winner = winner.await?;
         // What follows has what is left of the time, and not of a head start.
         timer.set_at(race.give_up);
         Ok(winner)
@@ -143,7 +149,15 @@ impl<D: Downstream> Runner<D> {
         let session = setup.session(host).map_err(|reason| Failure::upstream(502, reason))?;
         let mut stream = TlsStream::new(socket, session, Vec::new());
         let (timer, turns) = (&self.timer, &self.worker.turns);
-        match timer.within(tls::shake_hands(&mut stream, turns)).await {
+        let shaken = {
+            let mut shakes = pin!(timer.within(tls::shake_hands(&mut stream, turns)));
+            poll_fn(|cx| match shakes.as_mut().poll(cx) {
+                Poll::Pending if self.down.poll_reset(cx).is_ready() => Poll::Ready(Err(client_gone())),
+                polled => polled.map(Ok),
+            })
+            .await?
+        };
+        match shaken {
             Some(Ok(())) => {}
             Some(Err(error)) => {
                 let error = tls::words::of_io(&error);

@@ -54,11 +54,11 @@ impl<N> Default for PendingResponse<N> {
 pub(super) struct AttemptError {
     pub(super) failure: Failure,
     /// True when another node may be tried.
-    retryable: bool,
+    pub(super) retryable: bool,
     /// True when the connection was kept from before and had been closed by then, so that it says nothing of the node.
     stale: bool,
     /// True when the node takes no connections: those that are opened fail, or are reset at once.
-    unreachable: bool,
+    pub(super) unreachable: bool,
 }
 
 impl AttemptError {
@@ -69,12 +69,13 @@ impl AttemptError {
     /// A connection could not be opened.
     pub(super) fn unconnected(failure: Failure) -> Self {
         // What this side has run out of says nothing of the node.
-        Self { failure, retryable: true, stale: false, unreachable: failure.side == Side::Upstream }
+        let retryable = failure.side != Side::Client;
+        Self { failure, retryable, stale: false, unreachable: failure.side == Side::Upstream }
     }
 
     /// Something failed before a response was there, and may do better at another node.
     pub(super) fn failed(failure: Failure) -> Self {
-        Self { failure, retryable: true, stale: false, unreachable: false }
+        Self { failure, retryable: failure.side != Side::Client, stale: false, unreachable: false }
     }
 
     /// The same of the node itself.
@@ -223,7 +224,7 @@ impl<D: Downstream> Runner<D> {
                     Poll::Ready(Err(error)) => return Poll::Ready(Got::Reset(error.kind())),
                     Poll::Pending => {}
                 }
-                if !upload.is_running() && down.poll_reset(cx).is_ready() {
+                if !upload.waits_for_client() && down.poll_reset(cx).is_ready() {
                     return Poll::Ready(Got::Broken(CLIENT_WENT_AWAY));
                 }
                 timer.poll_expired(cx).map(|()| Got::Late)

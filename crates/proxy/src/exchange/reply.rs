@@ -13,7 +13,7 @@ use weir_wire::{Span, status};
 use super::{Outcome, Runner};
 use crate::downstream::{Downstream, Following};
 use crate::phases;
-use crate::snapshot::{Local, Snapshot};
+use crate::snapshot::Local;
 
 impl<D: Downstream> Runner<D> {
     /// Prepares the answer for a failure: `{"error_msg":"502 Bad Gateway"}` and which side failed.
@@ -48,18 +48,18 @@ impl<D: Downstream> Runner<D> {
 
     /// Lets the response phases see an answer made here, and sends it.
     pub(super) async fn send_reply(&mut self, x: &mut Exchange, local: &Local) -> Outcome {
-        if let Err(failure) = self.finish_reply(x, &local.snapshot) {
+        if let Err(failure) = self.finish_reply(x, local).await {
             self.begin_failure(x, failure);
         }
         self.write_reply(x, false).await
     }
 
     /// Runs the response phases over an answer made here.
-    fn finish_reply(&self, x: &mut Exchange, snapshot: &Snapshot) -> Result<(), Failure> {
-        phases::on_response(x, snapshot)?;
+    async fn finish_reply(&mut self, x: &mut Exchange, local: &Local) -> Result<(), Failure> {
+        self.response_phases(x, local).await?;
         if x.response.filtered {
             let mut body = std::mem::take(&mut x.response.body);
-            let done = phases::on_body(x, snapshot, &mut body, true);
+            let done = phases::on_body(x, &local.snapshot, &mut body, true);
             x.response.body = body;
             done?;
         }

@@ -12,6 +12,7 @@ use weir_wire::method::Method;
 use weir_wire::name::Known;
 use weir_wire::status;
 
+use super::body::client_gone;
 use super::forward::{Attempt, PendingResponse, end_try};
 use super::upload::BodyCopy;
 use super::{Outcome, Runner, reply};
@@ -23,6 +24,10 @@ use crate::timer::Timer;
 use crate::upstream::connection::NodeConnection;
 use crate::upstream::health::Seen;
 use crate::worker::Worker;
+
+/// A body that has to be whole is longer than it may be.
+pub(super) const RESPONSE_TOO_LARGE: Failure =
+    Failure::upstream(502, "response body too large for a plugin that needs all of it");
 
 /// What ended a relay before its time.
 enum Broke {
@@ -80,10 +85,10 @@ impl<D: Downstream> Runner<D> {
         if code >= 500 || self.worker.options.show_upstream_status {
             reply::add_upstream_status(x);
         }
-        phases::on_response(x, snapshot)?;
+        self.response_phases(x, attempt.local).await?;
         if x.response.collected && x.response.filtered && !reply::is_replaced(x) {
             let Some(node) = &mut pending.node else { return Err(Failure::internal("node given away early")) };
-            self.collect(x, &mut **node, attempt.timeouts.read).await?;
+            self.collect(x, &mut **node, attempt.timeouts.read, self.worker.options.buffered_body).await?;
         }
         if x.response.filtered && reply::is_replaced(x) {
             let mut body = std::mem::take(&mut x.response.body);
@@ -100,8 +105,8 @@ impl<D: Downstream> Runner<D> {
         x: &mut Exchange,
         node: &mut N,
         read_ms: u64,
+        limit: usize,
     ) -> Result<(), Failure> {
-        let limit = self.worker.options.buffered_body;
         self.timer.set(read_ms);
         loop {
             let (more, len) = (x.response.buffer.len(), x.response.body.len());
@@ -116,18 +121,19 @@ impl<D: Downstream> Runner<D> {
             let response = &mut x.response;
             let ended = relay::take_all(node, &response.buffer, &mut response.body).map_err(bad_body)?;
             if response.body.len() > limit {
-                return Err(Failure::upstream(502, "response body too large for a plugin that needs all of it"));
+                return Err(RESPONSE_TOO_LARGE);
             }
             if ended {
                 break;
             }
             node.make_room(&mut response.buffer);
-            let timer = &self.timer;
+            let (down, timer) = (&self.down, &self.timer);
             let read = poll_fn(|cx| match node.poll_receive(cx, &mut response.buffer) {
-                Poll::Ready(read) => Poll::Ready(read.ok()),
-                Poll::Pending => timer.poll_expired(cx).map(|()| None),
+                Poll::Ready(read) => Poll::Ready(Ok(read.ok())),
+                Poll::Pending if down.poll_reset(cx).is_ready() => Poll::Ready(Err(client_gone())),
+                Poll::Pending => timer.poll_expired(cx).map(|()| Ok(None)),
             });
-            match read.await {
+            match read.await? {
                 Some(0) if node.end_by_close() => break,
                 Some(n) if n > 0 => timer.set(read_ms),
                 _ => return Err(Failure::upstream(502, "response body cut short")),
@@ -135,6 +141,32 @@ impl<D: Downstream> Runner<D> {
         }
         x.response.source = weir_plugin::BodySource::Here;
         Ok(())
+    }
+
+    /// Takes in the whole answer to a subrequest, of which no plugin hears: head and body are in
+    /// [`Exchange::response`] then.
+    pub(super) async fn keep_response<N: NodeConnection>(
+        &mut self,
+        x: &mut Exchange,
+        attempt: &Attempt<'_>,
+        pending: &mut PendingResponse<N>,
+        limit: usize,
+    ) -> Result<(), Failure> {
+        let code = x.response.head.status;
+        end_try(x, &self.worker, code);
+        attempt.upstream.observe_latency(attempt.node, x, false);
+        let done = match (&mut pending.node, x.response.head.content) {
+            (_, Content::Length(length)) if length > limit as u64 => Err(RESPONSE_TOO_LARGE),
+            (Some(node), _) => {
+                attempt.node.observe(node.addr(), Seen::Status(code));
+                self.collect(x, &mut **node, attempt.timeouts.read, limit).await
+            }
+            (None, _) => Err(Failure::internal("node given away early")),
+        };
+        let uploaded = pending.upload.is_complete();
+        self.end_node(x, attempt, pending, done.is_ok() && uploaded);
+        self.end_upload(x, pending);
+        done
     }
 
     /// Sends a body that was made or changed here in place of the node's.

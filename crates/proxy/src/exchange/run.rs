@@ -128,11 +128,11 @@ impl<D: Downstream> Runner<D> {
         let mut verdict = requests.run(x, snapshot, route);
         loop {
             let next = match verdict {
-                Verdict::Suspended(step) => {
-                    let flow = step.plugin.request_io(&mut RequestCx(x)).await;
-                    x.times.now = self.worker.clock.refresh();
-                    requests.resumed(flow, step, x)
-                }
+                Verdict::Suspended(step) => match self.wait_for_request(x, step, local).await {
+                    Ok(flow) => requests.resumed(flow, step, x),
+                    Err(failure) if failure.side == Side::Client => return self.fail_body(x, local, failure).await,
+                    Err(failure) => return self.fail(x, local, failure).await,
+                },
                 Verdict::AwaitsBody(step) => {
                     if let Err(failure) = self.collect_body(x).await {
                         return self.fail_body(x, local, failure).await;

@@ -10,7 +10,6 @@ use weir_wire::buffer::Buffer;
 
 use super::{Outcome, Runner};
 use crate::downstream::Downstream;
-use crate::phases;
 use crate::relay;
 use crate::snapshot::Local;
 use crate::upstream::Timeouts;
@@ -28,7 +27,7 @@ impl<D: Downstream> Runner<D> {
         mut node: Box<N>,
         timeouts: Timeouts,
     ) -> Outcome {
-        if phases::on_response(x, &local.snapshot).is_err() {
+        if self.response_phases(x, local).await.is_err() {
             node.discard(&self.worker.recorder);
             return Outcome::Cut;
         }

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use super::exposition::{header, labelled, single};
+use super::text::{header, labelled, single};
 
 /// Whoever follows an etcd. It is asked at each scrape.
 pub trait EtcdStatus: Debug + Send + Sync {

@@ -12,7 +12,8 @@ use super::recorder::{ClientError, ConnectionState, Counters, Mirrored, Upstream
 use super::series::{
     BUCKETS_MS, BandwidthTotals, Cell, HistogramTotals, HttpLabel, HttpMetric, HttpSeries, LatencyTotals, TrafficKey,
 };
-use super::{MetricTypes, Metrics, UpstreamStatus, etcd, store};
+use super::text::{header, labelled, quoted, single, value};
+use super::{MetricTypes, Metrics, UpstreamStatus, callouts, etcd, store};
 
 /// The metrics of one moment, ready to be written.
 ///
@@ -237,6 +238,11 @@ impl Scrape {
             labelled(out, name, "outcome", outcome.text(), value);
         }
 
+        callouts::write(
+            metrics.workers.iter().flat_map(|(_, worker)| worker.callouts.iter().map(|(_, cells)| cells)),
+            out,
+        );
+
         let name = "weir_worker_connections";
         header(out, name, "gauge", "Client connections of each worker");
         for (number, worker) in workers.iter().enumerate() {
@@ -409,43 +415,4 @@ fn renamed(lines: &str, prefix: &str, out: &mut String) {
             None => out.push_str(line),
         }
     }
-}
-
-pub(super) fn header(out: &mut String, name: &str, kind: &str, help: &str) {
-    let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-}
-
-pub(super) fn single(out: &mut String, name: &str, kind: &str, help: &str, number: impl std::fmt::Display) {
-    header(out, name, kind, help);
-    out.push_str(name);
-    value(out, number);
-}
-
-pub(super) fn labelled(out: &mut String, name: &str, label: &str, text: &str, number: impl std::fmt::Display) {
-    let _ = write!(out, "{name}{{{label}=\"{text}\"}}");
-    value(out, number);
-}
-
-pub(super) fn value(out: &mut String, number: impl std::fmt::Display) {
-    // Writing to a String cannot fail.
-    let _ = writeln!(out, " {number}");
-}
-
-/// A label value in quotes: backslash, quote and line feed are escaped, everything else stands as it is.
-pub(super) fn quoted(out: &mut String, text: &str) {
-    out.push('"');
-    let mut rest = text;
-    while let Some(at) = rest.find(['\\', '"', '\n']) {
-        let (plain, special) = rest.split_at(at);
-        out.push_str(plain);
-        let mut special = special.chars();
-        match special.next() {
-            Some('\n') => out.push_str("\\n"),
-            Some(other) => out.extend(['\\', other]),
-            None => {}
-        }
-        rest = special.as_str();
-    }
-    out.push_str(rest);
-    out.push('"');
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use super::Metrics;
+use super::callouts::{CalloutCells, CalloutOutcome};
 use super::label::Labels;
 use super::series::{Cell, HttpSeries, Sample, StatusCells, TrafficCells, TrafficKey};
 
@@ -17,6 +18,7 @@ pub struct Recorder {
     cells: Arc<WorkerCells>,
     series: RefCell<HashMap<HttpSeries, Series, foldhash::fast::RandomState>>,
     traffic: RefCell<HashMap<TrafficKey, Arc<TrafficCells>, foldhash::fast::RandomState>>,
+    callouts: RefCell<Vec<Arc<CalloutCells>>>,
 }
 
 #[derive(Debug, Clone)]
@@ -34,7 +36,7 @@ impl Series {
 
 impl Recorder {
     pub(super) fn new(metrics: Arc<Metrics>, cells: Arc<WorkerCells>) -> Self {
-        Self { metrics, cells, series: RefCell::default(), traffic: RefCell::default() }
+        Self { metrics, cells, series: RefCell::default(), traffic: RefCell::default(), callouts: RefCell::default() }
     }
 
     /// The metrics that this recorder belongs to.
@@ -146,6 +148,18 @@ impl Recorder {
         if let Some(cell) = self.cells.counters.mirrored.get(outcome as usize) {
             cell.add(1);
         }
+    }
+
+    /// A callout of a plugin has ended after so many microseconds.
+    pub fn callout(&self, plugin: &'static str, outcome: CalloutOutcome, took_us: u64) {
+        let mut callouts = self.callouts.borrow_mut();
+        if let Some(cells) = callouts.iter().find(|cells| cells.plugin == plugin) {
+            return cells.record(outcome, took_us);
+        }
+        let cells = Arc::new(CalloutCells::new(plugin));
+        cells.record(outcome, took_us);
+        self.cells.callouts.push(Arc::clone(&cells));
+        callouts.push(cells);
     }
 
     /// A task of this worker panicked and was cut; the worker goes on.
@@ -260,6 +274,7 @@ pub(super) struct WorkerCells {
     pub(super) counters: Counters,
     pub(super) statuses: boxcar::Vec<Arc<StatusCells>>,
     pub(super) traffic: boxcar::Vec<Arc<TrafficCells>>,
+    pub(super) callouts: boxcar::Vec<Arc<CalloutCells>>,
 }
 
 /// The numbers without labels of their own. Aligned so that no two workers write to one cache line.

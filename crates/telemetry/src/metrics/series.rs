@@ -289,7 +289,7 @@ pub(super) struct Histogram {
 }
 
 impl Histogram {
-    fn record(&self, us: u64) {
+    pub(super) fn record(&self, us: u64) {
         let bucket = BUCKETS_MS.iter().map(|bound| usize::from(us > bound * 1000)).sum::<usize>();
         if let Some(cell) = self.buckets.get(bucket) {
             cell.add(1);
@@ -306,7 +306,7 @@ pub(super) struct HistogramTotals {
 }
 
 impl HistogramTotals {
-    fn add(&mut self, histogram: &Histogram) {
+    pub(super) fn add(&mut self, histogram: &Histogram) {
         for (total, cell) in self.buckets.iter_mut().zip(&histogram.buckets) {
             *total = total.wrapping_add(cell.value());
         }

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use super::exposition::single;
+use super::text::single;
 
 /// A store that can be asked how it is.
 pub trait StoreStatus: Debug + Send + Sync {

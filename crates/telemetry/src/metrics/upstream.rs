@@ -4,7 +4,7 @@ use std::fmt::{Debug, Write as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::exposition::{quoted, value};
+use super::text::{quoted, value};
 
 /// A series of `apisix_upstream_status`.
 #[derive(Debug, Clone)]

@@ -1,0 +1,149 @@
+//! Services that a plugin's configuration names by a URI.
+
+use std::time::Duration;
+
+use serde_json::json;
+use weir_config::{Node, Upstream};
+use weir_wire::method::Method;
+
+use crate::callout::Callout;
+use crate::definition::{BuildCx, Invalid};
+
+/// How connections to a service are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServiceOptions {
+    /// Whether certificates of `https` are verified.
+    pub verify: bool,
+    /// Idle connections that a worker keeps; `None`: every connection carries one request.
+    pub keepalive: Option<u32>,
+    /// How long an idle connection is kept.
+    pub idle: Duration,
+    /// Limit for connecting, and between two reads or writes.
+    pub timeout: Duration,
+}
+
+impl Default for ServiceOptions {
+    fn default() -> Self {
+        let minute = Duration::from_secs(60);
+        Self { verify: true, keepalive: Some(320), idle: minute, timeout: minute }
+    }
+}
+
+/// A service at a URI, as an upstream of one node.
+#[derive(Debug, Clone)]
+pub struct Service {
+    number: u32,
+    host: Box<[u8]>,
+    target: Box<[u8]>,
+}
+
+/// The parts of a URI.
+#[derive(Debug, PartialEq, Eq)]
+struct Parts<'a> {
+    scheme: &'a str,
+    authority: &'a str,
+    /// Path and query; `/` where there is none.
+    target: String,
+}
+
+impl Service {
+    /// Checks a URI without building anything of it.
+    ///
+    /// # Errors
+    /// It is none of `http` or `https`, or a host in it cannot be one.
+    pub fn check(field: &str, uri: &str) -> Result<(), Invalid> {
+        upstream(field, uri, ServiceOptions::default()).map(drop)
+    }
+
+    /// The service at `uri`, which stands in `field` of the configuration.
+    ///
+    /// # Errors
+    /// As [`Service::check`], or its upstream cannot be built.
+    pub fn build(field: &str, uri: &str, options: ServiceOptions, cx: &BuildCx<'_>) -> Result<Self, Invalid> {
+        let (parts, upstream) = upstream(field, uri, options)?;
+        let number = cx.inline_upstream(field, &upstream)?;
+        Ok(Self { number, host: parts.authority.as_bytes().into(), target: parts.target.as_bytes().into() })
+    }
+
+    /// A request to the service.
+    #[must_use]
+    pub fn callout(&self, method: Method) -> Callout {
+        Callout::new(self.number, method, &self.target, &self.host)
+    }
+}
+
+fn upstream<'a>(field: &str, uri: &'a str, options: ServiceOptions) -> Result<(Parts<'a>, Upstream), Invalid> {
+    let parts = split(uri).map_err(|message| Invalid::new(field, message))?;
+    let seconds = |time: Duration| time.as_secs_f64().max(0.001);
+    let timeout = seconds(options.timeout);
+    let text = json!({
+        "scheme": parts.scheme,
+        "nodes": { parts.authority: 1 },
+        "retries": 0,
+        "timeout": { "connect": timeout, "send": timeout, "read": timeout },
+        "tls": { "verify": options.verify && parts.scheme == "https" },
+        "keepalive_pool": {
+            "size": options.keepalive.unwrap_or(1),
+            "idle_timeout": seconds(options.idle),
+            "requests": options.keepalive.map_or(1, |_| 100_000),
+        },
+    });
+    let (upstream, found) = match Node::parse(&text.to_string()) {
+        Ok(parsed) => Upstream::from_node(&parsed.root),
+        Err(error) => (None, vec![error]),
+    };
+    let fault = || found.into_iter().find(weir_config::Diagnostic::is_error).map(|error| error.message);
+    match upstream {
+        Some(upstream) => Ok((parts, upstream)),
+        None => Err(Invalid::new(field, fault().unwrap_or_default())),
+    }
+}
+
+fn split(uri: &str) -> Result<Parts<'_>, String> {
+    const EXPECTED: &str = "expected http://HOST:PORT/PATH or https://HOST:PORT/PATH";
+    let (scheme, rest) = uri.split_once("://").ok_or(EXPECTED)?;
+    if !matches!(scheme, "http" | "https") {
+        return Err(format!("{EXPECTED}, found the scheme '{scheme}'"));
+    }
+    let at = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, target) = rest.split_at(at);
+    if authority.is_empty() {
+        return Err(format!("{EXPECTED}, found no host"));
+    }
+    if authority.contains('@') {
+        return Err("a user and a password do not belong into a URI: send them in a field".into());
+    }
+    let target = target.split('#').next().unwrap_or_default();
+    if let Some(wrong) = target.chars().find(|c| !c.is_ascii_graphic()) {
+        return Err(format!("expected a path and a query that are encoded, found {wrong:?}"));
+    }
+    let slash = if target.starts_with('/') { "" } else { "/" };
+    Ok(Parts { scheme, authority, target: format!("{slash}{target}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split;
+
+    #[test]
+    fn uris_have_a_host_and_perhaps_a_target() {
+        for (uri, scheme, authority, target) in [
+            ("http://a.test", "http", "a.test", "/"),
+            ("https://a.test:8443/auth?x=1#part", "https", "a.test:8443", "/auth?x=1"),
+            ("http://[::1]:80?x", "http", "[::1]:80", "/?x"),
+        ] {
+            let parts = split(uri).unwrap();
+            assert_eq!((parts.scheme, parts.authority, &*parts.target), (scheme, authority, target), "{uri}");
+        }
+        for (uri, says) in [
+            ("a.test/x", "expected http://"),
+            ("ftp://a.test", "'ftp'"),
+            ("http:///x", "no host"),
+            ("http://u:p@a.test/", "field"),
+            ("http://a.test/a b", "encoded"),
+        ] {
+            let error = split(uri).unwrap_err();
+            assert!(error.contains(says), "{uri}: {error}");
+        }
+    }
+}

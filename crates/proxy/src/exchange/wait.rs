@@ -1,0 +1,61 @@
+//! Plugins that wait. Their deadline and the reset of the client are looked after here, and by no plugin.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use weir_plugin::{Exchange, Failure, Flow, LocalFuture, RequestCx, ResponseCx, Side};
+
+use super::Runner;
+use super::body::client_gone;
+use super::callout::WorkerIo;
+use crate::chain::Step;
+use crate::downstream::Downstream;
+use crate::phases::Responses;
+use crate::snapshot::Local;
+
+/// A plugin has not come to an end within its time.
+const WAITED_TOO_LONG: Failure = Failure { status: 504, side: Side::Gateway, reason: "plugin waited too long" };
+
+impl<D: Downstream> Runner<D> {
+    /// Goes on with a plugin that has to wait in a request phase.
+    pub(super) async fn wait_for_request(&self, x: &mut Exchange, step: &Step, local: &Local) -> Result<Flow, Failure> {
+        let io = WorkerIo::new(&self.worker, local, step.kind);
+        let mut cx = RequestCx(x);
+        let flow = self.wait(step, step.plugin.request_io(&mut cx, &io)).await;
+        x.times.now = self.worker.clock.refresh();
+        flow
+    }
+
+    /// Runs the response phases, with the plugins in them that have to wait.
+    pub(super) async fn response_phases(&self, x: &mut Exchange, local: &Local) -> Result<(), Failure> {
+        let mut responses = Responses::begin(x);
+        while let Some(step) = responses.run(x, &local.snapshot)? {
+            let io = WorkerIo::new(&self.worker, local, step.kind);
+            let mut cx = ResponseCx(x);
+            let flow = self.wait(step, step.plugin.response_io(&mut cx, &io)).await?;
+            x.times.now = self.worker.clock.refresh();
+            match flow {
+                Flow::Abort(failure) => return Err(failure),
+                Flow::Suspend => return Err(Failure::internal("plugin suspended twice")),
+                Flow::Continue | Flow::Respond(_) | Flow::AwaitBody => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What `work` comes to, unless its deadline comes first, or the client goes: then it is dropped.
+    async fn wait(&self, step: &Step, mut work: LocalFuture<'_, Flow>) -> Result<Flow, Failure> {
+        let limit = step.plugin.wait_limit().map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
+        self.timer.set(limit.unwrap_or(self.worker.options.plugin_ms));
+        poll_fn(|cx| {
+            if let Poll::Ready(flow) = work.as_mut().poll(cx) {
+                return Poll::Ready(Ok(flow));
+            }
+            if self.down.poll_reset(cx).is_ready() {
+                return Poll::Ready(Err(client_gone()));
+            }
+            self.timer.poll_expired(cx).map(|()| Err(WAITED_TOO_LONG))
+        })
+        .await
+    }
+}
