@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::Diagnostic;
 use crate::node::{Kind, MAX_TEXT_BYTES, Mark, Node, Parsed, push_index, push_name, quoted};
+use crate::secret::NoSecret;
 
 /// Where variables come from: `&|name| std::env::var(name).ok()` for those of the process.
 pub type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -298,21 +299,24 @@ pub(crate) fn reference_after<'a>(text: &'a str, prefix: &str) -> Option<&'a str
 }
 
 /// The value of `NAME` or `NAME/key`.
-pub(crate) fn resolve(reference: &str, variables: Variables<'_>, may_read: MayRead<'_>) -> Result<String, String> {
+pub(crate) fn resolve(reference: &str, variables: Variables<'_>, may_read: MayRead<'_>) -> Result<String, NoSecret> {
     let (name, key) = match reference.split_once('/') {
         Some((name, key)) => (name, Some(key)),
         None => (reference, None),
     };
-    may_read(name)?;
-    let value = variables(name).ok_or_else(|| format!("the environment variable {} is not set", quoted(name)))?;
+    may_read(name).map_err(NoSecret::Refused)?;
+    let absent = |reason: String| NoSecret::Absent(reason);
+    let unset = || absent(format!("the environment variable {} is not set", quoted(name)));
+    let value = variables(name).ok_or_else(unset)?;
     let Some(key) = key.filter(|key| !key.is_empty()) else {
         return Ok(value);
     };
-    let json: Value = serde_json::from_str(&value)
-        .map_err(|_| format!("the environment variable {name} is not JSON, so it has no key {}", quoted(key)))?;
+    let json: Value = serde_json::from_str(&value).map_err(|_| {
+        absent(format!("the environment variable {name} is not JSON, so it has no key {}", quoted(key)))
+    })?;
     match json.get(key) {
         Some(Value::String(text)) => Ok(text.clone()),
-        Some(Value::Null) | None => Err(format!("the environment variable {name} has no key {}", quoted(key))),
+        Some(Value::Null) | None => Err(absent(format!("the environment variable {name} has no key {}", quoted(key)))),
         Some(other) => Ok(other.to_string()),
     }
 }

@@ -32,7 +32,7 @@ pub use load::{Changed, Dropped, InvalidItems, LoadOptions, Loaded, load};
 pub use model::{ItemChange, Items, Listed, Model, Place, Section};
 pub use node::{Key, Kind, Mark, Node};
 pub use resource::*;
-pub use secret::{NoSecrets, Revealed, SecretSource};
+pub use secret::{NoSecret, NoSecrets, Revealed, SecretSource, is_reference};
 pub use settings::{RouterMode, Settings};
 pub use shared::{SharedMap, SharedSet};
 pub use weir_expr::metered;

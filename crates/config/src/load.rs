@@ -22,7 +22,7 @@ use crate::diagnostic::Diagnostic;
 use crate::env::{MayRead, Variables};
 use crate::node::{Mark, Node, Path};
 use crate::resource::{Document, HostPattern, Route, SecretManager};
-use crate::secret::{NoSecrets, References, Revealed, SecretSource};
+use crate::secret::{NoSecrets, References, Revealed, SecretSource, Unresolved};
 use crate::settings::RouterMode;
 pub use change::Changed;
 pub use ending::Ending;
@@ -147,6 +147,8 @@ struct Loader<'a> {
     revealed: Revealed,
     /// Paths of references to secrets that nobody was asked for.
     left_references: Vec<String>,
+    /// Paths of references whose values are not there.
+    unresolved: HashSet<String>,
     /// Paths of which all is said that is wrong.
     settled: Vec<String>,
     /// Ids of items that are there but invalid, by section.
@@ -179,6 +181,7 @@ impl<'a> Loader<'a> {
             managers: None,
             revealed: Revealed::default(),
             left_references: Vec::new(),
+            unresolved: HashSet::new(),
             settled: Vec::new(),
             invalid_ids: HashMap::new(),
             kept_places: Vec::new(),
@@ -196,8 +199,9 @@ impl<'a> Loader<'a> {
         self.found.push(error);
     }
 
-    /// Puts values in the places of references.
-    fn resolve(&mut self, node: &mut Node, path: &Path<'_>) {
+    /// Puts values in the places of references, and gives the references whose values are not there.
+    #[must_use]
+    fn resolve(&mut self, node: &mut Node, path: &Path<'_>) -> Vec<Unresolved> {
         let mut references = References {
             variables: self.options.variables,
             may_read: self.options.may_read,
@@ -205,8 +209,20 @@ impl<'a> Loader<'a> {
             managers: self.managers.as_ref(),
             revealed: &mut self.revealed,
             left: &mut self.left_references,
+            unresolved: Vec::new(),
         };
         references.resolve(node, path, &mut self.found);
+        references.unresolved
+    }
+
+    /// Warns of references whose values are not there, and of what that means meanwhile. What else is said of their texts
+    /// is of no use.
+    fn wait_for(&mut self, unresolved: Vec<Unresolved>, meanwhile: &str) {
+        for Unresolved { mark, path, reason } in unresolved {
+            let message = format!("{reason}; until it is there, {meanwhile}");
+            self.found.push(Diagnostic::warning(mark, path.as_str(), message));
+            self.unresolved.insert(path);
+        }
     }
 
     fn warn(&mut self, mark: Mark, path: &str, message: impl Into<String>) {

@@ -18,6 +18,10 @@ pub use json::parse_json;
 pub use yaml::parse_yaml;
 pub(crate) use yaml::plain_scalar;
 
+/// Key that marks a plugin's configuration with a reference that has no value, on its way to
+/// [`PluginConf`](crate::PluginConf).
+pub(crate) const UNRESOLVED: &str = "\0unresolved";
+
 /// The largest text that is read, in bytes. A file of 100,000 routes has some 25 MiB.
 pub const MAX_TEXT_BYTES: usize = 256 * 1024 * 1024;
 

@@ -8,16 +8,31 @@ use std::sync::Arc;
 
 use crate::diagnostic::Diagnostic;
 use crate::env::{self, MayRead, Variables, reference_after};
-use crate::node::{Kind, Node, Path, quoted};
+use crate::node::{Kind, Mark, Node, Path, quoted};
 use crate::resource::{Manager, SecretManager};
 
 /// Asks secret managers. This crate has no sockets.
 pub trait SecretSource {
-    /// The value of a key.
+    /// The value of a key. `reference` is the whole reference after `$secret://`: `vault/1/jack/key`.
     ///
     /// # Errors
-    /// Why there is none, without a secret in it.
-    fn fetch(&self, manager: Manager<'_>, key: &str) -> Result<String, String>;
+    /// The reason why there is none, without a secret in it.
+    fn fetch(&self, reference: &str, manager: Manager<'_>, key: &str) -> Result<String, NoSecret>;
+
+    /// The value that a reference stood for in what serves, for the time in which it cannot be resolved.
+    fn last(&self, _reference: &str) -> Option<String> {
+        None
+    }
+}
+
+/// The reason why there is no value for a reference, without a secret in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoSecret {
+    /// The reference is none, or the settings forbid it: a change with it is refused.
+    Refused(String),
+    /// The value is not there yet, or nobody can be asked for it now: a change is taken, and what needs the value refuses
+    /// requests until it is there.
+    Absent(String),
 }
 
 /// Asks nobody, for tools and tests without secret managers.
@@ -25,8 +40,8 @@ pub trait SecretSource {
 pub struct NoSecrets;
 
 impl SecretSource for NoSecrets {
-    fn fetch(&self, _: Manager<'_>, _: &str) -> Result<String, String> {
-        Err("no secret manager is asked here".to_owned())
+    fn fetch(&self, _: &str, _: Manager<'_>, _: &str) -> Result<String, NoSecret> {
+        Err(NoSecret::Absent("no secret manager is asked here".to_owned()))
     }
 }
 
@@ -44,10 +59,30 @@ pub(crate) struct References<'a> {
     pub(crate) revealed: &'a mut Revealed,
     /// Paths of references that are left as they are, because there are no managers.
     pub(crate) left: &'a mut Vec<String>,
+    /// References that are left as they are, because their values are not there.
+    pub(crate) unresolved: Vec<Unresolved>,
+}
+
+/// A reference whose value is not there yet.
+#[derive(Debug)]
+pub(crate) struct Unresolved {
+    pub(crate) mark: Mark,
+    pub(crate) path: String,
+    pub(crate) reason: String,
+}
+
+/// The value of a reference.
+struct Value {
+    text: String,
+    /// The reason why it is the one of before.
+    stale: Option<String>,
 }
 
 const PREFIX: &str = "$secret://";
 const EXPECTED: &str = "expected $secret://MANAGER/ID/KEY, such as $secret://vault/1/jack/key";
+
+/// The kinds of managers.
+const MANAGERS: [&str; 2] = ["vault", "file"];
 
 /// Managers that APISIX has and this gateway has not yet.
 const UNSUPPORTED: &[(&str, &str)] = &[("aws", "AWS Secrets Manager"), ("gcp", "Google Cloud Secret Manager")];
@@ -59,10 +94,19 @@ impl References<'_> {
             Kind::Str(text) => match self.value(text, path) {
                 None => {}
                 Some(Ok(value)) => {
-                    self.revealed.0.push(value.clone());
-                    *text = value;
+                    if let Some(reason) = value.stale {
+                        let message = format!("{reason}; its last value serves on");
+                        found.push(Diagnostic::warning(node.mark, path.text(), message));
+                    }
+                    self.revealed.0.push(value.text.clone());
+                    *text = value.text;
                 }
-                Some(Err(reason)) => found.push(Diagnostic::error(node.mark, path.text(), reason)),
+                Some(Err(NoSecret::Refused(reason))) => {
+                    found.push(Diagnostic::error(node.mark, path.text(), reason));
+                }
+                Some(Err(NoSecret::Absent(reason))) => {
+                    self.unresolved.push(Unresolved { mark: node.mark, path: path.text(), reason });
+                }
             },
             Kind::Seq(items) => {
                 for (index, item) in items.iter_mut().enumerate() {
@@ -78,36 +122,62 @@ impl References<'_> {
         }
     }
 
-    fn value(&mut self, text: &str, path: &Path<'_>) -> Option<Result<String, String>> {
+    fn value(&mut self, text: &str, path: &Path<'_>) -> Option<Result<Value, NoSecret>> {
         if let Some(reference) = reference_after(text, "$env://") {
-            return Some(env::resolve(reference, self.variables, self.may_read));
+            let value = env::resolve(reference, self.variables, self.may_read);
+            return Some(value.map(|text| Value { text, stale: None }));
         }
         let reference = reference_after(text, PREFIX)?;
         if self.managers.is_none() {
             self.left.push(path.text());
             return None;
         }
-        Some(self.secret(reference).map_err(|reason| format!("no secret for {}: {reason}", quoted(text))))
+        let told = |reason: String| format!("no secret for {}: {reason}", quoted(text));
+        Some(match self.secret(reference) {
+            Ok(text) => Ok(Value { text, stale: None }),
+            Err(NoSecret::Refused(reason)) => Err(NoSecret::Refused(told(reason))),
+            Err(NoSecret::Absent(reason)) => match self.source.last(reference) {
+                Some(text) => Ok(Value { text, stale: Some(told(reason)) }),
+                None => Err(NoSecret::Absent(told(reason))),
+            },
+        })
     }
 
-    fn secret(&self, reference: &str) -> Result<String, String> {
+    fn secret(&self, reference: &str) -> Result<String, NoSecret> {
+        let refused = |reason: String| Err(NoSecret::Refused(reason));
         let mut parts = reference.splitn(3, '/');
         let (Some(kind), Some(id), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
-            return Err(EXPECTED.to_owned());
+            return refused(EXPECTED.to_owned());
         };
         if let Some(name) = unsupported(kind) {
-            return Err(format!("not supported yet: {name}"));
+            return refused(format!("not supported yet: {name}"));
+        }
+        if !MANAGERS.contains(&kind) {
+            return refused(no_such_manager(kind));
         }
         if id.is_empty() || key.is_empty() {
-            return Err(EXPECTED.to_owned());
+            return refused(EXPECTED.to_owned());
         }
         let item = format!("{kind}/{id}");
-        let manager = self.managers.and_then(|managers| managers.get(&item)?.manager());
-        let Some(manager) = manager else {
-            return Err(format!("there is no valid item {} in `secrets`", quoted(&item)));
+        let Some(known) = self.managers.and_then(|managers| managers.get(&item)) else {
+            return Err(NoSecret::Absent(format!("there is no valid item {} in `secrets`", quoted(&item))));
         };
-        self.source.fetch(manager, key)
+        let Some(manager) = known.manager() else {
+            return Err(NoSecret::Absent(format!("the token of {} is not there", quoted(&item))));
+        };
+        self.source.fetch(reference, manager, key)
     }
+}
+
+/// Tells that no manager is of this kind.
+pub(crate) fn no_such_manager(kind: &str) -> String {
+    format!("there is no secret manager {}; there are {}", quoted(kind), MANAGERS.join(" and "))
+}
+
+/// True for a text that stands for a value that is kept elsewhere.
+#[must_use]
+pub fn is_reference(text: &str) -> bool {
+    ["$env://", PREFIX].iter().any(|prefix| reference_after(text, prefix).is_some())
 }
 
 /// The name of a manager that is not supported yet.

@@ -33,6 +33,10 @@ pub struct Consumers {
 pub trait ConsumerSet: Debug {
     /// The dense id of the consumer with this name. It stays the same as long as there is that consumer.
     fn find(&self, name: &str) -> Option<u32>;
+
+    /// Notes that `field` of a plugin's configuration names a consumer that is not there: when it comes, the plugin is
+    /// built anew.
+    fn wait_for(&self, field: &str, name: &str);
 }
 
 /// Whom an authentication plugin found, and by which credential.
@@ -93,4 +97,6 @@ impl ConsumerSet for Consumers {
     fn find(&self, name: &str) -> Option<u32> {
         self.by_name.get(name).copied()
     }
+
+    fn wait_for(&self, _: &str, _: &str) {}
 }

@@ -238,12 +238,15 @@ pub struct BuildCx<'a> {
 }
 
 impl BuildCx<'_> {
-    /// The dense id of a consumer that the configuration names, such as `anonymous_consumer`.
-    ///
-    /// # Errors
-    /// There is no such consumer.
-    pub fn consumer(&self, field: &str, name: &str) -> Result<u32, Invalid> {
-        self.consumers.find(name).ok_or_else(|| Invalid::new(field, format!("there is no consumer '{name}'")))
+    /// The dense id of a consumer that the configuration names, such as `anonymous_consumer`. `None` while there is no such
+    /// consumer, of which a warning is made; the plugin is built anew when it comes.
+    #[must_use]
+    pub fn consumer(&self, field: &str, name: &str) -> Option<u32> {
+        let found = self.consumers.find(name);
+        if found.is_none() {
+            self.consumers.wait_for(field, name);
+        }
+        found
     }
 
     /// The number of the upstream that `field` of the configuration names.

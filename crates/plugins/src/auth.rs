@@ -12,9 +12,9 @@ use weir_wire::name::FieldName;
 
 use crate::query;
 
-/// The consumer that `anonymous_consumer` names.
-fn anonymous(name: Option<&str>, cx: &BuildCx<'_>) -> Result<Option<u32>, Invalid> {
-    name.map(|name| cx.consumer("anonymous_consumer", name)).transpose()
+/// The consumer that `anonymous_consumer` names; while it is not there, requests without credentials are refused.
+fn anonymous(name: Option<&str>, cx: &BuildCx<'_>) -> Option<u32> {
+    cx.consumer("anonymous_consumer", name?)
 }
 
 /// The field that carries a credential; `None` when its name is empty, which turns that source off.

@@ -8,6 +8,7 @@ mod left_out;
 mod making;
 mod plugins;
 mod routes;
+mod unresolved;
 mod upstreams;
 
 use std::sync::Arc;

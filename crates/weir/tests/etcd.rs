@@ -12,7 +12,7 @@ use crate::documentation::document;
 use crate::harness::{ADMIN_KEY, EtcdCluster, Gateway, LIMIT, RawClient, Relay, Start, wait_until, weir};
 
 /// Settings of a gateway with this role, at these members; `more` stands below `deployment.etcd`.
-fn settings(role: &str, hosts: &[String], more: &str) -> String {
+pub(crate) fn settings(role: &str, hosts: &[String], more: &str) -> String {
     // Each member has its share of the time.
     let timeout = 5 * hosts.len();
     let hosts = hosts.join(", ");

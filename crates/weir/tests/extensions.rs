@@ -11,7 +11,7 @@ use crate::harness::{ADMIN_KEY, Gateway, LIMIT, Origin, RawClient, Start, reposi
 use crate::listings::{self, contains};
 
 /// Sends a request below `/weir/v1`; gives status and JSON.
-fn ask(gateway: &Gateway, method: &str, path: &str, body: &str) -> (u16, Value) {
+pub(crate) fn ask(gateway: &Gateway, method: &str, path: &str, body: &str) -> (u16, Value) {
     let addr = gateway.admin.expect("an Admin API");
     let length = body.len();
     let answer = RawClient::connect(addr).request(format!(

@@ -47,6 +47,7 @@ mod merging;
 mod mirror;
 mod mixture;
 mod observe;
+mod order;
 mod passive_health;
 mod paths;
 mod plugins;

@@ -12,11 +12,11 @@ use crate::harness::{
 };
 
 /// What a client saw.
-struct Seen {
+pub(crate) struct Seen {
     /// Whether it ended well.
-    good: bool,
-    out: String,
-    err: String,
+    pub(crate) good: bool,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 fn run(command: &mut Command) -> Seen {
@@ -29,7 +29,7 @@ fn run(command: &mut Command) -> Seen {
 }
 
 /// Shakes hands and says what was agreed upon.
-fn s_client(addr: SocketAddr, arguments: &[&str]) -> Seen {
+pub(crate) fn s_client(addr: SocketAddr, arguments: &[&str]) -> Seen {
     let addr = addr.to_string();
     run(Command::new("timeout").args(["20", "openssl", "s_client", "-connect", &addr]).args(arguments))
 }
@@ -40,7 +40,7 @@ fn subject(seen: &Seen) -> Option<&str> {
 }
 
 /// A request to this host, wherever its address is.
-fn curl(gateway: &Gateway, authority: Option<&Authority>, url_of: (&str, &str), arguments: &[&str]) -> Seen {
+pub(crate) fn curl(gateway: &Gateway, authority: Option<&Authority>, url_of: (&str, &str), arguments: &[&str]) -> Seen {
     let (host, path) = url_of;
     let addr = https(gateway);
     let mut command = Command::new("curl");
@@ -52,7 +52,7 @@ fn curl(gateway: &Gateway, authority: Option<&Authority>, url_of: (&str, &str), 
     run(command.args(arguments).arg(format!("https://{host}:{}{path}", addr.port())))
 }
 
-fn https(gateway: &Gateway) -> SocketAddr {
+pub(crate) fn https(gateway: &Gateway) -> SocketAddr {
     gateway.https.expect("a gateway with TLS")
 }
 

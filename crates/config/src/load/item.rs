@@ -100,9 +100,10 @@ impl Loader<'_> {
     pub(super) fn typed<T: DeserializeOwned + JsonSchema + 'static>(&mut self, path: &str, node: &Node) -> Option<T> {
         let mut faults = Checker::of::<T>().check(node);
         let known = ignore_unknown(node, &mut faults, is_open);
-        let failed = faults.iter().any(Diagnostic::is_error);
         let faults = faults.into_iter().map(|fault| fault.under(path));
-        self.found.extend(faults.filter(|fault| !self.settled.contains(&fault.path)));
+        let faults: Vec<_> = faults.filter(|fault| !self.unresolved.contains(&fault.path)).collect();
+        let failed = faults.iter().any(Diagnostic::is_error);
+        self.found.extend(faults.into_iter().filter(|fault| !self.settled.contains(&fault.path)));
         if failed {
             return None;
         }
@@ -159,10 +160,13 @@ impl Loader<'_> {
     /// The settings of one plugin.
     pub(super) fn metadata_item(&mut self, path: &str, mut node: Node) -> PluginMetadata {
         let mark = node.mark;
+        let mut is_unresolved = false;
         let plugin = match node.remove("id") {
             Some((_, Node { kind: Kind::Str(name), mark })) => {
                 let path = Path::Text(path);
-                self.resolve(&mut node, &path);
+                let unresolved = self.resolve(&mut node, &path);
+                is_unresolved = !unresolved.is_empty();
+                self.wait_for(unresolved, &self.meanwhile(&name, Scope::Metadata, false));
                 if self.plugin_name(&name, mark, &Path::Name(&path, "id")) {
                     self.plugin_conf(&name, &node, &path, Scope::Metadata);
                 }
@@ -175,7 +179,7 @@ impl Loader<'_> {
             }
         };
         let origin = Origin { path: path.to_owned(), mark, references: Vec::new() };
-        PluginMetadata { plugin, conf: node, origin }
+        PluginMetadata { plugin, conf: node, is_unresolved, origin }
     }
 
     /// A credential that stands beside the consumers, with the id `<username>/credentials/<id>`.
@@ -404,7 +408,11 @@ impl Item for Ssl {
     with_id!(ssls);
 
     fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
-        loader.resolve_certificate(node, &Path::Text(path));
+        let meanwhile = match node.get("type").and_then(Node::as_str) {
+            Some("client") => "requests to upstreams that it is shown to are answered 503",
+            _ => "TLS handshakes for its names are refused",
+        };
+        loader.resolve_certificate(node, &Path::Text(path), meanwhile);
         check_ssl(node, path, &mut loader.found);
     }
 }
@@ -449,7 +457,8 @@ impl Item for SecretManager {
     fn prepare(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
         // A secret of another manager would have to be asked for first.
         if let Some(token) = node.get_mut("token") {
-            loader.resolve(token, &Path::Name(&Path::Text(path), "token"));
+            let unresolved = loader.resolve(token, &Path::Name(&Path::Text(path), "token"));
+            loader.wait_for(unresolved, "no secret of this manager can be had");
         }
         check_secret_manager(node, path, &mut loader.found);
     }
@@ -547,7 +556,9 @@ fn prepare_parts(loader: &mut Loader<'_>, node: &mut Node, path: &str, scope: Sc
 fn prepare_own_upstream(loader: &mut Loader<'_>, node: &mut Node, path: &str) {
     for name in ["client_cert", "client_key"] {
         if let Some(text) = node.get_mut("tls").and_then(|tls| tls.get_mut(name)) {
-            loader.resolve_certificate(text, &Path::Name(&Path::Name(&Path::Text(path), "tls"), name));
+            let path = Path::Text(path);
+            let path = Path::Name(&path, "tls");
+            loader.resolve_certificate(text, &Path::Name(&path, name), "requests to this upstream are answered 503");
         }
     }
     prepare_upstream(node, path, &mut loader.found);

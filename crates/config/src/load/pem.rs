@@ -4,16 +4,16 @@ use std::collections::HashMap;
 
 use super::Loader;
 use crate::diagnostic::Diagnostic;
-use crate::env::reference_after;
 use crate::node::{Kind, Mark, Node, Path, quoted};
+use crate::secret::is_reference;
 
 /// Fields of a certificate whose texts are PEM.
 const FIELDS: [&str; 5] = ["cert", "key", "certs", "keys", "ca"];
 
 impl Loader<'_> {
     /// Puts values in the places of the references of a certificate, or of a text that has to be PEM itself. A text that comes to no PEM is spoken of once: how long
-    /// it is, or its reference, does not matter then.
-    pub(super) fn resolve_certificate(&mut self, node: &mut Node, path: &Path<'_>) {
+    /// it is, or its reference, does not matter then. `meanwhile` tells what becomes of requests while a value is not there.
+    pub(super) fn resolve_certificate(&mut self, node: &mut Node, path: &Path<'_>, meanwhile: &str) {
         let is_pem = node.as_str().is_some();
         let mut references = HashMap::new();
         texts(node, path, is_pem, &mut |path, text, _| {
@@ -22,7 +22,7 @@ impl Loader<'_> {
             }
         });
         let before = self.found.len();
-        self.resolve(node, path);
+        let unresolved = self.resolve(node, path);
         let mut settled: Vec<String> = self.found.iter().skip(before).map(|found| found.path.clone()).collect();
         let mut found = Vec::new();
         texts(node, path, is_pem, &mut |path, text, mark| {
@@ -37,12 +37,8 @@ impl Loader<'_> {
         });
         self.found.extend(found);
         self.settled.extend(settled);
+        self.wait_for(unresolved, meanwhile);
     }
-}
-
-/// True for a text that stands for a value that is kept elsewhere.
-pub(super) fn is_reference(text: &str) -> bool {
-    ["$env://", "$secret://"].iter().any(|prefix| reference_after(text, prefix).is_some())
 }
 
 /// Calls `each` with path, text and mark of all texts that have to be PEM.

@@ -6,7 +6,7 @@ use super::Loader;
 use super::rules::{drop_nulls, field};
 use crate::catalog::Scope;
 use crate::diagnostic::{Diagnostic, nearest};
-use crate::node::{Key, Kind, Mark, Node, Path, quoted};
+use crate::node::{Key, Kind, Mark, Node, Path, UNRESOLVED, quoted};
 use crate::unsupported::{Place, take_out};
 
 /// Names that people write, as other gateways have them, with APISIX's own.
@@ -23,6 +23,10 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("request-size-limiting", "client-control"), ("request-termination", "mocking"),
     ("file-log", "file-logger"), ("http-log", "http-logger"), ("acl", "consumer-restriction"),
 ];
+
+fn is_on(flag: Option<&Node>) -> bool {
+    flag.is_some_and(|flag| flag.kind == Kind::Bool(true))
+}
 
 impl Loader<'_> {
     /// Checks the plugins of an item, and puts in place what they refer to.
@@ -44,12 +48,31 @@ impl Loader<'_> {
         self.meta(conf, path);
         let known = self.plugin_name(&key.text, key.mark, path);
         let meta = conf.remove("_meta");
-        self.resolve(conf, path);
+        let unresolved = self.resolve(conf, path);
+        let is_unresolved = !unresolved.is_empty();
+        let is_disabled = meta.as_ref().is_some_and(|(_, meta)| is_on(meta.get("disable")));
+        self.wait_for(unresolved, &self.meanwhile(&key.text, scope, is_disabled));
         if known {
             self.plugin_conf(&key.text, conf, path, scope);
         }
-        if let (Some(meta), Kind::Map(fields)) = (meta, &mut conf.kind) {
-            fields.push(meta);
+        if let Kind::Map(fields) = &mut conf.kind {
+            fields.extend(meta);
+            if is_unresolved {
+                fields.push((Key { text: UNRESOLVED.into(), mark: key.mark }, Node::new(Kind::Bool(true))));
+            }
+        }
+    }
+
+    /// Tells what becomes of requests while a value is not there.
+    pub(super) fn meanwhile(&self, plugin: &str, scope: Scope, is_disabled: bool) -> String {
+        match scope {
+            _ if is_disabled => format!("{plugin} cannot be switched on"),
+            Scope::GlobalRule => "all requests are answered 503".to_owned(),
+            Scope::Consumer if self.options.plugins.is_auth(plugin) => {
+                format!("nobody is let in by this configuration of {plugin}")
+            }
+            Scope::Consumer => "the requests of this consumer are answered 503".to_owned(),
+            Scope::Route | Scope::Metadata => format!("requests for which {plugin} runs are answered 503"),
         }
     }
 
@@ -119,7 +142,8 @@ impl Loader<'_> {
     pub(super) fn plugin_conf(&mut self, name: &str, conf: &Node, path: &Path<'_>, scope: Scope) {
         if let Err(found) = self.options.plugins.check(name, scope, conf) {
             let path = path.text();
-            self.found.extend(found.into_iter().map(|found| found.under(&path)));
+            let found = found.into_iter().map(|found| found.under(&path));
+            self.found.extend(found.filter(|found| !self.unresolved.contains(&found.path)));
         }
     }
 }

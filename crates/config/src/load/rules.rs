@@ -4,11 +4,10 @@
 //! that is wrong with an item.
 
 use super::checks::prepare_checks;
-use super::pem::is_reference;
 use crate::diagnostic::{Diagnostic, Fault};
 use crate::node::{Kind, Node, push_index, push_name, quoted};
 use crate::resource::{Balancer, HashKey, HashOn, NodeHost, node_from_key};
-use crate::secret::unsupported;
+use crate::secret::{is_reference, no_such_manager, unsupported};
 use crate::settings::RouterMode;
 use crate::settings::UNIX;
 use crate::unsupported::{Place, take_out};
@@ -106,7 +105,7 @@ pub(super) fn check_secret_manager(node: &mut Node, path: &str, found: &mut Vec<
         _ => {
             let message = match unsupported(&kind) {
                 Some(name) => format!("not supported yet: {name}"),
-                None => format!("there is no secret manager {}; there are vault and file", quoted(&kind)),
+                None => no_such_manager(&kind),
             };
             found.push(Diagnostic::error(mark, field(path, "id"), message));
             // The fields of another manager say nothing here.

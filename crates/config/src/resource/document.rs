@@ -95,6 +95,9 @@ pub struct PluginMetadata {
     #[serde(flatten)]
     #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
     pub conf: Node,
+    /// True while a reference in it has no value: then the plugin cannot run anywhere.
+    #[serde(skip)]
+    pub is_unresolved: bool,
     /// Where it stood.
     #[serde(skip)]
     pub origin: Origin,

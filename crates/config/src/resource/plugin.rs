@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use super::Vars;
-use crate::node::{Kind, Node, PLUGIN_CONF};
+use crate::node::{Kind, Node, PLUGIN_CONF, UNRESOLVED};
 
 /// Plugins by name, in the order they were written (which decides nothing: priorities do).
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,6 +40,9 @@ pub struct Meta {
     /// Takes the place of the body when the plugin refuses a request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_response: Option<ErrorResponse>,
+    /// True while a reference in the configuration has no value.
+    #[serde(skip)]
+    is_unresolved: bool,
 }
 
 /// The body of a refusal.
@@ -56,6 +59,11 @@ impl PluginConf {
     /// Whether the plugin is switched off here.
     pub fn is_disabled(&self) -> bool {
         self.meta.as_ref().is_some_and(|meta| meta.disable)
+    }
+
+    /// True while a reference in it has no value: then the plugin cannot run, and what it is for is refused.
+    pub fn is_unresolved(&self) -> bool {
+        self.meta.as_ref().is_some_and(|meta| meta.is_unresolved)
     }
 }
 
@@ -153,12 +161,13 @@ impl<'de> Deserialize<'de> for PluginConf {
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<PluginConf, A::Error> {
                 let missing = || A::Error::custom("a plugin configuration is read from a positioned tree only");
                 let mut conf: Node = seq.next_element()?.ok_or_else(missing)?;
-                let meta = seq.next_element::<Box<Meta>>()?.filter(|meta| **meta != Meta::default());
+                let mut meta = seq.next_element::<Box<Meta>>()?.unwrap_or_default();
                 if conf.is_null() {
                     conf.kind = Kind::Map(Vec::new());
                 }
                 conf.remove("_meta");
-                Ok(PluginConf { conf, meta })
+                meta.is_unresolved = conf.remove(UNRESOLVED).is_some();
+                Ok(PluginConf { conf, meta: Some(meta).filter(|meta| **meta != Meta::default()) })
             }
         }
         deserializer.deserialize_tuple_struct(PLUGIN_CONF, 2, PluginConfVisitor)

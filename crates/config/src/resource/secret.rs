@@ -6,6 +6,7 @@ use serde::de::{Error, Unexpected};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{Origin, Secret};
+use crate::secret::is_reference;
 
 /// Where secrets are kept that `$secret://MANAGER/ID/KEY` refers to: HashiCorp Vault or a folder. See
 /// [secrets](secrets.md).
@@ -77,7 +78,7 @@ pub enum Manager<'a> {
 }
 
 impl SecretManager {
-    /// What to ask; `None` for an item that was not checked.
+    /// What to ask; `None` for an item that was not checked, and while its token is a reference without a value.
     #[must_use]
     pub fn manager(&self) -> Option<Manager<'_>> {
         if let Some(directory) = &self.directory {
@@ -86,7 +87,7 @@ impl SecretManager {
         Some(Manager::Vault {
             uri: self.uri.as_deref()?,
             prefix: self.prefix.as_deref()?,
-            token: self.token.as_ref()?,
+            token: self.token.as_ref().filter(|token| !is_reference(token.reveal()))?,
             namespace: self.namespace.as_deref(),
         })
     }

@@ -6,6 +6,7 @@ use serde::de::{Error, Unexpected};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{Id, Labels, Origin, Status};
+use crate::secret::is_reference;
 
 /// A certificate: one to show to clients by the name they ask for, or one to show to upstreams.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -190,6 +191,14 @@ impl Ssl {
     /// The names it is for.
     pub fn names(&self) -> impl Iterator<Item = &Sni> {
         self.sni.iter().chain(&self.snis)
+    }
+
+    /// True while a reference in it has no value.
+    #[must_use]
+    pub fn is_unresolved(&self) -> bool {
+        let ca = self.client.as_ref().map(|client| client.ca.as_str());
+        let keys = self.pairs().flat_map(|(cert, key)| [cert, key.reveal()]);
+        keys.chain(ca).any(is_reference)
     }
 
     /// The certificates with their keys.

@@ -14,6 +14,7 @@ use crate::diagnostic::Diagnostic;
 use crate::load::prepare_upstream;
 use crate::node::{Node, Step};
 use crate::schema::{Checker, ignore_unknown};
+use crate::secret::is_reference;
 use crate::settings::{UNIX, unix_path};
 
 /// Where requests go: nodes and how to speak to them.
@@ -254,6 +255,14 @@ impl Upstream {
                 (None, found)
             }
         }
+    }
+
+    /// True while a reference to its own certificate has no value.
+    #[must_use]
+    pub fn is_unresolved(&self) -> bool {
+        let tls = self.tls.as_ref().filter(|_| self.scheme == Scheme::Https);
+        let key = tls.and_then(|tls| tls.client_key.as_ref()).map(Secret::reveal);
+        tls.and_then(|tls| tls.client_cert.as_deref()).into_iter().chain(key).any(is_reference)
     }
 
     /// Puts the scheme's port where none was written.

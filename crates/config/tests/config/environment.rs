@@ -133,12 +133,12 @@ fn references_stand_for_whole_texts_in_plugins() {
             text: "consumers:\n  - username: a\n    plugins: {key-auth: {key: $env://NO}}\n    credentials: [{plugins: {key-auth: {key: $secret://vault/1/a/b}}}]\n  \
                    - {username: b, plugins: {key-auth: {key: $env://JSON/none}}}\n  - {username: c, plugins: {key-auth: {key: $env://KEY/x}}}\n#END",
             said: &[
-                "t:3:31: consumers[0].plugins.key-auth.key: the environment variable \"NO\" is not set",
-                "t:4:46: consumers[0].credentials[0].plugins.key-auth.key: no secret for \"$secret://vault/1/a/b\": there is no valid item \"vault/1\" in `secrets`",
-                "t:5:45: consumers[1].plugins.key-auth.key: the environment variable JSON has no key \"none\"",
-                "t:6:45: consumers[2].plugins.key-auth.key: the environment variable KEY is not JSON, so it has no key \"x\"",
+                "t:3:31: warning: consumers[0].plugins.key-auth.key: the environment variable \"NO\" is not set; until it is there, nobody is let in by this configuration of key-auth",
+                "t:4:46: warning: consumers[0].credentials[0].plugins.key-auth.key: no secret for \"$secret://vault/1/a/b\": there is no valid item \"vault/1\" in `secrets`; until it is there, nobody is let in by this configuration of key-auth",
+                "t:5:45: warning: consumers[1].plugins.key-auth.key: the environment variable JSON has no key \"none\"; until it is there, nobody is let in by this configuration of key-auth",
+                "t:6:45: warning: consumers[2].plugins.key-auth.key: the environment variable KEY is not JSON, so it has no key \"x\"; until it is there, nobody is let in by this configuration of key-auth",
             ],
-            routes: None,
+            routes: Some(&[]),
         }],
         &OPTIONS,
     );

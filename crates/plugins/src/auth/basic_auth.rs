@@ -24,7 +24,7 @@ pub(crate) struct BasicAuth;
 pub(crate) struct Conf {
     /// Takes `Authorization` out of the request before it goes upstream.
     hide_credentials: bool,
-    /// Name of the consumer as whom requests without valid credentials are let through; without it they are refused.
+    /// Name of the consumer as whom requests without valid credentials are let through; without it, and while it does not exist, they are refused.
     #[schemars(length(min = 1))]
     anonymous_consumer: Option<String>,
     /// The realm told in `WWW-Authenticate` when a request is refused (RFC 7617 section 2).
@@ -83,7 +83,7 @@ realm: example
         super::check_realm(&conf.realm)?;
         Ok(Arc::new(Checked {
             hide: conf.hide_credentials,
-            anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), cx)?,
+            anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), cx),
             challenge: format!("Basic realm=\"{}\"", conf.realm).into_bytes(),
             position: cx.position,
         }))

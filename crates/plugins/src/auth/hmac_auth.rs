@@ -44,7 +44,7 @@ pub(crate) struct Conf {
     max_req_body_size: u64,
     /// Takes `Authorization` out of the request before it goes upstream.
     hide_credentials: bool,
-    /// Name of the consumer as whom requests without a valid signature are let through; without it they are refused.
+    /// Name of the consumer as whom requests without a valid signature are let through; without it, and while it does not exist, they are refused.
     #[schemars(length(min = 1))]
     anonymous_consumer: Option<String>,
     /// The realm told in `WWW-Authenticate` when a request is refused (RFC 9110 section 11.5).
@@ -182,7 +182,7 @@ hide_credentials: true
             skew: u64::from(conf.clock_skew),
             body: conf.validate_request_body.then(|| usize::try_from(conf.max_req_body_size).unwrap_or(usize::MAX)),
             hide: conf.hide_credentials,
-            anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), cx)?,
+            anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), cx),
             challenge: format!("hmac realm=\"{}\"", conf.realm).into_bytes(),
             position: cx.position,
             mark: Mark::unique(),

@@ -46,7 +46,7 @@ pub(crate) struct Conf {
     claims_to_verify: Option<Vec<Claim>>,
     /// For Lua plugins in APISIX, which find the claims in their context. There are none here: it has no effect.
     store_in_ctx: bool,
-    /// Name of the consumer as whom requests without a valid token are let through; without it they are refused.
+    /// Name of the consumer as whom requests without a valid token are let through; without it, and while it does not exist, they are refused.
     #[schemars(length(min = 1))]
     anonymous_consumer: Option<String>,
     /// The realm told in `WWW-Authenticate` when a request is refused (RFC 6750 section 3).
@@ -191,7 +191,7 @@ hide_credentials: true
             cookie: super::source(conf.cookie),
             hide: conf.hide_credentials,
             claim: conf.key_claim_name,
-            anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), cx)?,
+            anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), cx),
             challenge: format!("Bearer realm=\"{}\"", conf.realm).into_bytes(),
             position: cx.position,
         }))

@@ -28,7 +28,7 @@ pub(crate) struct Conf {
     /// Takes the key out of the request before it goes upstream, wherever it stands: the field and every query argument of
     /// that name, also those that were not looked at.
     hide_credentials: bool,
-    /// Name of the consumer as whom requests without a valid key are let through; without it they are refused.
+    /// Name of the consumer as whom requests without a valid key are let through; without it, and while it does not exist, they are refused.
     #[schemars(length(min = 1))]
     anonymous_consumer: Option<String>,
     /// The realm told in `WWW-Authenticate` when a request is refused (RFC 9110 section 11.5).
@@ -96,7 +96,7 @@ hide_credentials: true
             header,
             query: super::source(conf.query),
             hide: conf.hide_credentials,
-            anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), cx)?,
+            anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), cx),
             challenge: format!("apikey realm=\"{}\"", conf.realm).into_bytes(),
             position: cx.position,
         }))

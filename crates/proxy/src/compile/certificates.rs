@@ -101,6 +101,9 @@ impl Certificates {
     }
 
     fn host(&self, kept: &mut Kept, ssl: &Ssl) -> Result<Arc<Host>, (String, String)> {
+        if ssl.is_unresolved() {
+            return Host::withheld(ssl).map(Arc::new);
+        }
         let key = HostKey {
             pairs: ssl.pairs().map(|(cert, key)| (cert.to_owned(), key.reveal().to_owned())).collect(),
             client: ssl.client.clone(),
@@ -174,6 +177,13 @@ impl Certificates {
             }
             Err(fault) => Err(fault),
         }
+    }
+
+    /// True for an upstream that shows a certificate that is not there, since a reference has no value.
+    pub(super) fn lacks_certificate(&self, upstream: &Upstream, model: &Model) -> bool {
+        let shown = upstream.tls.as_ref().and_then(|tls| tls.client_cert_id.as_ref());
+        let ssl = shown.and_then(|id| model.ssls.get(id.as_str())).filter(|_| upstream.scheme == Scheme::Https);
+        upstream.is_unresolved() || ssl.is_some_and(|ssl| ssl.is_unresolved())
     }
 
     fn setup_with(

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use weir_config::{Consumer, Diagnostic, InvalidItems, Model, Node, Place, Scope, Section};
+use weir_config::{Consumer, Diagnostic, InvalidItems, Model, Node, Place, PluginConf, Scope, Section};
 use weir_plugin::{ConsumerMatch, ConsumerSet, Consumers, CredentialChange, Credentials};
 
 use super::making::Making;
@@ -48,9 +48,11 @@ type Entries<'m> = Vec<(ConsumerMatch, &'m Node)>;
 /// Adds all data of a consumer for authentication plugins to their lists, by position in the registry.
 fn add_entries<'m>(lists: &mut [(&str, Entries<'m>)], consumer: &'m Consumer, number: u32) {
     let own = consumer.plugins.iter().map(|plugins| (plugins, None));
+    // A reference without a value is nobody's credential.
+    let is_in_force = |conf: &PluginConf| !conf.is_disabled() && !conf.is_unresolved();
     let further = consumer.credentials.iter().zip(0..).map(|(credential, at)| (&credential.plugins, Some(at)));
     for (plugins, credential) in own.chain(further) {
-        for (name, conf) in plugins.iter().filter(|(_, conf)| !conf.is_disabled()) {
+        for (name, conf) in plugins.iter().filter(|(_, conf)| is_in_force(conf)) {
             if let Some((_, entries)) = lists.iter_mut().find(|(plugin, _)| plugin == name) {
                 entries.push((ConsumerMatch { consumer: number, credential }, &conf.conf));
             }

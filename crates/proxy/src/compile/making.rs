@@ -26,6 +26,8 @@ pub(crate) struct Kept {
     layers: Layers,
     /// Consumers that plugins refer to by their numbers.
     named: SharedSet<u32>,
+    /// Names of consumers that plugins refer to and that were not there.
+    awaited: SharedSet<Arc<str>>,
     /// Bytes that all of it takes.
     size: u64,
 }
@@ -65,6 +67,7 @@ pub(super) struct Making<'m> {
     pub(super) slots: RouteSlots,
     pub(super) layers: Layers,
     named: SharedSet<u32>,
+    awaited: SharedSet<Arc<str>>,
     size: u64,
     credential_arguments: Arc<ArgumentNames>,
 }
@@ -75,9 +78,26 @@ const MOST_ARGUMENTS: usize = 256;
 
 /// Consumers as plugins find them, who are noted down for it.
 #[derive(Debug)]
-struct NamedConsumers<'a> {
+pub(super) struct NamedConsumers<'a> {
     consumers: &'a Consumers,
     asked: RefCell<Vec<u32>>,
+    missing: RefCell<Vec<Missing>>,
+    awaited: RefCell<SharedSet<Arc<str>>>,
+}
+
+/// A consumer that a plugin refers to and that is not there.
+#[derive(Debug)]
+pub(super) struct Missing {
+    /// The field of the plugin's configuration.
+    pub(super) field: String,
+    pub(super) name: String,
+}
+
+impl NamedConsumers<'_> {
+    /// The consumers that were missed since this was called before.
+    pub(super) fn take_missing(&self) -> Vec<Missing> {
+        self.missing.take()
+    }
 }
 
 impl ConsumerSet for NamedConsumers<'_> {
@@ -85,6 +105,11 @@ impl ConsumerSet for NamedConsumers<'_> {
         let found = self.consumers.find(name);
         self.asked.borrow_mut().extend(found);
         found
+    }
+
+    fn wait_for(&self, field: &str, name: &str) {
+        self.awaited.borrow_mut().insert_cow(name.into());
+        self.missing.borrow_mut().push(Missing { field: field.to_owned(), name: name.to_owned() });
     }
 }
 
@@ -108,6 +133,7 @@ impl<'m> Making<'m> {
             slots: RouteSlots::default(),
             layers: SharedMap::new(),
             named: SharedSet::new(),
+            awaited: SharedSet::new(),
             size: 0,
             credential_arguments: Arc::default(),
         }
@@ -133,6 +159,12 @@ impl<'m> Making<'m> {
                         return None;
                     }
                 }
+                // Plugins were built without it, wherever they stand.
+                Section::Consumers
+                    if base.tables.consumers.find(&place.id).is_none() && kept.awaited.contains(&place.id) =>
+                {
+                    return None;
+                }
                 // Upstreams are set up with the certificate itself.
                 Section::Ssls => all.extend(model.referrers(place).cloned()),
                 _ => {}
@@ -156,6 +188,7 @@ impl<'m> Making<'m> {
             slots: kept.slots.clone(),
             layers: kept.layers.clone(),
             named: kept.named.clone(),
+            awaited: kept.awaited.clone(),
             size: kept.size,
             credential_arguments: Arc::clone(&base.credential_arguments),
         })
@@ -174,7 +207,12 @@ impl<'m> Making<'m> {
             consumers::credentials(compiler, &mut self.credentials, consumers, &changed, &numbers, faults);
         }
         let consumers = Arc::clone(&self.consumers);
-        let consumers = NamedConsumers { consumers: &consumers, asked: RefCell::default() };
+        let consumers = NamedConsumers {
+            consumers: &consumers,
+            asked: RefCell::default(),
+            missing: RefCell::default(),
+            awaited: RefCell::new(std::mem::take(&mut self.awaited)),
+        };
         let numbered = std::mem::take(&mut self.numbered);
         let ledger = Ledger::new(compiler.compiled_size, self.size);
         let upstreams =
@@ -196,6 +234,7 @@ impl<'m> Making<'m> {
             upstreams: &upstreams,
             ledger: &ledger,
             credential_arguments: RefCell::new(Arc::clone(&self.credential_arguments)),
+            warnings: RefCell::default(),
         };
         self.consumer_chains(&builder, faults);
         if self.concerns(Section::GlobalRules) {
@@ -205,6 +244,7 @@ impl<'m> Making<'m> {
             self.tls = Arc::new(compiler.certificates.hosts(model, faults));
         }
         let routes = self.routes(&builder, faults);
+        let warnings = builder.warnings.take();
         if compiler.hides_credentials {
             self.credential_arguments = builder.credential_arguments.into_inner();
         }
@@ -217,6 +257,7 @@ impl<'m> Making<'m> {
         };
         let router = router.map_err(|error| vec![routes.located(&error)])?;
         faults.warnings.extend(routes.others(&router, &self.infos));
+        self.awaited = consumers.awaited.into_inner();
         for number in consumers.asked.into_inner() {
             self.named.insert_cow(number);
         }
@@ -224,6 +265,7 @@ impl<'m> Making<'m> {
             // Something refers to an upstream that is gone: the whole tells what.
             return Making::whole(compiler, model).finish(faults, revision);
         };
+        faults.warnings.extend(warnings);
         self.size = ledger.total();
         Ok(self.snapshot(router, numbered, revision, faults))
     }
@@ -231,8 +273,8 @@ impl<'m> Making<'m> {
     fn snapshot(self, router: Router, numbered: Numbered, revision: u64, faults: &Faults) -> Snapshot {
         let left_out = faults.warnings.iter().any(Diagnostic::is_error);
         let (compiled, checked) = (numbered.compiled.clone(), numbered.checked.clone());
-        let Self { slots, layers, named, size, .. } = self;
-        let kept = Kept { model: self.model.clone(), numbered, slots, layers, named, size };
+        let Self { slots, layers, named, awaited, size, .. } = self;
+        let kept = Kept { model: self.model.clone(), numbered, slots, layers, named, awaited, size };
         Snapshot {
             revision,
             tables: Arc::new(Tables {

@@ -4,10 +4,12 @@ use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 
 use weir_config::{Consumer, Diagnostic, ErrorResponse, Items, Meta, PluginMetadata, Plugins, Scope};
-use weir_plugin::{ArgumentNames, BuildCx, ConsumerSet, StateRegistry};
+use weir_plugin::{ArgumentNames, BuildCx, StateRegistry};
 
 use super::Definitions;
 use super::ledger::Ledger;
+use super::making::{Missing, NamedConsumers};
+use super::unresolved;
 use super::upstreams::SharedUpstreams;
 use crate::chain::{Chain, Step, StepMeta};
 
@@ -15,7 +17,7 @@ use crate::chain::{Chain, Step, StepMeta};
 pub(super) struct Builder<'a, 'd> {
     pub(super) definitions: Definitions,
     pub(super) states: &'a StateRegistry,
-    pub(super) consumers: &'a dyn ConsumerSet,
+    pub(super) consumers: &'a NamedConsumers<'a>,
     pub(super) metadata: &'a Items<PluginMetadata>,
     pub(super) limit_keys: usize,
     pub(super) https_port: u16,
@@ -24,6 +26,7 @@ pub(super) struct Builder<'a, 'd> {
     pub(super) ledger: &'a Ledger,
     /// Arguments that plugins take credentials from.
     pub(super) credential_arguments: RefCell<Arc<ArgumentNames>>,
+    pub(super) warnings: RefCell<Vec<Diagnostic>>,
 }
 
 /// The plugins of one place; one that is switched off there still takes the place of what lies below.
@@ -138,6 +141,16 @@ impl Builder<'_, '_> {
                 layer.steps.push((kind, None));
                 continue;
             }
+            let meta = conf.meta.as_deref();
+            let priority = meta.and_then(|meta| meta.priority).unwrap_or(i64::from(definition.priority()));
+            let prefers_route = definition.prefers_route();
+            let metadata = self.metadata.get(name);
+            if conf.is_unresolved() || metadata.is_some_and(|metadata| metadata.is_unresolved) {
+                let (plugin, phases) = unresolved::plugin();
+                let meta = meta.and_then(step_meta);
+                layer.steps.push((kind, Some(Step { plugin, kind, priority, phases, prefers_route, meta })));
+                continue;
+            }
             let cx = BuildCx {
                 plugin: name,
                 place,
@@ -146,15 +159,24 @@ impl Builder<'_, '_> {
                 position: kind,
                 conf: &conf.conf,
                 limit_keys: self.limit_keys,
-                metadata: self.metadata.get(name).map(|metadata| &metadata.conf),
+                metadata: metadata.map(|metadata| &metadata.conf),
                 https_port: self.https_port,
                 product: self.product,
                 upstreams: self.upstreams,
             };
-            let filter = conf.meta.as_deref().and_then(|meta| meta.filter.as_ref());
+            let filter = meta.and_then(|meta| meta.filter.as_ref());
             weir_expr::spend(filter.map_or(0, |filter| filter.size()))
                 .map_err(|error| under(Diagnostic::error(conf.conf.mark, "_meta.filter", error.to_string())))?;
-            let plugin = definition.build(&conf.conf, &cx).map_err(under)?;
+            let plugin = definition.build(&conf.conf, &cx);
+            let missing = self.consumers.take_missing().into_iter().map(|Missing { field, name }| {
+                let message = format!(
+                    "there is no consumer '{name}'; until it is there, requests without credentials are answered 401"
+                );
+                let mark = conf.conf.get(&field).map_or(conf.conf.mark, |node| node.mark);
+                under(Diagnostic::warning(mark, field, message))
+            });
+            self.warnings.borrow_mut().extend(missing);
+            let plugin = plugin.map_err(under)?;
             if let Some(name) = plugin.credential_argument() {
                 let mut names = self.credential_arguments.borrow_mut();
                 if !names.has(name) {
@@ -162,9 +184,6 @@ impl Builder<'_, '_> {
                 }
             }
             let phases = plugin.phases(definition.phases());
-            let prefers_route = definition.prefers_route();
-            let meta = conf.meta.as_deref();
-            let priority = meta.and_then(|meta| meta.priority).unwrap_or(i64::from(definition.priority()));
             let meta = meta.and_then(step_meta);
             layer.steps.push((kind, Some(Step { plugin, kind, priority, phases, prefers_route, meta })));
         }

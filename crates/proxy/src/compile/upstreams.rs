@@ -269,6 +269,21 @@ impl<'d> Upstreams<'d> {
     }
 
     fn compiled(&self, upstream: &weir_config::Upstream, kind: &'static str, id: &str) -> Result<Upstream, Diagnostic> {
+        // Without its certificate it has no nodes, which answers 503.
+        let bare;
+        let upstream = match self.certificates.lacks_certificate(upstream, self.model) {
+            false => upstream,
+            true => {
+                bare = weir_config::Upstream {
+                    nodes: weir_config::Nodes::default(),
+                    scheme: Scheme::Http,
+                    tls: None,
+                    checks: None,
+                    ..upstream.clone()
+                };
+                &bare
+            }
+        };
         let tls = self.certificates.setup(upstream, self.model)?;
         let tls_of_checks = self.certificates.setup_of_checks(upstream, self.model)?;
         let checked = upstream.checks.clone().map(|checks| Checked { kind, id: id.into(), checks: Arc::new(checks) });

@@ -3,7 +3,6 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use rustls::server::{Acceptor, UnbufferedServerConnection};
@@ -65,16 +64,16 @@ async fn accept_unlimited(mut socket: Socket, worker: &Worker) -> Result<TlsClie
         Hello::PlainHttp(received) => return Err(NoSession::PlainHttp(socket, received)),
     };
     let host = worker.current().and_then(|local| local.snapshot.tls.for_client(sni.as_deref()).cloned());
-    let Some(host) = host else {
+    let Some(config) = host.and_then(|host| host.config.clone()) else {
         // It does not matter whether the client still hears it.
         let _ = poll_fn(|cx| Pin::new(&mut socket).poll_write(cx, &UNRECOGNIZED_NAME)).await;
         let reason = match sni {
-            Some(sni) => format!("no certificate for the name {sni}"),
+            Some(sni) => format!("no certificate for the name {sni}, or one that is not there yet"),
             None => "the client asked for no name, and tls.fallback_sni stands for none with a certificate".to_owned(),
         };
         return Err(io::Error::other(reason).into());
     };
-    let session = UnbufferedServerConnection::new(Arc::clone(&host.config)).map_err(io::Error::other)?;
+    let session = UnbufferedServerConnection::new(config).map_err(io::Error::other)?;
     let mut stream = TlsStream::new(socket, session, received);
     shake_hands(&mut stream, &worker.turns).await?;
     let verified = stream.session().peer_certificates().is_some();

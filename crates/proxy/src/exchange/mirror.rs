@@ -14,6 +14,7 @@ use super::forward::Attempt;
 use super::subrequest::{Kind, Message, Slot, Subrequest};
 use super::upload::BodyCopy;
 use crate::downstream::Downstream;
+use crate::relay;
 use crate::snapshot::Local;
 use crate::upstream::connection::Outgoing;
 use crate::upstream::h1;

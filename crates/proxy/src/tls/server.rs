@@ -39,7 +39,8 @@ pub(crate) struct Hosts {
 /// The certificates of one item, ready for handshakes.
 #[derive(Debug)]
 pub(crate) struct Host {
-    pub(crate) config: Arc<ServerConfig>,
+    /// `None` while a certificate is not there: then no handshake for its names is accepted.
+    pub(crate) config: Option<Arc<ServerConfig>>,
     client: Option<Verified>,
 }
 
@@ -50,6 +51,12 @@ struct Verified {
 }
 
 impl Verified {
+    fn new(client: &ClientVerification) -> Result<Self, (String, String)> {
+        let compile = |pattern: &String| compile_regex(pattern, RegexOptions::default()).map(|(regex, _)| regex);
+        let skipped = client.skip_mtls_uri_regex.iter().map(compile).collect::<Result<_, _>>();
+        Ok(Self { skipped: skipped.map_err(|reason| ("client.skip_mtls_uri_regex".to_owned(), reason))? })
+    }
+
     fn skips(&self, path: &[u8]) -> bool {
         self.skipped.iter().any(|pattern| pattern.is_match(path))
     }
@@ -187,15 +194,21 @@ impl Host {
         let (builder, client) = match &ssl.client {
             None => (builder.with_no_client_auth(), None),
             Some(client) => {
-                let compile =
-                    |pattern: &String| compile_regex(pattern, RegexOptions::default()).map(|(regex, _)| regex);
-                let skipped = client.skip_mtls_uri_regex.iter().map(compile).collect::<Result<_, _>>();
-                let skipped = skipped.map_err(|reason| ("client.skip_mtls_uri_regex".to_owned(), reason))?;
+                let verified = Verified::new(client)?;
                 let verifier = Verifier::new(client, provider).map_err(|reason| ("client.ca".to_owned(), reason))?;
-                (builder.with_client_cert_verifier(Arc::new(verifier)), Some(Verified { skipped }))
+                (builder.with_client_cert_verifier(Arc::new(verifier)), Some(verified))
             }
         };
-        Ok(Self { config: finish(builder.with_cert_resolver(Arc::new(Keys(keys))), tickets), client })
+        Ok(Self { config: Some(finish(builder.with_cert_resolver(Arc::new(Keys(keys))), tickets)), client })
+    }
+
+    /// Stands for an item whose certificate is not there: its names are nobody else's, and what they ask of clients is
+    /// asked still.
+    ///
+    /// # Errors
+    /// The field, relative to the item, and what is wrong with it.
+    pub(crate) fn withheld(ssl: &Ssl) -> Result<Self, (String, String)> {
+        Ok(Self { config: None, client: ssl.client.as_ref().map(Verified::new).transpose()? })
     }
 
     /// A certificate made here, which nobody trusts: so that TLS can be tried out before there is one.
@@ -211,7 +224,7 @@ impl Host {
             .with_protocol_versions(versions(protocols))
             .map_err(|error| error.to_string())?;
         let config = builder.with_no_client_auth().with_cert_resolver(Arc::new(Keys(vec![Arc::new(key)])));
-        Ok(Self { config: finish(config, tickets), client: None })
+        Ok(Self { config: Some(finish(config, tickets)), client: None })
     }
 }
 

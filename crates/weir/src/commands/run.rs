@@ -196,7 +196,9 @@ impl First {
         let mut live = FileText::new(&text, 1, told);
         drop(text);
         not_cut_off(&file.file, live.ending, before)?;
-        let Ready { digest, snapshot, findings, gone, .. } = rules.compile(loaded, 1).map_err(Failure::Refused)?;
+        let ready = rules.compile(loaded, 1).map_err(Failure::Refused)?;
+        let Ready { digest, snapshot, findings, gone, answers, .. } = ready;
+        rules.secrets.serve(answers, true);
         live.kept = live.kept.without(gone);
         let shown = told.then(|| Arc::new(LiveText::new(live.kept.clone())));
         let source = Source::File { watch, digest: Box::new(digest), text: live, shown };

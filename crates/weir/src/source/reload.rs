@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::Signal;
-use tokio::time::{MissedTickBehavior, interval_at, sleep_until};
+use tokio::time::sleep_until;
 use weir_config::Diagnostic;
 use weir_config::load::Ending;
 
@@ -72,9 +72,6 @@ enum Outcome {
 impl Reloader {
     /// Follows the file, and SIGHUP, for ever.
     pub(crate) async fn run(mut self, mut watch: Watch, mut hangup: Signal) {
-        let ttl = self.rules.secrets.ttl();
-        let mut secrets = interval_at(tokio::time::Instant::now() + ttl, ttl);
-        secrets.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut unsettled: Option<Unsettled> = None;
         loop {
             let settled = async {
@@ -87,7 +84,7 @@ impl Reloader {
                 change = watch.changed() => Some(change),
                 () = settled => Some(Change::Content),
                 _ = hangup.recv() => None,
-                _ = secrets.tick() => {
+                () = self.rules.secrets.due() => {
                     if self.rules.secrets.changed().await {
                         unsettled = self.reload(true, unsettled).await;
                     }
@@ -173,6 +170,7 @@ impl Reloader {
         self.revision = ready.snapshot.revision();
         let routes = ready.snapshot.route_count();
         self.serving.take(ready.snapshot).await;
+        self.rules.secrets.serve(ready.answers, true);
         log_findings(&ready.findings);
         let changes = self.digest.changes_to(&ready.digest);
         self.digest = ready.digest;

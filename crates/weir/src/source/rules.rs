@@ -18,7 +18,7 @@ use weir_proxy::{Catalog, ChosenPlugins, Compiled, Compiler, Snapshot};
 use crate::cli::{InvalidItemsArg, RulesArgs};
 use crate::failure::Failure;
 use crate::source::changes::Digest;
-use crate::source::secret_managers::SecretManagers;
+use crate::source::secret_managers::{Answers, Asked, SecretManagers};
 
 /// Name and version, as fields such as `x-mock-by` tell them.
 const PRODUCT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
@@ -62,6 +62,15 @@ pub(crate) struct Ready {
     pub(crate) left_out: usize,
     /// Their paths: `routes[3]`.
     pub(crate) gone: HashSet<String>,
+    /// What secret managers said of its references.
+    pub(crate) answers: Answers,
+}
+
+/// A text that was checked, and what secret managers said of its references.
+#[derive(Debug)]
+pub(crate) struct CheckedText {
+    loaded: Loaded,
+    answers: Answers,
 }
 
 impl Rules {
@@ -131,15 +140,16 @@ impl Rules {
     }
 
     /// Checks a text. What comes of it takes its place: of a large one there is no need to keep both.
-    pub(crate) fn load(&self, text: &[u8]) -> Loaded {
+    pub(crate) fn load(&self, text: &[u8]) -> CheckedText {
         self.secrets.begin();
-        self.with_options(|options| load(&self.name, text, options))
+        let (loaded, answers) = self.with_options(|options| load(&self.name, text, options));
+        CheckedText { loaded, answers }
     }
 
     /// The tree of a text that can be served, with what was found in it.
     pub(crate) fn tree(&self, text: &[u8]) -> (Option<Node>, Vec<Diagnostic>) {
         match self.compile(self.load(text), 1) {
-            Ok(ready) => (self.with_options(|options| read(&self.name, text, options)).0, ready.findings),
+            Ok(ready) => (self.with_options(|options| read(&self.name, text, options)).0.0, ready.findings),
             Err(findings) => (None, findings),
         }
     }
@@ -147,20 +157,22 @@ impl Rules {
     /// Checks and compiles a tree. Findings name no file: there is none.
     pub(crate) fn compile_tree(&self, root: Node, revision: u64) -> Result<Ready, Vec<Diagnostic>> {
         self.secrets.begin();
-        self.compile(self.with_options(|options| load_node("", root, options)), revision)
+        let (loaded, answers) = self.with_options(|options| load_node("", root, options));
+        self.compile(CheckedText { loaded, answers }, revision)
     }
 
     /// Everything that is to be said of one resource of a section by itself; `None` for a section that there is not.
     pub(crate) fn check_item(&self, section: &str, item: Node) -> Option<Vec<Diagnostic>> {
         // Whoever asks has it from elsewhere.
-        self.with_trust(false, |options| check_item(section, item, options))
+        self.with_trust(&self.secrets.asked(false, false), |options| check_item(section, item, options))
     }
 
     /// Everything that is to be said of a configuration that is not these rules.
     pub(crate) fn check_tree(&self, root: Node) -> Vec<Diagnostic> {
         let refuse = InvalidItems::Refuse;
+        let asked = self.secrets.asked(false, false);
         let loaded =
-            self.with_trust(false, |options| load_node("", root, &LoadOptions { invalid_items: refuse, ..*options }));
+            self.with_trust(&asked, |options| load_node("", root, &LoadOptions { invalid_items: refuse, ..*options }));
         let mut found = loaded.diagnostics;
         if let Some(document) = loaded.document {
             let compiled = self.compiler.compile(&Model::from(document), refuse, u64::MAX);
@@ -175,9 +187,11 @@ impl Rules {
     /// left out, where something is wrong, the tree of all of them tells.
     pub(crate) fn compile_pieces(&self, resources: Vec<ItemChange>, revision: u64) -> Option<(Ready, Model)> {
         self.secrets.begin();
-        let changed = self.with_options(|options| Model::default().change("", resources, options)).ok()?;
+        let (changed, answers) = self.with_options(|options| Model::default().change("", resources, options));
+        let changed = changed.ok()?;
         let compiled = self.compiler.compile(&changed.model, InvalidItems::Refuse, revision).ok()?;
-        Some((clean(Digest::of(&changed.model), compiled, changed.warnings, &[changed.revealed]), changed.model))
+        let digest = Digest::of(&changed.model);
+        Some((clean(digest, compiled, changed.warnings, &[changed.revealed], answers), changed.model))
     }
 
     /// Checks and compiles what has changed of the resources that `base` was made of, and tells where. Each of several
@@ -189,9 +203,11 @@ impl Rules {
         revision: u64,
     ) -> Result<(Ready, Model, Vec<Place>), Vec<Diagnostic>> {
         let (mut model, mut places) = (before.clone(), Vec::new());
-        let (mut warnings, mut revealed) = (Vec::new(), Vec::new());
+        let (mut warnings, mut revealed, mut answers) = (Vec::new(), Vec::new(), Answers::default());
         for change in changes {
-            let changed = self.with_options(|options| model.change("", change, options))?;
+            let (changed, asked) = self.with_options(|options| model.change("", change, options));
+            let changed = changed?;
+            answers.extend(asked);
             model = changed.model;
             places.extend(changed.places);
             warnings.extend(changed.warnings);
@@ -202,26 +218,26 @@ impl Rules {
         let compiled = self.compiler.change(base, &model, &places, revision);
         let compiled =
             compiled.map_err(|errors| errors.into_iter().map(|e| redact(e, &revealed)).collect::<Vec<_>>())?;
-        Ok((clean(Digest::default(), compiled, warnings, &revealed), model, places))
+        Ok((clean(Digest::default(), compiled, warnings, &revealed, answers), model, places))
     }
 
-    fn with_options<T>(&self, read: impl FnOnce(&LoadOptions<'_>) -> T) -> T {
-        self.with_trust(!matches!(self.source, Source::Store), read)
+    fn with_options<T>(&self, read: impl FnOnce(&LoadOptions<'_>) -> T) -> (T, Answers) {
+        let asked = self.secrets.asked(!matches!(self.source, Source::Store), true);
+        (self.with_trust(&asked, read), asked.answers())
     }
 
-    /// References may reach anything in what is `trusted`, else what the settings allow.
-    fn with_trust<T>(&self, trusted: bool, read: impl FnOnce(&LoadOptions<'_>) -> T) -> T {
+    /// References may reach what whoever asks may reach.
+    fn with_trust<T>(&self, asked: &Asked<'_>, read: impl FnOnce(&LoadOptions<'_>) -> T) -> T {
         /// Reading checks what compiling builds, some of it more than once.
         const TIMES: u64 = 4;
         let plugins = chosen_plugins(&self.plugins);
-        let may_read = |name: &str| if trusted { Ok(()) } else { self.secrets.reach().variable(name) };
-        let asked = self.secrets.asked(trusted);
+        let may_read = |name: &str| asked.may_read(name);
         let options = LoadOptions {
             invalid_items: self.invalid_items,
             strict: self.strict,
             variables: &|name| std::env::var(name).ok(),
             may_read: &may_read,
-            secrets: &asked,
+            secrets: asked,
             plugins: &plugins,
             router: self.router,
         };
@@ -229,7 +245,8 @@ impl Rules {
     }
 
     /// Compiles what was loaded. An `Err` holds everything that was found, at least one error among it.
-    pub(crate) fn compile(&self, loaded: Loaded, revision: u64) -> Result<Ready, Vec<Diagnostic>> {
+    pub(crate) fn compile(&self, checked: CheckedText, revision: u64) -> Result<Ready, Vec<Diagnostic>> {
+        let CheckedText { loaded, answers } = checked;
         let mut findings = loaded.diagnostics;
         let Some(document) = loaded.document else { return Err(self.judged(findings)) };
         let model = Model::from(document);
@@ -252,7 +269,7 @@ impl Rules {
         if self.strict && !findings.is_empty() {
             return Err(self.judged(findings));
         }
-        Ok(Ready { digest, snapshot: compiled.snapshot, findings, left_out, gone })
+        Ok(Ready { digest, snapshot: compiled.snapshot, findings, left_out, gone, answers })
     }
 
     /// In strict mode every finding is an error.
@@ -277,9 +294,15 @@ pub(crate) fn chosen_plugins(names: &[String]) -> ChosenPlugins<'_> {
 }
 
 /// With nothing left out.
-fn clean(digest: Digest, compiled: Compiled, mut findings: Vec<Diagnostic>, revealed: &[Revealed]) -> Ready {
+fn clean(
+    digest: Digest,
+    compiled: Compiled,
+    mut findings: Vec<Diagnostic>,
+    revealed: &[Revealed],
+    answers: Answers,
+) -> Ready {
     findings.extend(compiled.warnings.into_iter().map(|warning| redact(warning, revealed)));
-    Ready { digest, snapshot: compiled.snapshot, findings, left_out: 0, gone: HashSet::new() }
+    Ready { digest, snapshot: compiled.snapshot, findings, left_out: 0, gone: HashSet::new(), answers }
 }
 
 /// A finding without any of these secrets.

@@ -1,21 +1,27 @@
 //! Asks secret managers: Vault over HTTP, and folders.
 //!
 //! What they said is kept, and used until it is `secrets.ttl` old. When a manager cannot be reached then, it is used
-//! further: what is live uses it as well, and a change of something else shall not have to wait for the manager. A secret
-//! that was never had, and one that the manager says there is none of, refuses the change that needs it.
+//! further: what is live uses it as well, and a change of something else shall not have to wait for the manager. The value
+//! of a reference that serves is used further for as long as there is no other one, whatever becomes of the manager. What
+//! needs a secret that was never had is refused, and the manager is asked again until the secret is there.
 
+mod answers;
 mod folder;
 mod reach;
 mod vault;
 
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use weir_config::{Manager, SecretSource, Settings};
+use tokio::sync::Notify;
+use tokio::time::sleep_until;
+use weir_config::{Manager, NoSecret, SecretSource, Settings};
 
-pub(crate) use reach::Reach;
+pub(crate) use answers::Answers;
+use reach::Reach;
 use vault::Client;
 
 /// Most bytes of what a manager says at one time.
@@ -25,6 +31,15 @@ const MOST: usize = 1 << 20;
 /// the live one uses.
 const LOADS: u64 = 8;
 
+/// How soon a secret that is not there is asked for again, and at most how much later each time; never later than
+/// `secrets.ttl`.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LAST_RETRY: Duration = Duration::from_secs(30);
+
+/// How many secrets may be waited for beyond those of the whole configuration, before that is read again to forget those
+/// that nobody needs any more.
+const MOST_STALE: usize = 1_000;
+
 /// What secret managers said.
 #[derive(Debug)]
 pub(crate) struct SecretManagers {
@@ -33,6 +48,8 @@ pub(crate) struct SecretManagers {
     client: Client,
     reach: Reach,
     kept: Mutex<Kept>,
+    /// Notified when the time of the next question is another one.
+    rescheduled: Notify,
 }
 
 /// Secret managers as somebody may ask them.
@@ -41,10 +58,22 @@ pub(crate) struct Asked<'a> {
     managers: &'a SecretManagers,
     /// Whether anything may be reached.
     trusted: bool,
+    /// `None` where nothing will serve.
+    answers: Option<RefCell<Answers>>,
 }
 
-#[derive(Default)]
 struct Kept {
+    /// The values of references in what serves.
+    last: HashMap<String, String>,
+    /// What serves would need and is not there.
+    waiting: HashSet<Place>,
+    /// How many of these the last whole configuration had.
+    waiting_whole: usize,
+    /// How soon they are asked for after this time, and when.
+    retry: Duration,
+    retry_at: Instant,
+    /// When everything is asked for that is old enough.
+    refresh_at: Instant,
     answers: HashMap<Place, Answer>,
     /// Managers that could not be reached, with why and when: a thousand secrets shall not wait for each of them.
     unreachable: HashMap<String, (Instant, String)>,
@@ -78,7 +107,9 @@ enum Said {
 /// Why a manager says nothing.
 #[derive(Debug)]
 enum Refusal {
-    /// There is no such secret, or it may not be read.
+    /// The gateway's settings, or the reference itself, do not allow it.
+    Forbidden(String),
+    /// There is no such secret, or the manager does not allow it to be read.
     None(String),
     /// It cannot answer now.
     Unable(String),
@@ -93,7 +124,39 @@ impl std::fmt::Debug for Kept {
 }
 
 impl SecretSource for Asked<'_> {
-    fn fetch(&self, manager: Manager<'_>, key: &str) -> Result<String, String> {
+    fn fetch(&self, reference: &str, manager: Manager<'_>, key: &str) -> Result<String, NoSecret> {
+        let (place, key) = self.place(manager, key).map_err(NoSecret::Refused)?;
+        let said = self.managers.said(&place).and_then(|said| said.key(key).map_err(NoSecret::Absent));
+        if let Some(answers) = &self.answers {
+            answers.borrow_mut().note(reference, place, &said);
+        }
+        said
+    }
+
+    fn last(&self, reference: &str) -> Option<String> {
+        let answers = self.answers.as_ref()?;
+        let value = self.managers.kept().last.get(reference).cloned()?;
+        answers.borrow_mut().keep(reference, &value);
+        Some(value)
+    }
+}
+
+impl Asked<'_> {
+    /// Whether a variable of the environment may be read.
+    ///
+    /// # Errors
+    /// The reason why not.
+    pub(crate) fn may_read(&self, name: &str) -> Result<(), String> {
+        if self.trusted { Ok(()) } else { self.managers.reach.variable(name) }
+    }
+
+    /// What was asked for, and what came of it.
+    pub(crate) fn answers(self) -> Answers {
+        self.answers.map(RefCell::into_inner).unwrap_or_default()
+    }
+
+    /// The place of a secret, and its key there.
+    fn place<'k>(&self, manager: Manager<'_>, key: &'k str) -> Result<(Place, &'k str), String> {
         match manager {
             Manager::Vault { uri, prefix, token, namespace } => {
                 if !self.trusted {
@@ -106,7 +169,7 @@ impl SecretSource for Asked<'_> {
                     token: token.reveal().to_owned(),
                     path,
                 };
-                self.managers.said(&place)?.key(key)
+                Ok((place, key))
             }
             Manager::File(directory) => {
                 if !self.trusted {
@@ -114,7 +177,7 @@ impl SecretSource for Asked<'_> {
                 }
                 let directory = directory.display().to_string();
                 let place = Place::File { directory, path: key.to_owned(), trusted: self.trusted };
-                self.managers.said(&place)?.key("")
+                Ok((place, ""))
             }
         }
     }
@@ -138,18 +201,15 @@ impl SecretManagers {
             timeout,
             client: Client::new(timeout, &settings.tls.trusted_certificate),
             reach: Reach::new(settings),
-            kept: Mutex::default(),
+            kept: Mutex::new(Kept::new(settings.secrets.ttl.duration())),
+            rescheduled: Notify::new(),
         }
     }
 
-    /// The managers for whoever may ask for anything, or only for what the settings allow.
-    pub(crate) fn asked(&self, trusted: bool) -> Asked<'_> {
-        Asked { managers: self, trusted }
-    }
-
-    /// What the settings allow.
-    pub(crate) fn reach(&self) -> &Reach {
-        &self.reach
+    /// The managers for whoever may ask for anything, or only for what the settings allow. With `serves` what comes of it
+    /// may serve.
+    pub(crate) fn asked(&self, trusted: bool, serves: bool) -> Asked<'_> {
+        Asked { managers: self, trusted, answers: serves.then(RefCell::default) }
     }
 
     /// A configuration is read as a whole from here on. What none of the last ones asked for is in use no more.
@@ -169,12 +229,43 @@ impl SecretManagers {
         }
     }
 
-    /// How often [`Self::changed`] is to be called.
-    pub(crate) fn ttl(&self) -> Duration {
-        self.ttl
+    /// A configuration serves that was read with these answers; the whole of it, or a change of the one before.
+    pub(crate) fn serve(&self, answers: Answers, is_whole: bool) {
+        let Answers { values, waiting } = answers;
+        let mut kept = self.kept();
+        if is_whole {
+            (kept.last, kept.waiting_whole) = (values, waiting.len());
+        } else {
+            kept.last.extend(values);
+        }
+        let is_new = waiting.iter().any(|place| !kept.waiting.contains(place));
+        if is_whole {
+            kept.waiting = waiting;
+        } else {
+            kept.waiting.extend(waiting);
+        }
+        if is_new {
+            kept.retry = FIRST_RETRY.min(self.ttl);
+            kept.retry_at = now() + kept.retry;
+            self.rescheduled.notify_one();
+        }
     }
 
-    /// Asks again for all secrets in use. Tells whether one is another one now.
+    /// Waits until [`Self::changed`] is to be called.
+    pub(crate) async fn due(&self) {
+        loop {
+            let at = {
+                let kept = self.kept();
+                if kept.waiting.is_empty() { kept.refresh_at } else { kept.refresh_at.min(kept.retry_at) }
+            };
+            tokio::select! {
+                () = sleep_until(at.into()) => return,
+                () = self.rescheduled.notified() => {}
+            }
+        }
+    }
+
+    /// Asks again for the secrets whose time has come. Tells whether one is another one now, or is there at last.
     pub(crate) async fn changed(self: &Arc<Self>) -> bool {
         let managers = Arc::clone(self);
         let changed = tokio::task::spawn_blocking(move || managers.refresh()).await.unwrap_or(false);
@@ -185,27 +276,47 @@ impl SecretManagers {
     }
 
     fn refresh(&self) -> bool {
-        let places: Vec<Place> = self.kept().answers.keys().cloned().collect();
+        let (places, is_whole) = {
+            let kept = self.kept();
+            let is_whole = kept.refresh_at <= now();
+            let in_use = kept.answers.keys().filter(|place| is_whole && !kept.waiting.contains(*place));
+            (in_use.chain(&kept.waiting).cloned().collect::<Vec<_>>(), is_whole)
+        };
         let mut changed = false;
         for place in &places {
-            let said = match self.ask(place) {
-                Ok(said) => said,
-                Err(Refusal::None(reason) | Refusal::Unable(reason) | Refusal::Unreachable(reason)) => {
-                    tracing::warn!("{}: {reason}; the secret that is in use stays", place.name());
-                    continue;
-                }
-            };
+            let said = self.ask(place);
             let mut kept = self.kept();
-            // What was asked for meanwhile is as young.
-            let Some(answer) = kept.answers.get_mut(place) else { continue };
-            changed |= answer.said != said;
-            answer.said = said;
-            answer.asked = Some(now());
+            let load = kept.load;
+            let is_waited_for = kept.waiting.contains(place);
+            match (said, kept.answers.get_mut(place)) {
+                (Ok(said), Some(answer)) => {
+                    changed |= answer.said != said;
+                    answer.said = said;
+                    answer.asked = Some(now());
+                }
+                (Ok(said), None) if is_waited_for => {
+                    changed = true;
+                    kept.answers.insert(place.clone(), Answer { said, asked: Some(now()), load });
+                }
+                // It was forgotten meanwhile.
+                (Ok(_), None) => {}
+                (Err(refusal), Some(_)) => {
+                    tracing::warn!("{}: {}; the secret that is in use stays", place.name(), refusal.reason());
+                }
+                // That was said when it was first asked for.
+                (Err(refusal), None) => tracing::debug!("{}: {}", place.name(), refusal.reason()),
+            }
         }
-        changed
+        let mut kept = self.kept();
+        if is_whole {
+            kept.refresh_at = now() + self.ttl;
+        }
+        kept.retry = (kept.retry * 2).min(LAST_RETRY).min(self.ttl);
+        kept.retry_at = now() + kept.retry;
+        changed || kept.waiting.len() > 2 * kept.waiting_whole + MOST_STALE
     }
 
-    fn said(&self, place: &Place) -> Result<Said, String> {
+    fn said(&self, place: &Place) -> Result<Said, NoSecret> {
         let mut kept = self.kept();
         let load = kept.load;
         if let Some(answer) = kept.answers.get_mut(place) {
@@ -221,10 +332,11 @@ impl SecretManagers {
                 self.kept().answers.insert(place.clone(), answer);
                 Ok(said)
             }
-            Err(Refusal::None(reason)) => Err(reason),
+            Err(Refusal::Forbidden(reason)) => Err(NoSecret::Refused(reason)),
+            Err(Refusal::None(reason)) => Err(NoSecret::Absent(reason)),
             Err(Refusal::Unable(reason) | Refusal::Unreachable(reason)) => {
                 let Some(answer) = self.kept().answers.get(place).map(|answer| answer.said.clone()) else {
-                    return Err(reason);
+                    return Err(NoSecret::Absent(reason));
                 };
                 tracing::warn!("{}: {reason}; what it said last is used", place.name());
                 Ok(answer)
@@ -259,6 +371,30 @@ impl SecretManagers {
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    fn new(ttl: Duration) -> Self {
+        Self {
+            last: HashMap::new(),
+            waiting: HashSet::new(),
+            waiting_whole: 0,
+            retry: FIRST_RETRY.min(ttl),
+            retry_at: now(),
+            refresh_at: now() + ttl,
+            answers: HashMap::new(),
+            unreachable: HashMap::new(),
+            load: 0,
+        }
+    }
+}
+
+impl Refusal {
+    fn reason(&self) -> &str {
+        match self {
+            Self::Forbidden(reason) | Self::None(reason) | Self::Unable(reason) | Self::Unreachable(reason) => reason,
+        }
     }
 }
 

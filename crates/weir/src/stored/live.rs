@@ -105,7 +105,7 @@ impl Live {
     pub(crate) async fn refresh_secrets(self) {
         let secrets = &self.0.rules.secrets;
         loop {
-            sleep(secrets.ttl()).await;
+            secrets.due().await;
             if secrets.changed().await {
                 let state = Arc::clone(&self.0.state).lock_owned().await;
                 self.0.serve_as_it_is(state).await;
@@ -280,6 +280,8 @@ impl Shared {
             let assumed = state.revision + 1;
             state.settle(&keys, assumed, revision);
         }
+        // The answers of APISIX's API have no place for them.
+        log_findings(&warnings);
         self.serve(state, candidate, began, &author).await;
         Ok(Some(Changed { revision, warnings }))
     }
@@ -366,7 +368,7 @@ impl Shared {
         }
         let routes = candidate.ready.snapshot.route_count();
         self.serving.take(Arc::clone(&candidate.ready.snapshot)).await;
-        let (changes, ready) = state.took(candidate);
+        let (changes, ready) = state.took(&self.rules, candidate);
         self.changed.notify_one();
         tracing::info!(
             revision = state.revision,

@@ -13,16 +13,17 @@ pub(super) fn read(
 ) -> Result<Said, Refusal> {
     let inside = Path::new(path);
     if !inside.components().all(|part| matches!(part, Component::Normal(_))) {
-        return Err(Refusal::None(format!("{path:?} leads out of the folder")));
+        return Err(Refusal::Forbidden(format!("{path:?} leads out of the folder")));
     }
-    let refused =
-        |reason: &dyn std::fmt::Display| Refusal::None(format!("{}: {reason}", directory.join(path).display()));
+    let told = |reason: &dyn std::fmt::Display| format!("{}: {reason}", directory.join(path).display());
+    let refused = |reason: &dyn std::fmt::Display| Refusal::None(told(reason));
+    let forbidden = |reason: &dyn std::fmt::Display| Refusal::Forbidden(told(reason));
     let folder = directory.canonicalize().map_err(|error| refused(&error))?;
     let file = folder.join(inside).canonicalize().map_err(|error| refused(&error))?;
     if !file.starts_with(&folder) {
-        return Err(refused(&"it leads out of the folder"));
+        return Err(forbidden(&"it leads out of the folder"));
     }
-    allows(&file).map_err(|reason| refused(&reason))?;
+    allows(&file).map_err(|reason| forbidden(&reason))?;
     let text = weir_config::file::read(&file, MOST).map_err(|error| refused(&error))?;
     let Ok(mut text) = String::from_utf8(text) else { return Err(refused(&"it is not UTF-8 text")) };
     if text.ends_with('\n') {
@@ -72,7 +73,11 @@ mod tests {
         for (path, expected) in cases {
             match (read(&folder, path, &|_| Ok(())), expected) {
                 (Ok(Said::Whole(text)), Ok(wanted)) => assert_eq!(text, wanted, "{path}"),
-                (Err(Refusal::None(reason)), Err(wanted)) => assert!(reason.contains(wanted), "{path}: {reason}"),
+                (Err(refusal), Err(wanted)) => {
+                    assert!(refusal.reason().contains(wanted), "{path}: {refusal:?}");
+                    let forbids = matches!(refusal, Refusal::Forbidden(_));
+                    assert_eq!(forbids, wanted.contains("leads out"), "{path}: {refusal:?}");
+                }
                 (other, _) => panic!("{path}: {}", other.err().map_or("read".into(), |refusal| format!("{refusal:?}"))),
             }
         }

@@ -98,7 +98,7 @@ impl State {
             state.in_force = Some(rules.cloned().collect());
         }
         let candidate = state.compile(rules)?;
-        let (_, ready) = state.took(candidate);
+        let (_, ready) = state.took(rules, candidate);
         Ok((state, ready))
     }
 
@@ -164,8 +164,9 @@ impl State {
     }
 
     /// Takes note that a candidate serves; tells what has changed with it.
-    pub(super) fn took(&mut self, candidate: Candidate) -> (Changes, Ready) {
+    pub(super) fn took(&mut self, rules: &Rules, candidate: Candidate) -> (Changes, Ready) {
         let Candidate { mut ready, broken, kept, model, places, .. } = candidate;
+        rules.secrets.serve(std::mem::take(&mut ready.answers), places.is_none());
         let changes = match (&model, &places) {
             (Some(model), Some(places)) => self.digest.follow(model, places),
             _ => {
@@ -256,6 +257,7 @@ impl State {
         let base = (before, &*candidate.ready.snapshot);
         let (ready, model, places) = rules.compile_changes(base, vec![vec![change]], self.generation + 1).ok()?;
         let Candidate { ready, about, model, .. } = self.clean(ready, model, None);
+        candidate.ready.answers.extend(ready.answers);
         if !missing {
             // It is as it should be now.
             candidate.forget_errors_of(&item.key);
@@ -285,6 +287,7 @@ impl State {
         // From here on it can be changed piece by piece again. What was found is told already.
         if let Some((ready, model)) = self.compile_pieces(rules, &absent, &candidate.kept) {
             (candidate.ready.snapshot, candidate.ready.digest) = (ready.snapshot, ready.digest);
+            candidate.ready.answers = ready.answers;
             candidate.model = Some(model);
             if candidate.broken.len() <= MOST_BROKEN {
                 // What was wrong only because of what it refers to may do with what serves in the place of that.
@@ -415,7 +418,7 @@ impl State {
         }
         self.follow(Event::Reset(listing));
         let candidate = self.compile(rules)?;
-        Ok(Some(self.took(candidate).1))
+        Ok(Some(self.took(rules, candidate).1))
     }
 
     /// Takes over what a store tells; whether that was news.
@@ -524,11 +527,24 @@ impl Candidate {
         (self.ready.findings, self.about) = others.unzip();
     }
 
-    /// What is doubtful about the resources of a commit.
+    /// What is doubtful about the resources of a commit, and what others wait for because of it.
     pub(super) fn warnings_of(&self, commit: &Commit) -> Vec<Diagnostic> {
         let about = |key: &Key| commit.changes.iter().any(|change| change.key == *key);
+        let causes: Vec<String> = commit.changes.iter().filter_map(cause).collect();
+        let is_caused = |found: &Diagnostic| causes.iter().any(|cause| found.message.contains(cause));
         let all = self.ready.findings.iter().zip(&self.about);
-        all.filter(|(_, key)| key.as_ref().is_some_and(about)).map(|(found, _)| found.clone()).collect()
+        let of_commit = all.filter(|(found, key)| key.as_ref().is_some_and(about) || is_caused(found));
+        of_commit.map(|(found, _)| found.clone()).collect()
+    }
+}
+
+/// The words with which others tell that they wait for what a change has made of a resource.
+fn cause(change: &Change) -> Option<String> {
+    let id = change.key.id();
+    match change.key.kind() {
+        Kind::Secrets => Some(format!("$secret://{id}/")),
+        Kind::Consumers if change.value.is_none() => Some(format!("there is no consumer '{id}'")),
+        _ => None,
     }
 }
 

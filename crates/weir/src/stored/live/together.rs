@@ -8,6 +8,8 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 use weir_admin::{Changed, Refused};
 use weir_store::{Commit, Key};
 
+use crate::source::findings::log_findings;
+
 use super::{Shared, State, blocking, unchecked};
 
 /// A change whose turn has not come.
@@ -87,8 +89,9 @@ impl Shared {
             }
         }
         let changed = commits.iter().zip(revisions);
-        let changed =
+        let changed: Vec<Changed> =
             changed.map(|(commit, revision)| Changed { revision, warnings: candidate.warnings_of(commit) }).collect();
+        changed.iter().for_each(|changed| log_findings(&changed.warnings));
         let one = commits.iter().all(|commit| commit.author == commits[0].author);
         self.serve(state, candidate, began, if one { &commits[0].author } else { "several" }).await;
         Some(changed)

@@ -50,7 +50,7 @@ impl Told {
         }
         let Ok(candidate) = self.state.compile(&self.rules) else { return false };
         self.steps += usize::from(candidate.places.is_some());
-        self.snapshot = self.state.took(candidate).1.snapshot;
+        self.snapshot = self.state.took(&self.rules, candidate).1.snapshot;
         self.rules.compiler.sweep();
         true
     }
