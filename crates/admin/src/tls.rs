@@ -5,18 +5,22 @@ use std::sync::Arc;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{RootCertStore, ServerConfig};
+use rustls::ServerConfig;
 use x509_cert::Certificate;
 use x509_cert::der::{Decode, Encode};
 
-/// How TLS is spoken: with this certificate (those that follow it behind it) and key, both PEM. With `client_ca`, a
-/// PEM text of authorities, clients have to show a certificate of one of them.
+/// How TLS is spoken: with this certificate (those that follow it behind it) and key, both PEM. With a `verifier`, clients
+/// have to show a certificate that it finds good.
 ///
 /// # Errors
-/// What is wrong with which of the three.
-pub fn server_config(cert: &str, key: &str, client_ca: Option<&str>) -> Result<Arc<ServerConfig>, String> {
+/// What is wrong with certificate or key.
+pub fn server_config(
+    cert: &str,
+    key: &str,
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+) -> Result<Arc<ServerConfig>, String> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let chain = certificates(cert).map_err(|reason| format!("admin.tls.cert: {reason}"))?;
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes())
@@ -25,19 +29,9 @@ pub fn server_config(cert: &str, key: &str, client_ca: Option<&str>) -> Result<A
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?;
-    let builder = match client_ca {
+    let builder = match verifier {
         None => builder.with_no_client_auth(),
-        Some(text) => {
-            let wrong = |reason: String| format!("admin.tls.client_ca: {reason}");
-            let mut roots = RootCertStore::empty();
-            for authority in certificates(text).map_err(wrong)? {
-                roots.add(authority).map_err(|_| wrong("not a certificate of an authority".to_owned()))?;
-            }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-                .build()
-                .map_err(|error| wrong(error.to_string()))?;
-            builder.with_client_cert_verifier(verifier)
-        }
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
     };
     let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
     config.alpn_protocols = vec![b"http/1.1".to_vec(), b"http/1.0".to_vec()];

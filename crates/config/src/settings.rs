@@ -302,7 +302,8 @@ pub struct RealIp {
 pub struct AccessLog {
     /// `off`, `stdout` or the path of a file, which is reopened on SIGUSR1.
     pub path: AccessLogPath,
-    /// `json`, or a text with nginx's variables: `$remote_addr "$request" $status`.
+    /// `json`, or a text with nginx's variables: `$remote_addr "$request" $status`. For a variable that is not here `-` is
+    /// written, or nothing where `access_log.escape` is `json`, with a warning at start.
     pub format: AccessLogFormat,
     /// How values are written in a line whose form is a text; nginx's `escape`. The form `json` needs none.
     pub escape: AccessLogEscape,

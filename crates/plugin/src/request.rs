@@ -322,6 +322,21 @@ impl Request {
         }
     }
 
+    /// Appends path and query as received, without the arguments that plugins took out.
+    pub fn write_real_request_uri(&self, out: &mut Vec<u8>) {
+        let received = self.real_request_uri();
+        if !self.query_edited {
+            out.extend_from_slice(received);
+            return;
+        }
+        let end = received.iter().position(|byte| *byte == b'?').unwrap_or(received.len());
+        out.extend_from_slice(received.get(..end).unwrap_or_default());
+        if let Some(query) = self.query() {
+            out.push(b'?');
+            out.extend_from_slice(query);
+        }
+    }
+
     /// The normalised, decoded path and the query as received: APISIX's `request_uri`, so that no spelling of a path
     /// gets past what looks at it.
     #[must_use]

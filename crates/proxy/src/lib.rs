@@ -38,6 +38,7 @@ pub use explain::{Ambiguity, Candidate, ExplainRequest, Explanation, PlannedChoi
 pub use listener::{Bound, ListenSocket};
 pub use schedule::stand_back;
 pub use snapshot::Snapshot;
+pub use tls::server::client_verifier;
 pub use upstream::health::Counters;
 pub use upstream::health::checker::{AddressHealth, HealthChecks, UpstreamHealth};
 pub use upstream::resolve::Resolver;

@@ -475,6 +475,17 @@ fn tls_and_certificates_of_clients_stand_in_front() {
     assert!(done, "{body}");
     let (_, body) = curl(&[&shown[..], &["-o", "/dev/null", &url("weir/v1/history")]].concat());
     assert!(body.contains(r#""author":"admin (CN=operator.test)""#), "{body}");
+
+    // One of X.509 version 1 counts as well, where that authority has signed it.
+    let foreign = Authority::new();
+    for kind in [Kind::Rsa, Kind::P256] {
+        let cases = [(&authority, 30, true), (&foreign, 30, false), (&authority, -1, false)];
+        for (signer, days, is_taken) in cases {
+            let old = signer.version_one(kind, "old.operator", days);
+            let (done, body) = curl(&["--cert", &path(&old.cert_file), "--key", &path(&old.key_file)]);
+            assert_eq!(done && body.contains("\"total\""), is_taken, "{kind:?}, {days} days: {body}");
+        }
+    }
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 
-use crate::harness::{Gateway, LIMIT, Start, weir};
+use crate::etcd::{self, await_answer};
+use crate::harness::{EtcdCluster, Gateway, LIMIT, Start, wait_until, weir};
 
 const UPSTREAM: &str = "127.0.0.1:1";
 
@@ -131,6 +132,40 @@ fn a_file_is_refused_for_what_is_too_large_compiled() {
         assert_eq!(code, 1, "{name}: {out}{err}");
         assert!(format!("{out}{err}").contains(says), "{name}: {out}{err}");
     }
+}
+
+/// etcd holds whatever was written to it: what is too large compiled is not built, the log says why, and the rest serves.
+#[test]
+fn etcd_may_hold_what_is_too_large_compiled() {
+    /// Bytes that fit into one argument of etcdctl.
+    const LONGEST: usize = 120_000;
+    let cluster = EtcdCluster::start(1);
+    cluster.put("routes/small", route(&json!({"uri": "/small"})));
+    let settings = etcd::settings("data_plane", &cluster.urls(), "");
+    let settings = format!("{settings}\nlimits: {{compiled_size: 16MiB}}");
+    let gateway = Start::stored().settings(settings).admin_by_settings().start();
+    let mut tried = 0;
+    for (name, resources, says) in cases() {
+        if resources.iter().any(|(_, _, value)| value.to_string().len() > LONGEST) {
+            continue;
+        }
+        tried += 1;
+        let before = gateway.stderr().matches(says).count();
+        for (section, id, value) in &resources {
+            cluster.put(&format!("{section}/{id}"), value);
+        }
+        wait_until(&format!("{name} to be refused"), LIMIT * 2, || {
+            (gateway.stderr().matches(says).count() > before).then_some(())
+        });
+        assert_eq!(gateway.get("/small").status, 502, "{name}: the rest serves");
+        assert_ne!(gateway.get("/x").status, 502, "{name}: what is too large does not");
+        for (section, id, _) in resources.iter().rev() {
+            cluster.delete(&format!("{section}/{id}"));
+        }
+        await_answer(&gateway, "/x", None);
+    }
+    assert!(tried > 4, "{tried} cases");
+    assert!(peak(&gateway) < 700, "{} MiB", peak(&gateway));
 }
 
 /// What is there counts with each change, and what goes makes room again.

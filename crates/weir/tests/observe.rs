@@ -135,12 +135,14 @@ fn the_template_log_cannot_be_forged() {
 #[test]
 fn the_log_goes_to_standard_output_too() {
     let origin = Origin::hello();
-    let settings = json!({ "access_log": { "path": "stdout", "format": "$status $request_uri" } });
+    let settings = json!({ "access_log": { "path": "stdout", "format": "$status $request_uri $nobody" } });
     let gateway = Gateway::with(route_to(&[origin.node()]), settings);
     assert_eq!(gateway.get("/seen").status, 200);
-    assert_eq!(gateway.line(), "200 /seen");
+    assert_eq!(gateway.line(), "200 /seen -");
     assert_eq!(gateway.get("/x/..//s%65en?a=%20").status, 200);
-    assert_eq!(gateway.line(), "200 /x/..//s%65en?a=%20", "as it was sent");
+    assert_eq!(gateway.line(), "200 /x/..//s%65en?a=%20 -", "as it was sent");
+    let log = gateway.stderr();
+    assert!(log.contains("access_log.format: ") && log.contains(": - is written for it"), "{log}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::secret::{is_reference, no_such_manager, unsupported};
 use crate::settings::RouterMode;
 use crate::settings::UNIX;
 use crate::unsupported::{Place, take_out};
+use weir_expr::{Template, VariableError};
 
 /// Whether a time limit in seconds was probably meant in milliseconds. A number of whole hours up to a week is what people
 /// mean who write it, and so is a number of minutes that is no round one of milliseconds.
@@ -310,7 +311,25 @@ fn check_hash(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
             let message = "names no variable, so requests are hashed on the client's address";
             found.push(Diagnostic::warning(node.mark_of("key"), field(path, "key"), message));
         }
-        Ok(_) => {}
+        Ok(_) => {
+            let doubts = doubts_of_key(hash_on, &text(node, "key").unwrap_or_default()).into_iter();
+            let message = |doubt: String| format!("{doubt}; without it requests are hashed on the client's address");
+            found.extend(
+                doubts.map(|doubt| Diagnostic::warning(node.mark_of("key"), field(path, "key"), message(doubt))),
+            );
+        }
+    }
+}
+
+/// What is hardly meant in a key that can be compiled: `$http_header_x` for `$http_x`.
+fn doubts_of_key(hash_on: HashOn, key: &str) -> Vec<String> {
+    match hash_on {
+        HashOn::Header => VariableError::doubt(&format!("http_{key}")).iter().map(ToString::to_string).collect(),
+        HashOn::VarsCombinations => {
+            let doubtful = Template::unknown(key).into_iter().filter(|error| error.reason.is_doubtful());
+            doubtful.map(|error| error.to_string()).collect()
+        }
+        HashOn::Vars | HashOn::Cookie | HashOn::Consumer => Vec::new(),
     }
 }
 

@@ -448,6 +448,14 @@ fn keys_of_consistent_hashing() {
             json!({ "hash_on": "vars_combinations", "key": "host" }),
             Some("warning: upstreams[0].key: names no variable"),
         ),
+        (
+            json!({ "hash_on": "vars_combinations", "key": "$host$http_header_x" }),
+            Some("warning: upstreams[0].key: at character 6: $http_header_x is the field Header-…"),
+        ),
+        (
+            json!({ "hash_on": "header", "key": "header_X-Id" }),
+            Some("warning: upstreams[0].key: $http_header_x-id is the field Header-…"),
+        ),
         (json!({ "hash_on": "vars_combinations", "key": "$hosst" }), Some("upstreams[0].key: at character 1")),
         (json!({ "hash_on": "vars_combinations" }), Some("upstreams[0].type: type: chash needs key")),
         (json!({}), Some("upstreams[0].type: type: chash needs key: the name of a variable")),

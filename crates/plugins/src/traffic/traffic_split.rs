@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_config::{Diagnostic, Id, Node, PassHost, Scheme, Upstream, Vars};
-use weir_expr::{Expr, Source};
+use weir_expr::{Expr, ExprError, Source};
 use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx, Share, Turns};
 
 /// The definition.
@@ -110,6 +110,15 @@ rules:
                     let path = format!("{}.upstream", place(at, number));
                     found.extend(Upstream::from_node(upstream).1.into_iter().map(|fault| fault.under(&path)));
                 }
+            }
+            for (number, conditions) in list(rule.get("match")).iter().enumerate() {
+                let Some(vars) = conditions.get("vars") else { continue };
+                let path = format!("rules[{at}].match[{number}].vars");
+                let doubts = Expr::doubts(&vars.to_json()).into_iter();
+                let told = |doubt: ExprError| {
+                    Diagnostic::warning(vars.mark, format!("{path}{}", doubt.path), doubt.message)
+                };
+                found.extend(doubts.map(told));
             }
         }
         found

@@ -296,7 +296,10 @@ impl Plugin for Rewriting {
 impl Rewriting {
     fn rewrite_by(&self, patterns: &[Pattern], cx: &mut RequestCx<'_>, room: &mut Vec<u8>) -> Result<(), &'static str> {
         let mut text = cx.take_scratch();
-        text.extend_from_slice(if self.raw { cx.request().real_request_uri() } else { cx.request().path() });
+        match self.raw {
+            true => cx.request().write_real_request_uri(&mut text),
+            false => text.extend_from_slice(cx.request().path()),
+        }
         let mut done = None;
         for pattern in patterns {
             if let Some(found) = pattern.expression.find(&text) {
@@ -316,7 +319,7 @@ impl Rewriting {
         })
     }
 
-    /// Sets the upstream's target. Without a replacement it is the received one.
+    /// Sets the upstream's target. Without a replacement it is the received one, but for arguments that were taken out.
     fn replace(
         &self,
         cx: &mut RequestCx<'_>,
@@ -338,7 +341,9 @@ impl Rewriting {
                 replacement.write(cx.source(), groups, around, cx.request().query(), room, &mut target)
             }
             None => {
-                weir_wire::target::encode_query(cx.request().real_request_uri(), &mut target);
+                room.clear();
+                cx.request().write_real_request_uri(room);
+                weir_wire::target::encode_query(room, &mut target);
                 Ok(())
             }
         };

@@ -292,6 +292,17 @@ impl Verifier {
     }
 }
 
+/// What verifies the clients of servers other than the data plane's: each has to show a certificate that one of these
+/// authorities, a text in PEM, has signed, over any number of intermediate ones.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn client_verifier(authorities: &str) -> Result<Arc<dyn ClientCertVerifier>, String> {
+    let (ca, skip_mtls_uri_regex) = (authorities.to_owned(), Vec::new());
+    let verifier = Verifier::new(&ClientVerification { ca, depth: u32::MAX, skip_mtls_uri_regex }, super::provider())?;
+    Ok(Arc::new(verifier))
+}
+
 impl ClientCertVerifier for Verifier {
     fn client_auth_mandatory(&self) -> bool {
         !self.optional

@@ -270,7 +270,8 @@ fn open_access_log(settings: &Settings) -> anyhow::Result<Option<Arc<AccessLog>>
         AccessLogPath::Stdout => Target::Stdout,
         AccessLogPath::File(path) => Target::File(path.clone()),
     };
-    let format = access_log_format(settings)?;
+    let (format, doubts) = access_log_format(settings);
+    doubts.iter().for_each(|doubt| tracing::warn!("{doubt}"));
     let prepared = match &target {
         Target::File(path) => log_file::prepare(path),
         _ => Ok(()),
@@ -282,19 +283,16 @@ fn open_access_log(settings: &Settings) -> anyhow::Result<Option<Arc<AccessLog>>
     Ok(Some(log))
 }
 
-/// The form of the access log's lines.
-///
-/// # Errors
-/// `access_log.format` has a variable that is not here.
-pub(crate) fn access_log_format(settings: &Settings) -> anyhow::Result<Format> {
+/// The form of the access log's lines, and a warning for each variable in `access_log.format` that is not here.
+pub(crate) fn access_log_format(settings: &Settings) -> (Format, Vec<String>) {
     let options = &settings.access_log;
     let setting = match &options.format {
         AccessLogFormat::Json => "json",
         AccessLogFormat::Template(template) => template,
     };
-    let (format, missing) = Format::parse(setting, options.escape == AccessLogEscape::Json);
-    match missing.into_iter().next() {
-        Some(reason) => Err(reason).context("access_log.format"),
-        None => Ok(format),
-    }
+    let is_json = options.escape == AccessLogEscape::Json;
+    let (format, missing) = Format::parse(setting, is_json);
+    let written = if is_json { "nothing" } else { "-" };
+    let doubts = missing.iter().map(|reason| format!("access_log.format: {reason}: {written} is written for it"));
+    (format, doubts.collect())
 }

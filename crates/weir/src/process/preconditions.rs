@@ -36,7 +36,7 @@ impl Preconditions {
             found.add(log_file::check(path).with_context(|| format!("cannot open the access log {}", path.display())));
         }
         if settings.access_log.path != AccessLogPath::Off {
-            found.add(run::access_log_format(settings).map(drop));
+            found.doubts.extend(run::access_log_format(settings).1);
         }
         found.add(AdminSetup::check(settings));
         found.addresses(settings);

@@ -10,6 +10,7 @@ use tokio::net::TcpListener;
 use weir_admin::{Api, Configuration, Gateway, Hosts, Leaving, Options, Rest, Ui, serve, server_config};
 use weir_config::settings::{AdminTls, Endpoint};
 use weir_config::{Settings, file};
+use weir_proxy::client_verifier;
 
 use crate::servers::admin_keys;
 
@@ -131,7 +132,12 @@ fn tls(settings: &AdminTls) -> anyhow::Result<Option<Arc<ServerConfig>>> {
     let read = |setting: &str, path: &str| {
         file::read_text(path.as_ref()).with_context(|| format!("admin.tls.{setting}: cannot read {path}"))
     };
-    let authorities = if client_ca.is_empty() { None } else { Some(read("client_ca", client_ca)?) };
+    let verifier = if client_ca.is_empty() {
+        None
+    } else {
+        let authorities = read("client_ca", client_ca)?;
+        Some(client_verifier(&authorities).map_err(|reason| anyhow!("admin.tls.client_ca: {reason}"))?)
+    };
     let (cert, key) = (read("cert", cert)?, read("key", key)?);
-    server_config(&cert, &key, authorities.as_deref()).map(Some).map_err(|reason| anyhow!(reason))
+    server_config(&cert, &key, verifier).map(Some).map_err(|reason| anyhow!(reason))
 }
