@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::ServerConfig;
 use x509_cert::Certificate;
 use x509_cert::der::{Decode, Encode};
 

@@ -44,4 +44,5 @@ pub use upstream::health::checker::{AddressHealth, HealthChecks, UpstreamHealth}
 pub use upstream::resolve::Resolver;
 pub use weir_net::tls::client::{client_config, trusted_certificates};
 pub use weir_net::tls::provider as crypto_provider;
+pub use weir_net::tls::words::of as tls_words;
 pub use weir_plugin::buffers;

@@ -61,6 +61,8 @@ pub struct EtcdOptions {
     pub resync_delay: Duration,
     /// TLS towards members with `https`.
     pub tls: Arc<ClientConfig>,
+    /// Tells people of an error of TLS.
+    pub tls_words: fn(&rustls::Error) -> String,
     /// The name that members are verified for, where it is not their host.
     pub server_name: Option<String>,
     /// How many revisions the history looks back at most.

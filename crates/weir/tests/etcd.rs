@@ -9,7 +9,7 @@ use weir_config::Settings;
 use weir_config::settings::SettingsSource;
 
 use crate::documentation::document;
-use crate::harness::{ADMIN_KEY, EtcdCluster, Gateway, LIMIT, RawClient, Relay, Start, wait_until, weir};
+use crate::harness::{ADMIN_KEY, Authority, EtcdCluster, Gateway, LIMIT, RawClient, Relay, Start, wait_until, weir};
 
 /// Settings of a gateway with this role, at these members; `more` stands below `deployment.etcd`.
 pub(crate) fn settings(role: &str, hosts: &[String], more: &str) -> String {
@@ -490,6 +490,24 @@ fn a_gateway_shows_etcd_its_certificate() {
     assert_eq!(gateway.get("/1").text(), "one");
     gateway.must("PUT", "routes/2", &route("/2", "two").to_string());
     assert_eq!(gateway.get("/2").text(), "two");
+
+    // Another authority's certificates, and none, are told in plain words.
+    let folder = tempfile::tempdir().expect("create a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let foreign = Authority::new();
+    let foreign = format!("tls: {{ca: {}, cert: {}, key: {}}}", foreign.file().display(), files.1, files.2);
+    let without = format!("tls: {{ca: {}}}", files.0);
+    for (tls, words) in [
+        (foreign, "the certificate was not issued by an authority that is trusted"),
+        (without, "the other side ended it with the alert \""),
+    ] {
+        std::fs::write(folder.path().join("weir.yaml"), settings("data_plane", &cluster.urls(), &tls))
+            .expect("write settings");
+        let (settings, data) = (path("weir.yaml"), path("data"));
+        let (status, _, errors) =
+            weir(&["run", "--settings", &settings, "--data-dir", &data, "--metrics", "off", "--status", "off"]);
+        assert!(status == 1 && errors.contains(words), "{words}: {errors}");
+    }
 }
 
 #[test]

@@ -25,6 +25,7 @@ fn options(hosts: Vec<String>) -> EtcdOptions {
         health_check_interval: Duration::from_millis(300),
         resync_delay: Duration::from_millis(50),
         tls: Arc::new(weir_proxy::client_config(None, None).expect("TLS")),
+        tls_words: weir_proxy::tls_words,
         server_name: None,
         history: 100_000,
         sealing: Sealing {

@@ -115,9 +115,8 @@ rules:
                 let Some(vars) = conditions.get("vars") else { continue };
                 let path = format!("rules[{at}].match[{number}].vars");
                 let doubts = Expr::doubts(&vars.to_json()).into_iter();
-                let told = |doubt: ExprError| {
-                    Diagnostic::warning(vars.mark, format!("{path}{}", doubt.path), doubt.message)
-                };
+                let told =
+                    |doubt: ExprError| Diagnostic::warning(vars.mark, format!("{path}{}", doubt.path), doubt.message);
                 found.extend(doubts.map(told));
             }
         }

@@ -1,5 +1,7 @@
 //! Calls of etcd's HTTP gateway, at one member after the other.
 
+use std::error::Error;
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -41,6 +43,7 @@ pub(super) struct Client {
     token: Mutex<Option<HeaderValue>>,
     /// For a call, over all members.
     timeout: Duration,
+    tls_words: fn(&rustls::Error) -> String,
 }
 
 /// Why a call came to nothing.
@@ -110,6 +113,7 @@ impl Client {
             user: options.user.clone(),
             token: Mutex::new(None),
             timeout: options.timeout,
+            tls_words: options.tls_words,
         }
     }
 
@@ -265,7 +269,7 @@ impl Client {
         let response = match timeout_at(until, self.http.request(request)).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => {
-                let words = format!("{member}: {}", chain(&error));
+                let words = format!("{member}: {}", self.chain(&error));
                 return Err(if error.is_connect() { CallError::NotSent(words) } else { CallError::NoAnswer(words) });
             }
             Err(_) => return Err(self.too_slow(member)),
@@ -287,6 +291,23 @@ impl Client {
         })
     }
 
+    /// What went wrong, and what that came from.
+    fn chain(&self, error: &dyn Error) -> String {
+        let mut words = error.to_string();
+        let mut source = error.source();
+        while let Some(error) = source {
+            if let Some(error) = of_tls(error) {
+                return format!("{words}: {}", (self.tls_words)(error));
+            }
+            let text = error.to_string();
+            if !words.contains(&text) {
+                words = format!("{words}: {text}");
+            }
+            source = error.source();
+        }
+        words
+    }
+
     pub(super) fn too_slow(&self, member: &str) -> CallError {
         CallError::NoAnswer(format!("{member}: no answer within {:?}", self.share()))
     }
@@ -297,18 +318,12 @@ pub(super) fn is_stale_token(words: &str) -> bool {
     STALE_TOKEN.iter().any(|part| words.contains(part))
 }
 
-/// What went wrong, and what that came from.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut words = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let text = error.to_string();
-        if !words.contains(&text) {
-            words = format!("{words}: {text}");
-        }
-        source = error.source();
+/// The error of TLS that an error of a connection holds.
+fn of_tls<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
+    match error.downcast_ref::<io::Error>() {
+        Some(error) => error.get_ref().and_then(|inner| of_tls(inner)),
+        None => error.downcast_ref(),
     }
-    words
 }
 
 /// An [`Arc`] is shared by the store and its watches.

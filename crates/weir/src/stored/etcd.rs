@@ -194,6 +194,7 @@ fn options(settings: &Settings) -> Result<(EtcdOptions, Vec<String>), Failure> {
         health_check_interval: etcd.health_check_interval.duration(),
         resync_delay: etcd.resync_delay.duration(),
         tls: Arc::new(tls),
+        tls_words: weir_proxy::tls_words,
         server_name: (!etcd.tls.sni.is_empty()).then(|| etcd.tls.sni.clone()),
         history: u64::from(settings.store.history),
         sealing: Sealing {
