@@ -145,6 +145,13 @@ class Programs:
         port = free_port()
         return self.nginx("origin", NGINX_FIXED.format(port=port, body=BODY), port, LOAD_CORE)
 
+    def redis(self):
+        """A server that keeps nothing on a disk."""
+        port = free_port()
+        return self.start("redis", [
+            "redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", self.folder,
+        ], port, LOAD_CORE)
+
     def certificate(self):
         """Files of a certificate (ECDSA, P-256) and its key, the same for every program."""
         cert, key = self.folder / "cert.pem", self.folder / "key.pem"

@@ -32,6 +32,7 @@ PAIRS = [
     ("bare / relay", "weir bare", "relay", "plain", 1.06),
     ("key-auth", "weir key-auth", "nginx bare", "one key", None),
     ("limit-count", "weir limit-count", "nginx bare", "plain", None),
+    ("limit-count in Redis / local", "weir limit-count in Redis", "weir limit-count", "plain", 1.6),
     ("key-auth + limit-count, 100/100", "weir key-auth + limit-count", "nginx bare", "100 keys", 0.92),
     ("basic-auth + limit-count, 100/100", "weir basic-auth + limit-count", "nginx bare", "100 passwords", 0.95),
     ("mocking", "weir mocking", "nginx return", "plain", 0.85),
@@ -61,10 +62,11 @@ def requests():
     }
 
 
-def configs(origin, secure=0):
-    """name -> APISIX configuration; `origin` and `secure` are the ports of the origins."""
+def configs(origin, secure=0, redis=0):
+    """name -> APISIX configuration; `origin` and `secure` are the ports of the origins, `redis` is that of Redis."""
     limit = {"count": 1_000_000_000, "time_window": 60, "rejected_code": 429}
     by_address = {"limit-count": {**limit, "key": "remote_addr"}}
+    in_redis = {"limit-count": {**limit, "key": "remote_addr", "policy": "redis", "redis_host": "127.0.0.1", "redis_port": redis or 6379}}
     by_consumer = {"limit-count": {**limit, "key": "consumer_name"}}
     key_consumers = [{"username": f"user{c}", "plugins": {"key-auth": {"key": f"key-of-{c}"}}} for c in range(100)]
     basic_consumers = [
@@ -93,6 +95,7 @@ def configs(origin, secure=0):
         }, key_consumers[:1], **upstream),
         "weir key-auth": one({"key-auth": {}}, key_consumers[:1], **upstream),
         "weir limit-count": one(by_address, **upstream),
+        "weir limit-count in Redis": one(in_redis, **upstream),
         "weir key-auth + limit-count": hundred({"key-auth": {}, **by_consumer}, key_consumers),
         "weir basic-auth + limit-count": hundred({"basic-auth": {}, **by_consumer}, basic_consumers),
         "weir mocking": one({"mocking": mock}),
@@ -135,7 +138,8 @@ def start(run, needed, options, broken):
     """Starts the named programs, all idle but the one that is measured; `broken` takes those that do not start."""
     origin = run.origin().port
     secure = run.secure_origin().port if any("to https" in name for name in needed) else 0
-    known, started = configs(origin, secure), {}
+    redis = run.redis().port if any("Redis" in name for name in needed) else 0
+    known, started = configs(origin, secure, redis), {}
     def one(name):
         port = programs.free_port()
         if name == "nginx bare":
@@ -302,7 +306,8 @@ def main():
         raise Failure("--only leaves no case; there are: " + "; ".join(pair[0] for pair in PAIRS))
     if len(os.sched_getaffinity(0)) < 2:
         raise Failure("two cores are needed: one for the gateway, one for the load")
-    for tool in ("wrk", "taskset", "setpriv", "openssl"):
+    tools = ["wrk", "taskset", "setpriv", "openssl"] + ["redis-server"] * any("Redis" in pair[1] for pair in pairs)
+    for tool in tools:
         if not shutil.which(tool):
             raise Failure(f"{tool} is missing: run tools/install-test-deps")
     machine = programs.machine()

@@ -3,5 +3,11 @@
 //! The data plane serves clients and nodes with these; a plugin may open connections of its own with them.
 
 pub mod buffers;
+pub mod names;
+mod network;
+mod stream;
 pub mod sys;
 pub mod tls;
+
+pub use network::Network;
+pub use stream::Stream;

@@ -10,6 +10,7 @@ use weir_config::diagnostic::nearest;
 use weir_config::schema::{Checker, ignore_unknown, json_schema};
 use weir_config::{Diagnostic, Node, Scope, Severity};
 use weir_expr::Template;
+use weir_net::Network;
 
 use crate::consumer::{ConsumerMatch, ConsumerSet, Consumers};
 use crate::state::StateRegistry;
@@ -233,6 +234,8 @@ pub struct BuildCx<'a> {
     pub https_port: u16,
     /// Name and version, as told in fields such as `x-mock-by`.
     pub product: &'a str,
+    /// What connections of the plugin's own are made with.
+    pub network: &'a Arc<Network>,
     /// The upstreams.
     pub upstreams: &'a dyn UpstreamSet,
 }

@@ -102,6 +102,7 @@ fn exchange(conf: &str) -> Result<weir_plugin::Exchange, weir_config::Diagnostic
             metadata: None,
             https_port: 443,
             product: "example",
+            network: &Arc::default(),
             upstreams: &weir_plugin::NoUpstreams,
         },
     )?;

@@ -8,6 +8,7 @@ pub(crate) mod limit_count;
 pub(crate) mod limit_req;
 mod policy;
 pub(crate) mod proxy_mirror;
+mod redis;
 mod table;
 pub(crate) mod traffic_split;
 

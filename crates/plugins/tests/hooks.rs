@@ -43,6 +43,7 @@ impl Place<'_> {
             metadata: (!self.metadata.is_empty()).then_some(&metadata),
             https_port: 443,
             product: "weir/1.2.3",
+            network: &Arc::default(),
             upstreams: &weir_plugin::NoUpstreams,
         };
         definition(plugin).build(&conf, &cx).unwrap_or_else(|error| panic!("{error}"))

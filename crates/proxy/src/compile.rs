@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use weir_config::settings::{Dns, PluginNames};
 use weir_config::{Diagnostic, InvalidItems, Model, Node, Place, PluginCatalog, RouterMode, Scope, Settings};
+use weir_net::Network;
 use weir_plugin::{Definition, StateRegistry};
 use weir_router::Mode;
 
@@ -45,6 +46,7 @@ pub struct Compiler {
     endpoints: Arc<Endpoints>,
     health: HealthTable,
     certificates: Certificates,
+    network: Arc<Network>,
 }
 
 /// A compiled configuration.
@@ -167,6 +169,7 @@ impl Compiler {
             endpoints: Arc::default(),
             health: HealthTable::default(),
             certificates: Certificates::new(settings),
+            network: Arc::new(Network::new(&settings.tls.trusted_certificate)),
         }
     }
 
@@ -209,11 +212,11 @@ impl Compiler {
         self.certificates.sweep();
     }
 
-    /// What keeps the addresses of named nodes fresh.
+    /// What keeps the addresses of named nodes fresh, and answers for names that plugins connect to.
     ///
     /// # Errors
     /// The system's DNS configuration cannot be read.
     pub fn resolver(&self, dns: &Dns) -> Result<Resolver, String> {
-        Resolver::new(Arc::clone(&self.endpoints), dns)
+        Resolver::new(Arc::clone(&self.endpoints), Arc::clone(&self.network), dns)
     }
 }

@@ -55,6 +55,7 @@ mod priority;
 mod protos;
 mod proxy_protocol;
 mod quickstart;
+mod redis;
 mod reload;
 mod retries;
 mod routing;

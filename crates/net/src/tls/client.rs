@@ -41,6 +41,14 @@ impl Setup {
         Ok(Self { config: Arc::new(config) })
     }
 
+    /// The same for a protocol that no name is agreed on for (ALPN).
+    ///
+    /// # Errors
+    /// As [`Setup::new`].
+    pub fn without_protocols(key: &SetupKey, trusted: Option<Arc<RootCertStore>>) -> Result<Self, (bool, String)> {
+        Ok(Self { config: Arc::new(config(trusted, key.certificate.as_ref())?) })
+    }
+
     /// A session with the node of this name, which may have a port: an address is not asked for by name.
     ///
     /// # Errors

@@ -26,6 +26,14 @@ pub(crate) enum Amount<const MIN: u64 = 1> {
 }
 
 impl<const MIN: u64> AmountConf<MIN> {
+    /// The amount, where it is the same for every request.
+    pub(crate) fn number(&self) -> Option<u64> {
+        match self {
+            Self::Number(n) => Some(*n),
+            Self::Text(text) => text.trim().parse().ok(),
+        }
+    }
+
     /// Compiles the amount of `field`, which is `MIN` to `max`.
     pub(crate) fn compile(&self, field: &str, max: u64) -> Result<Amount<MIN>, Invalid> {
         let bounded = |n: u64| match n {

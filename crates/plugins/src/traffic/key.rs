@@ -28,7 +28,8 @@ pub(crate) enum KeySource {
     Address,
     Variable(Variable),
     Combination(Template),
-    Constant(Key),
+    /// Its hash and its text.
+    Constant(Key, Box<str>),
     /// There is one counter.
     Everything,
 }
@@ -104,7 +105,7 @@ impl KeySource {
                 };
                 return Ok((source, Template::unknown(key).first().map(message)));
             }
-            KeyType::Constant if shared => Self::Constant(Key::new(0, key.as_bytes())),
+            KeyType::Constant if shared => Self::Constant(Key::new(0, key.as_bytes()), key.into()),
             KeyType::Constant => Self::Everything,
         };
         Ok((source, None))
@@ -127,7 +128,7 @@ impl KeySource {
         Some(Which::Key(match self {
             Self::Address => address(cx.client().addr),
             Self::Everything => return Some(Which::Everything),
-            Self::Constant(key) => *key,
+            Self::Constant(key, _) => *key,
             Self::Variable(variable) => match cx.variable(variable) {
                 Some(Value::Bytes(text)) => Key::new(number, text),
                 Some(Value::Number(n) | Value::Millis(n)) => Key::new(number | NUMBER, &n.to_le_bytes()),
@@ -146,6 +147,42 @@ impl KeySource {
                 key
             }
         }))
+    }
+}
+
+impl KeySource {
+    /// Writes what a request counts under, as another process would write it: an address after `ip:`, anything else after
+    /// `val:`. False: the request has none of the variables of a rule.
+    pub(crate) fn write(&self, number: u32, cx: &RequestCx<'_>, out: &mut Vec<u8>) -> bool {
+        let address = |address: IpAddr, out: &mut Vec<u8>| {
+            out.extend_from_slice(b"ip:");
+            Value::Ip(address).write_to(out);
+            true
+        };
+        match self {
+            Self::Address => return address(cx.client().addr, out),
+            Self::Everything => out.extend_from_slice(b"all"),
+            Self::Constant(_, text) => {
+                out.extend_from_slice(b"val:");
+                out.extend_from_slice(text.as_bytes());
+            }
+            Self::Variable(variable) => match cx.variable(variable) {
+                None => return address(cx.client().addr, out),
+                Some(Value::Ip(ip)) => return address(ip, out),
+                Some(value) => {
+                    out.extend_from_slice(b"val:");
+                    value.write_to(out);
+                }
+            },
+            Self::Combination(template) => {
+                if !template.has_any(cx.source()) {
+                    return number == 0 && address(cx.client().addr, out);
+                }
+                out.extend_from_slice(b"val:");
+                template.render(cx.source(), out);
+            }
+        }
+        true
     }
 }
 

@@ -1,6 +1,7 @@
 //! `limit-conn`: so many requests at once.
 
 mod count;
+mod remote;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use weir_config::{Diagnostic, Node};
 use weir_plugin::{
     BuildCx, Define, Flow, Hold, Invalid, Io, LocalFuture, LogCx, Mark, Note, Phases, Plugin, RequestCx,
 };
@@ -16,8 +18,10 @@ use crate::rejection;
 use crate::traffic::amount::{Amount, AmountConf};
 use crate::traffic::key::{KeySource, KeyType, Which};
 use crate::traffic::policy::Policy;
+use crate::traffic::redis::{self, Redis, RedisConf};
 use crate::traffic::table::{Full, Table};
 use count::Count;
+use remote::Remote;
 
 /// The definition.
 #[derive(Debug)]
@@ -25,7 +29,7 @@ pub(crate) struct LimitConn;
 
 /// On a route, a service, a consumer or a global rule.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[schemars(extend("additionalProperties" = false))]
 pub(crate) struct Conf {
     /// How many requests may be under way: an integer from 1 to 4294967295, or a text with variables that makes one for
     /// each request. Needs `burst` and `key`; not with `rules`.
@@ -58,14 +62,22 @@ pub(crate) struct Conf {
     /// The answer's body is `{"error_msg":"…"}` with this text; without it, with status and reason phrase.
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
-    /// Where the counts are kept. Only `local`, in this process and shared by all its workers, is supported yet.
+    /// Where the counts are kept. `local`: in this process, shared by all its workers. `redis`, `redis-cluster`,
+    /// `redis-sentinel`: in a Redis, shared by all gateways that have the same configuration.
     #[serde(default)]
     policy: Policy,
-    /// Lets requests through when they cannot be counted: there is no room for another key (`limits.limit_keys`), a
-    /// `conn` or `burst` from variables is no such number, or no rule concerns them. Otherwise they are answered with
-    /// 500.
+    /// Lets requests through when they cannot be counted: there is no room for another key (`limits.limit_keys`), Redis
+    /// does not answer, a `conn` or `burst` from variables is no such number, or no rule concerns them. Otherwise they
+    /// are answered with 500.
     #[serde(default)]
     allow_degradation: bool,
+    /// With a policy of Redis: seconds after which a request counts no longer, whether or not it is under way. So the
+    /// requests of a gateway that died go.
+    #[serde(default = "an_hour")]
+    #[schemars(range(min = 1, max = 31_536_000))]
+    key_ttl: u64,
+    #[serde(flatten)]
+    redis: RedisConf,
 }
 
 /// One limit among several.
@@ -85,6 +97,10 @@ fn service_unavailable() -> u16 {
     503
 }
 
+fn an_hour() -> u64 {
+    3600
+}
+
 /// Most requests that `conn` and `burst` may each allow.
 const MAX_CONN: u64 = u32::MAX as u64;
 
@@ -92,6 +108,7 @@ impl Define for LimitConn {
     const NAME: &'static str = "limit-conn";
     const PRIORITY: i32 = 1003;
     const PHASES: Phases = Phases::ACCESS.and(Phases::LOG);
+    const ENCRYPTED: &'static [&'static str] = redis::ENCRYPTED;
     const DOC: &'static str = "\
 Lets `conn` requests of each `key` be under way at once, and `burst` more after a wait; others are answered with \
 `rejected_code`. Exact over all workers, however many requests come at once.
@@ -104,10 +121,14 @@ request counts no longer either.
 The request that is the n-th under way, with n above `conn`, first waits for `default_conn_delay` times (n - 1) / `conn`, \
 rounded down. Waiting holds no worker up.
 
-Counts are kept in this process. They survive a change of the configuration that leaves this plugin's own configuration \
+With `policy: local` counts are kept in this process. They survive a change of the configuration that leaves this plugin's own configuration \
 as it is; after another, requests that are under way are not counted any more. A limiter holds at most \
 `limits.limit_keys` keys; those without a request make room, and when there is none, requests with new keys are answered \
-with 500 unless `allow_degradation` is set.";
+with 500 unless `allow_degradation` is set.
+
+With a policy of Redis a script counts there, so that the limit is exact over all gateways; the time to wait follows the \
+requests of this process. A request that lasts longer than `key_ttl` counts no longer: see \
+[limits in Redis](../redis.md).";
     const EXAMPLE: &'static str = "\
 conn: 10
 burst: 5
@@ -123,15 +144,20 @@ rejected_msg: too many requests at once
 
     fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
         let mut faults = Vec::new();
-        faults.extend(conf.policy.check().err());
+        faults.extend(conf.redis.check(conf.policy).err());
         faults.extend(conf.unit_us().err());
         faults.extend(conf.limits().err());
         faults.extend(conf.key.as_deref().and_then(|key| KeySource::warning(key, conf.key_type)));
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
+    fn check_tree(conf: &Node) -> Vec<Diagnostic> {
+        RedisConf::check_tree(conf)
+    }
+
     fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        conf.policy.check()?;
+        let version = redis::version(cx.place, cx.conf, &["conn", "burst", "key", "key_type", "rules"]);
+        let redis = Redis::new(&conf.redis, conf.policy, &version, conf.allow_degradation, cx)?;
         let unit = conf.unit_us()?;
         let limits = conf.limits()?;
         let state_key = format!("limit-conn {} {} {}", cx.place, cx.conf.to_json(), cx.limit_keys);
@@ -144,6 +170,7 @@ rejected_msg: too many requests at once
         Ok(Arc::new(Limiting {
             limits,
             state,
+            remote: redis.map(|redis| Remote::new(redis, conf.key_ttl)),
             follows,
             code: conf.rejected_code,
             body: rejection::error_msg(conf.rejected_code, conf.rejected_msg.as_deref()),
@@ -206,6 +233,8 @@ impl Conf {
 struct Limiting {
     limits: Box<[Limit]>,
     state: Arc<State>,
+    /// Where counts are kept in a Redis.
+    remote: Option<Remote>,
     /// Whether the time to wait follows the requests.
     follows: bool,
     code: u16,
@@ -246,23 +275,20 @@ impl Plugin for Limiting {
     }
 
     fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
-        let (mut asked, mut waits) = (false, false);
+        if self.remote.is_some() {
+            return Flow::Suspend;
+        }
+        let mut told = Told::default();
         for (limit, unit) in self.limits.iter().zip(&self.state.units) {
-            match self.enter(limit, unit, cx) {
-                Verdict::Passed => asked = true,
-                Verdict::Waits => (asked, waits) = (true, true),
-                Verdict::Skipped => {}
-                Verdict::Rejected => {
-                    let answer = cx.reply(self.code).field("Content-Type", b"text/plain; charset=utf-8");
-                    return answer.body(&self.body).done();
-                }
-                Verdict::Failed(reason) => return self.fail(cx, reason),
+            let verdict = self.enter(limit, unit, cx);
+            if let Some(flow) = self.conclude(verdict, &mut told, cx) {
+                return flow;
             }
         }
-        match (asked, waits) {
-            (false, _) => self.fail(cx, "limit-conn: no rule concerns the request"),
-            (true, true) => Flow::Suspend,
-            (true, false) => Flow::Continue,
+        match told {
+            Told { asked: false, .. } => self.fail(cx, NO_RULE),
+            Told { waits: true, .. } => Flow::Suspend,
+            Told { waits: false, .. } => Flow::Continue,
         }
     }
 
@@ -273,6 +299,20 @@ impl Plugin for Limiting {
 
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
+            if let Some(remote) = &self.remote {
+                let mut told = Told::default();
+                for (limit, unit) in self.limits.iter().zip(&self.state.units) {
+                    let verdict = self.enter_remote(remote, limit, unit, cx).await;
+                    if let Some(flow) = self.conclude(verdict, &mut told, cx) {
+                        return flow;
+                    }
+                }
+                match told {
+                    Told { asked: false, .. } => return self.fail(cx, NO_RULE),
+                    Told { waits: false, .. } => return Flow::Continue,
+                    Told { waits: true, .. } => {}
+                }
+            }
             let waits = self.limits.iter().filter_map(|limit| cx.noted(limit.entered));
             let wait = waits.fold(0, |all: u64, [wait, _]| all.saturating_add(wait));
             weir_runtime::sleep(Duration::from_micros(wait)).await;
@@ -304,7 +344,34 @@ enum Verdict {
     Failed(&'static str),
 }
 
+/// What the limits so far have said of a request.
+#[derive(Default)]
+struct Told {
+    /// One of them concerns it.
+    asked: bool,
+    /// One of them makes it wait.
+    waits: bool,
+}
+
+const NO_RULE: &str = "limit-conn: no rule concerns the request";
+const NO_NUMBER: &str = "limit-conn: conn or burst is not a number in bounds";
+
 impl Limiting {
+    /// What follows from a verdict; `None`: the next limit is asked.
+    fn conclude(&self, verdict: Verdict, told: &mut Told, cx: &mut RequestCx<'_>) -> Option<Flow> {
+        match verdict {
+            Verdict::Passed => told.asked = true,
+            Verdict::Waits => *told = Told { asked: true, waits: true },
+            Verdict::Skipped => {}
+            Verdict::Rejected => {
+                let answer = cx.reply(self.code).field("Content-Type", b"text/plain; charset=utf-8");
+                return Some(answer.body(&self.body).done());
+            }
+            Verdict::Failed(reason) => return Some(self.fail(cx, reason)),
+        }
+        None
+    }
+
     fn fail(&self, cx: &RequestCx<'_>, reason: &'static str) -> Flow {
         if self.degrade { Flow::Continue } else { cx.fail(500, reason) }
     }
@@ -312,15 +379,34 @@ impl Limiting {
     fn enter(&self, limit: &Limit, unit: &AtomicU64, cx: &mut RequestCx<'_>) -> Verdict {
         // Only the lack of its key keeps a rule from a request: a client must not switch it off with a number's field.
         let Some(which) = limit.key.which(limit.number, cx) else { return Verdict::Skipped };
-        let (Some(conn), Some(burst)) = (limit.conn.resolve(cx, MAX_CONN), limit.burst.resolve(cx, MAX_CONN)) else {
-            return Verdict::Failed("limit-conn: conn or burst is not a number in bounds");
-        };
+        let Some((conn, burst)) = limit.bounds(cx) else { return Verdict::Failed(NO_NUMBER) };
         let place = match self.state.counts.ask(which, cx.now_ms(), 0, |count| count.enter(conn + burst)) {
             Ok(Some(place)) => place,
             Ok(None) => return Verdict::Rejected,
             Err(Full) => return Verdict::Failed("limit-conn: no room for another key"),
         };
         cx.hold(Arc::clone(&self.state) as Arc<dyn Hold>, which.to_note());
+        Self::pass(limit, unit, place, conn, cx)
+    }
+
+    async fn enter_remote(&self, remote: &Remote, limit: &Limit, unit: &AtomicU64, cx: &mut RequestCx<'_>) -> Verdict {
+        let mut key = cx.take_scratch();
+        let concerned = remote.redis.write_key(&limit.key, limit.number, cx, &mut key);
+        let own = concerned.then(|| Box::<[u8]>::from(key.as_slice()));
+        cx.put_scratch(key);
+        let Some(key) = own else { return Verdict::Skipped };
+        let Some((conn, burst)) = limit.bounds(cx) else { return Verdict::Failed(NO_NUMBER) };
+        let entry = remote.entry(key);
+        cx.hold(Arc::clone(&entry) as Arc<dyn Hold>, [0, 0]);
+        match entry.enter(conn + burst).await {
+            Ok(Some(place)) => Self::pass(limit, unit, place, conn, cx),
+            Ok(None) => Verdict::Rejected,
+            Err(_) => Verdict::Failed("limit-conn: Redis cannot be asked"),
+        }
+    }
+
+    /// A request passes that is at this place among those under way.
+    fn pass(limit: &Limit, unit: &AtomicU64, place: u64, conn: u64, cx: &mut RequestCx<'_>) -> Verdict {
         let wait = if place > conn { unit.load(Relaxed).saturating_mul((place - 1) / conn.max(1)) } else { 0 };
         cx.note(limit.entered, [wait, 0]);
         if wait >= SHORTEST_WAIT { Verdict::Waits } else { Verdict::Passed }
@@ -331,6 +417,11 @@ impl Limiting {
 const SHORTEST_WAIT: u64 = 1000;
 
 impl Limit {
+    /// `conn` and `burst` for a request; `None` when its variables make no number in bounds.
+    fn bounds(&self, cx: &mut RequestCx<'_>) -> Option<(u64, u64)> {
+        Some((self.conn.resolve(cx, MAX_CONN)?, self.burst.resolve(cx, MAX_CONN)?))
+    }
+
     fn never_waits(&self) -> bool {
         matches!(self.burst, Amount::Number(0))
     }

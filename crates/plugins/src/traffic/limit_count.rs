@@ -2,6 +2,8 @@
 
 pub(crate) mod counter;
 mod group;
+mod remote;
+mod synced;
 
 use std::sync::Arc;
 
@@ -9,16 +11,18 @@ use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 use weir_config::schema::json_schema;
 use weir_config::{Diagnostic, Node};
-use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+use weir_plugin::{BuildCx, Define, Flow, Invalid, LocalFuture, Phases, Plugin, RequestCx};
 use weir_wire::name::FieldName;
 
 use crate::rejection;
 use crate::traffic::amount::{Amount, AmountConf};
 use crate::traffic::key::{KeySource, KeyType};
 use crate::traffic::policy::Policy;
+use crate::traffic::redis::{self, Redis, RedisConf};
 use crate::traffic::table::Table;
-use counter::{Counter, MAX_COUNT, MAX_WINDOW, Quota, WindowKind};
+use counter::{Counter, MAX_COUNT, MAX_WINDOW, Quota, Taken, WindowKind};
 use group::Group;
+use remote::Remote;
 
 /// The definition.
 #[derive(Debug)]
@@ -26,7 +30,8 @@ pub(crate) struct LimitCount;
 
 /// On a route, a service, a consumer or a global rule.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
+#[schemars(extend("additionalProperties" = false))]
 pub(crate) struct Conf {
     /// How many requests pass in `time_window`: an integer from 1 to 1099511627775, or a text with variables that makes
     /// one for each request. Needs `time_window`; not with `rules`.
@@ -57,15 +62,20 @@ pub(crate) struct Conf {
     /// The answer's body is `{"error_msg":"…"}` with this text; without it, with status and reason phrase.
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
-    /// Where the counts are kept. Only `local`, in this process and shared by all its workers, is supported yet.
+    /// Where the counts are kept. `local`: in this process, shared by all its workers. `redis`, `redis-cluster`,
+    /// `redis-sentinel`: in a Redis, shared by all gateways that have the same configuration.
     policy: Policy,
-    /// Lets requests through when they cannot be counted: there is no room for another key (`limits.limit_keys`), or a
-    /// `count` or `time_window` from variables is no such number. Otherwise they are answered with 500.
+    /// Lets requests through when they cannot be counted: there is no room for another key (`limits.limit_keys`), Redis
+    /// does not answer, or a `count` or `time_window` from variables is no such number. Otherwise they are answered with
+    /// 500.
     allow_degradation: bool,
     /// Tells the client the limit, what remains of it and the seconds until it is renewed, on every answer.
     show_limit_quota_header: bool,
-    /// How often counts are synchronised with Redis, in seconds. Only -1, never, is supported yet.
+    /// With a policy of Redis: -1 asks Redis for every request, which is exact. Otherwise each worker counts by itself and
+    /// tells Redis every so many seconds, at least 0.1 and less than `time_window`.
     sync_interval: f64,
+    #[serde(flatten)]
+    redis: RedisConf,
 }
 
 /// How the window moves.
@@ -122,6 +132,7 @@ impl Default for Conf {
             allow_degradation: false,
             show_limit_quota_header: true,
             sync_interval: NO_SYNC,
+            redis: RedisConf::default(),
         }
     }
 }
@@ -137,11 +148,14 @@ impl Default for Metadata {
 }
 
 const NO_SYNC: f64 = -1.0;
+/// The shortest interval, in seconds.
+const SHORTEST_SYNC: f64 = 0.1;
 
 impl Define for LimitCount {
     const NAME: &'static str = "limit-count";
     const PRIORITY: i32 = 1002;
     const PHASES: Phases = Phases::ACCESS;
+    const ENCRYPTED: &'static [&'static str] = redis::ENCRYPTED;
     const DOC: &'static str = "\
 Lets `count` requests pass in `time_window` seconds for each `key` and answers the others with `rejected_code`. Exact over \
 all workers: of N allowed requests N pass, however many come at once.
@@ -153,9 +167,12 @@ three by `limit_header`, `remaining_header` and `reset_header`.
 A sliding window is reckoned from two counts: the requests in the current window, and those of the window before, weighted \
 by the share of it that lies less than `time_window` back. It assumes that the latter came evenly.
 
-Counts are kept in this process. They survive a change of the configuration that leaves this plugin's own configuration \
+With `policy: local` counts are kept in this process. They survive a change of the configuration that leaves this plugin's own configuration \
 as it is, and are lost with the process. A limiter holds at most `limits.limit_keys` keys; keys whose window is over make \
-room, and when there is none, requests with new keys are answered with 500 unless `allow_degradation` is set.";
+room, and when there is none, requests with new keys are answered with 500 unless `allow_degradation` is set.
+
+With a policy of Redis a script counts there, so that the limit is exact over all gateways, by the clock of Redis. See \
+[limits in Redis](../redis.md) for keys, failures and `sync_interval`.";
     const EXAMPLE: &'static str = "\
 count: 100
 time_window: 60
@@ -170,12 +187,17 @@ rejected_msg: too many requests
 
     fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
         let mut faults = Vec::new();
-        faults.extend(conf.check_policy().err());
+        faults.extend(conf.redis.check(conf.policy).err());
+        faults.extend(conf.interval().err());
         faults.extend(conf.limits(&Metadata::default(), None).err());
         if conf.rules.is_none() {
             faults.extend(KeySource::warning(&conf.key, conf.key_type));
         }
         if faults.is_empty() { Ok(()) } else { Err(faults) }
+    }
+
+    fn check_tree(conf: &Node) -> Vec<Diagnostic> {
+        RedisConf::check_tree(conf)
     }
 
     fn metadata_schema() -> Option<Schema> {
@@ -200,9 +222,9 @@ rejected_msg: too many requests
             }
             None => Metadata::default(),
         };
-        conf.check_policy()?;
         let group = conf.group.as_deref();
         let limits = conf.limits(&metadata, group)?;
+        let remote = conf.remote(group, cx)?;
         let state_key = match group {
             Some(name) => format!("limit-count group {name} {}", cx.limit_keys),
             None => format!("limit-count {} {} {}", cx.place, cx.conf.to_json(), cx.limit_keys),
@@ -218,6 +240,7 @@ rejected_msg: too many requests
         Ok(Arc::new(Limiting {
             limits,
             counters: cx.states.get_or_create(&state_key, || Table::new(cx.limit_keys)),
+            remote,
             _group: group,
             code: conf.rejected_code,
             body: rejection::error_msg(conf.rejected_code, conf.rejected_msg.as_deref()),
@@ -228,12 +251,35 @@ rejected_msg: too many requests
 }
 
 impl Conf {
-    fn check_policy(&self) -> Result<(), Invalid> {
-        self.policy.check()?;
-        if self.sync_interval != NO_SYNC {
-            return Err(Invalid::new("sync_interval", "synchronisation with Redis is not supported yet: only -1 is"));
+    /// Milliseconds from one synchronisation to the next; `None`: every request asks.
+    fn interval(&self) -> Result<Option<u64>, Invalid> {
+        let seconds = self.sync_interval;
+        if seconds == NO_SYNC || self.policy == Policy::Local {
+            return Ok(None);
         }
-        Ok(())
+        let fault = |message: &str| Err(Invalid::new("sync_interval", message));
+        // YAML has a number for what is none.
+        if seconds.is_nan() || seconds < SHORTEST_SYNC {
+            return fault("expected -1, or a number of at least 0.1");
+        }
+        let windows = self.time_window.iter().chain(self.rules.iter().flatten().map(|rule| &rule.time_window));
+        let is_longer = |window: &AmountConf| window.number().is_some_and(|window| seconds >= window as f64);
+        if { windows }.any(is_longer) {
+            return fault("expected a number below time_window");
+        }
+        Ok(Some((seconds * 1000.0) as u64))
+    }
+
+    fn remote(&self, group: Option<&str>, cx: &BuildCx<'_>) -> Result<Option<Remote>, Invalid> {
+        let interval = self.interval()?;
+        let version = match group {
+            Some(group) => format!("group/{group}"),
+            None => {
+                redis::version(cx.place, cx.conf, &["count", "time_window", "window_type", "key", "key_type", "rules"])
+            }
+        };
+        let redis = Redis::new(&self.redis, self.policy, &version, self.allow_degradation, cx)?;
+        Ok(redis.map(|redis| Remote::new(redis, &version, interval, cx)))
     }
 
     fn limits(&self, metadata: &Metadata, group: Option<&str>) -> Result<Box<[Limit]>, Invalid> {
@@ -308,6 +354,8 @@ struct Limiting {
     limits: Box<[Limit]>,
     /// It outlives a change of the configuration.
     counters: Arc<Table<Counter>>,
+    /// Where counts are kept in a Redis.
+    remote: Option<Remote>,
     /// Kept as long as somebody is in it.
     _group: Option<Arc<Group>>,
     code: u16,
@@ -347,23 +395,53 @@ enum Verdict {
 
 impl Plugin for Limiting {
     fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
+        if self.remote.is_some() {
+            return Flow::Suspend;
+        }
         let mut asked = false;
         for limit in &self.limits {
-            match self.ask(limit, cx) {
-                Verdict::Passed => asked = true,
-                Verdict::Skipped => {}
-                Verdict::Rejected => {
-                    let answer = cx.reply(self.code).field("Content-Type", b"text/plain; charset=utf-8");
-                    return answer.body(&self.body).done();
-                }
-                Verdict::Failed(reason) => return self.fail(cx, reason),
+            let verdict = self.ask(limit, cx);
+            if let Some(flow) = self.conclude(verdict, &mut asked, cx) {
+                return flow;
             }
         }
-        if asked { Flow::Continue } else { self.fail(cx, "limit-count: no rule concerns the request") }
+        self.finish(asked, cx)
+    }
+
+    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>) -> LocalFuture<'a, Flow> {
+        Box::pin(async move {
+            let Some(remote) = &self.remote else { return Flow::Continue };
+            let mut asked = false;
+            for limit in &self.limits {
+                let verdict = self.ask_remote(remote, limit, cx).await;
+                if let Some(flow) = self.conclude(verdict, &mut asked, cx) {
+                    return flow;
+                }
+            }
+            self.finish(asked, cx)
+        })
     }
 }
 
 impl Limiting {
+    /// What follows from a verdict; `None`: the next limit is asked.
+    fn conclude(&self, verdict: Verdict, asked: &mut bool, cx: &mut RequestCx<'_>) -> Option<Flow> {
+        match verdict {
+            Verdict::Passed => *asked = true,
+            Verdict::Skipped => {}
+            Verdict::Rejected => {
+                let answer = cx.reply(self.code).field("Content-Type", b"text/plain; charset=utf-8");
+                return Some(answer.body(&self.body).done());
+            }
+            Verdict::Failed(reason) => return Some(self.fail(cx, reason)),
+        }
+        None
+    }
+
+    fn finish(&self, asked: bool, cx: &RequestCx<'_>) -> Flow {
+        if asked { Flow::Continue } else { self.fail(cx, "limit-count: no rule concerns the request") }
+    }
+
     fn fail(&self, cx: &RequestCx<'_>, reason: &'static str) -> Flow {
         if self.degrade { Flow::Continue } else { cx.fail(500, reason) }
     }
@@ -371,22 +449,49 @@ impl Limiting {
     fn ask(&self, limit: &Limit, cx: &mut RequestCx<'_>) -> Verdict {
         // Only the lack of its key keeps a rule from a request: a client must not switch it off with a number's field.
         let Some(which) = limit.key.which(limit.number, cx) else { return Verdict::Skipped };
-        let (Some(count), Some(window)) = (limit.count.resolve(cx, MAX_COUNT), limit.window.resolve(cx, MAX_WINDOW))
-        else {
-            return Verdict::Failed("limit-count: count or time_window is not a number in bounds");
-        };
-        let quota = Quota { count, window: window * 1000, kind: limit.kind };
+        let Some(quota) = limit.quota(cx) else { return Verdict::Failed(NO_QUOTA) };
         let now = cx.now_ms();
         let taken = self.counters.ask(which, now, quota.linger(), |counter| counter.take(now, &quota));
         let Ok(taken) = taken else { return Verdict::Failed("limit-count: no room for another key") };
+        self.tell(limit, &quota, taken, cx)
+    }
+
+    async fn ask_remote(&self, remote: &Remote, limit: &Limit, cx: &mut RequestCx<'_>) -> Verdict {
+        let mut key = cx.take_scratch();
+        if !remote.write_key(limit, cx, &mut key) {
+            cx.put_scratch(key);
+            return Verdict::Skipped;
+        }
+        // Reading a number takes the exchange's scratch memory, too.
+        let Some(quota) = limit.quota(cx) else { return Verdict::Failed(NO_QUOTA) };
+        let taken = remote.take(&key, &quota).await;
+        cx.put_scratch(key);
+        match taken {
+            Some(taken) => self.tell(limit, &quota, taken, cx),
+            None => Verdict::Failed("limit-count: Redis cannot be asked"),
+        }
+    }
+
+    /// Tells the client of its quota.
+    fn tell(&self, limit: &Limit, quota: &Quota, taken: Taken, cx: &mut RequestCx<'_>) -> Verdict {
         if self.show {
-            cx.set_response_field(&limit.names.limit, |out| weir_wire::push_number(out, count));
+            cx.set_response_field(&limit.names.limit, |out| weir_wire::push_number(out, quota.count));
             cx.set_response_field(&limit.names.remaining, |out| weir_wire::push_number(out, taken.remaining));
             cx.set_response_field(&limit.names.reset, |out| push_seconds(out, taken.reset));
         }
         if taken.passed { Verdict::Passed } else { Verdict::Rejected }
     }
 }
+
+impl Limit {
+    /// What a request may take; `None` when its variables make no number in bounds.
+    fn quota(&self, cx: &mut RequestCx<'_>) -> Option<Quota> {
+        let (count, window) = (self.count.resolve(cx, MAX_COUNT)?, self.window.resolve(cx, MAX_WINDOW)?);
+        Some(Quota { count, window: window * 1000, kind: self.kind })
+    }
+}
+
+const NO_QUOTA: &str = "limit-count: count or time_window is not a number in bounds";
 
 /// Appends seconds as APISIX tells them, rounded down to hundredths and without zeros at the end: `60`, `59.98`, `0.5`.
 fn push_seconds(out: &mut Vec<u8>, millis: u64) {

@@ -1,19 +1,23 @@
 //! `limit-req`: so many requests a second, evenly.
 
 mod bucket;
+mod remote;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use weir_config::{Diagnostic, Node};
 use weir_plugin::{BuildCx, Define, Flow, Invalid, Io, LocalFuture, Mark, Phases, Plugin, RequestCx};
 
 use crate::rejection;
 use crate::traffic::key::{KeySource, KeyType};
 use crate::traffic::policy::Policy;
+use crate::traffic::redis::{self, Redis, RedisConf};
 use crate::traffic::table::{Full, Table};
 use bucket::{Bucket, Rate};
+use weir_redis::Error;
 
 /// The definition.
 #[derive(Debug)]
@@ -21,7 +25,7 @@ pub(crate) struct LimitReq;
 
 /// On a route, a service, a consumer or a global rule.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[schemars(extend("additionalProperties" = false))]
 pub(crate) struct Conf {
     /// How many requests pass in a second; also less than one, such as 0.1.
     #[schemars(range(max = 1_000_000_000), extend("exclusiveMinimum" = 0))]
@@ -46,13 +50,16 @@ pub(crate) struct Conf {
     /// The answer's body is `{"error_msg":"…"}` with this text; without it, with status and reason phrase.
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
-    /// Where the counts are kept. Only `local`, in this process and shared by all its workers, is supported yet.
+    /// Where the counts are kept. `local`: in this process, shared by all its workers. `redis`, `redis-cluster`,
+    /// `redis-sentinel`: in a Redis, shared by all gateways that have the same configuration.
     #[serde(default)]
     policy: Policy,
-    /// Lets requests through when there is no room for another key (`limits.limit_keys`). Otherwise they are answered
-    /// with 500.
+    /// Lets requests through when there is no room for another key (`limits.limit_keys`) or Redis does not answer.
+    /// Otherwise they are answered with 500.
     #[serde(default)]
     allow_degradation: bool,
+    #[serde(flatten)]
+    redis: RedisConf,
 }
 
 fn service_unavailable() -> u16 {
@@ -63,6 +70,7 @@ impl Define for LimitReq {
     const NAME: &'static str = "limit-req";
     const PRIORITY: i32 = 1001;
     const PHASES: Phases = Phases::ACCESS;
+    const ENCRYPTED: &'static [&'static str] = redis::ENCRYPTED;
     const DOC: &'static str = "\
 Lets `rate` requests a second pass for each `key`, evenly: a leaky bucket. A request that comes too early, and finds no \
 more than `burst` ahead of it, waits for its turn; others are answered with `rejected_code`. Exact over all workers, \
@@ -73,9 +81,12 @@ waits until what it finds has leaked, if that takes a millisecond or more; the f
 `rate: 10` and `burst: 20`, 21 requests that come together pass in two seconds, and a 22nd is rejected. Waiting holds \
 no worker up.
 
-Buckets are kept in this process. They survive a change of the configuration that leaves this plugin's own configuration \
+With `policy: local` buckets are kept in this process. They survive a change of the configuration that leaves this plugin's own configuration \
 as it is, and are lost with the process. A limiter holds at most `limits.limit_keys` keys; empty buckets make room, and \
-when there is none, requests with new keys are answered with 500 unless `allow_degradation` is set.";
+when there is none, requests with new keys are answered with 500 unless `allow_degradation` is set.
+
+With a policy of Redis a script keeps them there, so that the rate is exact over all gateways, by the clock of Redis: see \
+[limits in Redis](../redis.md).";
     const EXAMPLE: &'static str = "\
 rate: 10
 burst: 20
@@ -90,20 +101,25 @@ rejected_msg: too many requests
 
     fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
         let mut faults = Vec::new();
-        faults.extend(conf.policy.check().err());
+        faults.extend(conf.redis.check(conf.policy).err());
         faults.extend(conf.rate().err());
         faults.extend(KeySource::compile(&conf.key, conf.key_type, false).err());
         faults.extend(KeySource::warning(&conf.key, conf.key_type));
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
+    fn check_tree(conf: &Node) -> Vec<Diagnostic> {
+        RedisConf::check_tree(conf)
+    }
+
     fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        conf.policy.check()?;
+        let version = redis::version(cx.place, cx.conf, &["rate", "burst", "key", "key_type"]);
         let state_key = format!("limit-req {} {} {}", cx.place, cx.conf.to_json(), cx.limit_keys);
         Ok(Arc::new(Limiting {
             rate: conf.rate()?,
             key: KeySource::compile(&conf.key, conf.key_type, false)?,
             buckets: cx.states.get_or_create(&state_key, || Table::new(cx.limit_keys)),
+            redis: Redis::new(&conf.redis, conf.policy, &version, conf.allow_degradation, cx)?,
             delays: !conf.nodelay,
             wait: Mark::unique(),
             code: conf.rejected_code,
@@ -133,6 +149,8 @@ struct Limiting {
     key: KeySource,
     /// They outlive a change of the configuration.
     buckets: Arc<Table<Bucket>>,
+    /// Where buckets are kept in a Redis.
+    redis: Option<Redis>,
     delays: bool,
     /// Under which a request's wait is noted, in milliseconds.
     wait: Mark,
@@ -143,6 +161,9 @@ struct Limiting {
 
 impl Plugin for Limiting {
     fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
+        if self.redis.is_some() {
+            return Flow::Suspend;
+        }
         let now = cx.now_ms();
         // Not a rule among several, so there always is a key.
         let Some(which) = self.key.which(0, cx) else { return Flow::Continue };
@@ -152,10 +173,7 @@ impl Plugin for Limiting {
                 Flow::Suspend
             }
             Ok(Some(_)) => Flow::Continue,
-            Ok(None) => {
-                let answer = cx.reply(self.code).field("Content-Type", b"text/plain; charset=utf-8");
-                answer.body(&self.body).done()
-            }
+            Ok(None) => self.reject(cx),
             Err(Full) if self.degrade => Flow::Continue,
             Err(Full) => cx.fail(500, "limit-req: no room for another key"),
         }
@@ -168,10 +186,35 @@ impl Plugin for Limiting {
 
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
-            if let Some([wait, _]) = cx.noted(self.wait) {
+            let wait = match &self.redis {
+                None => cx.noted(self.wait).map_or(0, |[wait, _]| wait),
+                Some(redis) => match self.ask(redis, cx).await {
+                    Ok(Some(wait)) => wait,
+                    Ok(None) => return self.reject(cx),
+                    Err(_) if self.degrade => return Flow::Continue,
+                    Err(_) => return cx.fail(500, "limit-req: Redis cannot be asked"),
+                },
+            };
+            if wait >= 1 && self.delays {
                 weir_runtime::sleep(Duration::from_millis(wait)).await;
             }
             Flow::Continue
         })
+    }
+}
+
+impl Limiting {
+    fn reject(&self, cx: &mut RequestCx<'_>) -> Flow {
+        let answer = cx.reply(self.code).field("Content-Type", b"text/plain; charset=utf-8");
+        answer.body(&self.body).done()
+    }
+
+    /// Asks Redis for how many milliseconds a request waits; `None`: it is over the limit.
+    async fn ask(&self, redis: &Redis, cx: &mut RequestCx<'_>) -> Result<Option<u64>, Error> {
+        let mut key = cx.take_scratch();
+        redis.write_key(&self.key, 0, cx, &mut key);
+        let asked = remote::pour(redis, &key, &self.rate).await;
+        cx.put_scratch(key);
+        asked
     }
 }

@@ -2,7 +2,6 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use weir_plugin::Invalid;
 
 /// Where the counts are kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -17,12 +16,13 @@ pub(crate) enum Policy {
 }
 
 impl Policy {
-    /// Refuses what is not supported yet.
-    pub(crate) fn check(self) -> Result<(), Invalid> {
-        if self == Self::Local {
-            return Ok(());
+    /// The policy as it is written.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Redis => "redis",
+            Self::RedisCluster => "redis-cluster",
+            Self::RedisSentinel => "redis-sentinel",
         }
-        let name = serde_json::to_string(&self).unwrap_or_default();
-        Err(Invalid::new("policy", format!("policy {name} is not supported yet: only local is")))
     }
 }

@@ -103,6 +103,7 @@ impl Bench {
                 metadata: None,
                 https_port: 443,
                 product: "weir/1.2.3",
+                network: &Arc::default(),
                 upstreams: &NamedUpstreams,
             },
         )

@@ -231,6 +231,7 @@ impl<'m> Making<'m> {
             limit_keys: compiler.limit_keys,
             https_port: compiler.https_port,
             product: &compiler.product,
+            network: &compiler.network,
             upstreams: &upstreams,
             ledger: &ledger,
             credential_arguments: RefCell::new(Arc::clone(&self.credential_arguments)),

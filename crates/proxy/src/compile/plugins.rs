@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 
 use weir_config::{Consumer, Diagnostic, ErrorResponse, Items, Meta, PluginMetadata, Plugins, Scope};
+use weir_net::Network;
 use weir_plugin::{ArgumentNames, BuildCx, StateRegistry};
 
 use super::Definitions;
@@ -22,6 +23,7 @@ pub(super) struct Builder<'a, 'd> {
     pub(super) limit_keys: usize,
     pub(super) https_port: u16,
     pub(super) product: &'a str,
+    pub(super) network: &'a Arc<Network>,
     pub(super) upstreams: &'a SharedUpstreams<'d>,
     pub(super) ledger: &'a Ledger,
     /// Arguments that plugins take credentials from.
@@ -162,6 +164,7 @@ impl Builder<'_, '_> {
                 metadata: metadata.map(|metadata| &metadata.conf),
                 https_port: self.https_port,
                 product: self.product,
+                network: self.network,
                 upstreams: self.upstreams,
             };
             let filter = meta.and_then(|meta| meta.filter.as_ref());

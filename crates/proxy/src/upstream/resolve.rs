@@ -12,6 +12,8 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use weir_config::NodeHost;
 use weir_config::settings::Dns;
+use weir_net::Network;
+use weir_net::names::Question;
 
 use super::addresses::Place;
 use super::endpoint::{Endpoint, Endpoints};
@@ -48,6 +50,10 @@ pub struct Resolver {
     waiting: Vec<oneshot::Sender<()>>,
     /// Names that never were.
     untried: usize,
+    /// Asked by plugins for names that are no nodes.
+    network: Arc<Network>,
+    /// Answers to them under way.
+    answers: JoinSet<()>,
 }
 
 /// What is known of a name.
@@ -71,7 +77,7 @@ impl Resolver {
     ///
     /// # Errors
     /// The system's configuration cannot be read.
-    pub(crate) fn new(endpoints: Arc<Endpoints>, dns: &Dns) -> Result<Self, String> {
+    pub(crate) fn new(endpoints: Arc<Endpoints>, network: Arc<Network>, dns: &Dns) -> Result<Self, String> {
         let stamp = Stamp::of(dns);
         Ok(Self {
             endpoints,
@@ -83,6 +89,8 @@ impl Resolver {
             under_way: JoinSet::new(),
             waiting: Vec::new(),
             untried: 0,
+            network,
+            answers: JoinSet::new(),
         })
     }
 
@@ -91,6 +99,7 @@ impl Resolver {
     pub async fn run(mut self, mut asked: mpsc::Receiver<oneshot::Sender<()>>) {
         let mut look = tokio::time::interval(LOOK_AT_FILES);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let network = Arc::clone(&self.network);
         loop {
             self.start_due();
             if self.untried == 0 {
@@ -112,10 +121,21 @@ impl Resolver {
                     Ok((name, found)) => self.take(&name, found),
                     Err(error) => tracing::error!(%error, "a lookup of a name has died; it is made again later"),
                 },
+                question = network.names().next(), if self.answers.len() < MAX_LOOKUPS => self.answer(question),
+                Some(_) = self.answers.join_next() => {}
                 _ = look.tick() => self.look_at_files(),
                 () = tokio::time::sleep(next) => {}
             }
         }
+    }
+
+    /// Looks up the name that a plugin asks for.
+    fn answer(&mut self, question: Question) {
+        let lookup = Arc::clone(&self.lookup);
+        self.answers.spawn(async move {
+            let found = lookup.find(question.name(), None).await;
+            question.answer(found.map(|answer| answer.found.into_iter().map(|found| found.ip).collect()));
+        });
     }
 
     /// Takes over the names that have come. Those that nobody has yet are due at once.

@@ -9,6 +9,7 @@ mod message;
 mod nginx;
 mod origin;
 mod process;
+mod redis;
 mod relay;
 
 pub(crate) use certificate::{Authority, Certificate, Kind};
@@ -20,6 +21,7 @@ pub(crate) use message::{Fault, Fields, Framing, Request, Response};
 pub(crate) use nginx::{Nginx, free_port};
 pub(crate) use origin::{Answer, Connection, Full, Origin, Refusing};
 pub(crate) use process::{Process, binary, companion, program, put_program, repository, timed};
+pub(crate) use redis::{Redis, RedisCluster, Sentinels};
 pub(crate) use relay::Relay;
 
 use std::thread;

@@ -23,6 +23,11 @@ impl Rate {
         Self { leak: rate * REQUEST, burst: burst * REQUEST }
     }
 
+    /// Thousandths of a request that leak in a second, and that may be in the bucket before a request.
+    pub(crate) fn in_thousandths(&self) -> [f64; 2] {
+        [self.leak, self.burst]
+    }
+
     /// Milliseconds after which a full bucket is empty.
     pub(crate) fn drain_ms(&self) -> u64 {
         // A rate near 0 takes for ever; the conversion saturates.

@@ -1,0 +1,60 @@
+//! Services that connections of plugins are made with.
+
+use std::sync::{Arc, OnceLock};
+
+use rustls::RootCertStore;
+
+use crate::names::Names;
+use crate::tls::client::{Setup, SetupKey, trusted};
+
+/// What a plugin's connections need of the gateway: addresses of names, and authorities to verify with.
+#[derive(Debug)]
+pub struct Network {
+    names: Names,
+    /// `system`, or the path of a file in PEM.
+    trusted_certificate: String,
+    trusted: OnceLock<Result<Arc<RootCertStore>, String>>,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self::new("system")
+    }
+}
+
+impl Network {
+    /// Verifies with the authorities of `tls.trusted_certificate`.
+    #[must_use]
+    pub fn new(trusted_certificate: &str) -> Self {
+        let trusted_certificate = trusted_certificate.to_owned();
+        Self { names: Names::default(), trusted_certificate, trusted: OnceLock::new() }
+    }
+
+    /// The names that workers ask for.
+    #[must_use]
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// How TLS is set up with servers that speak something else than HTTP. The authorities are read once.
+    ///
+    /// # Errors
+    /// The authorities cannot be read.
+    pub fn tls(&self, verify: bool) -> Result<Setup, String> {
+        let trusted = match verify {
+            false => None,
+            true => Some(self.trusted()?),
+        };
+        let key = SetupKey { verify, certificate: None };
+        Setup::without_protocols(&key, trusted).map_err(|(_, reason)| reason)
+    }
+
+    fn trusted(&self) -> Result<Arc<RootCertStore>, String> {
+        let path = &self.trusted_certificate;
+        let read = || trusted(path).map(Arc::new);
+        self.trusted
+            .get_or_init(read)
+            .clone()
+            .map_err(|reason| format!("tls.trusted_certificate of the settings: {reason}"))
+    }
+}
