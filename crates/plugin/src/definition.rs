@@ -496,9 +496,6 @@ fn read<C: DeserializeOwned + JsonSchema + 'static>(conf: &Node) -> (Option<C>, 
     let mut found = Checker::of::<C>().check(conf);
     let known = ignore_unknown(conf, &mut found, |_, _| true);
     if found.iter().any(Diagnostic::is_error) {
-        // They belong to what is not supported: that error is enough.
-        let policy = conf.get("policy").and_then(Node::as_str).unwrap_or_default();
-        found.retain(|found| found.is_error() || !policy.starts_with("redis") || !found.path.starts_with("redis_"));
         return (None, found);
     }
     match known.parse_into() {

@@ -231,8 +231,10 @@ impl Shared {
     /// Makes the connection: TLS, authentication, database, and a question that tells whether the server is alive.
     async fn open(&self) -> Result<(Stream, Replies), String> {
         let Self { server, settings, .. } = self;
-        let connected =
-            Stream::connect(&server.host, server.port, settings.tls.as_ref(), &server.host, settings.network.names());
+        // An IPv6 address stands in brackets where a port may follow.
+        let name = if server.host.contains(':') { format!("[{}]", server.host) } else { server.host.to_string() };
+        let names = settings.network.names();
+        let connected = Stream::connect(&server.host, server.port, settings.tls.as_ref(), &name, names);
         let mut stream = connected.await.map_err(|error| words::of_io(&error))?;
         let mut replies = Replies::default();
         let (username, password) = match (&settings.topology, self.role) {

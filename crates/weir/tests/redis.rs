@@ -341,9 +341,9 @@ fn a_failover_of_sentinels_is_followed() {
 }
 
 #[test]
-fn a_cluster_is_resharded_under_load() {
+fn a_cluster_is_resharded_under_load_and_loses_a_master() {
     let origin = Origin::hello();
-    let cluster = RedisCluster::start();
+    let mut cluster = RedisCluster::start();
     let limit = json!({
         "policy": "redis-cluster", "redis_cluster_nodes": cluster.seeds(), "redis_cluster_name": "cases",
         "rejected_code": 429, "count": 60, "time_window": 600, "key": "http_x_key", "redis_timeout": 5000,
@@ -387,6 +387,15 @@ fn a_cluster_is_resharded_under_load() {
     });
     let passed: Vec<usize> = passed.iter().map(|count| count.load(SeqCst)).collect();
     assert!(passed.iter().all(|count| *count == 60), "each key has its count to the last request: {passed:?}");
+
+    // A master that goes is replaced by its replica, which has the counts.
+    let ask =
+        |key: usize| gateway.client().request(format!("GET / HTTP/1.1\r\nHost: a\r\nX-Key: k{key}\r\n\r\n")).status;
+    let has_most = cluster.masters()[1].0.clone();
+    let lost = cluster.servers.iter().position(|server| server.cli(&["CLUSTER", "MYID"]) == has_most);
+    cluster.servers[lost.expect("the master")].kill();
+    wait_until("requests to fail", LIMIT, || (0..KEYS).any(|key| ask(key) == 500).then_some(()));
+    wait_until("the replica to take over", LIMIT, || (0..KEYS).all(|key| ask(key) == 429).then_some(()));
 }
 
 #[test]

@@ -189,6 +189,9 @@ rejected_msg: too many requests
         let mut faults = Vec::new();
         faults.extend(conf.redis.check(conf.policy).err());
         faults.extend(conf.interval().err());
+        if conf.policy == Policy::Local && conf.sync_interval != NO_SYNC {
+            faults.push(Invalid::warning("sync_interval", "it has no effect with policy local"));
+        }
         faults.extend(conf.limits(&Metadata::default(), None).err());
         if conf.rules.is_none() {
             faults.extend(KeySource::warning(&conf.key, conf.key_type));

@@ -139,7 +139,7 @@ impl Default for RedisConf {
 }
 
 /// Fields that every policy but `local` has.
-const OF_ALL: [&str; 3] = ["redis_password", "redis_keepalive_timeout", "redis_keepalive_pool"];
+const OF_ALL: [&str; 4] = ["redis_password", "redis_keepalive_timeout", "redis_keepalive_pool", "key_ttl"];
 const OF_REDIS: [&str; 7] =
     ["redis_host", "redis_port", "redis_username", "redis_database", "redis_timeout", "redis_ssl", "redis_ssl_verify"];
 const OF_CLUSTER: [&str; 5] =
@@ -175,13 +175,11 @@ impl RedisConf {
             _ => &[],
         };
         let is_common = |name: &str| policy != "local" && OF_ALL.contains(&name);
-        let unused = conf.as_map().into_iter().flatten().filter(|(key, _)| {
-            let name = &*key.text;
-            (name.starts_with("redis_") || name.starts_with("sentinel_")) && !used.contains(&name) && !is_common(name)
-        });
-        let known = |name: &str| [&OF_ALL[..], &OF_REDIS, &OF_CLUSTER, &OF_SENTINEL].concat().contains(&name);
-        unused
-            .filter(|(key, _)| known(&key.text))
+        let known = [&OF_ALL[..], &OF_REDIS, &OF_CLUSTER, &OF_SENTINEL].concat();
+        let is_unused = |name: &str| known.contains(&name) && !used.contains(&name) && !is_common(name);
+        let fields = conf.as_map().into_iter().flatten();
+        fields
+            .filter(|(key, _)| is_unused(&key.text))
             .map(|(key, _)| Diagnostic::warning(key.mark, &*key.text, format!("it has no effect with policy {policy}")))
             .collect()
     }

@@ -141,3 +141,21 @@ impl Future for Reply {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{MOST_BYTES, MOST_WAITING, Pending};
+    use crate::error::Error;
+
+    #[test]
+    fn what_waits_has_a_bound() {
+        let mut pending = Pending::default();
+        for _ in 0..MOST_WAITING {
+            drop(pending.add(false, |out| out.push(b'x')).expect("room"));
+        }
+        assert!(matches!(pending.add(false, |_| {}), Err(Error::Overloaded)));
+        pending.fail(&Error::Timeout);
+        drop(pending.add(false, |out| out.resize(MOST_BYTES, b'x')).expect("room again"));
+        assert!(matches!(pending.add(false, |_| {}), Err(Error::Overloaded)));
+    }
+}
