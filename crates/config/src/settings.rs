@@ -190,6 +190,10 @@ pub struct Limits {
     /// Bytes of a body that is held whole, because a plugin needs all of it. More is answered 413 (a request) or
     /// 502 (a response): a plugin must not let pass what it has not seen.
     pub buffered_body: Size<0, { GIB }>,
+    /// Bytes of a request body that variables read (`post_arg_…`, `post_arg.…`, `graphql_…`), up to `buffered_body`. Of a
+    /// longer body none of them is set. 0: of none. A body is only read where a variable is asked for: before there is a
+    /// route, where one that may take the request asks for it in its `vars`.
+    pub body_variables: Size<0, { GIB }>,
     /// Memory for what messages may fill beyond the ordinary, over all workers: bodies that a plugin needs whole, copies
     /// for mirrors, heads over 16 KiB, large buffers for long bodies, compressors, answers made here that wait for a
     /// slow client. A request for which there is no room is answered 503; what can be done without (large buffers, copies,
@@ -477,6 +481,7 @@ impl Default for Limits {
             body_rate_grace: Seconds::constant(10_000),
             response_head_size: Size::constant(64 * KIB),
             buffered_body: Size::constant(MIB),
+            body_variables: Size::constant(MIB),
             buffers: Size::constant(128 * MIB),
             mirror_copies: 128,
             mirror_body: Size::constant(256 * KIB),

@@ -4,6 +4,7 @@ use ipnet::IpNet;
 use regex::bytes::Regex;
 use serde_json::Value as Json;
 
+use crate::json_text::has_element;
 use crate::number::to_number;
 use crate::pattern::{RegexOptions, compile_regex};
 use crate::value::{Scratch, Source, Value};
@@ -27,10 +28,10 @@ use crate::variable::{Variable, VariableError, nearest_of, suggestion};
 /// - `~~` matches a regular expression anywhere in the variable, `~*` without regard to case. Text is bytes, as in PCRE
 ///   without UTF mode. Look-around and back-references are refused when the expression is compiled, because matching
 ///   would no longer take linear time.
-/// - `in`: the variable equals an element of the array. A number in it equals nothing, since variables are text and
-///   elements are not converted, so that `[1, 2]` has to be written `["1", "2"]`.
-/// - `has`: in APISIX the variable must be a list that holds the value. Variables here are single values, a list of
-///   one: `has` is `==`.
+/// - `in`: the variable equals an element of the array. A number in it equals numbers of a JSON body alone: all other
+///   variables are text and elements are not converted, so that `[1, 2]` has to be written `["1", "2"]`.
+/// - `has`: an element of the variable's list equals the value, without conversion. Lists are `graphql_root_fields`, and
+///   what `post_arg.` finds in a body. A variable with a single value counts as a list of one: then `has` is `==`.
 /// - `ipmatch`: the variable is an address inside one of the networks; an IPv4 address that is mapped into IPv6 counts
 ///   as IPv4.
 /// - A variable that is not set makes every test false, except `== null`; so `~=` and every `!` form are true.
@@ -54,6 +55,7 @@ enum Node {
 enum Check {
     Unset,
     Equal(Operand),
+    Has(Operand),
     /// `None`: the value is no number.
     Order(Order, Option<f64>),
     In(Box<[Operand]>),
@@ -113,6 +115,11 @@ impl Expr {
         }
     }
 
+    /// Whether any of its variables stands in the body of the request.
+    pub fn reads_body(&self) -> bool {
+        self.variables().iter().any(|variable| variable.reads_body())
+    }
+
     /// Every variable that is read, in the order of the text.
     pub fn variables(&self) -> Vec<&Variable> {
         let mut variables = Vec::new();
@@ -148,6 +155,10 @@ impl Check {
         match self {
             Check::Unset => false,
             Check::Equal(operand) => operand.equals(value),
+            Check::Has(operand) => match value {
+                Value::Json(list) if list.starts_with('[') => has_element(list, |element| operand.is(element)),
+                single => operand.equals(single),
+            },
             Check::In(operands) => operands.iter().any(|operand| operand.is(value)),
             Check::Order(order, right) => {
                 value.as_number().zip(*right).is_some_and(|(left, right)| order.agrees(left.partial_cmp(&right)))
@@ -171,9 +182,12 @@ impl Operand {
     /// Equality without conversion, as of an element in a list.
     fn is(&self, value: Value<'_>) -> bool {
         match self {
-            Operand::Bytes(bytes) => value != Value::True && value.print(&mut Scratch::new()) == &**bytes,
-            Operand::Boolean(boolean) => *boolean && value == Value::True,
-            Operand::Number(_) => false,
+            Operand::Bytes(bytes) => match value {
+                Value::Boolean(_) | Value::Json(_) => false,
+                text => text.print(&mut Scratch::new()) == &**bytes,
+            },
+            Operand::Boolean(boolean) => value == Value::Boolean(*boolean),
+            Operand::Number(number) => matches!(value, Value::Json(_)) && value.as_number() == Some(*number),
         }
     }
 }
@@ -193,7 +207,7 @@ fn address_of(value: Value<'_>) -> Option<IpAddr> {
     match value {
         Value::Ip(address) => Some(address),
         Value::Bytes(bytes) => std::str::from_utf8(bytes).ok()?.parse().ok(),
-        Value::Number(_) | Value::Millis(_) | Value::True => None,
+        Value::Number(_) | Value::Millis(_) | Value::Boolean(_) | Value::Json(_) => None,
     }
 }
 
@@ -244,7 +258,9 @@ fn collect_doubts(json: &Json, path: &str, found: &mut Vec<ExprError>) {
         doubt("[0]".to_owned(), &reason.to_string());
     }
     match items {
-        [Json::String(_), .., Json::String(operator), Json::Array(list)] if operator.eq_ignore_ascii_case("in") => {
+        [Json::String(name), .., Json::String(operator), Json::Array(list)]
+            if operator.eq_ignore_ascii_case("in") && !name.starts_with("post_arg.") =>
+        {
             for (at, _) in list.iter().enumerate().filter(|(_, item)| item.is_number()) {
                 doubt(format!("[{last}][{at}]"), "a number equals no variable here: write it as a text");
             }
@@ -363,7 +379,8 @@ fn parse_check(operator: &str, value: &Json) -> Result<Check, ExprError> {
     };
     match operator {
         "==" | "~=" | "has" if value.is_null() => Ok(Check::Unset),
-        "==" | "~=" | "has" => Ok(Check::Equal(parse_operand(operator, value)?)),
+        "==" | "~=" => Ok(Check::Equal(parse_operand(operator, value)?)),
+        "has" => Ok(Check::Has(parse_operand(operator, value)?)),
         ">" => ordered(Order::Greater),
         ">=" => ordered(Order::GreaterOrEqual),
         "<" => ordered(Order::Less),

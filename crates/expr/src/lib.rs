@@ -13,8 +13,11 @@
 //! The names are those of nginx and Apache APISIX. A name that nobody knows is an error with the nearest known name,
 //! never a variable that is silently empty.
 
+mod body_path;
+mod body_reading;
 mod budget;
 mod expr;
+mod json_text;
 mod number;
 mod pattern;
 mod pcre;
@@ -22,8 +25,11 @@ mod template;
 mod value;
 mod variable;
 
+pub use crate::body_path::{BodyPath, PathStep};
+pub use crate::body_reading::finds_body_reading;
 pub use crate::budget::{TooLarge, metered, spend, spent};
 pub use crate::expr::{Expr, ExprError};
+pub use crate::json_text::{JsonPart, JsonParts, unescaped};
 pub use crate::pattern::{RegexOptions, compile_regex, spend_for_regex};
 pub use crate::template::{Piece, Template, TemplateError};
 pub use crate::value::{Source, Value};

@@ -4,7 +4,8 @@ use crate::variable::{Variable, VariableError};
 /// A text with variables in it, such as `$remote_addr/${arg_id}`.
 ///
 /// A name is made of letters, digits and `_` and does not begin with a digit; between braces everything up to `}` is
-/// the name, blanks around it left aside, so `${arg_page-size}` can be written too. `${http_count ?? 10}` has a default,
+/// the name, blanks around it left aside, so `${arg_page-size}` can be written too. The names behind `$post_arg.` may be
+/// several with points between them, as in `$post_arg.user.id`. `${http_count ?? 10}` has a default,
 /// which stands for a variable that is not set. A `$` that no name follows is a plain `$`, and so is one behind a
 /// backslash, which stays: `\$host` is itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -232,6 +233,22 @@ fn flush(literal: &mut String, parts: &mut Vec<Part>) {
     }
 }
 
+fn name_length(text: &str) -> usize {
+    text.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_').count()
+}
+
+/// Length of the names, each behind a point, that a text begins with.
+fn path_length(text: &str) -> usize {
+    let mut length = 0;
+    while let Some(rest) = text[length..].strip_prefix('.') {
+        match name_length(rest) {
+            0 => break,
+            name => length += 1 + name,
+        }
+    }
+    length
+}
+
 /// Whose rules a text is read by.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Syntax {
@@ -286,7 +303,10 @@ impl<'a> Reference<'a> {
             let name = parts.next().unwrap_or_default();
             return (text.len() + 2, Self::Name(name, parts.next().filter(|default| !default.is_empty())));
         }
-        let length = rest.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_').count();
+        let mut length = name_length(rest);
+        if syntax != Syntax::Nginx && rest[..length] == *"post_arg" {
+            length += path_length(&rest[length..]);
+        }
         if length == 0 || first.is_ascii_digit() {
             return (0, Self::Bare);
         }

@@ -21,8 +21,12 @@ pub enum Value<'a> {
     Ip(IpAddr),
     /// A time in milliseconds, printed in seconds with three decimals, as nginx prints times.
     Millis(u64),
-    /// A query argument that came without `=`: printed `true`, and in expressions equal to the boolean and to no text.
-    True,
+    /// A boolean of a JSON body, or a query argument that came without `=`, which is `true`: in expressions equal to the
+    /// boolean and to no text.
+    Boolean(bool),
+    /// A number, list, object or `null` of a JSON body, or several values: as JSON, which is what is printed. In
+    /// expressions it equals no text, a number equals numbers, and a list `has` its elements.
+    Json(&'a str),
 }
 
 impl Value<'_> {
@@ -37,7 +41,8 @@ impl Value<'_> {
             Value::Bytes(bytes) => to_number(bytes),
             Value::Number(number) => Some(number as f64),
             Value::Millis(millis) => Some(millis as f64 / 1000.0),
-            Value::Ip(_) | Value::True => None,
+            Value::Json(json) => to_number(json.as_bytes()),
+            Value::Ip(_) | Value::Boolean(_) => None,
         }
     }
 
@@ -45,7 +50,9 @@ impl Value<'_> {
     pub(crate) fn print<'b>(&'b self, scratch: &'b mut Scratch) -> &'b [u8] {
         match *self {
             Value::Bytes(bytes) => return bytes,
-            Value::True => return b"true",
+            Value::Json(json) => return json.as_bytes(),
+            Value::Boolean(true) => return b"true",
+            Value::Boolean(false) => return b"false",
             Value::Number(number) => scratch.decimal(number),
             Value::Millis(millis) => scratch.seconds(millis),
             Value::Ip(IpAddr::V4(address)) => scratch.ipv4(address),

@@ -1,6 +1,9 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use crate::body_path::BodyPath;
+use crate::body_reading;
+
 /// Declares the variables that are a plain name: the enum, the table of names and the way back.
 macro_rules! variables {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal $(| $alias:literal)*,)+) => {
@@ -21,6 +24,11 @@ macro_rules! variables {
             Cookie(Box<str>),
             /// `uri_param_<name>`: a parameter of the matched path (`/users/:name`).
             UriParam(Box<str>),
+            /// `post_arg_<name>`: the first field of that name in a form (`application/x-www-form-urlencoded`); name and
+            /// value are decoded. Case is kept.
+            PostArg(Box<[u8]>),
+            /// `post_arg.<path>`: what stands at a path in a body of JSON, or a field of a form.
+            PostField(BodyPath),
             /// `sent_http_<name>`: a field of the response to the client; name as in [`Variable::Header`].
             SentHeader(Box<str>),
             /// `upstream_http_<name>`: a field of the upstream's response; name as in [`Variable::Header`].
@@ -139,6 +147,12 @@ variables! {
     ApisixUpstreamResponseTime = "apisix_upstream_response_time",
     /// Time spent in the gateway itself.
     GatewayLatency = "gateway_latency",
+    /// Kind of the GraphQL operation that is asked for: `query`, `mutation` or `subscription`.
+    GraphqlOperation = "graphql_operation",
+    /// Name of that operation; empty where it has none.
+    GraphqlName = "graphql_name",
+    /// Fields at the top of that operation, as a list.
+    GraphqlRootFields = "graphql_root_fields",
 }
 
 type Member = fn(&str) -> Variable;
@@ -149,6 +163,7 @@ const FAMILIES: &[(&str, Member)] = &[
     ("http_", |name| Variable::Header(field_name(name))),
     ("cookie_", |name| Variable::Cookie(name.into())),
     ("uri_param_", |name| Variable::UriParam(name.into())),
+    ("post_arg_", |name| Variable::PostArg(name.as_bytes().into())),
     ("sent_http_", |name| Variable::SentHeader(field_name(name))),
     ("upstream_http_", |name| Variable::UpstreamHeader(field_name(name))),
 ];
@@ -191,14 +206,11 @@ const UNSUPPORTED: &[&str] = &[
 
 /// The same for whole families.
 const UNSUPPORTED_FAMILIES: &[&str] = &[
-    "graphql_",
     "jwt_",
     "limit_conn_",
     "limit_req_",
     "llm_",
     "opentelemetry_",
-    "post_arg.",
-    "post_arg_",
     "proxy_protocol_",
     "realip_",
     "sent_trailer_",
@@ -212,8 +224,32 @@ const UNSUPPORTED_FAMILIES: &[&str] = &[
 impl Variable {
     /// Compiles a name, which comes without a leading `$`.
     pub fn parse(name: &str) -> Result<Variable, VariableError> {
+        let variable = Variable::parse_name(name)?;
+        if variable.reads_body() {
+            body_reading::note();
+        }
+        Ok(variable)
+    }
+
+    /// Whether its value stands in the body of the request, or may stand there.
+    pub fn reads_body(&self) -> bool {
+        matches!(
+            self,
+            Variable::PostArg(_)
+                | Variable::PostField(_)
+                | Variable::GraphqlOperation
+                | Variable::GraphqlName
+                | Variable::GraphqlRootFields
+        )
+    }
+
+    fn parse_name(name: &str) -> Result<Variable, VariableError> {
         if let Some((_, variable)) = PLAIN.iter().find(|(plain, _)| *plain == name) {
             return Ok(variable.clone());
+        }
+        if let Some(path) = name.strip_prefix("post_arg.") {
+            let error = |reason| VariableError::Path { name: name.to_owned(), reason };
+            return BodyPath::parse(path).map(Variable::PostField).map_err(error);
         }
         for (prefix, member) in FAMILIES {
             match name.strip_prefix(prefix) {
@@ -238,6 +274,8 @@ impl Variable {
             Variable::Arg(name) => ("arg_", String::from_utf8_lossy(name)),
             Variable::Cookie(name) => ("cookie_", Cow::Borrowed(&**name)),
             Variable::UriParam(name) => ("uri_param_", Cow::Borrowed(&**name)),
+            Variable::PostArg(name) => ("post_arg_", String::from_utf8_lossy(name)),
+            Variable::PostField(path) => ("post_arg.", Cow::Borrowed(path.text())),
             plain => return Cow::Borrowed(plain.plain_name().unwrap_or_default()),
         };
         Cow::Owned(format!("{prefix}{member}"))
@@ -272,6 +310,14 @@ pub enum VariableError {
     Incomplete {
         /// The name as written.
         name: String,
+    },
+    /// A path into a body that cannot be read.
+    #[error("variable '{name}': {reason}")]
+    Path {
+        /// The name as written.
+        name: String,
+        /// What is wrong with the path.
+        reason: &'static str,
     },
     /// The name of a field that hardly anybody sends: it has `header_` before the name of the field that is meant.
     #[error("${name} is the field Header-…; the field itself is ${meant}")]
@@ -317,7 +363,7 @@ impl VariableError {
 /// RFC 6265 section 4.1.1), while an argument's name may be any text.
 fn may_name(prefix: &str, member: &str) -> bool {
     let token = |byte: u8| byte.is_ascii_graphic() && !b"\"(),/:;<=>?@[\\]{}".contains(&byte);
-    matches!(prefix, "arg_" | "uri_param_") || member.bytes().all(token)
+    matches!(prefix, "arg_" | "uri_param_" | "post_arg_") || member.bytes().all(token)
 }
 
 pub(crate) fn suggestion(nearest: Option<&str>) -> String {

@@ -19,12 +19,46 @@ impl Source for Request {
                 b"ip" => Some(Value::Bytes(b"2001:db8::7")),
                 b"latin" => Some(Value::Bytes(b"caf\xe9")),
                 b"empty" => Some(Value::Bytes(b"")),
-                b"flag" => Some(Value::True),
+                b"flag" => Some(Value::Boolean(true)),
+                b"off" => Some(Value::Boolean(false)),
+                b"count" => Some(Value::Json("3")),
+                b"list" => Some(Value::Json(r#"["a", "\u0062", 3, true, ["c"]]"#)),
+                b"null" => Some(Value::Json("null")),
                 b"true" => Some(Value::Bytes(b"true")),
                 _ => None,
             },
             _ => None,
         }
+    }
+}
+
+#[test]
+fn values_of_bodies_have_their_types() {
+    for (test, expected) in [
+        (json!(["arg_count", "==", 3]), true),
+        (json!(["arg_count", "==", "3"]), false),
+        (json!(["arg_count", ">", 2]), true),
+        (json!(["arg_count", "in", [1, 3]]), true),
+        (json!(["arg_count", "in", ["3"]]), false),
+        (json!(["arg_n", "in", [18]]), false),
+        (json!(["arg_count", "has", 3]), true),
+        (json!(["arg_off", "==", false]), true),
+        (json!(["arg_off", "==", "false"]), false),
+        (json!(["arg_list", "has", "a"]), true),
+        (json!(["arg_list", "has", "b"]), true),
+        (json!(["arg_list", "has", 3]), true),
+        (json!(["arg_list", "has", true]), true),
+        (json!(["arg_list", "has", "3"]), false),
+        (json!(["arg_list", "has", "c"]), false),
+        (json!(["arg_list", "!", "has", "c"]), true),
+        (json!(["arg_list", "==", "a"]), false),
+        (json!(["arg_list", "in", ["a"]]), false),
+        (json!(["arg_null", "==", null]), false),
+        (json!(["arg_name", "has", "jack"]), true),
+        (json!(["arg_nothing", "has", "jack"]), false),
+        (json!(["arg_list", "ipmatch", "10.0.0.0/8"]), false),
+    ] {
+        assert_eq!(holds(&test), expected, "{test}");
     }
 }
 
@@ -195,7 +229,8 @@ fn a_bad_expression_is_refused_at_its_place() {
         (json!([["uri", "x", "a"]]), "[0][1]: invalid operator 'x'"),
         (json!([["uri", 7, "a"]]), "[0][1]: invalid operator '7'"),
         (json!([["AND", ["uri", "/"], ["ury", "/"]]]), "[0][2][0]: unknown variable 'ury' (did you mean 'uri'?)"),
-        (json!([["post_arg_x", "/"]]), "[0][0]: variable 'post_arg_x' is not supported yet"),
+        (json!([["jwt_x", "/"]]), "[0][0]: variable 'jwt_x' is not supported yet"),
+        (json!([["post_arg.a..b..c", "/"]]), "[0][0]: variable 'post_arg.a..b..c': '..' may stand in it once"),
         (json!([["uri", "in", "a"]]), "[0][2]: operator 'in' needs an array"),
         (json!([["uri", "in", ["a", {}]]]), "[0][2][1]: operator 'in' cannot compare with {}"),
         (json!([["uri", "==", [1]]]), "[0][2]: operator '==' cannot compare with [1]"),

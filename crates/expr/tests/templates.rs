@@ -151,6 +151,23 @@ fn a_template_tells_what_it_holds() {
 }
 
 #[test]
+fn a_path_into_the_body_has_points() {
+    let names = |template: Template| template.variables().map(|v| v.name().into_owned()).collect::<Vec<_>>();
+    for (text, expected) in [
+        ("$post_arg.user.id.", "post_arg.user.id"),
+        ("[$post_arg.a]", "post_arg.a"),
+        ("$post_arg_a.b", "post_arg_a"),
+        ("${post_arg.a[*].b ?? x}", "post_arg.a[*].b"),
+        ("$host.html", "host"),
+    ] {
+        assert_eq!(names(Template::parse(text).unwrap()), [expected], "{text}");
+    }
+    // nginx has no such names.
+    assert!(Template::parse_as_nginx("$post_arg.a").is_err());
+    assert_eq!(names(Template::parse_as_nginx("${post_arg.a}").unwrap()), ["post_arg.a"]);
+}
+
+#[test]
 fn an_unknown_variable_is_an_error_with_its_position() {
     let cases = [
         ("a $statsu", 2, "at character 3: unknown variable 'statsu' (did you mean 'status'?)"),
@@ -160,7 +177,7 @@ fn an_unknown_variable_is_an_error_with_its_position() {
             0,
             "at character 1: variable 'http_count of' can never be set: no header field or cookie has such a name",
         ),
-        ("$uri $post_arg_x", 5, "at character 6: variable 'post_arg_x' is not supported yet"),
+        ("$uri $jwt_x", 5, "at character 6: variable 'jwt_x' is not supported yet"),
     ];
     for (text, position, message) in cases {
         let error = Template::parse(text).unwrap_err();
@@ -191,9 +208,9 @@ fn an_unknown_variable_may_stand_for_nothing() {
         assert_eq!(said, unknown, "{text}");
     }
     assert_eq!(Template::parse_lenient("$zzz", false).unwrap().literal(), Some(&b""[..]));
-    let error = Template::parse_lenient("$post_arg_x", false).unwrap_err();
+    let error = Template::parse_lenient("$jwt_x", false).unwrap_err();
     assert!(error.to_string().contains("not supported yet"), "{error}");
-    assert_eq!(Template::unknown("$post_arg_x"), []);
+    assert_eq!(Template::unknown("$jwt_x"), []);
 }
 
 #[test]

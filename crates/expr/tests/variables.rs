@@ -24,7 +24,13 @@ fn a_name_is_compiled_once() {
         ("apisix_request_id", Variable::RequestId),
         ("arg_a b??c", Variable::Arg(b"a b??c"[..].into())),
         ("apisix_upstream_response_time", Variable::ApisixUpstreamResponseTime),
+        ("post_arg_User.Id", Variable::PostArg(b"User.Id"[..].into())),
+        ("graphql_operation", Variable::GraphqlOperation),
+        ("graphql_root_fields", Variable::GraphqlRootFields),
     ];
+    for path in ["post_arg.model", "post_arg.messages[*].content[0].type"] {
+        assert_eq!(Variable::parse(path).unwrap().name(), path);
+    }
     for (name, variable) in cases {
         assert_eq!(Variable::parse(name).as_ref(), Ok(variable), "{name}");
         assert_eq!(&Variable::parse(&variable.name()).unwrap(), variable, "the name of {name} reads back");
@@ -43,9 +49,10 @@ fn a_name_that_is_not_served_says_why() {
         ("http_", "variable 'http_' lacks the name after its prefix"),
         ("http_count ?? 10", "variable 'http_count ?? 10' can never be set: no header field or cookie has such a name"),
         ("cookie_a=b", "variable 'cookie_a=b' can never be set: no header field or cookie has such a name"),
-        ("post_arg_name", "variable 'post_arg_name' is not supported yet"),
-        ("post_arg.user.id", "variable 'post_arg.user.id' is not supported yet"),
-        ("graphql_name", "variable 'graphql_name' is not supported yet"),
+        ("post_arg_", "variable 'post_arg_' lacks the name after its prefix"),
+        ("post_arg.", "variable 'post_arg.': a name is missing between two points, or at an end"),
+        ("post_arg.a[?(@.b)]", "variable 'post_arg.a[?(@.b)]': filters are not supported"),
+        ("graphql_names", "unknown variable 'graphql_names' (did you mean 'graphql_name'?)"),
         ("ssl_protocol", "variable 'ssl_protocol' is not supported yet"),
         ("realip_remote_addr", "variable 'realip_remote_addr' is not supported yet"),
         ("binary_remote_addr", "variable 'binary_remote_addr' is not supported yet"),
@@ -77,7 +84,11 @@ fn values_print_and_count() {
         (Value::Number(0), "0", Some(0.0)),
         (Value::Number(u64::MAX), "18446744073709551615", Some(u64::MAX as f64)),
         (Value::Millis(0), "0.000", Some(0.0)),
-        (Value::True, "true", None),
+        (Value::Boolean(true), "true", None),
+        (Value::Boolean(false), "false", None),
+        (Value::Json("1.5"), "1.5", Some(1.5)),
+        (Value::Json("[1]"), "[1]", None),
+        (Value::Json("null"), "null", None),
         (Value::Millis(1_057), "1.057", Some(1.057)),
         (Value::Millis(1_700_000_000_123), "1700000000.123", Some(1_700_000_000.123)),
         (address("0.10.200.255"), "0.10.200.255", None),

@@ -233,6 +233,13 @@ impl Answer<'_> {
         self
     }
 
+    /// Takes this for the whole body.
+    #[must_use]
+    pub fn whole_body(self, body: Vec<u8>) -> Self {
+        self.response.body = body;
+        self
+    }
+
     /// `{"message":"…"}` and a line end, with APISIX's content type for it.
     #[must_use]
     pub fn message(self, message: &str) -> Self {

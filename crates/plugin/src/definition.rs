@@ -12,6 +12,7 @@ use weir_config::{Diagnostic, Node, Scope, Severity};
 use weir_expr::Template;
 use weir_net::Network;
 
+use crate::api::ApiSet;
 use crate::consumer::{ConsumerMatch, ConsumerSet, Consumers};
 use crate::state::StateRegistry;
 use crate::upstreams::UpstreamSet;
@@ -238,6 +239,8 @@ pub struct BuildCx<'a> {
     pub network: &'a Arc<Network>,
     /// The upstreams.
     pub upstreams: &'a dyn UpstreamSet,
+    /// The APIs that plugins offer.
+    pub apis: &'a dyn ApiSet,
 }
 
 impl BuildCx<'_> {

@@ -138,6 +138,8 @@ pub struct Client {
     pub connection: u64,
     /// Number of requests on the connection, this one included.
     pub requests: u64,
+    /// True where a plugin makes the requests of one of this client's ([`crate::inner`]).
+    pub inner: bool,
 }
 
 impl Client {
@@ -167,6 +169,7 @@ impl Default for Client {
             https: false,
             connection: 0,
             requests: 0,
+            inner: false,
         }
     }
 }
@@ -277,6 +280,7 @@ impl Exchange {
     /// Forgets the last exchange; bytes in the request buffer stay (they may be the next request).
     pub fn reset(&mut self) {
         self.response.reset();
+        self.request.forget_values();
         self.early_fields.clear();
         self.tables = None;
         self.matched = None;

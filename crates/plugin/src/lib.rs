@@ -9,6 +9,7 @@
 //! synchronous; one that has to wait returns [`Flow::Suspend`] and goes on in [`Plugin::request_io`] or
 //! [`Plugin::response_io`], with [`Io`] to ask others. A plugin never knows which version of HTTP carries a message.
 
+mod api;
 mod arguments;
 pub mod buffers;
 mod callout;
@@ -17,6 +18,7 @@ mod context;
 mod definition;
 mod encoder;
 mod exchange;
+pub mod inner;
 mod mark;
 mod request;
 mod response;
@@ -25,8 +27,10 @@ mod slot;
 mod state;
 mod tables;
 mod upstreams;
+mod values;
 mod variables;
 
+pub use api::{Api, ApiSet, NoApis, OpenApi};
 pub use arguments::ArgumentNames;
 pub use callout::{Callout, CalloutError, CalloutResponse, Io};
 pub use consumer::{Consumer, ConsumerMatch, ConsumerSet, Consumers};

@@ -2,7 +2,7 @@
 
 use std::cell::{OnceCell, RefCell};
 
-use weir_expr::Value;
+use weir_expr::{BodyPath, Value};
 use weir_wire::buffer::Buffer;
 use weir_wire::head::{Content, Http1, Limits, RequestHead};
 use weir_wire::method::Method;
@@ -12,6 +12,7 @@ use weir_wire::target::{self, Form, PathRules, Reading, Target};
 use weir_wire::{Reject, Span};
 
 use crate::arguments::ArgumentNames;
+use crate::values::{GraphqlSource, Media, Part, Values};
 
 /// A request: its head, the one normalised path, and what plugins changed for the upstream.
 #[derive(Debug)]
@@ -43,6 +44,10 @@ pub struct Request {
     spare: RefCell<Vec<u8>>,
     /// Whether the whole body stands behind the head, decoded.
     collected: bool,
+    /// Most bytes of a body that variables read; kept from request to request.
+    pub values_limit: u64,
+    /// What variables have asked of the body.
+    values: OnceCell<Box<Values>>,
     /// Changes to what the upstream receives.
     pub upstream: UpstreamTarget,
 }
@@ -91,6 +96,8 @@ impl Request {
             decoded_query: OnceCell::new(),
             spare: RefCell::default(),
             collected: false,
+            values_limit: 0,
+            values: OnceCell::new(),
             upstream: UpstreamTarget::default(),
         }
     }
@@ -297,6 +304,7 @@ impl Request {
     #[inline]
     pub(crate) fn shrink(&mut self, keep: usize) {
         self.forget_decoded_query();
+        self.forget_values();
         let spare = self.spare.get_mut();
         if spare.capacity() > keep {
             spare.shrink_to(keep);
@@ -361,13 +369,13 @@ impl Request {
         }
     }
 
-    /// The first query argument with this name, decoded; [`Value::True`] when it came without `=`.
+    /// The first query argument with this name, decoded; `true` when it came without `=`.
     #[must_use]
     pub fn argument(&self, name: &[u8]) -> Option<Value<'_>> {
         let query = self.query()?;
         let decoded = if query::is_plain(query) { query } else { self.decoded_query(query) };
         Some(match query::find(query, decoded, name)? {
-            Argument::Flag => Value::True,
+            Argument::Flag => Value::Boolean(true),
             Argument::Value(value) => Value::Bytes(value),
         })
     }
@@ -378,6 +386,102 @@ impl Request {
             query::decode(query, &mut room);
             room
         })
+    }
+
+    /// The first field with this name of a form in the body, decoded.
+    #[must_use]
+    pub fn post_argument(&self, name: &[u8]) -> Option<Value<'_>> {
+        if self.media() != Media::Form {
+            return None;
+        }
+        self.body_for_values().and_then(|body| self.values().form_field(body, name))
+    }
+
+    /// What stands at a path of the body: of JSON, or a field of a form.
+    #[must_use]
+    pub fn post_field(&self, path: &BodyPath) -> Option<Value<'_>> {
+        let media = self.media();
+        if media == Media::Other {
+            return None;
+        }
+        self.body_for_values().and_then(|body| self.values().at_path(body, media, path))
+    }
+
+    /// A part of the GraphQL operation that the request asks for.
+    pub(crate) fn graphql(&self, part: Part) -> Option<Value<'_>> {
+        let argument = |name: &[u8]| match self.argument(name)? {
+            Value::Bytes(text) => Some(text),
+            _ => None,
+        };
+        let source = || match self.method() {
+            Method::Get => {
+                let operation_name = argument(b"operationName");
+                argument(b"query").map(|text| GraphqlSource::Query { text, operation_name })
+            }
+            _ => self.body_for_values().map(|body| match self.media() {
+                Media::Json => GraphqlSource::Json(body),
+                _ => GraphqlSource::Query { text: body, operation_name: None },
+            }),
+        };
+        match self.method() {
+            Method::Get => {}
+            // Asked for before anything is kept of it: what is not here may come.
+            Method::Post if self.body_for_values().is_some() => {}
+            _ => return None,
+        }
+        self.values().graphql(source, part)
+    }
+
+    fn media(&self) -> Media<'_> {
+        Media::of(self.head.fields.get_known(self.buffer.bytes(), Known::ContentType))
+    }
+
+    /// The body for variables. Where it has not been collected, notes that it is wanted.
+    fn body_for_values(&self) -> Option<&[u8]> {
+        match self.body() {
+            Some(body) => Some(body).filter(|body| !body.is_empty() && body.len() as u64 <= self.values_limit),
+            None => {
+                if self.may_have_values() {
+                    self.values().wants_body.set(true);
+                }
+                None
+            }
+        }
+    }
+
+    /// Whether there is a body for variables that has not been collected: one that is not known to be too long.
+    #[must_use]
+    pub fn may_have_values(&self) -> bool {
+        match self.head.content {
+            Content::Length(length) => !self.collected && length <= self.values_limit,
+            Content::None => false,
+            _ => self.values_limit > 0,
+        }
+    }
+
+    /// Whether a variable was asked for that stands in the body, which has to be collected for it; asked once.
+    #[inline]
+    pub fn take_wish_for_body(&self) -> bool {
+        self.values.get().is_some_and(|values| values.wants_body.take())
+    }
+
+    /// Whether a variable has no value because there was no room for it in the budget for buffers.
+    #[inline]
+    #[must_use]
+    pub fn lacks_room_for_values(&self) -> bool {
+        self.values.get().is_some_and(|values| values.lacks_room.get())
+    }
+
+    fn values(&self) -> &Values {
+        self.values.get_or_init(Box::default)
+    }
+
+    /// Forgets what variables have asked of the body.
+    #[inline]
+    pub(crate) fn forget_values(&mut self) {
+        if self.values.get().is_some() {
+            self.values.take();
+        }
     }
 
     /// The first cookie with this name (RFC 6265 section 5.4).
@@ -548,7 +652,7 @@ mod tests {
         };
         assert_eq!(
             ["key", "b", "f", "g"].map(|name| text(&request, name)),
-            [Some("a".into()), Some("c d".into()), Some("True".into()), None]
+            [Some("a".into()), Some("c d".into()), Some("Boolean(true)".into()), None]
         );
         request.retain_arguments(|argument| !argument.starts_with(b"key"));
         assert_eq!(["key", "b"].map(|name| text(&request, name)), [None, Some("c d".into())]);

@@ -8,6 +8,7 @@ use weir_expr::{Source, Value, Variable};
 use weir_wire::name::Known;
 
 use crate::exchange::{AddrText, Exchange, NodeAddress};
+use crate::values::Part;
 
 /// Local time texts of one second.
 #[derive(Debug, Clone, Copy)]
@@ -95,6 +96,11 @@ impl Source for Exchange {
                 }
             }
             Variable::Arg(name) => request.argument(name),
+            Variable::PostArg(name) => request.post_argument(name),
+            Variable::PostField(path) => request.post_field(path),
+            Variable::GraphqlOperation => request.graphql(Part::Operation),
+            Variable::GraphqlName => request.graphql(Part::Name),
+            Variable::GraphqlRootFields => request.graphql(Part::RootFields),
             Variable::Cookie(name) => request.cookie(name.as_bytes()).map(Value::Bytes),
             Variable::UriParam(name) => {
                 let router = self.tables.as_ref()?.router.as_ref()?;

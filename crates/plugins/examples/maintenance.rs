@@ -104,6 +104,7 @@ fn exchange(conf: &str) -> Result<weir_plugin::Exchange, weir_config::Diagnostic
             product: "example",
             network: &Arc::default(),
             upstreams: &weir_plugin::NoUpstreams,
+            apis: &weir_plugin::NoApis,
         },
     )?;
     let mut exchange = weir_plugin::Exchange::default();

@@ -6,13 +6,14 @@
 //! | `security` | `consumer-restriction`, `cors`, `csrf`, `ip-restriction`, `referer-restriction`, `ua-restriction`, `uri-blocker` |
 //! | `traffic` | `api-breaker`, `limit-conn`, `limit-count`, `limit-req`, `proxy-mirror`, `traffic-split` |
 //! | `transform` | `brotli`, `echo`, `gzip`, `proxy-rewrite`, `response-rewrite` |
-//! | `requests` | `client-control`, `real-ip`, `request-validation` |
-//! | `general` | `fault-injection`, `mocking`, `redirect`, `request-id` |
-//! | `observe` | `prometheus` |
+//! | `requests` | `batch-requests`, `client-control`, `real-ip`, `request-validation` |
+//! | `general` | `fault-injection`, `mocking`, `public-api`, `redirect`, `request-id` |
+//! | `observe` | `node-status`, `prometheus` |
 //!
 //! A plugin is built once for each place in a configuration where it stands; everything that depends on the
 //! configuration alone is worked out then. Its hooks run on the path of requests and do not allocate in steady state.
 
+mod apis;
 mod auth;
 mod cookies;
 mod fields;
@@ -28,6 +29,7 @@ mod security;
 mod traffic;
 mod transform;
 
+pub use apis::{Apis, Offload};
 pub use registry::definitions;
 pub use traffic::limit_keys;
 use weir_wire::query;

@@ -1,3 +1,4 @@
 //! What happened.
 
+pub(crate) mod node_status;
 pub(crate) mod prometheus;

@@ -9,9 +9,12 @@ use crate::auth::jwt_auth::JwtAuth;
 use crate::auth::key_auth::KeyAuth;
 use crate::general::fault_injection::FaultInjection;
 use crate::general::mocking::Mocking;
+use crate::general::public_api::PublicApi;
 use crate::general::redirect::Redirect;
 use crate::general::request_id::RequestId;
+use crate::observe::node_status::NodeStatus;
 use crate::observe::prometheus::Prometheus;
+use crate::requests::batch_requests::BatchRequests;
 use crate::requests::client_control::ClientControl;
 use crate::requests::real_ip::RealIp;
 use crate::requests::request_validation::RequestValidation;
@@ -40,6 +43,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
     &[
         &ApiBreaker,
         &BasicAuth,
+        &BatchRequests,
         &Brotli,
         &ClientControl,
         &ConsumerRestriction,
@@ -57,9 +61,11 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &LimitCount,
         &LimitReq,
         &Mocking,
+        &NodeStatus,
         &Prometheus,
         &ProxyMirror,
         &ProxyRewrite,
+        &PublicApi,
         &RealIp,
         &Redirect,
         &RefererRestriction,

@@ -127,6 +127,8 @@ fn main() {
         ("limit-req", "{rate: 1, burst: 1000, nodelay: true, key: a, key_type: constant}", "", true),
         ("limit-req", "{rate: 0.001, burst: 0, key: $uri $arg_x, key_type: var_combination}", "", false),
         ("mocking", "{response_example: hello}", "", false),
+        ("public-api", "", "", false),
+        ("public-api", "{uri: /apisix/status}", "", false),
         ("mocking", "{response_example: '$arg_apikey ${arg_z ?? none} $request_uri'}", "", false),
         (
             "mocking",

@@ -45,6 +45,7 @@ impl Place<'_> {
             product: "weir/1.2.3",
             network: &Arc::default(),
             upstreams: &weir_plugin::NoUpstreams,
+            apis: &weir_plugin::NoApis,
         };
         definition(plugin).build(&conf, &cx).unwrap_or_else(|error| panic!("{error}"))
     }

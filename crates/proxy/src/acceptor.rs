@@ -57,6 +57,11 @@ pub(crate) fn run(start: Start) -> std::io::Result<()> {
 
 async fn serve(start: Start) -> std::io::Result<()> {
     let worker = Worker::new(start.context);
+    let weak = Rc::downgrade(&worker);
+    weir_plugin::inner::set_connect(Box::new(move |client| {
+        let stream = downstream::inner::connect(client, &weak.upgrade()?);
+        Some(Box::new(stream))
+    }));
     weir_runtime::spawn(tick(Rc::clone(&worker), start.beat));
 
     // Nothing is accepted before there is a configuration to serve with.
@@ -210,6 +215,7 @@ fn client(accepted: &Accepted, entrance: &Bound, number: u64) -> Client {
         https: entrance.tls,
         connection: number,
         requests: 0,
+        inner: false,
     }
 }
 

@@ -16,6 +16,8 @@ pub(crate) struct Step {
     pub(crate) phases: Phases,
     /// Whether it stands back in a global rule for the route's own.
     pub(crate) prefers_route: bool,
+    /// Whether it, or its filter, reads variables of the request body.
+    pub(crate) reads_body: bool,
     pub(crate) meta: Option<Arc<StepMeta>>,
 }
 
@@ -55,6 +57,7 @@ pub(crate) struct Chain {
     /// Those that any step has.
     phases: Phases,
     kinds: Kinds,
+    reads_body: bool,
 }
 
 /// A set of plugins, by their position in the registry.
@@ -117,7 +120,8 @@ impl Chain {
         for kind in steps.iter().map(|step| &step.kind).chain(off) {
             kinds.insert(*kind);
         }
-        Self { steps: steps.into(), lists: lists.into(), ends, phases, kinds }
+        let reads_body = steps.iter().any(|step| step.reads_body);
+        Self { steps: steps.into(), lists: lists.into(), ends, phases, kinds, reads_body }
     }
 
     /// Whether it makes no difference, be it alone or over another.
@@ -128,6 +132,11 @@ impl Chain {
     /// Whether a step is of this plugin, which is not switched off here.
     pub(crate) fn runs(&self, kind: u8) -> bool {
         self.steps.iter().any(|step| step.kind == kind)
+    }
+
+    /// Whether any step reads variables of the request body.
+    pub(crate) fn reads_body(&self) -> bool {
+        self.reads_body
     }
 
     /// Whether any step has this phase.
@@ -230,6 +239,7 @@ mod tests {
             priority: *priority,
             phases: if *kind % 2 == 0 { Phases::ACCESS } else { Phases::ACCESS.and(Phases::REWRITE) },
             prefers_route: false,
+            reads_body: false,
             meta: None,
         };
         Chain::new(steps.iter().map(step).collect(), &[])

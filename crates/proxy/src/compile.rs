@@ -16,7 +16,7 @@ use std::sync::Arc;
 use weir_config::settings::{Dns, PluginNames};
 use weir_config::{Diagnostic, InvalidItems, Model, Node, Place, PluginCatalog, RouterMode, Scope, Settings};
 use weir_net::Network;
-use weir_plugin::{Definition, StateRegistry};
+use weir_plugin::{Api, Definition, StateRegistry};
 use weir_router::Mode;
 
 use crate::snapshot::Snapshot;
@@ -42,6 +42,7 @@ pub struct Compiler {
     /// Whether logs mask credentials: `access_log.hide_credentials`.
     hides_credentials: bool,
     product: String,
+    apis: Vec<Arc<dyn Api>>,
     states: StateRegistry,
     endpoints: Arc<Endpoints>,
     health: HealthTable,
@@ -165,12 +166,19 @@ impl Compiler {
             https_port: settings.https_port(),
             hides_credentials: settings.access_log.hide_credentials,
             product: product.to_owned(),
+            apis: Vec::new(),
             states: StateRegistry::default(),
             endpoints: Arc::default(),
             health: HealthTable::default(),
             certificates: Certificates::new(settings),
             network: Arc::new(Network::new(&settings.tls.trusted_certificate)),
         }
+    }
+
+    /// The same, with APIs that routes may expose.
+    #[must_use]
+    pub fn with_apis(self, apis: Vec<Arc<dyn Api>>) -> Self {
+        Self { apis, ..self }
     }
 
     /// Compiles a configuration.

@@ -1,6 +1,7 @@
 //! The client's side of an exchange, and client connections by protocol.
 
 pub(crate) mod h1;
+pub(crate) mod inner;
 pub(crate) mod proxy_protocol;
 pub(crate) mod tls;
 

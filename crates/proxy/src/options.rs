@@ -20,6 +20,8 @@ pub(crate) struct Options {
     pub(crate) body_rate: u64,
     pub(crate) body_rate_grace: u64,
     pub(crate) buffered_body: usize,
+    /// Bytes of a body that variables read.
+    pub(crate) body_variables: u64,
     pub(crate) mirror_copies: u32,
     pub(crate) mirror_body: u64,
     pub(crate) callouts: u32,
@@ -79,6 +81,7 @@ impl Options {
             body_rate: limits.body_rate.bytes(),
             body_rate_grace: ms(limits.body_rate_grace.duration()),
             buffered_body: limits.buffered_body.as_usize(),
+            body_variables: limits.body_variables.bytes().min(limits.buffered_body.bytes()),
             mirror_copies: limits.mirror_copies,
             mirror_body: limits.mirror_body.bytes(),
             callouts: limits.callouts,

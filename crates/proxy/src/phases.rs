@@ -1,11 +1,13 @@
 //! The way of one exchange through the plugins. Nothing here knows how a message travels.
 
+use weir_plugin::buffers::NO_ROOM;
 use weir_plugin::{BodyCx, Exchange, Failure, Flow, LogCx, RequestCx, ResponseCx, UpstreamCx};
 use weir_router::Query;
 use weir_telemetry::metrics::Recorder;
 
 use crate::chain::{Chain, Phase, Step, Walk};
 use crate::snapshot::{Route, Snapshot};
+use crate::upstream::Upstream;
 
 /// What becomes of a request after its plugins.
 pub(crate) enum Verdict<'s> {
@@ -124,6 +126,9 @@ impl Requests {
                 self.next_stage(&snapshot.global, base, over);
                 continue;
             };
+            if step.reads_body && x.request.may_have_values() {
+                return Verdict::AwaitsBody(step);
+            }
             if !step.applies(x) {
                 continue;
             }
@@ -148,11 +153,18 @@ impl Requests {
         } else {
             step.plugin.access(&mut RequestCx(x))
         };
+        if step.reads_body && x.request.lacks_room_for_values() {
+            return Some(Verdict::Failed(NO_ROOM));
+        }
         self.judge(flow, step, x)
     }
 
-    /// Goes on with the plugin that asked for the request body, which is there now; `None`: [`Requests::run`] goes on.
+    /// Goes on with the plugin that asked for the request body, or reads variables of it, which is there now; `None`:
+    /// [`Requests::run`] goes on.
     pub(crate) fn collected<'s>(&self, step: &'s Step, x: &mut Exchange) -> Option<Verdict<'s>> {
+        if !step.applies(x) {
+            return x.request.lacks_room_for_values().then_some(Verdict::Failed(NO_ROOM));
+        }
         self.call(step, x)
     }
 
@@ -208,6 +220,12 @@ impl Requests {
             }
         }
     }
+}
+
+/// Whether what comes after the request phases reads variables of the request body: plugins or the choice of a node.
+pub(crate) fn reads_body(x: &Exchange, snapshot: &Snapshot, upstream: &Upstream) -> bool {
+    let Chains { global, route, consumer } = Chains::of(x, snapshot);
+    upstream.reads_body || global.reads_body() || route.reads_body() || consumer.is_some_and(Chain::reads_body)
 }
 
 /// Calls `run` for every step of a phase, global rules first, until it refuses.

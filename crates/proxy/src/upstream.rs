@@ -29,6 +29,8 @@ use weir_plugin::{Exchange, Failure, Side};
 pub(crate) struct Upstream {
     pub(crate) nodes: Box<[Node]>,
     pub(crate) balancer: Balancer,
+    /// Whether its balancer reads variables of the request body.
+    pub(crate) reads_body: bool,
     /// Bytes of the balancer, as the compiler counts them.
     pub(crate) size: u64,
     /// Further tries after the first.

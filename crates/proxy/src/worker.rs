@@ -160,6 +160,7 @@ impl Worker {
     pub(crate) fn take_exchange(&self) -> Box<Exchange> {
         let mut exchange = self.exchanges.borrow_mut().pop().unwrap_or_default();
         exchange.make_room();
+        exchange.request.values_limit = self.options.body_variables;
         exchange
     }
 

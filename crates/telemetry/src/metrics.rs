@@ -22,6 +22,7 @@
 //! [`MetricTypes`] says how a few metrics are declared.
 
 mod callouts;
+mod clients;
 mod etcd;
 mod exposition;
 mod label;
@@ -33,6 +34,7 @@ mod text;
 mod upstream;
 
 pub use callouts::CalloutOutcome;
+pub use clients::Clients;
 pub use etcd::EtcdStatus;
 pub use exposition::Scrape;
 pub use label::{Label, Labels, LazyLabel, MAX_LABEL_BYTES};

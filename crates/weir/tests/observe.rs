@@ -392,3 +392,35 @@ fn promtool_finds_nothing_wrong_with_a_live_page() {
     // Names that the reference gives cannot be changed for a linter: its exit status 3 stands for such remarks alone.
     assert!(!said.contains("error while linting") && matches!(output.status.code(), Some(0 | 3)), "{said}");
 }
+
+#[test]
+fn metrics_are_an_api_where_they_have_no_port_of_their_own() {
+    let route = |id: &str, uri: &str, conf: serde_json::Value| json!({ "id": id, "uri": uri, "plugins": { "public-api": conf, "prometheus": {} } });
+    let api = "/apisix/prometheus/metrics";
+    let routes = json!({ "routes": [
+        route("own", api, json!({})),
+        route("renamed", "/m", json!({ "uri": api })),
+        route("other", "/other", json!({ "uri": "/page" })),
+    ] });
+    let get = |gateway: &Gateway, path: &str| {
+        gateway.client().request(format!("GET {path} HTTP/1.1\r\nHost: a.test\r\n\r\n"))
+    };
+    let without_port =
+        |routes: &Value, settings: Value| Start::new(routes).settings(settings).without_metrics().start();
+    let gateway = without_port(&routes, json!({}));
+    for path in ["/m", api] {
+        let response = get(&gateway, path);
+        assert_eq!((response.status, response.field("content-type")), (200, Some("text/plain; version=0.0.4")));
+        assert!(response.text().contains("apisix_nginx_http_current_connections{state=\"writing\"} 1"), "{path}");
+    }
+    let page = get(&gateway, "/m").text();
+    assert!(page.contains("apisix_http_status{code=\"200\",route=\"renamed\""), "what it answered is counted: {page}");
+    assert_eq!(get(&gateway, "/other").status, 404);
+    let gateway = without_port(&routes, json!({ "metrics": { "path": "/page" } }));
+    assert_eq!(["/other", "/m", api].map(|path| get(&gateway, path).status), [200, 404, 404]);
+    // Whoever has a port for them does not show them to clients, nor does a gateway without the plugin.
+    let gateway = Gateway::start(&routes);
+    assert_eq!(get(&gateway, api).status, 404);
+    let routes = json!({ "routes": [{ "id": "own", "uri": api, "plugins": { "public-api": {} } }] });
+    assert_eq!(get(&without_port(&routes, json!({ "plugins": ["public-api"] })), api).status, 404);
+}

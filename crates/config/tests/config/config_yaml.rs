@@ -438,6 +438,7 @@ fn every_key_of_apisix_own_file_is_in_the_table() {
     );
     assert_eq!(settings["listen"]["http"], json!(["0.0.0.0:9080", "[::]:9080"]));
     assert_eq!(settings["limits"]["upstream_idle_connections"], json!(320));
+    assert_eq!(settings["limits"]["body_variables"], json!("512KiB"));
 }
 
 #[test]

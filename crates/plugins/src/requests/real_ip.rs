@@ -129,7 +129,7 @@ impl Source {
             Self::One(variable) => match cx.variable(variable)? {
                 Value::Bytes(text) => forwarded::parse(weir_wire::trim_ows(text)),
                 Value::Ip(addr) => Some((addr, None)),
-                Value::Number(_) | Value::Millis(_) | Value::True => None,
+                Value::Number(_) | Value::Millis(_) | Value::Boolean(_) | Value::Json(_) => None,
             },
         }
     }

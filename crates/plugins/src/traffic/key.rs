@@ -133,7 +133,8 @@ impl KeySource {
                 Some(Value::Bytes(text)) => Key::new(number, text),
                 Some(Value::Number(n) | Value::Millis(n)) => Key::new(number | NUMBER, &n.to_le_bytes()),
                 Some(Value::Ip(ip)) => address(ip),
-                Some(Value::True) => Key::new(number, b"true"),
+                Some(Value::Boolean(boolean)) => Key::new(number, if boolean { b"true" } else { b"false" }),
+                Some(Value::Json(json)) => Key::new(number, json.as_bytes()),
                 None => address(cx.client().addr),
             },
             Self::Combination(template) => {

@@ -105,6 +105,7 @@ impl Bench {
                 product: "weir/1.2.3",
                 network: &Arc::default(),
                 upstreams: &NamedUpstreams,
+                apis: &weir_plugin::NoApis,
             },
         )
     }

@@ -22,7 +22,8 @@ pub(super) fn chain() -> Arc<Chain> {
         let plugin = Arc::new(LeftOut);
         let phases = Phases::REWRITE;
         // No plugin of the registry has this number.
-        let step = Step { plugin, kind: u8::MAX, priority: i64::MAX, phases, prefers_route: false, meta: None };
+        let (prefers_route, reads_body) = (false, false);
+        let step = Step { plugin, kind: u8::MAX, priority: i64::MAX, phases, prefers_route, reads_body, meta: None };
         Arc::new(Chain::new(vec![step], &[]))
     });
     Arc::clone(&CHAIN)

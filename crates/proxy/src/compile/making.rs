@@ -232,6 +232,7 @@ impl<'m> Making<'m> {
             https_port: compiler.https_port,
             product: &compiler.product,
             network: &compiler.network,
+            apis: &compiler.apis,
             upstreams: &upstreams,
             ledger: &ledger,
             credential_arguments: RefCell::new(Arc::clone(&self.credential_arguments)),

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use weir_config::{Consumer, Diagnostic, ErrorResponse, Items, Meta, PluginMetadata, Plugins, Scope};
 use weir_net::Network;
-use weir_plugin::{ArgumentNames, BuildCx, StateRegistry};
+use weir_plugin::{Api, ApiSet, ArgumentNames, BuildCx, Invalid, OpenApi, StateRegistry};
 
 use super::Definitions;
 use super::ledger::Ledger;
@@ -24,6 +24,7 @@ pub(super) struct Builder<'a, 'd> {
     pub(super) https_port: u16,
     pub(super) product: &'a str,
     pub(super) network: &'a Arc<Network>,
+    pub(super) apis: &'a [Arc<dyn Api>],
     pub(super) upstreams: &'a SharedUpstreams<'d>,
     pub(super) ledger: &'a Ledger,
     /// Arguments that plugins take credentials from.
@@ -166,11 +167,12 @@ impl Builder<'_, '_> {
                 product: self.product,
                 network: self.network,
                 upstreams: self.upstreams,
+                apis: &Apis { apis: self.apis, metadata: self.metadata },
             };
             let filter = meta.and_then(|meta| meta.filter.as_ref());
             weir_expr::spend(filter.map_or(0, |filter| filter.size()))
                 .map_err(|error| under(Diagnostic::error(conf.conf.mark, "_meta.filter", error.to_string())))?;
-            let plugin = definition.build(&conf.conf, &cx);
+            let (plugin, reads_body) = weir_expr::finds_body_reading(|| definition.build(&conf.conf, &cx));
             let missing = self.consumers.take_missing().into_iter().map(|Missing { field, name }| {
                 let message = format!(
                     "there is no consumer '{name}'; until it is there, requests without credentials are answered 401"
@@ -180,6 +182,7 @@ impl Builder<'_, '_> {
             });
             self.warnings.borrow_mut().extend(missing);
             let plugin = plugin.map_err(under)?;
+            let reads_body = reads_body || filter.is_some_and(|filter| filter.expr().reads_body());
             if let Some(name) = plugin.credential_argument() {
                 let mut names = self.credential_arguments.borrow_mut();
                 if !names.has(name) {
@@ -188,9 +191,27 @@ impl Builder<'_, '_> {
             }
             let phases = plugin.phases(definition.phases());
             let meta = meta.and_then(step_meta);
-            layer.steps.push((kind, Some(Step { plugin, kind, priority, phases, prefers_route, meta })));
+            layer.steps.push((kind, Some(Step { plugin, kind, priority, phases, prefers_route, reads_body, meta })));
         }
         Ok(layer)
+    }
+}
+
+/// APIs with the metadata that sets them up.
+#[derive(Debug)]
+struct Apis<'a> {
+    apis: &'a [Arc<dyn Api>],
+    metadata: &'a Items<PluginMetadata>,
+}
+
+impl ApiSet for Apis<'_> {
+    fn open(&self) -> Result<Vec<OpenApi>, Invalid> {
+        let open = |api: &Arc<dyn Api>| {
+            let metadata = self.metadata.get(api.plugin()).map(|metadata| &metadata.conf);
+            let plugin = api.open(metadata)?;
+            Ok(OpenApi { method: api.method(), path: api.path().as_bytes().into(), plugin })
+        };
+        self.apis.iter().map(open).collect()
     }
 }
 

@@ -8,6 +8,7 @@ use weir_config::{
     Checks, Diagnostic, HashKey, Model, NodeAddr, NodeHost, Origin, PassHost, Place, Scheme, Section, Service,
     SharedMap, SharedSet, Timeout,
 };
+use weir_expr::Variable;
 use weir_plugin::{Turns, UpstreamSet};
 use weir_router::{Numbers, Slots};
 
@@ -316,6 +317,7 @@ impl<'d> Upstreams<'d> {
         let pool = &upstream.keepalive_pool;
         Ok(Upstream {
             size: 0,
+            reads_body: key.as_ref().is_some_and(|key| key.variables().any(Variable::reads_body)),
             balancer: Balancer::new(upstream.r#type, key, &upstream.nodes.0),
             retries: upstream.retries.unwrap_or_else(|| (nodes.len() as u32).saturating_sub(1)),
             nodes,

@@ -33,7 +33,17 @@ impl<D: Downstream> Runner<D> {
         let Some(local) = self.worker.current() else {
             return self.refuse(x, Reject::new(503, "no configuration")).await;
         };
-        if let Err(reject) = self.admit(x, &local) {
+        let mut admitted = self.admit(x, &local);
+        if wants_body(x) {
+            // A condition of a route decides what another reading of the path leads to.
+            if let Err(failure) = self.collect_body(x).await {
+                let outcome = self.fail_body(x, &local, failure).await;
+                self.end(x, outcome).await;
+                return self.log(x, &local);
+            }
+            admitted = self.admit(x, &local);
+        }
+        if let Err(reject) = admitted {
             return self.refuse(x, reject).await;
         }
         let outcome = if self.is_for_the_gateway(x) {
@@ -122,6 +132,19 @@ impl<D: Downstream> Runner<D> {
         let snapshot = &*local.snapshot;
         x.tables = Some(Rc::clone(&local.tables));
         phases::find_route(x, snapshot);
+        if wants_body(x) {
+            if let Err(failure) = self.collect_body(x).await {
+                // Nobody knows which route would have been the one.
+                x.matched = None;
+                return self.fail_body(x, local, failure).await;
+            }
+            x.times.now = self.worker.clock.refresh();
+            phases::find_route(x, snapshot);
+        }
+        if x.request.lacks_room_for_values() {
+            x.matched = None;
+            return self.fail_body(x, local, NO_ROOM).await;
+        }
         let route = phases::route(x, snapshot);
         x.timed = self.worker.access_log.is_some() || phases::has_log(x, snapshot, route);
         let mut requests = Requests::default();
@@ -148,7 +171,15 @@ impl<D: Downstream> Runner<D> {
             Verdict::Forward(_) if is_too_long(x) => self.fail_body(x, local, Failure::BODY_TOO_LARGE).await,
             Verdict::Forward(route) => {
                 match x.upstream.chosen.or(route.upstream).and_then(|u| snapshot.upstreams.get(u)) {
-                    Some(upstream) => self.forward(x, local, route, upstream).await,
+                    Some(upstream) => {
+                        if x.request.may_have_values()
+                            && phases::reads_body(x, snapshot, upstream)
+                            && let Err(failure) = self.collect_body(x).await
+                        {
+                            return self.fail_body(x, local, failure).await;
+                        }
+                        self.forward(x, local, route, upstream).await
+                    }
                     None => {
                         let failure =
                             Failure { side: Side::Gateway, ..Failure::upstream(503, "route has no upstream") };
@@ -202,6 +233,12 @@ impl<D: Downstream> Runner<D> {
             log.write(x);
         }
     }
+}
+
+/// True when a condition of a route has asked for a variable that stands in the body, which is to be collected then. One
+/// that is too long stays where it is: whether it is refused is decided later.
+fn wants_body(x: &Exchange) -> bool {
+    x.request.take_wish_for_body() && !is_too_long(x)
 }
 
 /// True when more is announced than the body may have, now that every plugin has had its say about that.

@@ -239,6 +239,7 @@ mod tests {
         let key = HashKey::new(HashOn::Vars, Some("remote_addr")).unwrap();
         Upstream {
             size: 0,
+            reads_body: false,
             balancer: Balancer::new(kind, Some(key), &addrs),
             nodes: addrs.iter().map(node).collect(),
             retries: 0,

@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 
 use super::label::{Label, Labels};
 use super::process::Process;
-use super::recorder::{ClientError, ConnectionState, Counters, Mirrored, UpstreamState};
+use super::recorder::{ClientError, Counters, Mirrored, UpstreamState};
 use super::series::{
     BUCKETS_MS, BandwidthTotals, Cell, HistogramTotals, HttpLabel, HttpMetric, HttpSeries, LatencyTotals, TrafficKey,
 };
@@ -171,17 +171,18 @@ impl Scrape {
         }
         let requests_type = if page.linted { "counter" } else { "gauge" };
         let help = "The total number of client requests since APISIX started";
-        single(out, "apisix_http_requests_total", requests_type, help, total(&|c| &c.requests));
+        single(out, "apisix_http_requests_total", requests_type, help, metrics.clients().requests);
 
         let name = "apisix_nginx_http_current_connections";
         header(out, name, "gauge", "Number of HTTP connections");
+        let clients = metrics.clients();
         let states = [
-            ("accepted", gauge(&|c| &c.accepted)),
-            ("active", gauge(&|c| &c.active)),
-            ("handled", gauge(&|c| &c.handled)),
-            ("reading", gauge(&|c| c.connection(ConnectionState::Reading))),
-            ("waiting", gauge(&|c| c.connection(ConnectionState::Waiting))),
-            ("writing", gauge(&|c| c.connection(ConnectionState::Writing))),
+            ("accepted", clients.accepted),
+            ("active", clients.active),
+            ("handled", clients.handled),
+            ("reading", clients.reading),
+            ("waiting", clients.waiting),
+            ("writing", clients.writing),
         ];
         for (state, value) in states {
             labelled(out, name, "state", state, value);

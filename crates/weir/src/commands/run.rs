@@ -145,6 +145,8 @@ fn run_with(
         .on_thread_start(move || stand_back(nice))
         .build()
         .context("cannot start the control thread")?;
+    let blocking = runtime.handle().clone();
+    rules.apis.start(&metrics, Box::new(move |work| drop(blocking.spawn_blocking(work))));
     let gateway = Gateway {
         program,
         snapshot,

@@ -13,6 +13,7 @@ use weir_config::{
     Diagnostic, InvalidItems, ItemChange, LoadOptions, Loaded, Model, Node, Place, Revealed, RouterMode, Settings,
     Severity, file, load, metered,
 };
+use weir_plugins::Apis;
 use weir_proxy::{Catalog, ChosenPlugins, Compiled, Compiler, Snapshot};
 
 use crate::cli::{InvalidItemsArg, RulesArgs};
@@ -38,6 +39,8 @@ pub(crate) struct Rules {
     compiled_size: u64,
     /// What secret managers said.
     pub(crate) secrets: Arc<SecretManagers>,
+    /// APIs that routes may expose.
+    pub(crate) apis: Apis,
     /// Compiles each version of it.
     pub(crate) compiler: Compiler,
 }
@@ -81,6 +84,7 @@ impl Rules {
             return Err(Failure::Usage(message.to_owned()));
         }
         let stdin = args.is_stdin();
+        let apis = Apis::default();
         Ok(Self {
             source: if stdin { Source::Stdin } else { Source::File(args.file.clone()) },
             name: if stdin { "standard input".to_owned() } else { args.file.display().to_string() },
@@ -90,13 +94,16 @@ impl Rules {
             plugins: settings.plugins.to_vec(),
             compiled_size: settings.limits.compiled_size.bytes(),
             secrets: Arc::new(SecretManagers::new(settings)),
-            compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT),
+            compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT)
+                .with_apis(apis.list(settings)),
+            apis,
         })
     }
 
     /// The rules of a store. An invalid resource is left out, and with it what refers to it: one that got in there, by
     /// another version or another program, must not keep all others from being served.
     pub(crate) fn of_store(settings: &Settings) -> Self {
+        let apis = Apis::default();
         Self {
             source: Source::Store,
             name: "the store".to_owned(),
@@ -106,7 +113,9 @@ impl Rules {
             plugins: settings.plugins.to_vec(),
             compiled_size: settings.limits.compiled_size.bytes(),
             secrets: Arc::new(SecretManagers::new(settings)),
-            compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT),
+            compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT)
+                .with_apis(apis.list(settings)),
+            apis,
         }
     }
 

@@ -57,6 +57,7 @@ pub(crate) struct Start {
     admin: bool,
     standalone: bool,
     control: bool,
+    metrics: bool,
     arguments: Vec<String>,
     stdin: Stdio,
 }
@@ -95,6 +96,7 @@ impl Start {
             admin: true,
             standalone: false,
             control: false,
+            metrics: true,
             arguments: Vec::new(),
             stdin: Stdio::null(),
         }
@@ -132,6 +134,12 @@ impl Start {
     /// ask for it.
     pub(crate) fn standalone() -> Self {
         Self { standalone: true, ..Self::new("") }.variable("WEIR_ADMIN_KEY", ADMIN_KEY)
+    }
+
+    /// Without a port for metrics.
+    pub(crate) fn without_metrics(mut self) -> Self {
+        self.metrics = false;
+        self
     }
 
     /// With the control API.
@@ -233,7 +241,7 @@ impl Start {
             command.args(["--listen-http", "127.0.0.1:0", "--listen-https"]);
             command.arg(if self.https { "127.0.0.1:0" } else { "off" });
         }
-        command.args(["--metrics", "127.0.0.1:0", "--status", "127.0.0.1:0"]);
+        command.args(["--metrics", if self.metrics { "127.0.0.1:0" } else { "off" }, "--status", "127.0.0.1:0"]);
         if let Some(workers) = self.workers {
             command.args(["--workers", &workers.to_string()]);
         }

@@ -1,0 +1,375 @@
+//! The operation that a GraphQL document asks for (GraphQL, October 2021, section 2): its kind, its name, and the fields at
+//! its top. What lies deeper is passed over, and so are the rules of the language that do not matter for that.
+
+use weir_expr::Value;
+
+/// An operation.
+#[derive(Debug)]
+pub(crate) struct Graphql {
+    operation: &'static str,
+    name: Box<[u8]>,
+    /// A list in JSON.
+    root_fields: String,
+}
+
+/// A part of an operation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Part {
+    Operation,
+    Name,
+    RootFields,
+}
+
+/// More definitions than a document has; it is not read then.
+const MOST_DEFINITIONS: usize = 1000;
+/// How deep brackets may be nested, and how many fragments an operation may have.
+const DEEPEST: usize = 128;
+
+impl Graphql {
+    /// Reads a document. Of several operations it is the one that `wanted` names, which is the one that is executed; without
+    /// a name it is the first one.
+    pub(crate) fn parse(text: &[u8], wanted: Option<&[u8]>) -> Option<Self> {
+        let definitions = definitions(text)?;
+        let operations = || definitions.iter().filter(|definition| definition.operation.is_some());
+        let wanted = wanted.filter(|name| !name.is_empty());
+        let chosen = match wanted {
+            Some(name) => operations().find(|definition| definition.name == name)?,
+            None => operations().next()?,
+        };
+        let mut fields = RootFields { definitions: &definitions, expanded: Vec::new(), list: String::from("[") };
+        fields.add(chosen.selections)?;
+        let mut root_fields = fields.list;
+        if root_fields.len() > 1 {
+            root_fields.pop();
+        }
+        root_fields.push(']');
+        Some(Self { operation: chosen.operation?, name: chosen.name.into(), root_fields })
+    }
+
+    pub(crate) fn part(&self, part: Part) -> Value<'_> {
+        match part {
+            Part::Operation => Value::Bytes(self.operation.as_bytes()),
+            Part::Name => Value::Bytes(&self.name),
+            Part::RootFields => Value::Json(&self.root_fields),
+        }
+    }
+}
+
+/// An operation or a fragment.
+struct Definition<'a> {
+    /// `None`: a fragment.
+    operation: Option<&'static str>,
+    name: &'a [u8],
+    /// What stands between its braces.
+    selections: &'a [u8],
+}
+
+fn definitions(text: &[u8]) -> Option<Vec<Definition<'_>>> {
+    let mut tokens = Tokens { text, at: 0 };
+    let mut found = Vec::new();
+    loop {
+        let mut definition = Definition { operation: Some("query"), name: b"", selections: b"" };
+        match tokens.next()? {
+            Token::End => return Some(found),
+            Token::Mark(b'{') => {
+                definition.selections = tokens.skip_brackets(b'{')?;
+                found.push(definition);
+                continue;
+            }
+            Token::Name(b"query") => {}
+            Token::Name(b"mutation") => definition.operation = Some("mutation"),
+            Token::Name(b"subscription") => definition.operation = Some("subscription"),
+            Token::Name(b"fragment") => definition.operation = None,
+            _ => return None,
+        }
+        let mut token = tokens.next()?;
+        if let Token::Name(name) = token {
+            definition.name = name;
+            token = tokens.next()?;
+        }
+        match definition.operation {
+            None => {
+                let (Token::Name(b"on"), Token::Name(_)) = (token, tokens.next()?) else { return None };
+                token = tokens.next()?;
+            }
+            Some(_) if matches!(token, Token::Mark(b'(')) => {
+                tokens.skip_brackets(b'(')?;
+                token = tokens.next()?;
+            }
+            Some(_) => {}
+        }
+        if !matches!(tokens.skip_directives(token)?, Token::Mark(b'{')) {
+            return None;
+        }
+        definition.selections = tokens.skip_brackets(b'{')?;
+        found.push(definition);
+        if found.len() > MOST_DEFINITIONS {
+            return None;
+        }
+    }
+}
+
+/// The fields at the top of an operation, those of its fragments among them.
+struct RootFields<'d, 'a> {
+    definitions: &'d [Definition<'a>],
+    /// Fragments that were added, by their position: they may name each other.
+    expanded: Vec<usize>,
+    list: String,
+}
+
+impl RootFields<'_, '_> {
+    fn add(&mut self, selections: &[u8]) -> Option<()> {
+        let mut tokens = Tokens { text: selections, at: 0 };
+        let mut token = tokens.next()?;
+        // Fragments without a name that are open. They are gone through as they come: to look for their ends first would be
+        // to read what lies in them once for each.
+        let mut open = 0;
+        loop {
+            match token {
+                Token::End => return Some(()),
+                Token::Mark(b'}') if open > 0 => {
+                    open -= 1;
+                    token = tokens.next()?;
+                }
+                Token::Spread => {
+                    token = tokens.next()?;
+                    match token {
+                        Token::Name(name) if name != b"on" => {
+                            token = tokens.next()?;
+                            token = tokens.skip_directives(token)?;
+                            self.add_fragment(name)?;
+                            continue;
+                        }
+                        Token::Name(_) => {
+                            tokens.next()?;
+                            token = tokens.next()?;
+                        }
+                        _ => {}
+                    }
+                    if !matches!(tokens.skip_directives(token)?, Token::Mark(b'{')) {
+                        return None;
+                    }
+                    open += 1;
+                    token = tokens.next()?;
+                }
+                Token::Name(mut name) => {
+                    token = tokens.next()?;
+                    if matches!(token, Token::Mark(b':')) {
+                        // That was another name for the field, which comes now.
+                        let Token::Name(field) = tokens.next()? else { return None };
+                        name = field;
+                        token = tokens.next()?;
+                    }
+                    self.list.push('"');
+                    self.list.push_str(std::str::from_utf8(name).ok()?);
+                    self.list.push_str("\",");
+                    if matches!(token, Token::Mark(b'(')) {
+                        tokens.skip_brackets(b'(')?;
+                        token = tokens.next()?;
+                    }
+                    token = tokens.skip_directives(token)?;
+                    if matches!(token, Token::Mark(b'{')) {
+                        tokens.skip_brackets(b'{')?;
+                        token = tokens.next()?;
+                    }
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    fn add_fragment(&mut self, name: &[u8]) -> Option<()> {
+        let is_it = |definition: &Definition<'_>| definition.operation.is_none() && definition.name == name;
+        let position = self.definitions.iter().position(is_it)?;
+        if self.expanded.contains(&position) {
+            return Some(());
+        }
+        if self.expanded.len() >= DEEPEST {
+            return None;
+        }
+        self.expanded.push(position);
+        self.add(self.definitions.get(position)?.selections)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Token<'a> {
+    Name(&'a [u8]),
+    /// `...`
+    Spread,
+    /// A bracket or another mark.
+    Mark(u8),
+    /// A number or a string.
+    Literal,
+    End,
+}
+
+struct Tokens<'a> {
+    text: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Tokens<'a> {
+    /// The next token; `None`: there is none of the language.
+    fn next(&mut self) -> Option<Token<'a>> {
+        let rest = loop {
+            let rest = self.text.get(self.at..).unwrap_or_default();
+            match rest {
+                [] => return Some(Token::End),
+                [b' ' | b'\t' | b'\r' | b'\n' | b',', ..] => self.at += 1,
+                [0xef, 0xbb, 0xbf, ..] => self.at += 3,
+                [b'#', ..] => self.at += memchr::memchr2(b'\n', b'\r', rest).unwrap_or(rest.len()),
+                _ => break rest,
+            }
+        };
+        let is_in_name = |b: &u8| b.is_ascii_alphanumeric() || *b == b'_';
+        let (token, length) = match rest {
+            [b'.', b'.', b'.', ..] => (Token::Spread, 3),
+            [mark @ (b'!' | b'$' | b'&' | b'(' | b')' | b':' | b'=' | b'@' | b'[' | b']' | b'{' | b'|' | b'}'), ..] => {
+                (Token::Mark(*mark), 1)
+            }
+            [b'"', b'"', b'"', ..] => (Token::Literal, block_length(rest)?),
+            [b'"', ..] => (Token::Literal, string_length(rest)?),
+            [b'-' | b'0'..=b'9', ..] => {
+                let is_in_number = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'+' | b'.');
+                (Token::Literal, rest.iter().take_while(|b| is_in_number(b)).count())
+            }
+            [b'_' | b'a'..=b'z' | b'A'..=b'Z', ..] => {
+                let length = rest.iter().take_while(|b| is_in_name(b)).count();
+                (Token::Name(rest.get(..length)?), length)
+            }
+            _ => return None,
+        };
+        self.at += length;
+        Some(token)
+    }
+
+    /// Passes over directives, of which `token` may be the first; the token behind them.
+    fn skip_directives(&mut self, mut token: Token<'a>) -> Option<Token<'a>> {
+        while matches!(token, Token::Mark(b'@')) {
+            let Token::Name(_) = self.next()? else { return None };
+            token = self.next()?;
+            if matches!(token, Token::Mark(b'(')) {
+                self.skip_brackets(b'(')?;
+                token = self.next()?;
+            }
+        }
+        Some(token)
+    }
+
+    /// Passes over what stands behind this bracket, up to the one that closes it: the text between the two.
+    fn skip_brackets(&mut self, open: u8) -> Option<&'a [u8]> {
+        let closing = |open: u8| match open {
+            b'(' => b')',
+            b'[' => b']',
+            _ => b'}',
+        };
+        let begin = self.at;
+        let mut expected = vec![closing(open)];
+        loop {
+            match self.next()? {
+                Token::End => return None,
+                Token::Mark(open @ (b'(' | b'[' | b'{')) if expected.len() < DEEPEST => expected.push(closing(open)),
+                Token::Mark(b'(' | b'[' | b'{') => return None,
+                Token::Mark(close @ (b')' | b']' | b'}')) => {
+                    if expected.pop() != Some(close) {
+                        return None;
+                    }
+                    if expected.is_empty() {
+                        return self.text.get(begin..self.at - 1);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Bytes of a string, with its quotes.
+fn string_length(text: &[u8]) -> Option<usize> {
+    let mut at = 1;
+    loop {
+        match text.get(at)? {
+            b'"' => return Some(at + 1),
+            b'\\' => at += 2,
+            b'\n' | b'\r' => return None,
+            _ => at += 1,
+        }
+    }
+}
+
+/// Bytes of a string between three quotes on either side.
+fn block_length(text: &[u8]) -> Option<usize> {
+    let mut at = 3;
+    loop {
+        let rest = text.get(at..)?;
+        let quote = memchr::memmem::find(rest, b"\"\"\"")?;
+        at += quote + 3;
+        if !rest.get(..quote)?.ends_with(b"\\") {
+            return Some(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Graphql;
+
+    fn read(text: &str, wanted: Option<&str>) -> Option<String> {
+        let read = Graphql::parse(text.as_bytes(), wanted.map(str::as_bytes))?;
+        Some(format!("{} {} {}", read.operation, String::from_utf8_lossy(&read.name), read.root_fields))
+    }
+
+    #[test]
+    fn operations_are_read() {
+        for (text, expected) in [
+            ("query getRepo {\n owner {name}\n repo {created}\n}", r#"query getRepo ["owner","repo"]"#),
+            ("{ a }", r#"query  ["a"]"#),
+            (
+                "\u{feff}# { b }\r\nmutation($id: [Int!] = [1, 2]) @skip(if: false) { x: add(by: \"}\") @a { id } , drop }",
+                r#"mutation  ["add","drop"]"#,
+            ),
+            ("subscription S { a(x: {y: [\"\"\"} \\\"\"\" \"\"\"]}, z: -1.5e3, on: E) }", r#"subscription S ["a"]"#),
+            (
+                "query Q { ...F ... on T { b { c } } ... @include(if: $x) { d } on } fragment F on T { a ...G } fragment G on T { e ...F }",
+                r#"query Q ["a","e","b","d","on"]"#,
+            ),
+            ("fragment F on T { hidden } query { ...F shown }", r#"query  ["hidden","shown"]"#),
+            ("query query { query }", r#"query query ["query"]"#),
+            ("query A {a} mutation B {b}", r#"query A ["a"]"#),
+        ] {
+            assert_eq!(read(text, None).as_deref(), Some(expected), "{text}");
+        }
+        assert_eq!(read("query A {a} mutation B {b}", Some("B")).as_deref(), Some(r#"mutation B ["b"]"#));
+        assert_eq!(read("query A {a}", Some("")).as_deref(), Some(r#"query A ["a"]"#));
+    }
+
+    #[test]
+    fn what_is_no_operation_is_none() {
+        for text in [
+            "",
+            "fragment F on T {a}",
+            "{ a",
+            "query",
+            "query A",
+            "{ a } }",
+            "{ a(b: ] ) }",
+            "{ ...Missing }",
+            "type T { a: Int }",
+            "{ a \"b }",
+            "{ a(b: \"\"\"c) }",
+            "{ : a }",
+            "{ a: }",
+            "{ ... on }",
+            "query @ {a}",
+            "{ é }",
+            "name=a",
+        ] {
+            assert_eq!(read(text, None), None, "{text}");
+        }
+        assert_eq!(read("query A {a}", Some("B")), None);
+        assert_eq!(read(&"{".repeat(100_000), None), None);
+        assert_eq!(read(&format!("{{ {} }}", "...{".repeat(10_000)), None), None);
+        assert_eq!(read(&"query A {a} ".repeat(2_000), None), None);
+    }
+}

@@ -1,0 +1,42 @@
+//! `node-status`: connections and requests in numbers, as an API.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_plugin::{BuildCx, Define, Invalid, Phases, Plugin};
+
+/// The definition.
+#[derive(Debug)]
+pub(crate) struct NodeStatus;
+
+/// It has no settings.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Conf {}
+
+impl Define for NodeStatus {
+    const NAME: &'static str = "node-status";
+    const PRIORITY: i32 = 1000;
+    const PHASES: Phases = Phases::NONE;
+    const DOC: &'static str = "\
+Offers an API, `GET /apisix/status`, with connections and requests in numbers as nginx counts them; `id` is that of the \
+process. Clients reach it through a route with [public-api](public-api.md). The plugin does nothing on a route of its own.
+
+```json
+{\"id\":\"…\",\"status\":{\"active\":\"1\",\"accepted\":\"1\",\"handled\":\"1\",\"total\":\"1\",\"reading\":\"0\",\"writing\":\"1\",\"waiting\":\"0\"}}
+```";
+    const EXAMPLE: &'static str = "{}\n";
+
+    type Conf = Conf;
+    type ConsumerConf = ();
+
+    fn build(_: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
+        Ok(Arc::new(Nothing))
+    }
+}
+
+/// An instance. The gateway answers for the API itself, which alone knows the numbers.
+struct Nothing;
+
+impl Plugin for Nothing {}
