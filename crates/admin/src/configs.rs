@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 use weir_config::Diagnostic;
 use weir_config::diagnostic::lua_type_name;
 use weir_config::node::Node;
-use weir_config::unsupported::{Place, UNSUPPORTED};
+use weir_config::unsupported::Unsupported;
 use weir_store::{Change, Commit, Item, Key, Kind, Listing};
 
 use crate::answer::{Answer, Outcome, Pieces};
@@ -188,11 +188,10 @@ impl Api {
             let items = items(&body, kind)?;
             let mut known = HashSet::new();
             let mut listed = Vec::with_capacity(items.len());
-            let unsupported =
-                UNSUPPORTED.iter().find(|one| one.place == Place::Document && one.field == kind.directory());
+            let unsupported = Unsupported::of_section(kind.directory());
             for (index, item) in items.iter().enumerate() {
                 if let Some(unsupported) = unsupported {
-                    let fault = format!("{}: not supported yet: {}", kind.directory(), unsupported.feature);
+                    let fault = unsupported.refusal(kind.directory());
                     errors.push(fault_at(kind, index, told_id(kind, item).as_deref(), &fault));
                     continue;
                 }

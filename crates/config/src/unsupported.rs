@@ -69,6 +69,18 @@ const fn refuse(place: Place, field: &'static str, when: When, feature: &'static
     Unsupported { place, field, when, feature, left_aside: false }
 }
 
+impl Unsupported {
+    /// The feature that a section of a document asks for, such as `stream_routes`.
+    pub fn of_section(name: &str) -> Option<&'static Self> {
+        UNSUPPORTED.iter().find(|entry| entry.place == Place::Document && entry.field == name)
+    }
+
+    /// The words of a refusal, with what has asked for the feature.
+    pub fn refusal(&self, asked: &str) -> String {
+        format!("not supported yet: {} ({asked})", self.feature)
+    }
+}
+
 impl When {
     fn asks(self, node: &Node) -> bool {
         match (self, &node.kind) {
@@ -94,11 +106,10 @@ pub fn take_out(place: Place, node: &mut Node, path: &str, found: &mut Vec<Diagn
         let Some(entry) = entry else { return true };
         let mut path = path.to_owned();
         push_name(&mut path, entry.field);
-        let asked = match entry.when {
-            When::OneOf(_) => format!("{}: {}", entry.field, value.as_str().unwrap_or_default()),
-            _ => entry.field.to_owned(),
+        let message = match entry.when {
+            When::OneOf(_) => entry.refusal(&format!("{}: {}", entry.field, value.as_str().unwrap_or_default())),
+            _ => entry.refusal(entry.field),
         };
-        let message = format!("not supported yet: {} ({asked})", entry.feature);
         found.push(if entry.left_aside {
             let warning = Diagnostic::warning(key.mark, path, message);
             warning.with_hint("it is left aside, as by APISIX with its default proxy_mode: http")

@@ -1,22 +1,11 @@
 //! Every field of every plugin stands in the configuration of a case, so that it has an effect that a case can see, or in
-//! one that is told that the field has none.
+//! one that is told that the field has none; or `elsewhere` names the test that shows its effect.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::Value;
 use weir_config::Node;
-
-/// Fields whose effect no case can see, of a plugin's configuration or metadata, with the tests that look for it.
-const SEEN_ELSEWHERE: [(&str, &str, &str); 7] = [
-    ("limit-conn", "rejected_code", "limiters::who_is_beyond_the_number_waits_or_is_refused"),
-    ("limit-conn", "rejected_msg", "limiters::who_is_beyond_the_number_waits_or_is_refused"),
-    ("limit-count", "limit_header", "hooks::metadata_renames_the_fields"),
-    ("limit-count", "remaining_header", "hooks::metadata_renames_the_fields"),
-    ("limit-count", "reset_header", "hooks::metadata_renames_the_fields"),
-    ("limit-req", "allow_degradation", "hooks::without_room_other_limiters_refuse_a_new_key_unless_told_otherwise"),
-    ("prometheus", "disabled_labels", "observe::labels_that_metadata_disables_are_empty"),
-];
 
 /// The paths of all fields that a schema knows: `rules[].match[].vars`.
 fn known(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
@@ -105,7 +94,8 @@ fn every_field_has_a_case() {
             confs.into_iter().for_each(|conf| written(conf, "", &mut used));
             let bad = cases["bad"].as_array().into_iter().flatten();
             let mut told: BTreeSet<&str> = bad.filter_map(|entry| without_effect(entry, place)).collect();
-            told.extend(SEEN_ELSEWHERE.iter().filter(|(of, ..)| *of == name).map(|(_, field, _)| *field));
+            let elsewhere = cases["elsewhere"].as_array().into_iter().flatten();
+            told.extend(elsewhere.filter_map(|entry| entry[place].as_str()));
             // What is said of a field is said of all in it.
             let is_used = |field: &str| {
                 let outer = field.match_indices(['.', '[']).filter_map(|(at, _)| field.get(..at));

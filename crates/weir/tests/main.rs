@@ -52,6 +52,7 @@ mod observe;
 mod order;
 mod passive_health;
 mod paths;
+mod plugin_fields;
 mod plugins;
 mod priority;
 mod protos;

@@ -2,18 +2,21 @@
 //!
 //! A file has a configuration in which `${ORIGIN}` stands for an origin that gives back the body it receives, and
 //! cases that are run one after the other. `upstream` in what is expected is what the origin has to see; `none: true`
-//! says that nothing reaches it. `${SERVICE}` stands for a service that plugins may ask. The list `bad` holds configurations with what `weir check` says or warns.
+//! says that nothing reaches it; `took` is the least number of milliseconds. `${SERVICE}` stands for a service that
+//! plugins may ask. The list `bad` holds configurations with what `weir check` says or warns, and `elsewhere` fields whose
+//! effect another test shows (`plugin_fields.rs`).
 
 use std::fs;
 use std::io::Read;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use weir_config::Node;
 
-use crate::harness::{Answer, Fields, Gateway, Origin, Response, each, repository, weir};
+use crate::harness::{Answer, Fields, Gateway, Origin, RawClient, Response, each, repository, timed, weir};
 
-fn files() -> Vec<PathBuf> {
+pub(crate) fn files() -> Vec<PathBuf> {
     let folder = repository().join("crates/plugins/cases");
     let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
@@ -23,7 +26,7 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-fn read(file: &PathBuf) -> Value {
+pub(crate) fn read(file: &PathBuf) -> Value {
     let text = fs::read_to_string(file).expect("read a file of cases");
     Node::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display())).root.to_json()
 }
@@ -50,16 +53,18 @@ fn failures(config: &str, cases: &[Value]) -> Vec<String> {
     let service = service();
     let config = config.replace("${ORIGIN}", &origin.node()).replace("${SERVICE}", &service.node());
     let gateway = Gateway::start(config);
-    let holds = |case: &Value| {
-        known(case, &["name", "request", "expect"]);
-        let times = case["expect"]["repeat"].as_u64().unwrap_or(1);
-        (0..times).try_for_each(|_| run(case, &gateway, &origin)).map_err(|why| format!("{}: {why}", case["name"]))
-    };
-    cases.iter().filter_map(|case| holds(case).err()).collect()
+    cases.iter().filter_map(|case| holds(case, gateway.addr, &origin).err()).collect()
+}
+
+/// Runs a case against the gateway at this address.
+pub(crate) fn holds(case: &Value, gateway: SocketAddr, origin: &Origin) -> Result<(), String> {
+    known(case, &["name", "request", "expect"]);
+    let times = case["expect"]["repeat"].as_u64().unwrap_or(1);
+    (0..times).try_for_each(|_| run(case, gateway, origin)).map_err(|why| format!("{}: {why}", case["name"]))
 }
 
 /// A service beside: it answers with the status at the end of the path.
-fn service() -> Origin {
+pub(crate) fn service() -> Origin {
     Origin::answering(|request| {
         let status = request.target.rsplit('/').next().unwrap_or_default();
         let body = format!("the service says {status}");
@@ -78,16 +83,21 @@ fn known(part: &Value, names: &[&str]) {
     }
 }
 
-fn run(case: &Value, gateway: &Gateway, origin: &Origin) -> Result<(), String> {
+fn run(case: &Value, gateway: SocketAddr, origin: &Origin) -> Result<(), String> {
     let (request, expect) = (&case["request"], &case["expect"]);
     known(request, &["method", "path", "headers", "body", "chunked"]);
-    known(expect, &["status", "headers", "absent", "body", "body_contains", "decoded", "upstream", "repeat"]);
+    known(expect, &["status", "headers", "absent", "body", "body_contains", "decoded", "upstream", "repeat", "took"]);
     let before = origin.requests().len();
-    let response = gateway.client().request(encode(request));
+    let (response, took) = timed(|| RawClient::connect(gateway).request(encode(request)));
 
     let wrong = |what: &str, expected: &dyn std::fmt::Debug, found: &dyn std::fmt::Debug| {
         Err(format!("{what}: expected {expected:?}, found {found:?} in {}", show(&response)))
     };
+    if let Some(least) = expect["took"].as_u64()
+        && took.as_millis() < u128::from(least)
+    {
+        return wrong("milliseconds", &least, &took);
+    }
     if expect["status"] != response.status {
         return wrong("status", &expect["status"], &response.status);
     }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::Value;
 use weir_config::load::place_of;
 use weir_config::node::Mark;
-use weir_config::unsupported::{Place, UNSUPPORTED};
+use weir_config::unsupported::Unsupported;
 use weir_config::{Diagnostic, ItemChange, Key as Name, Kind as NodeKind, Node, Section, SharedMap};
 use weir_store::{Expectation, Item, Key, Kind, Listing};
 
@@ -230,10 +230,8 @@ pub(crate) fn piece(key: &Key, item: Option<&Item>) -> Option<Result<ItemChange,
 fn node(item: &Item) -> Result<Node, Diagnostic> {
     let fault = |message: String| Diagnostic::error(Mark::NONE, item.key.to_string(), message);
     let kind = item.key.kind();
-    if let Some(entry) =
-        UNSUPPORTED.iter().find(|entry| entry.place == Place::Document && entry.field == kind.directory())
-    {
-        return Err(fault(format!("not supported yet: {}", entry.feature)));
+    if let Some(entry) = Unsupported::of_section(kind.directory()) {
+        return Err(fault(entry.refusal(kind.directory())));
     }
     let value: Value = serde_json::from_str(&item.value).map_err(|error| fault(format!("is no JSON: {error}")))?;
     let Value::Object(mut fields) = value else {
