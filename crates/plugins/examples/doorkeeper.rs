@@ -128,7 +128,9 @@ fn exchange(answer: Result<weir_plugin::CalloutResponse, weir_plugin::CalloutErr
             metadata: None,
             https_port: 443,
             product: "example",
+            network: &Arc::default(),
             upstreams: &Upstreams,
+            apis: &weir_plugin::NoApis,
         },
     );
     let plugin = plugin.expect("the example is a good configuration");

@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, oneshot};
 use weir_config::settings::{Endpoint, PluginNames};
 use weir_config::{Node, Settings};
 use weir_plugin::buffers::{Held, NO_ROOM};
-use weir_plugin::{Api, Flow, Invalid, LocalFuture, Plugin, RequestCx};
+use weir_plugin::{Api, Flow, Invalid, Io, LocalFuture, Plugin, RequestCx};
 use weir_telemetry::metrics::Metrics;
 use weir_wire::method::Method;
 
@@ -131,7 +131,7 @@ impl Plugin for MetricsApi {
         Flow::Suspend
     }
 
-    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>) -> LocalFuture<'a, Flow> {
+    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
             let Some(running) = self.apis.0.get() else { return cx.fail(503, NOT_STARTED) };
             let Ok(permit) = Arc::clone(&running.scrapes).acquire_owned().await else {

@@ -17,7 +17,7 @@ use weir_proxy::{Catalog, Compiler, DataPlane, Snapshot};
 use weir_telemetry::metrics::{Metrics, MetricsOptions};
 
 use crate::harness::{LIMIT, Origin, each, repository, wait_until};
-use crate::plugins::{files, holds, read};
+use crate::plugins::{files, holds, read, service};
 
 /// A data plane within this process, which serves one configuration after the other.
 struct Plane {
@@ -74,7 +74,9 @@ fn without_any_field_a_case_fails() {
             let plugin = document["plugin"].as_str().expect("a plugin");
             let cases = document["cases"].as_array().expect("a list of cases");
             let origin = Origin::echo();
-            let config = document["config"].as_str().expect("a configuration").replace("${ORIGIN}", &origin.node());
+            let service = service();
+            let config = document["config"].as_str().expect("a configuration");
+            let config = config.replace("${ORIGIN}", &origin.node()).replace("${SERVICE}", &service.node());
             let config = Node::parse(&config).expect("YAML").root.to_json();
             let mut plane = Plane::start();
             let mut fails = |config: &Value| {

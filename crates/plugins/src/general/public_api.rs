@@ -1,10 +1,11 @@
 //! `public-api`: lets clients reach an API that a plugin offers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{BuildCx, Define, Flow, Invalid, LocalFuture, OpenApi, Phases, Plugin, RequestCx};
+use weir_plugin::{BuildCx, Define, Flow, Invalid, Io, LocalFuture, OpenApi, Phases, Plugin, RequestCx};
 
 use crate::rejection::error_msg;
 
@@ -89,9 +90,14 @@ impl Plugin for Exposed {
         }
     }
 
-    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>) -> LocalFuture<'a, Flow> {
+    fn wait_limit(&self) -> Option<Duration> {
+        // An API has limits of its own.
+        Some(Duration::MAX)
+    }
+
+    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, io: &'a dyn Io) -> LocalFuture<'a, Flow> {
         match self.api(cx) {
-            Some(api) => api.plugin.request_io(cx),
+            Some(api) => api.plugin.request_io(cx, io),
             None => Box::pin(std::future::ready(cx.fail(500, "an API is gone while it answers"))),
         }
     }

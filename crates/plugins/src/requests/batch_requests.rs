@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use weir_config::schema::json_schema;
 use weir_config::{Diagnostic, Node};
 use weir_plugin::buffers::{Held, NO_ROOM};
-use weir_plugin::{Api, BuildCx, Define, Flow, Invalid, LocalFuture, Phases, Plugin, RequestCx, inner};
+use weir_plugin::{Api, BuildCx, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin, RequestCx, inner};
 use weir_wire::head::Content;
 use weir_wire::method::Method;
 
@@ -151,7 +151,12 @@ impl Plugin for Batching {
         if cx.body().is_none() { Flow::AwaitBody } else { Flow::Suspend }
     }
 
-    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>) -> LocalFuture<'a, Flow> {
+    fn wait_limit(&self) -> Option<Duration> {
+        // The batch says how long it waits for each of its requests.
+        Some(Duration::MAX)
+    }
+
+    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
             let batch = match Batch::parse(cx.body().unwrap_or_default(), self.limits.max_pipeline_items) {
                 Ok(batch) => batch,

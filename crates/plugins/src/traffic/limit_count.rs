@@ -11,7 +11,7 @@ use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 use weir_config::schema::json_schema;
 use weir_config::{Diagnostic, Node};
-use weir_plugin::{BuildCx, Define, Flow, Invalid, LocalFuture, Phases, Plugin, RequestCx};
+use weir_plugin::{BuildCx, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin, RequestCx};
 use weir_wire::name::FieldName;
 
 use crate::rejection;
@@ -411,7 +411,7 @@ impl Plugin for Limiting {
         self.finish(asked, cx)
     }
 
-    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>) -> LocalFuture<'a, Flow> {
+    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
             let Some(remote) = &self.remote else { return Flow::Continue };
             let mut asked = false;

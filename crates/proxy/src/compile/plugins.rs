@@ -151,7 +151,10 @@ impl Builder<'_, '_> {
             if conf.is_unresolved() || metadata.is_some_and(|metadata| metadata.is_unresolved) {
                 let (plugin, phases) = unresolved::plugin();
                 let meta = meta.and_then(step_meta);
-                layer.steps.push((kind, Some(Step { plugin, kind, priority, phases, prefers_route, meta })));
+                layer.steps.push((
+                    kind,
+                    Some(Step { plugin, kind, priority, phases, prefers_route, reads_body: false, meta }),
+                ));
                 continue;
             }
             let cx = BuildCx {

@@ -133,7 +133,7 @@ impl Subrequest<'_> {
                     failure = error.failure;
                     end_try(x, worker, failure.status);
                     if error.unreachable && upstream.nodes.len() > 1 {
-                        aside::set(worker, &node.endpoint, failure.reason, timeouts.connect);
+                        aside::watch::set(worker, &node.endpoint, failure.reason, timeouts.connect);
                     }
                     let spent = x.upstream.tried.len() > upstream.retries as usize || worker.timers.now() >= give_up;
                     if !error.retryable || spent {

@@ -299,7 +299,7 @@ impl Verifier {
 /// What is wrong with the text.
 pub fn client_verifier(authorities: &str) -> Result<Arc<dyn ClientCertVerifier>, String> {
     let (ca, skip_mtls_uri_regex) = (authorities.to_owned(), Vec::new());
-    let verifier = Verifier::new(&ClientVerification { ca, depth: u32::MAX, skip_mtls_uri_regex }, super::provider())?;
+    let verifier = Verifier::new(&ClientVerification { ca, depth: u32::MAX, skip_mtls_uri_regex }, tls::provider())?;
     Ok(Arc::new(verifier))
 }
 
