@@ -498,7 +498,7 @@ fn a_gateway_shows_etcd_its_certificate() {
     let foreign = format!("tls: {{ca: {}, cert: {}, key: {}}}", foreign.file().display(), files.1, files.2);
     let without = format!("tls: {{ca: {}}}", files.0);
     for (tls, words) in [
-        (foreign, "the certificate was not issued by an authority that is trusted"),
+        (foreign, "the certificate's signature, or one made with its key, is wrong"),
         (without, "the other side ended it with the alert \""),
     ] {
         std::fs::write(folder.path().join("weir.yaml"), settings("data_plane", &cluster.urls(), &tls))
