@@ -333,6 +333,7 @@ impl Plugin for Limiting {
 }
 
 /// What a limit says of a request.
+#[derive(Clone, Copy)]
 enum Verdict {
     Passed,
     /// It passes, but late.

@@ -387,6 +387,7 @@ struct Names {
 }
 
 /// What a limit says of a request.
+#[derive(Clone, Copy)]
 enum Verdict {
     Passed,
     /// The rule does not concern the request.
