@@ -1,4 +1,4 @@
-//! The command line. `docs/cli.md` is generated from what stands here.
+//! The command line. `docs/cli.md` is generated from these definitions.
 
 #[cfg(test)]
 mod tests;
@@ -11,10 +11,10 @@ use clap_complete::Shell;
 use weir_config::InvalidItems;
 use weir_store::Key;
 
-/// An API gateway with Apache APISIX's resources, from a store or from a file.
+/// An API gateway for Apache APISIX's resources, from a store or from a file.
 ///
-/// `weir run` serves the routes of its own store and changes them over the Admin API. `weir run apisix.yaml` serves the
-/// routes in that file and takes over every change of it.
+/// `weir run` serves the routes of its own store, which the Admin API changes. `weir run apisix.yaml` serves the routes in
+/// that file and reloads the file when it changes.
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, disable_help_subcommand = true, max_term_width = 120, after_long_help = EXAMPLES)]
 pub(crate) struct Cli {
@@ -26,49 +26,50 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Serve the routes of a store, or of a rules file.
     ///
-    /// Without FILE the routes live in a store, in the data directory, and are changed over the Admin API while the gateway
-    /// runs. With FILE the file is read and checked as a whole before anything listens. Then one line for each bound address is printed
-    /// on standard output, and `ready` when all workers serve. The file is watched: a change is live within 200 ms, or
-    /// refused with its reasons in the error log, and what was live before goes on.
+    /// Without FILE, the routes are in a store in the data directory, and the Admin API changes them while the gateway
+    /// runs. With FILE, the whole file is checked before any socket is opened, and watched afterwards: a change is live
+    /// within 200 ms, or refused with the reasons in the error log, and the live configuration stays in force.
+    ///
+    /// Standard output gets one line for each bound address, and `ready` when all workers serve.
     #[command(after_long_help = RUN_EXAMPLES)]
     Run(RunArgs),
-    /// Tell whether `run` would start with a rules file and the settings, and all that is wrong with them.
+    /// Check a rules file and the settings, and print all errors that would keep `run` from starting.
     ///
-    /// Findings go to standard error, a summary to standard output. The settings are checked as well, and a rules file is
-    /// checked even where they are refused, with the defaults then. Nothing listens and no name is resolved.
+    /// Findings go to standard error, a summary to standard output. If the settings are refused, the rules file is checked
+    /// with the default settings. No socket is opened and no name is resolved.
     #[command(after_long_help = CHECK_EXAMPLES)]
     Check(CheckArgs),
-    /// Tell what would be done with a request: which route, which upstream, which plugins, and why no other route.
+    /// Explain the handling of a request: its route, upstream and plugins, and why other routes do not match.
     ///
-    /// Nothing is sent anywhere.
+    /// No request is sent.
     #[command(after_long_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArgs),
-    /// Look at the store of a gateway, and repair it.
+    /// Inspect, change and repair the store of a gateway.
     ///
-    /// What only reads works while the gateway runs. What writes needs the gateway stopped: while it runs, its Admin API
-    /// does the same.
+    /// Commands that only read work while the gateway runs. Commands that write need a stopped gateway; use the Admin API
+    /// of a running one instead.
     #[command(subcommand, after_long_help = STORE_EXAMPLES)]
     Store(StoreCommand),
     /// Print the version.
     Version,
-    /// Print completions for a shell.
+    /// Print a completion script for a shell.
     #[command(after_long_help = COMPLETIONS_EXAMPLES)]
     Completions {
-        /// The shell that they are for.
+        /// The shell.
         shell: Shell,
     },
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// The rules: routes, services, upstreams, consumers, … in YAML or JSON. Without it they live in the store.
+    /// The rules file: routes, services, upstreams, consumers, … in YAML or JSON. Without FILE they are in the store.
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) file: Option<PathBuf>,
-    /// What happens to a file with an invalid item: `refuse` refuses the whole file, `skip` leaves the item out, and
-    /// with it what refers to it, as APISIX does.
+    /// Handling of a file with an invalid item: `refuse` refuses the whole file, `skip` leaves out the item and all items
+    /// that refer to it, as APISIX does.
     #[arg(long, value_name = "refuse|skip", default_value = "refuse", hide_possible_values = true, requires = "file")]
     pub(crate) invalid_items: InvalidItemsArg,
-    /// Take warnings for errors, such as that of a YAML file without `#END`. Not together with `skip`.
+    /// Treat warnings as errors, such as the warning about a YAML file without `#END`. Not together with `skip`.
     #[arg(long, requires = "file")]
     pub(crate) strict: bool,
     #[command(flatten)]
@@ -81,56 +82,56 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
-    /// Tell what is wrong with the store, and whether its resources can be served.
+    /// Check the store, and that its resources can be served.
     Check(StoreArgs),
     /// Print all resources as a rules file, secrets included.
     Export(StoreArgs),
-    /// Put the resources of a rules file in the place of all that are there.
+    /// Replace all resources by those of a rules file.
     Import {
-        /// The rules; `-` is standard input.
+        /// The rules file; `-` is standard input.
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: PathBuf,
         #[command(flatten)]
         store: StoreArgs,
     },
-    /// List the changes, the latest first: revision, time, author, and what became of which resource.
+    /// List the changes, the latest first: revision, time, author, and the changed resources.
     History {
         /// Only the changes of one resource, such as `routes/1`.
         #[arg(long, value_name = "KIND/ID")]
         key: Option<Key>,
-        /// List so many at most.
+        /// Maximum number of changes.
         #[arg(long, value_name = "N", default_value_t = 20)]
         limit: usize,
         #[command(flatten)]
         store: StoreArgs,
     },
-    /// Tell what is different between two revisions. Secrets are masked.
+    /// Show the differences between two revisions. Secrets are masked.
     Diff {
         /// A revision of the history; 0 is the empty store.
         from: u64,
-        /// Another one.
+        /// The revision to compare with.
         to: u64,
         #[command(flatten)]
         store: StoreArgs,
     },
-    /// Make all resources what they were at a revision. That is a change like any other, and can be rolled back.
+    /// Restore all resources to their state at a revision. The rollback is a change itself and can be rolled back.
     Rollback {
         /// A revision of the history.
         revision: u64,
         #[command(flatten)]
         store: StoreArgs,
     },
-    /// Write a copy of the database, whole and consistent. The key is not in it.
+    /// Write a consistent copy of the database. The copy does not contain the key.
     Backup {
-        /// The copy; what is there is replaced.
+        /// The copy. An existing file is replaced.
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: PathBuf,
         #[command(flatten)]
         store: StoreArgs,
     },
-    /// Put a backup, or without one the copy of the last good state, in the place of the database, which is kept beside.
+    /// Replace the database by a backup, or without FILE by the copy of the last good state. The old database is kept.
     Restore {
-        /// What `weir store backup` has written.
+        /// A file written by `weir store backup`.
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: Option<PathBuf>,
         #[command(flatten)]
@@ -138,7 +139,7 @@ pub(crate) enum StoreCommand {
     },
 }
 
-/// Which store.
+/// Options that select a store.
 #[derive(Debug, Args)]
 pub(crate) struct StoreArgs {
     #[command(flatten)]
@@ -175,26 +176,26 @@ pub(crate) struct ExplainArgs {
     pub(crate) settings: SettingsArgs,
 }
 
-/// Where a store lies.
+/// Option for the data directory of a store.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Settings")]
 pub(crate) struct DataArgs {
-    /// The folder of the store; setting `store.data_dir`. [default: weir-data]
+    /// The data directory of the store; setting `store.data_dir`. [default: weir-data]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) data_dir: Option<PathBuf>,
 }
 
-/// The rules file and how it is read.
+/// The rules file, and the options for reading it.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RulesArgs {
-    /// The rules: routes, services, upstreams, consumers, … in YAML or JSON. `-` is standard input.
+    /// The rules file: routes, services, upstreams, consumers, … in YAML or JSON. `-` is standard input.
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
-    /// What happens to a file with an invalid item: `refuse` refuses the whole file, `skip` leaves the item out, and
-    /// with it what refers to it, as APISIX does.
+    /// Handling of a file with an invalid item: `refuse` refuses the whole file, `skip` leaves out the item and all items
+    /// that refer to it, as APISIX does.
     #[arg(long, value_name = "refuse|skip", default_value = "refuse", hide_possible_values = true)]
     pub(crate) invalid_items: InvalidItemsArg,
-    /// Take warnings for errors, such as that of a YAML file without `#END`. Not together with `skip`.
+    /// Treat warnings as errors, such as the warning about a YAML file without `#END`. Not together with `skip`.
     #[arg(long)]
     pub(crate) strict: bool,
 }
@@ -205,26 +206,26 @@ pub(crate) enum InvalidItemsArg {
     Skip,
 }
 
-/// Where the gateway's own settings come from.
+/// Sources of the gateway's own settings.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Settings")]
 pub(crate) struct SettingsArgs {
-    /// The gateway's own settings (listeners, limits, timeouts, logs) in YAML, or APISIX's config.yaml. Without it no
-    /// settings file is read.
+    /// File of the gateway's own settings (listeners, limits, timeouts, logs) in YAML, or APISIX's config.yaml. Without
+    /// this option no settings file is read.
     #[arg(long, value_name = "FILE", env = "WEIR_SETTINGS", hide_env_values = true, value_hint = ValueHint::FilePath)]
     pub(crate) settings: Option<PathBuf>,
-    /// Set any setting: `--set limits.head_size=32KiB`. A list is parted by commas. May be repeated; the last one of a
-    /// path holds. docs/configuration.md lists the settings.
+    /// Set any setting: `--set limits.head_size=32KiB`. The items of a list are separated by commas. May be repeated; the
+    /// last value of a path takes precedence. docs/configuration.md lists the settings.
     #[arg(long = "set", value_name = "PATH=VALUE", value_parser = assignment)]
     pub(crate) assignments: Vec<(String, String)>,
 }
 
-/// Flags for the settings that are given most.
+/// Flags for the most common settings.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Settings")]
 pub(crate) struct ListenArgs {
     /// Listen for traffic here; setting `listen.http`. May be repeated. A port alone means all IPv4 addresses, as in every
-    /// flag below, and `localhost` means 127.0.0.1. Port 0 takes a free one; `unix:/PATH` is a Unix socket.
+    /// flag below, and `localhost` means 127.0.0.1. Port 0 selects a free port; `unix:/PATH` is a Unix socket.
     /// [default: 0.0.0.0:9080]
     #[arg(long, value_name = "ADDRESS:PORT|unix:/PATH")]
     pub(crate) listen_http: Vec<String>,
@@ -237,14 +238,14 @@ pub(crate) struct ListenArgs {
     /// Serve /status and /status/ready here, or `off`; setting `listen.status`. [default: 127.0.0.1:7085]
     #[arg(long, value_name = "ADDRESS:PORT|off")]
     pub(crate) status: Option<String>,
-    /// Serve the Admin API here, or `off`; setting `listen.admin`. With FILE it only reads. [default: 127.0.0.1:9180,
-    /// with FILE off]
+    /// Serve the Admin API here, or `off`; setting `listen.admin`. With FILE the API is read-only. [default:
+    /// 127.0.0.1:9180, with FILE off]
     #[arg(long, value_name = "ADDRESS:PORT|off")]
     pub(crate) admin: Option<String>,
     /// Serve the control API here, or `off`; setting `listen.control`. [default: 127.0.0.1:9090, with FILE off]
     #[arg(long, value_name = "ADDRESS:PORT|off")]
     pub(crate) control: Option<String>,
-    /// Threads that carry traffic, 1 to 1024, or `auto` for one a core; setting `workers`. [default: auto]
+    /// Number of threads that carry traffic, 1 to 1024, or `auto` for one per core; setting `workers`. [default: auto]
     #[arg(long, value_name = "N|auto")]
     pub(crate) workers: Option<String>,
 }
@@ -335,7 +336,7 @@ impl ListenArgs {
     /// The flags as settings.
     pub(crate) fn assignments(&self) -> Vec<(String, String)> {
         let http = (!self.listen_http.is_empty()).then(|| self.listen_http.join(","));
-        // An empty list: nothing listens.
+        // An empty list means that nothing listens.
         let https = (!self.listen_https.is_empty()).then(|| {
             self.listen_https.iter().filter(|addr| *addr != "off").map(String::as_str).collect::<Vec<_>>().join(",")
         });

@@ -1,24 +1,24 @@
-//! How a command fails, and what it prints.
+//! Failures of a command, and printing.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use weir_config::Diagnostic;
 
-/// Why a command ends with another exit code than 0.
+/// The reason why a command ends with an exit code other than 0.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// What the user asked for is contradictory or not understood: exit code 2.
+    /// The command line is contradictory or not understood: exit code 2.
     Usage(String),
     /// A configuration is refused, for the errors among these findings: exit code 1.
     Refused(Vec<Diagnostic>),
-    /// The same, caused by a flag: exit code 2.
+    /// A configuration is refused because of a flag: exit code 2.
     Flags(Vec<Diagnostic>),
-    /// All has been told already: exit code 1.
-    Told,
-    /// All has been told already, and the usage was wrong: exit code 2.
-    ToldUsage,
-    /// Something else: exit code 1.
+    /// The reasons have been printed already: exit code 1.
+    Reported,
+    /// The reasons have been printed already, and the usage was wrong: exit code 2.
+    ReportedUsage,
+    /// Any other error: exit code 1.
     Other(anyhow::Error),
 }
 
@@ -29,22 +29,22 @@ impl From<anyhow::Error> for Failure {
 }
 
 impl Failure {
-    /// Tells it on standard error.
+    /// Prints the failure on standard error. Returns the exit code.
     pub(crate) fn report(self) -> ExitCode {
         const USAGE: u8 = 2;
-        tell(&self.text());
+        print_error(&self.text());
         match self {
-            Self::Usage(_) | Self::Flags(_) | Self::ToldUsage => ExitCode::from(USAGE),
-            Self::Refused(_) | Self::Told | Self::Other(_) => ExitCode::FAILURE,
+            Self::Usage(_) | Self::Flags(_) | Self::ReportedUsage => ExitCode::from(USAGE),
+            Self::Refused(_) | Self::Reported | Self::Other(_) => ExitCode::FAILURE,
         }
     }
 
-    /// What it says.
+    /// The text for standard error.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Usage(message) => format!("error: {message}\n\nFor more information, try '--help'.\n"),
             Self::Flags(found) | Self::Refused(found) => lines(found),
-            Self::Told | Self::ToldUsage => String::new(),
+            Self::Reported | Self::ReportedUsage => String::new(),
             Self::Other(error) => format!("error: {error:#}\n"),
         }
     }
@@ -55,16 +55,16 @@ fn lines(found: &[Diagnostic]) -> String {
 }
 
 /// Prints findings on standard error, one a line.
-pub(crate) fn tell_all(found: &[Diagnostic]) {
-    tell(&lines(found));
+pub(crate) fn print_findings(found: &[Diagnostic]) {
+    print_error(&lines(found));
 }
 
-/// Prints on standard error. Where nobody can be told, the exit code has to do.
-pub(crate) fn tell(text: &str) {
+/// Prints on standard error. A failure to print is ignored, because the exit code reports the result as well.
+pub(crate) fn print_error(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Prints a result on standard output. A reader that has seen enough (`| head`) is no failure.
+/// Prints a result on standard output. A reader that closes the pipe early (`| head`) is not a failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

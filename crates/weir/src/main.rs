@@ -12,7 +12,7 @@
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
-    reason = "the bans guard the path of a request; nothing here is on it"
+    reason = "the bans guard the request path, and this crate is not on it"
 )]
 
 mod cli;

@@ -1,4 +1,4 @@
-//! Configuration that lives in a store, embedded or etcd: opened, checked, kept in force, and copied for a bad day.
+//! Configuration in a store, embedded or etcd: opening, checking, serving, and the last-good copy.
 
 pub(crate) mod copy;
 pub(crate) mod data_dir;

@@ -185,12 +185,12 @@ fn refusals_say_what_is_wrong_in_the_known_words() {
     for kind in ["routes", "upstreams", "stream_routes", "protos", "secrets"] {
         assert_eq!(gateway.must("GET", kind, "")["total"], 0, "{kind}");
     }
-    // Whoever reads the log learns of the change, and of no body.
+    // The log has the change, and no body.
     let log = gateway.logged("apisix/admin/routes/1");
     assert!(!log.contains("zz"), "{log}");
 }
 
-/// As APISIX answers while it proxies no TCP: whoever reads finds none, whoever writes learns why not.
+/// The responses of APISIX without TCP proxying: reads find no resource, writes are refused with the reason.
 #[test]
 fn stream_routes_are_none() {
     let gateway = Start::stored().start();
@@ -252,7 +252,7 @@ fn plugins_are_those_of_the_settings() {
     assert_eq!((reload.status, reload.text().trim_end()), (200, "done"));
     assert_eq!(["GET", "POST"].map(|method| gateway.ask(method, "plugins/reload", "").0), [405, 405]);
 
-    // Why it is none is told for each that is none.
+    // Each invalid item has a reason.
     for (plugin, expected) in [
         ("cors", "unknown plugin [cors]: it is not in the setting `plugins`"),
         ("grpc-web", "unknown plugin [grpc-web]: it is not supported yet"),
@@ -312,7 +312,7 @@ fn who_sends_nothing_holds_no_gateway_up_for_longer_than_the_limit() {
     ));
     gateway.must("GET", "routes", "");
     gateway.signal(Signal::TERM);
-    gateway.logged("requests to the Admin API were cut at the limit");
+    gateway.logged("requests to the Admin API were cut off at the time limit");
     assert!(gateway.wait().success());
 }
 
@@ -335,7 +335,7 @@ fn what_is_used_is_deleted_by_force_alone() {
     assert_eq!(gateway.get("/a").status, 200);
 }
 
-/// The reason is told apart from an upstream of their own, with the names that APISIX has for the kinds here.
+/// The reason distinguishes references from upstreams of their own, with APISIX's names for the kinds.
 #[test]
 fn an_upstream_that_plugins_use_is_not_deleted() {
     let gateway = Start::stored().start();
@@ -467,7 +467,7 @@ fn tls_and_certificates_of_clients_stand_in_front() {
     let (done, body) = curl(&[]);
     assert!(!done && body.is_empty(), "without a certificate: {body}");
 
-    // The history tells both who had the key and who had the certificate.
+    // The history names both the key and the certificate.
     let shown = ["--cert", &path(&client.cert_file), "--key", &path(&client.key_file)];
     let url = |place: &str| format!("https://localhost:{port}/{place}");
     let put = ["-X", "PUT", "-d", r#"{"nodes":{}}"#, "-o", "/dev/null"];

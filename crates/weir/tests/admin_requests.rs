@@ -1,4 +1,4 @@
-//! What clients of APISIX's Admin API send, in the forms in which they send it.
+//! Requests of clients of APISIX's Admin API, in their original forms.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -138,7 +138,7 @@ fn dots_are_no_ids() {
     gateway.must("PUT", "routes/.a", route);
 }
 
-/// What APISIX takes, what its answer shows of it, and what a request to the route is answered.
+/// Forms that APISIX accepts, the response to them, and the response to a request of the route.
 #[test]
 fn forms_that_apisix_takes() {
     let origin = Origin::hello();
@@ -307,7 +307,7 @@ fn readers_that_read_nothing_cost_little_memory() {
             stream
         })
         .collect();
-    // What cannot be answered in time is refused.
+    // A request that cannot be answered in time is refused.
     let mut last = silent.last().expect("a client");
     last.set_read_timeout(Some(LIMIT)).expect("a limit");
     let mut status = [0; 12];

@@ -1,4 +1,4 @@
-//! How a node is chosen: by key, by what nodes have to do, by how soon they answer, and by priority.
+//! Choice of a node: by key, by load, by latency, and by priority.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -54,7 +54,7 @@ fn consistent_hashing_chooses_the_nodes_that_nginx_chooses() {
 fn every_kind_of_key_keeps_its_node() {
     let origins = Origin::numbered(5);
     let nodes = weighted(&origins.iter().map(Origin::node).collect::<Vec<_>>());
-    // What differs from request to request, and what must not matter.
+    // The part that differs from request to request, and a part that must not matter.
     type Request = fn(usize, usize) -> String;
     let cases: [(Value, Request); 6] = [
         (json!({ "key": "uri" }), |key, other| with_key(&format!("/{key}?{other}"), "")),
@@ -130,7 +130,7 @@ fn keys_of_a_dead_node_move_and_come_back() {
     assert_eq!(all(), before);
 }
 
-/// An origin that answers nothing before it is told to.
+/// An origin that answers on command of the test.
 struct Held {
     origin: Origin,
     open: Arc<(Mutex<bool>, Condvar)>,

@@ -49,7 +49,7 @@ fn a_collected_body_goes_up_whole_with_its_length() {
         |(name, ..)| name.clone(),
         |(_, bytes, body)| {
             let mut client = gateway.client();
-            // What follows a body is the next request, whatever became of the body.
+            // The bytes after a body are the next request, even if the body was not used.
             client.send([bytes.as_slice(), post("/next", "1").as_bytes()].concat());
             for expected in [body.as_str(), "1"] {
                 let response = client.response();
@@ -94,10 +94,10 @@ fn a_client_that_holds_its_body_back_is_asked_for_it() {
         assert_eq!((response.status, response.text().as_str()), (200, body));
         assert_eq!(origin.last().field("expect"), None, "nobody asks again");
     }
-    // It came without being asked for.
+    // The body is sent without waiting for 100 (Continue).
     client.send(head(3) + "[3]");
     assert_eq!(client.response().text(), "[3]");
-    // What is too long is not asked for.
+    // A body that is too long gets no 100 (Continue).
     client.send(head(1001));
     assert_eq!(client.response().status, 413);
     client.expect_close();
@@ -188,7 +188,7 @@ fn a_body_that_breaks_off_reaches_nobody() {
 fn a_collected_body_can_be_sent_again() {
     let body = json_of(900_000);
     for (method, status, resent) in [("PUT", 200, 1), ("POST", 502, 0)] {
-        // It takes some of the body, or all of it, and is gone.
+        // The origin reads a part of the body, or all of it, and closes.
         for takes in [1000, body.len()] {
             let first = Origin::scripted(move |connection| {
                 if connection.head().is_some() && connection.exactly(takes).is_ok() {

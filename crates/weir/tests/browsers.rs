@@ -1,4 +1,4 @@
-//! What browsers and their pages meet: the fields of CORS, redirects to HTTPS, request ids.
+//! Features for browsers and their pages: the fields of CORS, redirects to HTTPS, request ids.
 
 use std::collections::HashSet;
 use std::process::Command;

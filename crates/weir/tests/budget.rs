@@ -1,4 +1,4 @@
-//! What a request and an idle connection may cost: system calls and memory.
+//! Cost of a request and of an idle connection: system calls and memory.
 
 use std::fs;
 use std::process::Command;
@@ -27,7 +27,7 @@ fn ask(client: &mut RawClient) {
     assert_eq!(client.request(REQUEST).status, 200);
 }
 
-/// How often the gateway made each system call, by a summary of strace.
+/// Number of calls of each system call, from a summary of strace.
 fn calls(summary: &str) -> Vec<(String, u64)> {
     summary
         .lines()
@@ -83,7 +83,7 @@ fn a_proxied_request_takes_four_system_calls() {
     tracer.wait();
     let text = fs::read_to_string(&summary).expect("read the summary");
     let calls = calls(&text);
-    // What the runtime's clock and the access to timers cost now and then is not a request's.
+    // Occasional calls for the runtime's clock and timers do not count as calls of a request.
     let data = ["read", "readv", "recvfrom", "recvmsg", "write", "writev", "sendto", "sendmsg"];
     let other_per_request = [
         "setsockopt",
@@ -117,7 +117,7 @@ fn an_idle_connection_takes_at_most_three_kib() {
     let origin = Origin::hello();
     let config = everyday(&origin);
     let gateway = Start::new(config).settings(json!({ "timeouts": { "idle": "600s" } })).start();
-    // What the first connections bring along (buffers that are shared, pages of the allocator) is not theirs.
+    // Memory allocated with the first connections (shared buffers, pages of the allocator) does not count as theirs.
     let mut clients = Vec::with_capacity(CONNECTIONS + 200);
     let mut open = |count: usize| {
         for _ in 0..count {
@@ -165,7 +165,7 @@ fn bursts_of_connections_do_not_add_up() {
         gateway.await_metric("apisix_nginx_http_current_connections", &[("state", "active")], 0.0);
         gateway.process.resident()
     };
-    // What the largest burst needed is kept for the next one, and that is all.
+    // Only the memory that the largest burst needed is kept for the next one.
     let first = (0..3).map(|_| burst()).max().unwrap_or_default();
     let after = (0..5).map(|_| burst()).max().unwrap_or_default();
     assert!(after < first + (4 << 20), "{first} bytes after three bursts, {after} after five more");

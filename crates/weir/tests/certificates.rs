@@ -184,7 +184,7 @@ fn certificates_of_version_one_are_shown_and_taken() {
         ("RSA", Some(authority.version_one(Kind::Rsa, "client", 30)), Ok("hello https one.test")),
         ("ECDSA", Some(authority.version_one(Kind::P384, "client", 30)), Ok("hello https one.test")),
         ("version 3", Some(authority.certificate(Kind::P256, &["client"])), Ok("hello https one.test")),
-        // The authorities' names are alike: the signature tells.
+        // The authorities have the same name and differ only in the signature.
         (
             "another authority's",
             Some(other.version_one(Kind::P256, "client", 30)),
@@ -211,7 +211,7 @@ fn certificates_of_version_one_are_shown_and_taken() {
     }
 }
 
-/// What is said of certificates, and how to make it right; no text of a program's source.
+/// Errors about certificates say what is wrong and what to do, and contain no text of a program's source.
 #[test]
 fn what_is_wrong_with_a_certificate_is_told_in_words() {
     let authority = Authority::new();

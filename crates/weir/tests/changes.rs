@@ -85,7 +85,7 @@ fn one_route_among_many_changes_and_the_rest_goes_on() {
         assert_eq!(status("/r2", "apikey: jills\r\n"), 401);
         gateway.must("DELETE", "routes/new", "");
         assert_eq!(status("/new", ""), 404);
-        // What is refused changes nothing.
+        // A refused change has no effect.
         let (refused, _) = gateway.ask("PUT", "routes/r100", r#"{"uri":"/r100","upstream_id":"nowhere"}"#);
         assert_eq!(refused, 400);
         assert_eq!(route(100), Some("round 19".to_owned()));

@@ -188,7 +188,7 @@ fn settings_come_from_flags_environment_and_file() {
             stderr: &["s.yaml:1:10: workers: "],
             ..CASE
         },
-        // What lies under is not looked at.
+        // Values of lower precedence are not checked.
         Case {
             arguments: "check good.yaml --settings s.yaml",
             variables: &[("WEIR_WORKERS", "1")],
@@ -273,7 +273,7 @@ fn settings_come_from_flags_environment_and_file() {
     }
 }
 
-/// What `run` refuses without listening anywhere, `check` says too, beside what it says of the rules.
+/// `check` reports the errors that `run` finds before it opens a socket, beside the findings about the rules.
 #[test]
 fn check_says_of_settings_what_run_would_say() {
     const REFUSED: &[&str] = &["settings: refused; 1 error, 0 warnings\n", "good.yaml: 2 routes"];
@@ -287,13 +287,13 @@ fn check_says_of_settings_what_run_would_say() {
         ),
         ("--set access_log.path=bad.yaml/a/b.log", 1, "cannot open the access log bad.yaml/a/b.log"),
         ("--admin 127.0.0.1:9180 --set admin.tls.cert=none.pem", 1, "admin.tls.cert needs admin.tls.key"),
-        ("--listen-http 9091", 1, "listen.metrics: cannot listen on 127.0.0.1:9091: listen.http does"),
+        ("--listen-http 9091", 1, "listen.metrics: cannot listen on 127.0.0.1:9091: listen.http uses this address"),
         (
             "--listen-http localhost:9443 --listen-https localhost:9443",
             1,
             "listen.https: cannot listen on 127.0.0.1:9443",
         ),
-        ("--listen-http unix:/none/weir.sock", 1, "cannot listen on unix:/none/weir.sock: there is no such folder"),
+        ("--listen-http unix:/none/weir.sock", 1, "cannot listen on unix:/none/weir.sock: the folder does not exist"),
     ];
     for (flags, code, told) in cases {
         let arguments = format!("check good.yaml {flags}");
@@ -360,7 +360,7 @@ fn wrong_usage_is_exit_code_2() {
         ("run good.yaml --wrokers 1", "a similar argument exists: '--workers'"),
         ("check good.yaml --set workers", "expected PATH=VALUE"),
         ("check good.yaml --invalid-items some", "invalid value 'some'"),
-        ("check good.yaml --strict --invalid-items skip", "--strict takes warnings for errors"),
+        ("check good.yaml --strict --invalid-items skip", "--strict treats warnings as errors"),
         ("explain good.yaml", "--request"),
         ("explain good.yaml --request ftp://a/", "expected an http or https URL"),
         ("explain good.yaml --request /a -H apikey", "expected 'NAME: VALUE'"),

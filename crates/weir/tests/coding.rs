@@ -19,7 +19,7 @@ fn ask(coding: &str) -> String {
     format!("GET / HTTP/1.1\r\nHost: a.test\r\nAccept-Encoding: {coding}\r\n\r\n")
 }
 
-/// What can be read of a stream that has not ended.
+/// The readable part of a stream that has not ended.
 fn readable(coding: &str, stream: &[u8]) -> String {
     let mut text = Vec::new();
     // The end of what has come so far is no end of the stream.
@@ -108,7 +108,7 @@ fn long_bodies_are_whole_in_every_framing_and_memory_stays_small() {
     );
 }
 
-/// What the program says of a stream.
+/// The output of gzip for a stream.
 fn gunzip(stream: &[u8]) -> Vec<u8> {
     let mut command = Command::new(program("gzip"));
     let mut gzip = command.arg("-dc").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start gzip");

@@ -1,4 +1,4 @@
-//! What is small as a text and large compiled is refused before it is built, wherever it comes from.
+//! A configuration that is small as a text and large when compiled is refused before it is built, from every source.
 
 use std::fs;
 use std::time::Instant;
@@ -168,7 +168,7 @@ fn etcd_may_hold_what_is_too_large_compiled() {
     assert!(peak(&gateway) < 700, "{} MiB", peak(&gateway));
 }
 
-/// What is there counts with each change, and what goes makes room again.
+/// Existing resources count with each change, and deleted ones free their share.
 #[test]
 fn the_sum_is_that_of_all_changes() {
     let limits = json!({"limits": {"compiled_size": "8MiB"}});

@@ -182,7 +182,7 @@ fn a_change_is_live_soon_however_it_is_written() {
         }),
         ("removed and written again", |gateway, text| {
             fs::remove_file(gateway.config()).expect("remove");
-            gateway.logged("the rules file is gone");
+            gateway.logged("the rules file does not exist any more");
             assert_eq!(gateway.get("/").status, 200, "what was live has to go on");
             fs::write(gateway.config(), text).expect("write");
         }),
@@ -235,7 +235,7 @@ fn a_bad_change_is_refused_with_every_reason() {
         format!("ERROR weir::source::findings: {file}:2:32: routes[0].plugins.mockign: "),
         "did you mean mocking?".to_owned(),
         format!("ERROR weir::source::findings: {file}:3:35: routes[1].upstream_id: "),
-        "the rules file is refused; what is live stays live".to_owned(),
+        "the rules file is refused; the live configuration stays in force".to_owned(),
     ] {
         gateway.logged(&reason);
     }
@@ -273,7 +273,7 @@ fn sighup_reads_the_file_again() {
 
 #[test]
 fn the_poll_finds_changes_that_leave_no_notice() {
-    // A file that stays open for writing is told of by nobody until it is closed.
+    // The kernel does not notify changes of a file that is open for writing until it is closed.
     let gateway = Start::new(answering("a")).settings("config: {poll_interval: 10ms}").start();
     let mut file = fs::File::create(gateway.config()).expect("open");
     write!(file, "{}\n#END\n", answering("b")).expect("write");
@@ -317,7 +317,7 @@ fn sigterm_and_sigint_finish_what_is_in_flight() {
             assert_eq!(client.response().text(), "late");
             client.expect_close();
             assert_eq!(gateway.wait().code(), Some(0));
-            gateway.logged("everything in flight was finished");
+            gateway.logged("all requests in flight were finished");
         },
     );
 }
@@ -335,7 +335,7 @@ fn the_drain_has_a_limit_and_a_second_signal_ends_it() {
 
     let (mut gateway, _origin, mut client, go) = with_request_in_flight("timeouts: {drain: 1h}");
     gateway.signal(Signal::TERM);
-    gateway.logged("stopping: what is in flight is finished");
+    gateway.logged("stopping: requests in flight are finished");
     gateway.signal(Signal::TERM);
     assert_eq!(gateway.wait().code(), Some(0));
     gateway.logged("stopped at once by a second signal");

@@ -77,7 +77,7 @@ plugin_metadata:
         let (found, answer) = get(&gateway, path);
         assert!(found == status && contains(&answer, &expected), "{path}: {found} {answer}");
     }
-    // What nobody wrote, and APISIX's schemas do not fill in, is not there.
+    // Fields that are neither written nor filled in by APISIX's schemas are not shown.
     let written = get(&gateway, "upstream/u1").1["value"].clone();
     for name in ["timeout", "keepalive_pool", "retry_timeout", "retries", "checks"] {
         assert_eq!(written.get(name), None, "{name}");
@@ -95,7 +95,7 @@ plugin_metadata:
         assert_eq!((answer.status, answer.text().as_str()), (status, body), "{line}");
     }
 
-    // What is live is told, and not what the file says meanwhile.
+    // The API shows the live configuration, not the refused content of the file.
     gateway.reload("routes: [{id: r2, uri: 1}]");
     assert_eq!(get(&gateway, "route/r1").0, 200);
     gateway.reload("routes: [{id: r2, uri: /c, plugins: {}}]");

@@ -36,14 +36,14 @@ fn what_is_cut_off_does_not_go_live() {
     let json = json.to_string();
     let half = &json[..json.len() / 2];
     let (empty, no_end) = ("the file is empty", "the file does not end with a line #END, so it may be incomplete");
-    // What is live, what the file is then, the reason.
+    // The live text, the next text, the reason for its refusal.
     let cases: &[(&str, &str, &str)] = &[
         (&marked, "", empty),
         (&marked, "# a comment\n", empty),
         (&marked, &unguarded("/a"), no_end),
         (&marked, &unguarded("/other"), no_end),
         (&guarded("/a"), "", empty),
-        (&guarded("/a"), &unguarded("/a"), "the file is the beginning of what is live"),
+        (&guarded("/a"), &unguarded("/a"), "the file is only the beginning of the live one"),
         (&json, "\n", empty),
         (&json, half, "apisix.yaml:1:"),
         (&json, &unguarded("/a"), no_end),
@@ -56,7 +56,7 @@ fn what_is_cut_off_does_not_go_live() {
             assert_eq!(gateway.get("/a").status, 403);
             fs::write(gateway.config(), next).expect("write");
             await_refusals(&gateway, 1);
-            let log = gateway.logged("the rules file is refused; what is live stays live");
+            let log = gateway.logged("the rules file is refused; the live configuration stays in force");
             let told = log.lines().find(|line| line.contains("ERROR") && line.contains(reason));
             assert!(told.is_some(), "{reason:?} is not in {log}");
             assert_eq!(gateway.get("/a").status, 403);

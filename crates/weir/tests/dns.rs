@@ -23,7 +23,7 @@ struct Dnsmasq {
     port: u16,
 }
 
-/// What it says of names that nobody else knows.
+/// Option that makes dnsmasq the only authority for the names of the tests.
 const NOBODY_ELSE: &str = "--local=/test/";
 
 impl Dnsmasq {
@@ -67,7 +67,7 @@ impl Dnsmasq {
         }
         command.arg(format!("--port={port}"));
         command.arg(format!("--addn-hosts={}", folder.path().join("hosts").display()));
-        // As whoever runs the tests: it would otherwise become `nobody` and not be able to read the hosts again.
+        // Runs as the user of the tests. By default dnsmasq changes to `nobody`, who cannot read the hosts file again.
         let user = Command::new("id").arg("-un").output().expect("run id");
         command.arg(format!("--user={}", String::from_utf8_lossy(&user.stdout).trim()));
         command.args(arguments);
@@ -83,7 +83,7 @@ impl Dnsmasq {
         json!({ "dns": { "servers": [format!("127.0.0.1:{}", self.port)], "min_ttl": 0, "timeout": "500ms" } })
     }
 
-    /// Whether it answers a query for the root's name servers, in whatever way.
+    /// True if the server gives any answer to a query for the name servers of the root.
     fn answers(&self) -> bool {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind a socket");
         socket.set_read_timeout(Some(std::time::Duration::from_millis(50))).expect("set the read timeout");
@@ -126,7 +126,7 @@ fn route_to_node(node: &str) -> Value {
     route_with(json!({}), json!({ "nodes": { (node): 1 } }))
 }
 
-/// How often each answer comes in so many requests.
+/// Number of times that each answer occurs in `count` requests.
 fn answers(gateway: &Gateway, count: usize) -> BTreeMap<String, usize> {
     let mut seen = BTreeMap::new();
     for _ in 0..count {
@@ -334,7 +334,7 @@ fn an_unhealthy_address_of_a_name_is_passed_over() {
 #[test]
 fn a_name_that_does_not_answer_delays_no_other() {
     let (_first, _second, port) = pair();
-    // Whoever is asked for one name never says anything.
+    // The server of one name never answers.
     let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind a socket");
     let slow = format!("--server=/slow.test/127.0.0.1#{}", silent.local_addr().expect("its address").port());
     let server = Dnsmasq::with("127.0.0.1 svc.test\n", &[&slow]);

@@ -1,5 +1,4 @@
-//! What the documents say is so: their links lead somewhere, their names exist, their tables and listings are those of
-//! the code.
+//! The documents are correct: their links have targets, their names exist, their tables and listings match the code.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -101,7 +100,7 @@ fn every_link_leads_somewhere() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
-/// What stands in backticks.
+/// The texts in backticks.
 fn code(text: &str) -> Vec<&str> {
     prose(text).flat_map(|line| line.split('`').skip(1).step_by(2)).collect()
 }
@@ -181,7 +180,7 @@ fn the_table_of_paths_is_what_the_code_does() {
     assert!(refused >= 5, "{refused} refused paths");
 }
 
-/// What routes are matched against and what the upstream receives of a path.
+/// The path that routes are matched against, and the path that the upstream receives.
 fn normalised(path: &str, rules: PathRules) -> Result<(String, String), Reject> {
     target::split(path.as_bytes())?;
     let (mut decoded, mut encoded) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! Gateways that share an etcd: what one is told the others serve, and what happens to etcd stops none of them.
+//! Gateways that share an etcd: a change at one is in force on the others, and a failure of etcd stops none of them.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -65,7 +65,7 @@ fn gateways_of_all_roles_serve_the_same() {
 
     control.must("PUT", "routes/1", &route("/1", "one").to_string());
     both.must("PUT", "routes/2", &route("/2", "two").to_string());
-    // Whoever changes something serves it when it is answered.
+    // The gateway that makes a change serves it when the change is answered.
     assert_eq!(both.get("/2").text(), "two");
     await_answer(&both, "/1", Some("one"));
     for (path, answer) in [("/1", "one"), ("/2", "two")] {
@@ -139,7 +139,7 @@ fn what_is_wrong_is_named_and_the_rest_stays_live() {
             wait_until("the global rule", LIMIT, || gateway.get("/1").fields.get("X-Request-Id").map(|_| ()));
         }
         cluster.put(key, &value);
-        // What comes after it is live all the same.
+        // Later changes are live nevertheless.
         let other = format!("/other/{number}");
         cluster.put(&format!("routes/other-{number}"), route(&other, "other"));
         await_answer(&gateway, &other, Some("other"));
@@ -221,7 +221,7 @@ fn a_wrong_global_rule_stops_neither_starts_nor_changes() {
     wait_until("a rule that is right to be in force", LIMIT, || gateway.get("/1").fields.get("X-New").map(|_| ()));
     cluster.delete("global_rules/good");
     wait_until("the rule to be gone", LIMIT, || (!guards(&gateway)).then_some(()));
-    // Where nothing is known to have served, nothing says that it was not in force.
+    // Without a known earlier configuration, the rule may have been in force.
     cluster.put("global_rules/new", "no JSON");
     gateway.await_metric("weir_config_left_out", &[], 1.0);
     let settings_file = data.path().join("weir.yaml");
@@ -523,7 +523,7 @@ fn secrets_lie_in_etcd_as_apisix_reads_them() {
     assert_eq!(sealed, "vXsdHx8Wcc8WHw9xMPtmYQ==");
     assert_eq!(gateway.must("GET", "consumers/jack", "")["value"]["plugins"]["key-auth"]["key"], "auth-one");
 
-    // What APISIX wrote with a key of its own, and what somebody wrote as it is.
+    // A value that APISIX encrypted with its own key, and a value in plain text.
     let old = json!({ "username": "old", "plugins": { "key-auth": { "key": "Miw9nx9VcNLvGX0g835QIQ==" } } });
     cluster.put("consumers/old", old);
     cluster.put("consumers/plain", json!({ "username": "plain", "plugins": { "key-auth": { "key": "auth-plain" } } }));

@@ -61,7 +61,7 @@ fn a_loss_replaces_nothing_until_it_is_accepted() {
     // The loss, a word of the log, the routes that are left.
     let cases: [(Loss, &str, &[&str]); 5] = [
         (|cluster| drop(cluster.ctl(&["del", "--prefix", "/apisix/"])), "holds none", &[]),
-        // The watch tells of the end alone: what was in between is compacted away.
+        // The watch reports the final state only, because the revisions in between are compacted away.
         (
             |cluster| {
                 cluster.freeze(0);
@@ -188,7 +188,7 @@ fn what_is_put_back_is_followed_again() {
     cluster.put("routes/2", route("/2", "2"));
     await_answer(&gateway, "/more", Some("more"));
     assert!(!withheld(&gateway));
-    gateway.logged("holds again what serves");
+    gateway.logged("holds the resources in force again");
     cluster.put("routes/2", route("/2", "changed"));
     await_answer(&gateway, "/2", Some("changed"));
 }

@@ -1,4 +1,4 @@
-//! The store in etcd, against real members: nothing is lost and nothing is told twice, whatever happens to them.
+//! The store in etcd, against real members: no event is lost and none is reported twice, whatever happens to the members.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,12 +52,12 @@ fn commit(changes: Vec<Change>) -> Commit {
     Commit { changes, author: "test".to_owned(), expect: Vec::new() }
 }
 
-/// What a reader of a watch knows.
+/// The resources known to a reader of a watch.
 struct Mirror {
     events: Receiver<Event>,
     revision: u64,
     values: BTreeMap<String, String>,
-    /// Everything that was told anew.
+    /// Number of full listings received.
     resets: usize,
 }
 
@@ -78,7 +78,7 @@ impl Mirror {
     async fn next(&mut self) {
         match timeout(LIMIT, self.events.recv()).await.expect("an event in time").expect("an event") {
             Event::Committed { revision, changes } => {
-                assert!(revision > self.revision, "{revision} is told after {}", self.revision);
+                assert!(revision > self.revision, "{revision} is reported after {}", self.revision);
                 self.revision = revision;
                 for (key, item) in changes {
                     match item {
@@ -314,14 +314,14 @@ fn what_was_compacted_away_is_read_again_as_a_whole() {
     assert_eq!(mirror.resets, 1);
 }
 
-/// What became of a resource, as `routes/1 old>new`.
-fn told(change: &Difference) -> String {
+/// The change of a resource, as `routes/1 old>new`.
+fn described(change: &Difference) -> String {
     let side = |text: &Option<Arc<str>>| text.as_deref().unwrap_or("-").to_owned();
     format!("{} {}>{}", change.key, side(&change.old), side(&change.new))
 }
 
 fn commits(recorded: &[Recorded]) -> Vec<String> {
-    recorded.iter().map(|commit| commit.changes.iter().map(told).collect::<Vec<_>>().join(", ")).collect()
+    recorded.iter().map(|commit| commit.changes.iter().map(described).collect::<Vec<_>>().join(", ")).collect()
 }
 
 #[test]
@@ -338,7 +338,7 @@ fn what_was_is_told_until_it_is_compacted() {
     cluster.put("routes/", "init_dir");
     cluster.ctl(&["put", "/elsewhere", "x"]);
     let second = commit(vec![put("routes/1", "b"), delete("upstreams/1")]);
-    // What is made and deleted shows nowhere else.
+    // A resource that is created and deleted appears in no later listing.
     let brief = commit(vec![put("routes/2", "brief")]);
     commit(vec![delete("routes/2")]);
     cluster.ctl(&["put", "/elsewhere", "y"]);
@@ -371,7 +371,7 @@ fn what_was_is_told_until_it_is_compacted() {
 
     let difference = |from, to| {
         let found = runtime.block_on(store.difference(from, to));
-        found.map(|found| found.iter().map(told).collect::<Vec<_>>())
+        found.map(|found| found.iter().map(described).collect::<Vec<_>>())
     };
     let refused = |outcome: Result<Vec<String>, StoreError>, words: &str| match outcome {
         Err(StoreError::Refused(reason)) => assert!(reason.contains(words), "{reason}"),

@@ -1,4 +1,4 @@
-//! What the Admin API of a running gateway has beyond APISIX's.
+//! Extensions of the Admin API of a running gateway beyond APISIX's.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -123,10 +123,10 @@ fn changes_of_a_rules_file_are_told() {
         let told: Value = serde_json::from_str(data.trim_start_matches("data: ")).expect("JSON");
         assert!(contains(&told, &json!({ "revision": revision, "changes": expected })), "{told}");
     }
-    // What was missed is not remembered.
+    // Missed events are not kept.
     let mut late = follow("?after=2");
     assert_eq!((late("id: "), late("event: ")), ("id: 4".to_owned(), "event: reset".to_owned()));
-    // A file that is refused is nothing to tell of.
+    // A refused file causes no event.
     gateway.reload("routes: [{id: a, uri: 1}]");
     gateway.reload(rules("/y", ""));
     for reader in [&mut next, &mut late] {
@@ -162,7 +162,7 @@ fn a_reader_that_does_not_read_is_cut_off() {
     assert_eq!(ask(&gateway, "GET", "resources/upstreams/u", "").0, 200);
 }
 
-/// Whether the gateway's end of a connection to this local port is open, by what the system says.
+/// True if the gateway's end of a connection to this local port is open, according to the kernel.
 fn established(gateway: &Gateway, port: u16) -> bool {
     let admin = gateway.admin.expect("an Admin API").port();
     let table = std::fs::read_to_string("/proc/net/tcp").expect("read the table of connections");
@@ -248,7 +248,7 @@ fn the_openapi_document_is_valid() {
     let output = Command::new(&validator).arg("--schema").arg("3.1").arg(&file).output().expect("run the validator");
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    // It can say no.
+    // The validator refuses an invalid document.
     let broken = document.to_string().replace(r#""operationId":"#, r#""operationIdent":7,"parameters":"#);
     std::fs::write(&file, broken).expect("write the document");
     let output = Command::new(&validator).arg("--schema").arg("3.1").arg(&file).output().expect("run the validator");

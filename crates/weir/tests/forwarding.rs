@@ -148,7 +148,7 @@ fn forwarding_fields_tell_who_asks() {
                 ("X-Real-IP", Some("127.0.0.1")),
             ],
         ),
-        // Where some are trusted, the others lose theirs altogether.
+        // With trusted proxies configured, the fields of all other clients are removed.
         (
             trusted(&["10.0.0.1"]),
             SPOOFED,

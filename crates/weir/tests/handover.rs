@@ -24,7 +24,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Whether the change was answered for.
+    /// Makes a change. Succeeds if the change was confirmed.
     fn put(&mut self, number: usize) -> Result<(), String> {
         let request = self.request("PUT", &json!({ "nodes": {}, "desc": number.to_string() }).to_string());
         if let Some(client) = self.kept.take() {
@@ -77,7 +77,7 @@ impl Drop for Until<'_> {
     }
 }
 
-/// How often a new process has taken over.
+/// Number of completed upgrades.
 fn upgrades(gateway: &Gateway) -> usize {
     gateway.stderr().matches("a new process serves").count()
 }
@@ -140,7 +140,8 @@ fn take_over_under_changes(gateway: &Gateway) {
     assert_eq!(upgrades(gateway), UPGRADES);
 }
 
-/// What the process before it accepts it serves as before, so a change that is answered for has to come after.
+/// The old process serves the connections that it accepts with the old configuration, so a change may be confirmed only
+/// afterwards.
 #[test]
 fn nothing_is_changed_while_another_process_accepts() {
     let (before, channel) =

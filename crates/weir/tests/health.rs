@@ -38,7 +38,7 @@ fn status_page(gateway: &Gateway, path: &str) -> Response {
     RawClient::connect(gateway.status).request(format!("GET {path} HTTP/1.1\r\nHost: s\r\nConnection: close\r\n\r\n"))
 }
 
-/// What `/v1/healthcheck` says of a node.
+/// The entry of a node in `/v1/healthcheck`.
 pub(crate) fn node(gateway: &Gateway, node: &str) -> Option<Value> {
     let all = status_page(gateway, "/v1/healthcheck").json();
     let nodes = all.as_array().expect("a list").iter().flat_map(|u| u["nodes"].as_array().expect("nodes").clone());
@@ -49,7 +49,7 @@ pub(crate) fn await_state(gateway: &Gateway, name: &str, wanted: &str) {
     wait_until(&format!("{name} to be {wanted}"), LIMIT, || (node(gateway, name)?["status"] == wanted).then_some(()));
 }
 
-/// A line of the log, which is written a moment after what it tells of.
+/// A line of the log, which is written a moment after the reported event.
 fn await_line(gateway: &Gateway, part: &str) -> String {
     wait_until(&format!("{part:?} in the log"), LIMIT, || {
         gateway.stderr().lines().find(|line| line.contains(part)).map(str::to_owned)
@@ -65,7 +65,7 @@ fn checks(origin: &Origin) -> usize {
     origin.requests().iter().filter(|request| request.target == "/check").count()
 }
 
-/// How many checks a second apart, but for a tenth, there can have been since then.
+/// Maximum number of checks since `began`, at an interval of a second less a tenth.
 fn most_checks(began: Instant) -> usize {
     (began.elapsed().as_secs_f64() / 0.9).ceil() as usize + 1
 }
@@ -152,7 +152,7 @@ fn an_answer_that_is_no_http_is_a_failure_and_interim_ones_are_passed_over() {
     let garbage = says("SSH-2.0-OpenSSH_9.2\r\n");
     let empty = says("");
     let interim = says("HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
-    // It never ends, and says so with its first line.
+    // The response never ends: its status line is followed by endless bytes.
     let endless = Origin::scripted(|connection| {
         if connection.request().is_some() && connection.send("HTTP/1.1 200 OK\r\n") {
             while connection.send(format!("X: {}\r\n", "x".repeat(1000))) {}
@@ -175,7 +175,7 @@ fn an_answer_that_is_no_http_is_a_failure_and_interim_ones_are_passed_over() {
 
 #[test]
 fn thresholds_lead_through_the_four_states() {
-    // What a check is answered next. Further ones get a status of neither list, which changes nothing.
+    // The status of the next response to a check. Later checks get a status of neither list, which has no effect.
     let next = Arc::new(AtomicU16::new(200));
     let answered = Arc::clone(&next);
     let origin = Origin::answering(move |request| match request.target.as_str() {
@@ -188,7 +188,7 @@ fn thresholds_lead_through_the_four_states() {
     let name = origin.node();
     await_state(&gateway, &name, "healthy");
 
-    // It flaps: never so many failures in a row, so it keeps its requests.
+    // The node flaps: it never fails often enough in a row, so it keeps its requests.
     let check = |status: u16, state: &str| {
         next.store(status, SeqCst);
         wait_until("the next check", LIMIT, || (next.load(SeqCst) == 201).then_some(()));
@@ -325,7 +325,7 @@ fn checks_may_go_to_a_port_of_their_own() {
     let gateway = Gateway::start(config(&[node.node()], &active(&fields)));
     await_state(&gateway, &node.node(), "unhealthy");
     assert_eq!(checks(&node), 0);
-    // It is the only node, so its health is ignored.
+    // The node is the only one, so its health is ignored.
     assert_eq!(gateway.get("/").status, 200);
 }
 

@@ -537,7 +537,7 @@ fn a_body_that_is_cut_off_upstream_does_not_look_whole() {
             let mut client = gateway.client();
             client.send(get(path));
             let answer = client.try_response();
-            // A failure that was seen before the head went out may also be told as one.
+            // A failure before the head was sent may also be answered as an error.
             let told = answer.as_ref().is_ok_and(|r| r.status == 502);
             assert!(told || matches!(answer, Err(Fault::Closed | Fault::Reset)), "{answer:?}");
         },

@@ -14,7 +14,7 @@ use weir_config::{Diagnostic, InvalidItems, ItemChange, LoadOptions, Model, Node
 use weir_proxy::{Catalog, Compiler, DataPlane, ExplainRequest, Snapshot};
 use weir_telemetry::metrics::{Metrics, MetricsOptions};
 
-/// How many changes in a row are tried, and with how many seeds.
+/// Number of changes in a row; [`SEEDS`] is the number of such rows.
 const CHANGES: usize = 150;
 const SEEDS: u64 = 6;
 
@@ -234,7 +234,7 @@ fn plugins(random: &mut Rng) -> String {
     format!("plugins: {{{}}}", plugins.join(", "))
 }
 
-/// What would become of requests, as people are told it.
+/// The explanations of requests.
 fn explained(snapshot: &Snapshot, settings: &Settings) -> Vec<String> {
     let hosts = ["h1.test", "h2.test", "h3.test", "h9.test"];
     let requests = hosts.into_iter().flat_map(|host| ["/a", "/b", "/a/b", "/b/", "/c"].map(|path| (host, path)));

@@ -1,4 +1,5 @@
-//! What is left out opens nothing: the requests of a route that is left out are answered 503, and nobody else takes them.
+//! Items that are left out open no access: requests of a route that is left out are answered 503, and no other route takes
+//! them.
 
 use std::fs;
 
@@ -125,7 +126,7 @@ fn a_route_without_a_place_refuses_the_file() {
     }
 }
 
-/// What is wrong in a store has not become so by a change: another version, or other settings, find it wrong.
+/// A resource in a store is invalid not because of a change, but because of another version, or other settings.
 #[test]
 fn a_store_keeps_the_places_of_what_is_wrong_in_it() {
     let data = tempfile::tempdir().expect("a folder");

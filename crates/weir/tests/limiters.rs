@@ -22,7 +22,7 @@ fn start(origin: &Origin, plugins: &Value) -> Gateway {
     Start::new(config(origin, plugins)).workers(WORKERS).start()
 }
 
-/// How many of the requests of all clients at once, `each` from every one, are answered with this status.
+/// Number of responses with this status, of concurrent clients that send `each` requests.
 fn count(gateway: &Gateway, each: usize, status: u16) -> usize {
     let (begin, counted) = (Barrier::new(CLIENTS), AtomicUsize::new(0));
     thread::scope(|scope| {
@@ -137,7 +137,7 @@ fn a_number_under_way_is_exact_across_workers() {
         let mut limit = json!({ "conn": 3, "burst": MAY - 3, "default_conn_delay": 0.001, "rejected_code": 429 });
         limit.as_object_mut().expect("a map").extend(key.as_object().expect("a map").clone());
         let gateway = start(&origin, &json!({ "limit-conn": limit }));
-        // Whoever has its answer may still be under way for a moment: then fewer pass in the next round, never more.
+        // A client with its response may still be counted for a moment: then fewer pass in the next round, never more.
         let full_round = || {
             arrived.store(0, SeqCst);
             refused.store(0, SeqCst);
@@ -175,7 +175,7 @@ fn a_place_is_given_back_however_an_exchange_ends() {
         ("another plugin refuses", late, 429, |gateway, _, _| assert_eq!(gateway.get("/").status, 200)),
         ("the client resets", json!({}), 200, |gateway, origin, _| hold(gateway, origin, "").reset()),
         ("the client closes", json!({}), 200, |gateway, origin, gate| {
-            // It might only have ended its side, and still read: the place is free when the upstream has answered.
+            // The client might only have closed its sending side, so its slot is free when the upstream has answered.
             drop(hold(gateway, origin, ""));
             gate.store(true, SeqCst);
         }),
@@ -264,7 +264,7 @@ fn who_is_beyond_the_number_waits_or_is_refused() {
     let (response, took) = timed(|| ask("a"));
     assert_eq!(response.status, 200);
     assert!(took >= Duration::from_millis(490), "after {took:?}");
-    // What counts survives a change that does not concern it.
+    // Counters survive a change that does not affect their limiter.
     let mut plugins = one_at_once(&more);
     plugins["response-rewrite"] = json!({ "headers": { "set": { "X-Mark": "new" } } });
     assert_eq!(gateway.reload(config(&origin, &plugins)), Reload::Applied);

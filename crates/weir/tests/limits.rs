@@ -227,7 +227,7 @@ fn a_client_that_does_not_read_is_cut() {
     wait_until("the upstream connection to be closed", LIMIT, || (origin.open() == 0).then_some(()));
     gateway.await_metric("weir_client_errors_total", &[("reason", "write_timeout")], 1.0);
     gateway.await_metric("apisix_nginx_http_current_connections", &[("state", "active")], 0.0);
-    // What was sent before is there, and it is not a whole answer.
+    // The bytes sent before are received, and are not a whole response.
     while client.some().is_ok_and(|bytes| !bytes.is_empty()) {}
 }
 
@@ -243,7 +243,7 @@ fn a_client_that_does_not_read_short_answers_is_cut() {
         client
     };
     let cut = || gateway.metric("weir_client_errors_total", &[("reason", "write_timeout")]) as usize;
-    // How many fit, by one that asks for more.
+    // The number of requests that fit, found by a client that sends more.
     let mut greedy = client();
     greedy.offer(get("/").repeat(20_000));
     wait_until("the first one to be cut", LIMIT, || (cut() == 1).then_some(()));
@@ -261,7 +261,8 @@ fn a_client_that_does_not_read_short_answers_is_cut() {
     gateway.await_metric("apisix_nginx_http_current_connections", &[("state", "active")], 0.0);
 }
 
-/// What waits longest for a request gives way, be it for the first or the next, whole or in part; requests never do.
+/// The connection that has waited longest for a request, the first or the next, whole or in part, is closed; connections
+/// with a request in flight never are.
 #[test]
 fn connections_are_bounded() {
     let held = Arc::new(Mutex::new(false));
@@ -405,7 +406,7 @@ fn buffered_bodies_are_bounded() {
     }
 }
 
-/// What many clients can each fill has a bound in sum; what is over it is refused, and it comes back to who is next.
+/// The buffers of all clients have a bound in sum. Requests beyond it are refused, and freed buffers serve later requests.
 #[test]
 fn buffers_are_bounded_in_sum() {
     const CLIENTS: usize = 30;
@@ -481,7 +482,7 @@ fn buffers_are_bounded_in_sum() {
             found[usize::from(refused)] += 1;
         }
         assert!(found[0] > 0 && found[1] > 0, "{name}: {found:?}");
-        // It is all there again.
+        // The whole budget is free again.
         drop(clients);
         wait_until("the memory to come back", LIMIT, || {
             (gateway.metric("weir_buffers_bytes", &[]) < f64::from(512 << 10)).then_some(())

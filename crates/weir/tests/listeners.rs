@@ -1,4 +1,4 @@
-//! Where traffic comes in and goes out besides plain TCP: Unix sockets and the PROXY protocol.
+//! Traffic over other sockets than plain TCP: Unix sockets and the PROXY protocol.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -35,7 +35,7 @@ fn unix_get(path: &Path, fields: &str) -> String {
     answer
 }
 
-/// What curl prints as the body.
+/// The body printed by curl.
 fn curl(arguments: &[&str]) -> String {
     let output =
         Command::new(program("curl")).args(["-sS", "--max-time", "20"]).args(arguments).output().expect("run curl");

@@ -29,7 +29,7 @@ pub(crate) fn run(path: &str, variables: &[(&str, &str)]) -> usize {
     count
 }
 
-/// Whether everything that is expected is there.
+/// True if `found` contains everything in `expected`.
 pub(crate) fn contains(found: &Value, expected: &Value) -> bool {
     match (found, expected) {
         (Value::Object(found), Value::Object(expected)) => {

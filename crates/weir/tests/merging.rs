@@ -1,4 +1,4 @@
-//! Where plugins stand and what of them runs: global rules, services, plugin configs, routes, consumer groups, consumers.
+//! Merging of plugins from global rules, services, plugin configs, routes, consumer groups and consumers.
 
 use serde_json::{Value, json};
 

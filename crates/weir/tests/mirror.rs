@@ -65,7 +65,7 @@ fn a_mirror_receives_what_the_upstream_does() {
 #[test]
 fn a_mirror_may_speak_tls() {
     let (origin, mirror) = (Origin::echo(), Origin::echo());
-    // What speaks TLS to the mirror's clients is another gateway.
+    // Another gateway terminates TLS in front of the mirror.
     let front = Start::new(route_to(&[mirror.node()])).https().start();
     let addr = front.https.expect("a gateway with TLS");
     let plugins = json!({ "proxy-mirror": { "host": format!("https://{addr}") } });
@@ -112,7 +112,7 @@ fn a_copy_may_have_another_path() {
 #[test]
 fn nobody_waits_for_a_mirror() {
     let origin = Origin::hello();
-    // It takes requests and never answers.
+    // The mirror accepts requests and never answers.
     let silent = Origin::scripted(|connection| connection.await_close());
     let settings = json!({ "limits": { "mirror_copies": 5 } });
     let gateway = mirrored(&origin.node(), &to(&silent.node()), settings);

@@ -35,7 +35,7 @@ impl Random {
     }
 }
 
-/// What one request is like, and what its answer has to be.
+/// A request, and the expected response.
 #[derive(Clone, Debug)]
 struct Plan {
     id: u64,

@@ -1,4 +1,4 @@
-//! What is told of traffic: access log and metrics.
+//! Observability of traffic: access log and metrics.
 
 use std::fs;
 use std::io::Write;

@@ -5,14 +5,14 @@ use serde_json::{Value, json};
 
 use crate::harness::{Gateway, Origin, Response, each, weir};
 
-/// What becomes of a target.
+/// Result for a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     /// The guarded route takes it and asks for a key.
     Guarded,
     /// No route takes it.
     Unknown,
-    /// It is refused as it stands.
+    /// The target is refused.
     Refused,
     /// The open route takes it; the origin sees this target.
     Open(&'static str),
@@ -185,7 +185,7 @@ fn a_path_leads_to_one_route_in_every_reading() {
             ("/a?b=\\admin;c", Open("/a?b=\\admin;c")),
         ],
     );
-    // Where nothing takes the other reading, nobody has allowed it.
+    // The other reading is not allowed if no route matches it.
     check(
         &json!({}),
         &guarded,
@@ -203,7 +203,7 @@ fn a_path_leads_to_one_route_in_every_reading() {
     check(&servlet, &guarded, "/*", &[("/admin;x/y", Guarded), ("/;x\\admin", Open("/")), ("/\\admin;x", Refused)]);
 }
 
-/// What `vars` say of the path counts for each reading, too.
+/// Conditions of `vars` about the path apply to each reading, too.
 #[test]
 fn a_reading_is_matched_by_vars_as_well() {
     let origin = Origin::hello();

@@ -47,7 +47,7 @@ fn every_case_of_every_plugin_holds() {
     );
 }
 
-/// Runs cases against a gateway with this configuration; tells those that do not hold.
+/// Runs cases against a gateway with this configuration. Returns the failed ones.
 fn failures(config: &str, cases: &[Value]) -> Vec<String> {
     let origin = Origin::echo();
     let service = service();

@@ -1,4 +1,4 @@
-//! The threads that work on the configuration stand back behind the workers.
+//! The threads that work on the configuration have a lower priority than the workers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,15 +9,15 @@ use crate::harness::{Gateway, LIMIT, Start, each, wait_until};
 
 const ROUTE: &str = r#"{"uri": "/a", "plugins": {"mocking": {"response_example": "a"}}}"#;
 
-/// What the kernel knows of a thread: its priority as `nice` counts it, and its policy, where 0 is the usual one and 3 a batch
-/// that interrupts nobody.
+/// Scheduling of a thread: its `nice` value, and its policy, which is 0 for the default and 3 for SCHED_BATCH, which does
+/// not preempt other threads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Scheduled {
     nice: i64,
     policy: u32,
 }
 
-/// How the threads of each kind are scheduled, without numbers at the ends of names. None for threads that come and go.
+/// Scheduling of the threads by name, without the numbers at the ends of names. Short-lived threads may be missing.
 fn threads(process: u32) -> BTreeMap<String, Scheduled> {
     let threads = fs::read_dir(format!("/proc/{process}/task")).expect("the threads of a process");
     let scheduled = |stat: String| {
@@ -34,7 +34,7 @@ fn threads(process: u32) -> BTreeMap<String, Scheduled> {
     stats.filter_map(scheduled).collect()
 }
 
-/// How those of one kind are, once there are such.
+/// Scheduling of the threads of one name, once there are any.
 fn scheduled(process: u32, name: &str) -> Scheduled {
     wait_until(&format!("a thread {name}"), LIMIT, || threads(process).get(name).copied())
 }
@@ -70,7 +70,7 @@ fn what_works_on_the_configuration_stands_back_behind_the_workers() {
     );
 }
 
-/// Whoever starts at a lower priority stays there for good, workers and all.
+/// A process that starts at a lower priority keeps it, its workers included.
 #[test]
 fn a_process_that_takes_over_does_not_inherit_it() {
     let gateway = Start::stored().start();

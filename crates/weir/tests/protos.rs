@@ -101,7 +101,7 @@ fn what_cannot_be_compiled_is_refused() {
             assert!(status == 400 && message.starts_with(expected), "{message}\n{expected}");
         }
     }
-    // What would use one is told by its name, and not as if nobody knew it.
+    // A plugin that would use a proto is refused by its name as not supported, not as unknown.
     let route = r#"{"uri":"/","plugins":{"grpc-transcode":{"proto_id":"1","service":"a","method":"b"}}}"#;
     let (status, answer) = gateway.ask("PUT", "routes/1", route);
     let expected = json!({ "error_msg": "unknown plugin [grpc-transcode]: it is not supported yet" });

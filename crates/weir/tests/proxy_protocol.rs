@@ -215,7 +215,8 @@ fn nodes_are_told_the_client() {
     }
 }
 
-/// What came in with a header goes out with the same client; one without an address is unknown.
+/// A client given in a PROXY header is passed on in the header to the node; a header without an address is passed on as
+/// unknown.
 #[test]
 fn a_client_is_passed_on() {
     let server = "listen unix:FOLDER/node.sock proxy_protocol; location / { return 200 \"$proxy_protocol_addr|$proxy_protocol_port\"; }";

@@ -1,4 +1,4 @@
-//! What a newcomer tries first works: the examples, and the lines that `make run` prints.
+//! The first steps of a newcomer work: the examples, and the lines that `make run` prints.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -47,7 +47,7 @@ fn the_first_request_of_the_readme_is_answered() {
     assert!(shell.wait().success(), "{script}");
 }
 
-/// The lines that the quickstart tells to try, as a shell runs them, and something that each has to print.
+/// The lines that the quickstart suggests, as a shell runs them, and a text that each has to print.
 #[test]
 fn the_lines_of_the_quickstart_do_what_they_say() {
     const EXPECTED: &[&str] = &[
@@ -91,7 +91,7 @@ fn the_lines_of_the_quickstart_do_what_they_say() {
     }
 }
 
-/// What the script creates: paths and bodies of its lines `put PATH 'JSON'`.
+/// The resources created by the script: paths and bodies of its lines `put PATH 'JSON'`.
 fn resources(script: &str) -> Vec<(&str, &str)> {
     let calls = script.split("\nput ").skip(1).filter_map(|rest| rest.split_once(" '"));
     let found: Vec<_> = calls

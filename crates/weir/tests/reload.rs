@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Gateway, LIMIT, Nginx, Origin, Reload, Start, get, post, route_to, wait_until};
 
-/// One route for everything, and another one that tells configurations apart.
+/// One route for everything, and another one that differs between configurations.
 fn config(node: &str, version: usize, plugins: &Value) -> Value {
     json!({ "routes": [
         { "id": "all", "uri": "/*", "upstream": { "nodes": { (node): 1 } }, "plugins": plugins },

@@ -1,4 +1,4 @@
-//! What happens when a node does not answer: retries where they are safe, timeouts, and the answers for failures.
+//! Nodes that do not answer: retries where they are safe, timeouts, and the responses for failures.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ fn refused_connections_are_tried_at_the_next_node() {
     }
 }
 
-/// How an origin treats the first request that reaches it.
+/// An origin that fails the first request in a given way.
 fn failing(how: &'static str) -> Origin {
     let script = move |connection: &mut Connection| {
         let Some(_) = connection.request() else { return };
@@ -147,7 +147,7 @@ fn a_body_that_is_gone_is_not_sent_again() {
 
 #[test]
 fn a_kept_connection_that_was_closed_is_not_noticed() {
-    // It answers once and closes: in an orderly way or not, told or not.
+    // The origin answers once and closes, with a reset or not, and with `Connection: close` or not.
     for reset in [false, true] {
         let origin = Origin::scripted(move |connection| {
             if connection.request().is_some() {

@@ -61,7 +61,7 @@ fn answer(request: &Request, key: &str, status: u16) -> Answer {
     Answer::ok(&found.to_string())
 }
 
-/// A route for whoever has the key that a reference stands for.
+/// A route for clients with the key that a reference resolves to.
 fn rules(vault: &Origin, reference: &str) -> String {
     format!(
         r#"
@@ -283,7 +283,7 @@ fn a_certificate_for_the_nodes_of_an_upstream_comes_from_elsewhere_as_well() {
         gateway.must("PUT", &format!("routes{path}"), &route.to_string());
         assert_eq!(gateway.get(path).text(), "CN=first SUCCESS", "{path}");
     }
-    // What is shown is what was written.
+    // The Admin API shows the references as written.
     let shown = gateway.must("GET", "upstreams/1", "");
     assert_eq!(shown["value"]["tls"], by_folder["tls"], "{shown}");
     write(&second.cert, &second.key);
@@ -347,7 +347,7 @@ fn a_store_keeps_references_and_serves_what_they_stand_for() {
     assert!(!log.contains("t0ken") && !log.contains("k2"), "{log}");
 }
 
-/// What references of resources from the Admin API reach: nothing that the settings do not list.
+/// References in resources from the Admin API reach only the targets listed in the settings.
 #[test]
 fn resources_of_the_admin_api_reach_what_the_settings_list() {
     let vault = Vault::start();

@@ -61,7 +61,7 @@ impl Secrets {
         ]
     }
 
-    /// What must not stand in a text; with `fields` neither the secrets of plugins.
+    /// Checks that a text contains no secret key, and with `fields` no secret of a plugin.
     fn assert_hidden(&self, what: &str, text: &str, fields: bool) {
         // Of a private key any line is too much.
         let line = self.pair.key.lines().nth(1).expect("a private key");
@@ -84,7 +84,7 @@ fn start() -> Gateway {
     Start::stored().variable("WEIR_VIEWER_KEY", VIEWER_KEY).control().start()
 }
 
-/// The first event of a stream, which tells everything since the beginning.
+/// The first event of a stream, with all changes since the beginning.
 fn events(gateway: &Gateway, key: &str) -> String {
     let mut stream = TcpStream::connect(gateway.admin.expect("an Admin API")).expect("connect");
     stream.set_read_timeout(Some(LIMIT)).expect("set a timeout");

@@ -8,7 +8,7 @@ use crate::harness::{
     Answer, Full, Gateway, LIMIT, Origin, Refusing, Reload, Start, each, post, route_with, timed, wait_until, weighted,
 };
 
-/// A gateway with two workers that tells which nodes were tried, and sets nodes aside for so long.
+/// A gateway with two workers that reports the nodes tried, with the given duration of an ejection.
 fn serving(nodes: &[String], fields: &Value, set_aside: &str) -> Gateway {
     let settings = format!("{{upstream: {{set_aside: {set_aside}}}, show_upstream_status_in_response_header: true}}");
     Start::new(config(nodes, fields)).settings(settings).workers(2).start()
@@ -20,13 +20,13 @@ fn config(nodes: &[String], fields: &Value) -> Value {
     route_with(json!({}), upstream)
 }
 
-/// What the nodes that were tried for each of so many requests came to.
+/// The statuses of the nodes tried for each of `requests` requests.
 fn tries(gateway: &Gateway, requests: usize) -> Vec<String> {
-    let told = |_| gateway.get("/").field("x-apisix-upstream-status").unwrap_or("none").to_owned();
-    (0..requests).map(told).collect()
+    let statuses = |_| gateway.get("/").field("x-apisix-upstream-status").unwrap_or("none").to_owned();
+    (0..requests).map(statuses).collect()
 }
 
-/// How many nodes are set aside, and how often one was.
+/// Number of ejected nodes, and number of ejections.
 fn aside(gateway: &Gateway) -> (f64, f64) {
     let page = gateway.metrics_page();
     let value = |name| page.value(name, &[]).expect("a metric");
@@ -64,7 +64,7 @@ fn only_the_first_request_sees_that_a_node_takes_no_connections() {
                 wait_until("the node to be set aside", LIMIT, || {
                     let (told, took) = timed(|| tries(&gateway, 1));
                     assert!(told == ["200"] || told == [*status], "{told:?}");
-                    // A reset tells that a node takes no connections only if it comes within 100 ms of the gateway's clock.
+                    // A reset counts as a refused connection only if it arrives within 100 ms of the gateway's clock.
                     let late = *how == "resets connections" && took >= Duration::from_millis(50);
                     failed += usize::from(told == [*status] && !late);
                     (aside(&gateway).0 > 0.0).then_some(())
@@ -119,8 +119,8 @@ fn a_node_that_comes_and_goes_is_followed() {
 
 #[test]
 fn a_node_is_tried_apart_from_any_request() {
-    // It accepts and resets, so that no request may find out that it is not back. Should it be late with that, a connection
-    // has stood for long enough to take the node back, and the next attempt shows what this is about.
+    // The node accepts and resets connections, so that no request may be used as a probe. If the reset is late, a connection
+    // was open for long enough to end the ejection, and the next attempt repeats the test.
     for attempt in 1..=10 {
         let dead = Origin::scripted(|connection| connection.reset());
         let live = Origin::hello();

@@ -42,7 +42,7 @@ fn what_is_put_serves() {
         assert_eq!(put(&gateway, "d1", &config("/b", &origin).to_string()).status, 204);
         assert_eq!((gateway.get("/a").status, gateway.get("/b").status), (200, 404));
 
-        // What is wrong changes nothing: neither what serves nor the versions.
+        // An invalid configuration changes neither the one in force nor the versions.
         let mut dangling = config("/b", &origin);
         dangling.as_object_mut().expect("an object").remove("upstreams");
         assert_eq!(put(&gateway, "d2", &dangling.to_string()).status, 400);

@@ -48,7 +48,7 @@ fn a_change_is_live_when_it_is_answered_for_and_survives_the_process() {
             gateway.must("PUT", &format!("routes/{number}"), &json!({ "uri": path, "upstream_id": "1" }).to_string());
             assert_eq!(gateway.get(&path).status, 200, "{path}");
         }
-        // What refers to something that is not there is refused, and nothing has changed.
+        // A reference to a resource that does not exist is refused, and nothing has changed.
         let (status, answer) = gateway.ask("PUT", "routes/0", r#"{"uri": "/a0", "upstream_id": "none"}"#);
         assert_eq!(status, 400, "{answer}");
         assert_eq!(gateway.get("/a0").status, 200);
@@ -69,7 +69,7 @@ fn a_change_is_live_when_it_is_answered_for_and_survives_the_process() {
     }
 }
 
-/// Changes that come while another one is made are made together; each is told of its own.
+/// Changes that arrive while another one is made are committed as a group; each gets its own response.
 #[test]
 fn changes_of_many_clients_are_made_together() {
     const CLIENTS: usize = 16;
@@ -126,7 +126,7 @@ fn no_kill_loses_what_was_acknowledged() {
             let mut list = listed["list"].as_array().expect("a list").iter();
             let id = route.to_string();
             let kept = list.find(|entry| entry["value"]["id"] == id.as_str()).and_then(number);
-            // What was under way may be there or not.
+            // A change in progress may be there or not.
             assert!(
                 kept >= *acknowledged,
                 "round {round}: of route {route} {acknowledged:?} was answered and {kept:?} is there"
@@ -224,7 +224,7 @@ fn a_read_only_file_is_told_and_served_from() {
     }
     let file = data.path().join("weir.db");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o400)).expect("change the mode");
-    // Whoever may do everything may write to it all the same.
+    // Root may write to the file nevertheless.
     let root = fs::metadata(&file).expect("a file").uid() == 0;
     let as_root = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-all"];
     let start = Start::stored().data_dir(data.path());
@@ -285,7 +285,7 @@ fn one_gateway_uses_a_store_and_a_second_is_told() {
     let (code, _, err) = weir(&["run", "--data-dir", &folder, "--listen-http", "127.0.0.1:0"]);
     let owner = format!("process {} uses the data directory", gateway.process.id());
     assert!(code == 1 && err.contains(&owner), "{code}: {err}");
-    // What reads works meanwhile; what writes is refused.
+    // Commands that read work meanwhile; commands that write are refused.
     assert!(done(data.path(), &["check"]).contains("whole; revision 1: 1 route"));
     assert!(done(data.path(), &["export"]).contains("uri: /a"));
     assert!(done(data.path(), &["history"]).contains("+ routes/a"));
@@ -401,7 +401,7 @@ fn a_store_is_exported_and_imported_again() {
     assert_eq!(code, 0, "{out}{err}");
     done(other.path(), &["import", &file]);
     assert_eq!(done(other.path(), &["export"]), exported);
-    assert!(done(other.path(), &["import", &file]).contains("nothing is different"));
+    assert!(done(other.path(), &["import", &file]).contains("no change; revision"));
 
     let gateway = Start::stored().data_dir(other.path()).start();
     assert_eq!(gateway.get("/a").text(), "yes");
@@ -507,7 +507,7 @@ fn a_resource_that_another_version_left_is_named_and_the_rest_serves() {
     assert_eq!((gateway.get("/a").status, gateway.get("/b").status), (200, 503));
     gateway.logged("routes/b.plugins.of-tomorrow");
     assert_eq!(gateway.metric("weir_config_left_out", &[]), 1.0);
-    // It does not stand in the way of other changes, and can be put right.
+    // The invalid resource does not block other changes, and can be corrected.
     gateway.must("PUT", "routes/c", &mock("/c", "c"));
     assert_eq!(gateway.ask("PUT", "routes/b", r#"{"uri": "/b", "plugins": {"of-tomorrow": {}}}"#).0, 400);
     gateway.must("PUT", "routes/b", &mock("/b", "b"));
@@ -521,7 +521,7 @@ fn set_by_hand(data: &Path, key: &str, value: &str) -> bool {
     String::from_utf8_lossy(&output.expect("run sqlite3").stdout).trim() == "1"
 }
 
-/// Every `weir store …` that the documentation tells works as it stands there, on a store of 42 revisions.
+/// Every `weir store …` command in the documentation works as written, on a store of 42 revisions.
 #[test]
 fn the_commands_of_the_documentation_work() {
     let folder = tempfile::tempdir().expect("a folder");

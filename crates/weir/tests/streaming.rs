@@ -13,10 +13,10 @@ use crate::harness::{
 
 const MIB: u64 = 1 << 20;
 
-/// What one exchange may add to the gateway's memory, whatever its size.
+/// Maximum growth of the gateway's memory, in bytes, by one exchange of any size.
 const BOUND: u64 = 4 * MIB;
 
-/// Waits until a counter has stood still for a while: whoever counts has been stopped.
+/// Waits until a counter has been unchanged for a while, because its writer is blocked.
 fn settled(counter: &AtomicU64) -> u64 {
     let mut last = (counter.load(SeqCst), 0);
     wait_until("a sender to be held up", LIMIT, || {
@@ -112,7 +112,7 @@ fn a_slow_origin_holds_the_client_back() {
     assert!(grown < BOUND, "{grown} bytes after a body that passed through");
 }
 
-/// An origin that sends the pieces one by one, each after the client has told that it has the one before.
+/// An origin that sends the pieces one by one, each after the client has confirmed the one before.
 fn step_by_step(pieces: &'static [&'static str]) -> (Origin, Arc<Barrier>) {
     let gate = Arc::new(Barrier::new(2));
     let of_origin = Arc::clone(&gate);
@@ -217,7 +217,7 @@ const UPGRADE: &str = "GET /chat HTTP/1.1\r\nHost: a.test\r\nUpgrade: websocket\
 const SWITCHED: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                         Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 
-/// An origin that switches protocols and then does what it is told.
+/// An origin that switches protocols and then runs a script.
 fn switching(then: impl Fn(&mut Connection) + Send + Sync + 'static) -> Origin {
     Origin::scripted(move |connection| {
         let Some(request) = connection.head() else { return };
@@ -259,7 +259,7 @@ fn websocket_route(origin: &Origin) -> serde_json::Value {
 fn an_upgraded_connection_carries_bytes_both_ways() {
     let origin = switching(repeat);
     let gateway = Gateway::start(websocket_route(&origin));
-    // What the client sends along with its request belongs to the new protocol.
+    // Bytes that the client sends along with its request belong to the new protocol.
     let mut client = upgraded(&gateway, b"early\r\n\r\n");
     assert_eq!(client.exactly(9), b"early\r\n\r\n");
     for size in [1, 100, 70_000] {

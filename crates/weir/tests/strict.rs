@@ -1,4 +1,4 @@
-//! What is malformed or ambiguous (RFC 9110, RFC 9112) is refused, from clients and from upstreams alike.
+//! Malformed or ambiguous messages (RFC 9110, RFC 9112) are refused, from clients and from upstreams alike.
 
 use crate::harness::{Gateway, Origin, each, get, route_to};
 

@@ -1,4 +1,4 @@
-//! systemd: what it is told, the sockets that it opens, and the units.
+//! systemd: notifications, socket activation, and the units.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -125,7 +125,7 @@ fn the_units_are_what_systemd_takes() {
     for name in ["weir.service", "weir.socket", "weir-https.socket"] {
         let text = fs::read_to_string(repository().join("packaging/systemd").join(name)).expect("read a unit");
         let file = folder.path().join(name);
-        // What it starts has to be there.
+        // systemd-analyze checks that the started program exists.
         fs::write(&file, text.replace("/usr/bin/weir ", &format!("{} ", binary().display()))).expect("write it");
         command.arg(file);
     }
@@ -146,7 +146,7 @@ fn expand(word: &str) -> BTreeSet<String> {
     members.flat_map(expand).collect()
 }
 
-/// What a unit lets its service ask the kernel for: the first list is of what is allowed, the others change it in turn.
+/// The system calls that a unit allows. The first list names the allowed calls, the others modify it in turn.
 fn allowed(unit: &str) -> BTreeSet<String> {
     let mut calls = BTreeSet::new();
     for list in unit.lines().filter_map(|line| line.strip_prefix("SystemCallFilter=")) {
@@ -162,7 +162,7 @@ fn allowed(unit: &str) -> BTreeSet<String> {
     calls
 }
 
-/// What is denied fails quietly: a gateway that may not stand back behind its workers goes on without a word.
+/// A denied system call fails silently: a gateway that cannot lower the priority of its threads continues without it.
 #[test]
 fn the_unit_allows_what_the_gateway_asks_the_kernel_for() {
     if let Some(reason) = crate::budget::tracing_is_refused() {
@@ -197,7 +197,7 @@ fn the_unit_allows_what_the_gateway_asks_the_kernel_for() {
     assert!(asked.contains("sched_setattr") && asked.contains("setpriority"), "{asked:?}");
     let unit = fs::read_to_string(repository().join("packaging/systemd/weir.service")).expect("read the unit");
     let mut denied: Vec<_> = asked.difference(&allowed(&unit)).cloned().collect();
-    // SQLite gives files to whoever owns the database, as root alone, which the service is not.
+    // SQLite gives its files to the owner of the database only when it runs as root, which the service does not.
     denied.retain(|call| call != "fchown");
     assert!(denied.is_empty(), "not allowed: {denied:?}");
 }

@@ -11,9 +11,9 @@ use crate::harness::{
     Authority, Certificate, Gateway, Kind, LIMIT, Nginx, Reload, Start, each, route_with, wait_until,
 };
 
-/// What a client saw.
+/// Result of a TLS client.
 pub(crate) struct Seen {
-    /// Whether it ended well.
+    /// True if the client succeeded.
     pub(crate) good: bool,
     pub(crate) out: String,
     pub(crate) err: String,

@@ -1,4 +1,4 @@
-//! What a scanner of TLS servers finds: sslyze, against Mozilla's recommended configurations and known attacks.
+//! Findings of a scanner of TLS servers: sslyze, against Mozilla's recommended configurations and known attacks.
 
 use std::process::{Command, Stdio};
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Authority, Gateway, Kind, Start, each, repository};
 
-/// What the scanner complains of, without what it says of the test's own authority.
+/// The complaints of the scanner, except those about the test's own authority.
 fn complaints(gateway: &Gateway, profile: &str) -> Vec<String> {
     let scanner = repository().join("target/test-tools/bin/sslyze");
     assert!(scanner.exists(), "{} is missing: tools/install-test-deps installs it", scanner.display());

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::harness::{Answer, Gateway, LIMIT, Origin, Reload, Start, each, wait_until};
 
-/// What openssl writes for this input.
+/// The output of openssl for this input.
 pub(crate) fn openssl(arguments: &[&str], input: &[u8]) -> Vec<u8> {
     let mut child = Command::new("openssl")
         .args(arguments)

@@ -1,5 +1,5 @@
-//! What clients and proxies say of whom they ask for: it is believed from `trusted_proxies` and is gone before anything
-//! looks at the request otherwise. Also fields that a program behind a CGI takes for those of the gateway.
+//! Fields in which clients and proxies name the original client: they are accepted from `trusted_proxies`, and removed from
+//! requests of all others. Also fields that a program behind a CGI takes for those of the gateway.
 
 use serde_json::{Value, json};
 

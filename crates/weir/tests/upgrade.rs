@@ -21,7 +21,7 @@ use crate::harness::{
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Clients that ask without end until they are told to stop.
+/// Clients that send requests continuously until they are stopped.
 pub(crate) struct Load {
     stop: AtomicBool,
     kept: AtomicUsize,
@@ -95,7 +95,7 @@ impl Load {
         }
     }
 
-    /// Whether the connection may be used again.
+    /// Sends a request. Returns true if the connection may be used again.
     fn ask(&self, client: &mut RawClient, counter: &AtomicUsize, what: &str) -> bool {
         let answer = if client.offer(get("/")) { client.try_response() } else { Err(Fault::Reset) };
         counter.fetch_add(1, SeqCst);
@@ -133,7 +133,7 @@ fn upgrade(gateway: &Gateway) {
     wait_until("the new process to serve", LIMIT, || (upgrades(gateway) > before).then_some(()));
 }
 
-/// How often a new process has taken over.
+/// Number of completed upgrades.
 fn upgrades(gateway: &Gateway) -> usize {
     gateway.stderr().matches("a new process serves").count()
 }
@@ -396,7 +396,7 @@ fn connections_of_the_old_process_get_one_more_answer() {
         });
         client.expect_close();
     }
-    // The old process tells of itself while it drains, to whoever is connected to it; the new one to the others.
+    // While it drains, the old process serves its metrics and status on open connections; the new one on later ones.
     let (old, kept) = page(&mut metrics, "/metrics");
     let requests = |page: &str| Page(page.to_owned()).value("apisix_http_requests_total", &[]);
     assert_eq!((requests(&old), kept), (Some(f64::from(asked)), false));
@@ -410,7 +410,7 @@ fn connections_of_the_old_process_get_one_more_answer() {
     let answer = busy.response();
     assert_eq!((answer.status, answer.text().as_str(), answer.keeps_connection()), (200, "done", false));
     wait_until("the old process to drain", LIMIT, || {
-        gateway.stderr().contains("stopped; everything in flight was finished").then_some(())
+        gateway.stderr().contains("stopped; all requests in flight were finished").then_some(())
     });
 }
 
@@ -420,9 +420,9 @@ fn one_upgrade_at_a_time_and_a_stop_ends_it() {
     let mut gateway = start(&origin, 1);
     put_program(&gateway.file("weir"), "#!/bin/sh\nexec sleep 60\n");
     gateway.signal(Signal::USR2);
-    gateway.logged("a new process is started to take over");
+    gateway.logged("starting a new process to take over");
     gateway.signal(Signal::USR2);
-    gateway.logged("an upgrade is under way already");
+    gateway.logged("SIGUSR2 ignored: an upgrade is in progress");
     assert_eq!(gateway.get("/").status, 200);
     let starting = children(gateway.process.id());
     assert_eq!(starting.len(), 1);
@@ -469,7 +469,7 @@ fn a_signal_to_a_process_that_is_about_to_stay_reaches_the_new_one() {
         println!("skipped: {reason}");
         return;
     }
-    // What follows the line in the log begins with such a call, which takes its time here.
+    // The step after the line in the log begins with this system call, which is delayed here.
     let slowly = ["strace", "-D", "-f", "-q", "-o", "/dev/null", "-e", "inject=fcntl:delay_enter=50000"];
     let mut gateway = Start::new(route_to([&Origin::hello().node()])).wrapper(&slowly).start();
     gateway.signal(Signal::USR2);
@@ -483,7 +483,7 @@ pub(crate) fn kill(id: u32, signal: Signal) {
         .expect("send a signal");
 }
 
-/// Whether a process has not ended.
+/// True if a process has not ended.
 pub(crate) fn runs(id: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     status.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
@@ -506,7 +506,7 @@ fn sockets(id: u32) -> Vec<String> {
     links.filter(|link| link.starts_with("socket:")).collect()
 }
 
-/// What hangs while it takes over does not keep sockets when the process that serves is killed.
+/// A new process that hangs while it takes over does not keep the sockets when the process that serves is killed.
 #[test]
 fn a_killed_process_leaves_no_socket_to_one_that_hangs() {
     #[derive(Clone, Copy, Debug, PartialEq)]

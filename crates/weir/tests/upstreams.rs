@@ -11,7 +11,7 @@ use crate::harness::{
     Answer, Gateway, LIMIT, Nginx, Origin, Start, get, route_to, route_with, timed, wait_until, weighted,
 };
 
-/// How many of the requests each origin got.
+/// Number of requests that each origin received.
 fn shares(origins: &[Origin]) -> Vec<usize> {
     origins.iter().map(|origin| origin.requests().len()).collect()
 }

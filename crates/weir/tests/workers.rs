@@ -48,7 +48,7 @@ fn a_limit_is_exact_across_workers() {
     assert_eq!(origin.requests().len(), 400);
 }
 
-/// How many connections each worker has.
+/// Number of connections of each worker.
 fn by_worker(gateway: &Gateway, workers: usize) -> Vec<usize> {
     let page = gateway.metrics_page();
     let count = |worker: usize| page.value("weir_worker_connections", &[("worker", &worker.to_string())]);
@@ -96,7 +96,7 @@ fn few_connections_are_spread_evenly() {
     );
 }
 
-/// What is handed over is what was accepted: the client's address, and a listener's own ways.
+/// A handed-over connection keeps the client's address and the options of its listener.
 #[test]
 fn a_connection_stays_what_it_is_when_it_is_handed_over() {
     let told = "$remote_addr|$remote_port|$server_port|$scheme";
@@ -114,7 +114,7 @@ fn a_connection_stays_what_it_is_when_it_is_handed_over() {
     }
 }
 
-/// An origin that answers when it is told to.
+/// An origin that answers on command of the test.
 fn held() -> (Origin, Arc<Barrier>) {
     let gate = Arc::new(Barrier::new(2));
     let of_origin = Arc::clone(&gate);

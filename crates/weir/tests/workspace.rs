@@ -24,13 +24,13 @@ struct Dependency {
 }
 
 impl Dependency {
-    /// Whether it is a crate of this repository.
+    /// True for a crate of this repository.
     fn is_own(&self) -> bool {
         self.name.starts_with("weir")
     }
 }
 
-/// The crates of a workspace, as cargo tells them.
+/// The crates of a workspace, from cargo.
 fn packages(manifest: &str) -> Vec<Package> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -64,7 +64,7 @@ fn all_packages() -> Vec<Package> {
 #[test]
 fn crates_know_only_whom_the_architecture_lets_them() {
     let architecture = document("ARCHITECTURE.md");
-    let known: BTreeMap<String, BTreeSet<String>> = rows(&architecture, "Who knows whom")
+    let known: BTreeMap<String, BTreeSet<String>> = rows(&architecture, "Dependencies between crates")
         .into_iter()
         .map(|row| (plain(&row[0]), row[1].split(',').map(plain).filter(|name| name != "nobody").collect()))
         .collect();
@@ -163,7 +163,7 @@ fn tools_of_the_tests_are_installed_by_root_and_by_others() {
             fs::create_dir_all(at(path).parent().expect("a folder")).expect("create a folder");
             put_program(&at(path), &format!("#!/bin/bash\n{script}\n"));
         };
-        // None of the tools is on this path, and these tell how they are called.
+        // The tools on this path only print the names by which they are called.
         executable("bin/id", &format!("echo {user}"));
         executable("bin/apt-get", "echo apt-get $DEBIAN_FRONTEND $* >>$LOG");
         executable("bin/sudo", "echo sudo $* >>$LOG; exec \"$@\"");

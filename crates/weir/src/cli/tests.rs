@@ -30,7 +30,7 @@ fn reference() -> String {
     let mut out = String::from(
         "# Command line\n\n\
          Generated from the definitions in `crates/weir/src/cli.rs`: `UPDATE_DOCS=1 cargo test -p weir`.\n\
-         How a running gateway is operated is told in [operations.md](operations.md).\n",
+         [operations.md](operations.md) describes the operation of a running gateway.\n",
     );
     section(&mut out, "weir", &mut command.clone());
     for subcommand in command.get_subcommands_mut() {

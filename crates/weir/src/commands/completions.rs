@@ -6,7 +6,7 @@ use clap_complete::Shell;
 use crate::cli::Cli;
 use crate::failure::{self, Failure};
 
-/// Prints what makes a shell complete Weir's command line.
+/// Prints the script that makes a shell complete Weir's command line.
 pub(crate) fn print(shell: Shell) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "weir", &mut script);

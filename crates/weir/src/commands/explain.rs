@@ -1,4 +1,4 @@
-//! `weir explain`, and the same for the Admin API.
+//! `weir explain`, and explanations for the Admin API.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -8,20 +8,20 @@ use weir_config::{CheckType, Checks, Settings};
 use weir_proxy::{Candidate, ExplainRequest, Explanation, PlannedChoice, PlannedPlugin, PlannedUpstream};
 
 use crate::cli::ExplainArgs;
-use crate::failure::{Failure, print, tell_all};
+use crate::failure::{Failure, print, print_findings};
 use crate::source::rules::Rules;
 use crate::source::settings;
 
-/// Tells what would be done with a request.
+/// Explains the handling of a request.
 pub(crate) fn explain(args: &ExplainArgs) -> Result<(), Failure> {
     let request = request(&args.request, args.headers.clone(), args.remote)
         .map_err(|reason| Failure::Usage(format!("--request '{}': {reason}", args.request)))?;
     let settings::Loaded { settings, warnings, .. } = settings::load(&args.settings, Vec::new())?;
-    tell_all(&warnings);
+    print_findings(&warnings);
     let rules = Rules::new(&args.rules, &settings)?;
     let loaded = rules.load(&rules.read()?);
     let ready = rules.compile(loaded, 1).map_err(Failure::Refused)?;
-    tell_all(&ready.findings);
+    print_findings(&ready.findings);
     match ready.snapshot.explain(&request, &settings) {
         Ok(found) => print(&report(&request, &found, &settings)),
         Err(reject) => {
@@ -30,10 +30,10 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<(), Failure> {
     }
 }
 
-/// The request as it would arrive: `METHOD URL`, or a URL alone, and fields.
+/// Builds a request from `METHOD URL`, or a URL alone, and fields.
 ///
 /// # Errors
-/// What was expected instead.
+/// The text is not a request. The error says what was expected.
 pub(crate) fn request(
     text: &str,
     mut headers: Vec<(String, String)>,
@@ -48,7 +48,7 @@ pub(crate) fn request(
         return Err("expected a method and a URL, such as 'GET http://example.com/a'".to_owned());
     }
     let (https, mut host, target) = split_url(url)?;
-    // As with curl, a Host that is given goes before that of the URL.
+    // As in curl, a Host field takes precedence over the host of the URL.
     if let Some(at) = headers.iter().position(|(name, _)| name.eq_ignore_ascii_case("host")) {
         host = headers.remove(at).1;
     }
@@ -60,10 +60,10 @@ pub(crate) fn request(
     Ok(ExplainRequest { https, method: method.to_owned(), host, target, headers, remote })
 }
 
-/// The host of a request that names none.
+/// The host of a request without one.
 const NO_HOST: &str = "localhost";
 
-/// Whether a URL or a path is for TLS, its host and its target.
+/// Splits a URL or a path into a flag for TLS, the host and the target.
 fn split_url(url: &str) -> Result<(bool, String, String), &'static str> {
     let url = url.split('#').next().unwrap_or_default();
     if url.starts_with('/') {
@@ -83,7 +83,7 @@ fn split_url(url: &str) -> Result<(bool, String, String), &'static str> {
     Ok((https, host.to_owned(), format!("{slash}{target}")))
 }
 
-/// The same for programs.
+/// The explanation as JSON.
 pub(crate) fn json(found: &Explanation) -> Value {
     let candidate = |candidate: &Candidate| {
         json!({
@@ -175,7 +175,7 @@ fn report(request: &ExplainRequest, found: &Explanation, settings: &Settings) ->
     out
 }
 
-/// The upstreams among which a plugin chooses.
+/// The lines for the upstreams among which a plugin chooses.
 fn choice_lines(out: &mut String, choice: &PlannedChoice, target: &str) {
     let total: u64 = choice.shares.iter().map(|(weight, _)| u64::from(*weight)).sum();
     for (weight, upstream) in &choice.shares {

@@ -1,4 +1,4 @@
-//! `weir run`: everything that comes before the first request.
+//! `weir run`: startup, up to the first request.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,23 +28,23 @@ use crate::servers::admin::AdminSetup;
 use crate::servers::server_info::host_name;
 use crate::source::findings::log_findings;
 use crate::source::live_text::{FileText, LiveText};
-use crate::source::rules::{Ready, Rules};
+use crate::source::rules::{CompiledRules, Rules};
 use crate::source::settings;
 use crate::source::watch::Watch;
 use crate::stored::data_dir::DataDir;
 use crate::stored::etcd::{self, Beginning};
 use crate::stored::live::State;
 
-/// How long the end of the process waits for logs and for work on other threads that cannot be stopped.
+/// Time limit at the end of the process for logs, and for work on other threads that cannot be stopped.
 const LAST_WRITES: Duration = Duration::from_secs(5);
 
-/// Serves until a signal ends it. Nothing listens unless the whole configuration is good.
+/// Serves until a signal ends the process. No socket is opened unless the whole configuration is valid.
 pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     set_up_allocator();
     let program = Program::of_this_process()?;
     let (mut predecessor, inheritance) = Predecessor::find()?.unzip();
     let done = run_with(args, program, &mut predecessor, inheritance.unwrap_or_default());
-    // The process that waits for this one logs it, in case nobody reads what is printed here.
+    // The old process of an upgrade logs the failure, in case nobody reads the standard error of this one.
     if let (Err(failure), Some(predecessor)) = (&done, predecessor) {
         predecessor.failed(&failure.text());
     }
@@ -86,7 +86,7 @@ fn run_with(
     let error_log = prepared
         .and_then(|()| ErrorLog::start(&settings.error_log))
         .with_context(|| format!("cannot open the error log {}", settings.error_log.path))?;
-    // Dropped last: what the end has to say is still written.
+    // Dropped last, so that messages of the shutdown are still written.
     let error_log = Arc::new(error_log);
     log_findings(&doubts);
     for doubt in without_effect.into_iter().chain(of_source) {
@@ -141,7 +141,8 @@ fn run_with(
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_name("weir-control")
-        // Those that may block. What the control thread itself does is short, and checks of health are among it.
+        // Applies to the threads that may block. The control thread keeps its priority, because its tasks are short and
+        // include health checks.
         .on_thread_start(move || stand_back(nice))
         .build()
         .context("cannot start the control thread")?;
@@ -176,33 +177,33 @@ fn run_with(
     ended.map_err(Failure::Other)
 }
 
-/// The first configuration, and where it comes from.
+/// The first configuration, and its source.
 struct First {
     rules: Rules,
     source: Source,
     snapshot: Arc<Snapshot>,
     findings: Vec<Diagnostic>,
-    /// What is doubtful about where it comes from.
+    /// Warnings about the source.
     doubts: Vec<String>,
 }
 
 impl First {
-    /// `before` is the evidence that a process had which this one follows.
+    /// Reads a rules file. `before` is the evidence about the file from the old process of an upgrade.
     fn of_file(file: &RulesArgs, settings: &Settings, before: Option<Ending>) -> Result<Self, Failure> {
         let rules = Rules::new(file, settings)?;
         let watch = Box::new(Watch::new(&file.file, &settings.config));
         let text = rules.read()?;
         let loaded = rules.load(&text);
         let apis = [settings.listen.admin, settings.listen.control];
-        let told = apis.into_iter().any(|api| api.unless_given(Endpoint::Off).addr().is_some());
-        let mut live = FileText::new(&text, 1, told);
+        let is_shown = apis.into_iter().any(|api| api.unless_given(Endpoint::Off).addr().is_some());
+        let mut live = FileText::new(&text, 1, is_shown);
         drop(text);
         not_cut_off(&file.file, live.ending, before)?;
         let ready = rules.compile(loaded, 1).map_err(Failure::Refused)?;
-        let Ready { digest, snapshot, findings, gone, answers, .. } = ready;
+        let CompiledRules { digest, snapshot, findings, left_out_paths, answers, .. } = ready;
         rules.secrets.serve(answers, true);
-        live.kept = live.kept.without(gone);
-        let shown = told.then(|| Arc::new(LiveText::new(live.kept.clone())));
+        live.kept = live.kept.without(left_out_paths);
+        let shown = is_shown.then(|| Arc::new(LiveText::new(live.kept.clone())));
         let source = Source::File { watch, digest: Box::new(digest), text: live, shown };
         Ok(Self { rules, source, snapshot, findings, doubts: Vec::new() })
     }
@@ -210,7 +211,8 @@ impl First {
     fn of_store(settings: &Settings, succeeds: bool) -> Result<Self, Failure> {
         let (data, listing) = DataDir::open(settings, succeeds)?;
         let rules = Rules::of_store(settings);
-        let (state, Ready { snapshot, findings, .. }) = State::first(&rules, listing).map_err(Failure::Refused)?;
+        let (state, CompiledRules { snapshot, findings, .. }) =
+            State::first(&rules, listing).map_err(Failure::Refused)?;
         Ok(Self {
             rules,
             source: Source::Store { data, state: Box::new(state) },
@@ -220,10 +222,10 @@ impl First {
         })
     }
 
-    /// No resource, until the Admin API is given some.
+    /// Starts without resources, until the Admin API receives some.
     fn of_nothing(settings: &Settings) -> Result<Self, Failure> {
         let rules = Rules::of_store(settings);
-        let (state, Ready { snapshot, findings, .. }) =
+        let (state, CompiledRules { snapshot, findings, .. }) =
             State::first(&rules, Listing::default()).map_err(Failure::Refused)?;
         let source = Source::Memory { store: Arc::new(Memory::default()), state: Box::new(state) };
         Ok(Self { rules, source, snapshot, findings, doubts: Vec::new() })
@@ -248,7 +250,7 @@ impl First {
             }
             (first, _) => first.map(|(state, ready)| (state, ready, from_copy)),
         };
-        let (mut state, Ready { snapshot, findings, .. }, from_copy) = first.map_err(Failure::Refused)?;
+        let (mut state, CompiledRules { snapshot, findings, .. }, from_copy) = first.map_err(Failure::Refused)?;
         if from_copy {
             state.of_copy();
         }
@@ -256,12 +258,12 @@ impl First {
     }
 }
 
-/// Refuses a file that shows less of its end than that of the process which this one follows.
+/// Refuses a file that is cut off, if the old process of an upgrade read a whole one.
 fn not_cut_off(file: &Path, ending: Ending, before: Option<Ending>) -> Result<(), Failure> {
     let message = ending.message().filter(|_| before.is_some_and(|before| ending < before));
     message.map_or(Ok(()), |message| {
         let error = Diagnostic::error(Mark::NONE, "", message).in_file(&file.display().to_string());
-        Err(Failure::Refused(vec![error.with_hint("the process that serves read one that was whole")]))
+        Err(Failure::Refused(vec![error.with_hint("the process that serves read the whole file")]))
     })
 }
 
@@ -285,7 +287,7 @@ fn open_access_log(settings: &Settings) -> anyhow::Result<Option<Arc<AccessLog>>
     Ok(Some(log))
 }
 
-/// The form of the access log's lines, and a warning for each variable in `access_log.format` that is not here.
+/// The format of the lines of the access log, and a warning for each unknown variable in `access_log.format`.
 pub(crate) fn access_log_format(settings: &Settings) -> (Format, Vec<String>) {
     let options = &settings.access_log;
     let setting = match &options.format {

@@ -15,7 +15,7 @@ use weir_store::{
 };
 
 use crate::cli::{InvalidItemsArg, RulesArgs, StoreArgs, StoreCommand};
-use crate::failure::{Failure, print, tell, tell_all};
+use crate::failure::{Failure, print, print_error, print_findings};
 use crate::source::changes::counted;
 use crate::source::rules::Rules;
 use crate::source::rules_file;
@@ -24,35 +24,35 @@ use crate::source::settings;
 use crate::stored::data_dir::{self, refused};
 use crate::stored::live::State;
 
-/// Runs one of the commands.
+/// Runs one of the subcommands.
 pub(crate) fn run(command: &StoreCommand) -> Result<(), Failure> {
     match command {
-        StoreCommand::Check(args) => Place::of(args)?.check(),
-        StoreCommand::Export(args) => Place::of(args)?.export(),
-        StoreCommand::Import { file, store } => Place::of_new(store)?.import(file),
+        StoreCommand::Check(args) => OpenedStore::of(args)?.check(),
+        StoreCommand::Export(args) => OpenedStore::of(args)?.export(),
+        StoreCommand::Import { file, store } => OpenedStore::of_new(store)?.import(file),
         StoreCommand::History { key, limit, store } => {
-            Place::of(store)?.history(&HistoryQuery { before: None, key: key.clone(), limit: *limit })
+            OpenedStore::of(store)?.history(&HistoryQuery { before: None, key: key.clone(), limit: *limit })
         }
-        StoreCommand::Diff { from, to, store } => Place::of(store)?.diff(*from, *to),
-        StoreCommand::Rollback { revision, store } => Place::of(store)?.rollback(*revision),
-        StoreCommand::Backup { file, store } => Place::of(store)?.backup(file),
-        StoreCommand::Restore { file, store } => Place::of(store)?.restore(file.as_deref()),
+        StoreCommand::Diff { from, to, store } => OpenedStore::of(store)?.diff(*from, *to),
+        StoreCommand::Rollback { revision, store } => OpenedStore::of(store)?.rollback(*revision),
+        StoreCommand::Backup { file, store } => OpenedStore::of(store)?.backup(file),
+        StoreCommand::Restore { file, store } => OpenedStore::of(store)?.restore(file.as_deref()),
     }
 }
 
-/// Where the store is, and what it is opened with.
-struct Place {
+/// The data directory of a store, and its key.
+struct OpenedStore {
     folder: Folder,
     seal: Arc<Seal>,
     settings: Settings,
 }
 
-impl Place {
+impl OpenedStore {
     fn of(args: &StoreArgs) -> Result<Self, Failure> {
         Self::with(args, Folder::open)
     }
 
-    /// It may not be there yet.
+    /// Opens a data directory, and creates one that does not exist.
     fn of_new(args: &StoreArgs) -> Result<Self, Failure> {
         Self::with(args, Folder::create)
     }
@@ -60,7 +60,7 @@ impl Place {
     fn with(args: &StoreArgs, open: impl FnOnce(&Path) -> Result<Folder, OpenError>) -> Result<Self, Failure> {
         let flags = args.data.assignments().into_iter().collect();
         let settings::Loaded { settings, warnings, .. } = settings::load(&args.settings, flags)?;
-        tell_all(&warnings);
+        print_findings(&warnings);
         let folder = open(Path::new(&settings.store.data_dir)).map_err(refused)?;
         let seal = Arc::new(data_dir::seal(&folder, &settings)?);
         Ok(Self { folder, seal, settings })
@@ -72,7 +72,7 @@ impl Place {
             .map_err(|error| refused(format!("cannot read {}: {error}", path.display())))
     }
 
-    /// The right to write, while no gateway has it.
+    /// The right to write, unless a gateway holds it.
     fn lock(&self) -> Result<Lock, Failure> {
         self.folder.try_lock().map_err(|error| match error {
             OpenError::InUse(who) => refused(format!("{who}: the gateway is running; use its Admin API, or stop it")),
@@ -95,13 +95,13 @@ impl Place {
             .and_then(|database| Ok((database.check()?, database.list(None))));
         let (mut faults, listing) = match looked {
             Ok((faults, Ok(listing))) => (faults, Some(listing)),
-            // What keeps them from being read is among the faults.
+            // The error of reading is shown only if no fault explains it.
             Ok((faults, Err(error))) if faults.is_empty() => (vec![error.to_string()], None),
             Ok((faults, Err(_))) => (faults, None),
             Err(error) => (vec![error.to_string()], None),
         };
         for fault in &mut faults {
-            tell(&format!("{}: {fault}\n", path.display()));
+            print_error(&format!("{}: {fault}\n", path.display()));
         }
         if !faults.is_empty() {
             let advice = match LastGood::read(&self.folder.last_good(), &self.seal) {
@@ -111,27 +111,27 @@ impl Place {
                 ),
                 Err(error) => format!("there is no copy of the last good state ({error}): restore a backup"),
             };
-            tell(&format!("{advice}\n"));
+            print_error(&format!("{advice}\n"));
             print(&format!("{}: damaged; {}\n", path.display(), counted(faults.len(), "fault")))?;
-            return Err(Failure::Told);
+            return Err(Failure::Reported);
         }
         let listing = listing.unwrap_or_default();
         let revision = listing.revision;
         match State::first(&Rules::of_store(&self.settings), listing) {
             Ok((state, ready)) => {
-                tell_all(&ready.findings);
+                print_findings(&ready.findings);
                 let left_out = match ready.left_out {
                     0 => String::new(),
                     count => format!("; {} left out", counted(count, "resource")),
                 };
                 let inventory = state.inventory();
                 print(&format!("{}: whole; revision {revision}: {inventory}{left_out}\n", path.display()))?;
-                if ready.left_out > 0 { Err(Failure::Told) } else { Ok(()) }
+                if ready.left_out > 0 { Err(Failure::Reported) } else { Ok(()) }
             }
             Err(findings) => {
-                tell_all(&findings);
+                print_findings(&findings);
                 print(&format!("{}: whole, but revision {revision} cannot be served\n", path.display()))?;
-                Err(Failure::Told)
+                Err(Failure::Reported)
             }
         }
     }
@@ -139,7 +139,7 @@ impl Place {
     fn export(&self) -> Result<(), Failure> {
         let listing = self.read()?.list(None).map_err(refused)?;
         for key in rules_file::placeholders(&listing.items) {
-            tell(&format!(
+            print_error(&format!(
                 "warning: {key} holds the text ${{{{, which is taken for a variable when the file is read\n"
             ));
         }
@@ -152,8 +152,8 @@ impl Place {
         let args = RulesArgs { file: file.to_owned(), invalid_items: InvalidItemsArg::Refuse, strict: false };
         let rules = Rules::new(&args, &self.settings)?;
         let (tree, findings) = rules.tree(&rules.read()?);
-        tell_all(&findings);
-        let tree = tree.ok_or(Failure::Told)?;
+        print_findings(&findings);
+        let tree = tree.ok_or(Failure::Reported)?;
         let (_lock, mut database) = self.write()?;
         let wanted = rules_file::resources(&tree);
         let before = database.list(None).map_err(refused)?;
@@ -178,7 +178,7 @@ impl Place {
         self.commit(&mut database, before, changes, "rollback")
     }
 
-    /// Commits what can be served and tells what it was.
+    /// Commits changes, if the result can be served, and prints a summary.
     fn commit(
         &self,
         database: &mut Database,
@@ -187,13 +187,13 @@ impl Place {
         author: &str,
     ) -> Result<(), Failure> {
         if changes.is_empty() {
-            return print(&format!("nothing is different; revision {}\n", before.revision));
+            return print(&format!("no change; revision {}\n", before.revision));
         }
-        // Nobody else can write: the lock is ours.
+        // No expectations are needed, because this process holds the lock.
         let commit = Commit { changes, author: author.to_owned(), expect: Vec::new() };
         let checked = State::check_alone(&Rules::of_store(&self.settings), before, &commit);
         let warnings = checked.map_err(Failure::Refused)?;
-        tell_all(&warnings);
+        print_findings(&warnings);
         let revision = database.change_all(&commit).map_err(refused)?;
         let gone = commit.changes.iter().filter(|change| change.value.is_none()).count();
         print(&format!(
@@ -262,7 +262,7 @@ impl Place {
                 made.and_then(|mut database| database.fill(&copy).map(|()| copy.revision)).map_err(refused)?
             }
         };
-        // Its log belongs to it, and must not be taken for that of the one in its place.
+        // The write-ahead log belongs to the damaged database, and must not be applied to the restored one.
         let kept = (1..).map(|n| format!("damaged-{n}")).find(|name| !path.with_extension(name).exists());
         let kept = path.with_extension(kept.ok_or_else(|| anyhow!("there are too many damaged databases"))?);
         let was_there = path.exists();
@@ -282,13 +282,13 @@ impl Place {
     }
 }
 
-/// Whether two values are the same, however they are written.
+/// True if two JSON texts have the same value.
 fn same(a: &str, b: &str) -> bool {
     let read = |text: &str| serde_json::from_str::<Value>(text);
     a == b || matches!((read(a), read(b)), (Ok(a), Ok(b)) if a == b)
 }
 
-/// A value without its secrets.
+/// A value with its secrets masked.
 fn masked(key: &Key, value: &str) -> String {
     let Ok(mut value) = serde_json::from_str::<Value>(value) else { return value.to_owned() };
     secrets::masked(key.kind(), &mut value);

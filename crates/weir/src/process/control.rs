@@ -1,6 +1,6 @@
 //! The control thread, from binding addresses to the end of the drain.
 //!
-//! What it prints on standard output is an interface: one line for each bound address, then `ready`.
+//! The lines on standard output are an interface for scripts: one line per bound address, then `ready`.
 //!
 //! ```text
 //! listening on http://0.0.0.0:9080
@@ -41,7 +41,7 @@ use crate::process::log_file;
 use crate::process::names::Names;
 use crate::process::peaks::{Peaks, resident};
 use crate::process::serving::Serving;
-use crate::process::signals::{Asked, Signals};
+use crate::process::signals::{SignalAction, Signals};
 use crate::process::systemd::{self, NotifyState};
 use crate::process::upgrade::{HandedOver, Program, Upgrades};
 use crate::servers::admin::AdminSetup;
@@ -62,22 +62,23 @@ use crate::stored::data_dir::DataDir;
 use crate::stored::etcd;
 use crate::stored::live::{Live, State};
 
-/// Workers that do not serve after so long never will.
+/// Time limit for the workers to start serving. Exceeding the limit ends the process.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long names may take before the gateway is up without their addresses.
+/// Time limit for resolving the upstream names of the first configuration. The gateway starts without the addresses of
+/// names that take longer.
 const NAMES_LIMIT: Duration = Duration::from_secs(5);
 
-/// How often old configurations are freed.
+/// Interval at which superseded configurations are freed.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 
-/// Everything that was made before something listens.
+/// The parts of a gateway that are built before any socket is opened.
 #[derive(Debug)]
 pub(crate) struct Gateway {
     pub(crate) program: Program,
     pub(crate) settings: Settings,
     pub(crate) rules: Arc<Rules>,
-    /// The first configuration, and where it comes from.
+    /// The first configuration, compiled from `source`.
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) source: Source,
     pub(crate) admin: Option<AdminSetup>,
@@ -85,23 +86,23 @@ pub(crate) struct Gateway {
     pub(crate) access_log: Option<Arc<AccessLog>>,
     pub(crate) error_log: Arc<ErrorLog>,
     pub(crate) inherited: Inherited,
-    /// Most connections of each of the servers for metrics, status and control.
+    /// Maximum number of connections of each server for metrics, status and control.
     pub(crate) pages: usize,
-    /// The pipe to the process that was started first, if that is another one.
+    /// The pipe to the process that was started first, unless that is this process.
     pub(crate) keeper: Option<OwnedFd>,
-    /// How whole the files of the configuration are.
+    /// Evidence that the configuration files were read in full.
     pub(crate) files: Files,
 }
 
-/// Where the configuration comes from.
+/// The source of the configuration.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "there is one in a process")]
 pub(crate) enum Source {
-    /// A rules file, with the digest of its resources and its text, which `shown` tells where an API asks for it.
+    /// A rules file, with the digest of its resources and its text. `shown` serves the text to an API that exposes it.
     File { watch: Box<Watch>, digest: Box<Digest>, text: FileText, shown: Option<Arc<LiveText>> },
-    /// A store, and what was read from it.
+    /// A store on disk or in etcd, and the state read from the store.
     Store { data: DataDir, state: Box<State> },
-    /// Whoever uses the Admin API, which keeps it in memory only.
+    /// The Admin API alone, whose changes are kept in memory only.
     Memory { store: Arc<Memory>, state: Box<State> },
 }
 
@@ -109,8 +110,8 @@ pub(crate) enum Source {
 type Stored = (DataDir, Live);
 
 impl Source {
-    /// Whether a data plane finds nothing in etcd and has nothing of its own. Whatever else has an Admin API is ready, for
-    /// what makes it have something may come that way.
+    /// True for a data plane of etcd that has neither found a resource there nor has a local copy. A gateway with an Admin
+    /// API is ready without a resource, because its resources may arrive over that API.
     fn is_vacant(&self, settings: &Settings) -> bool {
         match self {
             Self::Store { data, state } => {
@@ -128,8 +129,8 @@ impl Source {
         })
     }
 
-    /// Starts whatever changes the configuration from here on. Returns the configuration as the APIs see it, if they see
-    /// one, and the store, if there is one on disk or in etcd.
+    /// Starts the tasks that change the configuration. Returns the configuration for the APIs, if they expose one, and the
+    /// store, if there is one on disk or in etcd.
     fn follow(
         self,
         rules: &Arc<Rules>,
@@ -178,10 +179,10 @@ impl Source {
 }
 
 /// Serves until SIGTERM or SIGINT, or until a new process has taken over; then drains. `predecessor` is notified when this
-/// process serves. Returns the task of a process that stays after it has handed over.
+/// process serves. Returns the task of a process that keeps running after the handover.
 ///
 /// # Errors
-/// A socket cannot be opened, the workers do not start, or the process before this one is gone.
+/// A socket cannot be opened, the workers do not start, or the old process has ended.
 pub(crate) async fn serve(
     mut gateway: Gateway,
     predecessor: &mut Option<Predecessor>,
@@ -211,7 +212,7 @@ struct Bound {
 struct Running<'a> {
     settings: Settings,
     rules: Arc<Rules>,
-    /// Written to by `apply` and by freeing only; by nothing once the drain has begun.
+    /// Locked for writing only by `apply` and while old configurations are freed; never once the drain has begun.
     data_plane: Arc<RwLock<DataPlane>>,
     metrics: Arc<Metrics>,
     access_log: Option<Arc<AccessLog>>,
@@ -228,12 +229,12 @@ struct Running<'a> {
     tasks: JoinSet<()>,
     /// Tasks that change the configuration. They end before the others.
     changing: JoinSet<()>,
-    /// The Admin API, whose last answers are waited for.
+    /// The Admin API, which may finish its last responses.
     administering: JoinSet<()>,
     draining: Draining,
     /// Ends the servers for metrics, status and control.
     leaving: watch::Sender<bool>,
-    /// Ends the Admin API, with the time that its idle connections keep.
+    /// Ends the Admin API, with the time that its idle connections stay open.
     admin_leaving: watch::Sender<Option<Duration>>,
 }
 
@@ -250,13 +251,13 @@ impl Bound {
         let control = open("listen.control", gateway.source.control_endpoint(&gateway.settings))?;
         let admin = gateway.admin.take().zip(admin_listener);
         let sockets = gateway.inherited.traffic();
-        // Sockets that nobody asked for are closed.
+        // Inherited sockets that no setting names are closed.
         gateway.inherited = Inherited::default();
         let data_plane = DataPlane::start(&gateway.settings, sockets, &gateway.metrics, gateway.access_log.as_ref())?;
         Ok(Self { gateway, signals, hangup, listening, metrics_page, status_page, admin, control, data_plane })
     }
 
-    /// Lines of standard output about every bound address.
+    /// The lines for standard output, one per bound address.
     fn addresses(&self) -> anyhow::Result<String> {
         let Gateway { settings, snapshot, source, .. } = &self.gateway;
         let mut addresses = String::new();
@@ -322,8 +323,8 @@ impl Bound {
         announce(&addresses);
 
         if let (Some(predecessor), Source::Store { data, state }) = (predecessor.as_ref(), &mut source) {
-            // What it answers for from now on would not be served here.
-            predecessor.prepared().context("the process that was to be followed is gone")?;
+            // A change that the old process accepted after this point would be missing here.
+            predecessor.prepared().context("the old process has ended during the upgrade")?;
             if let Some(newer) = data.catch_up(state, &rules).await? {
                 snapshot = newer;
             }
@@ -337,22 +338,22 @@ impl Bound {
         tracing::info!(version = env!("CARGO_PKG_VERSION"), workers, routes, "the gateway is up");
         let predecessor = predecessor.take();
         if let Some(predecessor) = &predecessor {
-            predecessor.ready().context("the process that was to be followed is gone")?;
+            predecessor.ready().context("the old process has ended during the upgrade")?;
         }
         systemd::notify(&[NotifyState::Ready, NotifyState::Status(&format!("serving {routes} routes"))]);
         if vacant.load(Ordering::Relaxed) {
             tracing::error!(
                 prefix = settings.deployment.etcd.prefix,
-                "etcd holds no resource and there is no copy of any: /status/ready says no until there is one, or until \
-                 POST /v1/store/accept at the control API"
+                "etcd holds no resource and there is no local copy: /status/ready answers 503 until a resource arrives, or \
+                 until POST /v1/store/accept at the control API"
             );
         }
         if let Some(predecessor) = predecessor {
-            // A change that is answered for would not be seen by those whom the other process accepts after it.
+            // A change confirmed here would not apply to connections that the old process accepts afterwards.
             let left = spawn_blocking(move || predecessor.left()).await;
             if let Err(error) = left.context("waiting has ended").flatten() {
                 tracing::warn!(
-                    "the process before this one may still accept connections, and serve changes late: {error:#}"
+                    "the old process may still accept connections and serve them without later changes: {error:#}"
                 );
             }
         }
@@ -421,35 +422,38 @@ impl Running<'_> {
         loop {
             tokio::select! {
                 asked = self.signals.next() => match asked {
-                    Asked::Stop(name) => return End::Signal(name),
-                    Asked::Reopen => log_file::reopen(self.access_log.as_ref(), &self.error_log).await,
-                    Asked::Upgrade if self.is_standalone => tracing::error!(
+                    SignalAction::Stop(name) => return End::Signal(name),
+                    SignalAction::Reopen => log_file::reopen(self.access_log.as_ref(), &self.error_log).await,
+                    SignalAction::Upgrade if self.is_standalone => tracing::error!(
                         "SIGUSR2: the configuration is kept in memory only, and a new process would begin without it; \
                          this one goes on"
                     ),
-                    Asked::Upgrade => self.upgrades.begin(&*self.data_plane.read().await),
+                    SignalAction::Upgrade => self.upgrades.begin(&*self.data_plane.read().await),
                 },
                 Some(handed_over) = self.upgrades.handed_over(&self.error_log) => return End::HandedOver(handed_over),
                 () = self.keeping.lost() => {
                     return End::Signal("none, but the process that was started first is gone");
                 }
                 _ = housekeeping.tick() => clean_up(&self.data_plane, &self.rules, &self.metrics, &peaks).await,
-                Some(ended) = self.tasks.join_next() => tell_end(ended),
-                Some(ended) = self.changing.join_next() => tell_end(ended),
-                Some(ended) = self.administering.join_next() => tell_end(ended),
+                Some(ended) = self.tasks.join_next() => log_end(ended),
+                Some(ended) = self.changing.join_next() => log_end(ended),
+                Some(ended) = self.administering.join_next() => log_end(ended),
             }
         }
     }
 
-    /// Drains. Returns the task of a process that stays after it has handed over.
+    /// Drains. Returns the task of a process that keeps running after the handover.
     async fn leave(mut self, end: End) -> Option<Keeper> {
         let timeouts = &self.settings.timeouts;
         let logs = (self.access_log.as_ref(), &self.error_log);
         match end {
             End::Signal(name) => {
-                tracing::info!(signal = name, "stopping: what is in flight is finished, nothing new is accepted");
-                systemd::notify(&[NotifyState::Stopping, NotifyState::Status("finishing what is in flight")]);
-                // A new process that has not come to serve ends with this one, and nobody keeps a socket for it.
+                tracing::info!(
+                    signal = name,
+                    "stopping: requests in flight are finished, new connections are not accepted"
+                );
+                systemd::notify(&[NotifyState::Stopping, NotifyState::Status("finishing requests in flight")]);
+                // A new process that does not serve yet ends with this one, so that no socket is left without a server.
                 drop(self.upgrades);
                 self.draining.store(true, Ordering::Relaxed);
                 self.admin_leaving.send_replace(Some(drain::idle(timeouts, false)));
@@ -461,11 +465,11 @@ impl Running<'_> {
             }
             End::HandedOver(HandedOver { keeper, channel }) => {
                 if let (Some(rest), true) = (&self.rest, self.stored.is_some()) {
-                    // It rests already where the store is this gateway's own; with etcd no change is heard of from here on.
+                    // The Admin API is paused already if the store is local; with etcd no change arrives from here on.
                     rest.begin().await;
                 }
                 end_changes(&mut self.changing, self.stored.as_ref(), true).await;
-                // Changes that wait learn now that they come too late.
+                // Waiting changes are refused now.
                 drop(self.upgrades);
                 self.leaving.send_replace(true);
                 self.admin_leaving.send_replace(Some(drain::idle(timeouts, true)));
@@ -479,7 +483,7 @@ impl Running<'_> {
     }
 }
 
-/// Nothing changes any more, and the process that follows may write to the store.
+/// Ends the tasks that change the configuration, and releases the store for the new process.
 async fn end_changes(changing: &mut JoinSet<()>, stored: Option<&Stored>, handed_over: bool) {
     changing.abort_all();
     if let Some((data, live)) = stored {
@@ -487,7 +491,7 @@ async fn end_changes(changing: &mut JoinSet<()>, stored: Option<&Stored>, handed
     }
 }
 
-/// Starts the resolver of upstream nodes, and waits for the names of the first configuration, at most [`NAMES_LIMIT`].
+/// Starts the resolver of upstream nodes, and waits at most [`NAMES_LIMIT`] for the names of the first configuration.
 async fn look_up_names(rules: &Rules, settings: &Settings, tasks: &mut JoinSet<()>) -> Names {
     let (names, requests) = Names::channel();
     match rules.compiler.resolver(&settings.dns) {
@@ -497,25 +501,26 @@ async fn look_up_names(rules: &Rules, settings: &Settings, tasks: &mut JoinSet<(
         }
         Err(error) => {
             drop(requests);
-            tracing::error!("names of upstream nodes cannot be resolved, only addresses work: {error}");
+            tracing::error!("names of upstream nodes cannot be resolved, only IP addresses work: {error}");
         }
     }
     names
 }
 
-fn tell_end(ended: Result<(), JoinError>) {
+fn log_end(ended: Result<(), JoinError>) {
     let reason = ended.err().map(|error| error.to_string()).unwrap_or_default();
     tracing::error!(reason, "a task of the control thread has ended; the workers go on");
 }
 
-/// Why the gateway ends.
+/// The reason why the gateway ends.
 enum End {
     Signal(&'static str),
     /// Another process serves.
     HandedOver(HandedOver),
 }
 
-/// Prints for whoever started the gateway. That nobody listens there is no reason not to serve.
+/// Prints to standard output. A failure is only logged, because a closed standard output does not keep a gateway from
+/// serving.
 fn announce(lines: &str) {
     let mut out = io::stdout();
     if let Err(error) = out.write_all(lines.as_bytes()).and_then(|()| out.flush()) {
@@ -535,8 +540,8 @@ async fn workers_ready(data_plane: &RwLock<DataPlane>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Frees old configurations and what only they used, and gives memory back to the system after a peak. On a thread that
-/// may block: a large one takes a while.
+/// Frees superseded configurations and the objects that only they used, and returns memory to the system after a peak.
+/// Runs on a thread that may block, because freeing a large configuration takes a while.
 async fn clean_up(
     data_plane: &Arc<RwLock<DataPlane>>,
     rules: &Arc<Rules>,

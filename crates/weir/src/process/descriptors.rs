@@ -1,55 +1,55 @@
-//! The file descriptors that the process may have, and who of it may have how many: clients never take those that
-//! upstream connections, the pages for status and metrics, the Admin API and files need.
+//! The file descriptors of the process, shared out among its parts: clients never use up the descriptors that upstream
+//! connections, the pages for status and metrics, the Admin API and files need.
 
 use std::fs;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use weir_config::settings::Limits;
 
-/// Most descriptors for what is opened now and then: logs, stores, rules, checks of health.
+/// Maximum number of descriptors for files opened now and then: logs, stores, rules, health checks.
 const FILES: u64 = 32;
-/// Most connections of one of the servers for metrics, status and control.
+/// Maximum number of connections of each server for metrics, status and control.
 const PAGES: u64 = 64;
-/// So many times the connections of such a server the Admin API may have.
+/// Connections of the Admin API, as a multiple of those of one such server.
 const ADMIN: u64 = 4;
 
-/// Most connections of the servers beside the data plane.
+/// Maximum numbers of connections of the servers beside the data plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Servers {
-    /// Of each of those for metrics, status and control.
+    /// Connections of each server for metrics, status and control.
     pub(crate) pages: usize,
-    /// Of the Admin API.
+    /// Connections of the Admin API.
     pub(crate) admin: usize,
 }
 
-/// Raises the soft limit to the hard one. Returns the limit that holds, `None` for none.
+/// Raises the soft limit to the hard one. Returns the limit in force, `None` for unlimited.
 pub(crate) fn raise() -> Result<Option<u64>, String> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {
         return Ok(current);
     }
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).map_err(|error| {
-        let told = |limit: Option<u64>| limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
-        format!("cannot raise the limit of file descriptors from {} to {}: {error}", told(current), told(maximum))
+        let text = |limit: Option<u64>| limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
+        format!("cannot raise the limit of file descriptors from {} to {}: {error}", text(current), text(maximum))
     })?;
     Ok(maximum)
 }
 
-/// The limit that holds, `None` for none.
+/// The limit in force, `None` for unlimited.
 pub(crate) fn limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
 /// Descriptors that are open now.
 pub(crate) fn open() -> u64 {
-    // One of them is the descriptor of the listing itself.
+    // One entry is the descriptor of the listing itself.
     fs::read_dir("/proc/self/fd").map_or(0, |fds| fds.count().saturating_sub(1) as u64)
 }
 
-/// Lowers the limits of connections to what a process may have with `limit` descriptors, of which `open` are in use
-/// before anything is served. Of the rest, after the servers and files, at most a quarter is for idle upstream
-/// connections and copies for mirrors; what remains is for clients, half of it, and for the upstream connections of
-/// their requests.
+/// Lowers the limits of connections to those that fit into `limit` descriptors, of which `open` are in use before
+/// anything is served. Servers and files are deducted first. At most a quarter of the rest is for idle upstream
+/// connections and mirrored requests. Clients get half of the remainder, the upstream connections of their requests the
+/// other half.
 pub(crate) fn share(limit: Option<u64>, open: u64, workers: u64, limits: &mut Limits) -> Servers {
     let Some(limit) = limit else { return Servers { pages: PAGES as usize, admin: (ADMIN * PAGES) as usize } };
     let pages = (limit / 64).clamp(4, PAGES);

@@ -1,4 +1,4 @@
-//! The end of a process: what is under way is finished, within `timeouts.drain`.
+//! Graceful shutdown: requests in flight are finished, within `timeouts.drain`.
 
 use std::future::{Future, pending};
 use std::pin::pin;
@@ -14,32 +14,32 @@ use weir_telemetry::access_log::AccessLog;
 
 use crate::process::error_log::ErrorLog;
 use crate::process::log_file;
-use crate::process::signals::{Asked, Signals};
+use crate::process::signals::{SignalAction, Signals};
 
-/// How long idle connections stay open after SIGTERM, for requests that are on their way.
+/// Time that idle connections stay open after SIGTERM, for requests already sent by clients.
 const STOP_IDLE: Duration = Duration::from_millis(100);
 
-/// A process that accepts nothing more.
+/// A process that accepts no more connections.
 pub(crate) struct Drain<'a> {
     data_plane: &'a RwLock<DataPlane>,
     signals: &'a mut Signals,
     logs: (Option<&'a Arc<AccessLog>>, &'a Arc<ErrorLog>),
-    /// How long connections without a request stay open.
+    /// Time that connections without a request stay open.
     idle: Duration,
-    /// How long all of it may take.
+    /// Time limit for the whole drain.
     limit: Duration,
     began: Instant,
-    /// Signals that are still needed to end at once.
+    /// Number of further signals after which the process ends at once.
     patience: u32,
 }
 
-/// How long connections without a request stay open.
+/// Time that connections without a request stay open.
 pub(crate) fn idle(timeouts: &Timeouts, handed_over: bool) -> Duration {
     if handed_over { timeouts.drain_idle.duration() } else { STOP_IDLE }
 }
 
 impl<'a> Drain<'a> {
-    /// From now on nothing is accepted: when this returns, no worker does any more.
+    /// Stops accepting connections. No worker accepts one after this function has returned.
     pub(crate) async fn begin(
         data_plane: &'a RwLock<DataPlane>,
         timeouts: &Timeouts,
@@ -50,15 +50,14 @@ impl<'a> Drain<'a> {
         let closed = data_plane.write().await.stop_accepting(handed_over);
         let limit = timeouts.drain.duration();
         let idle = idle(timeouts, handed_over).min(limit);
-        // Whoever stops the service may send the signal to both processes, so the first one is not for this one.
+        // A service manager may send its signal to both processes, so the first signal does not count here.
         let patience = if handed_over { 2 } else { 1 };
         let mut drain = Self { data_plane, signals, logs, idle, limit, began: Instant::now(), patience };
         drain.unless_stopped(timeout(limit, closed)).await;
         drain
     }
 
-    /// Waits until the Admin API, which knows that the gateway leaves, has answered what is under way. Until then
-    /// changes are made and served.
+    /// Waits until the Admin API has answered its requests in flight. Changes are made and served until then.
     pub(crate) async fn administration(&mut self, administering: &mut JoinSet<()>) {
         let (data_plane, idle, limit) = (self.data_plane, self.idle, self.limit);
         let answers = async {
@@ -71,7 +70,7 @@ impl<'a> Drain<'a> {
                 _ = administering.join_next() => {}
                 () = traffic => {}
                 () = sleep(limit) => {
-                    tracing::warn!("requests to the Admin API were cut at the limit (timeouts.drain)");
+                    tracing::warn!("requests to the Admin API were cut off at the time limit (timeouts.drain)");
                 }
             }
         };
@@ -86,27 +85,31 @@ impl<'a> Drain<'a> {
         let Some(cut) = self.unless_stopped(drained).await else { return };
         let took_ms = self.began.elapsed().as_millis() as u64;
         if cut == 0 {
-            tracing::info!(took_ms, "stopped; everything in flight was finished");
+            tracing::info!(took_ms, "stopped; all requests in flight were finished");
         } else {
-            tracing::warn!(took_ms, connections = cut, "stopped; connections were cut at the limit (timeouts.drain)");
+            tracing::warn!(
+                took_ms,
+                connections = cut,
+                "stopped; connections were cut off at the time limit (timeouts.drain)"
+            );
         }
     }
 
-    /// Waits for something; `None`: the process is to end at once.
+    /// Waits for `work`. Returns `None` if the process is to end at once.
     async fn unless_stopped<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         while self.patience > 0 {
             tokio::select! {
                 done = &mut work => return Some(done),
                 asked = self.signals.next() => match asked {
-                    Asked::Stop(name) => {
+                    SignalAction::Stop(name) => {
                         self.patience -= 1;
                         if self.patience == 0 {
                             tracing::warn!(signal = name, "stopped at once by a second signal");
                         }
                     }
-                    Asked::Reopen => log_file::reopen(self.logs.0, self.logs.1).await,
-                    Asked::Upgrade => tracing::debug!("SIGUSR2: this process takes part in no upgrade any more"),
+                    SignalAction::Reopen => log_file::reopen(self.logs.0, self.logs.1).await,
+                    SignalAction::Upgrade => tracing::debug!("SIGUSR2 ignored: this process is stopping"),
                 },
             }
         }

@@ -1,7 +1,7 @@
 //! The gateway's own messages: `TIME LEVEL SOURCE: MESSAGE field=value …`, one a line.
 //!
-//! Whoever logs only puts a line into a bounded queue. A thread writes, so that a terminal that was stopped or a disk
-//! that is full holds up no worker; lines that find the queue full are counted, and the count is logged.
+//! Logging puts a line into a bounded queue, which a thread of its own writes out, so that a stopped terminal or a full
+//! disk blocks no worker. Lines that do not fit into the queue are dropped and counted, and the count is logged.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -20,19 +20,19 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use weir_config::settings::{ErrorLog as Options, ErrorLogPath, LogLevel};
 
-/// Lines that may wait to be written.
+/// Maximum number of queued lines.
 const QUEUE: usize = 4096;
 
-/// A longer line is cut: what is logged may come from a peer.
+/// Maximum length of a line in bytes. Longer lines are cut, because their text may come from a peer.
 const MAX_LINE: usize = 8 * 1024;
 
-/// The open log. Dropping it waits a moment for what is left to be written.
+/// The open log. Dropping the log waits up to 2 s for queued lines to be written.
 #[derive(Debug)]
 pub(crate) struct ErrorLog {
     queue: Queue,
 }
 
-/// The way to the thread that writes.
+/// The queue to the writing thread.
 #[derive(Clone, Debug)]
 struct Queue {
     sender: SyncSender<Entry>,
@@ -42,7 +42,8 @@ struct Queue {
 #[derive(Debug)]
 enum Entry {
     Line(Box<[u8]>),
-    /// Everything before this is written; then the path is opened again if asked for, and the outcome sent back.
+    /// Request to write all entries before this one, to open the path again if `reopen` is set, and to send back the
+    /// outcome.
     Barrier {
         reopen: bool,
         done: SyncSender<io::Result<()>>,
@@ -50,7 +51,7 @@ enum Entry {
 }
 
 impl ErrorLog {
-    /// Opens the log and sends all messages of the process there from now on, panics too.
+    /// Opens the log and directs all messages of the process to it, panics included.
     pub(crate) fn start(options: &Options) -> io::Result<Self> {
         let log = Self::open(&options.path, options.mode.bits().into())?;
         let level = match options.level {
@@ -60,7 +61,7 @@ impl ErrorLog {
             LogLevel::Debug => LevelFilter::DEBUG,
             LogLevel::Trace => LevelFilter::TRACE,
         };
-        // What libraries find worth a debug message would bury the gateway's own.
+        // Debug messages of libraries would bury the gateway's own.
         let levels = Targets::new().with_default(level.min(LevelFilter::WARN)).with_target("weir", level);
         let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(log.queue.clone());
         let _ = tracing_subscriber::registry().with(lines).with(levels).try_init();
@@ -79,13 +80,13 @@ impl ErrorLog {
         Ok(Self { queue: Queue { sender, dropped } })
     }
 
-    /// Opens a file's path again, after its file was moved away. Lines logged before go to the old file. Waits for the
-    /// thread that writes, at most for `limit`.
+    /// Opens the log's path again, after its file was moved away. Lines logged before go to the old file. Waits at most
+    /// `limit` for the writing thread.
     pub(crate) fn reopen(&self, limit: Duration) -> io::Result<()> {
         self.pass_barrier(true, limit)
     }
 
-    /// Waits until everything logged before is written, at most for `limit`.
+    /// Waits until all lines logged before are written, at most for `limit`.
     fn flush(&self, limit: Duration) -> io::Result<()> {
         self.pass_barrier(false, limit)
     }
@@ -110,12 +111,12 @@ impl ErrorLog {
 impl Drop for ErrorLog {
     fn drop(&mut self) {
         const LIMIT: Duration = Duration::from_secs(2);
-        // There is nowhere left to tell that the log cannot be written.
+        // No channel is left to report a log that cannot be written.
         let _ = self.flush(LIMIT);
     }
 }
 
-/// One line on its way; `tracing-subscriber` writes each in a single call.
+/// Writes one line per call, as `tracing-subscriber` does.
 impl Write for Queue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let entry = Entry::Line(cut(line).into());
@@ -146,11 +147,11 @@ fn cut(line: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Where the lines go.
+/// Destination of the lines.
 #[derive(Debug)]
 enum Sink {
     Stderr,
-    /// With the permissions of one that is made.
+    /// A file, with the permissions for creating it.
     File(PathBuf, File, u32),
 }
 
@@ -162,7 +163,7 @@ impl Sink {
         }
     }
 
-    /// A path that cannot be opened leaves the file that is open in use.
+    /// Opens the path again. On failure the file that is open stays in use.
     fn reopen(&mut self) -> io::Result<()> {
         if let Self::File(path, file, mode) = self {
             *file = append(path, *mode)?;
@@ -182,7 +183,7 @@ fn append(path: &PathBuf, mode: u32) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(mode).open(path)
 }
 
-/// The thread: ends when the log and all its queues are gone.
+/// Body of the writing thread. Ends when the log and all its queues are dropped.
 fn write_lines(mut sink: Sink, entries: &Receiver<Entry>, dropped: &AtomicU64) {
     while let Ok(entry) = entries.recv() {
         match entry {
@@ -199,14 +200,14 @@ fn write_lines(mut sink: Sink, entries: &Receiver<Entry>, dropped: &AtomicU64) {
             }
             Entry::Barrier { reopen, done } => {
                 let outcome = if reopen { sink.reopen() } else { Ok(()) };
-                // Whoever asked may have given up.
+                // The requester may have given up.
                 let _ = done.try_send(outcome);
             }
         }
     }
 }
 
-/// A panic ends one task or one connection; its message has to be found in the log.
+/// Logs a panic, which ends one task or one connection and would otherwise leave no trace in the log.
 fn log_panic(panic: &std::panic::PanicHookInfo<'_>) {
     let thread = thread::current();
     let thread = thread.name().unwrap_or("unnamed");
@@ -257,7 +258,7 @@ mod tests {
         let reader = fs::OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
         let log = ErrorLog::open(&ErrorLogPath::File(pipe), 0o600).unwrap();
         let mut queue = log.queue.clone();
-        // More than the pipe and the queue hold together; a writer that waited would never get to the end.
+        // More than the pipe and the queue hold together; a blocking writer would never finish.
         let line = [b"x".repeat(1023), b"\n".to_vec()].concat();
         for _ in 0..QUEUE + 1024 {
             queue.write_all(&line).unwrap();

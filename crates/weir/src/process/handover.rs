@@ -1,26 +1,26 @@
-//! What a running gateway and its successor say to each other.
+//! Protocol between a running gateway and its successor during an upgrade.
 //!
 //! ```text
 //!  old                                        new
-//!  │◄── hello ─────────────────────────────────┤  it is a gateway, and ends with the old one from here on
+//!  │◄── hello ─────────────────────────────────┤  the new process is a gateway; from here on it ends with the old one
 //!  ├── listener (setting, address) + socket ──►│  one for each listening socket
-//!  ├── keeper + pipe ─────────────────────────►│  where an older process waits for the end of the last one
-//!  ├── files ─────────────────────────────────►│  how whole the files of the configuration were: a new process reads
-//!  │                                           │  them anew, and takes none that is cut off
+//!  ├── keeper + pipe ─────────────────────────►│  pipe to the first process, if that one waits for the last to end
+//!  ├── files ─────────────────────────────────►│  evidence that the configuration files were whole: the new process
+//!  │                                           │  reads them itself, and refuses one that is cut off
 //!  ├── end ───────────────────────────────────►│
 //!  │                                           │  reads its configuration, starts its workers
-//!  │◄── prepared ──────────────────────────────┤  where there is a store: the old process writes no more, and its
-//!  │                                           │  lock goes over; what it wrote last is read
-//!  │◄── ready, or failed with the reason ──────┤  both accept connections now; each lives without the other
-//!  └── end of the channel ────────────────────►│  no more in the old process: from here on the new one makes changes,
-//!                                              │  for nobody who comes later meets the configuration before them
+//!  │◄── prepared ──────────────────────────────┤  with a store: the old process stops writing and passes its lock on;
+//!  │                                           │  the new process reads the last revision
+//!  │◄── ready, or failed with the reason ──────┤  both accept connections now; each can end without the other
+//!  └── end of the channel ────────────────────►│  the old process accepts no more: from here on the new one makes
+//!                                              │  changes, because every new connection sees them
 //! ```
 //!
-//! The channel is a pair of sockets that keep messages apart; the new process has its end as standard input, so nothing
-//! else has to be inherited. Nobody but a gateway gets a socket, and none keeps one that it does not serve: a program that
-//! says nothing is given nothing, and until it serves the new process is killed by the kernel when the old one ends, however
-//! it ends. Messages are JSON, with at most one descriptor beside each. A kind of message that one
-//! side does not know is passed over, for the two may be different versions.
+//! The channel is a pair of sockets that preserve message boundaries. The new process has its end as standard input, so
+//! no other descriptor has to be inherited. Only a gateway gets a socket: a program that does not send `hello` is given
+//! nothing. No process keeps a socket that it does not serve: until it serves, the new process is killed by the kernel when
+//! the old one ends for any reason. Messages are JSON, each with at most one descriptor. A kind of message that one side
+//! does not know is ignored, because the two processes may be different versions.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -37,43 +37,44 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use weir_config::load::Ending;
 
-/// Tells a process that its standard input is a channel; not a setting.
+/// Environment variable that marks standard input as a channel. Not a setting.
 pub(crate) const VARIABLE: &str = "WEIR_HANDOVER";
-/// Its value. A later form of the channel would have another.
+/// Value of [`VARIABLE`]. A later form of the channel would have another value.
 pub(crate) const STDIN: &str = "stdin";
 
-/// Longest message; a longer reason is cut.
+/// Maximum length of a message in bytes.
 const MESSAGE: usize = 16 * 1024;
+/// Maximum length of a reason in bytes. Longer reasons are cut.
 const REASON: usize = 4 * 1024;
 
-/// How long the new process waits for the next socket, and then for the old one to accept nothing more.
+/// Time limit of the new process for each socket, and then for the old process to stop accepting.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A listening socket on its way.
+/// A listening socket passed from one process to the next.
 #[derive(Debug)]
-pub(crate) struct Passed {
-    /// The setting that it was opened for, such as `listen.http`.
+pub(crate) struct InheritedSocket {
+    /// The setting that the socket was opened for, such as `listen.http`.
     pub(crate) setting: String,
-    /// The address as that setting gave it.
+    /// The address as written in that setting.
     pub(crate) asked: String,
-    /// Whether a service manager opened it.
+    /// True if a service manager opened the socket.
     pub(crate) activated: bool,
     pub(crate) socket: OwnedFd,
 }
 
-/// Everything that a new process takes over.
+/// The descriptors and facts that a new process takes over.
 #[derive(Debug, Default)]
 pub(crate) struct Inheritance {
-    pub(crate) sockets: Vec<Passed>,
-    /// Where the end of the last process is waited for.
+    pub(crate) sockets: Vec<InheritedSocket>,
+    /// The pipe on which the first process waits for the end of the last one.
     pub(crate) keeper: Option<OwnedFd>,
     pub(crate) files: Files,
 }
 
-/// Evidence that the files of the configuration that serves were whole.
+/// Evidence that the files of the configuration in force were whole.
 pub(crate) type SharedFiles = Arc<Mutex<Files>>;
 
-/// Evidence that the files of the configuration were whole; `None` where there was no file.
+/// Evidence that the configuration files were whole; `None` for a file that does not exist.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Files {
     #[serde(default)]
@@ -82,18 +83,18 @@ pub(crate) struct Files {
     pub(crate) settings: Option<Ending>,
 }
 
-/// What a new process says in the end.
+/// Final state of a new process.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// It serves.
-    Ready {
+    /// The new process serves.
+    Serving {
         version: String,
     },
     Failed {
         reason: String,
     },
-    /// It has closed the channel: it is gone.
-    Gone,
+    /// The new process has closed the channel without a message, which means that it has ended.
+    Ended,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -124,16 +125,16 @@ enum Message {
 #[derive(Debug)]
 pub(crate) struct Channel(OwnedFd);
 
-/// A channel: the end of the old process, and what becomes the standard input of the new one.
+/// Makes a channel: the end of the old process, and the standard input of the new one.
 pub(crate) fn channel() -> anyhow::Result<(Channel, OwnedFd)> {
     let (old, new) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .context("cannot make a channel to the new process")?;
     Ok((Channel(old), new))
 }
 
-/// The old process's side. Both calls block.
+/// The side of the old process. All calls block.
 impl Channel {
-    /// Waits for the new process to say that it is a gateway; whether it does before it is gone.
+    /// Waits for the greeting of a gateway. Returns false if the new process ends without one.
     pub(crate) fn greeted(&self) -> anyhow::Result<bool> {
         loop {
             match self.receive()? {
@@ -144,7 +145,7 @@ impl Channel {
         }
     }
 
-    /// Passes everything on.
+    /// Sends the whole inheritance.
     pub(crate) fn give(&self, inheritance: &Inheritance) -> anyhow::Result<()> {
         for passed in &inheritance.sockets {
             let (setting, asked) = (passed.setting.clone(), passed.asked.clone());
@@ -158,73 +159,75 @@ impl Channel {
         self.send(&Message::End, None)
     }
 
-    /// Waits for what becomes of the new process. `prepared` is called when it would serve if it had the store.
+    /// Waits for the final state of the new process. `prepared` is called when only the store is missing for serving.
     pub(crate) fn outcome(&self, prepared: impl Fn()) -> anyhow::Result<Outcome> {
         loop {
             match self.receive()? {
                 Some((Message::Prepared, _)) => prepared(),
-                Some((Message::Ready { version }, _)) => return Ok(Outcome::Ready { version }),
+                Some((Message::Ready { version }, _)) => return Ok(Outcome::Serving { version }),
                 Some((Message::Failed { reason }, _)) => return Ok(Outcome::Failed { reason }),
                 Some(_) => {}
-                None => return Ok(Outcome::Gone),
+                None => return Ok(Outcome::Ended),
             }
         }
     }
 }
 
-/// The new process's side.
+/// The side of the new process.
 #[derive(Debug)]
 pub(crate) struct Predecessor {
     channel: Channel,
 }
 
 impl Predecessor {
-    /// The process that started this one to take over, if that is how it was started; and what it passes on.
+    /// The old process and its inheritance, if this process was started to take over.
     pub(crate) fn find() -> anyhow::Result<Option<(Self, Inheritance)>> {
         match std::env::var(VARIABLE) {
             Err(_) => return Ok(None),
             Ok(value) if value == STDIN => {}
-            Ok(value) => bail!("{VARIABLE}={value} is not a channel that this version knows; it is no setting"),
+            Ok(value) => bail!(
+                "{VARIABLE}={value} is no channel that this version knows; the variable is not a setting, unset it"
+            ),
         }
-        let stdin = std::io::stdin().as_fd().try_clone_to_owned().context("standard input is no channel")?;
+        let stdin = std::io::stdin().as_fd().try_clone_to_owned().context("standard input is not a channel")?;
         let null = std::fs::File::open("/dev/null").context("cannot open /dev/null")?;
-        // The old process has to notice when this one ends, so this must be the only handle.
+        // The old process notices the end of this one by the closed channel, so this has to be the only handle.
         rustix::stdio::dup2_stdin(null).context("cannot replace standard input")?;
         let channel = Channel(stdin);
-        // What hangs notices nothing itself.
+        // The kernel ends this process even if it hangs and cannot notice the end of the old one.
         set_parent_process_death_signal(Some(Signal::KILL)).context("cannot end with the old process")?;
-        // Fails where the old process has ended before.
+        // Fails if the old process has ended in the meantime.
         channel.send(&Message::Hello, None)?;
         let inheritance =
             channel.take().with_context(|| format!("cannot take over the sockets ({VARIABLE} is set)"))?;
         Ok(Some((Self { channel }, inheritance)))
     }
 
-    /// This process would serve if it could write to the store.
+    /// Reports that only the right to write to the store is missing for serving.
     pub(crate) fn prepared(&self) -> anyhow::Result<()> {
         self.channel.send(&Message::Prepared, None)
     }
 
-    /// This process serves: the old one may go.
+    /// Reports that this process serves, so that the old one may end.
     pub(crate) fn ready(&self) -> anyhow::Result<()> {
         set_parent_process_death_signal(None).context("cannot outlive the old process")?;
         self.channel.send(&Message::Ready { version: env!("CARGO_PKG_VERSION").to_owned() }, None)
     }
 
-    /// Waits until the old process accepts nothing more, or is gone. Blocks.
+    /// Waits until the old process has stopped accepting, or has ended. Blocks.
     pub(crate) fn left(self) -> anyhow::Result<()> {
         while self.channel.receive()?.is_some() {}
         Ok(())
     }
 
-    /// This process cannot serve: the old one has to go on.
+    /// Reports that this process cannot serve, so that the old one continues.
     pub(crate) fn failed(self, reason: &str) {
         let mut reason = reason.trim().to_owned();
         if reason.len() > REASON {
             reason.truncate(reason.floor_char_boundary(REASON));
             reason.push('…');
         }
-        // It learns of the end in any case.
+        // The old process notices the closed channel in any case.
         let _ = self.channel.send(&Message::Failed { reason }, None);
     }
 }
@@ -236,7 +239,7 @@ impl Channel {
         loop {
             match self.receive()?.context("the old process has closed the channel")? {
                 (Message::Listener { setting, asked, activated }, Some(socket)) => {
-                    inheritance.sockets.push(Passed { setting, asked, activated, socket });
+                    inheritance.sockets.push(InheritedSocket { setting, asked, activated, socket });
                 }
                 (Message::Keeper, Some(pipe)) => inheritance.keeper = Some(pipe),
                 (Message::Files(files), _) => inheritance.files = files,
@@ -255,11 +258,11 @@ impl Channel {
             control.push(SendAncillaryMessage::ScmRights(fds));
         }
         sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
-            .context("the other process takes no message")?;
+            .context("cannot send a message to the other process")?;
         Ok(())
     }
 
-    /// The next message; `None` at the end of the channel.
+    /// Receives the next message; `None` at the end of the channel.
     fn receive(&self) -> anyhow::Result<Option<(Message, Option<OwnedFd>)>> {
         let mut bytes = vec![0; MESSAGE];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -269,7 +272,7 @@ impl Channel {
             match received {
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::CONNRESET) => return Ok(None),
-                received => break received.context("the other process sends no message")?,
+                received => break received.context("cannot receive a message from the other process")?,
             }
         };
         if received.bytes == 0 {
@@ -280,7 +283,7 @@ impl Channel {
             _ => None,
         });
         let text = bytes.get(..received.bytes).unwrap_or_default();
-        Ok(Some((serde_json::from_slice(text).context("a message is not understood")?, fd)))
+        Ok(Some((serde_json::from_slice(text).context("the other process has sent an invalid message")?, fd)))
     }
 }
 
@@ -290,11 +293,11 @@ mod tests {
     use std::os::fd::AsFd;
     use std::thread;
 
-    use super::{Channel, Ending, Files, Inheritance, Outcome, Passed, Predecessor, channel};
+    use super::{Channel, Ending, Files, Inheritance, InheritedSocket, Outcome, Predecessor, channel};
 
-    fn passed(socket: &TcpListener, asked: &str) -> Passed {
+    fn passed(socket: &TcpListener, asked: &str) -> InheritedSocket {
         let socket = socket.as_fd().try_clone_to_owned().unwrap();
-        Passed { setting: "listen.http".into(), asked: asked.into(), activated: false, socket }
+        InheritedSocket { setting: "listen.http".into(), asked: asked.into(), activated: false, socket }
     }
 
     #[test]
@@ -325,7 +328,7 @@ mod tests {
         let prepared = std::cell::Cell::new(0);
         let outcome = old.outcome(|| prepared.set(prepared.get() + 1)).unwrap();
         assert_eq!(prepared.get(), 1);
-        assert!(matches!(outcome, Outcome::Ready { version } if version == env!("CARGO_PKG_VERSION")));
+        assert!(matches!(outcome, Outcome::Serving { version } if version == env!("CARGO_PKG_VERSION")));
         drop(old);
         new.left().unwrap();
     }
@@ -335,7 +338,7 @@ mod tests {
         let (old, new) = channel().unwrap();
         Predecessor { channel: Channel(new) }.failed(&"ä".repeat(100_000));
         assert!(matches!(old.outcome(|| {}).unwrap(), Outcome::Failed { reason } if reason.len() < 5000));
-        assert!(matches!(old.outcome(|| {}).unwrap(), Outcome::Gone));
+        assert!(matches!(old.outcome(|| {}).unwrap(), Outcome::Ended));
         let (old, new) = channel().unwrap();
         drop(old);
         assert!(Channel(new).take().is_err());
@@ -346,6 +349,6 @@ mod tests {
         let (old, new) = channel().unwrap();
         rustix::io::write(&new, br#"{"kind":"weather","sunny":true}"#).unwrap();
         rustix::io::write(&new, br#"{"kind":"ready","version":"9.9.9","more":[]}"#).unwrap();
-        assert!(matches!(old.outcome(|| {}).unwrap(), Outcome::Ready { version } if version == "9.9.9"));
+        assert!(matches!(old.outcome(|| {}).unwrap(), Outcome::Serving { version } if version == "9.9.9"));
     }
 }

@@ -1,4 +1,4 @@
-//! Sockets that were open before this process was: those of the process that it takes over from, or of systemd.
+//! Listening sockets inherited from the old process of an upgrade, or from systemd.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,27 +10,27 @@ use rustix::net::SocketAddrUnix;
 use weir_config::settings::{Listen, ListenAddr};
 use weir_proxy::{DataPlane, ListenSocket};
 
-use crate::process::handover::{Inheritance, Passed};
+use crate::process::handover::{Inheritance, InheritedSocket};
 use crate::process::systemd;
 
 /// The settings of the sockets of the data plane.
 const TRAFFIC: [&str; 2] = ["listen.http", "listen.https"];
 
-/// Sockets for listeners to come.
+/// Inherited sockets that are not in use yet.
 #[derive(Debug, Default)]
 pub(crate) struct Inherited {
-    sockets: Vec<Passed>,
+    sockets: Vec<InheritedSocket>,
 }
 
-/// Sockets that this process listens at beside those of the data plane.
+/// Listening sockets of the servers beside the data plane.
 #[derive(Debug, Default)]
 pub(crate) struct Listening {
-    servers: Vec<Passed>,
+    servers: Vec<InheritedSocket>,
 }
 
 impl Inherited {
-    /// Takes sockets over. Those that systemd opened take the place of addresses in the settings.
-    pub(crate) fn new(sockets: Vec<Passed>, listen: &mut Listen) -> anyhow::Result<Self> {
+    /// Takes sockets over. Sockets opened by systemd replace the addresses in the settings.
+    pub(crate) fn new(sockets: Vec<InheritedSocket>, listen: &mut Listen) -> anyhow::Result<Self> {
         systemd::replace(listen, &sockets)?;
         Ok(Self { sockets })
     }
@@ -38,12 +38,13 @@ impl Inherited {
     /// The sockets of the data plane.
     pub(crate) fn traffic(&mut self) -> Vec<ListenSocket> {
         let traffic = self.sockets.extract_if(.., |passed| TRAFFIC.contains(&passed.setting.as_str()));
-        let socket = |Passed { setting, asked, activated, socket }| ListenSocket { setting, asked, socket, activated };
+        let socket =
+            |InheritedSocket { setting, asked, activated, socket }| ListenSocket { setting, asked, socket, activated };
         traffic.map(socket).collect()
     }
 
-    /// The socket of another server: one that was opened for the same words, or else one that is bound to the address.
-    pub(crate) fn server(&mut self, setting: &str, asked: SocketAddr) -> Option<Passed> {
+    /// The socket of another server: one opened for the same text in the settings, or else one bound to the address.
+    pub(crate) fn server(&mut self, setting: &str, asked: SocketAddr) -> Option<InheritedSocket> {
         let words = asked.to_string();
         let same = self.sockets.iter().position(|passed| passed.setting == setting && passed.asked == words);
         let bound = || self.sockets.iter().position(|passed| passed.setting == setting && is_bound_to(passed, asked));
@@ -51,7 +52,7 @@ impl Inherited {
     }
 }
 
-/// The address that a socket is bound to, if it is one to listen at.
+/// The address that a socket is bound to, if that is an address for a listener.
 pub(crate) fn address(socket: &OwnedFd) -> Option<ListenAddr> {
     let bound = rustix::net::getsockname(socket).ok()?;
     if let Ok(bound) = SocketAddr::try_from(bound.clone()) {
@@ -61,26 +62,26 @@ pub(crate) fn address(socket: &OwnedFd) -> Option<ListenAddr> {
     Some(ListenAddr::Unix(OsString::from_vec(path).into()))
 }
 
-fn is_bound_to(passed: &Passed, wanted: SocketAddr) -> bool {
+fn is_bound_to(passed: &InheritedSocket, wanted: SocketAddr) -> bool {
     address(&passed.socket) == Some(ListenAddr::Tcp(wanted))
 }
 
 impl Listening {
-    /// Remembers the socket of a server beside the data plane.
+    /// Adds the socket of a server beside the data plane.
     pub(crate) fn add(&mut self, setting: &str, asked: SocketAddr, activated: bool, socket: OwnedFd) {
-        self.servers.push(Passed { setting: setting.to_owned(), asked: asked.to_string(), activated, socket });
+        self.servers.push(InheritedSocket { setting: setting.to_owned(), asked: asked.to_string(), activated, socket });
     }
 
-    /// All sockets, for a process that takes them over.
+    /// Duplicates all sockets for a process that takes over.
     pub(crate) fn pass_on(&self, data_plane: &DataPlane) -> io::Result<Inheritance> {
         let mut sockets = Vec::new();
         for ListenSocket { setting, asked, socket, activated } in data_plane.sockets()? {
-            sockets.push(Passed { setting, asked, activated, socket });
+            sockets.push(InheritedSocket { setting, asked, activated, socket });
         }
         for passed in &self.servers {
             let socket = passed.socket.as_fd().try_clone_to_owned()?;
             let (setting, asked) = (passed.setting.clone(), passed.asked.clone());
-            sockets.push(Passed { setting, asked, activated: passed.activated, socket });
+            sockets.push(InheritedSocket { setting, asked, activated: passed.activated, socket });
         }
         Ok(Inheritance { sockets, ..Inheritance::default() })
     }

@@ -1,9 +1,9 @@
-//! The process that was started first, after upgrades: it stays for whoever started it.
+//! The first process of a gateway, which keeps running after upgrades.
 //!
-//! A shell, a container or a supervisor knows the gateway by its process id, and takes its end for the gateway's. So
-//! the first process stays when others have taken over: it passes signals on to the one that serves, and ends when the
-//! last one has, as that did; should it be killed, the others stop. Under systemd, which can be told of a new main
-//! process, it does not stay.
+//! A shell, a container or a supervisor knows the gateway by its first process id, and takes the end of that process for
+//! the gateway's. So the first process keeps running after others have taken over: it forwards signals to the process
+//! that serves, and ends with the exit status of the last one. If the first process is killed, the others stop. Under
+//! systemd, which can be notified of a new main process, it does not keep running.
 //!
 //! ```text
 //!  first process ◄── pipe: "ID of the process that serves", its end when all have ended ──┐
@@ -32,66 +32,69 @@ use crate::process::handover::Inheritance;
 use crate::process::log_file;
 use crate::process::systemd;
 
-/// Who stays for whoever started the gateway.
+/// The process that keeps running for the parent of the gateway.
 #[derive(Debug)]
 pub(crate) enum Keeping {
-    /// Nobody: systemd is told of the new process.
+    /// No process: systemd is notified of the new one.
     Nobody,
     /// This process.
     Here,
-    /// The one that reads this pipe.
+    /// The process that reads this pipe.
     Elsewhere(Sender),
 }
 
-/// What is kept ready while a new process starts.
+/// Resources held while a new process starts.
 #[derive(Debug)]
 pub(crate) enum Prepared {
     Nobody,
-    /// The signals are caught from here on, so that none is lost between this process and the next.
-    Here(OwnedFd, Passed),
+    /// The writing end of the pipe, and the signals, which are caught from here on so that none is lost during the
+    /// handover.
+    Here(OwnedFd, ForwardedSignals),
     Elsewhere(OwnedFd),
 }
 
-/// The task of a process that stays.
+/// The task of a process that keeps running after the handover.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     task: JoinHandle<anyhow::Result<()>>,
 }
 
-/// How long the status of a process that has closed its pipe may take.
+/// Time limit for the exit status of a process that has closed its pipe.
 const LAST_STATUS: Duration = Duration::from_secs(5);
 
 impl Keeping {
-    /// `pipe` is what the process before this one has passed on.
+    /// Makes the value for this process. `pipe` is inherited from the old process.
     pub(crate) fn new(pipe: Option<OwnedFd>) -> anyhow::Result<Self> {
         match pipe {
-            Some(pipe) => Ok(Self::Elsewhere(Sender::from_owned_fd(pipe).context("no pipe to the first process")?)),
-            // The end of the first process of a container is the container's, whoever is told of another.
+            Some(pipe) => {
+                Ok(Self::Elsewhere(Sender::from_owned_fd(pipe).context("cannot use the pipe to the first process")?))
+            }
+            // A container ends with its first process, whatever main process systemd is notified of.
             None if systemd::listens() && std::process::id() != 1 => Ok(Self::Nobody),
             None => Ok(Self::Here),
         }
     }
 
-    /// Waits for the end of the process that stays, if that is another one.
+    /// Waits for the end of the first process, if that is another one.
     pub(crate) async fn lost(&self) {
         let Self::Elsewhere(pipe) = self else { return pending().await };
-        // Nobody reads any more: an error of a pipe that is written to.
+        // A pipe whose reader is gone reports an error.
         if let Err(error) = pipe.ready(Interest::ERROR).await {
             tracing::warn!(%error, "the first process cannot be watched");
             pending().await
         }
     }
 
-    /// Adds to what a new process takes over.
+    /// Adds the pipe to the inheritance of a new process.
     pub(crate) fn prepare(&self, inheritance: &mut Inheritance) -> anyhow::Result<Prepared> {
         match self {
             Self::Nobody => Ok(Prepared::Nobody),
             Self::Here => {
-                // A process whose parent ends becomes a child of this one.
+                // A descendant whose parent ends becomes a child of this process.
                 set_child_subreaper(Some(rustix::process::getpid())).context("cannot adopt processes")?;
                 let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).context("cannot make a pipe")?;
                 inheritance.keeper = Some(writer);
-                Ok(Prepared::Here(reader, Passed::catch()?))
+                Ok(Prepared::Here(reader, ForwardedSignals::catch()?))
             }
             Self::Elsewhere(pipe) => {
                 inheritance.keeper = Some(pipe.as_fd().try_clone_to_owned()?);
@@ -102,14 +105,14 @@ impl Keeping {
 }
 
 impl Prepared {
-    /// This process has taken note of a signal itself.
+    /// Drops a signal that this process has handled itself.
     pub(crate) fn forget(&mut self, number: Number) {
         if let Self::Here(_, signals) = self {
             signals.forget(number);
         }
     }
 
-    /// The new process serves. Gives the task of this process if it stays.
+    /// Completes the handover to a process that serves. Returns the task of this process if it keeps running.
     pub(crate) fn hand_over(self, successor: &Child, error_log: &Arc<ErrorLog>) -> anyhow::Result<Option<Keeper>> {
         let main = Pid::from_child(successor);
         match self {
@@ -132,19 +135,22 @@ impl Prepared {
 }
 
 impl Keeper {
-    /// Waits for the end of the last process; an error if it failed.
+    /// Waits for the end of the last process.
+    ///
+    /// # Errors
+    /// The last process has failed.
     pub(crate) async fn wait(self) -> anyhow::Result<()> {
         self.task.await.context("the first process has lost its successors")?
     }
 }
 
-/// The signals that are passed on.
+/// The signals that are forwarded to the serving process.
 #[derive(Debug)]
-pub(crate) struct Passed {
+pub(crate) struct ForwardedSignals {
     streams: [Signal; 5],
 }
 
-impl Passed {
+impl ForwardedSignals {
     const NUMBERS: [Number; 5] = [Number::TERM, Number::INT, Number::HUP, Number::USR1, Number::USR2];
 
     fn catch() -> anyhow::Result<Self> {
@@ -178,25 +184,25 @@ impl Passed {
 async fn keep(
     mut lines: Lines<BufReader<Receiver>>,
     mut main: Pid,
-    mut signals: Passed,
+    mut signals: ForwardedSignals,
     error_log: Arc<ErrorLog>,
 ) -> anyhow::Result<()> {
     let mut children = signal(SignalKind::child()).context("cannot catch SIGCHLD")?;
     let mut ended = reap(main);
     loop {
         tokio::select! {
-            // A process says who follows it before it ends.
+            // A process writes the id of its successor before it ends, so the pipe is read first.
             biased;
             line = lines.next_line() => match line? {
                 Some(line) => {
-                    main = line.parse().ok().and_then(Pid::from_raw).context("no process id")?;
+                    main = line.parse().ok().and_then(Pid::from_raw).context("the pipe holds no process id")?;
                     ended = None;
                 }
                 None => break,
             },
             _ = children.recv() => ended = reap(main).or(ended),
             number = signals.next() => {
-                // A process that has just ended needs no signal.
+                // The process may have ended just now, which is no error.
                 let _ = kill_process(main, number);
                 if number == Number::USR1 {
                     log_file::reopen(None, &error_log).await;
@@ -210,7 +216,7 @@ async fn keep(
             ended = reap(main);
         }
     };
-    // That it took no notice of its end says enough.
+    // The missing exit status is reported below.
     let _ = timeout(LAST_STATUS, last).await;
     match ended.and_then(|status| status.exit_status()) {
         Some(0) => Ok(()),
@@ -222,7 +228,7 @@ async fn keep(
     }
 }
 
-/// Takes note of all children that have ended, and gives the status of this one.
+/// Reaps all children that have ended. Returns the exit status of `main` if it is among them.
 fn reap(main: Pid) -> Option<WaitStatus> {
     let mut found = None;
     while let Ok(Some((id, status))) = wait(WaitOptions::NOHANG) {

@@ -1,4 +1,4 @@
-//! Log files: folders made at the start, checks without making a file, and opening the files again.
+//! Log files: creating folders at start, checking without creating a file, and opening the files again.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -16,10 +16,10 @@ use crate::process::error_log::ErrorLog;
 /// Time limit for opening the error log again.
 const REOPEN_LIMIT: Duration = Duration::from_secs(5);
 
-/// Makes the folder of a log file, and sees that opening the file will not wait for anybody.
+/// Creates the folder of a log file, and checks that opening the file will not block.
 ///
 /// # Errors
-/// The folder cannot be made, or the file is a named pipe that nobody reads.
+/// The folder cannot be created, or the file is a named pipe without a reader.
 pub(crate) fn prepare(path: &Path) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(|error| named(&error, "cannot make the folder", folder))?;
@@ -30,10 +30,10 @@ pub(crate) fn prepare(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Tells whether a log file could be opened, and makes nothing.
+/// Checks that a log file could be opened, without creating anything.
 ///
 /// # Errors
-/// It could not.
+/// The file could not be opened.
 pub(crate) fn check(path: &Path) -> io::Result<()> {
     if path.exists() {
         return open(path);
@@ -50,7 +50,7 @@ pub(crate) fn check(path: &Path) -> io::Result<()> {
     problem.map_err(|error| named(&error, "cannot make a file in", folder))
 }
 
-/// On a thread that may block: a write to the old file may be under way.
+/// Opens the log files again. Runs on a thread that may block, because a write to the old file may be in progress.
 pub(crate) async fn reopen(access_log: Option<&Arc<AccessLog>>, error_log: &Arc<ErrorLog>) {
     let (access_log, error_log) = (access_log.cloned(), Arc::clone(error_log));
     let work = spawn_blocking(move || {
@@ -61,7 +61,7 @@ pub(crate) async fn reopen(access_log: Option<&Arc<AccessLog>>, error_log: &Arc<
         Ok((access, error)) => {
             for (log, outcome) in [("access_log", access), ("error_log", error)] {
                 if let Err(error) = outcome {
-                    tracing::error!(log, %error, "cannot open the log again; it stays where it is");
+                    tracing::error!(log, %error, "cannot open the log file again; the file that is open stays in use");
                 }
             }
             tracing::info!("log files were opened again");

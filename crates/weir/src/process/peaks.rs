@@ -1,24 +1,24 @@
-//! Peaks in the use of memory, after which what was freed is given back to the system.
+//! Peaks in memory use, after which freed memory is returned to the system.
 
 use std::fs;
 
-/// Less than so many bytes is not worth it.
+/// Minimum number of bytes for which returning memory is worth its cost.
 const LEAST: usize = 16 << 20;
-/// Bytes that a connection with a request under way takes, about.
+/// Approximate bytes of a connection with a request in flight.
 const CONNECTION: usize = 24 << 10;
 
-/// What was in use, and most of it, since memory was given back last.
+/// Memory in use, and its maximum, since memory was last returned.
 #[derive(Debug, Default)]
 pub(crate) struct Peaks {
     highest: usize,
-    /// Bytes of the process that were in memory after that.
+    /// Resident bytes of the process after memory was last returned.
     resident: usize,
 }
 
 impl Peaks {
-    /// Looks once a second: `buffers` is the most that was taken of the budget for buffers since the last look; where a
-    /// configuration was freed, `freed` is what the process has in memory after that. True when memory is to be given
-    /// back.
+    /// Returns true when memory is to be returned to the system. Called once a second: `buffers` is the maximum taken from
+    /// the budget for buffers since the last call; `freed` is the resident size of the process after a configuration was
+    /// freed, if one was.
     pub(crate) fn have_passed(&mut self, buffers: usize, connections: usize, freed: Option<usize>) -> bool {
         let now = buffers + connections * CONNECTION;
         self.highest = self.highest.max(now);
@@ -30,13 +30,13 @@ impl Peaks {
         due
     }
 
-    /// Memory was given back, and so much is left.
+    /// Records that memory was returned, with the `resident` bytes that are left.
     pub(crate) fn settle(&mut self, resident: usize) {
         self.resident = resident;
     }
 }
 
-/// Bytes of the process that are in memory; 0 where that cannot be read.
+/// Resident bytes of the process; 0 if the kernel does not report them.
 pub(crate) fn resident() -> usize {
     let text = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());

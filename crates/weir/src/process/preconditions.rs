@@ -1,4 +1,4 @@
-//! What keeps `weir run` from starting and is known without listening anywhere, for `weir check`.
+//! Reasons that keep `weir run` from starting, as far as they are known without opening a socket, for `weir check`.
 
 use std::net::SocketAddr;
 
@@ -12,17 +12,17 @@ use crate::process::log_file;
 use crate::servers::admin::AdminSetup;
 use crate::stored::etcd;
 
-/// What is known about the settings of a gateway with a rules file.
+/// Findings about the settings of a gateway with a rules file.
 #[derive(Debug, Default)]
 pub(crate) struct Preconditions {
-    /// Why it would not start, each by itself.
+    /// Reasons why the gateway would not start.
     pub(crate) failures: Vec<Failure>,
-    /// What has no effect.
+    /// Settings that have no effect.
     pub(crate) doubts: Vec<String>,
 }
 
 impl Preconditions {
-    /// Looks at everything, also after a failure.
+    /// Checks all settings, also after a failure.
     pub(crate) fn of(settings: &mut Settings) -> Self {
         let mut found = Self::default();
         match etcd::settle(settings, true) {
@@ -47,7 +47,7 @@ impl Preconditions {
         self.failures.extend(outcome.err().map(Failure::Other));
     }
 
-    /// Addresses that two listeners ask for, and Unix sockets without a folder.
+    /// Finds addresses that two listeners use, and Unix sockets without a folder.
     fn addresses(&mut self, settings: &Settings) {
         let listen = &settings.listen;
         let traffic = [("listen.http", &listen.http), ("listen.https", &listen.https)];
@@ -59,10 +59,10 @@ impl Preconditions {
                 ListenAddr::Tcp(address) => self.taken(&mut tcp, name, *address, true),
                 ListenAddr::Unix(path) => {
                     if unix.contains(&path) {
-                        self.add(Err(anyhow!("{name}: cannot listen on {address}: another setting does")));
+                        self.add(Err(anyhow!("{name}: cannot listen on {address}: another setting uses this address")));
                     }
                     if path.parent().is_some_and(|folder| !folder.is_dir()) {
-                        self.add(Err(anyhow!("{name}: cannot listen on {address}: there is no such folder")));
+                        self.add(Err(anyhow!("{name}: cannot listen on {address}: the folder does not exist")));
                     }
                     unix.push(path);
                 }
@@ -81,7 +81,7 @@ impl Preconditions {
         }
     }
 
-    /// Addresses of traffic may cover each other; those of other servers may not.
+    /// Finds addresses in use twice. Listeners for traffic may cover each other; other servers may not.
     fn taken<'a>(
         &mut self,
         tcp: &mut Vec<(&'a str, SocketAddr, bool)>,
@@ -95,7 +95,7 @@ impl Preconditions {
             address.port() != 0 && other.port() == address.port() && (address == *other || covers)
         };
         if let Some((by, ..)) = tcp.iter().find(collides) {
-            self.add(Err(anyhow!("{name}: cannot listen on {address}: {by} does")));
+            self.add(Err(anyhow!("{name}: cannot listen on {address}: {by} uses this address")));
         }
         tcp.push((name, address, is_traffic));
     }

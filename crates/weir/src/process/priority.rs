@@ -1,23 +1,22 @@
-//! How threads that work on the configuration stand back behind the workers, where there are not enough cores for all.
+//! Scheduling priority of threads that work on the configuration, which is below that of the workers.
 
-/// Takes this thread back behind the workers: its work can wait, and it has so many steps of `nice` less of a core that
-/// is wanted by both. From nowhere a thread comes forward again, so it is one of those that do nothing else; what they
-/// start stands back as well, which the process that follows in an upgrade must not: that one is started by the control
-/// thread, for which there is [`yield_to_workers`].
+/// Lowers the priority of this thread below that of the workers by `steps` of `nice`, because its work can wait. A thread
+/// cannot raise its priority again, so the thread must do no other work. Processes started by the thread inherit the
+/// priority, which the new process of an upgrade must not: the control thread starts that process and uses
+/// [`yield_to_workers`] instead.
 pub(crate) fn stand_back(steps: u8) {
     yield_to_workers(steps);
-    // The kernel takes this for the thread, not the process. Without it everything works, only less evenly.
+    // Linux applies `nice` to the thread, not the process. A failure only makes latencies less even.
     if let Err(error) = rustix::process::nice(i32::from(steps)) {
-        tracing::debug!(%error, "a thread cannot stand back behind the workers (config.nice)");
+        tracing::debug!(%error, "cannot lower the priority of a thread (config.nice)");
     }
 }
 
-/// Keeps this thread from interrupting a worker, unless there are no steps to be taken back. It has the same share of a
-/// core.
+/// Keeps this thread from preempting a worker, unless `steps` is 0. The thread's share of a core stays the same.
 pub(crate) fn yield_to_workers(steps: u8) {
     if steps > 0
         && let Err(error) = weir_proxy::stand_back()
     {
-        tracing::debug!(%error, "a thread cannot yield to the workers (config.nice)");
+        tracing::debug!(%error, "cannot keep a thread from preempting the workers (config.nice)");
     }
 }

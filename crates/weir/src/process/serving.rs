@@ -1,4 +1,4 @@
-//! Making a compiled configuration live.
+//! Publication of a compiled configuration to the workers.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -12,32 +12,32 @@ use weir_telemetry::metrics::Metrics;
 use crate::process::names::Names;
 use crate::process::systemd::{self, NotifyState};
 
-/// How long a change may wait for the names of its upstream nodes to be resolved before it is live without them.
+/// Time limit of a change for resolving the names of its upstream nodes. After that it is live without their addresses.
 const NAMES_LIMIT: Duration = Duration::from_millis(100);
 
-/// How long it is waited for all workers to serve with a change.
+/// Time limit for all workers to serve with a change.
 const TAKEN_LIMIT: Duration = Duration::from_secs(10);
 
-/// What serves, for whoever changes its configuration.
+/// The data plane as seen by the tasks that change its configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Serving {
     pub(crate) data_plane: Arc<RwLock<DataPlane>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) names: Names,
-    /// Nothing serves and nothing has served before, so the gateway is not ready.
+    /// True while no configuration has been in force yet, so that the gateway is not ready.
     pub(crate) vacant: Arc<AtomicBool>,
 }
 
 impl Serving {
     /// Hands a configuration to the workers, and waits until all of them serve with it.
     pub(crate) async fn take(&self, snapshot: Arc<Snapshot>) {
-        // Requests for a new name fail until it has an address, so it gets a moment before it is live.
+        // Requests to a new name fail until it is resolved, so the lookup gets a moment before the change is live.
         self.names.look_up(NAMES_LIMIT).await;
         let (revision, routes) = (snapshot.revision(), snapshot.route_count());
         let taken = self.data_plane.read().await.taken();
         let all = async {
             loop {
-                // From here on nothing is missed.
+                // Notifications are not missed from here on.
                 let another = taken.notified();
                 if self.data_plane.read().await.serves(revision) {
                     return;
@@ -46,9 +46,9 @@ impl Serving {
             }
         };
         self.data_plane.write().await.apply(snapshot);
-        // A worker takes it between two requests, so this is a matter of microseconds.
+        // A worker takes the change between two requests, so this takes microseconds.
         if timeout(TAKEN_LIMIT, all).await.is_err() {
-            tracing::error!(revision, "a worker does not take the change; it may hang");
+            tracing::error!(revision, "a worker does not apply the change; the worker may hang");
         }
         self.metrics.config_applied(revision, SystemTime::now());
         systemd::notify(&[NotifyState::Status(&format!("serving {routes} routes"))]);

@@ -3,7 +3,7 @@
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Signals to the control thread; the one to reload is not among them.
+/// Signals to the control thread, except SIGHUP for reloads.
 #[derive(Debug)]
 pub(crate) struct Signals {
     terminate: Signal,
@@ -22,19 +22,19 @@ impl Signals {
         })
     }
 
-    /// Waits for one.
-    pub(crate) async fn next(&mut self) -> Asked {
+    /// Waits for the next signal.
+    pub(crate) async fn next(&mut self) -> SignalAction {
         tokio::select! {
-            _ = self.terminate.recv() => Asked::Stop("SIGTERM"),
-            _ = self.interrupt.recv() => Asked::Stop("SIGINT"),
-            _ = self.reopen.recv() => Asked::Reopen,
-            _ = self.upgrade.recv() => Asked::Upgrade,
+            _ = self.terminate.recv() => SignalAction::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => SignalAction::Stop("SIGINT"),
+            _ = self.reopen.recv() => SignalAction::Reopen,
+            _ = self.upgrade.recv() => SignalAction::Upgrade,
         }
     }
 }
 
-/// What a signal asks for.
-pub(crate) enum Asked {
+/// The action that a signal requests.
+pub(crate) enum SignalAction {
     Stop(&'static str),
     Reopen,
     Upgrade,

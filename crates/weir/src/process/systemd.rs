@@ -1,4 +1,5 @@
-//! What systemd is told, and the sockets it opens for the gateway. Without systemd nothing here does anything.
+//! Notifications to systemd, and the sockets that systemd opens for the gateway. Without systemd, nothing here has an
+//! effect.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,34 +14,34 @@ use tokio::time::{MissedTickBehavior, interval};
 use weir_config::settings::{Endpoint, Listen, ListenAddr};
 use weir_proxy::DataPlane;
 
-use crate::process::handover::Passed;
+use crate::process::handover::InheritedSocket;
 use crate::process::inherited::address;
 
-/// Variables that are meant for one process and not for its successor.
+/// Environment variables meant for one process and not for its successor.
 pub(crate) const OF_ONE_PROCESS: [&str; 4] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID"];
 
-/// Whether whoever started this process waits to be told.
+/// True if a service manager expects notifications from this process.
 pub(crate) fn listens() -> bool {
     std::env::var_os("NOTIFY_SOCKET").is_some()
 }
 
-/// Tells systemd.
+/// Sends notifications to systemd.
 pub(crate) fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "systemd cannot be told (NOTIFY_SOCKET)");
+        tracing::warn!(%error, "cannot notify systemd (NOTIFY_SOCKET)");
     }
 }
 
-/// Tells systemd that a reload begins; [`NotifyState::Ready`] tells its end.
+/// Notifies systemd that a reload begins; [`NotifyState::Ready`] marks its end.
 pub(crate) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => notify(&[NotifyState::Reloading, now]),
-        Err(error) => tracing::warn!(%error, "systemd cannot be told of the reload"),
+        Err(error) => tracing::warn!(%error, "cannot notify systemd of the reload"),
     }
 }
 
-/// Tells systemd twice in each interval of the unit's `WatchdogSec=` that all workers move, for ever. While one is stuck
-/// nothing is told, so that systemd starts the gateway anew.
+/// Notifies systemd twice in each interval of the unit's `WatchdogSec=` that all workers make progress. Runs for ever.
+/// While a worker is stuck, no notification is sent, so that systemd restarts the gateway.
 pub(crate) async fn watchdog(data_plane: Arc<RwLock<DataPlane>>) {
     let Some(limit) = sd_notify::watchdog_enabled() else { return std::future::pending().await };
     let mut ticks = interval((limit / 2).max(Duration::from_millis(1)));
@@ -49,14 +50,16 @@ pub(crate) async fn watchdog(data_plane: Arc<RwLock<DataPlane>>) {
         ticks.tick().await;
         match data_plane.read().await.moves(limit / 2) {
             Ok(()) => notify(&[NotifyState::Watchdog]),
-            Err(worker) => tracing::error!(worker, "a worker is stuck; systemd is not told to wait (WatchdogSec=)"),
+            Err(worker) => {
+                tracing::error!(worker, "a worker is stuck; the systemd watchdog is not notified (WatchdogSec=)")
+            }
         }
     }
 }
 
-/// The sockets that systemd has opened (`LISTEN_FDS`). `FileDescriptorName=` of the socket unit says what for: `http`,
-/// `https`, `metrics` or `status`; without it a socket is for traffic.
-pub(crate) fn activated() -> anyhow::Result<Vec<Passed>> {
+/// The sockets that systemd has opened (`LISTEN_FDS`). `FileDescriptorName=` of the socket unit names their purpose:
+/// `http`, `https`, `metrics` or `status`; a socket without the name is for traffic.
+pub(crate) fn activated() -> anyhow::Result<Vec<InheritedSocket>> {
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':');
     let mut sockets = ListenFd::from_env();
@@ -74,10 +77,10 @@ pub(crate) fn activated() -> anyhow::Result<Vec<Passed>> {
             }
         };
         let socket = take(&mut sockets, number).with_context(|| {
-            format!("systemd passes a socket called `{name}` that takes no connections (ListenStream= is needed, and Accept=no)")
+            format!("systemd passes a socket called `{name}` that accepts no connections (ListenStream= is needed, and Accept=no)")
         })?;
         let asked = address(&socket).context("systemd passes a socket without an address")?.to_string();
-        found.push(Passed { setting: setting.to_owned(), asked, activated: true, socket });
+        found.push(InheritedSocket { setting: setting.to_owned(), asked, activated: true, socket });
     }
     Ok(found)
 }
@@ -95,9 +98,9 @@ fn take(sockets: &mut ListenFd, number: usize) -> io::Result<OwnedFd> {
     }
 }
 
-/// Puts the addresses of sockets that systemd opened into the place of those in the settings. What else the settings
-/// say about an address stays so.
-pub(crate) fn replace(listen: &mut Listen, sockets: &[Passed]) -> anyhow::Result<()> {
+/// Replaces the addresses in the settings by those of the sockets that systemd opened. Other options of an address stay
+/// as set.
+pub(crate) fn replace(listen: &mut Listen, sockets: &[InheritedSocket]) -> anyhow::Result<()> {
     let addresses = |setting: &str| {
         let own = sockets.iter().filter(|passed| passed.activated && passed.setting == setting);
         let mut found = Vec::new();

@@ -1,9 +1,9 @@
-//! Starting the program anew, to take over from this process.
+//! Upgrade: a new process of the program takes over from this one.
 //!
-//! The new process is the file that stands now where this one's program stood, with the same arguments. It gets all
-//! listening sockets, so no connection is refused while there are two, and says when it serves. Until then this process
-//! serves as if nothing were; should the new one fail, or take too long, it is killed and the reason is logged. Should this
-//! process be killed meanwhile, the new one ends with it: no socket stays open that nobody serves.
+//! The new process runs the file that is now at the path of this process's program, with the same arguments. The new
+//! process inherits all listening sockets, so that no connection is refused, and reports when it serves. Until then this
+//! process serves as before. A new process that fails or takes too long is killed, and the reason is logged. If this
+//! process is killed meanwhile, the new one ends with it, so that no socket stays open without a server.
 
 use std::ffi::{OsStr, OsString};
 use std::future::pending;
@@ -27,41 +27,41 @@ use crate::process::keeper::{Keeper, Keeping, Prepared};
 use crate::process::systemd::{self, NotifyState};
 use crate::stored::data_dir::{Lent, WriteRight};
 
-/// The upgrade under way, and what one needs.
+/// The upgrade in progress, and the resources that an upgrade needs.
 pub(crate) struct Upgrades<'a> {
     program: Program,
     limit: Duration,
     listening: Listening,
     keeping: &'a Keeping,
-    /// The right to write to the store, where there is one.
+    /// The right to write to the store, if there is a store.
     right: Option<WriteRight>,
     files: SharedFiles,
     under_way: Option<UnderWay>,
-    /// The end of changes here, when another process serves.
+    /// Evidence that the store is lent to a new process that serves, so that this one makes no more changes.
     lent: Option<Lent>,
 }
 
-/// A new process that is starting, and what is done when it serves.
+/// A new process that is starting.
 struct UnderWay {
     starting: Pin<Box<dyn Future<Output = anyhow::Result<Successor>>>>,
     prepared: Prepared,
-    /// Tells that the new process needs the store.
+    /// True once the new process needs the store.
     wanted: watch::Receiver<bool>,
-    /// From then on: nothing is changed here.
+    /// Evidence that the store is lent to the new process. This process makes no changes meanwhile.
     lent: Option<Lent>,
 }
 
-/// Another process serves.
+/// A completed handover: another process serves.
 #[derive(Debug)]
 pub(crate) struct HandedOver {
-    /// The task of this process, if it stays.
+    /// The task of this process, if it keeps running.
     pub(crate) keeper: Option<Keeper>,
-    /// The new process makes no change before this end of the channel is closed.
+    /// The channel to the new process, which makes no change before this end is closed.
     pub(crate) channel: Channel,
 }
 
 impl<'a> Upgrades<'a> {
-    /// `limit` is for a new process to serve.
+    /// Prepares for upgrades. `limit` is the time limit for a new process to serve.
     pub(crate) fn new(
         program: Program,
         limit: Duration,
@@ -73,11 +73,11 @@ impl<'a> Upgrades<'a> {
         Self { program, limit, listening, keeping, right, files, under_way: None, lent: None }
     }
 
-    /// Starts a new process, if none is starting.
+    /// Starts a new process, unless one is starting already.
     pub(crate) fn begin(&mut self, data_plane: &DataPlane) {
         if let Some(under_way) = &mut self.under_way {
             under_way.prepared.forget(Signal::USR2);
-            tracing::warn!("SIGUSR2: an upgrade is under way already; this one is refused");
+            tracing::warn!("SIGUSR2 ignored: an upgrade is in progress");
             return;
         }
         let prepared = self.listening.pass_on(data_plane).map_err(anyhow::Error::from).and_then(|mut inheritance| {
@@ -87,7 +87,7 @@ impl<'a> Upgrades<'a> {
         });
         match prepared {
             Ok((inheritance, prepared)) => {
-                tracing::info!(program = %self.program, "SIGUSR2: a new process is started to take over");
+                tracing::info!(program = %self.program, "SIGUSR2: starting a new process to take over");
                 systemd::notify(&[NotifyState::Status("starting a new process to take over")]);
                 let (want, wanted) = watch::channel(false);
                 let starting = Box::pin(start(self.program.clone(), inheritance, self.limit, want));
@@ -97,7 +97,7 @@ impl<'a> Upgrades<'a> {
         }
     }
 
-    /// Waits for a new process that serves; `None` when one has failed.
+    /// Waits for a new process that serves; `None` if it has failed.
     pub(crate) async fn handed_over(&mut self, error_log: &Arc<ErrorLog>) -> Option<HandedOver> {
         let Some(under_way) = &mut self.under_way else { return pending().await };
         let outcome = loop {
@@ -120,7 +120,7 @@ impl<'a> Upgrades<'a> {
             Ok(successor) => successor,
             Err(error) => {
                 refused(&error);
-                // The end of a new process may be heard of while lending to it is not quite done.
+                // A new process may end while the store is still being lent to it.
                 let asked = *wanted.borrow();
                 match (lent, &self.right) {
                     (Some(lent), _) => lent.take_back(),
@@ -130,19 +130,19 @@ impl<'a> Upgrades<'a> {
                 return None;
             }
         };
-        // Changes that wait are told that another process has taken over, once the store is closed.
+        // Waiting changes are refused once the store is closed, because another process has taken over.
         self.lent = lent;
         let (process, took_ms) = (successor.process.id(), successor.took.as_millis() as u64);
         tracing::info!(
             process,
             version = successor.version,
             took_ms,
-            "a new process serves; this one finishes what is in flight"
+            "a new process serves; this one finishes its requests in flight"
         );
-        // It serves, whatever happens here.
+        // The new process serves, even if this step fails.
         let keeper = prepared.hand_over(&successor.process, error_log);
         let keeper = keeper.unwrap_or_else(|error| {
-            tracing::error!("whoever started the gateway cannot be told of its new process: {error:#}");
+            tracing::error!("cannot report the new process to the parent of the gateway: {error:#}");
             None
         });
         Some(HandedOver { keeper, channel: successor.channel })
@@ -150,14 +150,14 @@ impl<'a> Upgrades<'a> {
 }
 
 fn refused(error: &anyhow::Error) {
-    tracing::error!("the upgrade has failed, and this process serves on: {error:#}");
-    systemd::notify(&[NotifyState::Status("serving on after an upgrade that failed; the log tells why")]);
+    tracing::error!("the upgrade has failed; this process continues to serve: {error:#}");
+    systemd::notify(&[NotifyState::Status("serving; the last upgrade has failed, see the error log")]);
 }
 
-/// How this process was started.
+/// The program and arguments of this process.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
-    /// The way to the program, links and all: an upgrade may be the change of a link.
+    /// Path of the program with its symbolic links unresolved, because an upgrade may change a link.
     path: PathBuf,
     arguments: Vec<OsString>,
 }
@@ -168,25 +168,25 @@ struct Successor {
     process: Child,
     version: String,
     channel: Channel,
-    /// From its start until it served.
+    /// Time from the start of the process until it served.
     took: Duration,
 }
 
-/// A new process that is killed unless it comes to serve.
+/// A new process, killed on drop unless it serves.
 #[derive(Debug)]
 struct Starting(Option<Child>);
 
-/// How long a process that has closed its channel may take to end.
+/// Time limit for a process that has closed its channel to end.
 const END: Duration = Duration::from_secs(2);
 
 impl Program {
-    /// The program of this process; to be asked before its file is replaced.
+    /// The program of this process. Must be called before its file is replaced.
     pub(crate) fn of_this_process() -> anyhow::Result<Self> {
         let mut arguments = std::env::args_os();
         let name = PathBuf::from(arguments.next().unwrap_or_default());
-        let running = std::env::current_exe().context("cannot tell where the program's file is")?;
+        let running = std::env::current_exe().context("cannot find the file of the running program")?;
         let path = match find(&name, &std::env::var_os("PATH").unwrap_or_default()) {
-            // Whoever starts a program may call it what they like.
+            // The first argument may be any text, so it counts only if it leads to the running file.
             Some(path) if path.canonicalize().is_ok_and(|file| file == running) => std::path::absolute(path)?,
             _ => running,
         };
@@ -200,7 +200,7 @@ impl std::fmt::Display for Program {
     }
 }
 
-/// Where a shell finds a program.
+/// Searches for a program as a shell does.
 fn find(name: &Path, folders: &OsStr) -> Option<PathBuf> {
     if name.components().count() > 1 {
         return name.is_file().then(|| name.to_owned());
@@ -208,7 +208,7 @@ fn find(name: &Path, folders: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(folders).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// Starts the program and waits until it serves with what it inherits. Dropping the future gives up.
+/// Starts the program and waits until it serves with its inheritance. Dropping the future gives up.
 async fn start(
     program: Program,
     inheritance: Inheritance,
@@ -218,19 +218,19 @@ async fn start(
     let began = Instant::now();
     let (channel, stdin) = handover::channel()?;
     let mut starting = Starting(Some(spawn(&program, stdin)?));
-    // On a thread that may block: the new process reads at its own pace.
+    // The new process reads at its own pace, so the channel is served on a thread that may block.
     let talk = tokio::task::spawn_blocking(move || (talk(&channel, inheritance, &want), channel));
     let Ok(talked) = timeout(limit, talk).await else {
-        bail!("it did not serve within {} s (timeouts.upgrade) and was killed", limit.as_secs_f64());
+        bail!("the new process did not serve within {} s (timeouts.upgrade) and was killed", limit.as_secs_f64());
     };
     let (outcome, channel) = talked.context("the handover failed")?;
     match outcome {
-        Ok(Outcome::Ready { version }) => {
-            let process = starting.0.take().context("it is gone")?;
+        Ok(Outcome::Serving { version }) => {
+            let process = starting.0.take().context("the new process has ended")?;
             Ok(Successor { process, version, channel, took: began.elapsed() })
         }
         Ok(Outcome::Failed { reason }) => Err(anyhow!("{reason}")),
-        Ok(Outcome::Gone) => Err(starting.end().await),
+        Ok(Outcome::Ended) => Err(starting.end().await),
         Err(error) => Err(starting.end().await.context(error)),
     }
 }
@@ -241,49 +241,51 @@ fn spawn(program: &Program, stdin: std::os::fd::OwnedFd) -> anyhow::Result<Child
     for variable in systemd::OF_ONE_PROCESS {
         command.env_remove(variable);
     }
-    // A terminal sends its signals to all processes of a group, and this one passes them on.
+    // A terminal sends its signals to all processes of a group, and the first process forwards them.
     command.process_group(0);
     command.spawn().with_context(|| format!("cannot start {program}"))
 }
 
 fn talk(channel: &Channel, inheritance: Inheritance, want: &watch::Sender<bool>) -> anyhow::Result<Outcome> {
     if !channel.greeted()? {
-        return Ok(Outcome::Gone);
+        return Ok(Outcome::Ended);
     }
     let given = channel.give(&inheritance);
-    // The sockets are in two processes now; a third handle would keep them open.
+    // Both processes hold the sockets now; a third handle would keep them open.
     drop(inheritance);
     let prepared = || {
         want.send_replace(true);
     };
     match channel.outcome(prepared) {
-        // It may have said why it takes nothing.
-        Ok(Outcome::Gone) => given.map(|()| Outcome::Gone),
+        // The error of sending is the better reason if the new process gave none.
+        Ok(Outcome::Ended) => given.map(|()| Outcome::Ended),
         outcome => outcome,
     }
 }
 
 impl Starting {
-    /// How it ended, for a process that is as good as gone.
+    /// Waits for the end of a process that has closed its channel. Returns the reason for the error log.
     async fn end(&mut self) -> anyhow::Error {
         const LOOK: Duration = Duration::from_millis(5);
         let Some(process) = &mut self.0 else { return anyhow!("it is gone") };
         let until = Instant::now() + END;
         while Instant::now() < until {
             match process.try_wait() {
-                Ok(Some(status)) => return anyhow!("it ended before it served: {status}"),
+                Ok(Some(status)) => return anyhow!("the new process ended before it served: {status}"),
                 Ok(None) => sleep(LOOK).await,
                 Err(error) => return error.into(),
             }
         }
-        anyhow!("it closed its standard input before it served, and was killed; is it this gateway's program?")
+        anyhow!(
+            "the new process closed its standard input before it served, and was killed; is the file a weir program?"
+        )
     }
 }
 
 impl Drop for Starting {
     fn drop(&mut self) {
         if let Some(mut process) = self.0.take() {
-            // It may have ended by itself.
+            // The process may have ended by itself.
             let _ = process.kill();
             tokio::task::spawn_blocking(move || process.wait());
         }

@@ -1,4 +1,4 @@
-//! The Admin API of this gateway: who may use it, and how it is spoken to.
+//! The Admin API of this gateway: its address, keys and TLS.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -14,26 +14,27 @@ use weir_proxy::client_verifier;
 
 use crate::servers::admin_keys;
 
-/// Where the API is while resources live in a store, unless a setting says otherwise.
+/// Default address of the API for resources in a store.
 pub(crate) const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9180);
 
-/// Everything about the API that is known before anything is served.
+/// The parts of the API that are built before any socket is opened.
 #[derive(Debug)]
 pub(crate) struct AdminSetup {
-    /// Where it listens.
+    /// Address of the API.
     pub(crate) endpoint: Endpoint,
     options: Options,
     tls: Option<Arc<ServerConfig>>,
-    /// Most connections at one time.
+    /// Maximum number of concurrent connections.
     connections: usize,
 }
 
 impl AdminSetup {
-    /// Reads what the settings name, and shows keys that had to be made. `folder` is the data directory, if there is
-    /// one; without it the API listens only where the settings say so. `None`: it does not listen.
+    /// Reads the files named in the settings, and shows newly generated keys. `folder` is the data directory, if there is
+    /// one; without a data directory the API listens only if a setting gives its address. Returns `None` if the API does
+    /// not listen.
     ///
     /// # Errors
-    /// A setting or a file that it names is wrong.
+    /// A setting, or a file named in one, is invalid.
     pub(crate) fn new(settings: &Settings, folder: Option<&Path>, connections: usize) -> anyhow::Result<Option<Self>> {
         let usual = match folder {
             Some(_) => Endpoint::On(ADMIN),
@@ -63,7 +64,7 @@ impl AdminSetup {
         Ok(Some(Self { endpoint, options, tls, connections }))
     }
 
-    /// Tells what is wrong with the settings of the API beside a rules file, and makes no key.
+    /// Checks the settings of the API beside a rules file, without generating a key.
     pub(crate) fn check(settings: &Settings) -> anyhow::Result<()> {
         if settings.listen.admin.unless_given(Endpoint::Off) == Endpoint::Off {
             return Ok(());
@@ -72,7 +73,7 @@ impl AdminSetup {
         admin_keys::settle(settings, None).map(drop)
     }
 
-    /// The line that tells where it listens.
+    /// The line for standard output with the address of the API.
     pub(crate) fn announcement(&self, listener: &TcpListener) -> anyhow::Result<String> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let addr = listener.local_addr()?;
@@ -80,7 +81,7 @@ impl AdminSetup {
         Ok(format!("admin on {scheme}://{addr}/apisix/admin\n{ui}"))
     }
 
-    /// Answers requests, until the gateway leaves. With `standalone` the configuration is replaced as a whole, and nothing else.
+    /// Answers requests, until the gateway ends. With `standalone`, the configuration can only be replaced as a whole.
     pub(crate) async fn serve(
         self,
         listener: TcpListener,
@@ -98,14 +99,16 @@ impl AdminSetup {
     }
 }
 
-/// Tells what lets more in than most want.
+/// Warns of settings that give more access than most deployments want.
 fn warn_of_openness(settings: &Settings, endpoint: Endpoint) {
     let admin = &settings.admin;
     if !admin.key_required {
-        tracing::warn!("admin.key_required is false: whoever reaches the Admin API may change everything");
+        tracing::warn!("admin.key_required is false: any client that reaches the Admin API may change everything");
     }
     if endpoint.addr().is_some_and(|addr| !addr.ip().is_loopback()) && admin.tls.cert.is_empty() {
-        tracing::warn!("the Admin API is reached from other machines without TLS: whoever listens in learns its keys");
+        tracing::warn!(
+            "the Admin API is reachable from other machines without TLS: its keys can be read on the network"
+        );
     }
 }
 

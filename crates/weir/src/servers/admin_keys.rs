@@ -1,7 +1,7 @@
-//! The keys of the Admin API: those that the settings give, and those that were made at the first start.
+//! The keys of the Admin API: those from the settings, and those generated at the first start.
 //!
-//! Of a key only the digest is kept, in `admin-keys.json` of the data directory. Whoever has lost a key deletes that
-//! file, or gives a key in the settings.
+//! Only the digest of a key is stored, in `admin-keys.json` of the data directory. To replace a lost key, delete that file
+//! or set a key in the settings.
 
 use std::fmt;
 use std::fs;
@@ -17,7 +17,7 @@ use weir_config::settings::AdminRole;
 
 const FILE: &str = "admin-keys.json";
 
-/// What is kept of keys: their digests, as hexadecimal digits.
+/// Content of the file: the SHA-256 digests of the keys, in hexadecimal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
@@ -27,19 +27,19 @@ struct Kept {
     viewer_sha256: Option<String>,
 }
 
-/// Keys that were made now, which are shown this once.
+/// Newly generated keys, which are shown only once.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Made {
     admin: String,
     viewer: String,
-    /// Where they are kept; nowhere: they hold for this process.
+    /// File of their digests; `None` if the keys are valid for this process only.
     file: Option<PathBuf>,
 }
 
-/// Settles who may use the API. `folder` is the data directory, if there is one.
+/// Collects the keys of the API, and generates missing ones. `folder` is the data directory, if there is one.
 ///
 /// # Errors
-/// A setting is wrong, or there is no way to make keys.
+/// A setting is invalid, or keys cannot be generated.
 pub(crate) fn settle(settings: &Settings, folder: Option<&Path>) -> anyhow::Result<(Keys, Option<Made>)> {
     let admin = &settings.admin;
     if !admin.key_required {
@@ -65,9 +65,9 @@ pub(crate) fn settle(settings: &Settings, folder: Option<&Path>) -> anyhow::Resu
     let (before, readable) = match file.as_deref().map(read) {
         None => (None, true),
         Some(Ok(kept)) => (kept, true),
-        // The gateway serves all the same, and nobody gets in with a key that cannot be read.
+        // The gateway serves nevertheless. A key that cannot be read gives access to nobody.
         Some(Err(error)) => {
-            tracing::error!("{error:#}; delete the file to have new keys made");
+            tracing::error!("{error:#}; delete the file to generate new keys");
             (None, false)
         }
     };
@@ -102,7 +102,7 @@ pub(crate) fn settle(settings: &Settings, folder: Option<&Path>) -> anyhow::Resu
     Ok((keys, made))
 }
 
-/// What is in the file; `None` where there is none.
+/// The content of the file; `None` if there is no file.
 fn read(file: &Path) -> anyhow::Result<Option<Kept>> {
     let text = match fs::read_to_string(file) {
         Ok(text) => text,
@@ -113,7 +113,7 @@ fn read(file: &Path) -> anyhow::Result<Option<Kept>> {
     kept.map(Some).with_context(|| format!("the keys of the Admin API in {} are damaged", file.display()))
 }
 
-/// Replaces the file in one go.
+/// Replaces the file atomically.
 fn write(file: &Path, kept: &Kept) -> io::Result<()> {
     let beside = file.with_extension("json.new");
     let mut text = serde_json::to_vec_pretty(kept)?;
@@ -140,7 +140,7 @@ fn parse(text: &str) -> Option<KeyDigest> {
 }
 
 impl Made {
-    /// Shows the keys to whoever starts the gateway. Not in the error log, which may be a file that many read.
+    /// Prints the keys on standard error, not in the error log, because many may read that file.
     pub(crate) fn show(&self) {
         let Self { admin, viewer, file } = self;
         let place = match file {
@@ -150,7 +150,7 @@ impl Made {
         let text = format!(
             "The Admin API has new keys. {place}\n  admin key (X-API-KEY):  {admin}\n  viewer key, which reads: {viewer}\n"
         );
-        // Without a standard error nobody could have read them.
+        // Without a standard error there is no reader.
         let _ = io::stderr().write_all(text.as_bytes());
     }
 }
@@ -175,7 +175,7 @@ mod tests {
         Settings::load(SettingsSource { flags: &flags, ..SettingsSource::default() }).expect("settings").0
     }
 
-    /// Whether a key opens something, from what the keys tell of themselves: their digests.
+    /// True if a key gives access, judged by the digests in the debug output.
     fn opens(keys: &Keys, key: &str) -> bool {
         format!("{keys:?}").contains(&format!("{:?}", weir_admin::key_digest(key)))
     }
@@ -194,13 +194,13 @@ mod tests {
         let (keys, again) = settle(&settings(&[]), Some(folder.path())).unwrap();
         assert!(again.is_none() && opens(&keys, &made.admin) && opens(&keys, &made.viewer));
 
-        // One that is given takes the place of the one that was made, and is known the next time.
+        // A key in the settings supersedes the generated one, and stays known at the next start.
         let (keys, again) = settle(&settings(&[("admin.key", "given")]), Some(folder.path())).unwrap();
         assert!(again.is_none() && opens(&keys, "given") && !opens(&keys, &made.admin) && opens(&keys, &made.viewer));
         let (keys, _) = settle(&settings(&[]), Some(folder.path())).unwrap();
         assert!(opens(&keys, "given"));
 
-        // A damaged file opens nothing, and no keys are made in its place.
+        // A damaged file gives access to nobody, and no new keys are generated.
         std::fs::write(&file, "{").unwrap();
         let (keys, again) = settle(&settings(&[("viewer.key", "v")]), Some(folder.path())).unwrap();
         assert!(again.is_none() && !opens(&keys, "given") && opens(&keys, "v"));

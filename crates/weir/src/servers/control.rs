@@ -1,5 +1,5 @@
-//! The control API, for whoever looks at this one gateway: what is in force here, and how well its upstreams are.
-//! APISIX's paths and bodies.
+//! The control API of this one gateway: the configuration in force, and the health of its upstreams. Paths and bodies are
+//! those of APISIX.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use weir_proxy::{DataPlane, HealthChecks};
 use weir_store::{Item, Key, Kind};
 
 use crate::servers::health_pages::{self, error, json as json_page};
-use crate::servers::pages::{Asked, Command, Leaving, Page, Server, text, with_type};
+use crate::servers::pages::{Command, Leaving, Page, PageRequest, Server, text, with_type};
 use crate::servers::server_info::ServerInfo;
 use crate::source::rules::Rules;
 use crate::source::secrets;
 use crate::stored::live::Live;
 
-/// What the pages are made of.
+/// The data sources of the pages.
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) schemas: Arc<Schemas>,
-    /// What is live.
+    /// The live configuration.
     pub(crate) configuration: Arc<dyn Configuration>,
     /// The resources of a store.
     pub(crate) live: Option<Live>,
@@ -33,14 +33,14 @@ pub(crate) struct Control {
     pub(crate) data_plane: Arc<RwLock<DataPlane>>,
     pub(crate) checks: Arc<HealthChecks>,
     pub(crate) info: ServerInfo,
-    /// Names by which it is reached.
+    /// Host names under which the API may be reached.
     pub(crate) hosts: Hosts,
 }
 
-/// Where the API is while resources do not come from a file, unless a setting says otherwise.
+/// Default address of the API for resources that do not come from a file.
 pub(crate) const CONTROL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
 
-/// Pages that are made, or are long and being written, at one time.
+/// Maximum number of pages that are built, or are long and being written, at one time.
 const DUMPS: usize = 4;
 
 const GC: &str = "/v1/gc";
@@ -48,7 +48,7 @@ const RELOAD_PLUGINS: &str = "/v1/plugins/reload";
 const ACCEPT: &str = "/v1/store/accept";
 const COMMANDS: &[Command] = &[(Method::POST, GC), (Method::PUT, RELOAD_PLUGINS), (Method::POST, ACCEPT)];
 
-/// Kinds of resources that are told: the path of all, that of one, what one is called, its section.
+/// Kinds of resources on the pages: the path of all, the path of one, the noun for one, its section.
 const KINDS: [(&str, &str, &str, Kind); 4] = [
     ("/v1/routes", "/v1/route/", "route", Kind::Routes),
     ("/v1/services", "/v1/service/", "service", Kind::Services),
@@ -58,13 +58,13 @@ const KINDS: [(&str, &str, &str, Kind); 4] = [
 
 /// Serves the pages.
 pub(crate) async fn run(server: Server, leaving: Leaving, control: Arc<Control>) {
-    // A dump of all routes takes memory in the order of the configuration, so a few are made and written at a time.
+    // A dump of all routes takes as much memory as the configuration, so only a few are built and written at a time.
     let turn = Arc::new(Semaphore::new(DUMPS));
-    let page = move |asked: Asked| {
+    let page = move |request: PageRequest| {
         let (control, turn) = (Arc::clone(&control), Arc::clone(&turn));
         async move {
             let turn = turn.acquire_owned().await.ok()?;
-            let page = control.page(&asked).await?;
+            let page = control.page(&request).await?;
             Some(page.map(|page| page.holding(turn)))
         }
     };
@@ -72,19 +72,19 @@ pub(crate) async fn run(server: Server, leaving: Leaving, control: Arc<Control>)
 }
 
 impl Control {
-    async fn page(&self, asked: &Asked) -> Option<Response<Page>> {
-        if let Some(reason) = self.hosts.refusal(&asked.uri, &asked.fields, asked.local) {
+    async fn page(&self, request: &PageRequest) -> Option<Response<Page>> {
+        if let Some(reason) = self.hosts.refusal(&request.uri, &request.fields, request.local) {
             return Some(error(StatusCode::FORBIDDEN, &reason));
         }
-        let path = asked.path.as_str();
+        let path = request.path.as_str();
         match path {
-            GC if asked.method == Method::POST => return Some(self.clean_up().await),
-            ACCEPT if asked.method == Method::POST => return Some(self.accept().await),
-            RELOAD_PLUGINS if asked.method == Method::PUT => {
-                // All plugins are part of the program: there is nothing to load again.
+            GC if request.method == Method::POST => return Some(self.clean_up().await),
+            ACCEPT if request.method == Method::POST => return Some(self.accept().await),
+            RELOAD_PLUGINS if request.method == Method::PUT => {
+                // All plugins are part of the program, so there is nothing to reload.
                 return Some(text(StatusCode::OK, "done"));
             }
-            "/v1/server_info" => return Some(json_page(StatusCode::OK, &self.info.told().await)),
+            "/v1/server_info" => return Some(json_page(StatusCode::OK, &self.info.page().await)),
             "/v1/schema" => return Some(json_page(StatusCode::OK, &self.schemas.everything())),
             _ => {}
         }
@@ -92,7 +92,7 @@ impl Control {
             if path.trim_end_matches('/') == all {
                 return Some(
                     self.answer(kind, None, |found| match found.len() {
-                        // As Lua writes an empty table.
+                        // An empty table, as Lua serializes it.
                         0 if kind == Kind::PluginMetadata => json_page(StatusCode::OK, &json!({})),
                         _ => json_page(StatusCode::OK, &found),
                     })
@@ -110,10 +110,10 @@ impl Control {
             }
         }
         if path.starts_with("/v1/discovery/") {
-            // As APISIX answers where none is configured, though it says no more than that.
+            // The status of APISIX without service discovery, with a more precise text.
             return Some(error(StatusCode::NOT_FOUND, "no service discovery is configured: it is not supported yet"));
         }
-        health_pages::page(path, asked.html, &self.checks, self.rules.key_prefix())
+        health_pages::page(path, request.html, &self.checks, self.rules.key_prefix())
     }
 
     async fn answer(
@@ -128,7 +128,7 @@ impl Control {
         }
     }
 
-    /// Resources of a kind, or the one with an id, as they are in force.
+    /// The resources in force of a kind, or the one with an id.
     async fn shown(&self, kind: Kind, id: Option<&str>) -> Result<Vec<Value>, String> {
         let store = self.configuration.store();
         let found = match id {
@@ -141,17 +141,18 @@ impl Control {
         work.await.map_err(|panicked| panicked.to_string())
     }
 
-    /// Serves what etcd holds, although what served is lost with it.
+    /// Accepts the state of etcd, although it lacks resources that are in force.
     async fn accept(&self) -> Response<Page> {
         let accepted = match &self.live {
             Some(live) => live.accept().await,
             None => None,
         };
-        let told = accepted.map(|accepted| json!({ "revision": accepted.revision, "resources": accepted.resources }));
-        json_page(StatusCode::OK, &json!({ "accepted": told }))
+        let accepted =
+            accepted.map(|accepted| json!({ "revision": accepted.revision, "resources": accepted.resources }));
+        json_page(StatusCode::OK, &json!({ "accepted": accepted }))
     }
 
-    /// Frees what no request uses any more, now rather than within a second.
+    /// Frees configurations that no request uses any more, now rather than within a second.
     async fn clean_up(&self) -> Response<Page> {
         let (data_plane, rules) = (Arc::clone(&self.data_plane), Arc::clone(&self.rules));
         let work = spawn_blocking(move || {
@@ -166,7 +167,7 @@ impl Control {
     }
 }
 
-/// A resource as it is in force, in APISIX's envelope. `None` for one that is not: it is invalid.
+/// A resource in force, in APISIX's envelope. `None` for an invalid resource, which is not in force.
 fn show(schemas: &Schemas, prefix: &str, item: &Item) -> Option<Value> {
     let (kind, id, modified) = (item.key.kind(), item.key.id(), item.modified);
     let mut written: Value = serde_json::from_str(&item.value).ok()?;
@@ -206,8 +207,8 @@ fn show(schemas: &Schemas, prefix: &str, item: &Item) -> Option<Value> {
     }))
 }
 
-/// Fields that APISIX's schemas fill in where nobody wrote them, of all resources and of upstreams. What other fields are
-/// when they are not written, they do not show.
+/// Fields of all resources, and of upstreams, that APISIX's schemas fill in with defaults. The defaults of other fields
+/// are not shown.
 const DEFAULTS: &[&str] = &["id", "priority", "status", "upstream", "type", "hash_on", "scheme", "pass_host", "nodes"];
 const UPSTREAM_DEFAULTS: &[&str] = &["id", "type", "hash_on", "scheme", "pass_host", "nodes"];
 
@@ -217,7 +218,7 @@ fn keep_written(value: &mut Value, written: &Value, defaults: &[&str]) {
     }
 }
 
-/// Whether a node has a name to be resolved.
+/// True if the host of a node is a name to be resolved.
 fn is_named(node: &Value) -> bool {
     let host = node["host"].as_str().unwrap_or_default();
     let bare = host.trim_start_matches('[').trim_end_matches(']');

@@ -1,4 +1,4 @@
-//! `/v1/healthcheck`, in the shape of APISIX's control API: what is known of the nodes that have health checks.
+//! `/v1/healthcheck`, in the format of APISIX's control API: the state of the nodes that have health checks.
 
 use std::net::IpAddr;
 
@@ -36,8 +36,8 @@ struct Counter {
     timeout_failure: u8,
 }
 
-/// The answer for a path: `/v1/healthcheck` for all, `/v1/healthcheck/{routes,services,upstreams,plugins}/ID` for
-/// one; as a page for people with `html`.
+/// The response for a path: `/v1/healthcheck` for all, `/v1/healthcheck/{routes,services,upstreams,plugins}/ID` for one;
+/// with `html`, as an HTML page.
 pub(crate) fn page(path: &str, html: bool, checks: &HealthChecks, prefix: &str) -> Option<Response<Page>> {
     let rest = path.strip_prefix(PATH)?;
     let report = checks.report();
@@ -45,7 +45,7 @@ pub(crate) fn page(path: &str, html: bool, checks: &HealthChecks, prefix: &str) 
         let all: Vec<Upstream> = report.into_iter().map(|health| Upstream::new(health, prefix)).collect();
         return Some(match (html, all.is_empty()) {
             (true, _) => table(&all),
-            // As Lua writes an empty table.
+            // An empty table, as Lua serializes it.
             (false, true) => json(StatusCode::OK, &serde_json::json!({})),
             (false, false) => json(StatusCode::OK, &all),
         });
@@ -64,7 +64,7 @@ pub(crate) fn page(path: &str, html: bool, checks: &HealthChecks, prefix: &str) 
     })
 }
 
-/// The same for people.
+/// The HTML page of the same data.
 fn table(upstreams: &[Upstream]) -> Response<Page> {
     const COLUMNS: [&str; 8] =
         ["Upstream", "Check", "Node", "Status", "Successes", "TCP failures", "HTTP failures", "Timeouts"];
@@ -90,14 +90,14 @@ fn table(upstreams: &[Upstream]) -> Response<Page> {
     with_type(StatusCode::OK, "text/html; charset=utf-8", Page::Whole(Some(page.into())))
 }
 
-/// A refusal in APISIX's shape.
+/// An error response in APISIX's format.
 pub(crate) fn error(status: StatusCode, message: &str) -> Response<Page> {
     json(status, &serde_json::json!({ "error_msg": message }))
 }
 
 /// A page of JSON.
 pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response<Page> {
-    // These types have no map with keys that are no texts, which is all that could fail.
+    // Serialization fails only for maps with keys that are not strings, which these types do not have.
     let body = serde_json::to_vec(body).unwrap_or_default();
     with_type(status, "application/json", Page::Whole(Some(body.into())))
 }

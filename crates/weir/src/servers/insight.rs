@@ -1,4 +1,4 @@
-//! What the Admin API is told beside the configuration: schemas, checks, what would become of a request.
+//! Services for the Admin API beside the configuration: schemas, checks, and explanations of requests.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) struct Insight {
     pub(crate) rules: Arc<Rules>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) curtain: Curtain,
-    /// What serves.
+    /// The configuration in force.
     pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
 }
 

@@ -7,26 +7,26 @@ use hyper::StatusCode;
 use tokio::sync::Semaphore;
 use weir_telemetry::metrics::Metrics;
 
-use crate::servers::pages::{Asked, Leaving, Page, Server, text, with_type};
+use crate::servers::pages::{Leaving, Page, PageRequest, Server, text, with_type};
 
-/// The path that is always there, beside `metrics.path`: scrapers look for it when not told otherwise.
+/// Path that is always served, beside `metrics.path`, because it is the default of scrapers.
 const USUAL_PATH: &str = "/metrics";
 
-/// Scrapes under way at one time; each holds a sum of all series. More wait.
+/// Maximum number of concurrent scrapes, because each holds a sum of all series. Further ones wait.
 const SCRAPES: usize = 4;
 
 /// Serves the page at `path` and at `/metrics`.
 pub(crate) async fn run(server: Server, leaving: Leaving, metrics: Arc<Metrics>, path: String) {
     let path: Arc<str> = path.into();
     let free = Arc::new(Semaphore::new(SCRAPES));
-    let page = move |Asked { path: asked, .. }: Asked| {
+    let page = move |PageRequest { path: asked, .. }: PageRequest| {
         let (metrics, path, free) = (Arc::clone(&metrics), Arc::clone(&path), Arc::clone(&free));
         async move {
             if *asked != *path && asked != USUAL_PATH {
                 return None;
             }
             let permit = free.acquire_owned().await.ok()?;
-            // Adding up tens of thousands of series takes milliseconds, which signals and reloads shall not wait for.
+            // Adding up tens of thousands of series takes milliseconds, which must not delay signals and reloads.
             let Ok(mut scrape) = tokio::task::spawn_blocking(move || metrics.scrape()).await else {
                 return Some(text(StatusCode::INTERNAL_SERVER_ERROR, "500 Internal Server Error\n"));
             };

@@ -1,8 +1,9 @@
 //! The servers beside the data plane, for metrics, status and control: small pages over HTTP/1.1, for a few known peers.
 //!
-//! Bounds, so that a stuck or hostile peer costs little and locks nobody out: a number of connections at one time (when
-//! one more comes, the one that waits longest for a request is closed), [`HEAD_TIMEOUT`] for a request head and between
-//! requests, [`HEAD_BYTES`] of it, and [`LIFETIME`] of a connection, after which the answer under way gets [`GRACE`].
+//! Limits, so that a stuck or hostile peer costs little and locks nobody out: the number of concurrent connections (beyond
+//! it, the connection idle for the longest time is closed), [`HEAD_TIMEOUT`] for a request head and between requests,
+//! [`HEAD_BYTES`] for the size of a head, and [`LIFETIME`] for a connection, after which a response in progress gets
+//! [`GRACE`].
 
 use std::convert::Infallible;
 use std::future::{Future, pending};
@@ -33,44 +34,44 @@ const HEAD_BYTES: usize = 16 * 1024;
 const LIFETIME: Duration = Duration::from_secs(300);
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Becomes true when another process serves in the place of this one.
+/// Becomes true when another process has taken over.
 pub(crate) type Leaving = watch::Receiver<bool>;
 
 /// A request to such a server.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct PageRequest {
     /// GET, HEAD or one of [`Server::serve`]'s commands.
     pub(crate) method: Method,
     pub(crate) path: String,
-    /// Whether it is a browser that asks: `Accept` names HTML.
+    /// True if `Accept` names HTML, as browsers do.
     pub(crate) html: bool,
-    /// The target, the fields, and the address of this gateway that was connected to.
+    /// The target, the fields, and the local address of the connection.
     pub(crate) uri: Uri,
     pub(crate) fields: HeaderMap,
     pub(crate) local: IpAddr,
 }
 
-/// A method and a path that do something rather than show a page.
+/// A method and a path that run an action rather than show a page.
 pub(crate) type Command = (Method, &'static str);
 
-/// What a page is made of.
+/// Body of a page.
 pub(crate) enum Page {
-    /// All of it.
+    /// The whole body.
     Whole(Option<Bytes>),
-    /// A piece each call, until there is none; called as fast as the peer reads.
+    /// A source of pieces, one per call until `None`; called as fast as the peer reads.
     Pieces(Box<dyn FnMut() -> Option<Bytes> + Send>),
 }
 
-/// A server before it serves.
+/// A server that is bound but does not serve yet.
 #[derive(Debug)]
 pub(crate) struct Server {
     listener: TcpListener,
-    /// Most connections at one time.
+    /// Maximum number of concurrent connections.
     connections: usize,
 }
 
-/// Opens a server's socket, if it has an address: one that is inherited, or a new one. `setting` is where the address
-/// comes from.
+/// Opens the socket of a server, inherited or new, if the server has an address. `setting` names the source of the
+/// address.
 pub(crate) fn open(
     setting: &str,
     endpoint: Endpoint,
@@ -96,17 +97,17 @@ impl Server {
         Self { listener, connections }
     }
 
-    /// Answers GET and HEAD requests, and `commands`, with what `page` makes of them. `None` is answered 404. When
-    /// `leaving` is true nothing more is accepted, and each connection gets one more answer.
+    /// Answers GET and HEAD requests, and `commands`, with the result of `page`; `None` is answered 404. When `leaving`
+    /// becomes true, no more connections are accepted, and each connection gets one more response.
     pub(crate) async fn serve<P, F>(self, mut leaving: Leaving, commands: &'static [Command], page: P)
     where
-        P: Fn(Asked) -> F + Clone + Send + Sync + 'static,
+        P: Fn(PageRequest) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Option<Response<Page>>> + Send + 'static,
     {
         let connections = leaving.clone();
         tokio::select! {
             () = self.accept(connections, commands, page) => {}
-            // The socket is closed here, and connections go on.
+            // Closes the socket; open connections continue.
             () = async { leaving.wait_for(|leaving| *leaving).await.map_or((), drop) } => {}
         }
         pending().await
@@ -114,7 +115,7 @@ impl Server {
 
     async fn accept<P, F>(self, leaving: Leaving, commands: &'static [Command], page: P)
     where
-        P: Fn(Asked) -> F + Clone + Send + Sync + 'static,
+        P: Fn(PageRequest) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Option<Response<Page>>> + Send + 'static,
     {
         const PAUSE: Duration = Duration::from_millis(100);
@@ -123,7 +124,7 @@ impl Server {
             let stream = match self.listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    // Out of descriptors most likely: trying at once again would only burn the processor.
+                    // Most likely out of descriptors: an immediate retry would only use up CPU time.
                     tracing::debug!(%error, "cannot accept a connection to the metrics, status or control server");
                     sleep(PAUSE).await;
                     continue;
@@ -143,7 +144,7 @@ impl Server {
 
 async fn connection<P, F>(stream: TcpStream, leaving: Leaving, commands: &'static [Command], page: P, place: &Taken)
 where
-    P: Fn(Asked) -> F + Clone,
+    P: Fn(PageRequest) -> F + Clone,
     F: Future<Output = Option<Response<Page>>>,
 {
     let Ok(local) = stream.local_addr() else { return };
@@ -182,7 +183,7 @@ where
 
 async fn answer<P, F>(request: Request<Incoming>, local: IpAddr, commands: &[Command], page: P) -> Response<Page>
 where
-    P: Fn(Asked) -> F,
+    P: Fn(PageRequest) -> F,
     F: Future<Output = Option<Response<Page>>>,
 {
     let (head, _) = request.into_parts();
@@ -196,7 +197,7 @@ where
     let html = |value: &HeaderValue| value.to_str().is_ok_and(|value| value.contains("text/html"));
     let html = head.headers.get_all(ACCEPT).iter().any(html);
     let path = path.to_owned();
-    let found = page(Asked { method, path, html, uri: head.uri, fields: head.headers, local }).await;
+    let found = page(PageRequest { method, path, html, uri: head.uri, fields: head.headers, local }).await;
     found.unwrap_or_else(|| text(StatusCode::NOT_FOUND, "404 Not Found\n"))
 }
 
@@ -214,7 +215,7 @@ pub(crate) fn with_type(status: StatusCode, media_type: &'static str, page: Page
 }
 
 impl Page {
-    /// A long page holds its turn until its last byte is written.
+    /// Makes a long page hold its permit until its last byte is written.
     pub(crate) fn holding(self, turn: OwnedSemaphorePermit) -> Self {
         const LONG: usize = 64 * 1024;
         match self {
@@ -283,9 +284,9 @@ mod tests {
         let listener = opened.unwrap().unwrap();
         let addr = listener.local_addr().unwrap();
         let (leave, leaving) = watch::channel(false);
-        tokio::spawn(Server::new(listener, 4).serve(leaving, &[(Method::POST, "/command")], |asked| async move {
-            match asked.path.as_str() {
-                "/command" if asked.method == Method::POST => Some(text(StatusCode::OK, "done")),
+        tokio::spawn(Server::new(listener, 4).serve(leaving, &[(Method::POST, "/command")], |request| async move {
+            match request.path.as_str() {
+                "/command" if request.method == Method::POST => Some(text(StatusCode::OK, "done")),
                 "/text" => Some(text(StatusCode::OK, "whole")),
                 "/pieces" => {
                     let mut left = 3;

@@ -1,4 +1,4 @@
-//! The schemas of resources and of the plugins that there are, for the APIs.
+//! The schemas of resources and plugins, for the APIs.
 
 use weir_admin::{PluginSchema, Schemas};
 use weir_config::PluginCatalog;
@@ -7,8 +7,8 @@ use weir_plugins::registry::definitions;
 
 use crate::source::rules::chosen_plugins;
 
-/// Those of all resources, and of the plugins that the setting `plugins` leaves; those of APISIX that are not supported yet by
-/// name.
+/// The schemas of all resources, and of the plugins enabled by the setting `plugins`. Plugins of APISIX that are not
+/// supported yet are listed by name only.
 pub(crate) fn all(chosen: &[String]) -> Schemas {
     let chosen = chosen_plugins(chosen);
     let names = chosen.names();

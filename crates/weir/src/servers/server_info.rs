@@ -1,4 +1,4 @@
-//! Which gateway this is, as APISIX's plugin server-info tells it: `/v1/server_info` of the control API.
+//! Identity of this gateway in the format of APISIX's plugin server-info: `/v1/server_info` of the control API.
 
 use std::fs;
 use std::sync::Arc;
@@ -9,24 +9,24 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use weir_store::Etcd;
 
-/// What is not known is called by APISIX.
+/// APISIX's text for an unknown value.
 const UNKNOWN: &str = "unknown";
 
-/// How long etcd may take to tell its version.
+/// Time limit of etcd to report its version.
 const ETCD_TIME: Duration = Duration::from_secs(2);
 
 /// This gateway.
 #[derive(Debug)]
 pub(crate) struct ServerInfo {
-    /// Of this process: another one has another.
+    /// Random id of this process.
     id: String,
-    /// Seconds since 1970.
+    /// Start of the process, in seconds since 1970.
     boot_time: u64,
     etcd: Option<Arc<Etcd>>,
 }
 
 impl ServerInfo {
-    /// A gateway that starts now.
+    /// Describes a gateway that starts now.
     pub(crate) fn new(etcd: Option<Arc<Etcd>>) -> Self {
         let id = fs::read_to_string("/proc/sys/kernel/random/uuid");
         let id = id.map_or_else(|_| UNKNOWN.to_owned(), |id| id.trim().to_owned());
@@ -34,7 +34,7 @@ impl ServerInfo {
         Self { id, boot_time, etcd }
     }
 
-    pub(crate) async fn told(&self) -> Value {
+    pub(crate) async fn page(&self) -> Value {
         let etcd_version = match &self.etcd {
             Some(etcd) => timeout(ETCD_TIME, etcd.version()).await.unwrap_or_default(),
             None => None,

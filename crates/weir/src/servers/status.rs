@@ -1,5 +1,5 @@
-//! `/status` and `/status/ready`, for whoever decides whether this gateway gets traffic, and the health of upstream
-//! nodes. APISIX's paths and bodies.
+//! `/status` and `/status/ready`, for load balancers and orchestrators, and the health of upstream nodes. Paths and bodies
+//! are those of APISIX.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,13 +9,13 @@ use tokio::sync::RwLock;
 use weir_proxy::{DataPlane, HealthChecks};
 
 use crate::servers::health_pages;
-use crate::servers::pages::{Asked, Leaving, Page, Server, text};
+use crate::servers::pages::{Leaving, Page, PageRequest, Server, text};
 
-/// Whether the gateway is finishing what it has and takes nothing more.
+/// True while the gateway finishes its requests in flight and accepts no more.
 pub(crate) type Draining = Arc<AtomicBool>;
 
-/// Serves the pages. `/status` is answered 200 as long as the process works; `/status/ready` only while every
-/// worker has a configuration and none is draining, and while there is anything to serve.
+/// Serves the pages. `/status` is answered 200 as long as the process works; `/status/ready` only while every worker has
+/// a configuration, the gateway is not draining, and there is a configuration to serve.
 pub(crate) async fn run(
     server: Server,
     leaving: Leaving,
@@ -25,11 +25,11 @@ pub(crate) async fn run(
     checks: Arc<HealthChecks>,
     prefix: &'static str,
 ) {
-    let page = move |asked: Asked| {
+    let page = move |request: PageRequest| {
         let (data_plane, draining, checks) = (Arc::clone(&data_plane), Arc::clone(&draining), Arc::clone(&checks));
         let vacant = Arc::clone(&vacant);
         async move {
-            match asked.path.as_str() {
+            match request.path.as_str() {
                 "/status" => Some(ok()),
                 "/status/ready" if draining.load(Ordering::Relaxed) => Some(not_ready("draining")),
                 "/status/ready" if vacant.load(Ordering::Relaxed) => Some(not_ready("etcd holds no resource")),
@@ -37,7 +37,7 @@ pub(crate) async fn run(
                     Ok(()) => ok(),
                     Err(worker) => not_ready(&format!("worker id: {worker} has not received configuration")),
                 }),
-                other => health_pages::page(other, asked.html, &checks, prefix),
+                other => health_pages::page(other, request.html, &checks, prefix),
             }
         }
     };

@@ -1,4 +1,4 @@
-//! What a change of the rules changed, in numbers for the log.
+//! Numbers of added, changed and removed resources, for the log.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,14 +7,14 @@ use std::hash::{DefaultHasher, Hasher};
 use serde::Serialize;
 use weir_config::{Items, Model, Place, Section, Status};
 
-/// A digest of every resource, by a hash of its id. It takes some twenty bytes a resource, where the resource itself would
-/// take hundreds; should two ids have one hash, a number in the log is wrong.
+/// A digest of every resource, by a hash of its id. A digest takes some twenty bytes a resource, where the resource itself
+/// would take hundreds. If two ids have the same hash, a number in the log is wrong.
 #[derive(Debug, Default)]
 pub(crate) struct Digest {
     sections: [(&'static str, HashMap<u64, u64>); 11],
 }
 
-/// How many resources came, changed and went, by section. Displayed as `routes +1 ~2 -0, upstreams +0 ~1 -0`.
+/// Numbers of resources added, changed and removed, by section. Displayed as `routes +1 ~2 -0, upstreams +0 ~1 -0`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Changes(Vec<(&'static str, Counts)>);
 
@@ -26,7 +26,7 @@ struct Counts {
 }
 
 impl Digest {
-    /// The digest of a model.
+    /// Computes the digest of a model.
     pub(crate) fn of(model: &Model) -> Self {
         fn all<T: Serialize>(section: Section, items: &Items<T>) -> (&'static str, HashMap<u64, u64>) {
             let mut text = Vec::new();
@@ -54,7 +54,7 @@ impl Digest {
         }
     }
 
-    /// Takes over what has changed at these places of a model, and tells it.
+    /// Updates the digest at these places of a model. Returns the changes.
     pub(crate) fn follow(&mut self, model: &Model, places: &[Place]) -> Changes {
         let mut changes = Changes(Vec::new());
         for (name, digests) in &mut self.sections {
@@ -86,7 +86,7 @@ impl Digest {
         parts.join(", ")
     }
 
-    /// What is different in `next`.
+    /// The changes from `self` to `next`.
     pub(crate) fn changes_to(&self, next: &Self) -> Changes {
         let pairs = self.sections.iter().zip(&next.sections);
         let counted = pairs.map(|((_, old), (name, new))| {
@@ -144,10 +144,10 @@ fn digest_at(model: &Model, place: &Place) -> Option<u64> {
     }
 }
 
-/// Resources are compared as the JSON they would be written as, which need not be kept for it.
+/// Hash of the JSON form of a resource, so that resources can be compared without keeping that form.
 fn digest(item: &impl Serialize, text: &mut Vec<u8>) -> u64 {
     text.clear();
-    // A resource that could not be written would always count as changed or never; the count is for people.
+    // A failed serialization would only make a number in the log wrong.
     let _ = serde_json::to_writer(&mut *text, item);
     hash(text)
 }
@@ -181,9 +181,9 @@ mod tests {
             (a.to_owned(), format!("{a},{b}"), "routes +1 ~0 -0"),
             (format!("{a},{b}"), moved.to_owned(), "routes +0 ~1 -1"),
         ];
-        for (before, after, told) in cases {
+        for (before, after, expected) in cases {
             let changes = Digest::of(&model(&before)).changes_to(&Digest::of(&model(&after)));
-            assert_eq!(changes.to_string(), told, "{before} → {after}");
+            assert_eq!(changes.to_string(), expected, "{before} → {after}");
         }
         let both = model(&format!("{a},{b}"));
         let place = |id: &str| Place { section: Section::Routes, id: id.into() };

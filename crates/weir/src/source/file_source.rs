@@ -1,4 +1,4 @@
-//! A rules file as the Admin API sees it: resources that can be read and not be changed.
+//! The rules file as a store for the Admin API, with resources that can be read but not changed.
 
 use std::collections::HashMap;
 use std::future::{Future, ready};
@@ -15,31 +15,31 @@ use weir_store::{
 
 use crate::source::live_text::{Kept, LiveText};
 
-/// The rules file that is live.
+/// The live rules file.
 #[derive(Debug)]
 pub(crate) struct FileSource {
     live: Arc<LiveText>,
-    /// Its name in messages.
+    /// Name of the file in messages.
     name: String,
-    told: Mutex<Told>,
-    /// Told of watchers that wait for everything.
+    published: Mutex<Published>,
+    /// Notified of new watchers that wait for a full listing.
     wanted: Notify,
 }
 
-/// What watchers know.
+/// The version of the file that watchers have received.
 #[derive(Debug)]
-struct Told {
+struct Published {
     kept: Kept,
     watchers: Watchers,
 }
 
 impl FileSource {
     pub(crate) fn new(live: Arc<LiveText>, name: String) -> Self {
-        let told = Mutex::new(Told { kept: live.kept(), watchers: Watchers::default() });
-        Self { live, name, told, wanted: Notify::new() }
+        let published = Mutex::new(Published { kept: live.kept(), watchers: Watchers::default() });
+        Self { live, name, published, wanted: Notify::new() }
     }
 
-    /// Tells watchers of every version of the file, for ever.
+    /// Notifies watchers of every version of the file, for ever.
     pub(crate) async fn follow(self: Arc<Self>) {
         loop {
             tokio::select! {
@@ -47,41 +47,41 @@ impl FileSource {
                 () = self.wanted.notified() => {}
             }
             let source = Arc::clone(&self);
-            if let Err(panicked) = spawn_blocking(move || source.tell()).await {
-                tracing::error!(%panicked, "changes of the rules file could not be told");
+            if let Err(panicked) = spawn_blocking(move || source.notify_watchers()).await {
+                tracing::error!(%panicked, "watchers could not be notified of changes of the rules file");
             }
         }
     }
 
-    /// Tells what is different now. Reading a file takes a while, in which nobody waits for the lock.
-    fn tell(&self) {
+    /// Notifies watchers of the changes. The file is read without the lock, because reading takes a while.
+    fn notify_watchers(&self) {
         let now = self.live.kept();
         let (before, watched, behind) = {
-            let told = self.told();
-            (told.kept.clone(), !told.watchers.is_empty(), told.watchers.any_behind())
+            let published = self.published();
+            (published.kept.clone(), !published.watchers.is_empty(), published.watchers.any_behind())
         };
         let is_new = before.revision() != now.revision();
         let changes = (is_new && watched).then(|| changes(&before, &now));
         let everything = behind.then(|| everything(&now));
-        let mut told = self.told();
+        let mut published = self.published();
         let revision = now.revision();
-        told.kept = now;
+        published.kept = now;
         match changes {
-            Some(changes) => told.watchers.tell(&Event::Committed { revision, changes }),
-            // Somebody may have come meanwhile.
-            None if is_new && !told.watchers.is_empty() => {
-                told.watchers.all_behind();
+            Some(changes) => published.watchers.tell(&Event::Committed { revision, changes }),
+            // A watcher may have been added meanwhile.
+            None if is_new && !published.watchers.is_empty() => {
+                published.watchers.all_behind();
                 self.wanted.notify_one();
             }
             None => {}
         }
         if let Some(everything) = everything {
-            told.watchers.catch_up(|| Some(Event::Reset(everything.clone())));
+            published.watchers.catch_up(|| Some(Event::Reset(everything.clone())));
         }
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn published(&self) -> MutexGuard<'_, Published> {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn refusal(&self) -> String {
@@ -107,7 +107,7 @@ impl Store for FileSource {
 
     fn list(&self, kind: Option<Kind>) -> Answer<'_, Listing> {
         let kept = self.live.kept();
-        // The text is kept compressed.
+        // Decompressing the text takes a while.
         let work = spawn_blocking(move || match kind {
             Some(kind) => listing(&kept, kind),
             None => everything(&kept),
@@ -123,12 +123,12 @@ impl Store for FileSource {
         Box::pin(ready(Ok(self.live.kept().revision())))
     }
 
-    /// Versions of a file are not remembered: what a watcher has missed is told as [`Event::Reset`].
+    /// Earlier versions of a file are not kept, so a watcher that has missed changes gets [`Event::Reset`].
     fn watch(&self, after: u64) -> mpsc::Receiver<Event> {
         let (sender, receiver) = events();
-        let mut told = self.told();
-        let missed = (after == told.kept.revision()).then(Vec::new);
-        told.watchers.add(sender, missed);
+        let mut published = self.published();
+        let missed = (after == published.kept.revision()).then(Vec::new);
+        published.watchers.add(sender, missed);
         self.wanted.notify_one();
         receiver
     }
@@ -152,13 +152,13 @@ impl Configuration for FileSource {
     }
 }
 
-/// Everything in a file.
+/// All resources of a file.
 fn everything(kept: &Kept) -> Listing {
     let items = Kind::ALL.into_iter().flat_map(|kind| listing(kept, kind).items).collect();
     Listing { cluster: 0, revision: kept.revision(), items }
 }
 
-/// What became of resources from one version of a file to another.
+/// The changes from one version of a file to another.
 fn changes(before: &Kept, now: &Kept) -> Vec<(Key, Option<Item>)> {
     let mut old: HashMap<Key, Arc<str>> =
         everything(before).items.into_iter().map(|item| (item.key, item.value)).collect();
@@ -172,7 +172,7 @@ fn changes(before: &Kept, now: &Kept) -> Vec<(Key, Option<Item>)> {
     changes
 }
 
-/// The items of a kind, as they would be in a store. A file has no times of creation, so all came with its revision.
+/// The items of a kind as in a store. A file has no creation times, so all items count as created at its revision.
 fn listing(kept: &Kept, kind: Kind) -> Listing {
     const CREDENTIALS: &str = "/credentials/";
     let (revision, written) = (kept.revision(), kept.items(kind.directory()));
@@ -184,7 +184,7 @@ fn listing(kept: &Kept, kind: Kind) -> Listing {
     for item in written {
         let mut value = item.node.to_json();
         match kind {
-            // Credentials stand among the consumers, or inside them.
+            // Credentials are items of the section `consumers`, or nested in consumers.
             Kind::Credentials => {
                 let within = value.get("credentials").and_then(serde_json::Value::as_array).cloned();
                 if item.id.contains(CREDENTIALS) {
@@ -236,9 +236,9 @@ mod tests {
         assert_eq!(listing(&live, Kind::Routes).items[0].modified, 4);
         let next = "routes: [{id: a, uri: /c}, {uri: /b}]\nconsumers: [{username: jack}]\nservices: [{id: s}]\n#END\n";
         let next = Kept::new(next.as_bytes(), 5);
-        let mut told: Vec<_> =
+        let mut listed: Vec<_> =
             changes(&live, &next).into_iter().map(|(key, item)| (key.to_string(), item.is_some())).collect();
-        told.sort();
+        listed.sort();
         let expected = [
             ("consumers/jack/credentials/arr_2", false),
             ("consumers/jack/credentials/c", false),
@@ -246,6 +246,6 @@ mod tests {
             ("routes/a", true),
             ("services/s", true),
         ];
-        assert_eq!(told.iter().map(|(key, there)| (key.as_str(), *there)).collect::<Vec<_>>(), expected);
+        assert_eq!(listed.iter().map(|(key, there)| (key.as_str(), *there)).collect::<Vec<_>>(), expected);
     }
 }

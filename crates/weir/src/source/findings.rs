@@ -2,7 +2,7 @@
 
 use weir_config::Diagnostic;
 
-/// Findings logged of one configuration. `weir check` prints all of them.
+/// Maximum number of findings logged per configuration. `weir check` prints all of them.
 const LOGGED: usize = 200;
 
 /// Logs findings, errors first when there are too many.

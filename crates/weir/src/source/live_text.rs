@@ -1,8 +1,8 @@
-//! The text of the rules file that is live, kept for the control API and for the next text to be compared with.
+//! The text of the live rules file, kept for the control API and for comparison with the next text.
 //!
-//! A document takes more memory than all that is made of it, and the file may have been written since; so what is kept
-//! is the text as it was read, compressed: about a tenth of the file. Where no API shows it, a text that shows its own end
-//! is not kept.
+//! The text is kept as it was read, because the file may have been written since, and compressed to about a tenth of the
+//! file, because a parsed document takes more memory than the whole compiled configuration. A text with an end marker is
+//! not kept if no API shows it.
 
 use std::collections::HashSet;
 use std::io::{Read, Write};
@@ -18,15 +18,15 @@ use weir_config::node::Mark;
 
 use crate::source::rules::fingerprint;
 
-/// What is live.
+/// The live text.
 #[derive(Debug)]
 pub(crate) struct LiveText {
     kept: Mutex<Kept>,
-    /// Told of every text that is live from then on.
+    /// Notified of every new live text.
     changed: Notify,
 }
 
-/// A text on its way to be live.
+/// A compressed text.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Kept {
     revision: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Keeps a text; on a thread that may block.
+    /// Compresses a text. Must run on a thread that may block.
     pub(crate) fn new(text: &[u8], revision: u64) -> Self {
         let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
         // Writing to memory does not fail.
@@ -44,17 +44,17 @@ impl Kept {
         Self { revision, text: text.into(), left_out: HashSet::new() }
     }
 
-    /// The items with these paths are none.
+    /// Excludes the items with these paths.
     pub(crate) fn without(self, left_out: HashSet<String>) -> Self {
         Self { left_out, ..self }
     }
 
-    /// Its number.
+    /// The revision of the text.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// The items of a section that serve; on a thread that may block.
+    /// The items in force of a section. Must run on a thread that may block.
     pub(crate) fn items(&self, section: &str) -> Vec<Written> {
         let mut text = Vec::new();
         if DeflateDecoder::new(&*self.text).read_to_end(&mut text).is_err() {
@@ -65,7 +65,7 @@ impl Kept {
         found
     }
 
-    /// True when a text is what this one begins with, and this one has more; on a thread that may block.
+    /// True if this text begins with `text` and is longer. Must run on a thread that may block.
     fn goes_on_after(&self, text: &[u8]) -> bool {
         let mut decoder = DeflateDecoder::new(&*self.text);
         let mut piece = [0; 8 * 1024];
@@ -86,17 +86,17 @@ impl Kept {
     }
 }
 
-/// A version of the rules file, as the next one is compared with it.
+/// A version of the rules file, for comparison with the next one.
 #[derive(Clone, Debug)]
 pub(crate) struct FileText {
     pub(crate) fingerprint: u64,
     pub(crate) ending: Ending,
-    /// The text, unless it shows its end and nobody else asks for it.
+    /// The text, unless it has an end marker and no API shows it.
     pub(crate) kept: Kept,
 }
 
 impl FileText {
-    /// Keeps what is needed of a text; on a thread that may block. `shown` says that an API shows it.
+    /// Keeps the needed parts of a text. `shown` is true if an API shows the text. Must run on a thread that may block.
     pub(crate) fn new(text: &[u8], revision: u64, shown: bool) -> Self {
         let ending = Ending::of(text);
         let needed = shown || ending != Ending::Shown;
@@ -104,22 +104,24 @@ impl FileText {
         Self { fingerprint: fingerprint(text), ending, kept }
     }
 
-    /// Tells why a text must not follow this one: it is cut off, or seems to be.
+    /// The reason why a text must not replace this one: it is cut off, or seems to be.
     pub(crate) fn refuses(&self, next: &[u8]) -> Option<Diagnostic> {
         let ending = Ending::of(next);
         if ending < self.ending {
             let message = ending.message().unwrap_or_default();
             let hint = match ending {
-                Ending::Empty => "what is live is not replaced by nothing; to remove every route write: routes: []",
-                _ => "what is live shows its end, so what replaces it has to: end the file with a line #END",
+                Ending::Empty => {
+                    "an empty file does not replace the live configuration; to remove every route write: routes: []"
+                }
+                _ => "the live file has an end marker, so its replacement needs one: end the file with a line #END",
             };
             return Some(Diagnostic::error(Mark::NONE, "", message).with_hint(hint));
         }
         if ending == Ending::Open && self.kept.goes_on_after(next) {
-            let message = "the file is the beginning of what is live and nothing more, so it is taken for incomplete";
+            let message = "the file is only the beginning of the live one, so it is taken for incomplete";
             return Some(
                 Diagnostic::error(Mark::NONE, "", message)
-                    .with_hint("if the rest is meant to go, end the file with a line #END"),
+                    .with_hint("to remove the rest, end the file with a line #END"),
             );
         }
         None
@@ -131,18 +133,18 @@ impl LiveText {
         Self { kept: Mutex::new(first), changed: Notify::new() }
     }
 
-    /// From now on this one is live.
+    /// Replaces the live text.
     pub(crate) fn set(&self, kept: Kept) {
         *self.lock() = kept;
         self.changed.notify_one();
     }
 
-    /// Waits for another one; for one task alone.
+    /// Waits for the next live text. Only one task may wait.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// The one that is live.
+    /// The live text.
     pub(crate) fn kept(&self) -> Kept {
         self.lock().clone()
     }
@@ -158,14 +160,14 @@ mod tests {
 
     use super::{FileText, Kept, LiveText};
 
-    /// A text that is cut off takes nobody's place.
+    /// A text that is cut off does not replace a whole one.
     #[test]
     fn what_is_live_is_replaced_by_no_part_of_it() {
         const LONG: &str = "routes:\n- {id: a, uri: /a}\n- {id: b, uri: /b}\n";
         let large = "x".repeat(100_000);
-        let (empty, no_end, beginning) = (Ending::EMPTY, Ending::OPEN, "the beginning of what is live");
+        let (empty, no_end, beginning) = (Ending::EMPTY, Ending::OPEN, "only the beginning of the live one");
         let cases = [
-            // What is live, what comes, what is said.
+            // The live text, the next text, part of the message.
             ("routes: []\n#END\n", "routes: []\n", no_end),
             ("routes: []\n#END\n", "routes: [] #EN", no_end),
             ("routes: []\n#END\n", "", empty),

@@ -1,4 +1,4 @@
-//! Takes over changes of the rules file while the gateway runs.
+//! Reloading of the rules file while the gateway runs.
 
 use std::future::pending;
 use std::sync::{Arc, PoisonError};
@@ -15,51 +15,51 @@ use crate::process::systemd::{self, NotifyState};
 use crate::source::changes::Digest;
 use crate::source::findings::log_findings;
 use crate::source::live_text::{FileText, LiveText};
-use crate::source::rules::{Ready, Rules, fingerprint};
+use crate::source::rules::{CompiledRules, Rules, fingerprint};
 use crate::source::watch::{Change, Seen, Watch, look};
 
-/// How long a file that does not show its end has to stay the same before it is judged: whoever writes it in pieces, with
-/// pauses between them, is done then.
+/// Time for which a file without an end marker has to stay unchanged before it is checked, so that a program that writes
+/// it in pieces, with pauses, is done.
 const STILL: Duration = Duration::from_secs(1);
 
-/// Reads the file again when it changed, and hands what came of it to the workers.
+/// Reads the file again when it has changed, and publishes the result to the workers.
 #[derive(Debug)]
 pub(crate) struct Reloader {
     pub(crate) rules: Arc<Rules>,
     pub(crate) serving: Serving,
-    /// Of the text that was read last, whatever came of it.
+    /// Fingerprint of the text that was read last, valid or not.
     pub(crate) fingerprint: u64,
-    /// Of the rules that are live, and their revision.
+    /// Digest of the live rules.
     pub(crate) digest: Digest,
     pub(crate) revision: u64,
-    /// The text that is live.
+    /// The live text.
     pub(crate) text: FileText,
-    /// Where that text is kept as well, for whoever asks.
+    /// The same text for the APIs, if one shows it.
     pub(crate) live: Option<Arc<LiveText>>,
-    /// What a process that follows is told of the file.
+    /// Evidence about the file for the new process of an upgrade.
     pub(crate) files: SharedFiles,
 }
 
-/// A text that does not show its end, and may still be written.
+/// A text without an end marker that may still be being written.
 #[derive(Clone, Copy, Debug)]
 struct Unsettled {
     seen: Seen,
     fingerprint: u64,
-    /// When it has been the same for long enough.
+    /// Time at which the text counts as complete if it stays unchanged.
     until: Instant,
     anyway: bool,
 }
 
-/// What came of reading the file.
+/// Result of reading the file.
 enum Outcome {
     Same,
-    /// To be read again, once it has been the same for [`STILL`].
+    /// The file has to be read again once it has been unchanged for [`STILL`].
     Unsettled {
         seen: Seen,
         fingerprint: u64,
     },
-    Ready {
-        ready: Box<Ready>,
+    Compiled {
+        ready: Box<CompiledRules>,
         text: FileText,
     },
     Refused {
@@ -101,7 +101,10 @@ impl Reloader {
                 }
                 Some(Change::Vanished) => {
                     let file = &self.rules.name;
-                    tracing::warn!(file, "the rules file is gone; what was read last stays live");
+                    tracing::warn!(
+                        file,
+                        "the rules file does not exist any more; the configuration read last stays in force"
+                    );
                     unsettled = None;
                 }
                 None => {
@@ -116,24 +119,24 @@ impl Reloader {
         }
     }
 
-    /// Reads the file. With `anyway` the same text is compiled again as well. Gives a text that may still be written, which
-    /// is to be read once more; `unsettled` is the one that was given before.
+    /// Reads the file. With `anyway`, an unchanged text is compiled again as well. Returns a text that may still be being
+    /// written and has to be read once more; `unsettled` is the one returned by the previous call.
     async fn reload(&mut self, anyway: bool, unsettled: Option<Unsettled>) -> Option<Unsettled> {
         let began = Instant::now();
         let rules = Arc::clone(&self.rules);
         let (known, revision) = ((!anyway).then_some(self.fingerprint), self.revision + 1);
         let (text, shown) = (self.text.clone(), self.live.is_some());
-        // A large file takes a while, which signals, status and metrics shall not wait for.
+        // A large file takes a while, which must not delay signals, status and metrics.
         let work = tokio::task::spawn_blocking(move || read(&rules, known, &text, unsettled, revision, shown));
         let file = self.rules.name.as_str();
         match work.await {
-            Ok(Outcome::Same) => tracing::debug!(file, "the rules file was written, with the same content"),
+            Ok(Outcome::Same) => tracing::debug!(file, "the rules file was written with the same content"),
             Ok(Outcome::Unsettled { seen, fingerprint }) => {
                 let same = unsettled.filter(|known| known.seen == seen && known.fingerprint == fingerprint);
                 let until = same.map_or_else(|| Instant::now() + STILL, |known| known.until);
                 return Some(Unsettled { seen, fingerprint, until, anyway });
             }
-            Ok(Outcome::Ready { ready, text }) => {
+            Ok(Outcome::Compiled { ready, text }) => {
                 self.fingerprint = text.fingerprint;
                 self.take(*ready, began).await;
                 if let Some(live) = &self.live {
@@ -150,23 +153,23 @@ impl Reloader {
                     file,
                     errors,
                     live = self.revision,
-                    "the rules file is refused; what is live stays live"
+                    "the rules file is refused; the live configuration stays in force"
                 );
                 self.serving.metrics.config_rejected();
             }
             Ok(Outcome::Unreadable(error)) => {
-                tracing::error!("{error:#}; what is live stays live");
+                tracing::error!("{error:#}; the live configuration stays in force");
                 self.serving.metrics.config_rejected();
             }
             Err(panicked) => {
-                tracing::error!(file, %panicked, "the rules file could not be compiled; what is live stays live");
+                tracing::error!(file, %panicked, "the rules file could not be compiled; the live configuration stays in force");
                 self.serving.metrics.config_rejected();
             }
         }
         None
     }
 
-    async fn take(&mut self, ready: Ready, began: Instant) {
+    async fn take(&mut self, ready: CompiledRules, began: Instant) {
         self.revision = ready.snapshot.revision();
         let routes = ready.snapshot.route_count();
         self.serving.take(ready.snapshot).await;
@@ -185,7 +188,7 @@ impl Reloader {
     }
 }
 
-/// On a thread that may block.
+/// Reads and compiles the file. Must run on a thread that may block.
 fn read(
     rules: &Rules,
     known: Option<u64>,
@@ -222,11 +225,11 @@ fn read(
     drop(text);
     match rules.compile(loaded, revision) {
         Ok(mut ready) => {
-            next.kept = next.kept.without(std::mem::take(&mut ready.gone));
-            Outcome::Ready { ready: Box::new(ready), text: next }
+            next.kept = next.kept.without(std::mem::take(&mut ready.left_out_paths));
+            Outcome::Compiled { ready: Box::new(ready), text: next }
         }
         Err(findings) => {
-            // What was built until the error was found is gone, but for its keys.
+            // The parts built before the error are dropped, but their keys are still in the compiler.
             rules.compiler.sweep();
             Outcome::Refused { findings, fingerprint }
         }

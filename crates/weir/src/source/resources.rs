@@ -1,4 +1,4 @@
-//! The resources of a store as they are to be served, and as the rules file that they would make.
+//! The resources of a store, and their form as a rules file.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,31 +13,31 @@ use weir_store::{Expectation, Item, Key, Kind, Listing};
 #[derive(Debug, Default)]
 pub(crate) struct Resources {
     items: SharedMap<u64, Item>,
-    /// The number of each resource in that order.
+    /// The number of each resource in the order of creation.
     numbers: HashMap<Key, u64>,
     next: u64,
-    /// Those that guard everything.
+    /// The global rules.
     global_rules: HashSet<Key>,
 }
 
-/// What changes were before they were made; in the order in which they were.
+/// The former state of changed resources, in the order of the changes.
 #[derive(Debug, Default)]
 pub(crate) struct Undo(Vec<(Key, Option<(u64, Item)>)>);
 
-/// Something that happened to a resource.
+/// A change of a resource.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) key: Key,
-    /// It went, whatever it is now.
+    /// True if the resource was deleted, even if it was created again afterwards.
     pub(crate) deleted: bool,
 }
 
-/// Resources as a rules file has them.
+/// Resources in the form of a rules file.
 pub(crate) struct Assembled {
     pub(crate) root: Node,
-    /// What is wrong with resources that are not in it.
+    /// Errors of the resources that are left out of the document.
     pub(crate) faults: Vec<(Key, Diagnostic)>,
-    /// Which resource an item of a section is.
+    /// The resource of each item, by section.
     sections: Vec<(&'static str, Vec<Key>)>,
 }
 
@@ -66,17 +66,17 @@ impl Resources {
         self.items.into_iter().map(|(_, item)| item)
     }
 
-    /// What they are now, whatever becomes of them; it is no copy.
+    /// The current items as a persistent map, which later changes do not affect. The items are shared, not copied.
     pub(crate) fn items(&self) -> SharedMap<u64, Item> {
         self.items.clone()
     }
 
-    /// Makes changes, each with the new state of its resource.
+    /// Applies changes, each with the new state of its resource.
     pub(crate) fn change(&mut self, changes: impl IntoIterator<Item = (Key, Option<Item>)>) -> Undo {
         Undo(changes.into_iter().map(|(key, item)| (key.clone(), self.set(key, item))).collect())
     }
 
-    /// Makes them unmade.
+    /// Reverts changes.
     pub(crate) fn undo(&mut self, undo: Undo) {
         for (key, before) in undo.0.into_iter().rev() {
             self.set(key.clone(), None);
@@ -90,7 +90,7 @@ impl Resources {
         }
     }
 
-    /// Gives what was there.
+    /// Sets a resource. Returns its former state.
     fn set(&mut self, key: Key, item: Option<Item>) -> Option<(u64, Item)> {
         if key.kind() == Kind::GlobalRules {
             match item {
@@ -111,8 +111,8 @@ impl Resources {
         None
     }
 
-    /// Every resource as one that came, without some, of whose routes only the places are left, and with others in the place of some; `None`: not all of them can be
-    /// changed one by one.
+    /// Every resource as an addition, with those in `instead` in place of the stored ones. Of the resources in `without`,
+    /// only the places of routes are left. Returns `None` if not all resources can be changed one by one.
     pub(crate) fn pieces(&self, without: &HashSet<Key>, instead: &HashMap<Key, Item>) -> Option<Vec<ItemChange>> {
         let item = |item: &Item| match without.contains(&item.key) {
             false => Some(piece(&item.key, Some(instead.get(&item.key).unwrap_or(item))).and_then(Result::ok)),
@@ -121,7 +121,7 @@ impl Resources {
         self.iter().filter_map(item).collect()
     }
 
-    /// The place of a route that is left out.
+    /// Placeholder that keeps the position of a route that is left out.
     fn place(&self, key: &Key, without: &HashSet<Key>, instead: &HashMap<Key, Item>) -> Option<ItemChange> {
         let route = node(self.get(key).filter(|_| key.kind() == Kind::Routes)?).ok()?;
         let service = match route.get("service_id").map(|id| &id.kind) {
@@ -138,11 +138,11 @@ impl Resources {
         Some(ItemChange { section: Section::Routes, id: key.id().into(), node: Some(node), left_out: true })
     }
 
-    /// What these places have come to, for whoever knows what they were before; one that was deleted in between comes
-    /// anew. `None`: it concerns more than single resources.
+    /// The current state of changed resources, as changes against their state before `steps`. A resource that was deleted
+    /// in between counts as added. Returns `None` if the changes affect more than single resources.
     pub(crate) fn steps(&self, steps: &[Step]) -> Option<Result<Vec<ItemChange>, Diagnostic>> {
         let step = |step: &Step| match step.deleted {
-            // What was read from there is in other resources.
+            // Other resources contain values read from a secret manager.
             _ if step.key.kind() == Kind::Secrets => None,
             true => piece(&step.key, None),
             false => piece(&step.key, self.get(&step.key)),
@@ -150,15 +150,16 @@ impl Resources {
         steps.iter().map(step).collect()
     }
 
-    /// The resource that a path of a finding begins with.
+    /// The resource that the path of a finding begins with.
     pub(crate) fn named(&self, path: &str) -> Option<Key> {
-        // An id may have dots itself.
+        // An id may contain dots.
         let ends = path.match_indices(['.', '[']).map(|(end, _)| end).chain([path.len()]);
         let mut keys = ends.filter_map(|end| path.get(..end)?.parse::<Key>().ok());
         keys.rfind(|key| self.get(key).is_some())
     }
 
-    /// The rules file that they make, without some and with others in the place of some.
+    /// The document of a rules file, without the resources in `without`, and with those in `instead` in place of the
+    /// stored ones.
     pub(crate) fn assemble(&self, instead: &HashMap<Key, Item>, without: &HashSet<Key>) -> Assembled {
         let mut faults = Vec::new();
         let mut sections: Vec<(&'static str, Vec<Key>, Vec<Node>)> = Vec::new();
@@ -192,13 +193,13 @@ impl Resources {
 }
 
 impl Undo {
-    /// Adds what changes were that came after these.
+    /// Appends the former state of later changes.
     pub(crate) fn and(&mut self, later: Self) {
         self.0.extend(later.0);
     }
 
-    /// What the resources have to be like in a store for the changes to be made there, but for those that something is
-    /// expected of already.
+    /// The state that a store must have for the changes to be made there, except for resources that have an expectation
+    /// already.
     pub(crate) fn expectations(&self, already: &[Expectation]) -> Vec<Expectation> {
         let others = self.0.iter().filter(|(key, _)| already.iter().all(|expected| expected.key != *key));
         let modified = |before: &Option<(u64, Item)>| before.as_ref().map(|(_, item)| item.modified);
@@ -207,8 +208,8 @@ impl Undo {
 }
 
 impl Assembled {
-    /// The resource that a finding is about; then its path begins with the resource: `routes/1.uri` for
-    /// `routes[0].uri`.
+    /// Finds the resource of a finding, and replaces the item in its path by the resource: `routes[0].uri` becomes
+    /// `routes/1.uri`.
     pub(crate) fn name(&self, found: &mut Diagnostic) -> Option<Key> {
         let (section, rest) = found.path.split_once('[')?;
         let (number, rest) = rest.split_once(']')?;
@@ -219,7 +220,7 @@ impl Assembled {
     }
 }
 
-/// A change of a resource in the words of the configuration; `None`: it is none that stands for itself.
+/// A change of a resource as a change of a configuration item; `None` if the resource is not an item of its own.
 pub(crate) fn piece(key: &Key, item: Option<&Item>) -> Option<Result<ItemChange, Diagnostic>> {
     let section = Section::named(key.kind().directory())?;
     let node = item.map(node).transpose();
@@ -237,13 +238,13 @@ fn node(item: &Item) -> Result<Node, Diagnostic> {
     let Value::Object(mut fields) = value else {
         return Err(fault("expected a JSON object".to_owned()));
     };
-    // What a resource is called is told by its place.
+    // The key of a resource supersedes the id in its value.
     let id = || Value::from(item.key.id());
     match kind {
         Kind::Consumers => {
             fields.entry("username").or_insert_with(id);
         }
-        // Of a credential it is that of the consumer too.
+        // The id of a credential contains that of its consumer.
         Kind::Credentials | Kind::PluginMetadata | Kind::Secrets => {
             fields.insert("id".to_owned(), id());
         }

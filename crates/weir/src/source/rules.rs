@@ -21,14 +21,14 @@ use crate::failure::Failure;
 use crate::source::changes::Digest;
 use crate::source::secret_managers::{Answers, Asked, SecretManagers};
 
-/// Name and version, as fields such as `x-mock-by` tell them.
+/// Name and version, for fields such as `x-mock-by`.
 const PRODUCT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
 
-/// Where the rules come from, and how they are to be read.
+/// The source of the rules, and the options for reading them.
 #[derive(Debug)]
 pub(crate) struct Rules {
     source: Source,
-    /// Its name in messages.
+    /// Name of the source in messages.
     pub(crate) name: String,
     invalid_items: InvalidItems,
     strict: bool,
@@ -37,11 +37,11 @@ pub(crate) struct Rules {
     plugins: Vec<String>,
     /// The setting `limits.compiled_size`.
     compiled_size: u64,
-    /// What secret managers said.
+    /// Secret managers, with a cache of their answers.
     pub(crate) secrets: Arc<SecretManagers>,
     /// APIs that routes may expose.
     pub(crate) apis: Apis,
-    /// Compiles each version of it.
+    /// Compiles each version of the rules.
     pub(crate) compiler: Compiler,
 }
 
@@ -49,27 +49,27 @@ pub(crate) struct Rules {
 enum Source {
     Stdin,
     File(PathBuf),
-    /// A tree that somebody else makes.
+    /// A tree assembled from a store.
     Store,
 }
 
 /// One version of the rules, ready to serve.
 #[derive(Debug)]
-pub(crate) struct Ready {
-    /// Of the document, which is not kept: it takes more memory than all that is made of it.
+pub(crate) struct CompiledRules {
+    /// Digest of the document, which is not kept because it takes more memory than the compiled configuration.
     pub(crate) digest: Digest,
     pub(crate) snapshot: Arc<Snapshot>,
     /// Warnings, and the errors of items that were left out.
     pub(crate) findings: Vec<Diagnostic>,
-    /// How many items were left out.
+    /// Number of items that were left out.
     pub(crate) left_out: usize,
-    /// Their paths: `routes[3]`.
-    pub(crate) gone: HashSet<String>,
-    /// What secret managers said of its references.
+    /// Paths of the items that were left out: `routes[3]`.
+    pub(crate) left_out_paths: HashSet<String>,
+    /// Answers of secret managers for the references of the rules.
     pub(crate) answers: Answers,
 }
 
-/// A text that was checked, and what secret managers said of its references.
+/// A checked text, and the answers of secret managers for its references.
 #[derive(Debug)]
 pub(crate) struct CheckedText {
     loaded: Loaded,
@@ -77,10 +77,10 @@ pub(crate) struct CheckedText {
 }
 
 impl Rules {
-    /// The rules that the command line names.
+    /// The rules named on the command line.
     pub(crate) fn new(args: &RulesArgs, settings: &Settings) -> Result<Self, Failure> {
         if args.strict && args.invalid_items == InvalidItemsArg::Skip {
-            let message = "--strict takes warnings for errors, --invalid-items skip takes errors for warnings";
+            let message = "--strict treats warnings as errors, --invalid-items skip treats errors as warnings";
             return Err(Failure::Usage(message.to_owned()));
         }
         let stdin = args.is_stdin();
@@ -100,8 +100,8 @@ impl Rules {
         })
     }
 
-    /// The rules of a store. An invalid resource is left out, and with it what refers to it: one that got in there, by
-    /// another version or another program, must not keep all others from being served.
+    /// The rules of a store. An invalid resource is left out together with the resources that refer to it, because one
+    /// written by another version or another program must not keep all others from being served.
     pub(crate) fn of_store(settings: &Settings) -> Self {
         let apis = Apis::default();
         Self {
@@ -119,7 +119,7 @@ impl Rules {
         }
     }
 
-    /// The beginning of the keys of resources in APISIX's forms: in a store that is a place in etcd, in a file there is none.
+    /// The prefix of resource keys in APISIX's formats: a path in etcd for a store, empty for a file.
     pub(crate) fn key_prefix(&self) -> &'static str {
         match self.source {
             Source::Store => "/apisix/",
@@ -127,7 +127,7 @@ impl Rules {
         }
     }
 
-    /// The bytes of the file, one more at most than are accepted: the loader tells that it is too large.
+    /// Reads the file, up to one byte more than is accepted, so that the loader reports a file that is too large.
     pub(crate) fn read(&self) -> anyhow::Result<Vec<u8>> {
         let limit = MAX_TEXT_BYTES + 1;
         let mut text = Vec::new();
@@ -140,7 +140,7 @@ impl Rules {
         Ok(text)
     }
 
-    /// The file that they come from, if it is one that can be looked at.
+    /// The path of the file, if the rules come from a file that can be watched.
     pub(crate) fn path(&self) -> Option<&Path> {
         match &self.source {
             Source::File(path) => Some(path),
@@ -148,14 +148,14 @@ impl Rules {
         }
     }
 
-    /// Checks a text. What comes of it takes its place: of a large one there is no need to keep both.
+    /// Checks a text. The result does not borrow the text, so that the caller need not keep both.
     pub(crate) fn load(&self, text: &[u8]) -> CheckedText {
         self.secrets.begin();
         let (loaded, answers) = self.with_options(|options| load(&self.name, text, options));
         CheckedText { loaded, answers }
     }
 
-    /// The tree of a text that can be served, with what was found in it.
+    /// The tree of a text that can be served, and the findings about it.
     pub(crate) fn tree(&self, text: &[u8]) -> (Option<Node>, Vec<Diagnostic>) {
         match self.compile(self.load(text), 1) {
             Ok(ready) => (self.with_options(|options| read(&self.name, text, options)).0.0, ready.findings),
@@ -163,20 +163,20 @@ impl Rules {
         }
     }
 
-    /// Checks and compiles a tree. Findings name no file: there is none.
-    pub(crate) fn compile_tree(&self, root: Node, revision: u64) -> Result<Ready, Vec<Diagnostic>> {
+    /// Checks and compiles a tree. Findings name no file, because a store has none.
+    pub(crate) fn compile_tree(&self, root: Node, revision: u64) -> Result<CompiledRules, Vec<Diagnostic>> {
         self.secrets.begin();
         let (loaded, answers) = self.with_options(|options| load_node("", root, options));
         self.compile(CheckedText { loaded, answers }, revision)
     }
 
-    /// Everything that is to be said of one resource of a section by itself; `None` for a section that there is not.
+    /// All findings about one resource of a section by itself; `None` for an unknown section.
     pub(crate) fn check_item(&self, section: &str, item: Node) -> Option<Vec<Diagnostic>> {
-        // Whoever asks has it from elsewhere.
+        // The item comes from a client, not from these rules, so it is not trusted.
         self.with_trust(&self.secrets.asked(false, false), |options| check_item(section, item, options))
     }
 
-    /// Everything that is to be said of a configuration that is not these rules.
+    /// All findings about a configuration other than these rules.
     pub(crate) fn check_tree(&self, root: Node) -> Vec<Diagnostic> {
         let refuse = InvalidItems::Refuse;
         let asked = self.secrets.asked(false, false);
@@ -192,9 +192,9 @@ impl Rules {
         found
     }
 
-    /// Checks and compiles resources that can be changed one by one from then on. There is no `Err` worth telling: what is
-    /// left out, where something is wrong, the tree of all of them tells.
-    pub(crate) fn compile_pieces(&self, resources: Vec<ItemChange>, revision: u64) -> Option<(Ready, Model)> {
+    /// Checks and compiles resources into a form for incremental changes. Returns `None` instead of findings, because
+    /// compiling the tree of all resources reports them.
+    pub(crate) fn compile_pieces(&self, resources: Vec<ItemChange>, revision: u64) -> Option<(CompiledRules, Model)> {
         self.secrets.begin();
         let (changed, answers) = self.with_options(|options| Model::default().change("", resources, options));
         let changed = changed.ok()?;
@@ -203,14 +203,14 @@ impl Rules {
         Some((clean(digest, compiled, changed.warnings, &[changed.revealed], answers), changed.model))
     }
 
-    /// Checks and compiles what has changed of the resources that `base` was made of, and tells where. Each of several
-    /// changes is checked against what the one before leaves; they are compiled together.
+    /// Checks and compiles changes of the resources of `base`, and returns their places. Each change is checked against
+    /// the result of the one before; all are compiled together.
     pub(crate) fn compile_changes(
         &self,
         (before, base): (&Model, &Snapshot),
         changes: Vec<Vec<ItemChange>>,
         revision: u64,
-    ) -> Result<(Ready, Model, Vec<Place>), Vec<Diagnostic>> {
+    ) -> Result<(CompiledRules, Model, Vec<Place>), Vec<Diagnostic>> {
         let (mut model, mut places) = (before.clone(), Vec::new());
         let (mut warnings, mut revealed, mut answers) = (Vec::new(), Vec::new(), Answers::default());
         for change in changes {
@@ -235,9 +235,9 @@ impl Rules {
         (self.with_trust(&asked, read), asked.answers())
     }
 
-    /// References may reach what whoever asks may reach.
+    /// Reads with references, which reach the targets that `asked` allows.
     fn with_trust<T>(&self, asked: &Asked<'_>, read: impl FnOnce(&LoadOptions<'_>) -> T) -> T {
-        /// Reading checks what compiling builds, some of it more than once.
+        /// Number of times that reading may build the parts that compiling builds, in order to check them.
         const TIMES: u64 = 4;
         let plugins = chosen_plugins(&self.plugins);
         let may_read = |name: &str| asked.may_read(name);
@@ -253,8 +253,11 @@ impl Rules {
         metered(self.compiled_size.saturating_mul(TIMES), || read(&options)).0
     }
 
-    /// Compiles what was loaded. An `Err` holds everything that was found, at least one error among it.
-    pub(crate) fn compile(&self, checked: CheckedText, revision: u64) -> Result<Ready, Vec<Diagnostic>> {
+    /// Compiles checked rules.
+    ///
+    /// # Errors
+    /// All findings, with at least one error among them.
+    pub(crate) fn compile(&self, checked: CheckedText, revision: u64) -> Result<CompiledRules, Vec<Diagnostic>> {
         let CheckedText { loaded, answers } = checked;
         let mut findings = loaded.diagnostics;
         let Some(document) = loaded.document else { return Err(self.judged(findings)) };
@@ -272,13 +275,13 @@ impl Rules {
         let left_out = loaded.dropped.len() + unbuilt.clone().count();
         let item_of = |found: &Diagnostic| found.path.find(']').map(|end| found.path[..=end].to_owned());
         let dropped = loaded.dropped.into_iter().map(|item| item.path);
-        let gone = dropped.chain(unbuilt.filter_map(item_of)).collect();
+        let left_out_paths = dropped.chain(unbuilt.filter_map(item_of)).collect();
         let warnings = compiled.warnings.into_iter().map(|warning| loaded.revealed.redact(warning));
         findings.extend(warnings.map(|warning| self.named(warning)));
         if self.strict && !findings.is_empty() {
             return Err(self.judged(findings));
         }
-        Ok(Ready { digest, snapshot: compiled.snapshot, findings, left_out, gone, answers })
+        Ok(CompiledRules { digest, snapshot: compiled.snapshot, findings, left_out, left_out_paths, answers })
     }
 
     /// In strict mode every finding is an error.
@@ -297,29 +300,36 @@ impl Rules {
     }
 }
 
-/// The plugins that the settings leave.
+/// The plugins enabled by the settings.
 pub(crate) fn chosen_plugins(names: &[String]) -> ChosenPlugins<'_> {
     ChosenPlugins { catalog: Catalog(weir_plugins::registry::definitions()), names }
 }
 
-/// With nothing left out.
+/// Rules without left-out items.
 fn clean(
     digest: Digest,
     compiled: Compiled,
     mut findings: Vec<Diagnostic>,
     revealed: &[Revealed],
     answers: Answers,
-) -> Ready {
+) -> CompiledRules {
     findings.extend(compiled.warnings.into_iter().map(|warning| redact(warning, revealed)));
-    Ready { digest, snapshot: compiled.snapshot, findings, left_out: 0, gone: HashSet::new(), answers }
+    CompiledRules {
+        digest,
+        snapshot: compiled.snapshot,
+        findings,
+        left_out: 0,
+        left_out_paths: HashSet::new(),
+        answers,
+    }
 }
 
-/// A finding without any of these secrets.
+/// A finding with these secrets redacted.
 fn redact(found: Diagnostic, revealed: &[Revealed]) -> Diagnostic {
     revealed.iter().fold(found, |found, revealed| revealed.redact(found))
 }
 
-/// Tells texts apart, so that a file that was only touched is not compiled again.
+/// Fingerprint of a text, so that a file that was only touched is not compiled again.
 pub(crate) fn fingerprint(text: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(text);

@@ -1,4 +1,4 @@
-//! Resources of a store as a rules file, and the other way round.
+//! Conversion of the resources of a store to a rules file, and back.
 
 use std::io::{self, Write};
 
@@ -22,7 +22,7 @@ const SECTIONS: [&str; 12] = [
     "stream_routes",
 ];
 
-/// Writes resources as a rules file in YAML, each section in the order that they are in.
+/// Writes resources as a rules file in YAML. The order of the resources is kept within each section.
 pub(crate) fn write(items: &[Item], mut out: impl Write) -> io::Result<()> {
     let mut sections = Map::new();
     for name in SECTIONS {
@@ -34,7 +34,7 @@ pub(crate) fn write(items: &[Item], mut out: impl Write) -> io::Result<()> {
     }
     if !sections.is_empty() {
         let mut options = serde_saphyr::SerializerOptions::default();
-        // Nothing is folded: a certificate keeps its lines, and all else is a line.
+        // No folding: a certificate keeps its lines, and every other text is one line.
         options.folded_wrap_chars = usize::MAX;
         serde_saphyr::to_io_writer_with_options(&mut out, &Value::Object(sections), options)
             .map_err(io::Error::other)?;
@@ -42,7 +42,7 @@ pub(crate) fn write(items: &[Item], mut out: impl Write) -> io::Result<()> {
     out.write_all(b"#END\n")
 }
 
-/// A resource as it stands in its section: what it is called comes first.
+/// A resource as an item of its section, with its id or name first.
 fn item(item: &Item) -> io::Result<Value> {
     let value: Value = serde_json::from_str(&item.value)
         .map_err(|error| io::Error::other(format!("{} is no JSON: {error}", item.key)))?;
@@ -61,12 +61,12 @@ fn item(item: &Item) -> io::Result<Value> {
     Ok(Value::Object(whole))
 }
 
-/// Variables would be replaced in what was exported, if it has such texts; tells where.
+/// The resources with texts that are taken for variables when the exported file is read.
 pub(crate) fn placeholders(items: &[Item]) -> Vec<&Key> {
     items.iter().filter(|item| item.value.contains("${{")).map(|item| &item.key).collect()
 }
 
-/// The resources in the tree of a rules file that was checked. Of two with one id the later one holds.
+/// The resources in the tree of a checked rules file. Of two with the same id, the later one takes precedence.
 pub(crate) fn resources(root: &Node) -> Vec<(Key, String)> {
     let mut found: Vec<(Key, Value)> = Vec::new();
     for (name, section) in root.as_map().unwrap_or_default() {
@@ -101,7 +101,7 @@ fn from_entry(kind: Kind, (name, conf): &(Name, Node)) -> Option<(Key, Value)> {
     Some((Key::new(kind, &name.text), Value::Object(fields)))
 }
 
-/// A resource, and what stands inside it and is one of its own.
+/// A resource, and the resources nested in it.
 fn from_item(kind: Kind, place: usize, item: &Node) -> Vec<(Key, Value)> {
     let Value::Object(mut fields) = item.to_json() else { return Vec::new() };
     let text = |fields: &Map<String, Value>, name: &str| match fields.get(name) {
@@ -276,7 +276,7 @@ plugins: [{name: a}]
             assert!(key.parse::<Key>().is_ok(), "{key}");
         }
         assert_eq!(found.len(), expected.len());
-        // What was read once stays as it is.
+        // A second round does not change the resources.
         let items: Vec<(&str, Value)> = found.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
         let again = exported(&items);
         let items = read(&again);

@@ -1,4 +1,4 @@
-//! Asks secret managers: Vault over HTTP, and folders.
+//! Clients of secret managers: Vault over HTTP, and folders.
 //!
 //! What they said is kept, and used until it is `secrets.ttl` old. When a manager cannot be reached then, it is used
 //! further: what is live uses it as well, and a change of something else shall not have to wait for the manager. The value

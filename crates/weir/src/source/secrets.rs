@@ -1,4 +1,4 @@
-//! The secret texts of resources: where they stand, who is shown what of them, and what comes back of it.
+//! The secrets of resources: finding them, masking them for an audience, and restoring masked ones.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 use weir_admin::Audience;
 use weir_store::{Keyring, Kind, Secrets};
 
-/// Private keys, tokens of secret managers, and what plugins say is secret in their configurations.
+/// Private keys, tokens of secret managers, and the fields that plugins declare as secret.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SecretFields;
 
@@ -15,18 +15,18 @@ pub(crate) struct SecretFields;
 pub(crate) struct Secret<'a> {
     /// A JSON pointer.
     pub(crate) place: &'a str,
-    /// True for private keys and tokens of secret managers, which nobody is shown.
+    /// True for private keys and tokens of secret managers, which are never shown.
     pub(crate) is_key: bool,
 }
 
-/// What stands in the place of a secret that is not shown.
+/// Replacement for a secret that is not shown.
 const MASK: &str = "***";
 
-/// What gives access to a secret manager, by the place in its resource.
+/// Paths of the fields of a secret manager that give access to it.
 const MANAGERS: [&str; 4] = ["token", "secret_access_key", "session_token", "auth_config.private_key"];
 
 impl SecretFields {
-    /// Calls `each` with every secret, whatever its type.
+    /// Calls `each` with every secret, of any JSON type.
     pub(crate) fn each(kind: Kind, value: &mut Value, each: &mut dyn FnMut(&Secret<'_>, &mut Value)) {
         let own: &[&str] = match kind {
             Kind::Ssls => &["key", "keys.*"],
@@ -48,7 +48,7 @@ impl SecretFields {
     }
 }
 
-/// The secrets of the plugins of a resource that stands at `place`.
+/// Calls `each` with the secrets of the plugins of the resource at `place`.
 fn in_plugins(value: &mut Value, place: &mut String, each: &mut dyn FnMut(&Secret<'_>, &mut Value)) {
     for (name, conf) in value.get_mut("plugins").and_then(Value::as_object_mut).into_iter().flatten() {
         let definition = weir_plugins::registry::definitions().iter().find(|definition| definition.name() == name);
@@ -65,7 +65,7 @@ fn in_plugins(value: &mut Value, place: &mut String, each: &mut dyn FnMut(&Secre
     }
 }
 
-/// Calls `each` with what stands at a path of names, in which `*` stands for every element of a list.
+/// Calls `each` with the values at a path of names, in which `*` stands for every element of a list.
 fn at(value: &mut Value, path: &str, place: &mut String, is_key: bool, each: &mut dyn FnMut(&Secret<'_>, &mut Value)) {
     if path.is_empty() {
         if !value.is_null() {
@@ -104,18 +104,18 @@ impl Secrets for SecretFields {
     }
 
     fn may_be_in(&self, json: &str) -> bool {
-        // A name may be written with escapes.
+        // A name may contain escapes.
         json.contains("\\u") || ENDS.iter().any(|end| json.contains(end))
     }
 }
 
-/// What the names of all fields end with that `each` looks at: the quote tells them from the names of plugins.
+/// Endings of the names of all fields that `each` visits. The quote excludes names of plugins.
 const ENDS: [&str; 5] = ["key\"", "keys\"", "token\"", "secret\"", "password\""];
 
-/// Takes secrets out of resources that are shown, and puts them back into what comes back.
+/// Masks the secrets of resources that are shown, and restores them in resources that a client sends back.
 #[derive(Clone, Debug)]
 pub(crate) struct Curtain {
-    /// Encrypts what answers to changes show, as APISIX does.
+    /// Encrypts the secrets in responses to changes, as APISIX does.
     keyring: Arc<Keyring>,
 }
 
@@ -124,10 +124,10 @@ impl Curtain {
         Self { keyring }
     }
 
-    /// Puts something else in the place of the secrets that this audience is not shown.
+    /// Replaces the secrets that this audience must not see.
     pub(crate) fn conceal(&self, kind: Kind, resource: &mut Value, audience: Audience) {
         SecretFields::each(kind, resource, &mut |secret, value| match (audience, &*value) {
-            // The reference is none itself.
+            // A reference is not a secret itself.
             (_, Value::String(text)) if is_reference(text) => {}
             (Audience::Administrator, _) if !secret.is_key => {}
             (Audience::Author, Value::String(text)) if !secret.is_key => {
@@ -137,17 +137,17 @@ impl Curtain {
         });
     }
 
-    /// Puts stored secrets in the place of what was shown for them.
+    /// Replaces the masks of secrets by the stored secrets.
     ///
     /// # Errors
-    /// Something stands for a secret that there is not.
+    /// A mask has no stored secret.
     pub(crate) fn restore(&self, kind: Kind, resource: &mut Value, before: Option<&Value>) -> Result<(), String> {
         let mut fault = None;
         SecretFields::each(kind, resource, &mut |secret, value| {
             let Value::String(text) = value else { return };
             let stored = before.and_then(|before| before.pointer(secret.place)?.as_str());
             let is_shown = |stored: &str| {
-                // Encrypting takes as long as the text is.
+                // Lengths are compared first, because encryption takes time proportional to the text.
                 !secret.is_key && text.len() > stored.len() && self.keyring.seal(stored).as_ref() == Some(&*text)
             };
             match stored {
@@ -230,7 +230,7 @@ mod tests {
         assert!(SecretFields.may_be_in(r#"{"plugins":{"csrf":{"\u006bey":"secret"}}}"#));
     }
 
-    /// A quick look must not miss what a plugin declares.
+    /// The quick check finds every field that a plugin declares.
     #[test]
     fn all_that_plugins_declare_is_looked_for() {
         for definition in weir_plugins::registry::definitions() {

@@ -1,4 +1,4 @@
-//! The gateway's own settings, from all places they may stand in.
+//! The gateway's own settings, from all their sources.
 
 use std::ffi::OsString;
 
@@ -12,19 +12,20 @@ use crate::failure::Failure;
 use crate::process::handover;
 use crate::source::rules::chosen_plugins;
 
-/// Names the settings file; not a setting itself.
+/// Environment variable with the path of the settings file; not a setting itself.
 const FILE_VARIABLE: &str = "WEIR_SETTINGS";
 
-/// Settings as they were read.
+/// The settings, and facts about their file.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) settings: Settings,
     pub(crate) warnings: Vec<Diagnostic>,
-    /// Evidence that the settings file was whole, where there is one.
+    /// Evidence that the settings file was whole, if there is one.
     pub(crate) ending: Option<Ending>,
 }
 
-/// Reads the settings: defaults, under the file, under the environment, under the flags.
+/// Reads the settings. The file takes precedence over defaults, the environment over the file, and flags over the
+/// environment.
 pub(crate) fn load(args: &SettingsArgs, flags: Vec<(String, String)>) -> Result<Loaded, Failure> {
     let text = match &args.settings {
         Some(path) => {
@@ -57,14 +58,15 @@ pub(crate) fn load(args: &SettingsArgs, flags: Vec<(String, String)>) -> Result<
     Ok(Loaded { settings, warnings: found, ending })
 }
 
-/// Lists that were made for APISIX name plugins that are not here. A configuration that asks for one is refused.
+/// A warning about plugins in the list `plugins` that the gateway does not have, as in lists made for APISIX. Only a
+/// configuration that uses such a plugin is refused.
 fn missing_plugins(settings: &Settings, file: Option<(&str, &str)>) -> Option<Diagnostic> {
     let chosen = chosen_plugins(&settings.plugins);
     let missing = chosen.missing();
     if missing.is_empty() {
         return None;
     }
-    // Where the list is in the file, each has a line there.
+    // A plugin listed in the file has a line there.
     let parsed = file.and_then(|(_, text)| Node::parse(text.trim_start_matches('\u{feff}')).ok());
     let list = parsed.as_ref().and_then(|parsed| parsed.root.get("plugins"));
     let line = |name: &str| {
@@ -80,7 +82,7 @@ fn missing_plugins(settings: &Settings, file: Option<(&str, &str)>) -> Option<Di
     })
 }
 
-/// The environment without what only looks like settings. A variable that is not UTF-8 is none that settings know.
+/// The environment without variables that only look like settings. A variable that is not UTF-8 is never a setting.
 fn variables(all: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
     all.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .filter(|(name, _)| name != FILE_VARIABLE && name != handover::VARIABLE)
@@ -88,7 +90,7 @@ fn variables(all: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, St
         .collect()
 }
 
-/// Whether Kubernetes (and Docker's links before it) set a variable, because a service is called `weir` or `weir-…`:
+/// True for a variable set by Kubernetes (or earlier by Docker's links) for a service called `weir` or `weir-…`:
 /// WEIR_SERVICE_HOST, WEIR_SERVICE_PORT_HTTP, WEIR_PORT=tcp://…, WEIR_PORT_9080_TCP_ADDR.
 fn is_service_link(name: &str, value: &str) -> bool {
     if leaves().iter().any(|leaf| leaf.variable == name) {

@@ -1,12 +1,12 @@
-//! Notices that the rules file is another one.
+//! Detection of changes of the rules file.
 //!
-//! What counts is what the path leads to: its device, inode, size and times. Editors and Kubernetes replace files by
-//! rename or by switching a symbolic link, so the directories on the way are watched, not the file; a notice from
-//! there only means a look at once. Where none comes (network file systems, some container mounts) a look every
+//! A file is identified by the device, inode, size and times at the end of its path. Editors and Kubernetes replace files
+//! by rename or by switching a symbolic link, so the directories on the path are watched, not the file. A notification
+//! only triggers an immediate check. Without notifications (network file systems, some container mounts), a poll every
 //! [`poll_interval`](weir_config::settings::ConfigWork) finds the change.
 //!
-//! [`REST`] is enough for a text that shows its own end. One that does not has to stay the same for longer, which
-//! [`reload`](crate::source::reload) sees to by another [`look`].
+//! [`REST`] is long enough for a text with an end marker. A text without one has to stay unchanged for longer, which
+//! [`reload`](crate::source::reload) checks by another [`look`].
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -22,11 +22,11 @@ use inotify::{EventStream, Inotify, WatchMask};
 use tokio::time::sleep;
 use weir_config::settings::ConfigWork;
 
-/// A file is read when it stayed the same for so long: whoever writes it in pieces is done then. Longer than the
-/// granularity of file times (10 ms at most), so that no change can hide behind equal times.
+/// Time for which a file has to stay unchanged before it is read, so that a program that writes it in pieces is done.
+/// Longer than the granularity of file times (10 ms at most), so that no change goes unnoticed because of equal times.
 const REST: Duration = Duration::from_millis(25);
 
-/// A file that never comes to rest is read nevertheless after so many looks.
+/// Number of checks after which a file that keeps changing is read nevertheless.
 const LOOKS: u32 = 40;
 
 /// Watches one file.
@@ -39,12 +39,12 @@ pub(crate) struct Watch {
     notices: Option<Notices>,
 }
 
-/// What was found at the path.
+/// Result of a check of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// A file that may still change without its times telling.
+    /// A file written so recently that another change might not show in its times.
     Fresh,
-    /// Nothing that can be looked at.
+    /// No file, or one that cannot be accessed.
     Nothing,
     File(Identity),
 }
@@ -58,17 +58,17 @@ pub(crate) struct Identity {
     changed: (i64, i64),
 }
 
-/// How the file is another one.
+/// Kind of a change of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// It should be read.
+    /// The file has new content.
     Content,
-    /// It cannot be found or looked at any more.
+    /// The file does not exist or cannot be accessed any more.
     Vanished,
 }
 
 impl Watch {
-    /// Looks at the file as it is now. Call it before the file is read for the first time.
+    /// Starts to watch a file, from its current state. Must be called before the file is read for the first time.
     pub(crate) fn new(path: &Path, options: &ConfigWork) -> Self {
         let seen = match look(path) {
             Seen::File(identity) if identity.is_fresh() => Seen::Fresh,
@@ -78,11 +78,12 @@ impl Watch {
         Self { path: path.to_owned(), poll, seen, subscribe: Notices::watch, notices: None }
     }
 
-    /// Waits until the file is another one and has come to rest. It may be dropped at any time and called again.
+    /// Waits until the file has changed and has been stable for a while. Cancel-safe: the future may be dropped at any
+    /// time, and the function called again.
     pub(crate) async fn changed(&mut self) -> Change {
         let Some(poll) = self.poll else { return pending().await };
         loop {
-            // A look comes first: between the last one and a new subscription nobody watched.
+            // A check comes first, because changes before the new subscription were not notified.
             let subscribe = self.subscribe;
             let notices = self.notices.get_or_insert_with(|| subscribe(&self.path));
             if look_aside(&self.path).await != self.seen {
@@ -93,7 +94,7 @@ impl Watch {
                 () = sleep(poll) => {}
             }
         }
-        // The path may lead through other directories now.
+        // The path may pass through other directories now.
         self.notices = None;
         self.seen = self.come_to_rest().await;
         match self.seen {
@@ -116,13 +117,13 @@ impl Watch {
     }
 }
 
-/// Looks on another thread: a file system that hangs must not hold up signals and status.
+/// Checks the path on another thread, because a file system that hangs must not block signals and status.
 async fn look_aside(path: &Path) -> Seen {
     let path = path.to_owned();
     tokio::task::spawn_blocking(move || look(&path)).await.unwrap_or(Seen::Nothing)
 }
 
-/// Looks at the path; on a thread that may block.
+/// Checks the path. Must run on a thread that may block.
 pub(crate) fn look(path: &Path) -> Seen {
     match fs::metadata(path) {
         Ok(found) => Seen::File(Identity {
@@ -137,7 +138,7 @@ pub(crate) fn look(path: &Path) -> Seen {
 }
 
 impl Identity {
-    /// Whether the file was written so recently that another write could leave the same times.
+    /// True if the file was written so recently that another write could leave the same times.
     fn is_fresh(&self) -> bool {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let (seconds, nanoseconds) = self.modified;
@@ -146,14 +147,14 @@ impl Identity {
     }
 }
 
-/// The system's notices about some directories. Without any (there is a bound on how many a user may have) looking now
-/// and then has to do.
+/// Notifications of the system (inotify) about some directories. Without them, for example because the limit of a user is
+/// reached, only polling finds changes.
 struct Notices(Option<EventStream<[u8; 1024]>>);
 
 impl Notices {
     fn watch(path: &Path) -> Self {
         let watched = Inotify::init().and_then(|queue| {
-            // Not for each write: a log in the same directory would wake the gateway all the time.
+            // Single writes are excluded, because a log in the same directory would wake the gateway all the time.
             let events = WatchMask::CLOSE_WRITE
                 | WatchMask::CREATE
                 | WatchMask::DELETE
@@ -161,18 +162,18 @@ impl Notices {
                 | WatchMask::MOVED_TO
                 | WatchMask::ONLYDIR;
             for directory in directories(path) {
-                // A directory that is gone again is looked for by the next poll.
+                // The next poll notices a directory that has been removed again.
                 let _ = queue.watches().add(directory, events);
             }
             queue.into_event_stream([0; 1024])
         });
         if let Err(error) = &watched {
-            tracing::warn!(%error, "changes of the rules file are not notified; it is looked at now and then");
+            tracing::warn!(%error, "no notifications for changes of the rules file; changes are found by polling (config.poll_interval)");
         }
         Self(watched.ok())
     }
 
-    /// Waits for a notice.
+    /// Waits for a notification.
     async fn next(&mut self) {
         let Some(stream) = &mut self.0 else { return pending().await };
         match poll_fn(|cx| Pin::new(&mut *stream).poll_next(cx)).await {
@@ -188,8 +189,8 @@ impl fmt::Debug for Notices {
     }
 }
 
-/// The directories in which a change can make the path lead to another file: that of the file, and those of all
-/// symbolic links on the way.
+/// The directories in which a change can make the path resolve to another file: those of the file and of all symbolic
+/// links on the path.
 fn directories(path: &Path) -> BTreeSet<PathBuf> {
     const LINKS: usize = 40;
     let mut found = BTreeSet::new();
@@ -224,14 +225,14 @@ mod tests {
         ConfigWork { poll_interval, ..ConfigWork::default() }
     }
 
-    /// Longer than a look takes.
+    /// Longer than a check takes.
     const QUIET: Duration = Duration::from_millis(100);
 
     async fn next(watch: &mut Watch) -> Change {
         tokio::time::timeout(Duration::from_secs(10), watch.changed()).await.expect("the change was not noticed")
     }
 
-    /// Every way in which people and programs replace a file, noticed by notices alone and by looking alone.
+    /// Every way in which people and programs replace a file is found by notifications alone and by polling alone.
     #[tokio::test]
     async fn all_ways_to_replace_a_file_are_noticed() {
         type Step = fn(&Path);
@@ -277,7 +278,7 @@ mod tests {
             if poll == 10 {
                 watch.subscribe = |_| super::Notices(None);
             }
-            // A file that was just written is looked at twice.
+            // A file that was just written is checked twice.
             while tokio::time::timeout(QUIET, watch.changed()).await.is_ok() {}
             for (name, step, change) in steps {
                 step(dir.path());
@@ -299,7 +300,7 @@ mod tests {
         let resolved: Vec<_> = found.iter().filter_map(|d| d.canonicalize().ok()).collect();
         assert!(resolved.contains(&root.join("etc")), "{found:?}");
         assert!(resolved.contains(&root.join("v1")), "{found:?}");
-        // A loop of links ends.
+        // A loop of links does not loop for ever.
         symlink("loop", root.join("loop")).unwrap();
         assert!(directories(&root.join("loop")).len() < 50);
     }

@@ -1,4 +1,4 @@
-//! The copy of what is live, beside the store, for the day on which the store is damaged.
+//! The last-good copy of the live configuration, kept beside the store in case the store is damaged.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,11 @@ use weir_store::{LastGood, Seal};
 
 use crate::stored::live::Live;
 
-/// A copy is begun at most so often.
+/// Minimum time between two copies.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// It works for so long, so that it holds up nobody for longer; then it rests, so that it takes little of the time.
+/// Length of one stint of writing, which bounds the delay of others. [`REST`] follows each stint, so that writing takes
+/// little of the CPU.
 const STINT: Duration = Duration::from_micros(200);
 const REST: Duration = Duration::from_millis(10);
 
@@ -28,13 +29,13 @@ pub(crate) struct Copy(Arc<Shared>);
 struct Shared {
     path: PathBuf,
     seal: Arc<Seal>,
-    /// The turn to write it.
+    /// Lock held while the copy is written.
     turn: Arc<Mutex<()>>,
-    /// Whatever is written now is not wanted any more.
+    /// True when a copy in progress is to be abandoned.
     ending: AtomicBool,
 }
 
-/// The writing of a copy that has ended.
+/// Proof that no copy is being written.
 #[derive(Debug)]
 pub(crate) struct Ended {
     copy: Copy,
@@ -50,7 +51,7 @@ impl Copy {
         &self.0.path
     }
 
-    /// Writes it after changes, without haste, for ever.
+    /// Writes the copy after changes, at a low rate. Runs for ever.
     pub(crate) async fn keep(self, live: Live) {
         let mut outdated = false;
         loop {
@@ -75,24 +76,24 @@ impl Copy {
         }
     }
 
-    /// What is written now is not wanted any more, nor is anything after it.
+    /// Abandons a copy in progress, and all later ones.
     pub(crate) fn abandon(&self) {
         self.0.ending.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the writing. Nothing is written until it is resumed with what this gives.
+    /// Stops writing until [`Ended::resume`] is called on the returned value.
     pub(crate) async fn end(&self) -> Ended {
         self.abandon();
         Ended { turn: Arc::clone(&self.0.turn).lock_owned().await, copy: self.clone() }
     }
 
-    /// Writes it for the last time.
+    /// Writes the copy for the last time.
     pub(crate) async fn finish(&self, live: &Live) {
         let Ended { turn, .. } = self.end().await;
         self.write(turn, live, || Ok(())).await;
     }
 
-    /// Whether it is written, or cannot be.
+    /// Returns true when the copy is written, or cannot be written.
     async fn write(
         &self,
         turn: OwnedMutexGuard<()>,
@@ -116,7 +117,7 @@ impl Copy {
 }
 
 impl Ended {
-    /// It is written after changes again.
+    /// Resumes writing the copy after changes.
     pub(crate) fn resume(self) {
         self.copy.0.ending.store(false, Ordering::Relaxed);
         drop(self.turn);

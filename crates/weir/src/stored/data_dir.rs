@@ -1,4 +1,4 @@
-//! The data directory: opening the store in it, and who may write to it.
+//! The data directory: opening its store, and the right to write to the store.
 
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -28,19 +28,19 @@ pub(crate) struct DataDir {
     pub(crate) folder: Folder,
     /// The embedded store, unless it is damaged.
     pub(crate) embedded: Option<Arc<Embedded>>,
-    /// That one, or what stands in for it.
+    /// The embedded store, or its substitute.
     pub(crate) store: Arc<dyn Store>,
-    /// Why something stands in for it.
+    /// The reason why the embedded store is substituted.
     pub(crate) damage: Option<String>,
-    /// The copy of what is live.
+    /// The last-good copy of the live configuration.
     pub(crate) copy: Copy,
-    /// The etcd that the store is in, if it is.
+    /// The etcd that holds the store, if one does.
     pub(crate) etcd: Option<Arc<Etcd>>,
-    /// The revision that it had when it was opened.
+    /// The revision of the store when it was opened.
     revision: u64,
 }
 
-/// An embedded store.
+/// Status of an embedded store.
 #[derive(Debug)]
 struct Status(Arc<Embedded>);
 
@@ -54,7 +54,7 @@ impl StoreStatus for Status {
     }
 }
 
-/// A store that cannot be opened, at the revision of the copy that stands in for it.
+/// Status of a store that cannot be opened, with the revision of the copy served instead.
 #[derive(Debug)]
 struct Down(u64);
 
@@ -69,14 +69,14 @@ impl StoreStatus for Down {
 }
 
 impl DataDir {
-    /// Opens the store that the settings name, with all that is in it. With `succeeds` the process before this one still
-    /// writes to it.
+    /// Opens the store named in the settings, and reads its resources. With `succeeds`, the old process of an upgrade
+    /// still writes to the store.
     pub(crate) fn open(settings: &Settings, succeeds: bool) -> Result<(Self, Listing), Failure> {
         let folder = Folder::create(Path::new(&settings.store.data_dir)).map_err(refused)?;
         let seal = Arc::new(seal(&folder, settings)?);
         let history = history(settings);
         let options = Options { folder: folder.clone(), seal: Arc::clone(&seal), history, succeeds };
-        // An empty database beside a copy of resources is one that was lost.
+        // An empty database beside a copy with resources has been lost.
         let copy = Copy::new(folder.last_good(), Arc::clone(&seal));
         let opened = match is_lost(&folder) {
             true => Err(OpenError::Broken(format!("{} is gone or empty", folder.database().display()))),
@@ -109,7 +109,7 @@ impl DataDir {
         }
     }
 
-    /// Begins with the etcd that the settings name. The folder is for a copy of what serves.
+    /// Opens the etcd named in the settings. The folder holds a copy of the configuration in force.
     pub(crate) fn of_etcd(settings: &Settings) -> Result<(Self, Beginning), Failure> {
         let folder = Folder::create(Path::new(&settings.store.data_dir)).map_err(refused)?;
         let seal = Arc::new(seal(&folder, settings)?);
@@ -122,7 +122,7 @@ impl DataDir {
         Ok((Self { folder, embedded: None, store, damage: None, copy, etcd: Some(etcd), revision }, beginning))
     }
 
-    /// What the metrics say of the store.
+    /// Status of the store for the metrics.
     pub(crate) fn status(&self) -> Arc<dyn StoreStatus> {
         match (&self.embedded, &self.etcd) {
             (Some(embedded), _) => Arc::new(Status(Arc::clone(embedded))),
@@ -131,13 +131,14 @@ impl DataDir {
         }
     }
 
-    /// The right to write to the store, unless nobody has it; `admin` is where changes come from.
+    /// The right to write to the store, unless the store cannot be written to; `admin` pauses the source of changes.
     pub(crate) fn write_right(&self, live: &Live, admin: Option<Arc<Rest>>) -> Option<WriteRight> {
         let embedded = Arc::clone(self.embedded.as_ref()?);
         Some(WriteRight { live: live.clone(), embedded, copy: self.copy.clone(), admin })
     }
 
-    /// Waits until this process may write, and reads what the one before it wrote last. Gives what has to be served then.
+    /// Waits until this process may write, and reads the last changes of the old process. Returns the configuration to
+    /// serve, if it has changed.
     pub(crate) async fn catch_up(&self, state: &mut State, rules: &Rules) -> anyhow::Result<Option<Arc<Snapshot>>> {
         let Some(embedded) = &self.embedded else { return Ok(None) };
         embedded.settled().await?;
@@ -150,7 +151,7 @@ impl DataDir {
         Ok(ready.map(|ready| ready.snapshot))
     }
 
-    /// Lets go of the store at the end of this process, or because another one has taken over.
+    /// Closes the store at the end of this process, or because another process has taken over.
     pub(crate) async fn leave(&self, live: &Live, handed_over: bool) {
         if handed_over {
             self.copy.abandon();
@@ -163,10 +164,10 @@ impl DataDir {
     }
 }
 
-/// Opens a store whose thread stands back behind the workers.
+/// Opens a store whose thread has a lower priority than the workers.
 fn open(options: Options, nice: u8) -> Result<(Embedded, Listing), OpenError> {
     let opened = thread::scope(|scope| {
-        // Its thread is as the one that starts it.
+        // The thread of the store inherits the priority of the thread that starts it.
         let opening = scope.spawn(|| {
             stand_back(nice);
             Embedded::open(options)
@@ -185,7 +186,7 @@ pub(crate) struct WriteRight {
     admin: Option<Arc<Rest>>,
 }
 
-/// The right is another process's. Changes wait.
+/// The right while another process holds it. Changes wait meanwhile.
 #[derive(Debug)]
 pub(crate) struct Lent {
     _paused: Paused,
@@ -195,14 +196,14 @@ pub(crate) struct Lent {
 }
 
 impl WriteRight {
-    /// Waits for the changes under way, and lets another process write from then on. Further ones wait for whichever
-    /// process accepts their connections. May be given up and called again.
+    /// Waits for the changes in progress, and then lends the right to write to another process. Later changes wait for the
+    /// process that accepts their connections. Cancel-safe: the future may be dropped, and the function called again.
     pub(crate) async fn lend(&self) -> Lent {
         if let Some(admin) = &self.admin {
             admin.begin().await;
         }
-        // The other process writes one to the same place. It is ended before changes are held up: one that is begun waits
-        // for the change under way.
+        // The other process writes its copy to the same file, so this one stops first. Copies stop before changes are
+        // paused, because a copy in progress waits for the change in progress.
         let copy = self.copy.end().await;
         let paused = self.live.pause().await;
         self.embedded.release().await;
@@ -211,7 +212,7 @@ impl WriteRight {
 }
 
 impl Lent {
-    /// The other process has ended, or is about to; changes are made here again.
+    /// Takes the right back after the other process has ended, or is about to end. Changes are made here again.
     pub(crate) fn take_back(self) {
         self.embedded.resume();
         self.copy.resume();
@@ -221,12 +222,12 @@ impl Lent {
     }
 }
 
-/// The key that the settings give, or that of the folder.
+/// The key from the settings, or else that of the folder.
 pub(crate) fn seal(folder: &Folder, settings: &Settings) -> Result<Seal, Failure> {
     let fields = Arc::new(SecretFields);
     match settings.store.key.expose() {
         "" => {
-            // A new key would be of no use to a store that is there.
+            // A new key could not decrypt an existing store.
             let create = !folder.database().exists();
             Seal::from_file(&folder.key(), create, fields)
         }
@@ -235,7 +236,7 @@ pub(crate) fn seal(folder: &Folder, settings: &Settings) -> Result<Seal, Failure
     .map_err(refused)
 }
 
-/// The bounds of the history that the settings give.
+/// The limits of the history, from the settings.
 pub(crate) fn history(settings: &Settings) -> History {
     History { changes: settings.store.history.into(), bytes: settings.store.history_size.bytes() }
 }

@@ -1,4 +1,4 @@
-//! Resources from an etcd that many gateways share: its settings, its beginning, and what metrics tell of it.
+//! Resources from an etcd shared by many gateways: settings, first read, and metrics.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,14 +17,15 @@ use crate::source::resources::Resources;
 use crate::source::secrets::SecretFields;
 use crate::stored::live::Withheld;
 
-/// Sees that the settings of `deployment` fit each other and everything else, and leaves the role the listeners that it has.
-/// Gives the settings that have no effect: an APISIX's `config.yaml` may name what its role has no use for.
+/// Checks the settings of `deployment` against each other and all others, and turns off the listeners that the role does
+/// not have. Returns the settings that have no effect, because a `config.yaml` of APISIX may contain settings that its
+/// role does not use.
 ///
 /// # Errors
-/// Which settings contradict each other.
+/// Settings contradict each other.
 pub(crate) fn settle(settings: &mut Settings, has_file: bool) -> Result<Vec<String>, Failure> {
     let deployment = &mut settings.deployment;
-    // etcd is what APISIX takes where nothing else is said, and a gateway without any route is what nobody means.
+    // etcd is APISIX's default. An address of etcd selects it here, so that such a gateway does not start without routes.
     if deployment.config_provider == ConfigProvider::Auto && deployment.etcd_is_set && !has_file {
         deployment.config_provider = ConfigProvider::Etcd;
     }
@@ -85,30 +86,30 @@ pub(crate) fn settle(settings: &mut Settings, has_file: bool) -> Result<Vec<Stri
     Ok(doubts)
 }
 
-/// Whether the configuration comes over the Admin API as a whole, and is kept in memory only.
+/// True if the configuration comes over the Admin API as a whole, and is kept in memory only.
 pub(crate) fn is_standalone(settings: &Settings, has_file: bool) -> bool {
     let Deployment { role, config_provider, .. } = settings.deployment;
     let by_name = matches!(config_provider, ConfigProvider::Yaml | ConfigProvider::Json);
     by_name && !has_file && role == Role::Traditional
 }
 
-/// What was found at the start.
+/// Result of the first read.
 pub(crate) struct Beginning {
     pub(crate) store: Arc<Etcd>,
-    /// What is to be served: from etcd, or from the copy.
+    /// The resources to serve, from etcd or from the copy.
     pub(crate) listing: Listing,
-    /// What served last, for what is wrong now.
+    /// The resources that served last, as replacements for those that are invalid now.
     pub(crate) before: Option<Served>,
-    /// The listing is the copy.
+    /// True if the listing is that of the copy.
     pub(crate) from_copy: bool,
-    /// What is to be told once there is a log.
+    /// Warnings to be logged once there is a log.
     pub(crate) doubts: Vec<String>,
 }
 
-/// Reads everything from etcd, or else from a copy that an earlier process left.
+/// Reads all resources from etcd, or else from the copy of an earlier process.
 ///
 /// # Errors
-/// The settings are wrong, or there is neither.
+/// The settings are invalid, or neither etcd nor a copy can be read.
 pub(crate) fn begin(settings: &Settings, copy: Option<Result<Served, String>>) -> Result<Beginning, Failure> {
     let (options, mut doubts) = options(settings)?;
     let read = read(&options, settings)?;
@@ -142,15 +143,15 @@ pub(crate) fn begin(settings: &Settings, copy: Option<Result<Served, String>>) -
     }
 }
 
-/// What served last, and the loss that it would be to serve a listing in its place.
+/// The resources that served last, and the loss if a listing replaced them.
 fn lost(copy: Served, listing: &Listing) -> (Served, Option<String>) {
     let (serving, at) = (Resources::new(copy.listing.clone()), (copy.listing.cluster, copy.listing.revision));
     let state = Withheld::new(&serving, at.1, listing.clone());
-    let loss = state.loss(&serving, at).map(|loss| state.told(loss, &serving, at));
+    let loss = state.loss(&serving, at).map(|loss| state.describe(loss, &serving, at));
     (copy, loss)
 }
 
-/// Everything that is in etcd. The connections end with the runtime that they were made in, so it is a store of its own.
+/// Reads all resources from etcd, with a client of its own, because connections end with the runtime that made them.
 fn read(options: &EtcdOptions, settings: &Settings) -> anyhow::Result<Result<Listing, StoreError>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot ask etcd")?;
     let store = Etcd::new(options.clone());
@@ -206,16 +207,16 @@ fn options(settings: &Settings) -> Result<(EtcdOptions, Vec<String>), Failure> {
     Ok((options, doubts))
 }
 
-/// What secrets are encrypted with as APISIX does it.
+/// The keys of APISIX's encryption of secrets.
 ///
 /// # Errors
-/// The setting is wrong.
+/// The setting is invalid.
 pub(crate) fn keyring(settings: &Settings) -> anyhow::Result<Keyring> {
     Keyring::new(settings.deployment.etcd.data_encryption.keyring.iter().map(settings::Secret::expose))
         .map_err(|error| anyhow!("deployment.etcd.data_encryption.keyring: {error}"))
 }
 
-/// The certificate that is shown to etcd, with its key.
+/// The client certificate for etcd, with its key.
 fn certificate(settings: &EtcdTls) -> Result<Option<(String, String)>, Failure> {
     let read = |setting: &str, path: &str| {
         file::read_text(path.as_ref()).with_context(|| format!("deployment.etcd.tls.{setting}: cannot read {path}"))
@@ -230,12 +231,12 @@ fn certificate(settings: &EtcdTls) -> Result<Option<(String, String)>, Failure> 
     })
 }
 
-/// The name of the copy's file: another prefix is another configuration.
+/// The file name of the copy, one per prefix, because another prefix is another configuration.
 pub(crate) fn copy_name(settings: &Settings) -> PathBuf {
     format!("etcd{}.json", settings.deployment.etcd.prefix.replace('/', "+")).into()
 }
 
-/// What the metrics tell.
+/// Status of etcd for the metrics.
 #[derive(Debug)]
 pub(crate) struct Status(pub(crate) Arc<EtcdHealth>);
 

@@ -1,12 +1,13 @@
-//! The configuration that lives in a store: checked, kept, and served.
+//! The live configuration of a store: checked, committed, and served.
 //!
 //! ```text
 //!  change ──► check (load and compile the candidate) ──► store.commit ──► workers ──► answer
 //!  store.watch (ttl, other gateways) ────────────────────────────────────────┘
 //! ```
 //!
-//! One change at a time goes this way, so each is checked against what the one before it left. When it is answered for,
-//! it is kept and every worker serves with it. Those that wait meanwhile go together the next time (`together.rs`).
+//! Changes are made one at a time, so that each is checked against the result of the one before. A change is answered when
+//! it is committed and every worker serves with it. Changes that arrive meanwhile are committed as a group
+//! (`together.rs`).
 
 mod left_out;
 mod state;
@@ -36,11 +37,11 @@ use together::Waiting;
 use withheld::{ADVICE, Followed};
 pub(crate) use withheld::{Accepted, Withheld};
 
-/// How soon a store is watched again that has ended a watch.
+/// Pause before a store that has ended a watch is watched again.
 const WATCH_AGAIN: Duration = Duration::from_secs(1);
 
-/// How often a change is tried that is based on what others have changed meanwhile, and how long the watch has each time
-/// to tell of it.
+/// Maximum attempts of a change that conflicts with concurrent changes of others. Before each further attempt, the watch
+/// gets [`CATCH_UP`] to report those changes.
 const CATCHING_UP: u32 = 10;
 const CATCH_UP: Duration = Duration::from_millis(20);
 
@@ -54,13 +55,13 @@ struct Shared {
     rules: Arc<Rules>,
     serving: Serving,
     state: Arc<Mutex<State>>,
-    /// Changes whose turn has not come. There are no more of them than clients of the Admin API wait.
+    /// Queued changes, at most one per connection of the Admin API.
     waiting: std::sync::Mutex<Vec<Waiting>>,
-    /// Told of every change that is live.
+    /// Notified of every change that is live.
     changed: Notify,
 }
 
-/// Nothing is changed as long as this is there: whoever asks for a change waits.
+/// Guard that pauses changes: requests for a change wait until the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct Paused {
     _state: OwnedMutexGuard<State>,
@@ -73,12 +74,12 @@ impl Live {
         Self(Arc::new(Shared { store, rules, serving, state, waiting: Default::default(), changed }))
     }
 
-    /// Waits for the change under way, and holds up those to come.
+    /// Waits for the change in progress, and pauses later ones.
     pub(crate) async fn pause(&self) -> Paused {
         Paused { _state: Arc::clone(&self.0.state).lock_owned().await }
     }
 
-    /// Follows what is committed by others, for ever.
+    /// Follows the commits of others, for ever.
     pub(crate) async fn follow(self) {
         loop {
             let revision = self.0.state.lock().await.known();
@@ -91,7 +92,7 @@ impl Live {
         }
     }
 
-    /// Reads everything anew on each SIGHUP, for ever.
+    /// Reads the whole store again on each SIGHUP, for ever.
     pub(crate) async fn reload_on(self, mut hangup: Signal) {
         while hangup.recv().await.is_some() {
             systemd::reloading();
@@ -101,7 +102,7 @@ impl Live {
         }
     }
 
-    /// Asks for secrets again that have been used for `secrets.ttl`, for ever.
+    /// Fetches secrets again that are older than `secrets.ttl`, for ever.
     pub(crate) async fn refresh_secrets(self) {
         let secrets = &self.0.rules.secrets;
         loop {
@@ -113,12 +114,12 @@ impl Live {
         }
     }
 
-    /// Reads everything anew from the store, and compiles it whatever it is.
+    /// Reads the whole store again, and compiles it even if nothing has changed.
     async fn reload(&self) {
         match self.0.store.list(None).await {
             Ok(listing) => {
                 let mut state = Arc::clone(&self.0.state).lock_owned().await;
-                // A change that was made meanwhile is newer than what was read.
+                // A change made meanwhile is newer than this listing.
                 if listing.revision >= state.known() {
                     self.0.take_over(&mut state, Event::Reset(listing));
                 }
@@ -126,34 +127,34 @@ impl Live {
             }
             Err(error) => {
                 self.0.serving.metrics.config_rejected();
-                tracing::error!("{error}; what is live stays live");
+                tracing::error!("{error}; the live configuration stays in force");
             }
         }
     }
 
-    /// Serves what etcd holds although what served before is lost with it; `None` when nothing was withheld.
+    /// Accepts the state of etcd, although it lacks resources in force. Returns `None` if no state was withheld.
     pub(crate) async fn accept(&self) -> Option<Accepted> {
         let shared = Arc::clone(&self.0);
-        // Whoever asked may go away; what was begun is brought to its end.
+        // A task of its own, so that the work completes even if the requester goes away.
         let work = tokio::spawn(async move { shared.accept().await });
         work.await.unwrap_or_default()
     }
 
-    /// Waits for a change, or for the beginning.
+    /// Waits for the next change, or for the first configuration.
     pub(crate) async fn changed(&self) {
         self.0.changed.notified().await;
     }
 
-    /// What is live now.
+    /// The resources in force.
     pub(crate) async fn held(&self) -> Held {
         self.0.state.lock().await.held()
     }
 
     async fn make(&self, commit: Commit, dry_run: bool, force: bool) -> Result<Changed, Refused> {
         let shared = Arc::clone(&self.0);
-        // Whoever asked may go away; what was begun is brought to its end.
+        // A task of its own, so that the work completes even if the requester goes away.
         let work = tokio::spawn(async move {
-            // Others change what is in a shared store: there each commit says what it is based on.
+            // A shared store has other writers, so each commit states the revisions that it is based on.
             match dry_run || force || shared.store.is_shared() {
                 true => shared.change(commit, dry_run, force).await,
                 false => shared.change_in_turn(commit).await,
@@ -174,13 +175,13 @@ impl Configuration for Live {
     fn recent<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Item>> {
         match self.0.state.try_lock() {
             Ok(state) if !state.unsure => Box::pin(ready(Ok(state.resources.get(key).cloned()))),
-            // Nobody waits for a change just to read.
+            // Reads do not wait for a change in progress.
             _ => self.0.store.get(key),
         }
     }
 
     fn listing(&self, kind: Option<Kind>) -> Answer<'_, Listing> {
-        // Others write to a shared store, and what serves may be behind it.
+        // A shared store has other writers, so the configuration in force may be behind.
         if !self.0.store.is_shared()
             && let Ok(state) = self.0.state.try_lock()
             && !state.unsure
@@ -214,14 +215,14 @@ impl Shared {
             if let Some(changed) = outcome {
                 return Ok(changed);
             }
-            // Somebody else was first; the watch tells of it in a moment.
+            // Another writer was first; the watch reports its change in a moment.
             tries -= 1;
             sleep(CATCH_UP).await;
         }
     }
 
-    /// Makes a change, based on what is known now. `None` where that is not what the store has any more; without `again` that
-    /// is an error.
+    /// Makes a change, based on the known state. Returns `None` if the store has changed since; without `again` that is an
+    /// error.
     async fn change_once(
         &self,
         mut state: OwnedMutexGuard<State>,
@@ -235,10 +236,10 @@ impl Shared {
         let (rules, mut checked) = (Arc::clone(&self.rules), commit.clone());
         let shared = self.store.is_shared() && !dry_run;
         if shared {
-            // The store itself knows best.
+            // The store checks the expectations itself.
             checked.expect.clear();
         }
-        // On one thread where that is possible: each that is woken costs more than what it does.
+        // One thread does all the work where possible, because waking another one costs more than the work.
         let here = (!dry_run && !shared).then(|| Arc::clone(&self.store));
         let (mut state, checked) = blocking(state, move |state| {
             let (candidate, undo) = state.check(&rules, &checked, force)?;
@@ -276,7 +277,7 @@ impl Shared {
         if revision == state.revision + 1 {
             state.revision = revision;
         } else {
-            // Others have committed as well: the watch tells what, and this commit once more, in their order.
+            // Others have committed as well. The watch reports their commits, and this one again, in order.
             let assumed = state.revision + 1;
             state.settle(&keys, assumed, revision);
         }
@@ -286,7 +287,7 @@ impl Shared {
         Ok(Some(Changed { revision, warnings }))
     }
 
-    /// Takes over what the store tells, and what else it has to tell already.
+    /// Applies an event of the store, and all further events that are queued already.
     async fn followed(&self, event: Event, events: &mut mpsc::Receiver<Event>) {
         let mut state = Arc::clone(&self.state).lock_owned().await;
         let mut news = self.take_over(&mut state, event);
@@ -298,7 +299,8 @@ impl Shared {
         }
     }
 
-    /// Takes over what the store tells; whether that was news. A shared store that has lost what serves is not followed.
+    /// Applies an event of the store. Returns true if it changed the state. A shared store that has lost resources in force
+    /// is not followed.
     fn take_over(&self, state: &mut State, event: Event) -> bool {
         if !self.store.is_shared() {
             return state.follow(event);
@@ -310,13 +312,13 @@ impl Shared {
             tracing::error!("{loss}; {ADVICE}");
         }
         if was_withheld && state.withheld.is_none() {
-            tracing::info!(revision = state.revision, "etcd holds again what serves, and is followed again");
+            tracing::info!(revision = state.revision, "etcd holds the resources in force again, and is followed again");
         }
         self.serving.metrics.set_config_withheld(state.withheld.is_some());
         followed == Followed::News
     }
 
-    /// Serves what was withheld.
+    /// Accepts the withheld state.
     async fn accept(&self) -> Option<Accepted> {
         let mut state = Arc::clone(&self.state).lock_owned().await;
         let was_vacant = self.serving.vacant.swap(false, Ordering::Relaxed);
@@ -325,12 +327,12 @@ impl Shared {
         };
         self.serving.metrics.set_config_withheld(false);
         let Accepted { revision, resources } = accepted;
-        tracing::warn!(revision, resources, "what etcd holds is accepted in the place of what served");
+        tracing::warn!(revision, resources, "the state of etcd is accepted in place of the resources that served");
         self.serve_as_it_is(state).await;
         Some(accepted)
     }
 
-    /// Compiles what is there and serves it, if it can be.
+    /// Compiles the state and serves it, if it is valid.
     async fn serve_as_it_is(&self, state: OwnedMutexGuard<State>) {
         let (began, rules) = (Instant::now(), Arc::clone(&self.rules));
         let Ok((state, compiled)) = blocking(state, move |state| {
@@ -355,7 +357,7 @@ impl Shared {
                 log_findings(&findings);
                 tracing::error!(
                     revision = state.revision,
-                    "the store's state cannot be served; what is live stays live"
+                    "the state of the store cannot be served; the live configuration stays in force"
                 );
             }
         }
@@ -368,7 +370,7 @@ impl Shared {
         }
         let routes = candidate.ready.snapshot.route_count();
         self.serving.take(Arc::clone(&candidate.ready.snapshot)).await;
-        let (changes, ready) = state.took(&self.rules, candidate);
+        let (changes, ready) = state.record_served(&self.rules, candidate);
         self.changed.notify_one();
         tracing::info!(
             revision = state.revision,
@@ -382,7 +384,7 @@ impl Shared {
         );
     }
 
-    /// Reads the resources anew when it is not certain that those in memory are those of the store.
+    /// Reads the resources again if those in memory may differ from those in the store.
     async fn make_sure(&self, state: &mut State) -> Result<(), StoreError> {
         if state.unsure {
             let listing = self.store.list(None).await?;
@@ -398,33 +400,35 @@ impl Shared {
         }
         self.serving.metrics.config_rejected();
         match refused {
-            // The words go to whoever asked; they may hold what nobody else should see.
+            // The findings go only to the requester, because they may quote secrets.
             Refused::Invalid(findings) => tracing::info!(findings = findings.len(), "a change is refused"),
             Refused::Store(StoreError::Conflict { key }) => tracing::info!(%key, "a change is refused: a conflict"),
-            Refused::Store(error) => tracing::error!(%error, "a change cannot be kept; what is live stays live"),
+            Refused::Store(error) => {
+                tracing::error!(%error, "a change cannot be committed; the live configuration stays in force")
+            }
             Refused::ReadOnly(_) => {}
         }
     }
 }
 
-/// Works on the state on a thread that may block.
+/// Runs work on the state on a thread that may block.
 async fn blocking<T: Send + 'static>(
     mut state: OwnedMutexGuard<State>,
     work: impl FnOnce(&mut State) -> T + Send + 'static,
 ) -> Result<(OwnedMutexGuard<State>, T), Refused> {
     let done = tokio::task::spawn_blocking(move || {
-        // Should the work panic, nobody knows what it left.
+        // Work that panics leaves the state undefined, so the store is read again then.
         state.unsure = true;
         let result = work(&mut state);
         state.unsure = false;
         (state, result)
     });
     done.await.map_err(|panicked| {
-        tracing::error!(%panicked, "a configuration could not be compiled; what is live stays live");
+        tracing::error!(%panicked, "a configuration could not be compiled; the live configuration stays in force");
         unchecked()
     })
 }
 
 fn unchecked() -> Refused {
-    Refused::Store(StoreError::Unavailable("the change could not be checked: the log tells why".to_owned()))
+    Refused::Store(StoreError::Unavailable("the change could not be checked: see the error log".to_owned()))
 }

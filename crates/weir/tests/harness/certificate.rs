@@ -16,7 +16,7 @@ pub(crate) struct Authority {
 pub(crate) struct Certificate {
     pub(crate) cert: String,
     pub(crate) key: String,
-    /// The files they stand in, for programs that want files.
+    /// The files of the certificate and its key, for programs that read files.
     pub(crate) cert_file: PathBuf,
     pub(crate) key_file: PathBuf,
 }
@@ -52,7 +52,7 @@ impl Authority {
         authority
     }
 
-    /// Its certificate.
+    /// The file of the authority's certificate.
     pub(crate) fn file(&self) -> PathBuf {
         self.path("ca.pem")
     }
@@ -66,7 +66,7 @@ impl Authority {
         self.signed("ca", kind, names, "")
     }
 
-    /// A certificate with so many intermediate ones between it and the authority, which stand behind it.
+    /// A certificate followed by this number of intermediate certificates up to the authority.
     pub(crate) fn chained(&self, intermediates: usize, name: &str) -> Certificate {
         let mut issuer = "ca".to_owned();
         let mut chain = String::new();
@@ -82,7 +82,7 @@ impl Authority {
         made
     }
 
-    /// A certificate of X.509 version 1, as `openssl x509 -req` makes it without extensions, for so many days.
+    /// A certificate of X.509 version 1, valid for `days`, as `openssl x509 -req` makes it without extensions.
     pub(crate) fn version_one(&self, kind: Kind, name: &str, days: i32) -> Certificate {
         let stem = format!("one-{name}-{kind:?}-{days}");
         let file = |suffix: &str| format!("{stem}.{suffix}");
@@ -100,7 +100,7 @@ impl Authority {
 
     fn signed(&self, issuer: &str, kind: Kind, names: &[&str], extensions: &str) -> Certificate {
         let stem = names[0].replace('*', "any");
-        // Another certificate for the same name, of another kind, may be there.
+        // The file name may belong to a certificate of another kind for the same name.
         let stem = if self.path(&format!("{stem}.key")).exists() { format!("{stem}-{kind:?}") } else { stem };
         self.key(&stem, kind);
         let file = |suffix: &str| format!("{stem}.{suffix}");

@@ -1,4 +1,4 @@
-//! A client that sends exactly the bytes it is given and takes nothing but correct answers.
+//! A client that sends raw bytes and accepts only correct responses.
 
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
@@ -16,7 +16,7 @@ impl RawClient {
         Self::over(stream)
     }
 
-    /// Over a connection that is there.
+    /// A client over an open connection.
     pub(crate) fn over(stream: TcpStream) -> Self {
         Self { wire: Wire::new(stream) }
     }
@@ -26,17 +26,17 @@ impl RawClient {
         self.wire.send(bytes.as_ref()).expect("send to the gateway");
     }
 
-    /// Another hand for sending, while this one reads.
+    /// A second handle for sending, while this one reads.
     pub(crate) fn sender(&self) -> TcpStream {
         self.wire.stream().try_clone().expect("clone a stream")
     }
 
-    /// Sends what the gateway takes; whether it took all of it.
+    /// Sends as many bytes as the gateway accepts. Returns true if that was all of them.
     pub(crate) fn offer(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.wire.send(bytes.as_ref()).is_ok()
     }
 
-    /// Sends a request and reads the answer.
+    /// Sends a request and reads the response.
     pub(crate) fn request(&mut self, bytes: impl AsRef<[u8]>) -> Response {
         let bytes = bytes.as_ref();
         self.send(bytes);
@@ -44,32 +44,32 @@ impl RawClient {
         self.response_to(&String::from_utf8_lossy(method))
     }
 
-    /// Sends `GET path` for `Host: a.test` and reads the answer.
+    /// Sends `GET path` for `Host: a.test` and reads the response.
     pub(crate) fn get(&mut self, path: &str) -> Response {
         self.request(get(path))
     }
 
-    /// Reads an answer to GET or anything else but HEAD.
+    /// Reads the response to a request with any method except HEAD.
     pub(crate) fn response(&mut self) -> Response {
         self.response_to("GET")
     }
 
-    /// Reads an answer to a request with this method.
+    /// Reads the response to a request with this method.
     pub(crate) fn response_to(&mut self, method: &str) -> Response {
         self.try_response_to(method).unwrap_or_else(|fault| panic!("no answer to {method}: {fault:?}"))
     }
 
-    /// Reads an answer, or says why there is none.
+    /// Reads a response, or returns the fault that prevents that.
     pub(crate) fn try_response(&mut self) -> Result<Response, Fault> {
         self.try_response_to("GET")
     }
 
-    /// Reads an answer whose first byte comes within this time; `None` when there is none so soon.
+    /// Reads a response whose first byte arrives within this time; `None` if no byte arrives.
     pub(crate) fn try_response_within(&mut self, time: Duration) -> Option<Result<Response, Fault>> {
         self.wire.arrives_within(time).then(|| self.try_response())
     }
 
-    /// Reads an answer to a request with this method, or says why there is none.
+    /// Reads the response to a request with this method, or returns the fault that prevents that.
     pub(crate) fn try_response_to(&mut self, method: &str) -> Result<Response, Fault> {
         let head = self.wire.head()?.ok_or(Fault::Closed)?;
         let framing = head.response_framing(method)?;
@@ -91,32 +91,32 @@ impl RawClient {
         self.wire.chunk().unwrap_or_else(|fault| panic!("no chunk: {fault:?}"))
     }
 
-    /// Reads a body, or says why it does not end.
+    /// Reads a body, or returns the fault that cuts it off.
     pub(crate) fn body(&mut self, framing: Framing) -> Result<(Vec<u8>, Fields), Fault> {
         self.wire.body(framing)
     }
 
-    /// Reads so many bytes.
+    /// Reads exactly `count` bytes.
     pub(crate) fn exactly(&mut self, count: usize) -> Vec<u8> {
         self.wire.exactly(count).unwrap_or_else(|fault| panic!("{count} bytes did not come: {fault:?}"))
     }
 
-    /// Reads what is there, waiting for the first byte; empty at the connection's end.
+    /// Waits for the first byte, and reads all available bytes; empty at the end of the connection.
     pub(crate) fn some(&mut self) -> Result<Vec<u8>, Fault> {
         self.wire.some()
     }
 
-    /// Sends no more, but still reads.
+    /// Closes the sending side; reading stays possible.
     pub(crate) fn finish_sending(&mut self) {
         self.wire.shutdown(Shutdown::Write);
     }
 
-    /// Goes away in a way that the gateway sees a reset.
+    /// Closes the connection with a reset.
     pub(crate) fn reset(self) {
         rustix::net::sockopt::set_socket_linger(self.wire.stream(), Some(Duration::ZERO)).expect("set SO_LINGER");
     }
 
-    /// The gateway closes the connection without another byte.
+    /// Checks that the gateway closes the connection without another byte.
     pub(crate) fn expect_close(&mut self) {
         match self.wire.some() {
             Ok(bytes) if bytes.is_empty() => {}
@@ -127,7 +127,7 @@ impl RawClient {
         }
     }
 
-    /// The gateway sends nothing and does not close for so long.
+    /// Checks that the gateway neither sends a byte nor closes the connection for this time.
     pub(crate) fn expect_quiet(&mut self, time: Duration) {
         assert!(!self.wire.arrives_within(time), "the gateway should have waited: {:?}", self.wire.some());
     }

@@ -16,11 +16,11 @@ use super::{Authority, Certificate, LIMIT, free_port, wait_until};
 /// A running cluster.
 pub(crate) struct EtcdCluster {
     members: Vec<Member>,
-    /// Makes the id of the cluster, with the addresses of its members.
+    /// Token that determines the id of the cluster, together with the addresses of its members.
     token: String,
     folder: TempDir,
     tls: Option<Tls>,
-    /// User and password of `etcdctl`, once rights are asked for.
+    /// User and password of `etcdctl`, once authentication is enabled.
     user: Mutex<Option<String>>,
 }
 
@@ -39,12 +39,12 @@ struct Tls {
 }
 
 impl EtcdCluster {
-    /// So many members, over plain HTTP.
+    /// Starts `count` members, over plain HTTP.
     pub(crate) fn start(count: usize) -> Self {
         Self::with(count, None)
     }
 
-    /// One member with TLS, which may want certificates of its clients.
+    /// Starts one member with TLS, which may require client certificates.
     pub(crate) fn start_tls(verifies_clients: bool) -> Self {
         let authority = Authority::new();
         let server = authority.certificate(super::Kind::P256, &["localhost", "etcd.test"]);
@@ -65,7 +65,7 @@ impl EtcdCluster {
         cluster
     }
 
-    /// Starts a member, with what it had when it ended.
+    /// Starts a member, with its data from before.
     pub(crate) fn start_member(&mut self, index: usize) {
         let peers: Vec<String> =
             self.members.iter().map(|member| format!("{}=http://127.0.0.1:{}", member.name, member.peer)).collect();
@@ -87,13 +87,13 @@ impl EtcdCluster {
                 command.arg("--trusted-ca-file").arg(tls.authority.file()).arg("--client-cert-auth");
             }
         }
-        // Nothing here has to survive the machine.
+        // The data of a test does not have to survive a crash of the machine.
         command.arg("--unsafe-no-fsync");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.members[index].process = Some(Process::spawn(&mut command));
     }
 
-    /// Waits until every running member answers with the others' agreement.
+    /// Waits until every running member answers linearizable reads.
     pub(crate) fn await_healthy(&mut self) {
         for index in 0..self.members.len() {
             if self.members[index].process.is_none() {
@@ -107,19 +107,19 @@ impl EtcdCluster {
         }
     }
 
-    /// Ends a member without a word.
+    /// Kills a member.
     pub(crate) fn kill(&mut self, index: usize) {
         self.members[index].process = None;
     }
 
-    /// Ends all of them.
+    /// Kills all members.
     pub(crate) fn kill_all(&mut self) {
         for index in 0..self.members.len() {
             self.kill(index);
         }
     }
 
-    /// Starts all that were ended.
+    /// Starts all killed members.
     pub(crate) fn start_all(&mut self) {
         for index in 0..self.members.len() {
             if self.members[index].process.is_none() {
@@ -129,7 +129,7 @@ impl EtcdCluster {
         self.await_healthy();
     }
 
-    /// Ends a member and starts it with nothing, as a cluster of another name.
+    /// Kills a member and starts it without data, as another cluster.
     pub(crate) fn forget(&mut self, index: usize) {
         self.kill(index);
         fs::remove_dir_all(self.file(&self.members[index].name)).expect("remove etcd's data");
@@ -138,12 +138,12 @@ impl EtcdCluster {
         self.start_all();
     }
 
-    /// Keeps what a member that has ended has on its disk.
+    /// Saves the data directory of a killed member.
     pub(crate) fn keep(&self, index: usize) {
         self.copy(&self.members[index].name, "kept");
     }
 
-    /// Gives a member that has ended the disk that was kept.
+    /// Restores the saved data directory of a killed member.
     pub(crate) fn set_back(&self, index: usize) {
         let name = &self.members[index].name;
         fs::remove_dir_all(self.file(name)).expect("remove etcd's data");
@@ -155,12 +155,12 @@ impl EtcdCluster {
         assert!(status.success(), "copy {from} to {to}");
     }
 
-    /// Stops a member without closing anything, as a network that passes nothing on looks to its clients.
+    /// Stops a member without closing its connections, which looks to its clients like a network that drops all packets.
     pub(crate) fn freeze(&self, index: usize) {
         self.signal(index, Signal::STOP);
     }
 
-    /// Lets it go on.
+    /// Resumes a frozen member.
     pub(crate) fn thaw(&self, index: usize) {
         self.signal(index, Signal::CONT);
     }
@@ -180,12 +180,12 @@ impl EtcdCluster {
         (0..self.members.len()).map(|index| self.url(index)).collect()
     }
 
-    /// The port of a member, for a relay before it.
+    /// The port of a member, for a relay in front of it.
     pub(crate) fn port(&self, index: usize) -> u16 {
         self.members[index].client
     }
 
-    /// The authority of its certificates, and a certificate for a client.
+    /// The authority of the cluster's certificates, and a client certificate.
     pub(crate) fn tls(&self) -> (PathBuf, &Certificate) {
         let tls = self.tls.as_ref().expect("a cluster with TLS");
         (tls.authority.file(), &tls.client)
@@ -214,12 +214,12 @@ impl EtcdCluster {
         answer["header"]["revision"].as_u64().expect("a revision")
     }
 
-    /// Forgets what was before the present.
+    /// Compacts the history up to the current revision.
     pub(crate) fn compact(&self) {
         self.ctl(&["compact", &self.revision().to_string()]);
     }
 
-    /// Asks for rights from now on: `root`, and `reader` who may only read. Both have the password `secret`.
+    /// Enables authentication, with the users `root`, and `reader` with read permission. Both have the password `secret`.
     pub(crate) fn require_users(&self) {
         for command in [
             "user add root:secret",
@@ -235,7 +235,7 @@ impl EtcdCluster {
         *self.user.lock().unwrap_or_else(PoisonError::into_inner) = Some("root:secret".to_owned());
     }
 
-    /// What `etcdctl` says, of any member that runs.
+    /// The output of `etcdctl`, from any running member.
     pub(crate) fn ctl(&self, arguments: &[&str]) -> String {
         let running = (0..self.members.len()).filter(|index| self.members[*index].process.is_some());
         let urls: Vec<String> = running.map(|index| self.url(index)).collect();

@@ -20,8 +20,8 @@ use super::message::Response;
 use super::process::{self, Process};
 use super::{LIMIT, wait_until};
 
-/// How long the log may take to tell of a change that is live or refused, where it tells of it at all.
-const TELLS: Duration = Duration::from_secs(2);
+/// Time limit for the log to report an applied or refused change, if it reports the change at all.
+const LOG_LIMIT: Duration = Duration::from_secs(2);
 
 /// A running gateway. Its standard error is printed when the test fails.
 pub(crate) struct Gateway {
@@ -29,19 +29,19 @@ pub(crate) struct Gateway {
     pub(crate) addr: SocketAddr,
     /// All addresses with a port and without TLS, in the order of the settings; `addr` is the first.
     pub(crate) addrs: Vec<SocketAddr>,
-    /// Where it speaks TLS, with [`Start::https`].
+    /// The address for TLS, with [`Start::https`].
     pub(crate) https: Option<SocketAddr>,
     pub(crate) metrics: SocketAddr,
     pub(crate) status: SocketAddr,
-    /// The Admin API, where there is one.
+    /// The address of the Admin API, if there is one.
     pub(crate) admin: Option<SocketAddr>,
-    /// The control API, where there is one.
+    /// The address of the control API, if there is one.
     pub(crate) control: Option<SocketAddr>,
     folder: TempDir,
     lines: Mutex<Receiver<String>>,
 }
 
-/// How a gateway is started.
+/// Options for starting a gateway.
 pub(crate) struct Start {
     config: String,
     settings: String,
@@ -65,16 +65,16 @@ pub(crate) struct Start {
 /// The key of the Admin API of gateways that tests start.
 pub(crate) const ADMIN_KEY: &str = "the-admin-key-of-a-test";
 
-/// What came of a change of the configuration.
+/// Result of a change of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reload {
-    /// It serves.
+    /// The new configuration is in force.
     Applied,
-    /// The one before still serves.
+    /// The old configuration is still in force.
     Rejected,
 }
 
-/// Lines of standard output that may wait to be looked at; nobody writes more before `ready`.
+/// Maximum number of queued lines of standard output; a gateway writes fewer before `ready`.
 const LINES: usize = 4096;
 
 impl Start {
@@ -102,7 +102,7 @@ impl Start {
         }
     }
 
-    /// A gateway with a rules file of this text, as it is.
+    /// A gateway with exactly this text as its rules file.
     pub(crate) fn text(text: &str) -> Self {
         Self { config: text.to_owned(), ..Self::new("") }
     }
@@ -112,13 +112,13 @@ impl Start {
         Self { stored: true, ..Self::new("") }.variable("WEIR_ADMIN_KEY", ADMIN_KEY)
     }
 
-    /// The store lies in a folder that outlives the gateway.
+    /// Puts the store into a folder that outlives the gateway.
     pub(crate) fn data_dir(mut self, folder: &Path) -> Self {
         self.data_dir = Some(folder.to_owned());
         self
     }
 
-    /// The gateway takes over from whoever has the other end of this channel.
+    /// Makes the gateway take over from the process at the other end of this channel.
     pub(crate) fn following(mut self, channel: OwnedFd) -> Self {
         self.stdin = channel.into();
         self.variable("WEIR_HANDOVER", "stdin")
@@ -131,36 +131,36 @@ impl Start {
     }
 
     /// A gateway in API-driven standalone mode, with the Admin API as with [`stored`](Self::stored). The settings have to
-    /// ask for it.
+    /// select that mode.
     pub(crate) fn standalone() -> Self {
         Self { standalone: true, ..Self::new("") }.variable("WEIR_ADMIN_KEY", ADMIN_KEY)
     }
 
-    /// Without a port for metrics.
+    /// Disables the port for metrics.
     pub(crate) fn without_metrics(mut self) -> Self {
         self.metrics = false;
         self
     }
 
-    /// With the control API.
+    /// Enables the control API.
     pub(crate) fn control(mut self) -> Self {
         self.control = true;
         self
     }
 
-    /// Leaves it to the settings whether there is an Admin API.
+    /// Leaves the address of the Admin API to the settings.
     pub(crate) fn admin_by_settings(mut self) -> Self {
         self.admin = false;
         self
     }
 
-    /// One more argument on the command line.
+    /// Adds an argument to the command line.
     pub(crate) fn argument(mut self, argument: &str) -> Self {
         self.arguments.push(argument.to_owned());
         self
     }
 
-    /// The gateway's own settings, as the text of a `weir.yaml`. `FOLDER` stands for the gateway's own folder.
+    /// Sets the gateway's own settings, as the text of a `weir.yaml`. `FOLDER` stands for the gateway's own folder.
     pub(crate) fn settings(mut self, settings: impl Display) -> Self {
         self.settings = settings.to_string();
         self
@@ -171,7 +171,7 @@ impl Start {
         self
     }
 
-    /// Listens where the settings say and nowhere else.
+    /// Listens only at the addresses in the settings.
     pub(crate) fn own_listeners(mut self) -> Self {
         self.own_listeners = true;
         self
@@ -183,25 +183,25 @@ impl Start {
         self
     }
 
-    /// How many files the gateway may have open at most.
+    /// Limits the number of file descriptors of the gateway.
     pub(crate) fn open_files(mut self, most: usize) -> Self {
         self.open_files = Some(most);
         self
     }
 
-    /// An environment variable.
+    /// Sets an environment variable.
     pub(crate) fn variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// The settings say how many workers there are.
+    /// Leaves the number of workers to the settings.
     pub(crate) fn workers_by_settings(mut self) -> Self {
         self.workers = None;
         self
     }
 
-    /// Starts the program by the link `weir` in the gateway's own folder, which a test may set to another.
+    /// Starts the program through the link `weir` in the gateway's own folder, which a test may point to another program.
     pub(crate) fn linked(mut self) -> Self {
         self.linked = true;
         self
@@ -252,7 +252,7 @@ impl Start {
         let (sender, lines) = sync_channel(LINES);
         thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                // Nobody looks after the test's end; the pipe has to be emptied all the same.
+                // The pipe has to be drained even after the test has stopped reading lines.
                 let _ = sender.try_send(line);
             }
         });
@@ -282,7 +282,7 @@ impl Start {
         words.push(program.display().to_string());
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
-        // The variables of whoever runs the tests are not the gateway's settings.
+        // Settings in the environment of the test run must not reach the gateway.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")) {
             command.env_remove(name);
         }
@@ -314,7 +314,7 @@ impl Gateway {
                 authority.parse().unwrap_or_else(|_| panic!("no address in {line:?}"))
             };
             if line.starts_with("listening on ") && line.contains("://unix:") {
-                // The test knows the path.
+                // A Unix socket: the test knows the path.
             } else if let Some(rest) = line.strip_prefix("listening on https://") {
                 self.https = Some(address(rest));
             } else if let Some(rest) = line.strip_prefix("listening on ") {
@@ -344,13 +344,13 @@ impl Gateway {
         self.client().get(path)
     }
 
-    /// Sends a request to the Admin API, with a path below `/apisix/admin`; gives the status and the JSON of the answer.
+    /// Sends a request to the Admin API, with a path below `/apisix/admin`. Returns the status and the JSON body.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, serde_json::Value) {
         let answer = self.send_to_admin(method, path, &format!("X-API-KEY: {ADMIN_KEY}\r\n"), body);
         (answer.status, answer.json())
     }
 
-    /// As [`ask`](Self::ask), for what has to succeed.
+    /// As [`ask`](Self::ask), and checks that the request succeeds.
     pub(crate) fn must(&self, method: &str, path: &str, body: &str) -> serde_json::Value {
         let (status, answer) = self.ask(method, path, body);
         assert!(status < 300, "{method} {path} {body}: {status} {answer}");
@@ -372,7 +372,7 @@ impl Gateway {
         self.lines.lock().expect("lines").recv_timeout(LIMIT).expect("a line on standard output")
     }
 
-    /// What was written to standard error so far.
+    /// The text on standard error so far.
     pub(crate) fn stderr(&self) -> String {
         fs::read_to_string(self.file("stderr")).unwrap_or_default()
     }
@@ -396,21 +396,22 @@ impl Gateway {
         self.process.wait()
     }
 
-    /// Replaces the configuration in one go and waits until it serves or is refused.
+    /// Replaces the configuration atomically, and waits until it is in force or refused.
     pub(crate) fn reload(&self, config: impl Display) -> Reload {
-        let (before, told) = (self.decisions(), self.told());
+        let (before, reports) = (self.decisions(), self.reports());
         replace(&self.config(), &format!("{config}\n#END\n"));
         let after = wait_until("the configuration to be taken or refused", LIMIT, || {
             let now = self.decisions();
             (now != before).then_some(now)
         });
-        // The log has a thread of its own; what it says of the change comes before its last line. It may be kept elsewhere.
+        // The log is written by a thread of its own; other messages about the change precede the one counted here. The
+        // log may be written elsewhere, so the wait has a limit.
         let began = Instant::now();
-        wait_until("the log", LIMIT, || (self.told() > told || began.elapsed() > TELLS).then_some(()));
+        wait_until("the log", LIMIT, || (self.reports() > reports || began.elapsed() > LOG_LIMIT).then_some(()));
         if after.1 > before.1 { Reload::Rejected } else { Reload::Applied }
     }
 
-    /// Waits until the log says this, and gives all of it. It is written by a thread of its own.
+    /// Waits until the log contains this text, and returns the whole log, which is written by a thread of its own.
     pub(crate) fn logged(&self, text: &str) -> String {
         wait_until(&format!("{text:?} in the log"), LIMIT, || {
             let log = self.stderr();
@@ -418,13 +419,14 @@ impl Gateway {
         })
     }
 
-    /// How often the log has told what became of a change.
-    fn told(&self) -> usize {
+    /// Number of reports of applied or refused changes in the log.
+    fn reports(&self) -> usize {
         let log = self.stderr();
-        log.matches("what is live stays live").count() + log.matches("a change of the rules is live").count()
+        log.matches("the live configuration stays in force").count()
+            + log.matches("a change of the rules is live").count()
     }
 
-    /// Revision of the configuration and how many were refused.
+    /// Revision of the configuration, and number of refused ones.
     fn decisions(&self) -> (u64, u64) {
         let page = self.metrics_page();
         let value = |name| page.value(name, &[]).unwrap_or_else(|| panic!("no metric {name}")) as u64;
@@ -440,12 +442,12 @@ impl Gateway {
         Page(response.text())
     }
 
-    /// A metric whose labels include these; the sum of all such series.
+    /// The sum of all series of a metric whose labels include these.
     pub(crate) fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         self.metrics_page().value(name, labels).unwrap_or(0.0)
     }
 
-    /// The ids of its processes that have not ended: after an upgrade there is more than one.
+    /// The ids of the gateway's running processes: after an upgrade there is more than one.
     pub(crate) fn processes(&self) -> Vec<u32> {
         let folder = self.folder.path().display().to_string();
         let ids = fs::read_dir("/proc").expect("read /proc").filter_map(|entry| {
@@ -474,7 +476,7 @@ impl Drop for Gateway {
                 eprintln!("process {id}:\n{}", process::threads(id));
             }
         } else {
-            // Whatever a test looks at: nothing that it sends may make a task panic.
+            // No test may make a task of the gateway panic.
             assert!(!self.stderr().contains("panic: "), "the gateway panicked:\n{}", self.stderr());
         }
     }
@@ -484,7 +486,7 @@ impl Drop for Gateway {
 pub(crate) struct Page(pub(crate) String);
 
 impl Page {
-    /// The sum of all series of this name whose labels include `labels`; `None` when there is none.
+    /// The sum of all series of this name whose labels include `labels`; `None` if there is no such series.
     pub(crate) fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let series = self.0.lines().filter_map(|line| {
             let rest = line.strip_prefix(name)?;
@@ -503,7 +505,7 @@ impl Page {
     }
 }
 
-/// Replaces a file in one go, as editors do.
+/// Replaces a file atomically, as editors do.
 pub(crate) fn replace(file: &Path, text: &str) {
     let beside = file.with_extension("new");
     fs::write(&beside, text).expect("write a file");

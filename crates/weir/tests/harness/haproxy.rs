@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::process::{Process, program};
 
-/// A running HAProxy that passes bytes on.
+/// A running HAProxy that relays bytes.
 pub(crate) struct Haproxy {
     pub(crate) addr: SocketAddr,
     process: Process,
@@ -18,9 +18,10 @@ pub(crate) struct Haproxy {
 }
 
 impl Haproxy {
-    /// Passes connections on to this server, which is `ADDRESS OPTIONS` as in HAProxy's configuration.
+    /// Starts a relay to this server, which is `ADDRESS OPTIONS` as in HAProxy's configuration.
     ///
-    /// Its listener is its standard input: nobody else can come by the port, and who connects before HAProxy is up waits.
+    /// The listener is HAProxy's standard input, so that no other process can take the port, and connections made before
+    /// HAProxy is up wait in the queue.
     pub(crate) fn to(server: &str) -> Self {
         let folder = tempfile::tempdir().expect("create a folder");
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("listen for HAProxy");
@@ -33,7 +34,7 @@ impl Haproxy {
         fs::write(&file, config).expect("write HAProxy's configuration");
         let log = File::create(folder.path().join("log")).expect("create a file for HAProxy's messages");
         let mut command = Command::new(program("haproxy"));
-        // Not `-q`, with which it closes its standard input.
+        // With `-q`, HAProxy would close its standard input.
         command.args(["-db", "-f"]).arg(&file).stdin(OwnedFd::from(listener)).stdout(Stdio::null()).stderr(log);
         Self { addr, process: Process::spawn(&mut command), folder }
     }

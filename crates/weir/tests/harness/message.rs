@@ -1,29 +1,29 @@
-//! HTTP/1.1 messages as a strict recipient reads them (RFC 9112): what is not exactly the grammar is a fault.
+//! Strict parser of HTTP/1.1 messages (RFC 9112). Every deviation from the grammar is a fault.
 
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-/// How long a read waits before the test fails.
+/// Time limit of a read, after which the test fails.
 pub(crate) const READ_LIMIT: Duration = Duration::from_secs(10);
 
-/// One end of a connection, with what was received and not yet read.
+/// One end of a connection, with the received bytes that are not read yet.
 pub(crate) struct Wire {
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
-/// Why a message could not be read.
+/// The reason why a message could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The peer ended the connection, in an orderly way, before the end of a message.
     Closed,
     /// The peer reset the connection.
     Reset,
-    /// Nothing came in time.
+    /// No byte arrived in time.
     Timeout,
-    /// What came is not HTTP/1.1.
+    /// The received bytes are not HTTP/1.1.
     Malformed(String),
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Head {
     pub(crate) fields: Fields,
 }
 
-/// Where a body ends.
+/// The framing of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     None,
@@ -62,7 +62,7 @@ pub(crate) struct Response {
 /// A whole request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    /// Serial number of the connection it came on, from 1.
+    /// Serial number of the request's connection, from 1.
     pub(crate) connection: usize,
     pub(crate) method: String,
     pub(crate) target: String,
@@ -71,7 +71,7 @@ pub(crate) struct Request {
     pub(crate) framing: Framing,
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: Fields,
-    /// Whether all of the body has come.
+    /// True if the whole body has been received.
     pub(crate) complete: bool,
 }
 
@@ -109,17 +109,17 @@ impl Wire {
         &self.stream
     }
 
-    /// Sends everything; an error says that the peer is gone or does not read.
+    /// Sends all bytes. Fails if the peer is gone or does not read.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.stream.write_all(bytes)
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) {
-        // A peer that is gone already is as good.
+        // A peer that is gone already is not an error.
         let _ = self.stream.shutdown(how);
     }
 
-    /// Takes what was received and not yet read, and reads on when that is nothing. Empty at the connection's end.
+    /// Takes the received bytes, and waits for some if there are none. Empty at the end of the connection.
     pub(crate) fn some(&mut self) -> Result<Vec<u8>, Fault> {
         if self.buffer.is_empty() {
             self.fill()?;
@@ -127,7 +127,7 @@ impl Wire {
         Ok(std::mem::take(&mut self.buffer))
     }
 
-    /// Whether something comes within this time: bytes, the connection's end, or a reset.
+    /// True if bytes, the end of the connection or a reset arrive within this time.
     pub(crate) fn arrives_within(&mut self, time: Duration) -> bool {
         !self.buffer.is_empty() || {
             self.stream.set_read_timeout(Some(time)).expect("set the read timeout");
@@ -140,7 +140,7 @@ impl Wire {
         }
     }
 
-    /// Exactly so many bytes.
+    /// Reads exactly `count` bytes.
     pub(crate) fn exactly(&mut self, count: usize) -> Result<Vec<u8>, Fault> {
         while self.buffer.len() < count {
             if self.fill()? == 0 {
@@ -151,7 +151,7 @@ impl Wire {
         Ok(std::mem::replace(&mut self.buffer, rest))
     }
 
-    /// Everything up to the connection's orderly end.
+    /// Reads up to the orderly end of the connection.
     pub(crate) fn until_end(&mut self) -> Result<Vec<u8>, Fault> {
         while self.fill()? != 0 {}
         Ok(std::mem::take(&mut self.buffer))
@@ -185,7 +185,7 @@ impl Wire {
     /// The next chunk; `None` for the last one, after which [`Wire::fields`] reads the trailers.
     pub(crate) fn chunk(&mut self) -> Result<Option<Vec<u8>>, Fault> {
         let line = self.line()?;
-        // A gateway writes sizes anew; extensions it must not make up.
+        // A gateway writes chunk sizes itself, and must not add extensions.
         if line.is_empty() || line.len() > 15 || !line.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err(Fault::Malformed(format!("chunk size line {line:?}")));
         }
@@ -263,7 +263,7 @@ impl Head {
         }
     }
 
-    /// Where the body of a response ends (RFC 9112 section 6.3).
+    /// The framing of the body of a response (RFC 9112 section 6.3).
     pub(crate) fn response_framing(&self, method: &str) -> Result<Framing, Fault> {
         let (status, _, minor) = self.status()?;
         let framing = announced(&self.fields, minor)?;
@@ -300,7 +300,7 @@ fn minor(version: &str) -> Option<u8> {
     }
 }
 
-/// What Content-Length and Transfer-Encoding say; both, or either of them twice, is a fault.
+/// The framing given by Content-Length and Transfer-Encoding. Both fields, or either of them twice, are a fault.
 fn announced(fields: &Fields, minor: u8) -> Result<Option<Framing>, Fault> {
     let malformed = || Fault::Malformed(format!("framing of {fields:?}"));
     match (&fields.all("content-length")[..], &fields.all("transfer-encoding")[..]) {
@@ -329,7 +329,7 @@ impl Response {
         self.fields.get(name)
     }
 
-    /// Whether the server says that it keeps the connection (RFC 9112 section 9.3).
+    /// True if the server keeps the connection open (RFC 9112 section 9.3).
     pub(crate) fn keeps_connection(&self) -> bool {
         let close = self.fields.has_option("close") || self.framing == Framing::UntilClose;
         !close && (self.minor == 1 || self.fields.has_option("keep-alive"))

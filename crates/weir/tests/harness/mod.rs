@@ -1,4 +1,4 @@
-//! What the black-box tests start and talk to: the real binary, origins, raw clients.
+//! Peers of the black-box tests: the real binary, origins, raw clients.
 
 mod certificate;
 mod client;
@@ -27,10 +27,10 @@ pub(crate) use relay::Relay;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long anything that is waited for may take on a busy machine.
+/// Time limit of every wait, long enough for a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
-/// Looks until there is an outcome.
+/// Polls until there is a result, and fails after `limit`.
 pub(crate) fn wait_until<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -78,7 +78,7 @@ pub(crate) fn each<T: Sync>(cases: &[T], name: impl Fn(&T) -> String + Sync, tes
     assert!(failed.is_empty(), "{} of {} cases failed:\n{}", failed.len(), cases.len(), failed.join("\n"));
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn message_of(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")

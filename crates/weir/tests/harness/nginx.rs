@@ -19,7 +19,7 @@ pub(crate) struct Nginx {
     folder: TempDir,
 }
 
-/// How often another free port is tried when somebody else took the one that was free a moment ago.
+/// Maximum number of ports to try, because another process may take a free port first.
 const ATTEMPTS: usize = 20;
 
 impl Nginx {
@@ -60,7 +60,7 @@ impl Nginx {
         let process = Self::spawn(&folder);
         let mut nginx = Self { addr, process, folder };
         let listens = nginx.await_listening();
-        // A port that somebody else took is the one reason to try again; anything else is told.
+        // A port taken by another process is the only reason to try again; any other error fails the test.
         let log = nginx.log();
         assert!(listens || log.contains("Address already in use"), "nginx ended: {log}");
         listens.then_some(nginx)
@@ -80,7 +80,7 @@ impl Nginx {
         Process::spawn(command.stdout(Stdio::null()).stderr(Stdio::null()))
     }
 
-    /// Whether it came to listen, and did not end before.
+    /// Waits until nginx listens. Returns false if it ended before.
     fn await_listening(&mut self) -> bool {
         wait_until("nginx to listen", LIMIT, || {
             let ended = self.process.exited().is_some();
@@ -88,13 +88,13 @@ impl Nginx {
         })
     }
 
-    /// Ends it; its port refuses connections from then on.
+    /// Stops nginx. Its port refuses connections from then on.
     pub(crate) fn stop(&mut self) {
         self.process.signal(rustix::process::Signal::TERM);
         self.process.wait();
     }
 
-    /// Starts it at the same address, after it was stopped.
+    /// Starts nginx again at the same address, after it was stopped.
     pub(crate) fn start_again(&mut self) {
         wait_until("nginx to have its port again", LIMIT, || {
             self.process = Self::spawn(&self.folder);
@@ -107,12 +107,12 @@ impl Nginx {
         self.addr.to_string()
     }
 
-    /// A file in its own folder.
+    /// A file in nginx's own folder.
     pub(crate) fn file(&self, name: &str) -> std::path::PathBuf {
         self.folder.path().join(name)
     }
 
-    /// A file that it serves.
+    /// Writes a file that nginx serves.
     pub(crate) fn write(&self, name: &str, content: &[u8]) {
         fs::write(self.folder.path().join(name), content).expect("write a file for nginx");
     }
@@ -124,7 +124,7 @@ impl Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // The workers end when the master ends in order; killed, it would leave them behind.
+        // The workers end when the master ends gracefully; a killed master would leave them behind.
         if self.process.exited().is_none() {
             self.process.signal(rustix::process::Signal::TERM);
             self.process.wait();
@@ -135,8 +135,8 @@ impl Drop for Nginx {
     }
 }
 
-/// A port that is free, for programs that cannot take any free one themselves. It is none of those that the kernel
-/// gives to whoever asks for any, so nobody else comes by it before the program binds it, and nobody gets it twice.
+/// A free port, for programs that cannot choose one themselves. The port is outside of the kernel's range of ephemeral
+/// ports, so that no other process gets it before the program binds it, and is never returned twice.
 pub(crate) fn free_port() -> u16 {
     static PORTS: LazyLock<Vec<u16>> = LazyLock::new(|| {
         let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").expect("read the range of ports");

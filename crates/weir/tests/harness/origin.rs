@@ -1,4 +1,4 @@
-//! An origin that does on its raw connections what the test's script says, and remembers what reached it.
+//! An origin that runs a script of the test on its raw connections, and records the requests.
 
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -15,13 +15,13 @@ use super::message::{Fault, Fields, Head, Request, Wire};
 pub(crate) struct Origin {
     addr: SocketAddr,
     listener: TcpListener,
-    /// Keeps the port while nothing listens there.
+    /// Reserves the port while no socket listens there.
     _bound: Option<OwnedFd>,
     shared: Arc<Shared>,
     accepting: Option<JoinHandle<()>>,
 }
 
-/// A connection in the hands of the script.
+/// A connection, as passed to the script.
 pub(crate) struct Connection {
     wire: Wire,
     /// Serial number at this origin, from 1.
@@ -30,20 +30,20 @@ pub(crate) struct Connection {
     shared: Arc<Shared>,
 }
 
-/// A port that refuses connections, and goes to nobody else meanwhile.
+/// A reserved port that refuses connections.
 pub(crate) struct Refusing {
     addr: SocketAddr,
     _bound: OwnedFd,
 }
 
-/// A listener whose queue is full: a connection to it never stands, and is not refused either.
+/// A listener with a full queue: connections to it are neither established nor refused.
 pub(crate) struct Full {
     addr: SocketAddr,
     _listener: OwnedFd,
     _queued: Vec<TcpStream>,
 }
 
-/// What an origin answers with.
+/// Response of an origin.
 pub(crate) struct Answer {
     bytes: Vec<u8>,
     close: bool,
@@ -65,7 +65,7 @@ impl Origin {
         Self::scripted_on(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), script).expect("bind an origin")
     }
 
-    /// As [`Origin::scripted`], at an address of one's choice.
+    /// As [`Origin::scripted`], at the given address.
     pub(crate) fn scripted_on(
         addr: SocketAddr,
         script: impl Fn(&mut Connection) + Send + Sync + 'static,
@@ -83,7 +83,7 @@ impl Origin {
                     break;
                 }
                 let Ok(stream) = stream else {
-                    // It refuses for now.
+                    // The origin refuses connections for now.
                     thread::sleep(std::time::Duration::from_millis(1));
                     continue;
                 };
@@ -99,7 +99,7 @@ impl Origin {
                     if !connection.resets {
                         connection.wire.shutdown(Shutdown::Both);
                     }
-                    // A reset goes out when the socket is closed; who waits for the end is to find it.
+                    // A reset is sent when the socket is closed, so all handles of the connection are dropped here.
                     let shared = Arc::clone(&connection.shared);
                     drop(connection);
                     shared.open.fetch_sub(1, SeqCst);
@@ -109,7 +109,7 @@ impl Origin {
         Ok(Self { addr, listener, _bound: bound.map(|(_, socket)| socket), shared, accepting: Some(accepting) })
     }
 
-    /// Refuses connections from now on and closes those there are, as a process that was killed does.
+    /// Refuses connections from now on and closes the open ones, like a killed process.
     pub(crate) fn die(&self) {
         rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).expect("stop listening");
         for stream in self.shared.streams.lock().expect("streams").drain(..) {
@@ -117,7 +117,7 @@ impl Origin {
         }
     }
 
-    /// Takes connections again.
+    /// Accepts connections again.
     pub(crate) fn rise(&self) {
         rustix::net::listen(&self.listener, 128).expect("listen again");
     }
@@ -159,27 +159,27 @@ impl Origin {
         self.addr.to_string()
     }
 
-    /// The requests that have come, in the order of their heads' ends.
+    /// The received requests, in the order in which their heads were complete.
     pub(crate) fn requests(&self) -> Vec<Request> {
         self.shared.requests.lock().expect("requests").clone()
     }
 
-    /// The requests that have come with all of their bodies.
+    /// The received requests with complete bodies.
     pub(crate) fn complete(&self) -> Vec<Request> {
         self.requests().into_iter().filter(|request| request.complete).collect()
     }
 
-    /// The last request that has come.
+    /// The last received request.
     pub(crate) fn last(&self) -> Request {
         self.requests().pop().expect("no request has reached the origin")
     }
 
-    /// How many connections there have been.
+    /// Number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         self.shared.connections.load(SeqCst)
     }
 
-    /// How many connections there are.
+    /// Number of open connections.
     pub(crate) fn open(&self) -> usize {
         self.shared.open.load(SeqCst)
     }
@@ -193,7 +193,7 @@ impl Drop for Origin {
             IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::from((Ipv4Addr::LOCALHOST, self.addr.port())),
             _ => self.addr,
         });
-        // One that refuses sees it anyway.
+        // A refusing origin polls, so it notices the end without that.
         if let Some(accepting) = self.accepting.take() {
             accepting.join().expect("the origin's accepting thread");
         }
@@ -207,7 +207,7 @@ impl Drop for Origin {
     }
 }
 
-/// A socket that is bound but does not listen: its port refuses, goes to nobody else, and may be listened at.
+/// A socket that is bound but does not listen. Its port is reserved and refuses connections, and can be listened at later.
 fn bound_to(addr: SocketAddr) -> std::io::Result<(SocketAddr, OwnedFd)> {
     let family = if addr.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let socket = rustix::net::socket(family, SocketType::STREAM, None)?;
@@ -249,13 +249,13 @@ impl Full {
 }
 
 impl Connection {
-    /// Reads a request, with its body. `None` when the connection ends before, or inside it.
+    /// Reads a request, with its body. Returns `None` if the connection ends before or inside the request.
     pub(crate) fn request(&mut self) -> Option<Request> {
         let head = self.head()?;
         self.body_of(head)
     }
 
-    /// Reads a request head; its body, as far as [`Request::framing`] announces one, is still to come.
+    /// Reads a request head. The body, if [`Request::framing`] announces one, is not read.
     pub(crate) fn head(&mut self) -> Option<Request> {
         let head = match self.wire.head() {
             Ok(head) => head?,
@@ -321,12 +321,12 @@ impl Connection {
         }
     }
 
-    /// Sends all bytes; whether the gateway took them.
+    /// Sends all bytes. Returns true if the gateway accepted them.
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.wire.send(bytes.as_ref()).is_ok()
     }
 
-    /// Reads exactly so many raw bytes.
+    /// Reads exactly `count` raw bytes.
     pub(crate) fn exactly(&mut self, count: usize) -> Result<Vec<u8>, Fault> {
         self.wire.exactly(count)
     }
@@ -341,22 +341,22 @@ impl Connection {
         self.wire.chunk()
     }
 
-    /// Waits until the gateway closes the connection, or time is up.
+    /// Waits until the gateway closes the connection, or the time limit is reached.
     pub(crate) fn await_close(&mut self) {
         while self.wire.some().is_ok_and(|bytes| !bytes.is_empty()) {}
     }
 
-    /// When the script returns the connection is closed in a way that the gateway sees a reset, not an orderly end.
+    /// Makes the connection end with a reset, not an orderly close, when the script returns.
     pub(crate) fn reset(&mut self) {
         self.resets = true;
         rustix::net::sockopt::set_socket_linger(self.wire.stream(), Some(std::time::Duration::ZERO))
             .expect("set SO_LINGER");
-        // The reset is sent when the last handle is gone; the copy for the origin's end is one of them.
+        // The reset is sent when the last handle is dropped, so the handle kept for the origin's end is dropped here.
         let local = self.wire.stream().peer_addr().ok();
         self.shared.streams.lock().expect("streams").retain(|stream| stream.peer_addr().ok() != local);
     }
 
-    /// Says no more, but still reads.
+    /// Closes the sending side; reading stays possible.
     pub(crate) fn finish_sending(&mut self) {
         self.wire.shutdown(Shutdown::Write);
     }

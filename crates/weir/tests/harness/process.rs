@@ -33,17 +33,17 @@ impl Process {
         kill_process(pid, signal).expect("send a signal");
     }
 
-    /// How it ended, if it has.
+    /// The exit status of the process, if it has ended.
     pub(crate) fn exited(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("wait for a child")
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         wait_until("the process to end", LIMIT, || self.exited())
     }
 
-    /// Memory that it holds, in bytes.
+    /// Resident memory of the process, in bytes.
     pub(crate) fn resident(&self) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.id())).expect("read smaps_rollup");
         let line = text.lines().find_map(|line| line.strip_prefix("Rss:")).expect("an Rss line");
@@ -63,13 +63,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What each thread of a process does: its state, its time on a processor in ticks, and the system call that it is in.
+/// The state of each thread of a process, its CPU time in ticks, and its current system call.
 pub(crate) fn threads(id: u32) -> String {
     let threads = std::fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
     let read = |file: PathBuf| std::fs::read_to_string(file).unwrap_or_default();
@@ -82,14 +82,14 @@ pub(crate) fn threads(id: u32) -> String {
     lines.collect()
 }
 
-/// How long a piece of work takes.
+/// Runs `work` and measures its duration.
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
     let result = work();
     (result, start.elapsed())
 }
 
-/// A program from Debian's packages, which may stand outside of an ordinary user's PATH.
+/// A program from Debian's packages, which may be outside of an ordinary user's PATH.
 pub(crate) fn program(name: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -99,10 +99,10 @@ pub(crate) fn program(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{name} is missing: run tools/install-test-deps"))
 }
 
-/// Makes a file a program with this text. Another process writes it: a child that another test starts just now would hold
-/// a handle of this one for a moment, and a file that is open for writing cannot be run.
+/// Writes an executable file with this text. Another process writes the file, because a child started by another test at
+/// this moment would inherit a handle that is open for writing, and such a file cannot be run.
 pub(crate) fn put_program(file: &Path, text: &str) {
-    // What a link leads to is not to be written over.
+    // The target of a link must not be overwritten.
     let _ = std::fs::remove_file(file);
     let mut install = Command::new(program("install"));
     let mut child = install.args(["-m", "755", "/dev/stdin"]).arg(file).stdin(Stdio::piped()).spawn().expect("install");
@@ -110,13 +110,13 @@ pub(crate) fn put_program(file: &Path, text: &str) {
     assert!(child.wait().expect("wait for install").success());
 }
 
-/// The gateway: the one that cargo built with the tests, or another build of it that `BLACKBOX_GATEWAY` names, so that the
+/// The gateway's program: the one that cargo built with the tests, or the build named by `BLACKBOX_GATEWAY`, so that the
 /// tests themselves need not be optimised.
 pub(crate) fn binary() -> PathBuf {
     std::env::var_os("BLACKBOX_GATEWAY").map_or_else(|| env!("CARGO_BIN_EXE_weir").into(), PathBuf::from)
 }
 
-/// A helper program of this workspace, which is built beside the gateway.
+/// A helper program of this workspace, built beside the gateway.
 pub(crate) fn companion(name: &str) -> PathBuf {
     let file = binary().with_file_name(name);
     assert!(file.is_file(), "{} is missing: build weir-bench as the gateway", file.display());

@@ -1,4 +1,4 @@
-//! A relay before a server, which can be told to pass nothing on: what a broken network looks like from both sides.
+//! A relay in front of a server that can stop relaying, which looks like a broken network from both sides.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -32,17 +32,17 @@ impl Relay {
         Self { addr, passes }
     }
 
-    /// Passes nothing on, and closes nothing.
+    /// Stops relaying, without closing a connection.
     pub(crate) fn cut(&self) {
         self.passes.store(NOTHING, Ordering::SeqCst);
     }
 
-    /// Passes nothing on that answers a watch; other connections are as always.
+    /// Stops relaying responses to watches; other connections are relayed as before.
     pub(crate) fn mute_watches(&self) {
         self.passes.store(NO_WATCHES, Ordering::SeqCst);
     }
 
-    /// Passes on what was held back, and everything from then on.
+    /// Resumes relaying, including the bytes held back.
     pub(crate) fn mend(&self) {
         self.passes.store(ALL, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! Compiling resources of which some are wrong: these serve as they were when they were good, or are left out.
+//! Compilation of resources of which some are invalid: the last valid version serves instead, or the resource is left out.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,19 +8,19 @@ use weir_store::{Item, Key, Kind};
 use super::state::{Candidate, State};
 use crate::source::rules::Rules;
 
-/// Resources that may not be served.
+/// Findings of resources that cannot be served.
 #[derive(Debug)]
 struct Unfit {
     findings: Vec<Diagnostic>,
-    /// The resources that they are about.
+    /// The resource that each finding is about.
     about: Vec<Option<Key>>,
-    /// Those that something is wrong with.
+    /// The invalid resources.
     broken: HashSet<Key>,
 }
 
 impl State {
-    /// Compiles the resources but for those that are wrong, with a good version in their place where one is known. Gives
-    /// also what is not there at all.
+    /// Compiles the resources with the last valid version, where one is known, in place of each invalid resource. Returns
+    /// also the resources that are left out.
     pub(super) fn compile_what_is_right(
         &self,
         rules: &Rules,
@@ -32,8 +32,8 @@ impl State {
             Ok(candidate) => candidate.broken.clone(),
             Err(unfit) => unfit.broken.clone(),
         };
-        let (mut second, mut told) = (None, Vec::new());
-        // What is wrong with one may hide what is wrong with another.
+        let (mut second, mut reported) = (None, Vec::new());
+        // An error in one resource may hide an error in another.
         while second.is_none() {
             let known = |key: &Key| good.get(key).map(|item| (key.clone(), item.clone()));
             kept.extend(broken.iter().filter_map(known));
@@ -46,7 +46,7 @@ impl State {
                 Err(unfit) => {
                     let known = |key: &Key| kept.contains_key(key) || without.contains(key);
                     broken = unfit.broken.into_iter().filter(|key| !known(key)).collect();
-                    told.extend(unfit.findings.into_iter().zip(unfit.about));
+                    reported.extend(unfit.findings.into_iter().zip(unfit.about));
                     if !broken.iter().any(|key| good.contains_key(key) || self.is_new_rule(key)) {
                         break;
                     }
@@ -58,14 +58,14 @@ impl State {
             let absent = candidate.broken.clone();
             return Ok((candidate, absent));
         };
-        // It is told what is wrong with what stands there, and not with what serves in its place.
+        // The diagnostics reported are those of the stored version, not of the last valid version served instead of it.
         let (findings, about) = match outcome {
             Ok(Candidate { ready, about, .. }) => (ready.findings, about),
             Err(Unfit { findings, about, .. }) => (findings, about),
         };
         let is_absent = |key: &Key| kept.contains_key(key) || without.contains(key);
-        told.extend(findings.into_iter().zip(about));
-        for (found, key) in told.into_iter().filter(|(_, key)| key.as_ref().is_some_and(is_absent)) {
+        reported.extend(findings.into_iter().zip(about));
+        for (found, key) in reported.into_iter().filter(|(_, key)| key.as_ref().is_some_and(is_absent)) {
             candidate.ready.findings.push(found);
             candidate.about.push(key);
         }
@@ -78,19 +78,19 @@ impl State {
         Ok((candidate, absent))
     }
 
-    /// A global rule that was not in force in what served last, so that nothing is open without it that was guarded. One
-    /// that was in force is never left out.
+    /// True for a global rule that was not in force before, so that leaving it out opens nothing that was guarded. A
+    /// global rule that was in force is never left out.
     fn is_new_rule(&self, key: &Key) -> bool {
         key.kind() == Kind::GlobalRules && self.in_force.as_ref().is_some_and(|in_force| !in_force.contains(key))
     }
 
-    /// Compiles the resources, without some and with others in the place of some.
+    /// Compiles the resources without those in `without`, and with those in `instead` in place of the stored ones.
     fn attempt(&self, rules: &Rules, instead: &HashMap<Key, Item>, without: &HashSet<Key>) -> Result<Candidate, Unfit> {
         let mut assembled = self.resources.assemble(instead, without);
         let root = std::mem::replace(&mut assembled.root, Node::empty_map());
         let (keys, faults): (Vec<Key>, Vec<Diagnostic>) = std::mem::take(&mut assembled.faults).into_iter().unzip();
         if keys.iter().any(|key| key.kind() == Kind::GlobalRules) {
-            // It guards everything, so nothing is served without it as if it were not there.
+            // A global rule guards everything, so nothing is served without it.
             let about = keys.iter().cloned().map(Some).collect();
             return Err(Unfit { findings: faults, about, broken: keys.into_iter().collect() });
         }

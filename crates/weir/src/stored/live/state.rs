@@ -1,4 +1,4 @@
-//! The resources of a store as they serve, and what a change makes of them.
+//! The resources in force of a store, and candidates for the next configuration.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,85 +11,87 @@ use weir_store::{Change, Commit, Event, Item, Key, Kind, Listing, Served, StoreE
 
 use crate::source::changes::{Changes, Digest};
 use crate::source::resources::{Resources, Step, Undo, piece};
-use crate::source::rules::{Ready, Rules};
+use crate::source::rules::{CompiledRules, Rules};
 
 use super::withheld::Withheld;
 
-/// How many resources may change between two snapshots for these to be made from each other. With more of them
-/// compiling the whole is hardly slower.
+/// Maximum number of changed resources for an incremental compilation. With more of them, compiling everything is hardly
+/// slower.
 const MOST_STEPS: usize = 10_000;
 
-/// Resources that are wrong and are tried again with each change, one by one; with more of them everything is compiled anew.
+/// Maximum number of invalid resources that are tried again one by one with each change. With more of them, everything is
+/// compiled again.
 const MOST_BROKEN: usize = 64;
 
-/// What serves now.
+/// The state of the configuration in force.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(super) resources: Resources,
-    /// The store's revision that they are of, and the cluster that counts it.
+    /// The store's revision of the resources, and the cluster that counts the revisions.
     pub(super) revision: u64,
     pub(super) cluster: u64,
-    /// What a shared store holds, where that must not replace the resources before somebody accepts it.
+    /// The state of a shared store that must not replace the resources before an operator accepts it.
     pub(super) withheld: Option<Withheld>,
-    /// The resources are those of a copy, so the store is read as a whole before it is followed.
+    /// True if the resources are those of a copy, so that the whole store is read before it is followed.
     pub(super) from_copy: bool,
-    /// The number of the configuration that the workers have.
+    /// The number of the configuration that serves on the workers.
     pub(super) generation: u64,
-    /// Resources that are left out, because something is wrong with them.
+    /// Resources that are invalid as stored.
     broken: HashSet<Key>,
-    /// How resources were before something was wrong with them. Those of them that are broken serve like this.
+    /// The last valid version of resources. Broken resources serve in this version.
     pub(super) good: HashMap<Key, Item>,
-    /// Global rules of what serves, or of what served before this process; `None`: nothing has served that is known.
+    /// Global rules in force, in this process or the one before; `None` if no earlier configuration is known.
     pub(super) in_force: Option<HashSet<Key>>,
-    /// The resources that serve, whatever the store has become.
+    /// The resources in force, even if the store has changed since.
     served: Held,
     digest: Digest,
-    /// What serves, to be changed piece by piece; `None`: the whole is compiled again.
+    /// The configuration in force in a form for incremental changes; `None` if the next change compiles everything.
     base: Option<Base>,
-    /// What has happened since; `None`: anything.
+    /// Changes since `base`; `None` if they are unknown.
     steps: Option<Vec<Step>>,
-    /// Whether the resources may be others than those of the store.
+    /// True if the resources may differ from those of the store.
     pub(super) unsure: bool,
 }
 
-/// The resources that serve, without those that are left out, and what was made of them.
+/// The resources in force, without those that are left out, and their compiled form.
 #[derive(Debug)]
 struct Base {
     model: Model,
     snapshot: Arc<Snapshot>,
 }
 
-/// Resources that may be served.
+/// A compiled configuration that may be served.
 #[derive(Debug)]
 pub(super) struct Candidate {
-    pub(super) ready: Ready,
-    /// Which resource each of the findings is about.
+    pub(super) ready: CompiledRules,
+    /// The resource that each finding is about.
     pub(super) about: Vec<Option<Key>>,
-    /// Resources that do not serve as they stand.
+    /// Resources that are invalid as stored.
     pub(super) broken: HashSet<Key>,
-    /// Resources that serve as they were before they became broken.
+    /// Broken resources that serve in their last valid version.
     pub(super) kept: HashMap<Key, Item>,
-    /// The resources that serve, in the form in which they can be changed, if they can be.
+    /// The resources in a form for incremental changes, if they have one.
     pub(super) model: Option<Model>,
-    /// Where they differ from the base, when it was made from that.
+    /// The places that differ from the base, if the candidate was compiled from the base.
     pub(super) places: Option<Vec<Place>>,
 }
 
 impl State {
-    /// Resources of a store, checked and compiled for the first time.
+    /// Checks and compiles the resources of a store for the first time.
     ///
     /// # Errors
-    /// Why they cannot be served, not even without those that are wrong.
-    pub(crate) fn first(rules: &Rules, listing: Listing) -> Result<(Self, Ready), Vec<Diagnostic>> {
+    /// The resources cannot be served, not even without the invalid ones.
+    pub(crate) fn first(rules: &Rules, listing: Listing) -> Result<(Self, CompiledRules), Vec<Diagnostic>> {
         Self::first_after(rules, listing, None)
     }
 
-    /// As [`State::first`]; what is wrong serves as it was in `before`, and is not there where it was not there then.
+    /// As [`State::first`], but an invalid resource serves in its version of `before`, or is left out if `before` does not
+    /// have it.
     pub(crate) fn first_after(
         rules: &Rules,
         listing: Listing,
         before: Option<Served>,
-    ) -> Result<(Self, Ready), Vec<Diagnostic>> {
+    ) -> Result<(Self, CompiledRules), Vec<Diagnostic>> {
         let mut state = Self::unserved(listing);
         if let Some(Served { listing, left_out }) = before {
             let served = listing.items.into_iter().filter(|item| !left_out.contains(&item.key));
@@ -98,20 +100,20 @@ impl State {
             state.in_force = Some(rules.cloned().collect());
         }
         let candidate = state.compile(rules)?;
-        let (_, ready) = state.took(rules, candidate);
+        let (_, ready) = state.record_served(rules, candidate);
         Ok((state, ready))
     }
 
-    /// Whether a commit leaves what can be served; gives what is doubtful about it.
+    /// Checks that a commit leaves resources that can be served. Returns the warnings about the commit.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The findings about the commit.
     pub(crate) fn check_alone(
         rules: &Rules,
         listing: Listing,
         commit: &Commit,
     ) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
-        // What cannot be served at all can only become better.
+        // A commit cannot make a store worse that cannot be served at all.
         let mut state = match Self::first(rules, listing.clone()) {
             Ok((state, _)) => state,
             Err(_) => Self::unserved(listing),
@@ -129,17 +131,17 @@ impl State {
         self.digest.inventory()
     }
 
-    /// The resources are those of a copy: whatever became of them in the store is to be read.
+    /// Marks the resources as those of a copy, so that the whole store is read before it is followed.
     pub(crate) fn of_copy(&mut self) {
         self.from_copy = true;
     }
 
-    /// The revision to follow the store from; 0: it is read as a whole.
+    /// The revision from which to follow the store; 0 to read the whole store.
     pub(super) fn known(&self) -> u64 {
         if self.from_copy { 0 } else { self.revision }
     }
 
-    /// How many resources are left out, because something is wrong with them.
+    /// Number of invalid resources that are left out.
     pub(crate) fn left_out(&self) -> usize {
         self.broken.len()
     }
@@ -163,8 +165,8 @@ impl State {
         }
     }
 
-    /// Takes note that a candidate serves; tells what has changed with it.
-    pub(super) fn took(&mut self, rules: &Rules, candidate: Candidate) -> (Changes, Ready) {
+    /// Records that a candidate serves. Returns the numbers of changed resources.
+    pub(super) fn record_served(&mut self, rules: &Rules, candidate: Candidate) -> (Changes, CompiledRules) {
         let Candidate { mut ready, broken, kept, model, places, .. } = candidate;
         rules.secrets.serve(std::mem::take(&mut ready.answers), places.is_none());
         let changes = match (&model, &places) {
@@ -189,7 +191,7 @@ impl State {
         (changes, ready)
     }
 
-    /// Compiles the resources as they are: what has happened since the last time, where that is known.
+    /// Compiles the resources, incrementally if the changes since the last time are known.
     pub(super) fn compile(&self, rules: &Rules) -> Result<Candidate, Vec<Diagnostic>> {
         let steps = self.steps.as_deref().filter(|steps| !steps.is_empty());
         if let Some(Ok(candidate)) = steps.and_then(|steps| self.compile_steps(rules, steps)) {
@@ -198,8 +200,8 @@ impl State {
         self.compile_whole(rules, &self.good)
     }
 
-    /// Compiles what some steps have changed of what serves; `None`: it takes the whole. So does an error, unless nothing
-    /// is broken: it may be about something that could as well be left out.
+    /// Compiles incrementally the resources that `steps` have changed. Returns `None` if everything has to be compiled. An
+    /// error requires that too, unless no resource is broken, because it may be about a resource that can be left out.
     fn compile_steps(&self, rules: &Rules, steps: &[Step]) -> Option<Result<Candidate, Vec<Diagnostic>>> {
         let base = self.base.as_ref().filter(|_| self.broken.len() <= MOST_BROKEN)?;
         let compiled = match self.resources.steps(steps)? {
@@ -215,8 +217,8 @@ impl State {
         }))
     }
 
-    /// Puts those of the broken resources in place, as they stand, that are right with all that serves now; it tells
-    /// where. What serves in place of the others, where that is right at least, is in `good`.
+    /// Puts the broken resources in place that are valid as stored together with the resources in force. Returns their
+    /// places. The last valid versions of the others, as far as they are still valid, are in `good`.
     fn mend(
         &self,
         rules: &Rules,
@@ -232,7 +234,7 @@ impl State {
             Some(())
         };
         let mut again = true;
-        // One may be right only with another.
+        // A resource may be valid only together with another one.
         while std::mem::take(&mut again) {
             broken.retain(|key| {
                 let mended = put(self.resources.get(key), false).is_some();
@@ -247,7 +249,7 @@ impl State {
         places
     }
 
-    /// Puts a resource in place, unless it is wrong, or only one that is `missing` is to be; it tells where.
+    /// Puts a resource in place, unless it is invalid, or `missing` is set and it is not missing. Returns its places.
     fn put(&self, rules: &Rules, item: &Item, missing: bool, candidate: &mut Candidate) -> Option<Vec<Place>> {
         let before = candidate.model.as_ref()?;
         let change = piece(&item.key, Some(item))?.ok()?;
@@ -259,7 +261,7 @@ impl State {
         let Candidate { ready, about, model, .. } = self.clean(ready, model, None);
         candidate.ready.answers.extend(ready.answers);
         if !missing {
-            // It is as it should be now.
+            // The resource is valid now.
             candidate.forget_errors_of(&item.key);
         }
         candidate.ready.findings.extend(ready.findings);
@@ -270,27 +272,27 @@ impl State {
     }
 
     /// A candidate with nothing left out.
-    fn clean(&self, ready: Ready, model: Model, places: Option<Vec<Place>>) -> Candidate {
+    fn clean(&self, ready: CompiledRules, model: Model, places: Option<Vec<Place>>) -> Candidate {
         let about = ready.findings.iter().map(|found| self.resources.named(&found.path)).collect();
         Candidate { ready, about, broken: HashSet::new(), kept: HashMap::new(), model: Some(model), places }
     }
 
-    /// Compiles all resources; those that are wrong as they were when they were good, where that is known.
+    /// Compiles all resources, with the last valid version of invalid ones, where that is known.
     fn compile_whole(&self, rules: &Rules, good: &HashMap<Key, Item>) -> Result<Candidate, Vec<Diagnostic>> {
-        // Not where something was wrong before: as a rule it still is.
+        // Skipped if a resource was invalid before, because usually it still is.
         if self.broken.is_empty()
             && let Some((ready, model)) = self.compile_pieces(rules, &HashSet::new(), &HashMap::new())
         {
             return Ok(self.clean(ready, model, None));
         }
         let (mut candidate, absent) = self.compile_what_is_right(rules, good)?;
-        // From here on it can be changed piece by piece again. What was found is told already.
+        // The result allows incremental changes again. Its findings have been reported already.
         if let Some((ready, model)) = self.compile_pieces(rules, &absent, &candidate.kept) {
             (candidate.ready.snapshot, candidate.ready.digest) = (ready.snapshot, ready.digest);
             candidate.ready.answers = ready.answers;
             candidate.model = Some(model);
             if candidate.broken.len() <= MOST_BROKEN {
-                // What was wrong only because of what it refers to may do with what serves in the place of that.
+                // A resource that is invalid only because of its reference may be valid with the version served instead.
                 let broken = candidate.broken.iter().cloned().collect();
                 let places = self.mend(rules, broken, good, &mut candidate);
                 if let Some(model) = &candidate.model {
@@ -306,12 +308,12 @@ impl State {
         rules: &Rules,
         without: &HashSet<Key>,
         instead: &HashMap<Key, Item>,
-    ) -> Option<(Ready, Model)> {
+    ) -> Option<(CompiledRules, Model)> {
         rules.compile_pieces(self.resources.pieces(without, instead)?, self.generation + 1)
     }
 
-    /// Checks a commit with everything else. The resources are those of the candidate then; when it is refused they are
-    /// as before.
+    /// Checks a commit together with all other resources. The resources are those of the candidate afterwards, or
+    /// unchanged if the commit is refused.
     pub(super) fn check(&mut self, rules: &Rules, commit: &Commit, force: bool) -> Result<(Candidate, Undo), Refused> {
         if let Some(key) = self.unexpected(commit) {
             return Err(Refused::Store(StoreError::Conflict { key: key.clone() }));
@@ -320,34 +322,34 @@ impl State {
         let refused = match self.compile_commit(rules, commit, force) {
             Ok(candidate) => {
                 let touched = |key: &Key| commit.changes.iter().any(|change| change.key == *key);
-                // What was wrong before is no reason against a change of something else.
+                // A resource that was invalid before does not block a change of another one.
                 let counts = |key: &Key| touched(key) || (!force && !self.broken.contains(key));
                 if !candidate.broken.iter().any(counts) {
                     return Ok((candidate, undo));
                 }
                 let Candidate { ready, about, .. } = candidate;
                 let all = ready.findings.into_iter().zip(about);
-                // That a resource would be left out is no news: it is refused.
+                // The finding that a resource would be left out is dropped, because the commit is refused anyway.
                 let left_out = |found: &Diagnostic, key: &Key| !found.is_error() && found.path == key.to_string();
-                let told = |(found, key): &(Diagnostic, Option<Key>)| {
+                let is_reported = |(found, key): &(Diagnostic, Option<Key>)| {
                     key.as_ref().is_some_and(|key| counts(key) && !left_out(found, key))
                 };
-                all.filter(told).map(|(found, _)| found).collect()
+                all.filter(is_reported).map(|(found, _)| found).collect()
             }
             Err(findings) => findings,
         };
         self.resources.undo(undo);
-        // What was built until then is gone, but for its keys.
+        // The parts built so far are dropped, but their keys are still in the compiler.
         rules.compiler.sweep();
         Err(Refused::Invalid(refused))
     }
 
-    /// Compiles the resources with a commit that is among them already.
+    /// Compiles the resources, which contain the commit already.
     fn compile_commit(&self, rules: &Rules, commit: &Commit, force: bool) -> Result<Candidate, Vec<Diagnostic>> {
         let of_commit = commit.changes.iter().map(Step::of);
         let steps = self.steps.as_ref().map(|steps| steps.iter().cloned().chain(of_commit).collect::<Vec<_>>());
         match steps.and_then(|steps| self.compile_steps(rules, &steps)) {
-            // With force something may be left out, which only the whole tells.
+            // With force, a resource may be left out, which only a full compilation finds.
             Some(compiled) if compiled.is_ok() || (!force && self.broken.is_empty()) => compiled,
             _ => {
                 let untouched = |key: &Key| !commit.changes.iter().any(|change| change.key == *key);
@@ -357,9 +359,9 @@ impl State {
         }
     }
 
-    /// Checks commits that wait for their turn, each with what those before it leave, and compiles them together. The
-    /// resources are those of the candidate then. `None`: they are not all right, or not of the usual kind; nothing has
-    /// changed, and each will be told what is the matter with it when it is checked alone.
+    /// Checks queued commits, each against the result of those before it, and compiles them together. The resources are
+    /// those of the candidate afterwards. Returns `None`, with the resources unchanged, if a commit is invalid or not of
+    /// the usual kind; each commit then has to be checked alone, which reports its errors.
     pub(super) fn check_together(&mut self, rules: &Rules, commits: &[Commit]) -> Option<(Candidate, Undo)> {
         let changeable = self.base.is_some() && self.broken.is_empty();
         if !changeable || self.steps.as_ref().is_none_or(|steps| !steps.is_empty()) {
@@ -377,7 +379,7 @@ impl State {
     fn compile_together(&mut self, rules: &Rules, commits: &[Commit], undo: &mut Undo) -> Option<Candidate> {
         let mut changes = Vec::with_capacity(commits.len());
         for (commit, revision) in commits.iter().zip(self.revision + 1..) {
-            // What goes may have been referred to in between.
+            // A deleted resource may have been referred to by an earlier commit of the group.
             let goes = commit.changes.iter().any(|change| change.value.is_none());
             if goes || self.unexpected(commit).is_some() {
                 return None;
@@ -391,13 +393,13 @@ impl State {
         compiled.ok().map(|(ready, model, places)| self.clean(ready, model, Some(places)))
     }
 
-    /// The first resource that is not as a commit expects it to be.
+    /// The first resource that does not meet an expectation of a commit.
     fn unexpected<'c>(&self, commit: &'c Commit) -> Option<&'c Key> {
         let modified = |key: &Key| self.resources.get(key).map(|item| item.modified);
         commit.expect.iter().find(|expected| modified(&expected.key) != expected.modified).map(|expected| &expected.key)
     }
 
-    /// What a commit at a revision makes of resources.
+    /// The new state of each resource that a commit at a revision changes.
     fn changes_of(&self, commit: &Commit, revision: u64) -> Vec<(Key, Option<Item>)> {
         let state = |change: &Change| {
             let key = change.key.clone();
@@ -408,20 +410,24 @@ impl State {
         commit.changes.iter().map(state).collect()
     }
 
-    /// Takes over everything that a store has, if it has anything new, and compiles it.
+    /// Takes over the listing of a store, if it is newer, and compiles it.
     ///
     /// # Errors
-    /// Why it cannot be served.
-    pub(crate) fn catch_up(&mut self, rules: &Rules, listing: Listing) -> Result<Option<Ready>, Vec<Diagnostic>> {
+    /// The listing cannot be served.
+    pub(crate) fn catch_up(
+        &mut self,
+        rules: &Rules,
+        listing: Listing,
+    ) -> Result<Option<CompiledRules>, Vec<Diagnostic>> {
         if listing.revision == self.revision {
             return Ok(None);
         }
         self.follow(Event::Reset(listing));
         let candidate = self.compile(rules)?;
-        Ok(Some(self.took(rules, candidate).1))
+        Ok(Some(self.record_served(rules, candidate).1))
     }
 
-    /// Takes over what a store tells; whether that was news.
+    /// Applies an event of a store. Returns true if it changed the resources.
     pub(super) fn follow(&mut self, event: Event) -> bool {
         match event {
             Event::Committed { revision, .. } if revision <= self.revision => false,
@@ -453,7 +459,7 @@ impl State {
         }
     }
 
-    /// Keeps what a resource was before a change, in case something is wrong with what it becomes.
+    /// Keeps the version of a resource before a change, in case the new version is invalid.
     fn remember(&mut self, key: &Key, becomes: Option<&Item>) {
         let Some(becomes) = becomes else {
             self.good.remove(key);
@@ -471,7 +477,7 @@ impl State {
         }
     }
 
-    /// A commit happened at another revision than was assumed.
+    /// Corrects the revision of a commit that was assumed before it was made.
     pub(super) fn settle(&mut self, commit: &[Key], assumed: u64, revision: u64) {
         for key in commit {
             if let Some(mut item) = self.resources.get(key).cloned() {
@@ -482,7 +488,7 @@ impl State {
         }
     }
 
-    /// All of it, as it serves, whatever becomes of it.
+    /// A copy of the resources in force, which later changes do not affect.
     pub(super) fn held(&self) -> Held {
         self.served.clone()
     }
@@ -492,20 +498,20 @@ impl State {
     }
 }
 
-/// The resources as they served at one moment.
+/// The resources in force at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Held {
-    /// The store's cluster and revision then.
+    /// The store's cluster and revision at that moment.
     pub(crate) at: (u64, u64),
-    /// Those that do not serve as they stand.
+    /// Resources that are invalid as stored.
     broken: HashSet<Key>,
     items: SharedMap<u64, Item>,
-    /// In the place of those that were broken.
+    /// Last valid versions, served in place of broken resources.
     good: HashMap<Key, Item>,
 }
 
 impl Held {
-    /// In the order of their creation, each with whether it is left out.
+    /// The resources in the order of their creation, each with a flag that is true if the resource is left out.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Item, bool)> {
         self.items.into_iter().map(|(_, item)| match self.good.get(&item.key) {
             Some(good) => (good, false),
@@ -527,7 +533,7 @@ impl Candidate {
         (self.ready.findings, self.about) = others.unzip();
     }
 
-    /// What is doubtful about the resources of a commit, and what others wait for because of it.
+    /// The warnings about the resources of a commit, and those of other resources that the commit causes.
     pub(super) fn warnings_of(&self, commit: &Commit) -> Vec<Diagnostic> {
         let about = |key: &Key| commit.changes.iter().any(|change| change.key == *key);
         let causes: Vec<String> = commit.changes.iter().filter_map(cause).collect();
@@ -538,7 +544,7 @@ impl Candidate {
     }
 }
 
-/// The words with which others tell that they wait for what a change has made of a resource.
+/// The part of a warning by which other resources name the changed resource that they wait for.
 fn cause(change: &Change) -> Option<String> {
     let id = change.key.id();
     match change.key.kind() {

@@ -1,5 +1,5 @@
-//! Changes that wait while another one is made: they are checked one after the other, compiled once, written to the disk
-//! once and taken by the workers once. Each has its own revision and its own answer.
+//! Group commit of changes that are queued while another one is made. The changes are checked one after the other,
+//! compiled once, written to disk once and applied by the workers once. Each has its own revision and its own response.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::source::findings::log_findings;
 
 use super::{Shared, State, blocking, unchecked};
 
-/// A change whose turn has not come.
+/// A queued change.
 #[derive(Debug)]
 pub(super) struct Waiting {
     commit: Commit,
@@ -20,7 +20,7 @@ pub(super) struct Waiting {
 }
 
 impl Shared {
-    /// Makes a change, with those that wait when its turn comes; or it is made with another one's turn.
+    /// Makes a change as part of a group: with the changes queued when its turn comes, or in the turn of another one.
     pub(super) async fn change_in_turn(&self, commit: Commit) -> Result<Changed, Refused> {
         let (answer, mut answered) = oneshot::channel();
         self.waiting().push(Waiting { commit, answer });
@@ -55,12 +55,12 @@ impl Shared {
             },
         };
         for (answer, done) in answers.into_iter().zip(done) {
-            // Whoever asked may not wait any more.
+            // The requester may not wait any more.
             let _ = answer.send(done);
         }
     }
 
-    /// `None`: nothing has changed, and one by one it shows why.
+    /// Commits the changes as a group. Returns `None`, with nothing changed, if each has to be made alone.
     async fn try_together(&self, mut state: OwnedMutexGuard<State>, commits: &[Commit]) -> Option<Vec<Changed>> {
         let began = Instant::now();
         self.make_sure(&mut state).await.ok()?;
@@ -82,7 +82,7 @@ impl Shared {
         if revisions.iter().copied().eq((first..).take(commits.len())) {
             state.revision += commits.len() as u64;
         } else {
-            // Something has expired in between: the watch tells what, and these commits once more, in their order.
+            // Resources have expired in between. The watch reports them, and these commits again, in order.
             for ((commit, assumed), revision) in commits.iter().zip(first..).zip(&revisions) {
                 let keys: Vec<Key> = commit.changes.iter().map(|change| change.key.clone()).collect();
                 state.settle(&keys, assumed, *revision);

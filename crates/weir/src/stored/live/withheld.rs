@@ -1,15 +1,15 @@
-//! The guard against a shared store that has lost its resources.
+//! Guard against a shared store that has lost its resources.
 //!
-//! etcd may be emptied by a slip of the hand, restored from an old backup, or be another cluster than it was. The
-//! resources that serve, and their copy on the disk, are not replaced by such a state before somebody accepts it:
+//! etcd may be emptied by mistake, restored from an old backup, or replaced by another cluster. Such a state does not
+//! replace the resources in force, nor their copy on disk, before an operator accepts it. The guard withholds:
 //!
 //! - a state of another cluster;
-//! - a state of an earlier revision than the one that serves, or one that has gone another way since;
-//! - a state in which none of the resources that serve is left: it is empty, or everything in it is new;
+//! - a state of an earlier revision than the one in force, or of a diverged history;
+//! - a state that has none of the resources in force: it is empty, or all its resources are new;
 //! - a change that deletes all of several resources at one revision.
 //!
-//! A state that holds every resource that serves, unchanged, loses nothing and is taken whatever else is true of it. Until
-//! then whatever follows in the store is withheld as well.
+//! A state with every resource in force, unchanged, loses nothing and is always applied. Until a state is accepted or
+//! complete again, later changes in the store are withheld as well.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,20 +19,21 @@ use weir_store::{Event, Item, Key, Listing, StoreError};
 use super::State;
 use crate::source::resources::Resources;
 
-/// The state of a store that is not taken over.
+/// The state of a store that is not applied.
 #[derive(Debug)]
 pub(crate) struct Withheld {
     cluster: u64,
     revision: u64,
     items: HashMap<Key, Item>,
-    /// Resources that serve and that it holds as they are.
+    /// Number of resources in force that the state holds unchanged.
     same: usize,
-    /// Resources that serve and that it holds, whatever they have become; one that was deleted and made anew is another.
+    /// Number of resources in force that the state holds, changed or not; a resource that was deleted and created again
+    /// counts as another one.
     left: usize,
-    /// Resources that cannot be there if the store had only gone on from what serves.
+    /// Number of resources that a store that continues from the revision in force cannot hold.
     foreign: usize,
-    /// The loss that people know of.
-    told: Option<Loss>,
+    /// The loss that has been logged.
+    reported: Option<Loss>,
 }
 
 /// The reason for which a state is withheld.
@@ -44,7 +45,7 @@ pub(crate) enum Loss {
     Replaced,
 }
 
-/// Resources that were accepted.
+/// Revision and number of the accepted resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Accepted {
     pub(crate) revision: u64,
@@ -54,18 +55,19 @@ pub(crate) struct Accepted {
 /// The result of an event.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Followed {
-    /// It was known.
+    /// The event was known.
     Nothing,
     /// The resources are those of the store.
     News,
-    /// The resources are as before, for the store has lost them. Each kind of loss is given once.
+    /// The resources are unchanged, because the store has lost them. Each kind of loss is reported once.
     Withheld(String),
 }
 
 impl Withheld {
     pub(crate) fn new(serving: &Resources, serving_revision: u64, state: Listing) -> Self {
         let Listing { cluster, revision, items } = state;
-        let mut withheld = Self { cluster, revision, items: HashMap::new(), same: 0, left: 0, foreign: 0, told: None };
+        let mut withheld =
+            Self { cluster, revision, items: HashMap::new(), same: 0, left: 0, foreign: 0, reported: None };
         for item in items {
             withheld.set((serving, serving_revision), item.key.clone(), Some(item));
         }
@@ -78,7 +80,7 @@ impl Withheld {
             let Some(item) = item else { return [0; 3] };
             let is_left = served.is_some_and(|served| served.created == item.created);
             let is_same = served.is_some_and(|served| is_same(served, item));
-            // What serves is all that there was at its revision. In the place of a wrong resource an earlier one may serve.
+            // The resources in force are complete at their revision. An earlier version may serve for an invalid one.
             let is_known = is_left && served.is_some_and(|served| served.modified <= item.modified);
             [is_same, is_left, item.modified <= revision && !is_known].map(usize::from)
         };
@@ -95,7 +97,7 @@ impl Withheld {
         }
     }
 
-    /// The loss that it would be in the place of resources at a revision of a cluster.
+    /// The loss if the state replaced the resources in force at a revision of a cluster.
     pub(crate) fn loss(&self, serving: &Resources, (cluster, revision): (u64, u64)) -> Option<Loss> {
         let known = |cluster: u64| cluster != 0;
         if self.same == serving.len() {
@@ -113,8 +115,8 @@ impl Withheld {
         }
     }
 
-    /// A loss in words.
-    pub(crate) fn told(&self, loss: Loss, serving: &Resources, (cluster, revision): (u64, u64)) -> String {
+    /// The text of a loss, for the log.
+    pub(crate) fn describe(&self, loss: Loss, serving: &Resources, (cluster, revision): (u64, u64)) -> String {
         let (count, here) = (serving.len(), self.items.len());
         let state = match loss {
             Loss::OtherCluster => format!("is another cluster, {:x} after {cluster:x}, with {here}", self.cluster),
@@ -125,7 +127,7 @@ impl Withheld {
         format!("{count} resources serve, and etcd {state}")
     }
 
-    /// In the order of creation.
+    /// The resources of the state, in the order of their creation.
     fn into_listing(self) -> Listing {
         let mut items: Vec<Item> = self.items.into_values().collect();
         items.sort_by(|a, b| (a.created, &a.key).cmp(&(b.created, &b.key)));
@@ -139,7 +141,7 @@ fn is_same(a: &Item, b: &Item) -> bool {
 }
 
 impl State {
-    /// Takes over what a shared store tells, unless resources that serve would be lost.
+    /// Applies an event of a shared store, unless resources in force would be lost.
     pub(super) fn follow_shared(&mut self, event: Event) -> Followed {
         let mut withheld = match (event, self.withheld.take()) {
             (Event::Committed { revision, changes }, Some(mut withheld)) => {
@@ -160,25 +162,25 @@ impl State {
                 Withheld::new(&self.resources, self.revision, Listing { cluster: self.cluster, revision, items })
             }
             (Event::Reset(listing), before) => {
-                let told = before.and_then(|before| before.told);
-                Withheld { told, ..Withheld::new(&self.resources, self.revision, listing) }
+                let reported = before.and_then(|before| before.reported);
+                Withheld { reported, ..Withheld::new(&self.resources, self.revision, listing) }
             }
         };
         let at = (self.cluster, self.revision);
         let is_lossless = withheld.same == self.resources.len();
-        let before = withheld.told.filter(|_| !is_lossless);
+        let before = withheld.reported.filter(|_| !is_lossless);
         let Some(loss) = withheld.loss(&self.resources, at).or(before) else {
             self.follow(Event::Reset(withheld.into_listing()));
             return Followed::News;
         };
-        let is_known = withheld.told.replace(loss) == Some(loss);
-        let words = withheld.told(loss, &self.resources, at);
+        let is_known = withheld.reported.replace(loss) == Some(loss);
+        let words = withheld.describe(loss, &self.resources, at);
         self.withheld = Some(withheld);
         if is_known { Followed::Nothing } else { Followed::Withheld(words) }
     }
 
-    /// Whether changes of one revision delete several resources and leave none. The last resource may well be deleted
-    /// by hand.
+    /// True if changes of one revision delete several resources and leave none. The deletion of a single last resource is
+    /// normal.
     fn is_emptied_by(&self, changes: &[(Key, Option<Item>)]) -> bool {
         let count = self.resources.len();
         if count < 2 || changes.len() < count {
@@ -188,7 +190,7 @@ impl State {
         self.resources.iter().all(|item| deleted.contains(&item.key))
     }
 
-    /// Takes over what was withheld; `None` when nothing was.
+    /// Applies the withheld state. Returns `None` if no state was withheld.
     pub(super) fn accept(&mut self) -> Option<Accepted> {
         let state = self.withheld.take()?.into_listing();
         let accepted = Accepted { revision: state.revision, resources: state.items.len() };
@@ -196,14 +198,14 @@ impl State {
         Some(accepted)
     }
 
-    /// A shared store is written to only when what serves is what it holds.
+    /// Checks that a shared store may be written to, which requires that its resources are those in force.
     ///
     /// # Errors
-    /// The difference, and what to do.
+    /// The difference, and advice.
     pub(super) fn may_be_changed(&self) -> Result<(), StoreError> {
         if let Some(withheld) = &self.withheld {
             let at = (self.cluster, self.revision);
-            let words = withheld.told.map(|loss| withheld.told(loss, &self.resources, at)).unwrap_or_default();
+            let words = withheld.reported.map(|loss| withheld.describe(loss, &self.resources, at)).unwrap_or_default();
             return Err(StoreError::Unavailable(format!("{words}; {ADVICE}")));
         }
         match self.from_copy {
@@ -215,6 +217,6 @@ impl State {
     }
 }
 
-/// The words for whoever has to decide.
+/// Advice for the operator.
 pub(super) const ADVICE: &str =
     "what serves stays until that is accepted with POST /v1/store/accept at the control API, or is put back in etcd";

@@ -1,4 +1,4 @@
-//! With something left out, changes compile what they concern, and what serves is what compiling everything gives.
+//! Incremental compilation with resources left out gives the same configuration as compiling everything.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -22,26 +22,26 @@ fn item(place: &str, value: &str, revision: u64) -> Item {
     Item { key: key(place), value: value.into(), created: revision, modified: revision }
 }
 
-/// A resource and its new value; `None`: it goes.
+/// A resource and its new value; `None` deletes the resource.
 type Put = (String, Option<String>);
 
-/// A state that is told of changes by a store.
-struct Told {
+/// A state that follows the events of a store.
+struct Follower {
     rules: Rules,
     state: State,
     snapshot: std::sync::Arc<Snapshot>,
-    /// How often only what a change concerned was compiled.
+    /// Number of incremental compilations.
     steps: usize,
 }
 
-impl Told {
+impl Follower {
     fn new() -> Self {
         let rules = Rules::of_store(&Settings::default());
         let (state, ready) = State::first(&rules, Listing::default()).expect("nothing");
         Self { rules, state, snapshot: ready.snapshot, steps: 0 }
     }
 
-    /// Takes over changes; whether what came of them can be served.
+    /// Applies changes. Returns true if the result can be served.
     fn follow(&mut self, revision: u64, changes: &[Put], whole: bool) -> bool {
         let change = |(place, value): &Put| (key(place), value.as_ref().map(|value| item(place, value, revision)));
         self.state.follow(Event::Committed { revision, changes: changes.iter().map(change).collect() });
@@ -50,7 +50,7 @@ impl Told {
         }
         let Ok(candidate) = self.state.compile(&self.rules) else { return false };
         self.steps += usize::from(candidate.places.is_some());
-        self.snapshot = self.state.took(&self.rules, candidate).1.snapshot;
+        self.snapshot = self.state.record_served(&self.rules, candidate).1.snapshot;
         self.rules.compiler.sweep();
         true
     }
@@ -59,7 +59,7 @@ impl Told {
         self.state.broken.iter().map(ToString::to_string).collect()
     }
 
-    /// What would become of requests, as people are told it.
+    /// The explanations of requests.
     fn explained(&self) -> Vec<String> {
         let explain = |path: &str| {
             let request = ExplainRequest {
@@ -76,7 +76,7 @@ impl Told {
     }
 }
 
-/// Something that comes, changes or goes; not rarely something wrong.
+/// A random creation, change or deletion of a resource, often an invalid one.
 fn random_change(random: &mut Rng) -> Put {
     let (id, other) = (random.u8(1..5), random.u8(1..5));
     let section = *random
@@ -115,7 +115,7 @@ fn random_change(random: &mut Rng) -> Put {
             "upstreams" => format!(r#"{{"nodes":{{"127.0.0.1:{other}":1}}}}"#),
             "consumers" => format!(r#"{{"username":"c{id}","plugins":{{"key-auth":{{"key":"k{id}"}}}}}}"#),
             "credentials" => format!(r#"{{"plugins":{{"key-auth":{{"key":"d{id}-{other}"}}}}}}"#),
-            // One that was never good would keep everything from being served.
+            // A global rule that was never valid would keep everything from being served.
             _ => r#"{"plugins":{}}"#.to_owned(),
         },
     };
@@ -130,58 +130,58 @@ fn any_sequence_of_changes_serves_what_the_whole_would() {
     let (mut steps, mut with_broken) = (0, 0);
     for seed in 0..SEEDS {
         let mut random = Rng::with_seed(seed);
-        let (mut told, mut whole) = (Told::new(), Told::new());
+        let (mut follower, mut whole) = (Follower::new(), Follower::new());
         for revision in 1..=CHANGES {
             let mut changes: Vec<_> = (0..random.usize(1..3)).map(|_| random_change(&mut random)).collect();
             changes.dedup_by(|a, b| a.0 == b.0);
             let at = || format!("seed {seed}, revision {revision}: {changes:#?}");
-            assert_eq!(told.follow(revision, &changes, false), whole.follow(revision, &changes, true), "{}", at());
-            assert_eq!(told.broken(), whole.broken(), "{}", at());
-            assert!(told.state.resources.iter().eq(whole.state.resources.iter()), "{}", at());
-            assert_eq!(told.state.inventory(), whole.state.inventory(), "{}", at());
-            for (found, expected) in told.explained().iter().zip(whole.explained()) {
+            assert_eq!(follower.follow(revision, &changes, false), whole.follow(revision, &changes, true), "{}", at());
+            assert_eq!(follower.broken(), whole.broken(), "{}", at());
+            assert!(follower.state.resources.iter().eq(whole.state.resources.iter()), "{}", at());
+            assert_eq!(follower.state.inventory(), whole.state.inventory(), "{}", at());
+            for (found, expected) in follower.explained().iter().zip(whole.explained()) {
                 assert_eq!(*found, expected, "{}", at());
             }
-            with_broken += usize::from(!told.broken().is_empty());
+            with_broken += usize::from(!follower.broken().is_empty());
         }
         assert_eq!(whole.steps, 0);
-        steps += told.steps;
+        steps += follower.steps;
     }
     assert!(steps > 100 && with_broken > 100, "{steps} steps, {with_broken} with something broken");
 }
 
 #[test]
 fn what_is_left_out_makes_other_changes_no_dearer() {
-    let mut told = Told::new();
+    let mut follower = Follower::new();
     let put = |place: &str, value: &str| (place.to_owned(), Some(value.to_owned()));
     let mock = r#""plugins":{"mocking":{"response_example":"x"}}"#;
-    let serves = |told: &Told, path: &str| {
-        told.explained().iter().any(|text| text.contains(&format!("{path:?}")) && !text.contains("route: None"))
+    let serves = |follower: &Follower, path: &str| {
+        follower.explained().iter().any(|text| text.contains(&format!("{path:?}")) && !text.contains("route: None"))
     };
-    // What is done, whether only that is compiled, and what is broken then.
+    // The changes, true if they are compiled incrementally, and the broken resources afterwards.
     let cases: &[(&[Put], bool, &[&str])] = &[
         (&[put("routes/1", &format!(r#"{{"uri":"/1",{mock}}}"#))], true, &[]),
         (&[put("routes/2", r#"{"uri":"/2","upstream_id":"2"}"#)], false, &["routes/2"]),
         (&[put("routes/3", &format!(r#"{{"uri":"/3",{mock}}}"#))], true, &["routes/2"]),
-        // One that was good serves as it was.
+        // A resource that was valid serves in that version.
         (&[put("routes/1", "{")], false, &["routes/1", "routes/2"]),
         (&[put("services/1", "{}")], true, &["routes/1", "routes/2"]),
         (&[("routes/3".to_owned(), None)], true, &["routes/1", "routes/2"]),
-        // It is what another one was waiting for, which another one was waiting for.
+        // A resource that another one refers to, which a third one refers to.
         (&[put("routes/4", r#"{"uri":"/4","service_id":"4"}"#)], false, &["routes/1", "routes/2", "routes/4"]),
         (&[put("services/4", r#"{"upstream_id":"2"}"#)], false, &["routes/1", "routes/2", "routes/4", "services/4"]),
         (&[put("upstreams/2", r#"{"nodes":{"127.0.0.1:1":1}}"#)], true, &["routes/1"]),
         (&[put("routes/1", &format!(r#"{{"uri":"/1",{mock},"priority":1}}"#))], true, &[]),
     ];
     for (number, (changes, steps, broken)) in cases.iter().enumerate() {
-        let before = told.steps;
-        assert!(told.follow(number as u64 + 1, changes, false), "{changes:?}");
-        assert_eq!(told.broken(), broken.iter().map(|key| (*key).to_owned()).collect(), "{changes:?}");
-        assert_eq!(told.steps > before, *steps, "{changes:?}");
-        assert!(serves(&told, "/1"), "{changes:?}");
+        let before = follower.steps;
+        assert!(follower.follow(number as u64 + 1, changes, false), "{changes:?}");
+        assert_eq!(follower.broken(), broken.iter().map(|key| (*key).to_owned()).collect(), "{changes:?}");
+        assert_eq!(follower.steps > before, *steps, "{changes:?}");
+        assert!(serves(&follower, "/1"), "{changes:?}");
     }
     for path in ["/2", "/4"] {
-        assert!(serves(&told, path), "{path}: {:#?}", told.explained());
+        assert!(serves(&follower, path), "{path}: {:#?}", follower.explained());
     }
 }
 
