@@ -199,7 +199,7 @@ fn ranges(reply: &Value, asked: &Server) -> Result<Vec<Range>, Error> {
             Value::BulkString(_) | Value::Nil => asked.host.clone(),
             _ => return None,
         };
-        let server = Server { host, port: u16::try_from(*port).ok()? };
+        let server = Server { host, port: u16::try_from(*port).ok().filter(|port| *port > 0)? };
         Some(Range { first: slot(first)?, last: slot(last)?, server }).filter(|range| range.first <= range.last)
     };
     let mut found = entries.iter().map(range).collect::<Option<Vec<_>>>().ok_or(Error::Unexpected)?;

@@ -229,6 +229,19 @@ fn tls_is_verified_where_that_is_asked_for() {
     let other = with("127.0.0.1", true);
     assert_eq!(other.get("/").status, 500, "the certificate is for another name");
     other.logged("the certificate is for");
+
+    let cluster = Redis::cluster_with_tls(&authority.certificate(Kind::P256, &["localhost"]));
+    let with = |host: &str, verify: bool| {
+        let limit = json!({
+            "policy": "redis-cluster", "redis_cluster_nodes": [format!("{host}:{}", cluster.port)], "redis_cluster_name": "cases",
+            "redis_cluster_ssl": true, "redis_cluster_ssl_verify": verify, "count": 4, "time_window": 600,
+        });
+        let settings = format!("tls: {{trusted_certificate: {}}}", authority.file().display());
+        Start::new(config(&origin, "limit-count", &limit, &json!({}))).settings(settings).start()
+    };
+    assert_eq!(statuses(&with("localhost", true), 2), [200, 200]);
+    assert_eq!(statuses(&with("127.0.0.1", false), 3), [200, 200, 503]);
+    assert_eq!(with("127.0.0.1", true).get("/").status, 500, "the certificate is for another name");
 }
 
 #[test]
@@ -315,7 +328,7 @@ fn a_failover_of_sentinels_is_followed() {
     let mut group = Sentinels::start("s3cret", "w4tch");
     let limit = json!({
         "policy": "redis-sentinel", "redis_sentinels": group.addresses(), "redis_master_name": "cases",
-        "redis_password": "s3cret", "sentinel_password": "w4tch", "count": 1000, "time_window": 600,
+        "redis_password": "s3cret", "sentinel_username": "default", "sentinel_password": "w4tch", "count": 1000, "time_window": 600,
         "redis_connect_timeout": 500, "redis_read_timeout": 500,
     });
     let gateway = start(&origin, "limit-count", &limit, &json!({ "key": "remote_addr" }));
@@ -330,7 +343,11 @@ fn a_failover_of_sentinels_is_followed() {
     group.await_failover();
     let after = wait_until("the new master to be asked", LIMIT, used);
     assert_eq!(after, 6, "the count goes on where it was");
-    // One of the sentinels is enough to begin with.
+    // One of the sentinels is enough to begin with, when it has heard of it.
+    let master = group.servers[1].port.to_string();
+    wait_until("the last sentinel to know the master", LIMIT, || {
+        group.sentinels[2].cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "cases"]).ends_with(&master).then_some(())
+    });
     group.sentinels[0].kill();
     group.sentinels[1].kill();
     let late = start(&origin, "limit-count", &limit, &json!({ "key": "remote_addr" }));

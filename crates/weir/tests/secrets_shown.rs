@@ -12,8 +12,15 @@ use crate::harness::{ADMIN_KEY, Authority, Certificate, Gateway, Kind, LIMIT, Ra
 const VIEWER_KEY: &str = "viewer-key-of-the-test";
 
 /// Secrets of plugins, as administrators read them.
-const FIELDS: &[&str] =
-    &["s3cret-of-key-auth", "s3cret-of-basic-auth", "s3cret-of-jwt-auth", "s3cret-of-hmac-auth", "s3cret-of-csrf"];
+const FIELDS: &[&str] = &[
+    "s3cret-of-key-auth",
+    "s3cret-of-basic-auth",
+    "s3cret-of-jwt-auth",
+    "s3cret-of-hmac-auth",
+    "s3cret-of-csrf",
+    "s3cret-of-redis",
+    "s3cret-of-sentinels",
+];
 /// Read by nobody.
 const TOKEN: &str = "hvs.t0ken-of-vault";
 
@@ -33,6 +40,19 @@ impl Secrets {
         let csrf = json!({ "csrf": { "key": FIELDS[4] } });
         let split = json!({ "rules": [{ "weighted_upstreams": [{ "upstream": upstream }] }] });
         let with_plugins = |plugins: Value| json!({ "plugins": plugins });
+        let limit = |own: Value| {
+            let mut limit = json!({
+                "key": "remote_addr", "policy": "redis", "redis_host": "127.0.0.1", "redis_port": 1,
+                "redis_password": FIELDS[5], "sentinel_password": FIELDS[6],
+            });
+            limit.as_object_mut().expect("a map").extend(own.as_object().expect("a map").clone());
+            limit
+        };
+        let limits = json!({
+            "limit-count": limit(json!({ "count": 1, "time_window": 1 })),
+            "limit-req": limit(json!({ "rate": 1, "burst": 0 })),
+            "limit-conn": limit(json!({ "conn": 1, "burst": 0, "default_conn_delay": 1 })),
+        });
         vec![
             ("ssls/1", json!({ "sni": "a.test", "cert": cert, "key": key, "certs": [cert], "keys": [key] })),
             ("secrets/vault/1", json!({ "uri": "http://127.0.0.1:1", "prefix": "kv", "token": TOKEN })),
@@ -40,6 +60,7 @@ impl Secrets {
             ("services/1", json!({ "upstream": upstream, "plugins": csrf })),
             ("routes/1", json!({ "uri": "/a", "upstream": upstream, "plugins": csrf })),
             ("routes/2", json!({ "uri": "/b", "upstream_id": "1", "plugins": { "traffic-split": split } })),
+            ("routes/3", json!({ "uri": "/c", "upstream_id": "1", "plugins": limits })),
             ("plugin_configs/1", with_plugins(csrf.clone())),
             ("consumer_groups/1", with_plugins(csrf.clone())),
             ("global_rules/1", with_plugins(csrf)),

@@ -6,6 +6,7 @@ mod remote;
 mod synced;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
@@ -410,6 +411,11 @@ impl Plugin for Limiting {
             }
         }
         self.finish(asked, cx)
+    }
+
+    fn wait_limit(&self) -> Option<Duration> {
+        // The configuration says how long Redis is waited for.
+        Some(Duration::MAX)
     }
 
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {

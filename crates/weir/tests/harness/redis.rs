@@ -33,10 +33,27 @@ impl Redis {
 
     /// A server that speaks nothing but TLS.
     pub(crate) fn with_tls(certificate: &Certificate) -> Self {
+        Self::with_tls_and(certificate, &[])
+    }
+
+    /// The same, as a cluster of its own.
+    pub(crate) fn cluster_with_tls(certificate: &Certificate) -> Self {
+        let (bus, authority) = (free_port().to_string(), certificate.cert_file.display().to_string());
+        let cluster = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--tls-cluster", "yes"];
+        let arguments = [&cluster[..], &["--tls-ca-cert-file", &authority]].concat();
+        let server = Self::with_tls_and(certificate, &arguments);
+        assert_eq!(server.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]), "OK");
+        wait_until("the cluster to be whole", LIMIT, || {
+            server.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok").then_some(())
+        });
+        server
+    }
+
+    fn with_tls_and(certificate: &Certificate, more: &[&str]) -> Self {
         let (port, own) = (free_port(), |file: &PathBuf| file.display().to_string());
         let (cert, key) = (own(&certificate.cert_file), own(&certificate.key_file));
         let tls = ["--tls-port", &port.to_string(), "--tls-cert-file", &cert, "--tls-key-file", &key];
-        let arguments = [&tls[..], &["--tls-auth-clients", "no", "--port", "0"]].concat();
+        let arguments = [&tls[..], &["--tls-auth-clients", "no", "--port", "0"], more].concat();
         Self::at(port, &arguments, &["--tls", "--insecure"])
     }
 
