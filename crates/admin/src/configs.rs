@@ -14,8 +14,8 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 use weir_config::Diagnostic;
-use weir_config::diagnostic::lua_type_name;
 use weir_config::node::Node;
+use weir_config::schema::lua_type_of;
 use weir_config::unsupported::Unsupported;
 use weir_store::{Change, Commit, Item, Key, Kind, Listing};
 
@@ -310,7 +310,7 @@ fn configuration(request: &Request) -> Result<Object, Answer> {
     };
     match body {
         Value::Object(config) => Ok(config),
-        other => Err(refuse(&format!("wrong type: expected object, got {}", lua_type_name(&other)))),
+        other => Err(refuse(&format!("wrong type: expected object, got {}", lua_type_of(&other)))),
     }
 }
 
@@ -356,7 +356,7 @@ fn items(body: &Object, kind: Kind) -> Result<Vec<Value>, Answer> {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::Array(items)) => Ok(items.clone()),
         Some(other) => {
-            let (section, found) = (kind.directory(), lua_type_name(other));
+            let (section, found) = (kind.directory(), lua_type_of(other));
             Err(Answer::bad(format!("invalid {section}: wrong type: expected array, got {found}")))
         }
     }

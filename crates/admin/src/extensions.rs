@@ -145,9 +145,9 @@ fn diagnostics(found: &[Diagnostic]) -> Vec<Value> {
             Severity::Warning => "warning",
             Severity::Error => "error",
         };
-        let mut told = json!({ "severity": severity, "path": found.path, "message": found.message });
+        let mut told = json!({ "severity": severity, "path": found.path, "message": found.message() });
         if let Some(hint) = &found.hint {
-            told["hint"] = hint.as_str().into();
+            told["hint"] = hint.to_string().into();
         }
         told
     };

@@ -28,6 +28,7 @@ mod openapi;
 mod operations;
 mod origins;
 mod patch;
+mod peer;
 mod read;
 mod references;
 mod request;

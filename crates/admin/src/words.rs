@@ -2,22 +2,19 @@
 
 use hyper::StatusCode;
 use serde_json::{Map, Value};
-use weir_config::diagnostic::lua_type_name;
 use weir_config::node::{Step, steps};
-use weir_config::{Diagnostic, Fault, Mark};
+use weir_config::schema::{Fault, NONE_OF_ANY, type_of, way_in_resource};
+use weir_config::{Code, Diagnostic, ExprFault, Mark};
 use weir_store::{Key, Kind};
 
 use crate::Refused;
 use crate::answer::Answer;
 use crate::api::Api;
 use crate::kinds::Resource;
+use crate::peer::{Lack, Peer};
 
 /// What a route without anything to do with its requests is told.
 const ROUTE_ALTERNATIVES: &str = r#"object matches none of the required: ["plugins","uri"] or ["upstream","uri"] or ["upstream_id","uri"] or ["service_id","uri"] or ["plugins","uris"] or ["upstream","uris"] or ["upstream_id","uris"] or ["service_id","uris"] or ["script","uri"] or ["script","uris"]"#;
-
-const NONE_MATCHES: &str = "value should match only one schema, but matches none";
-const BOTH_MATCH: &str = "value should match only one schema, but matches both schemas 1 and 2";
-const NONE_REQUIRED: &str = "object matches none of the required";
 
 impl Api {
     /// The answer to a change that was refused; `value` is what should have been stored as `key`.
@@ -55,48 +52,39 @@ fn of_item(found: &Diagnostic, resource: &Resource, value: Option<&Map<String, V
         }
         (Kind::Ssls, names) => of_ssl(found, names, value),
         (Kind::Secrets, names) => of_secret(found, names, value),
-        (Kind::PluginMetadata, ["id"]) if found.message.starts_with("there is no plugin ") => {
-            Some("invalid plugin name".to_owned())
-        }
-        (Kind::PluginMetadata, ["id"]) if found.message.starts_with("not supported yet: the plugin ") => {
-            let plugin = found.message.trim_start_matches("not supported yet: the plugin ");
-            Some(format!("invalid plugin name: the plugin {plugin} is known and not supported yet"))
-        }
-        (Kind::PluginMetadata, ["id"]) if found.message.ends_with(" is not in the setting `plugins`") => {
-            Some(format!("invalid plugin name: {}", found.message))
-        }
+        (Kind::PluginMetadata, ["id"]) => match Peer::of(&found.code) {
+            Peer::NoPlugin(Lack::Unknown) => Some("invalid plugin name".to_owned()),
+            Peer::NoPlugin(Lack::Unsupported { plugin }) => {
+                Some(format!("invalid plugin name: the plugin {plugin} is known and not supported yet"))
+            }
+            Peer::NoPlugin(Lack::TurnedOff { plugin }) => {
+                Some(format!("invalid plugin name: the plugin {plugin} is not in the setting `plugins`"))
+            }
+            _ => None,
+        },
         _ => None,
     };
     if let Some(message) = special {
         return message;
     }
-    match (rank(found), names.as_slice()) {
-        (Rank::Plugin, ["plugins", plugin, ..]) => {
+    match (rank(found), names.as_slice(), Peer::of(&found.code)) {
+        (Rank::Plugin, ["plugins", plugin, ..], peer) => {
             let conf = value.and_then(|value| value.get("plugins")?.get(plugin));
             let message = of_plugin(found, plugin, &steps[2..], conf);
-            match resource.kind {
+            match (resource.kind, peer) {
+                (_, Peer::NoAuthentication | Peer::SameCredential) => message,
                 // Whether the plugin exists is said without more words.
-                Kind::Consumers | Kind::Credentials
-                    if !["only ", "duplicate "].iter().any(|w| message.starts_with(w)) =>
-                {
-                    format!("invalid plugins configuration: {message}")
-                }
+                (Kind::Consumers | Kind::Credentials, _) => format!("invalid plugins configuration: {message}"),
                 _ => message,
             }
         }
-        (Rank::Rule, ["uris"]) if found.message == "only one of uri and uris is allowed" => {
-            format!("invalid configuration: allOf 1 failed: {BOTH_MATCH}")
+        (Rank::Rule, ["uris"], Peer::OnlyOneOf { .. }) => {
+            format!("invalid configuration: allOf 1 failed: {}", Fault::SeveralOfOne { first: 1, second: 2 })
         }
-        (Rank::Rule, [field]) if found.message.starts_with("only one of ") => {
-            format!("only one of {} or {field} is allowed", field.trim_end_matches('s'))
-        }
-        (Rank::Rule, []) if resource.kind == Kind::Routes && found.message == "a route needs uri or uris" => {
-            format!("invalid configuration: allOf 1 failed: {NONE_MATCHES}")
-        }
-        (Rank::Rule, []) if resource.kind == Kind::Routes && found.message.starts_with("a route needs ") => {
-            format!("invalid configuration: {ROUTE_ALTERNATIVES}")
-        }
-        (Rank::Rule, ["vars", ..]) => of_conditions(found, &steps[1..]),
+        (Rank::Rule, [_], Peer::OnlyOneOf { one, other }) => format!("only one of {one} or {other} is allowed"),
+        (Rank::Rule, _, Peer::NoPath) => format!("invalid configuration: allOf 1 failed: {}", Fault::NoneOfOne),
+        (Rank::Rule, _, Peer::NoPurpose) => format!("invalid configuration: {ROUTE_ALTERNATIVES}"),
+        (Rank::Rule, ["vars", ..], peer) => of_conditions(found, &peer, &steps[1..]),
         _ => format!("invalid configuration: {}", phrase(found, &steps)),
     }
 }
@@ -116,32 +104,29 @@ pub(crate) fn of_check(section: &str, found: &Diagnostic, item: &Value) -> Strin
 
 /// What is told of a value that is no resource at all.
 pub(crate) fn no_object(value: &Value) -> String {
-    format!("invalid configuration: wrong type: expected object, got {}", lua_type_name(value))
+    let fault = Fault::WrongType { expected: "object".to_owned(), found: type_of(value) };
+    format!("invalid configuration: {fault}")
 }
 
 /// What is told of a consumer whose name can be none.
 pub(crate) fn no_username(name: &str) -> String {
     let fault = Fault::Pattern { pattern: r"^[a-zA-Z0-9_\-]+$".to_owned(), found: name.to_owned() };
-    let found = Diagnostic::error(Mark::NONE, "username", "").with_fault(fault);
-    format!("invalid configuration: {}", phrase(&found, &steps("username")))
+    format!("invalid configuration: {}", fault.text_in_resource(&steps("username")))
 }
 
 /// What is wrong with an upstream beyond its schema, if APISIX has words for it. The names lead to it inside the upstream.
 fn of_upstream(found: &Diagnostic, names: &[&str]) -> Option<String> {
-    let message = found.message.as_str();
-    match names {
-        ["type"] if message.starts_with("type: chash needs key: ") => Some("missing key".to_owned()),
+    match (Peer::of(&found.code), names) {
+        (Peer::NoHashKey, ["type"]) => Some("missing key".to_owned()),
         // Its schema depends on what is hashed, and is not that of a field.
-        ["key"] if matches!(found.fault.as_deref(), Some(Fault::Pattern { .. })) => {
-            Some(format!("invalid configuration: {}", phrase(found, &[])))
-        }
-        ["pass_host"] if message == "pass_host: rewrite needs upstream_host" => {
+        (Peer::HashKey(fault), ["key"]) => Some(format!("invalid configuration: {fault}")),
+        (Peer::NoUpstreamHost, ["pass_host"]) => {
             Some("`upstream_host` can't be empty when `pass_host` is `rewrite`".to_owned())
         }
-        ["nodes", ..] if message.contains("an IPv6 address must stand in brackets") => {
+        (Peer::BareIpv6, ["nodes", ..]) => {
             Some("invalid configuration: IPv6 address must be enclosed with '[' and ']'".to_owned())
         }
-        ["nodes", node] if message.starts_with("expected a port from 1 to 65535") => {
+        (Peer::Port, ["nodes", node]) => {
             let port = node.rsplit_once(':')?.1.parse::<u64>().ok()?;
             Some(format!("invalid port {port}"))
         }
@@ -151,90 +136,73 @@ fn of_upstream(found: &Diagnostic, names: &[&str]) -> Option<String> {
 
 /// What is wrong with a certificate in other words than those of its fields.
 fn of_ssl(found: &Diagnostic, names: &[&str], value: Option<&Map<String, Value>>) -> Option<String> {
-    let message = found.message.as_str();
-    let lacks = match (found.fault.as_deref(), names) {
-        (Some(Fault::MissingField(field)), []) => matches!(field.as_str(), "cert" | "key"),
-        (None, [] | ["snis"]) => {
-            message.contains(" needs sni or snis") || message.starts_with("only one of sni and snis")
-        }
+    let lacks = match (Peer::of(&found.code), names) {
+        (Peer::Schema(Fault::MissingField { name }), []) => matches!(name.as_str(), "cert" | "key"),
+        (Peer::OnlyOneOf { .. }, ["snis"]) | (Peer::NoNames, []) => true,
+        (Peer::UnevenKeys, _) => return Some("mismatched number of certs and keys".to_owned()),
         _ => false,
     };
-    if lacks {
+    lacks.then(|| {
         // What a certificate needs depends on what it is for.
         let is_client = value.and_then(|value| value.get("type")?.as_str()) == Some("client");
         let clause = if is_client { "else" } else { "then" };
-        return Some(format!("invalid configuration: {clause} clause did not match"));
-    }
-    message.contains(" certificates in certs, but ").then(|| "mismatched number of certs and keys".to_owned())
+        format!("invalid configuration: {clause} clause did not match")
+    })
 }
 
 /// What is wrong with a secret manager: its schema is that of its kind.
 fn of_secret(found: &Diagnostic, names: &[&str], value: Option<&Map<String, Value>>) -> Option<String> {
-    let message = found.message.as_str();
-    match names {
-        ["id"] if message.starts_with("there is no secret manager ") => {
+    match (Peer::of(&found.code), names) {
+        (Peer::NoManager, ["id"]) => {
             let (manager, _) = value?.get("id")?.as_str()?.split_once('/')?;
             Some(format!("invalid secret manager: {manager}"))
         }
-        [] => {
-            let field = message.strip_prefix("vault needs ")?;
-            Some(format!("invalid configuration: property \"{field}\" is required"))
+        (Peer::ManagerNeeds { field }, []) => {
+            let name = field.to_owned();
+            Some(format!("invalid configuration: {}", Fault::MissingField { name }))
         }
         _ => None,
     }
 }
 
 /// What is wrong with conditions: alone where APISIX says the same, else with the place inside them.
-fn of_conditions(found: &Diagnostic, steps: &[Step]) -> String {
-    const KNOWN: [&str; 3] = ["invalid operator '", "rule too short", "rule should be wrapped inside brackets"];
-    let message = match KNOWN.iter().any(|known| found.message.starts_with(known)) {
-        true => found.message.clone(),
-        false => plain(found, steps),
+fn of_conditions(found: &Diagnostic, peer: &Peer<'_>, steps: &[Step]) -> String {
+    let message = match peer {
+        Peer::Condition(ExprFault::Operator(name), _) => format!("invalid operator '{name}'"),
+        Peer::Condition(ExprFault::TooShort, _) => "rule too short".to_owned(),
+        Peer::Condition(ExprFault::NotAnArray, _) => "rule should be wrapped inside brackets".to_owned(),
+        _ => plain(found, steps),
     };
     format!("failed to validate the 'vars' expression: {message}")
 }
 
 fn of_plugin(found: &Diagnostic, plugin: &str, rest: &[Step], conf: Option<&Value>) -> String {
-    let message = found.message.as_str();
     if let Some(conf) = conf.filter(|conf| !conf.is_object() && !conf.is_array()) {
         return format!("invalid plugin conf {conf} for plugin [{plugin}]");
     }
-    if let (None, [Step::Name(meta), Step::Name(filter), rest @ ..]) = (&found.fault, rest)
-        && meta == "_meta"
-        && filter == "filter"
-    {
-        return of_conditions(found, rest);
+    let failed = |why: String| format!("failed to check the configuration of plugin {plugin} err: {why}");
+    match (Peer::of(&found.code), rest) {
+        (Peer::Schema(fault), _) => failed(fault.text_in_resource(rest)),
+        (peer, [Step::Name(meta), Step::Name(filter), rest @ ..]) if meta == "_meta" && filter == "filter" => {
+            of_conditions(found, &peer, rest)
+        }
+        // There they are told with the same words, but no place.
+        (peer @ Peer::Condition(_, reason), _) => {
+            let code = Box::new(Code::Unreadable { reason: reason.to_owned() });
+            failed(of_conditions(&Diagnostic { code, ..found.clone() }, &peer, rest))
+        }
+        (Peer::NoPlugin(Lack::Unknown), []) => format!("unknown plugin [{plugin}]"),
+        (Peer::NoPlugin(Lack::Unsupported { .. }), []) => format!("unknown plugin [{plugin}]: it is not supported yet"),
+        (Peer::NoPlugin(Lack::TurnedOff { .. }), []) => {
+            format!("unknown plugin [{plugin}]: it is not in the setting `plugins`")
+        }
+        (Peer::NoAuthentication, []) => "only supports auth type plugins in consumer credential".to_owned(),
+        (Peer::InOtherGlobalRule { rule }, []) => {
+            format!("plugin '{plugin}' already exists in global rule with id '{rule}'")
+        }
+        (Peer::SameCredential, _) => format!("duplicate key of plugin {plugin} found: {}", found.code),
+        _ => failed(phrase(found, rest)),
     }
-    // There they are told with the same words, but no place.
-    if plugin == "traffic-split" && found.fault.is_none() && rest.last().and_then(name) == Some("vars") {
-        let words = message.split_once("]: ").map_or(message, |(_, words)| words);
-        let words = words.split_once(" (did you mean ").map_or(words, |(words, _)| words);
-        let inner = Diagnostic { message: words.to_owned(), ..found.clone() };
-        return format!("failed to check the configuration of plugin {plugin} err: {}", of_conditions(&inner, rest));
-    }
-    if found.fault.is_none() && rest.is_empty() {
-        if message.starts_with("there is no plugin ") {
-            return format!("unknown plugin [{plugin}]");
-        }
-        if message.starts_with("not supported yet: the plugin ") {
-            return format!("unknown plugin [{plugin}]: it is not supported yet");
-        }
-        if message.ends_with(" is not in the setting `plugins`") {
-            return format!("unknown plugin [{plugin}]: it is not in the setting `plugins`");
-        }
-        if message.starts_with("a credential takes authentication plugins only") {
-            return "only supports auth type plugins in consumer credential".to_owned();
-        }
-        if let Some(id) = message.strip_prefix(&format!("the plugin {plugin} is in the global rule "))
-            && let Some((id, _)) = id.split_once(" already")
-        {
-            return format!("plugin '{plugin}' already exists in global rule with id '{id}'");
-        }
-    }
-    if found.fault.is_none() && message.contains(" have the same ") {
-        return format!("duplicate key of plugin {plugin} found: {message}");
-    }
-    format!("failed to check the configuration of plugin {plugin} err: {}", phrase(found, rest))
 }
 
 /// Where in the order of APISIX's checks a finding belongs.
@@ -251,7 +219,7 @@ enum Rank {
 fn rank(found: &Diagnostic) -> Rank {
     match steps(&found.path).as_slice() {
         [Step::Name(plugins), Step::Name(_), ..] if plugins == "plugins" => Rank::Plugin,
-        _ if found.fault.is_some() => Rank::Form,
+        _ if matches!(Peer::of(&found.code), Peer::Schema(_) | Peer::HashKey(_)) => Rank::Form,
         _ => Rank::Rule,
     }
 }
@@ -259,7 +227,7 @@ fn rank(found: &Diagnostic) -> Rank {
 /// The error that APISIX would find first.
 pub(crate) fn worst(found: &[Diagnostic]) -> Option<&Diagnostic> {
     // What follows from another error stands at the resource itself, and does not say what is wrong with it.
-    let follows = |found: &Diagnostic| found.path.is_empty() && found.message.starts_with("an invalid global rule is ");
+    let follows = |found: &Diagnostic| matches!(Peer::of(&found.code), Peer::Consequence);
     found.iter().filter(|found| found.is_error()).min_by_key(|found| (follows(found), rank(found)))
 }
 
@@ -279,80 +247,14 @@ fn inside(found: &Diagnostic, key: &Key) -> Option<Diagnostic> {
 
 /// A finding with the way to its place, in the words of the JSON Schema library that APISIX uses.
 fn phrase(found: &Diagnostic, steps: &[Step]) -> String {
-    let Some(fault) = &found.fault else {
-        return if found.message.starts_with("expected an IPv4 or IPv6 address, or a range of them ") {
-            way(steps) + NONE_REQUIRED
-        } else if let ([way_of_checks @ .., _], true) = (steps, found.message.starts_with("passive checks need active"))
-        {
-            format!(r#"{}{NONE_REQUIRED}: ["active"] or ["active","passive"]"#, way(way_of_checks))
-        } else {
-            plain(found, steps)
-        };
-    };
-    let mut steps = steps;
-    let message = match &**fault {
-        Fault::WrongType { expected, found } => {
-            // It is written in Lua, which has one type for lists and mappings, and one for null that is none of them.
-            let found = match *found {
-                "array" | "object" => "table",
-                "null" => "userdata",
-                other => other,
-            };
-            format!("wrong type: expected {expected}, got {found}")
+    match (Peer::of(&found.code), steps) {
+        (Peer::Schema(fault) | Peer::HashKey(fault), _) => fault.text_in_resource(steps),
+        (Peer::NoAddressRange, _) => way_in_resource(steps) + NONE_OF_ANY,
+        (Peer::PassiveAlone, [checks @ .., _]) => {
+            format!(r#"{}{NONE_OF_ANY}: ["active"] or ["active","passive"]"#, way_in_resource(checks))
         }
-        Fault::NotInEnum => "matches none of the enum values".to_owned(),
-        Fault::NoAlternative { inside } => {
-            steps = steps.get(..steps.len().saturating_sub(*inside)).unwrap_or_default();
-            // What is `anyOf` there and what is `oneOf` cannot be told from the forms.
-            match steps.last().and_then(name) {
-                Some(field) if field == "nodes" || field == "id" || field.ends_with("_id") => NONE_REQUIRED.to_owned(),
-                _ => NONE_MATCHES.to_owned(),
-            }
-        }
-        Fault::TooSmall { found, least, exclusive: false } => format!("expected {found} to be at least {least}"),
-        Fault::TooSmall { found, least, exclusive: true } => format!("expected {found} to be greater than {least}"),
-        Fault::TooLarge { found, most, exclusive: false } => format!("expected {found} to be at most {most}"),
-        Fault::TooLarge { found, most, exclusive: true } => format!("expected {found} to be smaller than {most}"),
-        Fault::Length { found, bound } if found < bound => {
-            format!("string too short, expected at least {bound}, got {found}")
-        }
-        Fault::Length { found, bound } => format!("string too long, expected at most {bound}, got {found}"),
-        Fault::Pattern { pattern, found } => {
-            format!("failed to match pattern {} with {}", Value::from(pattern.as_str()), Value::from(found.as_str()))
-        }
-        Fault::Count { found, bound } if found < bound => format!("expect array to have at least {bound} items"),
-        Fault::Count { bound, .. } => format!("expect array to have at most {bound} items"),
-        Fault::Repeated { first } => {
-            let (last, way) = steps.split_last().unwrap_or((&Step::Index(0), &[]));
-            steps = way;
-            let later = if let Step::Index(index) = last { *index } else { 0 };
-            format!("expected unique items but items {} and {} are equal", first + 1, later + 1)
-        }
-        Fault::UnknownField => {
-            let (last, way) = steps.split_last().unwrap_or((&Step::Index(0), &[]));
-            steps = way;
-            format!("additional properties forbidden, found {}", name(last).unwrap_or_default())
-        }
-        Fault::Fields { most, .. } => format!("expect object to have at most {most} properties"),
-        // Nodes are either written or discovered.
-        Fault::MissingField(field) if field == "nodes" => NONE_MATCHES.to_owned(),
-        Fault::MissingField(field) => format!("property \"{field}\" is required"),
-    };
-    way(steps) + &message
-}
-
-/// The way to a place, as it stands before what is wrong there.
-fn way(steps: &[Step]) -> String {
-    let mut way = String::new();
-    for (at, step) in steps.iter().enumerate() {
-        let parent = at.checked_sub(1).and_then(|at| name(&steps[at]));
-        way.push_str(&match step {
-            Step::Name(label) if parent == Some("labels") => format!("failed to validate {label} (matching \".*\"): "),
-            Step::Name(field) => format!("property \"{field}\" validation failed: "),
-            Step::Index(index) => format!("failed to validate item {}: ", index + 1),
-        });
+        _ => plain(found, steps),
     }
-    way
 }
 
 fn name(step: &Step) -> Option<&str> {
@@ -380,7 +282,7 @@ mod tests {
     use super::{Key, Kind, Mark, Resource, inside, of_item, worst};
     use weir_config::catalog::{PluginCatalog, Scope};
     use weir_config::schema::read;
-    use weir_config::{Diagnostic, LoadOptions, Node, load};
+    use weir_config::{Code, Diagnostic, ExprFault, LoadOptions, Node, load};
 
     /// Two plugins with schemas.
     struct Catalog;
@@ -596,21 +498,28 @@ mod tests {
 
     #[test]
     fn conditions_are_told_without_their_place_where_the_words_are_known() {
-        let told = |message: &str| {
-            let found = Diagnostic::error(Mark::NONE, "vars[0]", message).with_hint("did you mean ==?");
+        let told = |code: Code| {
+            let found = Diagnostic::error(Mark::NONE, "vars[0]", code).with_hint("did you mean ==?");
             of_item(&found, Resource::of(Kind::Routes), None)
         };
-        for message in ["rule should be wrapped inside brackets", "rule too short", "invalid operator 'x'"] {
-            assert_eq!(told(message), format!("failed to validate the 'vars' expression: {message}"));
+        for (fault, message) in [
+            (ExprFault::NotAnArray, "rule should be wrapped inside brackets"),
+            (ExprFault::TooShort, "rule too short"),
+            (ExprFault::Operator("x".to_owned()), "invalid operator 'x'"),
+        ] {
+            // Whatever the text for people says.
+            let code = Code::Condition { fault, reason: "reworded".to_owned() };
+            assert_eq!(told(code), format!("failed to validate the 'vars' expression: {message}"));
         }
-        let own = told("unknown variable 'x'");
+        let own = told(Code::Condition { fault: ExprFault::Other, reason: "unknown variable 'x'".to_owned() });
         assert_eq!(own, "failed to validate the 'vars' expression: [0]: unknown variable 'x'; did you mean ==?");
     }
 
     #[test]
     fn findings_about_a_resource_are_told_from_others() {
         let key = Key::new(Kind::Routes, "1");
-        let at = |path: &str| inside(&Diagnostic::error(Mark::NONE, path, "x"), &key).map(|found| found.path);
+        let at =
+            |path: &str| inside(&Diagnostic::error(Mark::NONE, path, Code::UnknownField), &key).map(|found| found.path);
         let cases = [
             ("routes/1.uri", Some("uri")),
             ("routes/1", Some("")),

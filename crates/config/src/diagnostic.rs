@@ -1,7 +1,9 @@
 //! What is wrong with a configuration, and where.
 
+use std::borrow::Cow;
 use std::fmt;
 
+use crate::code::Code;
 use crate::node::{Kind, Mark, Node};
 use crate::secret::Revealed;
 
@@ -19,87 +21,21 @@ pub struct Diagnostic {
     pub mark: Mark,
     /// Path in the document, `routes[3].plugins.limit-count.count`; empty for the document itself.
     pub path: String,
-    /// What is wrong: what was expected and what was found.
-    pub message: String,
+    /// Fault, with its data: what was expected and what was found. The text is rendered from it.
+    pub code: Box<Code>,
     /// How to put it right, or the nearest known name.
-    pub hint: Option<String>,
-    /// Which rule of a schema it breaks, when it is one: for whoever has words of its own for it.
-    pub fault: Option<Box<Fault>>,
+    pub hint: Option<Hint>,
 }
 
-/// A rule of a schema that a value breaks.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Fault {
-    /// It is of another type than the only possible one.
-    WrongType {
-        /// As in a schema: `string`, `integer`, `object`, …
-        expected: &'static str,
-        /// What it is: `string`, `number`, `boolean`, `null`, `array`, `object`.
-        found: &'static str,
-    },
-    /// It is none of the values there are.
-    NotInEnum,
-    /// It fits none of the forms there are. The path may lead to the place inside it that is wrong with the form that
-    /// was meant.
-    NoAlternative {
-        /// How many steps of the path lead from the value to that place.
-        inside: usize,
-    },
-    /// A number below the least one.
-    TooSmall {
-        /// The number.
-        found: f64,
-        /// The least one.
-        least: f64,
-        /// Whether the least one is too small itself.
-        exclusive: bool,
-    },
-    /// A number above the largest one.
-    TooLarge {
-        /// The number.
-        found: f64,
-        /// The largest one.
-        most: f64,
-        /// Whether the largest one is too large itself.
-        exclusive: bool,
-    },
-    /// A text of fewer characters than the least, or more than the most.
-    Length {
-        /// How many it has.
-        found: usize,
-        /// The bound that it breaks.
-        bound: usize,
-    },
-    /// A text that does not match a regular expression.
-    Pattern {
-        /// The expression.
-        pattern: String,
-        /// The text.
-        found: String,
-    },
-    /// A list with fewer elements than the least, or more than the most.
-    Count {
-        /// How many it has.
-        found: usize,
-        /// The bound that it breaks.
-        bound: usize,
-    },
-    /// A mapping with more fields than the most.
-    Fields {
-        /// How many it has.
-        found: usize,
-        /// The most.
-        most: usize,
-    },
-    /// An element of a list that stands in it before. The path is that of the later one.
-    Repeated {
-        /// The place of the earlier one, from 0.
-        first: usize,
-    },
-    /// A field that there is not. The path is its own.
-    UnknownField,
-    /// A mapping without a field that it needs.
-    MissingField(String),
+/// Advice on a finding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hint {
+    /// The known name nearest to the one that was written.
+    DidYouMean(String),
+    /// The same, of a plugin that is not supported yet.
+    DidYouMeanUnsupported(String),
+    /// Anything else.
+    Advice(Cow<'static, str>),
 }
 
 /// How bad a [`Diagnostic`] is.
@@ -113,35 +49,33 @@ pub enum Severity {
 
 impl Diagnostic {
     /// An error at a position and a path.
-    pub fn error(mark: Mark, path: impl Into<String>, message: impl Into<String>) -> Self {
+    pub fn error(mark: Mark, path: impl Into<String>, code: Code) -> Self {
         Self {
             severity: Severity::Error,
             file: String::new(),
             mark,
             path: path.into(),
-            message: message.into(),
+            code: Box::new(code),
             hint: None,
-            fault: None,
         }
     }
 
     /// A warning at a position and a path.
-    pub fn warning(mark: Mark, path: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { severity: Severity::Warning, ..Self::error(mark, path, message) }
+    pub fn warning(mark: Mark, path: impl Into<String>, code: Code) -> Self {
+        Self { severity: Severity::Warning, ..Self::error(mark, path, code) }
     }
 
     /// Adds how to put it right.
     #[must_use]
-    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+    pub fn with_hint(mut self, hint: impl Into<Hint>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Tells which rule of a schema is broken.
+    /// Text of what is wrong, without the place and the hint.
     #[must_use]
-    pub fn with_fault(mut self, fault: Fault) -> Self {
-        self.fault = Some(Box::new(fault));
-        self
+    pub fn message(&self) -> String {
+        self.code.to_string()
     }
 
     /// The finding without a value that it quotes.
@@ -152,17 +86,8 @@ impl Diagnostic {
             Kind::Bool(_) | Kind::Int(_) | Kind::Float(_) => value.describe(),
             _ => return self,
         };
-        if let Some(Fault::Pattern { found, .. }) = self.fault.as_deref_mut()
-            && *found == text
-        {
-            "***".clone_into(found);
-        }
-        if !matches!(value.kind, Kind::Str(_)) {
-            // Without quotes, so that only its place tells it from other words.
-            let hide = |said: &str| said.replace(&format!("found {text}"), "found ***");
-            self.message = hide(&self.message);
-            self.hint = self.hint.map(|hint| hide(&hint));
-        }
+        // Without quotes only its place tells a number from other words.
+        self.code.hide_found(|found| found == text);
         Revealed::of([text]).redact(self)
     }
 
@@ -207,7 +132,7 @@ impl fmt::Display for Diagnostic {
         if !self.path.is_empty() {
             write!(f, "{}: ", self.path)?;
         }
-        f.write_str(&self.message)?;
+        write!(f, "{}", self.code)?;
         match &self.hint {
             Some(hint) => write!(f, "; {hint}"),
             None => Ok(()),
@@ -216,6 +141,43 @@ impl fmt::Display for Diagnostic {
 }
 
 impl std::error::Error for Diagnostic {}
+
+impl fmt::Display for Hint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DidYouMean(name) => write!(f, "did you mean {name}?"),
+            Self::DidYouMeanUnsupported(name) => write!(f, "did you mean {name}? It is not supported yet"),
+            Self::Advice(text) => f.write_str(text),
+        }
+    }
+}
+
+impl Hint {
+    /// Advice to write this name, if there is one.
+    pub fn nearest(name: Option<&str>) -> Option<Self> {
+        name.map(|name| Self::DidYouMean(name.to_owned()))
+    }
+
+    /// The name or text in it that may have been taken from a configuration.
+    pub(crate) fn text_mut(&mut self) -> &mut String {
+        match self {
+            Self::DidYouMean(name) | Self::DidYouMeanUnsupported(name) => name,
+            Self::Advice(text) => text.to_mut(),
+        }
+    }
+}
+
+impl From<&'static str> for Hint {
+    fn from(text: &'static str) -> Self {
+        Self::Advice(Cow::Borrowed(text))
+    }
+}
+
+impl From<String> for Hint {
+    fn from(text: String) -> Self {
+        Self::Advice(Cow::Owned(text))
+    }
+}
 
 /// The known name nearest to `name`, when it is near enough to be what was meant.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
@@ -230,17 +192,4 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .filter(|(distance, _)| *distance <= allowed)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
-}
-
-/// What APISIX calls the type of a JSON value in its errors: Lua has one type for lists and mappings, and null is a
-/// pointer.
-pub fn lua_type_name(value: &serde_json::Value) -> &'static str {
-    use serde_json::Value;
-    match value {
-        Value::Null => "userdata",
-        Value::Bool(_) => "boolean",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) | Value::Object(_) => "table",
-    }
 }

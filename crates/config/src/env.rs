@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use crate::Diagnostic;
+use crate::code::Code;
 use crate::node::{Kind, MAX_TEXT_BYTES, Mark, Node, Parsed, push_index, push_name, quoted};
 use crate::secret::NoSecret;
 
@@ -112,7 +113,7 @@ impl Substituted<'_> {
             .odd
             .iter()
             .map(|mark| {
-                Diagnostic::warning(*mark, "", "not a placeholder, so it is left as it is")
+                Diagnostic::warning(*mark, "", Code::NoPlaceholder)
                     .with_hint("a placeholder is ${{NAME}} or ${{NAME:=default}}")
             })
             .collect();
@@ -129,8 +130,8 @@ impl Substituted<'_> {
         self.settle_node(&mut parsed.root, &mut path, &mut used, &mut found);
         for ((name, mark), used) in self.unset.iter().zip(used) {
             if !used {
-                let message = format!("the environment variable {name} is not set");
-                found.push(Diagnostic::warning(*mark, "", message).with_hint("it does no harm in a comment"));
+                let code = Code::UnsetVariable { name: name.clone() };
+                found.push(Diagnostic::warning(*mark, "", code).with_hint("it does no harm in a comment"));
             }
         }
         found
@@ -203,9 +204,9 @@ impl Substituted<'_> {
             let number = number.split(UNSET_END).next().and_then(|number| number.parse::<usize>().ok());
             let Some((at, (name, mark))) = number.and_then(|at| Some((at, self.unset.get(at)?))) else { continue };
             if !std::mem::replace(&mut used[at], true) {
-                let message = format!("the environment variable {name} is not set");
+                let code = Code::UnsetVariable { name: name.clone() };
                 let hint = format!("set it, or give a default: ${{{{{name}:=default}}}}");
-                found.push(Diagnostic::error(*mark, path, message).with_hint(hint));
+                found.push(Diagnostic::error(*mark, path, code).with_hint(hint));
             }
         }
     }
@@ -269,9 +270,9 @@ pub fn shell_placeholders(node: &Node, path: &mut String, found: &mut Vec<Diagno
                 name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
                     && name.bytes().next().is_some_and(|b| !b.is_ascii_digit() && !b.is_ascii_lowercase())
             }) {
-                let message = format!("{} is left as it is", quoted(text));
+                let code = Code::ShellPlaceholder { text: quoted(text) };
                 let hint = format!("a variable of the environment is written ${{{{{}}}}}", name.unwrap_or_default());
-                found.push(Diagnostic::warning(node.mark, path.as_str(), message).with_hint(hint));
+                found.push(Diagnostic::warning(node.mark, path.as_str(), code).with_hint(hint));
             }
         }
         Kind::Seq(items) => {

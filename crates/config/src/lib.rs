@@ -12,6 +12,7 @@
 //! [`PluginCatalog`].
 
 pub mod catalog;
+mod code;
 pub mod diagnostic;
 pub mod env;
 pub mod file;
@@ -27,7 +28,8 @@ mod shared;
 pub mod unsupported;
 
 pub use catalog::{PluginCatalog, Scope};
-pub use diagnostic::{Diagnostic, Fault, Severity};
+pub use code::Code;
+pub use diagnostic::{Diagnostic, Hint, Severity};
 pub use load::{Changed, Dropped, InvalidItems, LoadOptions, Loaded, load};
 pub use model::{ItemChange, Items, Listed, Model, Place, Section};
 pub use node::{Key, Kind, Mark, Node};
@@ -35,4 +37,4 @@ pub use resource::*;
 pub use secret::{NoSecret, NoSecrets, Revealed, SecretSource, is_reference};
 pub use settings::{RouterMode, Settings};
 pub use shared::{SharedMap, SharedSet};
-pub use weir_expr::metered;
+pub use weir_expr::{ExprFault, metered};

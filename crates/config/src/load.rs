@@ -18,6 +18,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::catalog::{APISIX_PLUGINS, NoPlugins, PluginCatalog};
+use crate::code::Code;
 use crate::diagnostic::Diagnostic;
 use crate::env::{MayRead, Variables};
 use crate::node::{Mark, Node, Path};
@@ -219,14 +220,14 @@ impl<'a> Loader<'a> {
     /// is of no use.
     fn wait_for(&mut self, unresolved: Vec<Unresolved>, meanwhile: &str) {
         for Unresolved { mark, path, reason } in unresolved {
-            let message = format!("{reason}; until it is there, {meanwhile}");
-            self.found.push(Diagnostic::warning(mark, path.as_str(), message));
+            let code = Code::ReferenceAwaited { reason, meanwhile: meanwhile.to_owned() };
+            self.found.push(Diagnostic::warning(mark, path.as_str(), code));
             self.unresolved.insert(path);
         }
     }
 
-    fn warn(&mut self, mark: Mark, path: &str, message: impl Into<String>) {
-        self.found.push(Diagnostic::warning(mark, path, message));
+    fn warn(&mut self, mark: Mark, path: &str, code: Code) {
+        self.found.push(Diagnostic::warning(mark, path, code));
     }
 
     /// Whether an error was found since there were so many findings.
@@ -257,7 +258,6 @@ impl<'a> Loader<'a> {
 /// A finding about a private key or a token, without what it quotes of it. What plugins find about their own secrets quotes
 /// nothing.
 fn unquoted(mut found: Diagnostic) -> Diagnostic {
-    const QUOTED: &str = ", found ";
     let place = found.path.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '[' | ']'));
     let name = place.rsplit('.').next().unwrap_or_default();
     let is_secret = match name {
@@ -266,9 +266,17 @@ fn unquoted(mut found: Diagnostic) -> Diagnostic {
         "token" => place.starts_with("secrets"),
         _ => false,
     };
-    if is_secret && let Some((expected, _)) = found.message.split_once(QUOTED) {
-        found.message = format!("{expected}{QUOTED}***");
-        found.hint = None;
+    if is_secret {
+        let mut quotes = false;
+        found.code.texts(&mut |field, text| {
+            if field == "found" {
+                "***".clone_into(text);
+                quotes = true;
+            }
+        });
+        if quotes {
+            found.hint = None;
+        }
     }
     found
 }

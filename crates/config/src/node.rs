@@ -13,7 +13,8 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 
 use crate::Diagnostic;
-pub(crate) use de::{PLUGIN_CONF, field_hint, hint_for};
+use crate::code::Code;
+pub(crate) use de::{PLUGIN_CONF, coded, field_hint, hint_for};
 pub use json::parse_json;
 pub use yaml::parse_yaml;
 pub(crate) use yaml::plain_scalar;
@@ -296,8 +297,7 @@ impl fmt::Display for Mark {
 }
 
 fn too_large(size: usize) -> Diagnostic {
-    let message = format!("the text has {size} bytes, more than the {MAX_TEXT_BYTES} that are read");
-    Diagnostic::error(Mark::NONE, "", message)
+    Diagnostic::error(Mark::NONE, "", Code::TextTooLong { bytes: size })
 }
 
 /// A text in quotes for a message, shortened, with control characters escaped.

@@ -7,6 +7,7 @@
 //! pattern would say too little.
 
 mod defaults;
+mod fault;
 mod rule;
 #[cfg(test)]
 mod tests;
@@ -23,10 +24,12 @@ use serde::de::{DeserializeOwned, Unexpected};
 use serde_json::Value;
 
 pub use defaults::fill_defaults;
+pub use fault::{Amount, Fault, NONE_OF_ANY, lua_type_of, type_of, way_in_resource, way_to};
 use rule::{Others, Rule};
 
 use crate::Diagnostic;
-use crate::diagnostic::{Fault, Severity, nearest};
+use crate::code::Code;
+use crate::diagnostic::{Hint, Severity, nearest};
 use crate::node::{Key, Kind, Node, Path, Step, field_hint, hint_for, quoted, steps};
 
 /// The JSON Schema of a type: nothing is referred to (unless the type contains itself) and null is no value.
@@ -47,9 +50,6 @@ pub fn read<T: DeserializeOwned + JsonSchema + 'static>(node: &Node) -> Result<T
     node.parse_into().map_err(|error| vec![error])
 }
 
-/// What is said of a field that a closed schema does not have.
-const UNKNOWN_FIELD: &str = "unknown field";
-
 /// Takes fields that are not known out of a tree, where `open` says that they may stand: APISIX's schemas have places
 /// that take anything, and real files carry fields there that never had an effect. What was found of them becomes a warning.
 pub fn ignore_unknown<'n>(
@@ -58,12 +58,11 @@ pub fn ignore_unknown<'n>(
     open: impl Fn(&Diagnostic, &[Step]) -> bool,
 ) -> Cow<'n, Node> {
     let mut known = Cow::Borrowed(node);
-    // What broke a rule inside of an alternative is told as no alternative: its words stay.
-    for fault in found.iter_mut().filter(|fault| fault.message == UNKNOWN_FIELD) {
+    for fault in found.iter_mut().filter(|fault| fault.code.is_unknown_field()) {
         let way = steps(&fault.path);
         if open(fault, &way) && take_out(known.to_mut(), &way) {
             fault.severity = Severity::Warning;
-            "unknown field, it has no effect".clone_into(&mut fault.message);
+            *fault.code = Code::UnknownFieldIgnored;
         }
     }
     known
@@ -219,7 +218,8 @@ impl Check<'_> {
         }
         self.found.extend(found.into_iter().map(|found| {
             let inside = found.path.get(own.len()..).map_or(0, |rest| steps(rest).len());
-            found.with_fault(Fault::NoAlternative { inside })
+            let of = found.code;
+            Diagnostic { code: Box::new(Code::InAlternative { inside, of }), ..found }
         }));
     }
 
@@ -240,10 +240,9 @@ impl Check<'_> {
                 None => items[..index].contains(item),
             };
             if repeated {
-                let message = format!("{} stands twice in the list", item.describe());
                 let first = items.iter().position(|other| other.kind == item.kind).unwrap_or_default();
-                let error = Diagnostic::error(item.mark, path.text(), message);
-                self.found.push(error.with_fault(Fault::Repeated { first }));
+                let code = Code::RepeatedItem { item: item.describe(), first };
+                self.found.push(Diagnostic::error(item.mark, path.text(), code));
             }
         }
     }
@@ -269,28 +268,26 @@ impl Check<'_> {
                     misspelt.extend(nearest(&key.text, absent.iter().copied()));
                     let all = rule.fields.iter().map(|(name, _)| name.as_str());
                     let hint = field_hint(&key.text, absent.iter().copied(), all);
-                    let error = Diagnostic::error(key.mark, path.text(), UNKNOWN_FIELD).with_hint(hint);
-                    self.found.push(error.with_fault(Fault::UnknownField));
+                    self.found.push(Diagnostic::error(key.mark, path.text(), Code::UnknownField).with_hint(hint));
                 }
             }
         }
         for name in &rule.required {
             if entries.iter().all(|(key, _)| *key.text != *name) && !misspelt.contains(name.as_str()) {
-                let message = format!("the field {name} is missing");
-                let error = Diagnostic::error(node.mark, path.text(), message);
-                self.found.push(error.with_fault(Fault::MissingField(name.clone())));
+                let code = Code::MissingField { field: name.clone() };
+                self.found.push(Diagnostic::error(node.mark, path.text(), code));
             }
         }
     }
 
     fn misfit(&mut self, rule: &Rule, node: &Node, path: &Path<'_>) {
-        let mut expected = rule.expectation();
+        let expected = rule.expectation();
         if let (Kind::Str(text), false) = (&node.kind, rule.choices.is_empty()) {
             let names = rule.choices.iter().filter_map(Value::as_str);
             if let Some(name) = nearest(text, names) {
-                expected = format!("expected {expected}, found {}", quoted(text));
-                let error = Diagnostic::error(node.mark, path.text(), expected);
-                self.found.push(error.with_hint(format!("did you mean {name}?")).with_fault(Fault::NotInEnum));
+                let code = Code::Misfit { expected, found: quoted(text), fault: Box::new(Fault::NotInEnum) };
+                let error = Diagnostic::error(node.mark, path.text(), code);
+                self.found.push(error.with_hint(Hint::DidYouMean(name.to_owned())));
                 return;
             }
         }
@@ -306,7 +303,8 @@ impl Check<'_> {
             Kind::Map(entries) if expected.starts_with("a mapping") => format!("one of {}", entries.len()),
             _ => node.describe(),
         };
-        let error = Diagnostic::error(node.mark, path.text(), format!("expected {expected}, found {found}"));
+        let code = Code::Misfit { expected: expected.to_owned(), found, fault: Box::new(fault) };
+        let error = Diagnostic::error(node.mark, path.text(), code);
         let hint = match &node.kind {
             Kind::Bool(b) => hint_for(Unexpected::Bool(*b), expected),
             Kind::Int(i) => hint_for(Unexpected::Signed(*i), expected),
@@ -314,7 +312,7 @@ impl Check<'_> {
             Kind::Str(s) => hint_for(Unexpected::Str(s), expected),
             _ => None,
         };
-        self.found.push(Diagnostic { hint, ..error.with_fault(fault) });
+        self.found.push(Diagnostic { hint, ..error });
     }
 }
 

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::code::Code;
 use crate::diagnostic::Diagnostic;
 use crate::env::{self, MayRead, Variables, reference_after};
 use crate::node::{Kind, Mark, Node, Path, quoted};
@@ -95,14 +96,13 @@ impl References<'_> {
                 None => {}
                 Some(Ok(value)) => {
                     if let Some(reason) = value.stale {
-                        let message = format!("{reason}; its last value serves on");
-                        found.push(Diagnostic::warning(node.mark, path.text(), message));
+                        found.push(Diagnostic::warning(node.mark, path.text(), Code::StaleSecret { reason }));
                     }
                     self.revealed.0.push(value.text.clone());
                     *text = value.text;
                 }
                 Some(Err(NoSecret::Refused(reason))) => {
-                    found.push(Diagnostic::error(node.mark, path.text(), reason));
+                    found.push(Diagnostic::error(node.mark, path.text(), Code::UnresolvedReference { reason }));
                 }
                 Some(Err(NoSecret::Absent(reason))) => {
                     self.unresolved.push(Unresolved { mark: node.mark, path: path.text(), reason });
@@ -153,7 +153,7 @@ impl References<'_> {
             return refused(format!("not supported yet: {name}"));
         }
         if !MANAGERS.contains(&kind) {
-            return refused(no_such_manager(kind));
+            return refused(no_such_manager(kind).to_string());
         }
         if id.is_empty() || key.is_empty() {
             return refused(EXPECTED.to_owned());
@@ -169,9 +169,9 @@ impl References<'_> {
     }
 }
 
-/// Tells that no manager is of this kind.
-pub(crate) fn no_such_manager(kind: &str) -> String {
-    format!("there is no secret manager {}; there are {}", quoted(kind), MANAGERS.join(" and "))
+/// The code of a kind of which no manager is.
+pub(crate) fn no_such_manager(kind: &str) -> Code {
+    Code::UnknownManager { kind: kind.to_owned(), shown: quoted(kind), known: MANAGERS.join(" and ") }
 }
 
 /// True for a text that stands for a value that is kept elsewhere.
@@ -194,8 +194,11 @@ impl Revealed {
     #[must_use]
     pub fn redact(&self, mut found: Diagnostic) -> Diagnostic {
         if !self.0.is_empty() {
-            found.message = self.hide(found.message);
-            found.hint = found.hint.map(|hint| self.hide(hint));
+            found.code.texts(&mut |_, text| *text = self.hide(std::mem::take(text)));
+            if let Some(hint) = &mut found.hint {
+                let text = hint.text_mut();
+                *text = self.hide(std::mem::take(text));
+            }
         }
         found
     }
@@ -204,6 +207,9 @@ impl Revealed {
         /// A shorter value may well be a part of words that say something else; in quotes it is not.
         const LONG: usize = 4;
         for value in &self.0 {
+            if text == *value {
+                return "***".to_owned();
+            }
             let quotes = [quoted(value), format!("{value:?}"), format!("'{value}'"), format!("`{value}`")];
             let whole = (value.len() >= LONG).then(|| value.clone());
             for form in quotes.into_iter().chain(whole) {
@@ -225,6 +231,7 @@ impl std::fmt::Debug for Revealed {
 #[cfg(test)]
 mod tests {
     use super::Revealed;
+    use crate::code::Code;
     use crate::diagnostic::Diagnostic;
     use crate::node::Mark;
 
@@ -240,9 +247,10 @@ mod tests {
             (&format!("found {}", crate::node::quoted(&long)), "found ***"),
         ];
         for (message, shown) in cases {
-            let found = Diagnostic::error(Mark::NONE, "", message).with_hint(message);
+            let code = Code::Unreadable { reason: message.to_owned() };
+            let found = Diagnostic::error(Mark::NONE, "", code).with_hint(message.to_owned());
             let found = revealed.redact(found);
-            assert_eq!((found.message.as_str(), found.hint.as_deref()), (shown, Some(shown)));
+            assert_eq!((found.message(), found.hint), (shown.to_owned(), Some(shown.to_owned().into())));
         }
     }
 }

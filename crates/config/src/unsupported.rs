@@ -2,6 +2,7 @@
 //! adding its field to the resource.
 
 use crate::Diagnostic;
+use crate::code::Code;
 use crate::node::{Kind, Node, push_name};
 
 /// A feature that is refused by name.
@@ -110,11 +111,12 @@ pub fn take_out(place: Place, node: &mut Node, path: &str, found: &mut Vec<Diagn
             When::OneOf(_) => entry.refusal(&format!("{}: {}", entry.field, value.as_str().unwrap_or_default())),
             _ => entry.refusal(entry.field),
         };
+        let code = Code::Unsupported { refusal: message };
         found.push(if entry.left_aside {
-            let warning = Diagnostic::warning(key.mark, path, message);
+            let warning = Diagnostic::warning(key.mark, path, code);
             warning.with_hint("it is left aside, as by APISIX with its default proxy_mode: http")
         } else {
-            Diagnostic::error(key.mark, path, message)
+            Diagnostic::error(key.mark, path, code)
         });
         taken.push(entry.field);
         false

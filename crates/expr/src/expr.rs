@@ -83,7 +83,8 @@ impl Expr {
     pub fn parse(json: &Json) -> Result<Expr, ExprError> {
         let logic = json.get(0).and_then(Json::as_str).map(Logic::named);
         if logic == Some(None) {
-            return Err(ExprError::new("rule should be wrapped inside brackets"));
+            let error = ExprError::new("rule should be wrapped inside brackets");
+            return Err(ExprError { fault: ExprFault::NotAnArray, ..error });
         }
         let first_operand = usize::from(logic == Some(Some(Logic { any: false, negated: false })));
         Ok(Expr { root: parse_expression(json, 0)?, first_operand })
@@ -219,13 +220,39 @@ pub struct ExprError {
     pub path: String,
     /// What is wrong.
     pub message: String,
+    /// Its kind, for programs.
+    pub fault: ExprFault,
     /// The known operator or variable that looks most like the one at fault.
     pub nearest: Option<String>,
 }
 
+/// Kinds of faults, as far as programs tell them apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExprFault {
+    /// No such operator; its name.
+    Operator(String),
+    /// A rule of too few elements.
+    TooShort,
+    /// The expression is no array.
+    NotAnArray,
+    /// Anything else.
+    Other,
+}
+
 impl ExprError {
     fn new(message: impl Into<String>) -> ExprError {
-        ExprError { path: String::new(), message: message.into(), nearest: None }
+        ExprError { path: String::new(), message: message.into(), fault: ExprFault::Other, nearest: None }
+    }
+
+    fn too_short() -> ExprError {
+        ExprError { fault: ExprFault::TooShort, ..ExprError::new("rule too short") }
+    }
+
+    fn operator(name: &str) -> ExprError {
+        ExprError {
+            fault: ExprFault::Operator(name.to_owned()),
+            ..ExprError::new(format!("invalid operator '{name}'"))
+        }
     }
 
     /// The same error, seen from the array around it.
@@ -306,14 +333,14 @@ fn parse_expression(json: &Json, depth: usize) -> Result<Node, ExprError> {
         return Err(ExprError::new(format!("rule is nested deeper than {DEEPEST} levels")));
     }
     if items.is_empty() && depth > 0 {
-        return Err(ExprError::new("rule too short"));
+        return Err(ExprError::too_short());
     }
     let Some(Json::String(head)) = items.first() else {
         return parse_operands(items, 0, depth).map(Node::All);
     };
     let Some(Logic { any, negated }) = Logic::named(head) else { return parse_test(head, items) };
     if items.len() < 3 {
-        return Err(ExprError::new("rule too short"));
+        return Err(ExprError::too_short());
     }
     let operands = parse_operands(items, 1, depth)?;
     let node = if any { Node::Any(operands) } else { Node::All(operands) };
@@ -344,12 +371,12 @@ fn parse_test(name: &str, items: &[Json]) -> Result<Node, ExprError> {
     let operator_at = if negated { 2 } else { 1 };
     let known = |name: &str| OPERATORS.iter().find(|operator| operator.eq_ignore_ascii_case(name)).copied();
     let (operator, value_at) = match (negated, items.len()) {
-        (_, 0 | 1) | (true, 3) => return Err(ExprError::new("rule too short")),
-        (false, 2) if items[1].as_str().and_then(known).is_some() => return Err(ExprError::new("rule too short")),
+        (_, 0 | 1) | (true, 3) => return Err(ExprError::too_short()),
+        (false, 2) if items[1].as_str().and_then(known).is_some() => return Err(ExprError::too_short()),
         (false, 2) => ("==", 1),
         (false, 3) | (true, 4) => match &items[operator_at] {
             Json::String(name) => (name.as_str(), operator_at + 1),
-            other => return Err(ExprError::new(format!("invalid operator '{other}'")).at(operator_at)),
+            other => return Err(ExprError::operator(&other.to_string()).at(operator_at)),
         },
         _ => return Err(ExprError::new("rule too long")),
     };
@@ -365,7 +392,7 @@ fn unknown_operator(name: &str) -> ExprError {
     let foreign = FOREIGN_OPERATORS.iter().find(|(foreign, _)| foreign.eq_ignore_ascii_case(name));
     let nearest =
         foreign.map(|(_, ours)| *ours).or_else(|| nearest_of(&name.to_ascii_lowercase(), OPERATORS.into_iter()));
-    ExprError { nearest: nearest.map(str::to_owned), ..ExprError::new(format!("invalid operator '{name}'")) }
+    ExprError { nearest: nearest.map(str::to_owned), ..ExprError::operator(name) }
 }
 
 fn parse_check(operator: &str, value: &Json) -> Result<Check, ExprError> {

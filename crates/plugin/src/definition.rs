@@ -1,6 +1,7 @@
 //! How a plugin is defined: one unit struct with its name, priority, configuration, documentation and example.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use schemars::{JsonSchema, Schema};
 use serde::de::DeserializeOwned;
 use weir_config::diagnostic::nearest;
 use weir_config::schema::{Checker, ignore_unknown, json_schema};
-use weir_config::{Diagnostic, Node, Scope, Severity};
+use weir_config::{Code, Diagnostic, Hint, Node, Scope, Severity};
 use weir_expr::Template;
 use weir_net::Network;
 
@@ -19,25 +20,30 @@ use crate::upstreams::UpstreamSet;
 use crate::{Phases, Plugin};
 
 /// What is wrong with a configuration that has the right shape.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Invalid {
     /// The field, relative to the plugin's configuration.
     pub path: String,
-    /// What was expected.
-    pub message: String,
+    /// Fault, with its data.
+    pub code: Box<Code>,
     /// A warning does not keep the plugin from being built.
     pub severity: Severity,
 }
 
 impl Invalid {
-    /// A fault in `path`.
-    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { path: path.into(), message: message.into(), severity: Severity::Error }
+    /// A fault in `path` against a rule of the plugin's own: what was expected.
+    pub fn new(path: impl Into<String>, text: impl Into<String>) -> Self {
+        Self::coded(path, Code::PluginRule { text: Cow::Owned(text.into()) })
+    }
+
+    /// A fault in `path` that is not this plugin's alone.
+    pub fn coded(path: impl Into<String>, code: Code) -> Self {
+        Self { path: path.into(), code: Box::new(code), severity: Severity::Error }
     }
 
     /// Something in `path` that works, though perhaps not as its author thinks.
-    pub fn warning(path: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { severity: Severity::Warning, ..Self::new(path, message) }
+    pub fn warning(path: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { severity: Severity::Warning, ..Self::new(path, text) }
     }
 }
 
@@ -112,7 +118,7 @@ pub trait Define: Sync + 'static {
     fn check_metadata(metadata: &Node) -> Result<(), Vec<Diagnostic>> {
         match metadata.as_map() {
             Some([]) => Ok(()),
-            _ => Err(vec![Diagnostic::warning(metadata.mark, "", "this plugin has no metadata: it has no effect")]),
+            _ => Err(vec![Diagnostic::warning(metadata.mark, "", Code::NoMetadata)]),
         }
     }
 
@@ -262,8 +268,11 @@ impl BuildCx<'_> {
     pub fn upstream(&self, field: &str, id: &str) -> Result<u32, Invalid> {
         match self.upstreams.find(id) {
             Ok(Some(number)) => Ok(number),
-            Ok(None) => Err(Invalid::new(field, format!("there is no upstream '{id}'"))),
-            Err(fault) => Err(Invalid::new(field, format!("the upstream '{id}' cannot be built: {}", fault.message))),
+            Ok(None) => Err(Invalid::coded(field, Code::NoUpstream { upstream: id.to_owned() })),
+            Err(fault) => {
+                let code = Code::UnbuildableUpstream { upstream: id.to_owned(), of: fault.code };
+                Err(Invalid::coded(field, code))
+            }
         }
     }
 
@@ -275,7 +284,7 @@ impl BuildCx<'_> {
         let place = format!("{}/{}/{field}", self.place, self.plugin);
         self.upstreams.add(upstream, &place).map_err(|fault| {
             let fault = fault.under(field);
-            Invalid::new(fault.path, fault.message)
+            Invalid::coded(fault.path, *fault.code)
         })
     }
 }
@@ -417,7 +426,7 @@ impl<T: Define> Definition for T {
         let typed = AuthChange { held: change.held, gone, came, consumers: change.consumers };
         T::credentials(typed).map_err(|(at, fault)| {
             let found = change.came.get(at).map(|(_, conf)| locate(conf, fault.clone()));
-            let found = found.unwrap_or_else(|| Diagnostic::error(weir_config::Mark::NONE, fault.path, fault.message));
+            let found = found.unwrap_or_else(|| Diagnostic::error(weir_config::Mark::NONE, fault.path, *fault.code));
             (at, Box::new(found))
         })
     }
@@ -446,8 +455,9 @@ fn values_at<'a>(node: &'a Node, path: &str, values: &mut Vec<&'a Node>) {
 fn unknown_variables(node: &Node, path: &str, place: &str, found: &mut Vec<Diagnostic>) {
     if place.is_empty() {
         for error in node.as_str().into_iter().flat_map(Template::unknown) {
-            let counts = if error.reason.is_doubtful() { "" } else { "; it counts as not set" };
-            found.push(Diagnostic::warning(node.mark, path, format!("{error}{counts}")));
+            let then = if error.reason.is_doubtful() { "" } else { "; it counts as not set" };
+            let code = Code::UnknownVariable { reason: error.to_string(), then };
+            found.push(Diagnostic::warning(node.mark, path, code));
         }
         return;
     }
@@ -472,9 +482,9 @@ fn tell_other_place<C: JsonSchema>(found: &mut [Diagnostic], place: impl Fn() ->
     }
     let schema = json_schema::<C>();
     let fields = schema.get("properties").and_then(|fields| fields.as_object());
-    for fault in found.iter_mut().filter(|fault| fault.message.starts_with("unknown field")) {
+    for fault in found.iter_mut().filter(|fault| fault.code.is_unknown_field()) {
         if fields.is_some_and(|fields| fields.contains_key(&fault.path)) {
-            fault.hint = Some(place());
+            fault.hint = Some(place().into());
         }
     }
 }
@@ -486,7 +496,7 @@ fn read_again<C: DeserializeOwned + JsonSchema + 'static>(conf: &Node) -> Result
         let (typed, found) = read(conf);
         typed.ok_or_else(|| {
             let error = first_error(conf, found);
-            Invalid::new(error.path, error.message)
+            Invalid::coded(error.path, *error.code)
         })
     })
 }
@@ -516,18 +526,18 @@ fn unknown_metadata(schema: Option<&Schema>, metadata: &Node) -> Vec<Diagnostic>
     let Some(known) = known else { return Vec::new() };
     let unknown = metadata.as_map().unwrap_or_default().iter().filter(|(key, _)| !known.contains_key(&*key.text));
     let told = unknown.map(|(key, _)| {
-        let warning = Diagnostic::warning(key.mark, &*key.text, "unknown field, it has no effect");
-        match nearest(&key.text, known.keys().map(String::as_str)) {
-            Some(near) => warning.with_hint(format!("did you mean {near}?")),
-            None => warning,
-        }
+        let warning = Diagnostic::warning(key.mark, &*key.text, Code::UnknownFieldIgnored);
+        let hint = Hint::nearest(nearest(&key.text, known.keys().map(String::as_str)));
+        Diagnostic { hint, ..warning }
     });
     told.collect()
 }
 
 fn first_error(conf: &Node, found: Vec<Diagnostic>) -> Diagnostic {
     let error = found.into_iter().find(Diagnostic::is_error);
-    error.unwrap_or_else(|| Diagnostic::error(conf.mark, "", "the configuration cannot be read"))
+    error.unwrap_or_else(|| {
+        Diagnostic::error(conf.mark, "", Code::Unreadable { reason: "the configuration cannot be read".to_owned() })
+    })
 }
 
 /// Finds the position of the field a fault is about.
@@ -540,5 +550,5 @@ fn locate(conf: &Node, fault: Invalid) -> Diagnostic {
             None => break,
         }
     }
-    Diagnostic { severity: fault.severity, ..Diagnostic::error(node.mark, fault.path, fault.message) }
+    Diagnostic { severity: fault.severity, ..Diagnostic::error(node.mark, fault.path, *fault.code) }
 }

@@ -92,10 +92,10 @@ fn upstream<'a>(field: &str, uri: &'a str, options: ServiceOptions) -> Result<(P
         Ok(parsed) => Upstream::from_node(&parsed.root),
         Err(error) => (None, vec![error]),
     };
-    let fault = || found.into_iter().find(weir_config::Diagnostic::is_error).map(|error| error.message);
+    let fault = || found.into_iter().find(weir_config::Diagnostic::is_error).map(|error| *error.code);
     match upstream {
         Some(upstream) => Ok((parts, upstream)),
-        None => Err(Invalid::new(field, fault().unwrap_or_default())),
+        None => Err(fault().map_or_else(|| Invalid::new(field, ""), |code| Invalid::coded(field, code))),
     }
 }
 

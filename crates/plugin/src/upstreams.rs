@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use weir_config::{Diagnostic, Upstream};
+use weir_config::{Code, Diagnostic, Upstream};
 
 /// The upstreams of a configuration while it is built. They are told apart by dense numbers.
 pub trait UpstreamSet: Debug {
@@ -46,7 +46,11 @@ impl UpstreamSet for NoUpstreams {
     }
 
     fn add(&self, upstream: &Upstream, _: &str) -> Result<u32, Diagnostic> {
-        Err(Diagnostic::error(upstream.origin.mark, "", "there are no upstreams here"))
+        Err(Diagnostic::error(
+            upstream.origin.mark,
+            "",
+            Code::Unreadable { reason: "there are no upstreams here".to_owned() },
+        ))
     }
 
     fn turns(&self, _: &[u32]) -> Arc<dyn Turns> {

@@ -123,6 +123,6 @@ mod tests {
         }
         let fault = list(&["a", "(?!b)"], false).unwrap_err();
         assert_eq!(fault.path, "list[1]");
-        assert!(fault.message.contains("look-around"), "{}", fault.message);
+        assert!(fault.code.to_string().contains("look-around"), "{}", fault.code);
     }
 }

@@ -135,7 +135,7 @@ fn cases_are_whole_files_without_a_fault() {
             "the body is empty",
         ];
         let unexpected: Vec<_> =
-            findings.iter().filter(|f| !meant.iter().any(|text| f.message.contains(text))).collect();
+            findings.iter().filter(|f| !meant.iter().any(|text| f.message().contains(text))).collect();
         assert!(unexpected.is_empty(), "{name}: {unexpected:#?}");
     }
 }

@@ -16,7 +16,7 @@ use weir_admin::{
 };
 use weir_config::load::{check_item, load_node};
 use weir_config::node::Mark;
-use weir_config::{Diagnostic, LoadOptions, Node};
+use weir_config::{Code, Diagnostic, LoadOptions, Node};
 use weir_store::{Answer, Change, Commit, Difference, Event, HistoryQuery, Item, Key, Kind, Listing, Recorded, Store};
 
 /// A store in memory with a history; it takes everything unless it is told to refuse.
@@ -309,5 +309,5 @@ fn unchunked(mut body: &str) -> String {
 
 /// An error as a check gives it.
 pub(crate) fn error(path: &str, message: &str) -> Diagnostic {
-    Diagnostic::error(Mark::NONE, path, message)
+    Diagnostic::error(Mark::NONE, path, Code::Unreadable { reason: message.to_owned() })
 }

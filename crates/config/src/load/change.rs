@@ -7,6 +7,7 @@ use super::item::Item;
 use super::link::Known;
 use super::rules::field;
 use super::{LoadOptions, Loaded, Loader};
+use crate::code::Code;
 use crate::diagnostic::Diagnostic;
 use crate::model::{ItemChange, Items, Model, Place, Section};
 use crate::node::{Key, Kind, Mark, Node};
@@ -47,8 +48,7 @@ impl Model {
         let options = LoadOptions { invalid_items: super::InvalidItems::Refuse, ..*options };
         let mut loader = Loader::new(&options);
         if !self.is_changeable() {
-            let message = "this configuration was read whole and can only be replaced whole";
-            return Err(vec![Diagnostic::error(Mark::NONE, "", message)]);
+            return Err(vec![Diagnostic::error(Mark::NONE, "", Code::NotChangeable)]);
         }
         let mut model = self.clone();
         let places = loader.change(&mut model, changes);
@@ -115,8 +115,8 @@ impl Loader<'_> {
         name(&mut node, key, id);
         let Some(item) = self.read_item::<T>(&path, node) else { return };
         if item.id() != &**id {
-            let message = format!("the {key} is {}, but the item stands under {id}", item.id());
-            self.found.push(Diagnostic::error(item.origin().mark, field(&path, key), message));
+            let code = Code::OtherId { key, id: item.id().to_owned(), place: id.to_string() };
+            self.found.push(Diagnostic::error(item.origin().mark, field(&path, key), code));
         }
         for target in targets(&item) {
             model.refer(target, place.clone());
@@ -137,8 +137,8 @@ impl Loader<'_> {
         name(&mut node, "id", own);
         let Some(credential) = self.credential(&path, node, 0) else { return };
         if credential.id.as_str() != own {
-            let message = format!("the id is {}, but the item stands under {id}", credential.id);
-            self.found.push(Diagnostic::error(credential.origin.mark, field(&path, "id"), message));
+            let code = Code::OtherId { key: "id", id: credential.id.to_string(), place: id.to_string() };
+            self.found.push(Diagnostic::error(credential.origin.mark, field(&path, "id"), code));
         }
         let order = before.map_or_else(|| model.next_order(), |before| before.order);
         model.lone_credentials.put(Arc::clone(id), Arc::new(credential), order);
@@ -152,9 +152,9 @@ impl Loader<'_> {
         let Some(alone) = model.lone_consumers.listed(username).cloned() else {
             model.consumers.remove(username);
             for credential in beside {
-                let message = format!("the consumer '{username}' of this credential is not there");
+                let code = Code::NoConsumerOfCredential { consumer: format!("'{username}'"), state: "not there" };
                 let origin = &credential.item.origin;
-                self.found.push(Diagnostic::error(origin.mark, origin.path.as_str(), message));
+                self.found.push(Diagnostic::error(origin.mark, origin.path.as_str(), code));
             }
             return;
         };
@@ -176,8 +176,8 @@ impl Loader<'_> {
         name(&mut node, "id", id);
         let item = self.metadata_item(&path, node);
         if item.plugin != **id {
-            let message = format!("the id is {}, but the item stands under {id}", item.plugin);
-            self.found.push(Diagnostic::error(item.origin.mark, field(&path, "id"), message));
+            let code = Code::OtherId { key: "id", id: item.plugin.clone(), place: id.to_string() };
+            self.found.push(Diagnostic::error(item.origin.mark, field(&path, "id"), code));
         }
         let order = before.map_or_else(|| model.next_order(), |before| before.order);
         model.plugin_metadata.put(Arc::clone(id), Arc::new(item), order);

@@ -1,6 +1,7 @@
 //! The rules of an upstream's `checks`.
 
 use super::rules::{drop_nulls, field, looks_like_milliseconds};
+use crate::code::Code;
 use crate::diagnostic::Diagnostic;
 use crate::node::{Kind, Node, push_index, quoted};
 
@@ -26,8 +27,7 @@ pub(super) fn prepare_checks(checks: &mut Node, tls: bool, path: &str, found: &m
         warn_of_ambiguous_statuses(inner, &path, found);
     }
     if let (Some((key, _)), true) = (checks.entry("passive"), checks.get("active").is_none()) {
-        let message = "passive checks need active ones: nothing else would bring a node back";
-        let error = Diagnostic::error(key.mark, field(path, "passive"), message);
+        let error = Diagnostic::error(key.mark, field(path, "passive"), Code::PassiveAlone);
         found.push(error.with_hint("add active, if only with its defaults: {}"));
         checks.insert("active", Node::empty_map());
     }
@@ -35,9 +35,7 @@ pub(super) fn prepare_checks(checks: &mut Node, tls: bool, path: &str, found: &m
         check_active(active, &field(path, "active"), found);
         let plain = active.get("type").is_none_or(|value| value.as_str() == Some("http"));
         if tls && plain && active.as_map().is_some() && active.get("port").is_none() {
-            let message =
-                "checks of the type http are made without TLS, which nodes of the scheme https will not answer";
-            let warning = Diagnostic::warning(active.mark_of("type"), field(path, "active"), message);
+            let warning = Diagnostic::warning(active.mark_of("type"), field(path, "active"), Code::ChecksWithoutTls);
             found.push(warning.with_hint("type: https checks them over TLS"));
         }
     }
@@ -47,8 +45,8 @@ fn check_active(active: &Node, path: &str, found: &mut Vec<Diagnostic>) {
     if active.get("type").and_then(Node::as_str) == Some("tcp") {
         for name in HTTP_FIELDS {
             if let Some((key, _)) = active.entry(name) {
-                let message = "has no effect with the type tcp: a connection is all that is tried";
-                found.push(Diagnostic::warning(key.mark, field(path, name), message));
+                let why = "with the type tcp: a connection is all that is tried".into();
+                found.push(Diagnostic::warning(key.mark, field(path, name), Code::NoEffect { why }));
             }
         }
     }
@@ -58,17 +56,17 @@ fn check_active(active: &Node, path: &str, found: &mut Vec<Diagnostic>) {
         _ => 0.0,
     };
     if looks_like_milliseconds(seconds) {
-        let message = format!("{seconds} seconds is a long time");
+        let code = Code::LongTime { seconds: seconds.to_string() };
         let hint = "the unit is seconds, not milliseconds";
-        found.push(Diagnostic::warning(active.mark_of("timeout"), field(path, "timeout"), message).with_hint(hint));
+        found.push(Diagnostic::warning(active.mark_of("timeout"), field(path, "timeout"), code).with_hint(hint));
     }
     for (index, header) in active.get("req_headers").and_then(Node::as_seq).unwrap_or_default().iter().enumerate() {
         let name = header.as_str().and_then(|text| text.split(':').next()).unwrap_or_default();
         if OWN_FIELDS.iter().any(|own| own.eq_ignore_ascii_case(name)) {
             let mut place = field(path, "req_headers");
             push_index(&mut place, index);
-            let message = format!("{} is not sent: the gateway writes that field itself", quoted(name));
-            found.push(Diagnostic::warning(header.mark, place, message));
+            let code = Code::OwnFieldOfCheck { name: quoted(name) };
+            found.push(Diagnostic::warning(header.mark, place, code));
         }
     }
 }
@@ -80,8 +78,8 @@ fn warn_of_ambiguous_statuses(checks: &Node, path: &str, found: &mut Vec<Diagnos
         if good.iter().any(|other| other.kind == status.kind) {
             let mut place = field(&field(path, "unhealthy"), "http_statuses");
             push_index(&mut place, index);
-            let message = format!("{} stands in both lists and counts as a success", status.describe());
-            found.push(Diagnostic::warning(status.mark, place, message));
+            let code = Code::AmbiguousStatus { status: status.describe() };
+            found.push(Diagnostic::warning(status.mark, place, code));
         }
     }
 }

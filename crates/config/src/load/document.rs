@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::Loader;
 use super::foreign::{GATEWAY, SECTIONS};
 use super::item::Item;
-use crate::diagnostic::{Diagnostic, nearest};
+use crate::code::Code;
+use crate::diagnostic::{Diagnostic, Hint, nearest};
 use crate::node::{Key, Kind, Node};
 use crate::resource::{
     Consumer, ConsumerGroup, Document, GlobalRule, PluginConfig, Proto, Route, SecretManager, Service, Ssl, Upstream,
@@ -19,8 +20,8 @@ impl Loader<'_> {
             return Some(Document::default());
         }
         if root.as_map().is_none() {
-            let message = format!("expected a mapping with sections such as routes, found {}", root.describe());
-            self.refuse(Diagnostic::error(root.mark, "", message));
+            let code = Code::NotSections { found: root.describe() };
+            self.refuse(Diagnostic::error(root.mark, "", code));
             return None;
         }
         let before = self.found.len();
@@ -58,20 +59,16 @@ impl Loader<'_> {
             let name = &*key.text;
             let empty = value.is_null() || value.as_seq().is_some_and(<[Node]>::is_empty);
             if name == "plugins" && !empty {
-                let warning =
-                    Diagnostic::warning(key.mark, name, "has no effect: every plugin of the gateway is available");
-                self.found.push(warning);
+                self.warn(key.mark, name, Code::PluginsAllThere);
             } else if !SECTIONS.contains(&name) {
-                let warning = Diagnostic::warning(key.mark, name, "unknown section, left aside");
+                let warning = Diagnostic::warning(key.mark, name, Code::UnknownSection);
                 if GATEWAY.contains(&name) {
                     self.found.push(warning.with_hint("a section of config.yaml; give that file with --settings"));
                     continue;
                 }
                 let anchors = name.starts_with("x-") || name.starts_with('_') || name.starts_with('.');
-                self.found.push(match nearest(name, SECTIONS.iter().copied()).filter(|_| !anchors) {
-                    Some(section) => warning.with_hint(format!("did you mean {section}?")),
-                    None => warning,
-                });
+                let near = nearest(name, SECTIONS.iter().copied()).filter(|_| !anchors);
+                self.found.push(Diagnostic { hint: Hint::nearest(near), ..warning });
             }
         }
     }
@@ -114,19 +111,18 @@ impl Loader<'_> {
         match node.kind {
             Kind::Seq(items) => items,
             Kind::Null => {
-                self.warn(key.mark, section, "null is taken as an empty list");
+                self.warn(key.mark, section, Code::NullTaken { meaning: "an empty list" });
                 Vec::new()
             }
             Kind::Map(entries) if entries.is_empty() => Vec::new(),
             Kind::Map(entries) if keyed => {
-                let message = "a mapping from plugin names is taken as a list of items with that id; APISIX drops it";
-                self.warn(node.mark, section, message);
+                self.warn(node.mark, section, Code::MetadataMapping);
                 entries.into_iter().map(with_id).collect()
             }
             kind => {
                 let found = Node { mark: node.mark, kind };
-                let message = format!("expected a list, found {}", found.describe());
-                let error = Diagnostic::error(found.mark, section, message);
+                let code = Code::Unlike { expected: "a list".into(), found: found.describe() };
+                let error = Diagnostic::error(found.mark, section, code);
                 self.refuse(match section {
                     "global_rules" if found.as_map().is_some() => {
                         error.with_hint("write a list of {id, plugins: {…}}; a mapping is the form of ADC")

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::code::Code;
+
 /// Evidence in a text that nothing of it is missing, the least first.
 ///
 /// A file may be read while it is written, or after its writer has died. A text that takes the place of another must show
@@ -18,11 +20,6 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// Message about an empty text.
-    pub const EMPTY: &'static str = "the file is empty";
-    /// Message about YAML without its last line.
-    pub const OPEN: &'static str = "the file does not end with a line #END, so it may be incomplete";
-
     /// The evidence in this text.
     pub fn of(text: &[u8]) -> Self {
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text).trim_ascii();
@@ -36,11 +33,11 @@ impl Ending {
         }
     }
 
-    /// The message about a text that shows no more than this; `None` where nothing is missing.
-    pub fn message(self) -> Option<&'static str> {
+    /// The code of a text that shows no more than this; `None` where nothing is missing.
+    pub fn code(self) -> Option<Code> {
         match self {
-            Self::Empty => Some(Self::EMPTY),
-            Self::Open => Some(Self::OPEN),
+            Self::Empty => Some(Code::FileEmpty),
+            Self::Open => Some(Code::FileOpenEnded),
             Self::Shown => None,
         }
     }

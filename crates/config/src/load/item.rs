@@ -10,7 +10,8 @@ use super::link::Reference;
 use super::rules::{check_route, check_secret_manager, check_service, check_ssl, drop_nulls, field, prepare_upstream};
 use super::{Dropped, InvalidItems, Loader};
 use crate::catalog::{AUTH_PLUGINS, Scope};
-use crate::diagnostic::{Diagnostic, nearest};
+use crate::code::Code;
+use crate::diagnostic::{Diagnostic, Hint, nearest};
 use crate::model::{Items, Model, Section};
 use crate::node::{Key, Kind, Mark, Node, Path, push_index, quoted};
 use crate::resource::{
@@ -70,9 +71,7 @@ impl Loader<'_> {
                 self.keep_place(T::KIND, &path, index, reserve);
             }
             if verifies && self.options.invalid_items == InvalidItems::Skip {
-                let message =
-                    "an invalid certificate that verifies clients is never left out: another one could take its names";
-                self.refuse(Diagnostic::error(mark, &path, message));
+                self.refuse(Diagnostic::error(mark, &path, Code::ClientVerifierNotLeftOut));
             }
             self.drop_item(T::SECTION, mark, path, id);
             return None;
@@ -119,9 +118,9 @@ impl Loader<'_> {
         }
         for (earlier, later) in &replaced {
             let first = items[*earlier].origin().path.clone();
-            let message = format!("the id {} stands twice; this item takes the place of {first}", items[*later].id());
+            let code = Code::RepeatedId { id: items[*later].id().to_owned(), item: "item", first };
             let Origin { path, mark, .. } = items[*later].origin().clone();
-            self.warn(mark, &path, message);
+            self.warn(mark, &path, code);
         }
         let gone: HashSet<usize> = replaced.into_iter().map(|(earlier, _)| earlier).collect();
         let mut at = 0;
@@ -149,8 +148,7 @@ impl Loader<'_> {
             }
             if let Some(earlier) = list.iter().position(|known| known.plugin == item.plugin) {
                 let first = list.remove(earlier).origin.path.clone();
-                let plugin = &item.plugin;
-                self.warn(mark, &path, format!("the id {plugin} stands twice; this item takes the place of {first}"));
+                self.warn(mark, &path, Code::RepeatedId { id: item.plugin.clone(), item: "item", first });
             }
             list.push(Arc::new(item));
         }
@@ -173,8 +171,7 @@ impl Loader<'_> {
                 name
             }
             _ => {
-                let message = "an item of plugin_metadata needs an id: the name of its plugin";
-                self.found.push(Diagnostic::error(mark, path, message));
+                self.found.push(Diagnostic::error(mark, path, Code::NoIdOfMetadata));
                 String::new()
             }
         };
@@ -212,8 +209,8 @@ impl Loader<'_> {
         let Some(plugins) = node.get_mut("plugins") else { return };
         for (key, _) in plugins.as_map().unwrap_or_default() {
             if self.plugin_names.contains(&*key.text) && !self.options.plugins.is_auth(&key.text) {
-                let message = format!("a credential takes authentication plugins only: {}", AUTH_PLUGINS.join(", "));
-                self.found.push(Diagnostic::error(key.mark, field(&field(path, "plugins"), &key.text), message));
+                let code = Code::NotAuthenticating { known: AUTH_PLUGINS.join(", ") };
+                self.found.push(Diagnostic::error(key.mark, field(&field(path, "plugins"), &key.text), code));
             }
         }
         self.plugins(plugins, &Path::Name(&Path::Text(path), "plugins"), Scope::Consumer);
@@ -236,13 +233,10 @@ impl Loader<'_> {
             let invalid = self.invalid_ids.get(Consumer::SECTION).is_some_and(|ids| ids.contains(&owner));
             if !invalid || self.options.invalid_items == InvalidItems::Skip {
                 let state = if invalid { "invalid" } else { "not there" };
-                let message = format!("the consumer {} of this credential is {state}", quoted(&owner));
-                let error = Diagnostic::error(mark, field(&credential.origin.path, "id"), message);
-                let near = nearest(&owner, places.keys().map(String::as_str));
-                self.found.push(match near.filter(|_| !invalid) {
-                    Some(near) => error.with_hint(format!("did you mean {near}?")),
-                    None => error,
-                });
+                let code = Code::NoConsumerOfCredential { consumer: quoted(&owner), state };
+                let error = Diagnostic::error(mark, field(&credential.origin.path, "id"), code);
+                let near = nearest(&owner, places.keys().map(String::as_str)).filter(|_| !invalid);
+                self.found.push(Diagnostic { hint: Hint::nearest(near), ..error });
             }
             let whole = format!("{owner}/credentials/{}", credential.id);
             self.drop_item(Consumer::SECTION, mark, credential.origin.path, Some(whole));
@@ -258,8 +252,8 @@ impl Loader<'_> {
         for credential in std::mem::take(&mut consumer.credentials) {
             if let Some(earlier) = kept.iter().position(|known| known.id == credential.id) {
                 let first = kept.remove(earlier).origin.path;
-                let message = format!("the id {} stands twice; this one takes the place of {first}", credential.id);
-                self.warn(credential.origin.mark, &credential.origin.path, message);
+                let code = Code::RepeatedId { id: credential.id.to_string(), item: "one", first };
+                self.warn(credential.origin.mark, &credential.origin.path, code);
             }
             kept.push(credential);
         }
@@ -273,10 +267,9 @@ impl Loader<'_> {
         }
         if self.options.invalid_items == InvalidItems::Skip && section == GlobalRule::SECTION {
             // Every route would be served without it, and it may be what authenticates or limits.
-            let message = "an invalid global rule is never left out: that could open what it guards";
-            self.refuse(Diagnostic::error(mark, &path, message));
+            self.refuse(Diagnostic::error(mark, &path, Code::GlobalRuleNotLeftOut));
         } else if self.options.invalid_items == InvalidItems::Skip {
-            self.warn(mark, &path, "this item is left out, because it is invalid");
+            self.warn(mark, &path, Code::LeftOut);
         }
         self.dropped.push(Dropped { path, id });
     }
@@ -428,7 +421,8 @@ impl Item for Proto {
             return;
         };
         if let Err(refusal) = compile_proto(text) {
-            loader.found.push(Diagnostic::error(content.mark, field(path, "content"), refusal.to_string()));
+            let code = Code::InvalidProto { reason: refusal.to_string() };
+            loader.found.push(Diagnostic::error(content.mark, field(path, "content"), code));
         }
     }
 }
@@ -493,8 +487,7 @@ impl Item for Consumer {
         if let (Some(id), Some(username)) = (node.get("id"), node.get("username"))
             && readable_id(id) != readable_id(username)
         {
-            let message = "the id of a consumer is its username; this one differs";
-            loader.found.push(Diagnostic::error(id.mark, field(path, "id"), message));
+            loader.found.push(Diagnostic::error(id.mark, field(path, "id"), Code::OtherUsername));
         }
         // The username may be longer than other ids.
         node.remove("id");

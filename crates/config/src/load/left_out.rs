@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::item::{Item, readable_id};
 use super::link::Known;
 use super::{InvalidItems, Loader};
+use crate::code::Code;
 use crate::diagnostic::Diagnostic;
 use crate::model::{Model, Place, Section};
 use crate::node::{Kind, Mark, Node};
@@ -156,8 +157,8 @@ impl Loader<'_> {
 }
 
 fn unplaceable(mark: Mark, path: &str) -> Diagnostic {
-    let message = "this route cannot be left out: what it matches is invalid, so another route could take its requests";
-    Diagnostic::error(mark, path, message).with_hint("put its paths, hosts and priority right, or take it out")
+    Diagnostic::error(mark, path, Code::RouteNotLeftOut)
+        .with_hint("put its paths, hosts and priority right, or take it out")
 }
 
 /// The fields that keep the place of a route, out of a whole one; `hosts` are those of its service, where that is left out.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::item::Item;
 use super::{InvalidItems, Loader};
-use crate::diagnostic::{Diagnostic, nearest};
+use crate::code::Code;
+use crate::diagnostic::{Diagnostic, Hint, nearest};
 use crate::model::Section;
 use crate::node::{Mark, push_name, quoted};
 use crate::resource::{Document, GlobalRule, Id, Origin, Route, Service, SslType, Status};
@@ -97,24 +98,24 @@ impl Loader<'_> {
         let mark = origin.references.iter().find(|(name, _)| *name == field).map_or(origin.mark, |(_, mark)| *mark);
         let path = format!("{}.{field}", origin.path);
         if to == Section::Ssls {
-            let message = format!("there is no item of {section} with type: client and the id {}", quoted(id.as_str()));
-            self.found.push(Diagnostic::error(mark, path, message));
+            let code = Code::NoClientCertificate { id: quoted(id.as_str()) };
+            self.found.push(Diagnostic::error(mark, path, code));
             return false;
         }
         let kind = section.trim_end_matches('s').replace('_', " ");
         if self.invalid_ids.get(section).is_some_and(|ids| ids.contains(id.as_str())) {
             // Otherwise that error is enough.
             if self.options.invalid_items == InvalidItems::Skip {
-                let message = format!("the {kind} {} is invalid", quoted(id.as_str()));
-                self.found.push(Diagnostic::error(mark, path, message));
+                let code = Code::InvalidReferent { kind, id: quoted(id.as_str()) };
+                self.found.push(Diagnostic::error(mark, path, code));
             }
             return false;
         }
-        let error = Diagnostic::error(mark, path, format!("there is no {kind} with the id {}", quoted(id.as_str())));
+        let error = Diagnostic::error(mark, path, Code::NoReferent { kind, id: quoted(id.as_str()) });
         let mut ids = known.ids(to);
         let near = self.nearest_id(id.as_str(), &mut ids);
         self.found.push(match near {
-            Some(near) => error.with_hint(format!("did you mean {near}?")),
+            Some(near) => error.with_hint(Hint::DidYouMean(near)),
             None if ids.is_empty() && !self.invalid_ids.contains_key(section) => {
                 error.with_hint(format!("there are no {section} at all"))
             }
@@ -140,8 +141,8 @@ impl Loader<'_> {
                 push_name(&mut path, "plugins");
                 push_name(&mut path, name);
                 if let Some((id, at)) = first.get(name) {
-                    let message = format!("the plugin {name} is in the global rule {id} already, at {at}");
-                    self.found.push(Diagnostic::error(plugin.conf.mark, path, message));
+                    let code = Code::InOtherGlobalRule { plugin: name.clone(), rule: id.clone(), at: *at };
+                    self.found.push(Diagnostic::error(plugin.conf.mark, path, code));
                     keep = false;
                 }
             }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::Loader;
+use crate::code::Code;
 use crate::diagnostic::Diagnostic;
 use crate::node::{Kind, Mark, Node, Path, quoted};
 use crate::secret::is_reference;
@@ -30,8 +31,8 @@ impl Loader<'_> {
                 && text != reference
                 && !text.trim_start().starts_with("-----BEGIN ")
             {
-                let message = format!("the value of {} is no PEM: expected -----BEGIN …", quoted(reference));
-                found.push(Diagnostic::error(mark, path.as_str(), message));
+                let code = Code::NotPem { reference: quoted(reference) };
+                found.push(Diagnostic::error(mark, path.as_str(), code));
                 settled.push(path);
             }
         });

@@ -5,7 +5,8 @@ use weir_expr::Expr;
 use super::Loader;
 use super::rules::{drop_nulls, field};
 use crate::catalog::Scope;
-use crate::diagnostic::{Diagnostic, nearest};
+use crate::code::Code;
+use crate::diagnostic::{Diagnostic, Hint, nearest};
 use crate::node::{Key, Kind, Mark, Node, Path, UNRESOLVED, quoted};
 use crate::unsupported::{Place, take_out};
 
@@ -39,7 +40,7 @@ impl Loader<'_> {
 
     fn plugin(&mut self, key: &Key, conf: &mut Node, path: &Path<'_>, scope: Scope) {
         if conf.is_null() {
-            self.warn(key.mark, &path.text(), "null is taken as an empty mapping");
+            self.warn(key.mark, &path.text(), Code::NullTaken { meaning: "an empty mapping" });
             conf.kind = Kind::Map(Vec::new());
         }
         if conf.as_map().is_none() {
@@ -80,7 +81,7 @@ impl Loader<'_> {
         let Some((key, meta)) = conf.entry("_meta") else { return };
         let path = Path::Name(path, "_meta").text();
         if meta.is_null() {
-            self.warn(key.mark, &path, "null is taken as not set");
+            self.warn(key.mark, &path, Code::NullTaken { meaning: "not set" });
             conf.remove("_meta");
             return;
         }
@@ -106,12 +107,15 @@ impl Loader<'_> {
         let place = |inside: &str| format!("{}{inside}", field(path, name));
         let Err(error) = Expr::parse(&json) else {
             let doubts = Expr::doubts(&json).into_iter();
-            self.found
-                .extend(doubts.map(|doubt| Diagnostic::warning(mark(&doubt.path), place(&doubt.path), doubt.message)));
+            self.found.extend(doubts.map(|doubt| {
+                let code = Code::DoubtfulCondition { reason: doubt.message };
+                Diagnostic::warning(mark(&doubt.path), place(&doubt.path), code)
+            }));
             return;
         };
-        let found = Diagnostic::error(mark(&error.path), place(&error.path), error.message);
-        self.found.push(Diagnostic { hint: error.nearest.map(|name| format!("did you mean {name}?")), ..found });
+        let code = Code::Condition { fault: error.fault, reason: error.message };
+        let found = Diagnostic::error(mark(&error.path), place(&error.path), code);
+        self.found.push(Diagnostic { hint: Hint::nearest(error.nearest.as_deref()), ..found });
         parent.remove(name);
     }
 
@@ -122,16 +126,17 @@ impl Loader<'_> {
         }
         let path = path.text();
         let error = if self.options.plugins.is_left_out(name) {
-            Diagnostic::error(mark, path, format!("the plugin {name} is not in the setting `plugins`"))
+            Diagnostic::error(mark, path, Code::PluginTurnedOff { plugin: name.to_owned() })
                 .with_hint("add it there, or take the setting out")
         } else if self.options.plugins.peers_known(name) {
-            Diagnostic::error(mark, path, format!("not supported yet: the plugin {name}"))
+            Diagnostic::error(mark, path, Code::UnsupportedPlugin { plugin: name.to_owned() })
         } else {
-            let error = Diagnostic::error(mark, path, format!("there is no plugin {}", quoted(name)));
+            let code = Code::UnknownPlugin { plugin: name.to_owned(), shown: quoted(name) };
+            let error = Diagnostic::error(mark, path, code);
             let meant = OTHER_NAMES.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, meant)| *meant);
             match meant.or_else(|| nearest(name, self.known_plugins.iter().copied())) {
-                Some(near) if self.plugin_names.contains(near) => error.with_hint(format!("did you mean {near}?")),
-                Some(near) => error.with_hint(format!("did you mean {near}? It is not supported yet")),
+                Some(near) if self.plugin_names.contains(near) => error.with_hint(Hint::DidYouMean(near.to_owned())),
+                Some(near) => error.with_hint(Hint::DidYouMeanUnsupported(near.to_owned())),
                 None => error,
             }
         };

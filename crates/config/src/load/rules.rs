@@ -4,7 +4,8 @@
 //! that is wrong with an item.
 
 use super::checks::prepare_checks;
-use crate::diagnostic::{Diagnostic, Fault};
+use crate::code::Code;
+use crate::diagnostic::Diagnostic;
 use crate::node::{Kind, Node, push_index, push_name, quoted};
 use crate::resource::{Balancer, HashKey, HashOn, NodeHost, node_from_key};
 use crate::secret::{is_reference, no_such_manager, unsupported};
@@ -35,8 +36,7 @@ pub(super) fn drop_nulls(node: &mut Node, path: &str, found: &mut Vec<Diagnostic
             "plugins" | "nodes" => (true, "an empty mapping"),
             _ => (false, "not set"),
         };
-        let message = format!("null is taken as {meaning}");
-        found.push(Diagnostic::warning(key.mark, field(path, &key.text), message));
+        found.push(Diagnostic::warning(key.mark, field(path, &key.text), Code::NullTaken { meaning }));
         value.kind = Kind::Map(Vec::new());
         keep
     });
@@ -47,18 +47,17 @@ pub(super) fn check_route(node: &Node, path: &str, taken: &[&str], router: Route
     let has = |name: &str| node.get(name).is_some();
     for (one, several) in [("uri", "uris"), ("host", "hosts"), ("remote_addr", "remote_addrs")] {
         if has(one) && has(several) {
-            let message = format!("only one of {one} and {several} is allowed");
-            found.push(Diagnostic::error(node.mark_of(several), field(path, several), message));
+            let code = Code::OnlyOneOf { one, other: several };
+            found.push(Diagnostic::error(node.mark_of(several), field(path, several), code));
         }
     }
     if !has("uri") && !has("uris") {
-        found.push(Diagnostic::error(node.mark, path, "a route needs uri or uris"));
+        found.push(Diagnostic::error(node.mark, path, Code::RouteWithoutPath));
     }
     let action = ["plugins", "upstream", "upstream_id", "service_id"].into_iter().any(has);
     let taken_action = taken.iter().any(|name| matches!(*name, "script" | "script_id"));
     if !action && !taken_action {
-        let message = "a route needs at least one of plugins, upstream, upstream_id and service_id";
-        found.push(Diagnostic::error(node.mark, path, message));
+        found.push(Diagnostic::error(node.mark, path, Code::RouteWithoutPurpose));
     }
     check_upstream_choice(node, path, found);
     check_timeout(node, path, found);
@@ -74,13 +73,12 @@ pub(super) fn check_route(node: &Node, path: &str, taken: &[&str], router: Route
             }
         };
         if !text.starts_with(['/', '*']) && !text.is_empty() {
-            let message = format!("{} can never match: a path begins with '/'", quoted(text));
-            found.push(Diagnostic::warning(uri.mark, place(), message));
+            found.push(Diagnostic::warning(uri.mark, place(), Code::NeverMatches { path: quoted(text) }));
         }
         if router != RouterMode::RadixtreeUriWithParameter && text.contains("/:") {
-            let message = format!("{} is matched literally, ':' and all", quoted(text));
+            let code = Code::MatchedLiterally { path: quoted(text) };
             let hint = "parameters need the router radixtree_uri_with_parameter";
-            found.push(Diagnostic::warning(uri.mark, place(), message).with_hint(hint));
+            found.push(Diagnostic::warning(uri.mark, place(), code).with_hint(hint));
         }
     }
 }
@@ -93,22 +91,21 @@ pub(super) fn check_service(node: &Node, path: &str, found: &mut Vec<Diagnostic>
 /// Which fields a secret manager has depends on its kind.
 pub(super) fn check_secret_manager(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
     let Some(id) = node.get("id").filter(|id| id.as_str().is_some_and(|id| id.contains('/'))) else {
-        let message = "an item of secrets needs an id with the kind of the manager: vault/1, file/1";
-        found.push(Diagnostic::error(node.mark_of("id"), field(path, "id"), message));
+        found.push(Diagnostic::error(node.mark_of("id"), field(path, "id"), Code::ManagerWithoutKind));
         node.remove("id");
         return;
     };
     let mark = id.mark;
     let kind = id.as_str().and_then(|id| id.split_once('/')).map(|(kind, _)| kind.to_owned()).unwrap_or_default();
-    let (needed, foreign): (&[&str], &[&str]) = match kind.as_str() {
+    let (needed, foreign): (&[&'static str], &[&'static str]) = match kind.as_str() {
         "vault" => (&["uri", "prefix", "token"], &["directory"]),
         "file" => (&["directory"], &["uri", "prefix", "token", "namespace"]),
         _ => {
-            let message = match unsupported(&kind) {
-                Some(name) => format!("not supported yet: {name}"),
+            let code = match unsupported(&kind) {
+                Some(name) => Code::NotSupported { feature: name.into() },
                 None => no_such_manager(&kind),
             };
-            found.push(Diagnostic::error(mark, field(path, "id"), message));
+            found.push(Diagnostic::error(mark, field(path, "id"), code));
             // The fields of another manager say nothing here.
             if let Kind::Map(entries) = &mut node.kind {
                 entries.retain(|(key, _)| &*key.text == "id");
@@ -117,14 +114,14 @@ pub(super) fn check_secret_manager(node: &mut Node, path: &str, found: &mut Vec<
         }
     };
     for name in needed.iter().filter(|name| node.get(name).is_none()) {
-        found.push(Diagnostic::error(node.mark, path, format!("{kind} needs {name}")));
+        found.push(Diagnostic::error(node.mark, path, Code::ManagerNeeds { kind: kind.clone(), field: name }));
     }
     for name in foreign.iter().filter(|name| node.get(name).is_some()) {
-        found.push(Diagnostic::error(node.mark_of(name), field(path, name), format!("{kind} has no {name}")));
+        let code = Code::ManagerWithout { kind: kind.clone(), field: name };
+        found.push(Diagnostic::error(node.mark_of(name), field(path, name), code));
     }
     if node.get("token").and_then(Node::as_str).is_some_and(|token| token.starts_with("$secret://")) {
-        let message = "a token cannot be kept by a secret manager; take it from the environment: $env://NAME";
-        found.push(Diagnostic::error(node.mark_of("token"), field(path, "token"), message));
+        found.push(Diagnostic::error(node.mark_of("token"), field(path, "token"), Code::TokenInManager));
     }
 }
 
@@ -133,22 +130,21 @@ pub(super) fn check_ssl(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
     let has = |name: &str| node.get(name).is_some();
     let texts = |name: &str| node.get(name).and_then(Node::as_seq).unwrap_or_default();
     if has("sni") && has("snis") {
-        let message = "only one of sni and snis is allowed";
-        found.push(Diagnostic::error(node.mark_of("snis"), field(path, "snis"), message));
+        let code = Code::OnlyOneOf { one: "sni", other: "snis" };
+        found.push(Diagnostic::error(node.mark_of("snis"), field(path, "snis"), code));
     }
     let is_client = node.get("type").and_then(Node::as_str) == Some("client");
     if !is_client && !has("sni") && !has("snis") {
-        let message = "a certificate that is shown to clients needs sni or snis: the names it is for";
-        found.push(Diagnostic::error(node.mark, path, message));
+        found.push(Diagnostic::error(node.mark, path, Code::SslWithoutNames));
     }
     if is_client && has("client") {
-        let message = "has no effect with type: client, which is shown to upstreams";
-        found.push(Diagnostic::warning(node.mark_of("client"), field(path, "client"), message));
+        let why = "with type: client, which is shown to upstreams".into();
+        found.push(Diagnostic::warning(node.mark_of("client"), field(path, "client"), Code::NoEffect { why }));
     }
-    if texts("certs").len() != texts("keys").len() {
-        let message = format!("{} certificates in certs, but {} keys", texts("certs").len(), texts("keys").len());
-        let more = if texts("certs").len() > texts("keys").len() { "certs" } else { "keys" };
-        found.push(Diagnostic::error(node.mark_of(more), field(path, more), message));
+    let (certs, keys) = (texts("certs").len(), texts("keys").len());
+    if certs != keys {
+        let more = if certs > keys { "certs" } else { "keys" };
+        found.push(Diagnostic::error(node.mark_of(more), field(path, more), Code::UnevenKeys { certs, keys }));
     }
     for name in ["cert", "key"] {
         if let Some(text) = node.get(name).and_then(Node::as_str)
@@ -156,25 +152,23 @@ pub(super) fn check_ssl(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
             && !is_reference(text)
             && !found.iter().any(|found| found.is_error() && found.path == field(path, name))
         {
-            let error = Diagnostic::error(node.mark_of(name), field(path, name), "expected PEM: -----BEGIN …");
+            let error = Diagnostic::error(node.mark_of(name), field(path, name), Code::PemExpected);
             found.push(error.with_hint("the text itself stands here, not the path of a file"));
         }
     }
     let protocols = texts("ssl_protocols");
     let old = protocols.iter().filter(|version| version.as_str() == Some("TLSv1.1")).count();
     if old > 0 && old == protocols.len() {
-        let message = "TLSv1.1 is not spoken any more (RFC 8996), so no version is left";
-        found.push(Diagnostic::error(node.mark_of("ssl_protocols"), field(path, "ssl_protocols"), message));
+        found.push(Diagnostic::error(node.mark_of("ssl_protocols"), field(path, "ssl_protocols"), Code::OnlyOldTls));
     } else if old > 0 {
-        let message = "TLSv1.1 is not spoken any more (RFC 8996)";
-        found.push(Diagnostic::warning(node.mark_of("ssl_protocols"), field(path, "ssl_protocols"), message));
+        found.push(Diagnostic::warning(node.mark_of("ssl_protocols"), field(path, "ssl_protocols"), Code::OldTls));
     }
 }
 
 fn check_upstream_choice(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
     if let (Some((key, _)), true) = (node.entry("upstream"), node.get("upstream_id").is_some()) {
-        let message = "has no effect beside upstream_id";
-        found.push(Diagnostic::warning(key.mark, field(path, "upstream"), message));
+        let code = Code::NoEffect { why: "beside upstream_id".into() };
+        found.push(Diagnostic::warning(key.mark, field(path, "upstream"), code));
     }
 }
 
@@ -192,8 +186,8 @@ pub(crate) fn prepare_upstream(node: &mut Node, path: &str, found: &mut Vec<Diag
         && args.as_map().is_some_and(|args| !args.is_empty())
         && !taken.contains(&"discovery_type")
     {
-        let message = "has no effect without discovery_type";
-        found.push(Diagnostic::warning(key.mark, field(path, "discovery_args"), message));
+        let code = Code::NoEffect { why: "without discovery_type".into() };
+        found.push(Diagnostic::warning(key.mark, field(path, "discovery_args"), code));
     }
     if node.as_map().is_some() && node.get("nodes").is_none() && taken.iter().any(|name| discovery.contains(name)) {
         node.insert("nodes", Node::empty_map());
@@ -203,18 +197,17 @@ pub(crate) fn prepare_upstream(node: &mut Node, path: &str, found: &mut Vec<Diag
     let pass_host = node.get("pass_host").and_then(Node::as_str).unwrap_or("pass");
     match node.entry("upstream_host") {
         None if pass_host == "rewrite" => {
-            let message = "pass_host: rewrite needs upstream_host";
-            found.push(Diagnostic::error(node.mark_of("pass_host"), field(path, "pass_host"), message));
+            found.push(Diagnostic::error(node.mark_of("pass_host"), field(path, "pass_host"), Code::NoUpstreamHost));
         }
         Some((key, _)) if pass_host != "rewrite" => {
-            let message = format!("has no effect with pass_host: {pass_host}");
-            found.push(Diagnostic::warning(key.mark, field(path, "upstream_host"), message));
+            let code = Code::NoEffect { why: format!("with pass_host: {pass_host}").into() };
+            found.push(Diagnostic::warning(key.mark, field(path, "upstream_host"), code));
         }
         _ => {}
     }
     if let (Some((key, _)), Some(_)) = (node.entry("keepalive_pool"), node.get("proxy_protocol")) {
-        let message = "has no effect with proxy_protocol: such a connection is for one request";
-        found.push(Diagnostic::warning(key.mark, field(path, "keepalive_pool"), message));
+        let why = "with proxy_protocol: such a connection is for one request".into();
+        found.push(Diagnostic::warning(key.mark, field(path, "keepalive_pool"), Code::NoEffect { why }));
     }
     check_timeout(node, path, found);
     check_what_checks_reach(node, path, found);
@@ -238,19 +231,19 @@ fn check_upstream_tls(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
     let has = |name: &str| tls.get(name).is_some();
     for (one, other) in [("client_cert", "client_key"), ("client_key", "client_cert")] {
         if has(one) && !has(other) {
-            let message = format!("{one} needs {other}");
-            found.push(Diagnostic::error(tls.mark_of(one), field(&path, one), message));
+            let code = Code::FieldNeeds { field: one, other };
+            found.push(Diagnostic::error(tls.mark_of(one), field(&path, one), code));
         }
     }
     if has("client_cert_id") && has("client_cert") {
-        let message = "only one of client_cert_id and client_cert is allowed";
-        found.push(Diagnostic::error(tls.mark_of("client_cert_id"), field(&path, "client_cert_id"), message));
+        let code = Code::OnlyOneOf { one: "client_cert_id", other: "client_cert" };
+        found.push(Diagnostic::error(tls.mark_of("client_cert_id"), field(&path, "client_cert_id"), code));
     }
     if tls.as_map().is_some_and(|fields| !fields.is_empty())
         && node.get("scheme").and_then(Node::as_str) != Some("https")
     {
-        let message = "has no effect without scheme: https";
-        found.push(Diagnostic::warning(tls.mark, path, message));
+        let code = Code::NoEffect { why: "without scheme: https".into() };
+        found.push(Diagnostic::warning(tls.mark, path, code));
     }
 }
 
@@ -260,8 +253,8 @@ fn mend_type(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
     let Kind::Str(text) = &mut value.kind else { return };
     let plain: String = text.chars().filter(char::is_ascii_alphabetic).collect();
     if text != "roundrobin" && plain.eq_ignore_ascii_case("roundrobin") {
-        let message = format!("{} is taken as roundrobin", quoted(text));
-        found.push(Diagnostic::warning(value.mark, field(path, "type"), message));
+        let code = Code::TakenAsRoundrobin { text: quoted(text) };
+        found.push(Diagnostic::warning(value.mark, field(path, "type"), code));
         "roundrobin".clone_into(text);
     }
 }
@@ -273,8 +266,8 @@ fn check_hash(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
     if balancer != Balancer::Chash.name() {
         for name in ["key", "hash_on"] {
             if let Some((key, _)) = node.remove(name) {
-                let message = format!("has no effect with the type {balancer}");
-                found.push(Diagnostic::warning(key.mark, field(path, name), message));
+                let code = Code::NoEffect { why: format!("with the type {balancer}").into() };
+                found.push(Diagnostic::warning(key.mark, field(path, name), code));
             }
         }
         return;
@@ -291,32 +284,24 @@ fn check_hash(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
         return;
     }
     match HashKey::new(hash_on, text(node, "key").as_deref()) {
-        Err(message) if node.get("key").is_some() => {
-            let key = text(node, "key").unwrap_or_default();
-            let fault = hash_on.key_pattern().filter(|_| !message.starts_with("not supported yet"));
-            let error = Diagnostic::error(node.mark_of("key"), field(path, "key"), message);
-            found.push(match fault {
-                Some(pattern) => error.with_fault(Fault::Pattern { pattern: pattern.to_owned(), found: key }),
-                None => error,
-            });
+        Err(code) => {
+            let at = if node.get("key").is_some() { "key" } else { "type" };
+            found.push(Diagnostic::error(node.mark_of(at), field(path, at), code));
         }
-        Err(message) => found.push(Diagnostic::error(node.mark_of("type"), field(path, "type"), message)),
         Ok(_) if hash_on == HashOn::Consumer => {
             if let Some((key, _)) = node.remove("key") {
-                let message = "has no effect with hash_on: consumer";
-                found.push(Diagnostic::warning(key.mark, field(path, "key"), message));
+                let code = Code::NoEffect { why: "with hash_on: consumer".into() };
+                found.push(Diagnostic::warning(key.mark, field(path, "key"), code));
             }
         }
         Ok(key) if key.variables().next().is_none() => {
-            let message = "names no variable, so requests are hashed on the client's address";
-            found.push(Diagnostic::warning(node.mark_of("key"), field(path, "key"), message));
+            found.push(Diagnostic::warning(node.mark_of("key"), field(path, "key"), Code::HashKeyConstant));
         }
         Ok(_) => {
             let doubts = doubts_of_key(hash_on, &text(node, "key").unwrap_or_default()).into_iter();
-            let message = |doubt: String| format!("{doubt}; without it requests are hashed on the client's address");
-            found.extend(
-                doubts.map(|doubt| Diagnostic::warning(node.mark_of("key"), field(path, "key"), message(doubt))),
-            );
+            found.extend(doubts.map(|reason| {
+                Diagnostic::warning(node.mark_of("key"), field(path, "key"), Code::HashKeyDoubtful { reason })
+            }));
         }
     }
 }
@@ -337,8 +322,7 @@ fn doubts_of_key(hash_on: HashOn, key: &str) -> Vec<String> {
 fn prepare_nodes(nodes: &mut Node, path: &str, scheme_is_written: bool, found: &mut Vec<Diagnostic>) {
     let no_port = |mark, path: &str, found: &mut Vec<Diagnostic>| {
         if !scheme_is_written {
-            let message = "the node has no port, so that of the scheme http is taken: 80";
-            found.push(Diagnostic::warning(mark, path, message));
+            found.push(Diagnostic::warning(mark, path, Code::PortOfScheme));
         }
     };
     match &mut nodes.kind {
@@ -349,8 +333,8 @@ fn prepare_nodes(nodes: &mut Node, path: &str, scheme_is_written: bool, found: &
                 }
                 true
             }
-            Err(reason) => {
-                found.push(Diagnostic::error(key.mark, field(path, &key.text), reason));
+            Err(fault) => {
+                found.push(Diagnostic::error(key.mark, field(path, &key.text), Code::Node { fault }));
                 false
             }
         }),
@@ -368,8 +352,8 @@ fn prepare_nodes(nodes: &mut Node, path: &str, scheme_is_written: bool, found: &
                     _ => None,
                 };
                 match (item.entry("port"), no_port_of_its_own) {
-                    (Some((_, port)), Some(reason)) => {
-                        found.push(Diagnostic::error(port.mark, field(&path, "port"), reason));
+                    (Some((_, port)), Some(fault)) => {
+                        found.push(Diagnostic::error(port.mark, field(&path, "port"), Code::Node { fault }));
                         return false;
                     }
                     (None, None) if item.as_map().is_some() => no_port(item.mark, &path, found),
@@ -377,9 +361,9 @@ fn prepare_nodes(nodes: &mut Node, path: &str, scheme_is_written: bool, found: &
                 }
                 let Some(written) = item.get("host") else { return true };
                 match host {
-                    Some(Err(reason)) => {
-                        let message = format!("{}: {reason}", written.describe());
-                        found.push(Diagnostic::error(written.mark, field(&path, "host"), message));
+                    Some(Err(fault)) => {
+                        let code = Code::NodeHost { host: written.describe(), fault };
+                        found.push(Diagnostic::error(written.mark, field(&path, "host"), code));
                         false
                     }
                     _ => true,
@@ -408,8 +392,8 @@ fn part_host_and_port(item: &mut Node, path: &str, found: &mut Vec<Diagnostic>) 
         Some(_) => return,
     }
     item.insert("host", Node { mark, kind: Kind::Str(node.host.to_string()) });
-    let message = format!("{} holds a port: taken as host {} and port {port}", quoted(&text), node.host);
-    found.push(Diagnostic::warning(mark, field(path, "host"), message));
+    let code = Code::HostHoldsPort { text: quoted(&text), host: node.host.to_string(), port };
+    found.push(Diagnostic::warning(mark, field(path, "host"), code));
 }
 
 /// Health checks open connections of their own, over TCP and without a PROXY header: what needs another kind would be
@@ -422,8 +406,8 @@ fn check_what_checks_reach(node: &Node, path: &str, found: &mut Vec<Diagnostic>)
     let mut hosts =
         nodes.and_then(Node::as_seq).unwrap_or_default().iter().filter_map(|item| item.get("host")?.as_str());
     let mut refuse = |feature: &str| {
-        let message = format!("not supported yet: health checks {feature}");
-        found.push(Diagnostic::error(key.mark, field(path, "checks"), message));
+        let code = Code::NotSupported { feature: format!("health checks {feature}").into() };
+        found.push(Diagnostic::error(key.mark, field(path, "checks"), code));
     };
     if by_key || hosts.any(on_unix) {
         refuse("of a node on a Unix socket");
@@ -441,10 +425,10 @@ fn check_timeout(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
             _ => continue,
         };
         if looks_like_milliseconds(seconds) {
-            let message = format!("{} seconds is a long time", value.describe());
+            let code = Code::LongTime { seconds: value.describe() };
             let hint = "the unit is seconds, not milliseconds";
             let path = field(&field(path, "timeout"), &key.text);
-            found.push(Diagnostic::warning(value.mark, path, message).with_hint(hint));
+            found.push(Diagnostic::warning(value.mark, path, code).with_hint(hint));
         }
     }
 }

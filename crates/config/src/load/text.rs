@@ -1,6 +1,7 @@
 //! From bytes to a tree.
 
 use super::{Ending, Loader};
+use crate::code::Code;
 use crate::diagnostic::Diagnostic;
 use crate::env::{shell_placeholders, substitute};
 use crate::node::{Kind, MAX_TEXT_BYTES, Mark, Node};
@@ -9,8 +10,7 @@ impl Loader<'_> {
     /// Reads the text; `None` when the file is refused.
     pub(super) fn text(&mut self, bytes: &[u8]) -> Option<Node> {
         if bytes.len() > MAX_TEXT_BYTES {
-            let message = format!("the file has {} bytes, more than the {MAX_TEXT_BYTES} that are read", bytes.len());
-            self.refuse(Diagnostic::error(Mark::NONE, "", message));
+            self.refuse(Diagnostic::error(Mark::NONE, "", Code::FileTooLong { bytes: bytes.len() }));
             return None;
         }
         let text = match std::str::from_utf8(bytes) {
@@ -20,7 +20,7 @@ impl Loader<'_> {
                 let line = 1 + good.iter().filter(|b| **b == b'\n').count() as u32;
                 let good = good.rsplit(|b| *b == b'\n').next().unwrap_or_default();
                 let column = 1 + String::from_utf8_lossy(good).chars().count() as u32;
-                let error = Diagnostic::error(Mark { line, column }, "", "not UTF-8 text");
+                let error = Diagnostic::error(Mark { line, column }, "", Code::NotUtf8);
                 self.refuse(match bytes {
                     [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => error.with_hint("save the file as UTF-8, not as UTF-16"),
                     _ => error,
@@ -48,7 +48,7 @@ impl Loader<'_> {
             return None;
         }
         if parsed.root.is_null() {
-            let error = Diagnostic::error(Mark::NONE, "", Ending::EMPTY);
+            let error = Diagnostic::error(Mark::NONE, "", Code::FileEmpty);
             self.refuse(error.with_hint("a rules file without any route says so: routes: []"));
             return None;
         }
@@ -60,15 +60,15 @@ impl Loader<'_> {
             shell_placeholders(&parsed.root, &mut String::new(), &mut self.found);
         }
         for repeated in &parsed.repeated {
-            let message = format!("the same key stands at {} already", repeated.first);
-            let error = Diagnostic::error(repeated.second, repeated.path.clone(), message);
+            let code = Code::RepeatedKey { first: repeated.first };
+            let error = Diagnostic::error(repeated.second, repeated.path.clone(), code);
             match item_of(&repeated.path) {
                 Some(item) => self.text_errors.entry(item.to_owned()).or_default().push(error),
                 None => self.refuse(error),
             }
         }
         if let Some(mark) = parsed.second_document {
-            self.refuse(Diagnostic::error(mark, "", "a second YAML document begins here; a rules file has one"));
+            self.refuse(Diagnostic::error(mark, "", Code::SecondDocument { file: "rules" }));
             return None;
         }
         Some(parsed.root)
@@ -82,17 +82,16 @@ impl Loader<'_> {
         let line = 1 + text.matches('\n').count() as u32;
         let mark = Mark { line, column: 1 };
         if self.options.strict {
-            self.refuse(Diagnostic::error(mark, "", Ending::OPEN));
+            self.refuse(Diagnostic::error(mark, "", Code::FileOpenEnded));
         } else {
-            self.found.push(Diagnostic::warning(mark, "", Ending::OPEN).with_hint("APISIX refuses it"));
+            self.found.push(Diagnostic::warning(mark, "", Code::FileOpenEnded).with_hint("APISIX refuses it"));
         }
     }
 
     /// Whether the document is that of another tool; says so.
     fn foreign(&mut self, root: &Node) -> bool {
         let Some(other) = super::foreign::identify(root) else { return false };
-        let message = format!("not a rules file: this is {}", other.what);
-        let error = Diagnostic::error(other.mark, other.path, message);
+        let error = Diagnostic::error(other.mark, other.path, Code::OtherTool { what: other.what });
         self.refuse(match other.hint {
             "" => error,
             hint => error.with_hint(hint),
@@ -104,15 +103,15 @@ impl Loader<'_> {
     pub(super) fn is_empty(&mut self, root: &Node) -> bool {
         match &root.kind {
             Kind::Null => {
-                self.warn(root.mark, "", "the file is empty: there is no route");
+                self.warn(root.mark, "", Code::NoRoutes);
                 true
             }
             Kind::Seq(items) if items.is_empty() => {
-                let message = "expected a mapping with sections such as routes, found an empty list";
+                let code = Code::NotSections { found: "an empty list".to_owned() };
                 if self.options.strict {
-                    self.refuse(Diagnostic::error(root.mark, "", message));
+                    self.refuse(Diagnostic::error(root.mark, "", code));
                 } else {
-                    self.warn(root.mark, "", message);
+                    self.warn(root.mark, "", code);
                 }
                 true
             }

@@ -1,5 +1,6 @@
 //! serde over a positioned tree: an error knows the path, the line and the column of what does not fit.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt::{self, Display};
 
@@ -12,7 +13,8 @@ use serde::forward_to_deserialize_any;
 
 use super::{Key, Kind, Mark, Node, Path, quoted};
 use crate::Diagnostic;
-use crate::diagnostic::nearest;
+use crate::code::Code;
+use crate::diagnostic::{Hint, nearest};
 
 /// Reads a tree into a type.
 pub(super) fn read<T: DeserializeOwned>(node: &Node) -> Result<T, Diagnostic> {
@@ -29,6 +31,20 @@ thread_local! {
     /// Passes a tree from the deserializer to [`Node`]'s `Deserialize`: serde's data model has no place for
     /// positions. It is filled and emptied within one call.
     static HANDOVER: Cell<Option<Node>> = const { Cell::new(None) };
+
+    /// Passes a code, with its text, from a type that cannot be read to the [`Misfit`] that says so: serde's errors are
+    /// made of texts. It is filled and emptied within one call.
+    static CODE: Cell<Option<(Code, String)>> = const { Cell::new(None) };
+}
+
+/// Error of a type that cannot be read for this reason: read from a [`Node`] it keeps its code, from anything else its
+/// text.
+pub(crate) fn coded<E: de::Error>(code: Code) -> E {
+    let text = code.to_string();
+    CODE.set(Some((code, text.clone())));
+    let error = E::custom(text);
+    CODE.set(None);
+    error
 }
 
 /// A tree and how it was reached.
@@ -43,8 +59,12 @@ struct At<'a> {
 struct Misfit(Box<Diagnostic>);
 
 impl Misfit {
-    fn new(message: String) -> Self {
-        Self(Box::new(Diagnostic::error(UNPLACED, "", message)))
+    fn new(code: Code) -> Self {
+        Self(Box::new(Diagnostic::error(UNPLACED, "", code)))
+    }
+
+    fn unlike(expected: impl Into<Cow<'static, str>>, found: String) -> Self {
+        Self::new(Code::Unlike { expected: expected.into(), found })
     }
 
     fn at(mut self, mark: Mark, path: &Path<'_>) -> Self {
@@ -69,38 +89,43 @@ impl std::error::Error for Misfit {}
 
 impl de::Error for Misfit {
     fn custom<T: Display>(message: T) -> Self {
-        Self::new(message.to_string())
+        let reason = message.to_string();
+        match CODE.take() {
+            Some((code, text)) if text == reason => Self::new(code),
+            _ => Self::new(Code::Unreadable { reason }),
+        }
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
         let expected = expected_text(expected);
-        let mut error = Self::new(format!("expected {expected}, found {}", found_text(found)));
-        error.0.hint = hint_for(found, &expected);
+        let hint = hint_for(found, &expected);
+        let mut error = Self::unlike(expected, found_text(found));
+        error.0.hint = hint;
         error
     }
 
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::new(format!("expected {}, found {}", expected_text(expected), found_text(found)))
+        Self::unlike(expected_text(expected), found_text(found))
     }
 
     fn unknown_variant(found: &str, expected: &'static [&'static str]) -> Self {
-        let mut error = Self::new(format!("expected one of {}, found {}", expected.join(", "), quoted(found)));
-        error.0.hint = nearest(found, expected.iter().copied()).map(|name| format!("did you mean {name}?"));
+        let mut error = Self::unlike(format!("one of {}", expected.join(", ")), quoted(found));
+        error.0.hint = Hint::nearest(nearest(found, expected.iter().copied()));
         error
     }
 
     fn unknown_field(found: &str, expected: &'static [&'static str]) -> Self {
-        let mut error = Self::new("unknown field".into());
+        let mut error = Self::new(Code::UnknownField);
         error.0.hint = Some(field_hint(found, expected.iter().copied(), expected.iter().copied()));
         error
     }
 
     fn missing_field(field: &'static str) -> Self {
-        Self::new(format!("the field {field} is missing"))
+        Self::new(Code::MissingField { field: field.to_owned() })
     }
 
     fn duplicate_field(field: &'static str) -> Self {
-        Self::new(format!("the field {field} stands twice"))
+        Self::new(Code::RepeatedField { field })
     }
 }
 
@@ -110,7 +135,7 @@ pub(crate) fn field_hint<'a>(
     found: &str,
     absent: impl IntoIterator<Item = &'a str> + Clone,
     known: impl IntoIterator<Item = &'a str>,
-) -> String {
+) -> Hint {
     /// Names that people write, with those that are meant.
     #[rustfmt::skip]
     const OTHER_NAMES: &[(&str, &str)] = &[
@@ -121,20 +146,20 @@ pub(crate) fn field_hint<'a>(
     ];
     let meant = OTHER_NAMES.iter().find(|(other, _)| *other == found).map(|(_, meant)| *meant);
     if let Some(name) = meant.and_then(|meant| absent.clone().into_iter().find(|absent| *absent == meant)) {
-        return format!("did you mean {name}?");
+        return Hint::DidYouMean(name.to_owned());
     }
     if let Some(name) = nearest(found, absent) {
-        return format!("did you mean {name}?");
+        return Hint::DidYouMean(name.to_owned());
     }
     let known: Vec<&str> = known.into_iter().collect();
     match known.len() {
         0 => "no fields are known here".into(),
-        _ => format!("known fields: {}", known.join(", ")),
+        _ => format!("known fields: {}", known.join(", ")).into(),
     }
 }
 
 /// Why a value of one type often stands where another is wanted.
-pub(crate) fn hint_for(found: Unexpected<'_>, expected: &str) -> Option<String> {
+pub(crate) fn hint_for(found: Unexpected<'_>, expected: &str) -> Option<Hint> {
     match found {
         Unexpected::Signed(_) | Unexpected::Unsigned(_) | Unexpected::Float(_) | Unexpected::Bool(_)
             if expected.contains("text") =>
@@ -245,7 +270,7 @@ impl<'de> Deserializer<'de> for At<'_> {
         if name == PLUGIN_CONF {
             return match &self.node.kind {
                 Kind::Map(_) | Kind::Null => visitor.visit_seq(ConfAndMeta { at: self, step: 0 }),
-                _ => Err(Misfit::new(format!("expected a mapping, found {}", self.node.describe()))),
+                _ => Err(Misfit::unlike("a mapping", self.node.describe())),
             }
             .map_err(|error| error.at(self.node.mark, &self.path));
         }
@@ -264,7 +289,7 @@ impl<'de> Deserializer<'de> for At<'_> {
                 let (key, node) = &entries[0];
                 visitor.visit_enum(Variant { key, at: At { node, path: Path::Name(&self.path, &key.text) } })
             }
-            _ => Err(Misfit::new(format!("expected the name of a choice, found {}", self.node.describe()))),
+            _ => Err(Misfit::unlike("the name of a choice", self.node.describe())),
         };
         result.map_err(|error| error.at(self.node.mark, &self.path))
     }
@@ -317,7 +342,7 @@ impl<'de> MapAccess<'de> for Entries<'_> {
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Misfit> {
         let Some((key, node)) = self.value.take() else {
-            return Err(Misfit::new("a value was asked for before its key".into()));
+            return Err(de::Error::custom("a value was asked for before its key"));
         };
         let path = Path::Name(&self.at.path, &key.text);
         seed.deserialize(At { node, path }).map_err(|error| error.at(node.mark, &path))
@@ -351,8 +376,7 @@ impl<'de> VariantAccess<'de> for At<'_> {
         if self.node.is_null() {
             return Ok(());
         }
-        let message = format!("expected nothing, found {}", self.node.describe());
-        Err(Misfit::new(message).at(self.node.mark, &self.path))
+        Err(Misfit::unlike("nothing", self.node.describe()).at(self.node.mark, &self.path))
     }
 
     fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Misfit> {

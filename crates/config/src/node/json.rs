@@ -3,6 +3,7 @@
 use super::tree::Tree;
 use super::{Kind, MAX_TEXT_BYTES, Mark, Node, Parsed, quoted};
 use crate::Diagnostic;
+use crate::code::Code;
 
 /// Reads one JSON value.
 pub fn parse_json(text: &str) -> Result<Parsed, Diagnostic> {
@@ -60,7 +61,7 @@ impl Reader<'_> {
                 let Some(&end) = open.last() else {
                     return match self.peek() {
                         None => Ok(()),
-                        Some(_) => Err(self.error("text after the end of the JSON value")),
+                        Some(_) => Err(self.error("text after the end of the JSON value".to_owned())),
                     };
                 };
                 match self.peek() {
@@ -123,7 +124,7 @@ impl Reader<'_> {
                     Ok(number) => Kind::Int(number),
                     Err(_) => match serde_json::from_str::<f64>(token) {
                         Ok(number) => Kind::Float(number),
-                        Err(_) => return Err(self.error(&format!("{} is not a number", quoted(token)))),
+                        Err(_) => return Err(self.error(format!("{} is not a number", quoted(token)))),
                     },
                 };
                 self.at += length;
@@ -150,12 +151,12 @@ impl Reader<'_> {
                 Some(b'"') => break,
                 Some(b'\\') => end += 2,
                 Some(_) => end += 1,
-                None => return Err(self.error("a text without its closing quote")),
+                None => return Err(self.error("a text without its closing quote".to_owned())),
             }
         }
         let token = &self.text[self.at..=end];
         let text = serde_json::from_str(token)
-            .map_err(|error| self.error(&format!("{} is not a JSON text: {error}", quoted(token))))?;
+            .map_err(|error| self.error(format!("{} is not a JSON text: {error}", quoted(token))))?;
         self.at = end + 1;
         Ok(text)
     }
@@ -188,11 +189,12 @@ impl Reader<'_> {
             Some(found) => format!("{found:?}"),
             None => "the end of the text".into(),
         };
-        self.error(&format!("expected {what}, found {found}"))
+        let mark = self.mark();
+        Diagnostic::error(mark, self.tree.path(), Code::Unlike { expected: what.to_owned().into(), found })
     }
 
-    fn error(&mut self, message: &str) -> Diagnostic {
+    fn error(&mut self, reason: String) -> Diagnostic {
         let mark = self.mark();
-        Diagnostic::error(mark, self.tree.path(), message)
+        Diagnostic::error(mark, self.tree.path(), Code::NotJson { reason })
     }
 }

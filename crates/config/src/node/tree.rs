@@ -3,8 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::{Key, Kind, MAX_DEPTH, Mark, Node, RepeatedKey, push_index, push_name, quoted};
+use super::{Key, Kind, MAX_DEPTH, Mark, Node, RepeatedKey, push_index, push_name};
 use crate::Diagnostic;
+use crate::code::Code;
 
 /// A tree in the making.
 #[derive(Default)]
@@ -121,8 +122,8 @@ impl Tree {
         if let Some(node) = misfit {
             let mut path = self.path();
             push_name(&mut path, "<<");
-            let message = format!("expected a mapping or a list of mappings to merge, found {}", node.describe());
-            self.misfit.get_or_insert(Diagnostic::error(node.mark, path, message));
+            let code = Code::MergeNotMapping { found: node.describe() };
+            self.misfit.get_or_insert(Diagnostic::error(node.mark, path, code));
         }
     }
 
@@ -150,7 +151,7 @@ impl Tree {
 
     fn push(&mut self, mark: Mark, anchor: usize, content: Content) -> Result<(), Diagnostic> {
         if self.open.len() >= MAX_DEPTH {
-            return Err(Diagnostic::error(mark, "", format!("nested more than {MAX_DEPTH} levels deep")));
+            return Err(Diagnostic::error(mark, "", Code::NestedTooDeep));
         }
         self.open.push(Open { mark, anchor, content });
         Ok(())
@@ -211,9 +212,9 @@ pub(super) fn count(node: &Node) -> usize {
     }
 }
 
-/// A message about a key that is no text.
-pub(super) fn not_a_key(mark: Mark, path: &str, found: &str) -> Diagnostic {
-    Diagnostic::error(mark, path, format!("a key must be a text, found {}", quoted(found)))
+/// A finding about a key that is no text.
+pub(super) fn not_a_key(mark: Mark, path: &str, found: String) -> Diagnostic {
+    Diagnostic::error(mark, path, Code::KeyNotText { found })
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 use super::tree::{Tree, count, not_a_key};
 use super::{Kind, MAX_ALIASED_NODES, MAX_TEXT_BYTES, Mark, Node, Parsed, quoted};
 use crate::Diagnostic;
+use crate::code::Code;
 
 /// Reads one YAML document.
 pub fn parse_yaml(text: &str) -> Result<Parsed, Diagnostic> {
@@ -83,7 +84,7 @@ impl Reader<'_> {
 
     fn alias(&mut self, anchor: usize, mark: Mark) -> Result<(), Diagnostic> {
         let Some(node) = self.anchors.get(&anchor) else {
-            return Err(Diagnostic::error(mark, self.tree.path(), "the alias is inside the value it stands for"));
+            return Err(Diagnostic::error(mark, self.tree.path(), Code::AliasInsideItself));
         };
         if self.tree.wants_key() {
             return match &node.kind {
@@ -92,13 +93,12 @@ impl Reader<'_> {
                     self.tree.key(&text, mark);
                     Ok(())
                 }
-                _ => Err(not_a_key(mark, &self.tree.path(), &node.describe())),
+                _ => Err(not_a_key(mark, &self.tree.path(), quoted(&node.describe()))),
             };
         }
         self.aliased = self.aliased.saturating_add(count(node));
         if self.aliased > MAX_ALIASED_NODES {
-            let message = format!("the aliases of this file stand for more than {MAX_ALIASED_NODES} values");
-            return Err(Diagnostic::error(mark, self.tree.path(), message));
+            return Err(Diagnostic::error(mark, self.tree.path(), Code::TooManyAliased));
         }
         // Errors are reported where the value is written, not where it is used.
         let node = node.clone();
@@ -117,8 +117,7 @@ impl Reader<'_> {
             }
         }
         if self.tree.depth() + depth(node) > super::MAX_DEPTH {
-            let message = format!("nested more than {} levels deep", super::MAX_DEPTH);
-            return Err(Diagnostic::error(mark, self.tree.path(), message));
+            return Err(Diagnostic::error(mark, self.tree.path(), Code::NestedTooDeep));
         }
         Ok(())
     }
@@ -127,8 +126,7 @@ impl Reader<'_> {
         if !self.tree.wants_key() {
             return Ok(());
         }
-        let mut error = not_a_key(mark, &self.tree.path(), found);
-        error.message = format!("a key must be a text, found {found}");
+        let error = not_a_key(mark, &self.tree.path(), found.to_owned());
         Err(error.with_hint("a text that holds '{' or '[' must stand in quotes"))
     }
 
@@ -150,7 +148,8 @@ impl Reader<'_> {
             _ => return Err(self.unknown_tag(tag, mark)),
         };
         kind.ok_or_else(|| {
-            Diagnostic::error(mark, self.tree.path(), format!("{} is not of the type !!{suffix}", quoted(&text)))
+            let code = Code::NotOfTag { text: quoted(&text), tag: suffix.to_owned() };
+            Diagnostic::error(mark, self.tree.path(), code)
         })
     }
 
@@ -162,8 +161,8 @@ impl Reader<'_> {
     }
 
     fn unknown_tag(&self, tag: &Tag, mark: Mark) -> Diagnostic {
-        let message = format!("the YAML tag {} is not known here", quoted(&format!("{}{}", tag.handle, tag.suffix)));
-        Diagnostic::error(mark, self.tree.path(), message)
+        let code = Code::UnknownTag { tag: quoted(&format!("{}{}", tag.handle, tag.suffix)) };
+        Diagnostic::error(mark, self.tree.path(), code)
             .with_hint("known are !!str, !!int, !!float, !!bool, !!null, !!seq and !!map; a text that begins with '!' must stand in quotes")
     }
 
@@ -171,16 +170,18 @@ impl Reader<'_> {
     fn explain(&self, error: &ScanError) -> Diagnostic {
         if let Some(at) = self.text.lines().position(|line| line.starts_with("<<<<<<< ")) {
             let mark = Mark { line: at as u32 + 1, column: 1 };
-            return Diagnostic::error(mark, "", "not YAML: an unresolved merge conflict begins here");
+            return Diagnostic::error(mark, "", Code::MergeConflict);
         }
         let mark = mark(error.marker());
         let line = self.text.lines().nth(mark.line.saturating_sub(1) as usize).unwrap_or_default();
-        let error = Diagnostic::error(mark, self.tree.path(), format!("not YAML: {}", error.info()));
+        let reason = error.info().to_string();
+        let is_alias = reason.contains("anchor") || reason.contains("alias");
+        let error = Diagnostic::error(mark, self.tree.path(), Code::NotYaml { reason });
         let value = line.split_once(": ").map_or(line, |(_, value)| value);
         let value = value.trim_start_matches(['-', ' ', '[', '"', '\'']);
         // The parser often stands behind the alias it does not know.
         let list_item = line.split([' ', '[', ',']).any(|word| word.starts_with('*'));
-        if error.message.contains("anchor") || error.message.contains("alias") || (list_item && line.contains('*')) {
+        if is_alias || (list_item && line.contains('*')) {
             return error
                 .with_hint("a value that begins with '*' is a YAML alias; write it in quotes: \"*.example.com\"");
         }

@@ -2,6 +2,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_expr::{Template, Variable};
 
+use crate::code::Code;
+use crate::node::quoted;
+
 /// How a node is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -88,38 +91,39 @@ impl HashKey {
     ///
     /// # Errors
     /// What is wrong with the key.
-    pub fn new(hash_on: HashOn, key: Option<&str>) -> Result<Self, String> {
-        let named = |what: &str| key.ok_or_else(|| format!("type: chash needs key: {what}"));
+    pub fn new(hash_on: HashOn, key: Option<&str>) -> Result<Self, Code> {
+        let named = |what: &'static str| key.ok_or(Code::ChashWithoutKey { what });
+        let text = |error: &dyn ToString| Code::HashKeyText { reason: error.to_string() };
         let member = |family: &str, key: &str| {
             let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
             if key.is_empty() || !key.bytes().all(allowed) {
-                return Err(format!("expected letters, digits, '-' and '_', found {}", crate::node::quoted(key)));
+                let (found, key) = (quoted(key), key.to_owned());
+                let pattern = hash_on.key_pattern().unwrap_or_default();
+                return Err(Code::HashKeyCharacters { found, key, pattern });
             }
-            Variable::parse(&format!("{family}{key}")).map_err(|error| error.to_string())
+            Variable::parse(&format!("{family}{key}")).map_err(|error| text(&error))
         };
         Ok(match hash_on {
             HashOn::Consumer => Self::Variable(Variable::ConsumerName),
             HashOn::Header => Self::Variable(member("http_", named("the name of a header field")?)?),
             HashOn::Cookie => Self::Variable(member("cookie_", named("the name of a cookie")?)?),
             HashOn::Vars => match named("the name of a variable, such as remote_addr or arg_id")? {
-                "mqtt_client_id" => return Err("not supported yet: TCP and UDP proxying (mqtt_client_id)".into()),
+                "mqtt_client_id" => {
+                    return Err(Code::NotSupported { feature: "TCP and UDP proxying (mqtt_client_id)".into() });
+                }
                 key => match key.strip_prefix("arg_") {
                     Some(name) => Self::Variable(member("arg_", name)?),
-                    None if VARS.contains(&key) => {
-                        Self::Variable(Variable::parse(key).map_err(|error| error.to_string())?)
-                    }
+                    None if VARS.contains(&key) => Self::Variable(Variable::parse(key).map_err(|error| text(&error))?),
                     None => {
-                        let known = VARS.join(", ");
-                        return Err(format!(
-                            "expected one of {known} and arg_NAME, found {}",
-                            crate::node::quoted(key)
-                        ));
+                        let (known, found, key) = (VARS.join(", "), quoted(key), key.to_owned());
+                        let pattern = hash_on.key_pattern().unwrap_or_default();
+                        return Err(Code::HashKeyVariable { known, found, key, pattern });
                     }
                 },
             },
             HashOn::VarsCombinations => {
-                let text = named("a text with variables, such as $host$request_uri")?;
-                Self::Text(Template::parse(text).map_err(|error| error.to_string())?)
+                let template = named("a text with variables, such as $host$request_uri")?;
+                Self::Text(Template::parse(template).map_err(|error| text(&error))?)
             }
         })
     }

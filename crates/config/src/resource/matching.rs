@@ -9,6 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use weir_expr::Expr;
 
+use crate::code::Code;
+use crate::node::{coded, quoted};
 use crate::settings::UNIX;
 
 /// A path to match, as it was written: 1 to 4096 characters.
@@ -261,7 +263,7 @@ impl Serialize for AddrRange {
 impl<'de> Deserialize<'de> for AddrRange {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Cow::<'de, str>::deserialize(deserializer)?;
-        Self::new(&text).ok_or_else(|| D::Error::invalid_value(Unexpected::Str(&text), &ADDR_EXPECTED))
+        Self::new(&text).ok_or_else(|| coded(Code::NotAddressRange { expected: ADDR_EXPECTED, found: quoted(&text) }))
     }
 }
 
@@ -313,7 +315,11 @@ impl Serialize for Vars {
 
 impl<'de> Deserialize<'de> for Vars {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::new(Value::deserialize(deserializer)?).map_err(D::Error::custom)
+        Self::new(Value::deserialize(deserializer)?).map_err(|error| {
+            let at = if error.path.is_empty() { String::new() } else { format!("{}: ", error.path) };
+            let nearest = error.nearest.map(|name| format!(" (did you mean '{name}'?)")).unwrap_or_default();
+            coded(Code::ConditionInside { at, fault: error.fault, reason: error.message, nearest })
+        })
     }
 }
 

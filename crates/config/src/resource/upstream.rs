@@ -9,8 +9,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Balancer, Checks, HashOn, Id, Labels, Origin, Secret};
-use crate::diagnostic::Diagnostic;
+use super::{Balancer, Checks, HashOn, Id, Labels, NodeFault, Origin, Secret};
+use crate::diagnostic::{Diagnostic, Hint};
 use crate::load::prepare_upstream;
 use crate::node::{Node, Step};
 use crate::schema::{Checker, ignore_unknown};
@@ -225,7 +225,7 @@ pub enum NodeHost {
 /// Whether a field that is not known may stand here, as in APISIX: in `timeout`, `keepalive_pool` and `checks` of an
 /// upstream or of what has one. One that is nearly the name of a field is taken for a slip.
 pub(crate) fn is_open(fault: &Diagnostic, way: &[Step]) -> bool {
-    let is_slip = fault.hint.as_ref().is_some_and(|hint| hint.starts_with("did you mean"));
+    let is_slip = matches!(fault.hint, Some(Hint::DidYouMean(_)));
     let parents = way.split_last().map_or(&[][..], |(_, parents)| parents);
     let upstream = parents.iter().position(|step| *step == Step::Name("upstream".into())).map_or(0, |at| at + 1);
     let place = parents.get(upstream..).and_then(<[_]>::first);
@@ -378,31 +378,32 @@ impl Serialize for Nodes {
 
 impl NodeHost {
     /// Takes an IPv4 address, an IPv6 address in brackets, a name, or `unix:/PATH`.
-    pub fn new(text: &str) -> Result<Self, &'static str> {
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn new(text: &str) -> Result<Self, NodeFault> {
         if let Some(path) = text.strip_prefix(UNIX) {
-            return unix_path(path).map(|path| Self::Unix(path.into()));
+            return unix_path(path).map(|path| Self::Unix(path.into())).map_err(NodeFault::UnixPath);
         }
         if text.starts_with('/') || text.starts_with("unix@") {
-            return Err("a Unix socket is written unix:/run/app.sock");
+            return Err(NodeFault::UnixForm);
         }
         if let Some(inner) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-            return inner.parse::<Ipv6Addr>().map(|a| Self::Ip(a.into())).map_err(|_| "not an IPv6 address");
+            return inner.parse::<Ipv6Addr>().map(|a| Self::Ip(a.into())).map_err(|_| NodeFault::NotIpv6);
         }
         match text.parse::<IpAddr>() {
-            Ok(IpAddr::V6(_)) => return Err("an IPv6 address must stand in brackets: [::1]"),
+            Ok(IpAddr::V6(_)) => return Err(NodeFault::BareIpv6),
             Ok(address) => return Ok(Self::Ip(address)),
             Err(_) => {}
         }
         let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
         match text {
-            "" => Err("the host is empty"),
-            _ if Self::looks_like_a_service(text) && !Self::is_service_name(text) => {
-                Err("the name of a service is _SERVICE._tcp.DOMAIN")
-            }
-            _ if text.contains("//") => Err("a node is HOST:PORT without a scheme"),
-            _ if text.contains('/') => Err("a node is HOST:PORT without a path"),
+            "" => Err(NodeFault::EmptyHost),
+            _ if Self::looks_like_a_service(text) && !Self::is_service_name(text) => Err(NodeFault::ServiceForm),
+            _ if text.contains("//") => Err(NodeFault::Scheme),
+            _ if text.contains('/') => Err(NodeFault::Path),
             _ if text.bytes().all(allowed) => Ok(Self::Name(text.to_owned())),
-            _ => Err("not a host name or an address"),
+            _ => Err(NodeFault::NotAHost),
         }
     }
 
@@ -431,20 +432,18 @@ impl NodeHost {
     }
 
     /// Why no port may be written with it, for what has none of its own.
-    pub(crate) fn refuses_port(&self) -> Option<&'static str> {
+    pub(crate) fn refuses_port(&self) -> Option<NodeFault> {
         match self {
-            Self::Unix(_) => Some("a Unix socket has no port"),
-            host => host.is_service().then_some(SERVICE_PORT),
+            Self::Unix(_) => Some(NodeFault::UnixPort),
+            host => host.is_service().then_some(NodeFault::ServicePort),
         }
     }
 }
 
-const SERVICE_PORT: &str = "the ports of a service come from its SRV records: expected none here";
-
 /// The port of a node whose port was not written, until the loader puts in the scheme's.
 const PORT_UNSET: u16 = 0;
 
-pub(crate) fn node_from_key(key: &str, weight: u32) -> Result<NodeAddr, String> {
+pub(crate) fn node_from_key(key: &str, weight: u32) -> Result<NodeAddr, NodeFault> {
     if key.starts_with(UNIX) {
         return Ok(NodeAddr { host: NodeHost::new(key)?, port: PORT_UNSET, weight, priority: 0 });
     }
@@ -458,12 +457,12 @@ pub(crate) fn node_from_key(key: &str, weight: u32) -> Result<NodeAddr, String> 
         None => PORT_UNSET,
         Some(text) => match text.parse::<u16>() {
             Ok(port @ 1..) if text.bytes().all(|b| b.is_ascii_digit()) => port,
-            _ => return Err(format!("expected a port from 1 to 65535, found {text:?}")),
+            _ => return Err(NodeFault::Port { found: format!("{text:?}") }),
         },
     };
-    let host = NodeHost::new(host).map_err(str::to_owned)?;
+    let host = NodeHost::new(host)?;
     if host.is_service() && port != PORT_UNSET {
-        return Err(SERVICE_PORT.to_owned());
+        return Err(NodeFault::ServicePort);
     }
     Ok(NodeAddr { host, port, weight, priority: 0 })
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use crate::diagnostic::Fault;
+use super::fault::Fault;
 use crate::node::{Kind, Node};
 
 /// The rules of a schema: that of the schema itself first, then those inside it.
@@ -274,7 +274,7 @@ impl Rule {
     pub(super) fn fault(&self, node: &Node) -> Fault {
         if !self.fits_type(node) {
             return match self.types.as_slice() {
-                [only] => Fault::WrongType { expected: only.name(), found: type_name(&node.kind) },
+                [only] => Fault::WrongType { expected: only.name().to_owned(), found: type_name(&node.kind) },
                 _ => Fault::NoAlternative { inside: 0 },
             };
         }
@@ -296,8 +296,10 @@ impl Rule {
             let above = self.max.filter(|max| found > *max).map(|most| (most, false));
             let above = above.or(self.below.filter(|below| found >= *below).map(|most| (most, true)));
             return match (below, above) {
-                (Some((least, exclusive)), _) => Fault::TooSmall { found, least, exclusive },
-                (_, Some((most, exclusive))) => Fault::TooLarge { found, most, exclusive },
+                (Some((least, exclusive)), _) => {
+                    Fault::TooSmall { found: found.into(), least: least.into(), exclusive }
+                }
+                (_, Some((most, exclusive))) => Fault::TooLarge { found: found.into(), most: most.into(), exclusive },
                 _ => Fault::NoAlternative { inside: 0 },
             };
         }
@@ -308,17 +310,18 @@ impl Rule {
             Kind::Str(text) => {
                 let found = text.chars().count();
                 match (outside(found, self.min_length, self.max_length), &self.pattern) {
-                    (Some(bound), _) => Fault::Length { found, bound },
+                    (Some(bound), _) => Fault::Length { found: found as u64, bound: bound as u64 },
                     (None, Some(pattern)) => Fault::Pattern { pattern: pattern.as_str().into(), found: text.clone() },
                     (None, None) => Fault::NoAlternative { inside: 0 },
                 }
             }
             Kind::Seq(items) => match outside(items.len(), self.min_items, self.max_items) {
-                Some(bound) => Fault::Count { found: items.len(), bound },
+                Some(least) if items.len() < least => Fault::TooFewItems { least: least as u64 },
+                Some(most) => Fault::TooManyItems { most: most as u64 },
                 None => Fault::NoAlternative { inside: 0 },
             },
             Kind::Map(entries) => match outside(entries.len(), None, self.max_fields) {
-                Some(most) => Fault::Fields { found: entries.len(), most },
+                Some(most) => Fault::TooManyFields { most: most as u64 },
                 None => Fault::NoAlternative { inside: 0 },
             },
             _ => Fault::NoAlternative { inside: 0 },

@@ -200,6 +200,6 @@ fn an_optional_field_may_be_absent_but_not_null() {
     assert_eq!(read("{}"), Ok(Conf { number: None, choice: None }));
     assert_eq!(read("{number: 1, choice: A}"), Ok(Conf { number: Some(1), choice: Some(Choice::A) }));
     let found = read("{number: null, choice: null}").expect_err("nulls");
-    let said: Vec<&str> = found.iter().map(|fault| fault.message.as_str()).collect();
+    let said: Vec<String> = found.iter().map(Diagnostic::message).collect();
     assert_eq!(said, ["expected an integer from 0 to 255, found nothing (null)", "expected A, found nothing (null)"]);
 }

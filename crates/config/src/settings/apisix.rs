@@ -7,7 +7,8 @@
 mod keys;
 mod readers;
 
-use crate::diagnostic::{Diagnostic, nearest};
+use crate::code::Code;
+use crate::diagnostic::{Diagnostic, Hint, nearest};
 use crate::node::{Key, Kind, Node, push_name};
 
 use super::overlay::{is_at_or_under, leaves, put};
@@ -74,13 +75,10 @@ pub(crate) fn recognise(root: &Node) -> Result<bool, Box<Diagnostic>> {
     let ours = keys().find(|key| is_ours(key) && !SHARED.contains(&&*key.text));
     match (theirs, ours) {
         (Some(theirs), Some(ours)) => {
-            let message = format!(
-                "{} stands in APISIX's config.yaml and {} in this gateway's weir.yaml; a file is one or the other",
-                theirs.text, ours.text
-            );
+            let code = Code::MixedSettings { theirs: theirs.text.to_string(), ours: ours.text.to_string() };
             let later = if theirs.mark > ours.mark { theirs } else { ours };
             let hint = "a setting beside a config.yaml is given as a flag (--set) or as a variable of the environment";
-            Err(Box::new(Diagnostic::error(later.mark, &*later.text, message).with_hint(hint)))
+            Err(Box::new(Diagnostic::error(later.mark, &*later.text, code).with_hint(hint)))
         }
         (Some(_), None) => Ok(true),
         (None, Some(_)) => Ok(false),
@@ -109,8 +107,8 @@ impl Translation<'_> {
                 _ if value.is_null() && path != "plugins" => {}
                 None if value.as_map().is_some() => self.group(value, &path),
                 None => {
-                    let message = format!("expected a mapping, found {}", value.describe());
-                    self.found.push(Diagnostic::error(value.mark, path, message));
+                    let code = Code::Unlike { expected: "a mapping".into(), found: value.describe() };
+                    self.found.push(Diagnostic::error(value.mark, path, code));
                 }
                 Some(row) => self.row(row, key, value, &path),
             }
@@ -131,7 +129,8 @@ impl Translation<'_> {
     }
 
     fn without_effect(&mut self, key: &Key, path: &str, reason: &str) {
-        self.found.push(Diagnostic::warning(key.mark, path, format!("has no effect here: {reason}")));
+        let code = Code::NoEffect { why: format!("here: {reason}").into() };
+        self.found.push(Diagnostic::warning(key.mark, path, code));
     }
 
     fn unknown(&mut self, key: &Key, path: &str, above: &str) {
@@ -147,7 +146,7 @@ impl Translation<'_> {
         if above == "plugin_attr" {
             return self.without_effect(key, path, "the gateway has no such attributes");
         }
-        let warning = Diagnostic::warning(key.mark, path, "has no effect: APISIX has no such key");
+        let warning = Diagnostic::warning(key.mark, path, Code::UnknownToApisix);
         // `nginx_config.access_log` stands in `nginx_config.http`.
         let elsewhere = KEYS.iter().find_map(|row| {
             let group = row.path.strip_suffix(&*key.text)?.strip_suffix('.')?;
@@ -155,8 +154,7 @@ impl Translation<'_> {
         });
         self.found.push(match nearest(&key.text, known.iter().map(String::as_str)) {
             _ if elsewhere.is_some() => warning.with_hint(format!("it belongs in {}", elsewhere.unwrap_or_default())),
-            Some(near) => warning.with_hint(format!("did you mean {near}?")),
-            None => warning,
+            near => Diagnostic { hint: Hint::nearest(near), ..warning },
         });
     }
 
@@ -171,8 +169,8 @@ impl Translation<'_> {
     }
 
     fn error(&mut self, place: &Place<'_>, expected: &str) {
-        let message = format!("expected {expected}, found {}", place.value.describe());
-        self.found.push(Diagnostic::error(place.value.mark, place.path, message));
+        let code = Code::Unlike { expected: expected.to_owned().into(), found: place.value.describe() };
+        self.found.push(Diagnostic::error(place.value.mark, place.path, code));
     }
 }
 

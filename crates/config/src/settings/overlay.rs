@@ -3,7 +3,8 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 use super::{Settings, apisix};
-use crate::diagnostic::{Diagnostic, nearest};
+use crate::code::Code;
+use crate::diagnostic::{Diagnostic, Hint, nearest};
 use crate::env::substitute;
 use crate::node::{Key, Kind, Mark, Node, plain_scalar};
 use crate::schema;
@@ -119,23 +120,23 @@ impl Overlay {
         // What follows would only repeat that the values are wrong.
         self.unreadable = found.iter().any(Diagnostic::is_error);
         for repeated in &parsed.repeated {
-            let message = format!("the same key stands at {} already", repeated.first);
-            found.push(Diagnostic::error(repeated.second, repeated.path.clone(), message));
+            let code = Code::RepeatedKey { first: repeated.first };
+            found.push(Diagnostic::error(repeated.second, repeated.path.clone(), code));
         }
         if let Some(mark) = parsed.second_document {
-            found.push(Diagnostic::error(mark, "", "a second YAML document begins here; a settings file has one"));
+            found.push(Diagnostic::error(mark, "", Code::SecondDocument { file: "settings" }));
         }
         let rules = ["routes", "upstreams", "services", "consumers", "global_rules", "plugin_configs", "ssls"];
         let is_config_yaml = apisix::recognise(&parsed.root).is_ok_and(|is| is);
         if is_config_yaml {
             // APISIX reads past them.
             for (key, _) in rules.iter().filter_map(|name| parsed.root.remove(name)) {
-                let warning = Diagnostic::warning(key.mark, &*key.text, "has no effect in a config.yaml");
+                let warning =
+                    Diagnostic::warning(key.mark, &*key.text, Code::NoEffect { why: "in a config.yaml".into() });
                 found.push(warning.with_hint("rules are in a file of their own: `weir run FILE`"));
             }
         } else if let Some((key, _)) = rules.iter().find_map(|name| parsed.root.entry(name)) {
-            let message = "not a settings file: this is a rules file";
-            found.push(Diagnostic::error(key.mark, &*key.text, message));
+            found.push(Diagnostic::error(key.mark, &*key.text, Code::RulesForSettings));
             self.unreadable = true;
         }
         match &mut parsed.root.kind {
@@ -167,7 +168,7 @@ impl Overlay {
             Some(leaf) => self.set(leaf, value, name),
             None => {
                 let known = leaves().iter().map(|leaf| leaf.variable.as_str());
-                let error = Diagnostic::error(Mark::NONE, "", "there is no setting for this environment variable");
+                let error = Diagnostic::error(Mark::NONE, "", Code::NoSettingOfVariable);
                 self.found.push(with_nearest(error, nearest(name, known)).in_file(name));
             }
         }
@@ -178,7 +179,7 @@ impl Overlay {
             Some(leaf) => self.set(leaf, value, COMMAND_LINE),
             None => {
                 let known = leaves().iter().map(|leaf| leaf.path.as_str());
-                let error = Diagnostic::error(Mark::NONE, path, "there is no such setting");
+                let error = Diagnostic::error(Mark::NONE, path, Code::NoSuchSetting);
                 self.found.push(with_nearest(error, nearest(path, known)).in_file(COMMAND_LINE));
             }
         }
@@ -248,7 +249,9 @@ impl Overlay {
 /// What is wrong between settings that are right by themselves.
 fn between(settings: &Settings) -> Vec<Diagnostic> {
     let mut found = Vec::new();
-    let mut error = |path: String, message: &str| found.push(Diagnostic::error(Mark::NONE, path, message));
+    let mut error = |path: String, rule: &'static str| {
+        found.push(Diagnostic::error(Mark::NONE, path, Code::SettingsAtOdds { rule }));
+    };
     if settings.dns.min_ttl.duration() > settings.dns.max_ttl.duration() {
         error("dns.min_ttl".into(), "dns.min_ttl must not be longer than dns.max_ttl");
     }
@@ -270,10 +273,7 @@ fn between(settings: &Settings) -> Vec<Diagnostic> {
 const COMMAND_LINE: &str = "command line";
 
 fn with_nearest(error: Diagnostic, near: Option<&str>) -> Diagnostic {
-    match near {
-        Some(near) => error.with_hint(format!("did you mean {near}?")),
-        None => error,
-    }
+    Diagnostic { hint: Hint::nearest(near), ..error }
 }
 
 /// A group without anything in it (`limits:`) is one whose settings are commented out.
@@ -283,7 +283,7 @@ fn drop_empty_groups(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
         let path = if path.is_empty() { key.text.to_string() } else { format!("{path}.{}", key.text) };
         let known = leaves().iter().any(|leaf| is_at_or_under(&leaf.path, &path));
         if value.is_null() && known {
-            found.push(Diagnostic::warning(key.mark, path, "null is taken as not set"));
+            found.push(Diagnostic::warning(key.mark, path, Code::NullTaken { meaning: "not set" }));
             return false;
         }
         drop_empty_groups(value, &path, found);

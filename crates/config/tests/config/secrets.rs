@@ -117,7 +117,7 @@ fn references_may_stand_for_all_that_is_secret() {
         let loaded = loaded(&format!("{MANAGERS}{text}\n"));
         let unknown = loaded
             .warnings()
-            .filter(|found| found.message.contains("is not set") || found.message.contains("nobody knows it"));
+            .filter(|found| found.message().contains("is not set") || found.message().contains("nobody knows it"));
         let mut paths: Vec<String> = unknown.map(|found| found.path.clone()).collect();
         let mut expected: Vec<String> = fields.into_iter().map(|name| format!("{place}.{name}")).collect();
         paths.sort_unstable();
@@ -223,7 +223,7 @@ fn what_is_no_reference_refuses_the_change() {
     let options = LoadOptions { secrets: &NoSecrets, ..OPTIONS };
     let text = "secrets: [{id: file/1, directory: /a}]\nroutes: [{uri: /, plugins: {cors: {allow_origins: $secret://file/1/x}}}]\n#END\n";
     let found = load("t", text.as_bytes(), &options).diagnostics;
-    assert!(found.iter().any(|one| one.message.contains("no secret manager is asked here")), "{found:?}");
+    assert!(found.iter().any(|one| one.message().contains("no secret manager is asked here")), "{found:?}");
 }
 
 #[test]
@@ -333,7 +333,7 @@ fn what_is_wrong_with_a_reference_in_a_certificate_is_said_once() {
     ] {
         let loaded = loaded(&format!("{MANAGERS}{text}"));
         let said: Vec<String> =
-            loaded.diagnostics.iter().map(|found| format!("{}: {}", found.path, found.message)).collect();
+            loaded.diagnostics.iter().map(|found| format!("{}: {}", found.path, found.message())).collect();
         assert_eq!(said, expected, "{text}");
     }
 }

@@ -2,7 +2,7 @@
 
 use schemars::json_schema;
 use weir_config::schema::Checker;
-use weir_config::{Diagnostic, LoadOptions, Loaded, Node, PluginCatalog, Scope, load};
+use weir_config::{Code, Diagnostic, LoadOptions, Loaded, Node, PluginCatalog, Scope, load};
 
 /// Four plugins, with schemas like those of the real ones.
 pub(crate) struct Catalog;
@@ -30,7 +30,8 @@ impl PluginCatalog for Catalog {
                 json_schema!({ "type": "object", "required": ["key"], "properties": { "key": { "type": "string" } } })
             }
             ("mocking", _) if conf.get("old").is_some() => {
-                return Err(vec![Diagnostic::warning(conf.mark_of("old"), "old", "this field has no effect")]);
+                let code = Code::PluginRule { text: "this field has no effect".into() };
+                return Err(vec![Diagnostic::warning(conf.mark_of("old"), "old", code)]);
             }
             _ => return Ok(()),
         };

@@ -7,6 +7,7 @@ use hashbrown::HashTable;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use subtle::ConstantTimeEq;
+use weir_config::Code;
 use weir_plugin::{AuthChange, AuthEntry, ConsumerMatch, Invalid};
 
 /// Credentials by what names them: an API key, or a user name that has a secret beside it; `X` is what belongs to it
@@ -221,7 +222,7 @@ pub(super) fn changed<C: DeserializeOwned + JsonSchema + 'static, X: Clone + Sen
     held: Option<&CredentialTable<X>>,
     name_of: impl Fn(&C) -> &str,
     put: impl Fn(&mut CredentialTable<X>, &AuthEntry<C>) -> Result<Result<(), Refused>, Invalid>,
-    (field, what): (&str, &str),
+    (field, what): (&str, &'static str),
 ) -> Result<CredentialTable<X>, (usize, Invalid)> {
     let mut table = held.cloned().unwrap_or_else(|| CredentialTable::with_capacity(change.came.len()));
     // What cannot be read was never taken in.
@@ -232,14 +233,14 @@ pub(super) fn changed<C: DeserializeOwned + JsonSchema + 'static, X: Clone + Sen
         let entry = entry.map_err(|fault| (at, fault))?;
         let taken = put(&mut table, &entry).map_err(|fault| (at, fault))?;
         taken.map_err(|refused| {
-            let message = match refused {
+            let code = match refused {
                 Refused::Duplicate(other) => {
-                    let (other, name) = (change.name_of(other), change.name_of(entry.who));
-                    format!("consumers '{other}' and '{name}' have the same {what}")
+                    let (one, other) = (change.name_of(other).to_owned(), change.name_of(entry.who).to_owned());
+                    Code::SameCredential { one, other, what }
                 }
-                Refused::Full => "the credentials have more than 4 GiB".into(),
+                Refused::Full => Code::PluginRule { text: "the credentials have more than 4 GiB".into() },
             };
-            (at, Invalid::new(field, message))
+            (at, Invalid::coded(field, code))
         })?;
     }
     Ok(table)

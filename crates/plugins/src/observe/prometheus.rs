@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use weir_config::schema::json_schema;
-use weir_config::{Diagnostic, Node};
+use weir_config::{Code, Diagnostic, Node};
 use weir_plugin::{BuildCx, Define, Exchange, Failure, Invalid, LogCx, Named, Origin, Phases, Plugin, Side};
 use weir_telemetry::metrics::{HiddenLabels, HttpLabel, HttpMetric, HttpSeries, Label, Labels, ResponseSource, Sample};
 
@@ -200,8 +200,8 @@ prefer_name: true
         let typed = weir_config::schema::read::<Metadata>(metadata)?;
         let labels = metadata.get("disabled_labels").unwrap_or(metadata);
         let warning = |name: &'static str| {
-            let message = "it has no effect: there is no such metric here";
-            Diagnostic::warning(labels.mark_of(name), format!("disabled_labels.{name}"), message)
+            let code = Code::PluginRule { text: "it has no effect: there is no such metric here".into() };
+            Diagnostic::warning(labels.mark_of(name), format!("disabled_labels.{name}"), code)
         };
         let found: Vec<Diagnostic> = typed.disabled_labels.absent().map(warning).collect();
         if found.is_empty() { Ok(()) } else { Err(found) }

@@ -117,7 +117,7 @@ impl Api for BatchApi {
 
     fn open(&self, metadata: Option<&Node>) -> Result<Arc<dyn Plugin>, Invalid> {
         let limits = metadata.map(|node| node.parse_into::<Metadata>()).transpose();
-        let limits = limits.map_err(|error| Invalid::new("", error.message))?.unwrap_or_default();
+        let limits = limits.map_err(|error| Invalid::coded("", *error.code))?.unwrap_or_default();
         Ok(Arc::new(Batching { limits }))
     }
 }

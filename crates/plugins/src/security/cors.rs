@@ -133,7 +133,7 @@ allow_credential: true
         let fault = |(name, text): (&String, &String)| {
             let fault = Origins::parse(&format!("allow_origins.{name}"), text).err()?;
             let mark = metadata.get("allow_origins").map_or(metadata.mark, |origins| origins.mark_of(name));
-            Some(Diagnostic::error(mark, fault.path, fault.message))
+            Some(Diagnostic::error(mark, fault.path, *fault.code))
         };
         let faults: Vec<Diagnostic> = typed.allow_origins.iter().filter_map(fault).collect();
         if faults.is_empty() { Ok(()) } else { Err(faults) }

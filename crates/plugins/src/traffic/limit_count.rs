@@ -11,7 +11,7 @@ use std::time::Duration;
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 use weir_config::schema::json_schema;
-use weir_config::{Diagnostic, Node};
+use weir_config::{Code, Diagnostic, Node};
 use weir_plugin::{BuildCx, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin, RequestCx};
 use weir_wire::name::FieldName;
 
@@ -214,7 +214,10 @@ rejected_msg: too many requests
             .names()
             .into_iter()
             .filter(|(_, name)| FieldName::new(name).is_none())
-            .map(|(key, _)| Diagnostic::error(metadata.mark_of(key), key, "expected the name of a field"))
+            .map(|(key, _)| {
+                let code = Code::PluginRule { text: "expected the name of a field".into() };
+                Diagnostic::error(metadata.mark_of(key), key, code)
+            })
             .collect();
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }

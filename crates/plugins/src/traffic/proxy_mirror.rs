@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
-use weir_config::{Node, Upstream};
+use weir_config::{Diagnostic, Node, Upstream};
 use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, Request, UpstreamCx};
 use weir_wire::target;
 
@@ -101,7 +101,8 @@ fn mirror(host: &str) -> Result<Upstream, Invalid> {
         Ok(parsed) => Upstream::from_node(&parsed.root),
         Err(error) => (None, vec![error]),
     };
-    upstream.ok_or_else(|| fault(found.into_iter().find(|f| f.is_error()).map(|f| f.message).unwrap_or_default()))
+    let error = || found.into_iter().find(Diagnostic::is_error).map(|found| *found.code);
+    upstream.ok_or_else(|| error().map_or_else(|| fault(String::new()), |code| Invalid::coded("host", code)))
 }
 
 fn check_path(conf: &Conf) -> Result<(), Invalid> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use aws_lc_rs::digest;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use weir_config::{Diagnostic, Node};
+use weir_config::{Code, Diagnostic, Node};
 use weir_plugin::{BuildCx, Invalid, RequestCx, Slot};
 use weir_redis::{Client, Error, Script, Server, Settings, Topology, Value};
 
@@ -180,7 +180,10 @@ impl RedisConf {
         let fields = conf.as_map().into_iter().flatten();
         fields
             .filter(|(key, _)| is_unused(&key.text))
-            .map(|(key, _)| Diagnostic::warning(key.mark, &*key.text, format!("it has no effect with policy {policy}")))
+            .map(|(key, _)| {
+                let code = Code::PluginRule { text: format!("it has no effect with policy {policy}").into() };
+                Diagnostic::warning(key.mark, &*key.text, code)
+            })
             .collect()
     }
 

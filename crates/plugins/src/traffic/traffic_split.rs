@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use weir_config::{Diagnostic, Id, Node, PassHost, Scheme, Upstream, Vars};
+use weir_config::{Code, Diagnostic, Id, Node, PassHost, Scheme, Upstream, Vars};
 use weir_expr::{Expr, ExprError, Source};
 use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx, Share, Turns};
 
@@ -115,8 +115,10 @@ rules:
                 let Some(vars) = conditions.get("vars") else { continue };
                 let path = format!("rules[{at}].match[{number}].vars");
                 let doubts = Expr::doubts(&vars.to_json()).into_iter();
-                let told =
-                    |doubt: ExprError| Diagnostic::warning(vars.mark, format!("{path}{}", doubt.path), doubt.message);
+                let told = |doubt: ExprError| {
+                    let code = Code::DoubtfulCondition { reason: doubt.message };
+                    Diagnostic::warning(vars.mark, format!("{path}{}", doubt.path), code)
+                };
                 found.extend(doubts.map(told));
             }
         }
@@ -128,6 +130,8 @@ rules:
         Ok(Arc::new(Splits(rules.collect::<Result<_, _>>()?)))
     }
 }
+
+const BOTH_UPSTREAMS: Code = Code::OnlyOneOf { one: "upstream_id", other: "upstream" };
 
 /// Where a weighted upstream stands.
 fn place(rule: usize, number: usize) -> String {
@@ -146,7 +150,7 @@ fn inline(field: &str, node: &Node, cx: &BuildCx<'_>) -> Result<u32, Invalid> {
         }
         (None, found) => {
             let fault = found.into_iter().find(Diagnostic::is_error).map(|fault| fault.under(field));
-            Err(fault.map_or_else(|| Invalid::new(field, "cannot be read"), |f| Invalid::new(f.path, f.message)))
+            Err(fault.map_or_else(|| Invalid::new(field, "cannot be read"), |f| Invalid::coded(f.path, *f.code)))
         }
     }
 }
@@ -157,9 +161,8 @@ impl Rule {
             let Weighted { upstream_id, upstream, .. } = weighted;
             upstream_id.is_some() && upstream.is_some()
         });
-        let mut faults: Vec<Invalid> = twice
-            .map(|(number, _)| Invalid::new(place(at, number), "only one of upstream_id and upstream is allowed"))
-            .collect();
+        let mut faults: Vec<Invalid> =
+            twice.map(|(number, _)| Invalid::coded(place(at, number), BOTH_UPSTREAMS)).collect();
         if self.weighted_upstreams.iter().all(|weighted| weighted.weight == 0) {
             let message = "expected a weight above 0: no request could go anywhere";
             faults.push(Invalid::new(format!("rules[{at}].weighted_upstreams"), message));

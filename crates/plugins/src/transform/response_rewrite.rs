@@ -198,7 +198,7 @@ impl Conf {
                 .split_once(':')
                 .ok_or_else(|| Invalid::new(path.as_str(), "expected a text such as 'name: value'"))?;
             let field = FieldTemplate::new("", name.trim(), value.trim(), false);
-            field.map_err(|fault| Invalid::new(path, fault.message))
+            field.map_err(|fault| Invalid::coded(path, *fault.code))
         };
         Ok(Edits::new(
             conf.add.iter().enumerate().map(added).collect::<Result<_, _>>()?,

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use rustls::RootCertStore;
 use rustls::server::ProducesTickets;
 use weir_config::{
-    CheckType, ClientVerification, Diagnostic, Model, Scheme, Settings, Ssl, SslProtocol, SslType, Status, Upstream,
+    CheckType, ClientVerification, Code, Diagnostic, Model, Scheme, Settings, Ssl, SslProtocol, SslType, Status,
+    Upstream,
 };
 use weir_net::tls::client::{self, Setup, SetupKey};
 
@@ -76,19 +77,15 @@ impl Certificates {
                 Ok(host) => {
                     for name in ssl.names() {
                         if !hosts.insert(name.as_str(), &host) {
-                            let message =
-                                format!("{} stands in another item before; this one takes its place", name.as_str());
-                            faults.warnings.push(Diagnostic::warning(
-                                ssl.origin.mark,
-                                ssl.origin.path.as_str(),
-                                message,
-                            ));
+                            let (mark, path) = (ssl.origin.mark, ssl.origin.path.as_str());
+                            let code = Code::NameTaken { name: name.as_str().to_owned() };
+                            faults.warnings.push(Diagnostic::warning(mark, path, code));
                         }
                     }
                 }
                 Err((field, reason)) => {
                     let path = format!("{}.{field}", ssl.origin.path);
-                    let error = Diagnostic::error(ssl.origin.mark, path, reason);
+                    let error = Diagnostic::error(ssl.origin.mark, path, Code::Certificate { reason });
                     match ssl.client {
                         // Another certificate could take its names without asking clients for theirs.
                         Some(_) => faults.whole(error),
@@ -129,8 +126,8 @@ impl Certificates {
             match made {
                 Ok(host) => kept.self_signed = Some(Arc::new(host)),
                 Err(reason) => {
-                    let message = format!("no certificate can be made for trying TLS out: {reason}");
-                    faults.warnings.push(Diagnostic::warning(weir_config::Mark::NONE, "ssls", message));
+                    let code = Code::NoSelfSigned { reason };
+                    faults.warnings.push(Diagnostic::warning(weir_config::Mark::NONE, "ssls", code));
                 }
             }
         }
@@ -193,8 +190,9 @@ impl Certificates {
         verify: bool,
     ) -> Result<(SetupKey, Arc<Setup>), Diagnostic> {
         let tls = upstream.tls.clone().unwrap_or_default();
-        let fault =
-            |field: &str, reason: String| Diagnostic::error(upstream.origin.mark, format!("tls.{field}"), reason);
+        let fault = |field: &str, reason: String| {
+            Diagnostic::error(upstream.origin.mark, format!("tls.{field}"), Code::Certificate { reason })
+        };
         let certificate = match (&tls.client_cert, &tls.client_key, &tls.client_cert_id) {
             (Some(cert), Some(key), _) => Some((cert.clone(), key.reveal().to_owned())),
             (_, _, Some(id)) => {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use weir_config::{Consumer, Diagnostic, InvalidItems, Model, Node, Place, PluginConf, Scope, Section};
+use weir_config::{Code, Consumer, Diagnostic, InvalidItems, Model, Node, Place, PluginConf, Scope, Section};
 use weir_plugin::{ConsumerMatch, ConsumerSet, Consumers, CredentialChange, Credentials};
 
 use super::making::Making;
@@ -138,7 +138,8 @@ impl Making<'_> {
         let size = Built::size_of_chain(group.as_deref().into_iter().chain([&own]));
         if let Err(error) = builder.ledger.take(size) {
             let path = format!("{}.plugins", consumer.origin.path);
-            faults.whole(Diagnostic::error(consumer.origin.mark, path, error.to_string()));
+            let code = Code::TooLarge { what: String::new(), reason: error.to_string() };
+            faults.whole(Diagnostic::error(consumer.origin.mark, path, code));
             return;
         }
         own.size += size;

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 
-use weir_config::{Consumer, Diagnostic, ErrorResponse, Items, Meta, PluginMetadata, Plugins, Scope};
+use weir_config::{Code, Consumer, Diagnostic, ErrorResponse, Items, Meta, PluginMetadata, Plugins, Scope};
 use weir_net::Network;
 use weir_plugin::{Api, ApiSet, ArgumentNames, BuildCx, Invalid, OpenApi, StateRegistry};
 
@@ -134,7 +134,8 @@ impl Builder<'_, '_> {
         for (name, conf) in plugins.into_iter().flatten() {
             let under = |d: Diagnostic| d.under(&format!("{path}.plugins.{name}"));
             let Some((kind, definition)) = self.definitions.iter().enumerate().find(|(_, d)| d.name() == name) else {
-                return Err(under(Diagnostic::error(conf.conf.mark, "", "no such plugin")));
+                let code = Code::UnbuildablePlugin { reason: "no such plugin".to_owned() };
+                return Err(under(Diagnostic::error(conf.conf.mark, "", code)));
             };
             if scope == Scope::Consumer && definition.is_auth() {
                 continue;
@@ -173,15 +174,14 @@ impl Builder<'_, '_> {
                 apis: &Apis { apis: self.apis, metadata: self.metadata },
             };
             let filter = meta.and_then(|meta| meta.filter.as_ref());
-            weir_expr::spend(filter.map_or(0, |filter| filter.size()))
-                .map_err(|error| under(Diagnostic::error(conf.conf.mark, "_meta.filter", error.to_string())))?;
+            weir_expr::spend(filter.map_or(0, |filter| filter.size())).map_err(|error| {
+                let code = Code::TooLarge { what: String::new(), reason: error.to_string() };
+                under(Diagnostic::error(conf.conf.mark, "_meta.filter", code))
+            })?;
             let (plugin, reads_body) = weir_expr::finds_body_reading(|| definition.build(&conf.conf, &cx));
             let missing = self.consumers.take_missing().into_iter().map(|Missing { field, name }| {
-                let message = format!(
-                    "there is no consumer '{name}'; until it is there, requests without credentials are answered 401"
-                );
                 let mark = conf.conf.get(&field).map_or(conf.conf.mark, |node| node.mark);
-                under(Diagnostic::warning(mark, field, message))
+                under(Diagnostic::warning(mark, field, Code::ConsumerAwaited { consumer: name }))
             });
             self.warnings.borrow_mut().extend(missing);
             let plugin = plugin.map_err(under)?;

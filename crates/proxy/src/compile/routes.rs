@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weir_config::{Diagnostic, InvalidItems, Origin, Place, Scope, Section, Service, Status};
+use weir_config::{Code, Diagnostic, InvalidItems, Origin, Place, Scope, Section, Service, Status};
 use weir_plugin::RouteInfo;
 use weir_router::{BuildError, MethodSet, Mode, Router, Slots};
 
@@ -151,7 +151,8 @@ impl<'m> Making<'m> {
             let size = Built::size_of_chain(places());
             builder.ledger.take(size).map_err(|error| {
                 let path = format!("{}.plugins", route.origin.path);
-                Diagnostic::error(route.origin.mark, path, format!("with those of its service: {error}"))
+                let (what, reason) = ("with those of its service: ".to_owned(), error.to_string());
+                Diagnostic::error(route.origin.mark, path, Code::TooLarge { what, reason })
             })?;
             let uses = own.upstreams.iter().copied().chain(upstream).collect();
             Ok(Serving { chain: Built::chain(places()), upstream, uses, size: own.size + size })
@@ -181,13 +182,15 @@ impl<'m> Making<'m> {
         let (most, path) = (self.compiler().route_entries, format!("{}.uris", route.origin.path));
         let what = format!("{hosts} hosts{whose} {sign} {paths} uris are {entries} entries of the matcher");
         if entries > most {
-            let message = format!("{what}, more than limits.route_entries allows: {most}");
-            let error = Diagnostic::error(route.origin.mark, path, message);
+            let error = Diagnostic::error(route.origin.mark, path, Code::TooManyEntries { what, most });
             return Err(error.with_hint("a route for fewer of them, with a prefix or a wildcard host where it can be"));
         }
         let vars = route.vars.as_ref().map_or(0, |vars| vars.size());
         let size = entries * ENTRY + hosts * HOST + vars;
-        let error = |error| Diagnostic::error(route.origin.mark, path, format!("{what}: {error}"));
+        let error = |error: weir_expr::TooLarge| {
+            let code = Code::TooLarge { what: format!("{what}: "), reason: error.to_string() };
+            Diagnostic::error(route.origin.mark, path, code)
+        };
         ledger.take(size).map(|()| size).map_err(error)
     }
 
@@ -223,12 +226,12 @@ impl Routes<'_> {
         const MOST: usize = 100;
         let is_left_out = |number: u32| self.left_out.iter().any(|(other, _)| *other == number);
         let other = |(number, origin): &(u32, &Origin)| {
-            let mut message = "its requests are answered 503, because it is left out".to_owned();
+            let mut instead = String::new();
             let other = router.instead_of(*number, |other| !is_left_out(other)).and_then(|other| infos.get(other));
             if let Some(other) = other {
-                message.push_str(&format!("; the route {} would take them otherwise", other.id.text));
+                instead = format!("; the route {} would take them otherwise", other.id.text);
             }
-            Diagnostic::warning(origin.mark, origin.path.as_str(), message)
+            Diagnostic::warning(origin.mark, origin.path.as_str(), Code::Answers503 { instead })
         };
         self.left_out.iter().take(MOST).map(other).collect()
     }
@@ -237,7 +240,8 @@ impl Routes<'_> {
     pub(super) fn located(&self, error: &BuildError) -> Diagnostic {
         let origin = self.origins.iter().find(|(number, _)| *number as usize == error.route).map(|(_, origin)| origin);
         let path = origin.map(|o| format!("{}.{}", o.path, error.path)).unwrap_or_default();
-        Diagnostic::error(origin.map(|o| o.mark).unwrap_or_default(), path, error.message.as_str())
+        let code = Code::Unmatchable { reason: error.message.clone() };
+        Diagnostic::error(origin.map(|o| o.mark).unwrap_or_default(), path, code)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_config::{
-    Checks, Diagnostic, HashKey, Model, NodeAddr, NodeHost, Origin, PassHost, Place, Scheme, Section, Service,
+    Checks, Code, Diagnostic, HashKey, Model, NodeAddr, NodeHost, Origin, PassHost, Place, Scheme, Section, Service,
     SharedMap, SharedSet, Timeout,
 };
 use weir_expr::Variable;
@@ -241,8 +241,9 @@ impl<'d> Upstreams<'d> {
         }
         let size = Balancer::size(upstream.r#type, &upstream.nodes.0);
         self.ledger.take(size).map_err(|error| {
-            let message = format!("{} nodes with their weights: {error}", upstream.nodes.0.len());
-            Diagnostic::error(upstream.origin.mark, "nodes", message)
+            let what = format!("{} nodes with their weights: ", upstream.nodes.0.len());
+            let code = Code::TooLarge { what, reason: error.to_string() };
+            Diagnostic::error(upstream.origin.mark, "nodes", code)
         })?;
         let compiled = match self.compiled(upstream, kind, id) {
             Ok(compiled) => Upstream { size, ..compiled },
@@ -304,13 +305,13 @@ impl<'d> Upstreams<'d> {
             })
             .collect();
         if nodes.len() > MAX_NODES {
-            let message = format!("an upstream has at most {MAX_NODES} nodes, found {}", nodes.len());
-            return Err(Diagnostic::error(upstream.origin.mark, "nodes", message));
+            let code = Code::TooManyNodes { most: MAX_NODES, found: nodes.len() };
+            return Err(Diagnostic::error(upstream.origin.mark, "nodes", code));
         }
         let key = match upstream.r#type {
             weir_config::Balancer::Chash => {
                 let key = HashKey::new(upstream.hash_on, upstream.key.as_deref());
-                Some(key.map_err(|message| Diagnostic::error(upstream.origin.mark, "key", message))?)
+                Some(key.map_err(|code| Diagnostic::error(upstream.origin.mark, "key", code))?)
             }
             _ => None,
         };

@@ -260,9 +260,9 @@ impl First {
 
 /// Refuses a file that is cut off, if the old process of an upgrade read a whole one.
 fn not_cut_off(file: &Path, ending: Ending, before: Option<Ending>) -> Result<(), Failure> {
-    let message = ending.message().filter(|_| before.is_some_and(|before| ending < before));
-    message.map_or(Ok(()), |message| {
-        let error = Diagnostic::error(Mark::NONE, "", message).in_file(&file.display().to_string());
+    let code = ending.code().filter(|_| before.is_some_and(|before| ending < before));
+    code.map_or(Ok(()), |code| {
+        let error = Diagnostic::error(Mark::NONE, "", code).in_file(&file.display().to_string());
         Err(Failure::Refused(vec![error.with_hint("the process that serves read the whole file")]))
     })
 }

@@ -12,9 +12,9 @@ use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 use tokio::sync::Notify;
-use weir_config::Diagnostic;
 use weir_config::load::{Ending, Written, items};
 use weir_config::node::Mark;
+use weir_config::{Code, Diagnostic};
 
 use crate::source::rules::fingerprint;
 
@@ -108,19 +108,18 @@ impl FileText {
     pub(crate) fn refuses(&self, next: &[u8]) -> Option<Diagnostic> {
         let ending = Ending::of(next);
         if ending < self.ending {
-            let message = ending.message().unwrap_or_default();
+            let code = ending.code()?;
             let hint = match ending {
                 Ending::Empty => {
                     "an empty file does not replace the live configuration; to remove every route write: routes: []"
                 }
                 _ => "the live file has an end marker, so its replacement needs one: end the file with a line #END",
             };
-            return Some(Diagnostic::error(Mark::NONE, "", message).with_hint(hint));
+            return Some(Diagnostic::error(Mark::NONE, "", code).with_hint(hint));
         }
         if ending == Ending::Open && self.kept.goes_on_after(next) {
-            let message = "the file is only the beginning of the live one, so it is taken for incomplete";
             return Some(
-                Diagnostic::error(Mark::NONE, "", message)
+                Diagnostic::error(Mark::NONE, "", Code::CutOff)
                     .with_hint("to remove the rest, end the file with a line #END"),
             );
         }
@@ -165,7 +164,9 @@ mod tests {
     fn what_is_live_is_replaced_by_no_part_of_it() {
         const LONG: &str = "routes:\n- {id: a, uri: /a}\n- {id: b, uri: /b}\n";
         let large = "x".repeat(100_000);
-        let (empty, no_end, beginning) = (Ending::EMPTY, Ending::OPEN, "only the beginning of the live one");
+        let text = |ending: Ending| ending.code().map(|code| code.to_string()).unwrap_or_default();
+        let (empty, no_end) = (&*text(Ending::Empty), &*text(Ending::Open));
+        let beginning = "only the beginning of the live one";
         let cases = [
             // The live text, the next text, part of the message.
             ("routes: []\n#END\n", "routes: []\n", no_end),

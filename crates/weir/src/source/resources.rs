@@ -6,7 +6,7 @@ use serde_json::Value;
 use weir_config::load::place_of;
 use weir_config::node::Mark;
 use weir_config::unsupported::Unsupported;
-use weir_config::{Diagnostic, ItemChange, Key as Name, Kind as NodeKind, Node, Section, SharedMap};
+use weir_config::{Code, Diagnostic, ItemChange, Key as Name, Kind as NodeKind, Node, Section, SharedMap};
 use weir_store::{Expectation, Item, Key, Kind, Listing};
 
 /// All resources, in the order of their creation.
@@ -229,14 +229,15 @@ pub(crate) fn piece(key: &Key, item: Option<&Item>) -> Option<Result<ItemChange,
 
 /// A resource as an item of its section.
 fn node(item: &Item) -> Result<Node, Diagnostic> {
-    let fault = |message: String| Diagnostic::error(Mark::NONE, item.key.to_string(), message);
+    let fault = |code: Code| Diagnostic::error(Mark::NONE, item.key.to_string(), code);
     let kind = item.key.kind();
     if let Some(entry) = Unsupported::of_section(kind.directory()) {
-        return Err(fault(entry.refusal(kind.directory())));
+        return Err(fault(Code::Unsupported { refusal: entry.refusal(kind.directory()) }));
     }
-    let value: Value = serde_json::from_str(&item.value).map_err(|error| fault(format!("is no JSON: {error}")))?;
+    let value: Value = serde_json::from_str(&item.value)
+        .map_err(|error| fault(Code::NotJson { reason: format!("is no JSON: {error}") }))?;
     let Value::Object(mut fields) = value else {
-        return Err(fault("expected a JSON object".to_owned()));
+        return Err(fault(Code::Expected { what: "a JSON object" }));
     };
     // The key of a resource supersedes the id in its value.
     let id = || Value::from(item.key.id());

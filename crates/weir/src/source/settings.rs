@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use anyhow::Context;
 use weir_config::load::Ending;
 use weir_config::settings::{SettingsSource, leaves};
-use weir_config::{Diagnostic, Mark, Node, Settings, file};
+use weir_config::{Code, Diagnostic, Mark, Node, Settings, file};
 
 use crate::cli::SettingsArgs;
 use crate::failure::Failure;
@@ -50,9 +50,10 @@ pub(crate) fn load(args: &SettingsArgs, flags: Vec<(String, String)>) -> Result<
     let limits = &settings.limits;
     let largest = limits.buffered_body.bytes().max(limits.head_size.bytes()).max(limits.response_head_size.bytes());
     if limits.buffers.bytes() < 4 * largest {
-        let message = "less than four times the largest of limits.buffered_body, limits.head_size and \
-                       limits.response_head_size: what is as large may never find room";
-        return Err(Failure::Refused(vec![Diagnostic::error(Mark::NONE, "limits.buffers", message)]));
+        let rule = "less than four times the largest of limits.buffered_body, limits.head_size and \
+                    limits.response_head_size: what is as large may never find room";
+        let code = Code::SettingsAtOdds { rule };
+        return Err(Failure::Refused(vec![Diagnostic::error(Mark::NONE, "limits.buffers", code)]));
     }
     let ending = text.map(|(_, text)| Ending::of(text.as_bytes()));
     Ok(Loaded { settings, warnings: found, ending })
@@ -74,8 +75,8 @@ fn missing_plugins(settings: &Settings, file: Option<(&str, &str)>) -> Option<Di
         Some(format!("{name} (line {})", item.mark.line))
     };
     let names: Vec<String> = missing.iter().map(|name| line(name).unwrap_or_else(|| (*name).to_owned())).collect();
-    let message = format!("the gateway does not have: {}", names.join(", "));
-    let warning = Diagnostic::warning(list.map_or(Mark::NONE, |list| list.mark), "plugins", message);
+    let code = Code::PluginsNotThere { names: names.join(", ") };
+    let warning = Diagnostic::warning(list.map_or(Mark::NONE, |list| list.mark), "plugins", code);
     Some(match file.filter(|_| list.is_some()) {
         Some((name, _)) => warning.in_file(name),
         None => warning,

@@ -8,6 +8,7 @@ use std::thread::available_parallelism;
 use weir_expr::{Variable, VariableError};
 
 use super::{Place, Translation, plain};
+use crate::code::Code;
 use crate::diagnostic::Diagnostic;
 use crate::node::{Kind, Mark, Node, plain_scalar, push_index, push_name, quoted};
 use crate::settings::overlay::{leaves, put};
@@ -117,8 +118,8 @@ pub(super) fn protocols(to: &mut Translation<'_>, place: &Place<'_>) {
     };
     let (spoken, old): (Vec<_>, Vec<_>) = asked.into_iter().partition(|name| !OLD_PROTOCOLS.contains(&name.as_str()));
     if !old.is_empty() && !spoken.is_empty() {
-        let message = format!("{} has no effect here: it is not spoken any more", old.join(" "));
-        to.found.push(Diagnostic::warning(place.value.mark, place.path, message));
+        let code = Code::OldProtocols { names: old.join(" ") };
+        to.found.push(Diagnostic::warning(place.value.mark, place.path, code));
     }
     if spoken.is_empty() {
         return to.error(place, "TLSv1.2, TLSv1.3 or both");
@@ -156,8 +157,8 @@ pub(super) fn https_listeners(to: &mut Translation<'_>, place: &Place<'_>) {
     let proxied = to.elsewhere("apisix.proxy_protocol.listen_https_port").cloned();
     let enabled = to.elsewhere("apisix.ssl.enable").and_then(self::plain);
     if let Some(text) = enabled.as_deref().filter(|text| !matches!(*text, "true" | "false")) {
-        let message = format!("expected true or false, found {text}");
-        let found = Diagnostic::error(place.value.mark, "apisix.ssl.enable", message);
+        let code = Code::Unlike { expected: "true or false".into(), found: text.to_owned() };
+        let found = Diagnostic::error(place.value.mark, "apisix.ssl.enable", code);
         return tell_once(to, found);
     }
     let enabled = enabled.as_deref() != Some("false");
@@ -207,21 +208,22 @@ impl Listeners {
             match plain(item) {
                 Some(port) => return self.at_port(&port, item.mark, addresses),
                 None => {
-                    let message = format!("expected a port or a mapping with port, found {}", item.describe());
-                    return tell_once(to, Diagnostic::error(item.mark, path, message));
+                    let expected = "a port or a mapping with port".into();
+                    let code = Code::Unlike { expected, found: item.describe() };
+                    return tell_once(to, Diagnostic::error(item.mark, path, code));
                 }
             }
         };
         for (key, value) in fields {
             let mut path = path.to_owned();
             push_name(&mut path, &key.text);
-            let reason = match (&*key.text, plain(value).as_deref()) {
+            let code = match (&*key.text, plain(value).as_deref()) {
                 ("ip" | "port", _) | ("enable_http2" | "enable_http3" | "enable_quic", Some("false")) => continue,
-                ("enable_http2", _) => "has no effect here: HTTP/2 is not spoken yet",
-                ("enable_http3" | "enable_quic", _) => "has no effect here: HTTP/3 is not spoken yet",
-                _ => "has no effect: APISIX has no such key",
+                ("enable_http2", _) => Code::NoEffect { why: "here: HTTP/2 is not spoken yet".into() },
+                ("enable_http3" | "enable_quic", _) => Code::NoEffect { why: "here: HTTP/3 is not spoken yet".into() },
+                _ => Code::UnknownToApisix,
             };
-            tell_once(to, Diagnostic::warning(key.mark, path, reason));
+            tell_once(to, Diagnostic::warning(key.mark, path, code));
         }
         let port = item.get("port").and_then(plain).unwrap_or_else(|| self.port.to_string());
         match item.get("ip").and_then(plain) {
@@ -336,8 +338,8 @@ fn log_format(to: &mut Translation<'_>, place: &Place<'_>) {
     let (text, missing) = known_variables(&text, if json { "" } else { "-" });
     let written = if json { "nothing" } else { "-" };
     for reason in missing {
-        let message = format!("{reason}: {written} is written for it");
-        to.found.push(Diagnostic::warning(place.value.mark, place.path, message));
+        let code = Code::WrittenForIt { reason: reason.to_string(), written };
+        to.found.push(Diagnostic::warning(place.value.mark, place.path, code));
     }
     to.set("access_log.format", Node { mark: place.value.mark, kind: Kind::Str(text) });
 }
@@ -407,13 +409,15 @@ pub(super) fn admin_keys(to: &mut Translation<'_>, place: &Place<'_>) {
                 let mut path = place.path.to_owned();
                 push_index(&mut path, index);
                 let Some((role, Some(name))) = other else {
-                    to.found.push(Diagnostic::error(item.mark, path, "expected a role: admin or viewer"));
+                    to.found.push(Diagnostic::error(
+                        item.mark,
+                        path,
+                        Code::Expected { what: "a role: admin or viewer" },
+                    ));
                     continue;
                 };
                 // Only the Admin API looks at it, and only the start knows whether that is on.
-                let message =
-                    format!("{} is no role: admin or viewer; the Admin API does not start with it", quoted(&name));
-                to.found.push(Diagnostic::warning(role.mark, path, message));
+                to.found.push(Diagnostic::warning(role.mark, path, Code::NotARole { name: quoted(&name) }));
                 let as_node = |text: &str| Node { mark: role.mark, kind: Kind::Str(text.to_owned()) };
                 let mut key = Node { mark: item.mark, kind: Node::empty_map().kind };
                 for (field, value) in [
@@ -458,8 +462,9 @@ pub(super) fn admin_tls(to: &mut Translation<'_>, place: &Place<'_>) {
         return;
     }
     if files[0].1.is_none() || files[1].1.is_none() {
-        let message = "needs admin_api_mtls.admin_ssl_cert and admin_api_mtls.admin_ssl_cert_key";
-        return tell_once(to, Diagnostic::error(Mark::NONE, "deployment.admin.https_admin", message));
+        let what = "admin_api_mtls.admin_ssl_cert and admin_api_mtls.admin_ssl_cert_key";
+        let code = Code::NeedsSettings { what };
+        return tell_once(to, Diagnostic::error(Mark::NONE, "deployment.admin.https_admin", code));
     }
     for (setting, file) in files {
         if let Some(file) = file {
@@ -469,7 +474,8 @@ pub(super) fn admin_tls(to: &mut Translation<'_>, place: &Place<'_>) {
 }
 
 fn wrong_switch(place: &Place<'_>) -> Diagnostic {
-    Diagnostic::error(place.value.mark, "deployment.admin.https_admin", "expected true or false")
+    let code = Code::Expected { what: "true or false" };
+    Diagnostic::error(place.value.mark, "deployment.admin.https_admin", code)
 }
 
 pub(super) fn control(to: &mut Translation<'_>, place: &Place<'_>) {
@@ -526,13 +532,13 @@ pub(super) fn config_provider(to: &mut Translation<'_>, place: &Place<'_>) {
     match plain(place.value).as_deref() {
         Some(provider @ ("etcd" | "yaml" | "json")) => set_all(to, place, &Kind::Str(provider.to_owned())),
         Some("xds") => {
-            let message = "not supported yet: configuration over xDS";
-            to.found.push(Diagnostic::error(place.value.mark, place.path, message));
+            let code = Code::NotSupported { feature: "configuration over xDS".into() };
+            to.found.push(Diagnostic::error(place.value.mark, place.path, code));
         }
         Some("control_plane") => {
-            let message = "not supported: data planes ask etcd, not the control plane";
             let hint = "config_provider: etcd, with deployment.etcd";
-            to.found.push(Diagnostic::error(place.value.mark, place.path, message).with_hint(hint));
+            let error = Diagnostic::error(place.value.mark, place.path, Code::DataPlaneAsksEtcd);
+            to.found.push(error.with_hint(hint));
         }
         _ => to.error(place, "etcd, yaml or json"),
     }

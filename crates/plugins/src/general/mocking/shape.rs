@@ -49,8 +49,8 @@ impl Shape {
 
     /// `None`: nothing is made by the schema.
     fn of(schema: &Value, path: &str, depth: usize, warnings: &mut Vec<Invalid>) -> Result<Option<Self>, Invalid> {
-        let fault = |field: &str, message: &str| Err(Invalid::new(format!("{path}{field}"), message));
-        let warning = |field: &str, message: &str| Invalid::warning(format!("{path}{field}"), message);
+        let fault = |field: &str, message: &'static str| Err(Invalid::new(format!("{path}{field}"), message));
+        let warning = |field: &str, message: &'static str| Invalid::warning(format!("{path}{field}"), message);
         if depth > DEEPEST {
             return fault("", "the schema is nested deeper than 32 levels");
         }
@@ -222,7 +222,7 @@ mod tests {
 
     fn shape(schema: &Value) -> Result<Shape, String> {
         let schema = schema.as_object().unwrap();
-        Shape::of_object(schema, "s", &mut Vec::new()).map_err(|fault| format!("{}: {}", fault.path, fault.message))
+        Shape::of_object(schema, "s", &mut Vec::new()).map_err(|fault| format!("{}: {}", fault.path, fault.code))
     }
 
     #[test]

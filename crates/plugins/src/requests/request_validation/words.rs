@@ -1,4 +1,5 @@
-//! What is wrong with a value, in the words of the JSON Schema library that APISIX uses.
+//! Faults of a value that was checked against a JSON Schema, in the words of the library that APISIX uses: the texts are
+//! those of [`Fault`], as in answers of the Admin API.
 
 use std::collections::HashMap;
 
@@ -6,24 +7,31 @@ use jsonschema::ValidationError;
 use jsonschema::error::{TypeKind, ValidationErrorKind as Kind};
 use jsonschema::paths::LocationSegment;
 use serde_json::Value;
-use weir_config::diagnostic::lua_type_name;
+use weir_config::node::Step;
+use weir_config::schema::{Amount, Fault, type_of, way_to};
 
 /// Longest explanation, in bytes: it may hold what the client sent.
 const LONGEST: usize = 512;
 
 /// The way to the place in `whole` that is wrong, and what is wrong with it.
 pub(super) fn of(whole: &Value, error: &ValidationError<'_>) -> String {
-    let mut text = String::new();
+    let mut path = Vec::new();
+    let mut length = 0;
     for step in error.instance_path() {
-        match step {
-            LocationSegment::Property(name) => text.push_str(&format!("property \"{name}\" validation failed: ")),
-            LocationSegment::Index(index) => text.push_str(&format!("failed to validate item {}: ", index + 1)),
-        }
-        if text.len() > LONGEST {
+        path.push(match step {
+            LocationSegment::Property(name) => Step::Name(name.to_string()),
+            LocationSegment::Index(index) => Step::Index(index),
+        });
+        length += path.last().map_or(0, |step| way_to(std::slice::from_ref(step)).len());
+        if length > LONGEST {
             break;
         }
     }
-    text.push_str(&fault(whole, error));
+    let mut text = match fault(whole, error) {
+        Some(fault) => fault.text(&path),
+        // Keywords that APISIX's library does not check. What was sent is left out.
+        None => format!("{}{}", way_to(&path), error.masked()),
+    };
     if text.len() > LONGEST {
         let end = (0..=LONGEST).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         text.truncate(end);
@@ -32,84 +40,69 @@ pub(super) fn of(whole: &Value, error: &ValidationError<'_>) -> String {
     text
 }
 
-fn fault(whole: &Value, error: &ValidationError<'_>) -> String {
+/// The rule that is broken; `None` for a keyword that APISIX's library does not know.
+fn fault(whole: &Value, error: &ValidationError<'_>) -> Option<Fault> {
     let value = error.instance().as_ref();
-    let length = || value.as_str().map_or(0, |text| text.chars().count());
-    match error.kind() {
+    let length = || value.as_str().map_or(0, |text| text.chars().count() as u64);
+    Some(match error.kind() {
         Kind::Type { kind: TypeKind::Single(expected) } => {
-            format!("wrong type: expected {expected}, got {}", lua_type_name(value))
+            Fault::WrongType { expected: expected.to_string(), found: type_of(value) }
         }
         Kind::Type { kind: TypeKind::Multiple(expected) } => {
-            let names: Vec<String> = expected.iter().map(|name| name.to_string()).collect();
-            format!("wrong type: expected one of {}, got {}", names.join(", "), lua_type_name(value))
+            let expected = expected.iter().map(|name| name.to_string()).collect();
+            Fault::NoneOfTypes { expected, found: type_of(value) }
         }
-        Kind::Required { property } => format!("property \"{}\" is required", shown(property)),
+        Kind::Required { property } => Fault::MissingField { name: start(property) },
         Kind::AdditionalProperties { unexpected } | Kind::UnevaluatedProperties { unexpected } => {
-            forbidden(unexpected.first().map(String::as_str).unwrap_or_default())
+            Fault::FieldBeyond { name: unexpected.first().cloned().unwrap_or_default() }
         }
-        Kind::Enum { .. } => "matches none of the enum values".to_owned(),
-        Kind::Constant { .. } => "failed to check const value".to_owned(),
-        Kind::Pattern { pattern } => {
-            let start: String = value.as_str().unwrap_or_default().chars().take(LONGEST).collect();
-            format!("failed to match pattern {} with {}", Value::from(pattern.as_str()), Value::from(start))
+        Kind::Enum { .. } => Fault::NotInEnum,
+        Kind::Constant { .. } => Fault::NotConstant,
+        Kind::Pattern { pattern } => Fault::Pattern { pattern: pattern.clone(), found: start(value) },
+        Kind::MinLength { limit } | Kind::MaxLength { limit } => Fault::Length { found: length(), bound: *limit },
+        Kind::Minimum { limit } => Fault::TooSmall { found: number(value), least: number(limit), exclusive: false },
+        Kind::ExclusiveMinimum { limit } => {
+            Fault::TooSmall { found: number(value), least: number(limit), exclusive: true }
         }
-        Kind::MinLength { limit } => format!("string too short, expected at least {limit}, got {}", length()),
-        Kind::MaxLength { limit } => format!("string too long, expected at most {limit}, got {}", length()),
-        Kind::Minimum { limit } => format!("expected {} to be at least {}", shown(value), shown(limit)),
-        Kind::ExclusiveMinimum { limit } => format!("expected {} to be greater than {}", shown(value), shown(limit)),
-        Kind::Maximum { limit } => format!("expected {} to be at most {}", shown(value), shown(limit)),
-        Kind::ExclusiveMaximum { limit } => format!("expected {} to be smaller than {}", shown(value), shown(limit)),
-        Kind::MultipleOf { multiple_of } => format!("expected {} to be a multiple of {multiple_of}", shown(value)),
-        Kind::MinItems { limit } => format!("expect array to have at least {limit} items"),
-        Kind::MaxItems { limit } => format!("expect array to have at most {limit} items"),
-        Kind::MinProperties { limit } => format!("expect object to have at least {limit} properties"),
-        Kind::MaxProperties { limit } => format!("expect object to have at most {limit} properties"),
-        Kind::AdditionalItems { .. } => "found unexpected extra items in array".to_owned(),
-        Kind::UniqueItems => match equal_items(value) {
-            Some((first, second)) => format!("expected unique items but items {first} and {second} are equal"),
-            None => "expected unique items".to_owned(),
-        },
-        Kind::Contains => "failed to check contains".to_owned(),
-        Kind::AnyOf { .. } => "object matches none of the required".to_owned(),
-        Kind::OneOfNotValid { .. } => "value should match only one schema, but matches none".to_owned(),
+        Kind::Maximum { limit } => Fault::TooLarge { found: number(value), most: number(limit), exclusive: false },
+        Kind::ExclusiveMaximum { limit } => {
+            Fault::TooLarge { found: number(value), most: number(limit), exclusive: true }
+        }
+        Kind::MultipleOf { multiple_of } => {
+            Fault::NotMultiple { found: number(value), of: Amount::Float(*multiple_of) }
+        }
+        Kind::MinItems { limit } => Fault::TooFewItems { least: *limit },
+        Kind::MaxItems { limit } => Fault::TooManyItems { most: *limit },
+        Kind::MinProperties { limit } => Fault::TooFewFields { least: *limit },
+        Kind::MaxProperties { limit } => Fault::TooManyFields { most: *limit },
+        Kind::AdditionalItems { .. } => Fault::ItemsBeyond,
+        Kind::UniqueItems => Fault::NotUnique { places: equal_items(value) },
+        Kind::Contains => Fault::NotContained,
+        Kind::AnyOf { .. } => Fault::NoneOfAny,
+        Kind::OneOfNotValid { .. } => Fault::NoneOfOne,
         Kind::OneOfMultipleValid { context } => {
             let mut matching = (1..).zip(context).filter(|(_, errors)| errors.is_empty()).map(|(number, _)| number);
-            let (first, second) = (matching.next().unwrap_or(1), matching.next().unwrap_or(2));
-            format!("value should match only one schema, but matches both schemas {first} and {second}")
+            Fault::SeveralOfOne { first: matching.next().unwrap_or(1), second: matching.next().unwrap_or(2) }
         }
-        Kind::Not { .. } => "value wasn't supposed to match schema".to_owned(),
+        Kind::Not { .. } => Fault::Forbidden,
         // Where nothing is allowed at all, the place is the object itself.
         Kind::FalseSchema if error.schema_path().as_str().ends_with("/additionalProperties") => {
             let object = whole.pointer(error.instance_path().as_str()).and_then(Value::as_object);
-            forbidden(object.and_then(|object| object.keys().next()).map(String::as_str).unwrap_or_default())
+            Fault::FieldBeyond { name: object.and_then(|object| object.keys().next()).cloned().unwrap_or_default() }
         }
-        Kind::FalseSchema => "expect false always".to_owned(),
-        Kind::Format { format } => {
-            let what = match format.as_str() {
-                "hostname" => "hostname".to_owned(),
-                other => format!("{other} address"),
-            };
-            format!("expect valid {what} but got: {}", shown(value))
-        }
-        // Keywords that APISIX's library does not check. What was sent is left out.
-        _ => error.masked().to_string(),
-    }
+        Kind::FalseSchema => Fault::NothingAllowed,
+        Kind::Format { format } => Fault::Format { format: format.clone(), found: start(value) },
+        _ => return None,
+    })
 }
 
-fn forbidden(name: &str) -> String {
-    format!("additional properties forbidden, found {name}")
+/// As much of a text as may be shown.
+fn start(value: &Value) -> String {
+    value.as_str().unwrap_or_default().chars().take(LONGEST).collect()
 }
 
-/// A value within a text.
-fn shown(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.chars().take(LONGEST).collect(),
-        Value::Number(number) => match number.as_f64() {
-            Some(float) if number.is_f64() => float.to_string(),
-            _ => number.to_string(),
-        },
-        other => lua_type_name(other).to_owned(),
-    }
+fn number(value: &Value) -> Amount {
+    value.as_number().map_or(Amount::Float(f64::NAN), Amount::from)
 }
 
 /// Two equal items of a list, counted from 1.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use weir_admin::Refused;
 use weir_config::node::Mark;
-use weir_config::{Diagnostic, Model, Place, SharedMap};
+use weir_config::{Code, Diagnostic, Model, Place, SharedMap};
 use weir_proxy::Snapshot;
 use weir_store::{Change, Commit, Event, Item, Key, Kind, Listing, Served, StoreError};
 
@@ -121,8 +121,10 @@ impl State {
         match state.check(rules, commit, false) {
             Ok((candidate, _)) => Ok(candidate.warnings_of(commit)),
             Err(Refused::Invalid(findings)) => Err(findings),
-            Err(Refused::Store(error)) => Err(vec![Diagnostic::error(Mark::NONE, "", error.to_string())]),
-            Err(Refused::ReadOnly(reason)) => Err(vec![Diagnostic::error(Mark::NONE, "", reason)]),
+            Err(Refused::Store(error)) => {
+                Err(vec![Diagnostic::error(Mark::NONE, "", Code::Store { reason: error.to_string() })])
+            }
+            Err(Refused::ReadOnly(reason)) => Err(vec![Diagnostic::error(Mark::NONE, "", Code::Store { reason })]),
         }
     }
 
@@ -536,21 +538,22 @@ impl Candidate {
     /// The warnings about the resources of a commit, and those of other resources that the commit causes.
     pub(super) fn warnings_of(&self, commit: &Commit) -> Vec<Diagnostic> {
         let about = |key: &Key| commit.changes.iter().any(|change| change.key == *key);
-        let causes: Vec<String> = commit.changes.iter().filter_map(cause).collect();
-        let is_caused = |found: &Diagnostic| causes.iter().any(|cause| found.message.contains(cause));
+        let is_caused = |found: &Diagnostic| commit.changes.iter().any(|change| is_cause(change, &found.code));
         let all = self.ready.findings.iter().zip(&self.about);
         let of_commit = all.filter(|(found, key)| key.as_ref().is_some_and(about) || is_caused(found));
         of_commit.map(|(found, _)| found.clone()).collect()
     }
 }
 
-/// The part of a warning by which other resources name the changed resource that they wait for.
-fn cause(change: &Change) -> Option<String> {
+/// True for a finding about another resource that waits for the changed one.
+fn is_cause(change: &Change, code: &Code) -> bool {
     let id = change.key.id();
-    match change.key.kind() {
-        Kind::Secrets => Some(format!("$secret://{id}/")),
-        Kind::Consumers if change.value.is_none() => Some(format!("there is no consumer '{id}'")),
-        _ => None,
+    match (change.key.kind(), code) {
+        (Kind::Secrets, Code::ReferenceAwaited { reason, .. } | Code::StaleSecret { reason }) => {
+            reason.contains(&format!("$secret://{id}/"))
+        }
+        (Kind::Consumers, Code::ConsumerAwaited { consumer }) => change.value.is_none() && consumer == id,
+        _ => false,
     }
 }
 
