@@ -2,10 +2,11 @@
 
 mod split;
 
+use crate::buffer::Buffer;
 use crate::fields::{Field, Fields, State};
 use crate::method::Method;
-use crate::name::Known;
-use crate::{Reject, Span, authority, is_tchar, list, status};
+use crate::name::{Known, mark};
+use crate::{Reject, Span, authority, first_below, is_field_byte, is_tchar, list, status, trim_ows};
 
 /// Most connection options (RFC 9110 section 7.6.1) in one head; each costs a walk over the fields.
 const MAX_CONNECTION_OPTIONS: usize = 64;
@@ -185,6 +186,73 @@ impl RequestHead {
         }
         let (framing, keep_alive) = self.decide(buf)?;
         Ok(Some(Http1 { len, framing, keep_alive }))
+    }
+
+    /// Makes a head of parts that came in another protocol than HTTP/1, such as the fields of an HTTP/2 stream. Their text
+    /// is appended to `text`, over which the spans are; the body is to follow it there. `is_open` tells that a body
+    /// follows whose length no field has to say. Checks are those of [`RequestHead::parse`].
+    ///
+    /// # Errors
+    /// 400 for what HTTP/1 could not say, what is ambiguous, and fields that concern an HTTP/1 connection (RFC 9113
+    /// section 8.2.2); 414, 417, 431.
+    pub fn build<'f>(
+        &mut self,
+        text: &mut Buffer,
+        (method, target): (&[u8], &[u8]),
+        fields: impl IntoIterator<Item = (&'f [u8], &'f [u8])>,
+        is_open: bool,
+        limits: &Limits,
+    ) -> Result<(), Reject> {
+        let is_token = |text: &[u8]| !text.is_empty() && text.iter().all(|b| is_tchar(*b));
+        if !is_token(method) || target.is_empty() || first_below(target, 0, 0x21) < target.len() {
+            return Err(Reject::bad("malformed request line"));
+        }
+        if target.len() > limits.target {
+            return Err(Reject::new(414, "request target too long"));
+        }
+        let start = text.len();
+        let append = |text: &mut Buffer, bytes: &[u8], end: &[u8]| {
+            if text.len() - start + bytes.len() > limits.head {
+                return Err(Reject::new(431, "head too large"));
+            }
+            let at = text.len();
+            text.extend(bytes);
+            text.extend(end);
+            Ok(Span::new(at, at + bytes.len()))
+        };
+        let method = append(text, method, b" ")?;
+        let target = append(text, target, b"\r\n")?;
+        self.begin(text.bytes(), method, target, Version::Http11);
+        for (name, value) in fields {
+            let id = Known::classify(name);
+            let of_connection = matches!(
+                id,
+                Known::Connection
+                    | Known::KeepAlive
+                    | Known::ProxyConnection
+                    | Known::TransferEncoding
+                    | Known::Upgrade
+                    | Known::Http2Settings
+            );
+            if of_connection || !is_token(name) || !value.iter().all(|b| is_field_byte(*b)) || trim_ows(value) != value
+            {
+                return Err(Reject::bad("malformed field"));
+            }
+            if self.fields.list.len() >= limits.fields {
+                return Err(TOO_MANY_FIELDS);
+            }
+            if !name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-') {
+                self.fields.note_lookalike();
+            }
+            let mark = mark(id, name);
+            let (name, value) = (append(text, name, b": ")?, append(text, value, b"\r\n")?);
+            self.fields.push(Field { name, value, end: value.end + 2, id, mark, state: State::Kept });
+        }
+        let (framing, _) = self.decide(text.bytes())?;
+        if framing == Framing::None && is_open {
+            self.content = Content::Unknown;
+        }
+        Ok(())
     }
 
     fn begin(&mut self, base: &[u8], method: Span, target: Span, version: Version) {

@@ -136,15 +136,8 @@ timeout: 2000
         let mut faults = Vec::new();
         faults.extend(Service::check("uri", &conf.uri).err());
         faults.extend(Fields::new(conf).err());
-        if conf.extra_headers.as_ref().is_some_and(BTreeMap::is_empty) {
-            faults.push(Invalid::new("extra_headers", "expected one field or more"));
-        }
         if conf.uri.starts_with("https://") && !conf.ssl_verify {
             faults.push(Invalid::warning("ssl_verify", "anybody on the way can answer in the place of the service"));
-        }
-        if conf.allow_degradation {
-            faults
-                .push(Invalid::warning("allow_degradation", "requests pass unasked while the service does not answer"));
         }
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
@@ -181,6 +174,9 @@ struct Fields {
 
 impl Fields {
     fn new(conf: &Conf) -> Result<Self, Invalid> {
+        if conf.extra_headers.as_ref().is_some_and(BTreeMap::is_empty) {
+            return Err(Invalid::new("extra_headers", "expected one field or more"));
+        }
         let consumer = conf.consumer_header.as_deref().map(|name| field("consumer_header".into(), name)).transpose()?;
         let extra = conf.extra_headers.iter().flatten().map(|(name, value)| {
             let place = || format!("extra_headers.{name}");

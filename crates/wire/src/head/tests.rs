@@ -1,4 +1,4 @@
-use super::{Content, Framing, Http1, Limits, Method, RequestHead, ResponseHead, Version};
+use super::{Buffer, Content, Framing, Http1, Limits, Method, RequestHead, ResponseHead, Version};
 
 fn parse_request(text: &str) -> Result<(RequestHead, Http1), u16> {
     let mut head = RequestHead::default();
@@ -229,6 +229,59 @@ fn names_of_every_length_are_found() {
         assert_eq!(head.fields.get_str(text.as_bytes(), name.to_uppercase().as_bytes()), Some(&b"1"[..]));
         assert_eq!(head.fields.get_str(text.as_bytes(), "n".repeat(len + 32).as_bytes()), None);
     }
+}
+
+/// Fields as another protocol brings them, one `name: value` a line.
+fn build(method: &str, lines: &str, is_open: bool) -> Result<(RequestHead, Buffer), u16> {
+    let (mut head, mut text) = (RequestHead::default(), Buffer::new(64));
+    let limits = Limits { head: 200, fields: 5, target: 20 };
+    let (method, target) = method.split_once(' ').unwrap();
+    let fields = lines.lines().map(|line| line.split_once(": ").unwrap()).map(|(n, v)| (n.as_bytes(), v.as_bytes()));
+    head.build(&mut text, (method.as_bytes(), target.as_bytes()), fields, is_open, &limits).map_err(|r| r.status)?;
+    Ok((head, text))
+}
+
+#[test]
+fn a_head_of_another_protocol_is_like_one_that_was_parsed() {
+    let (head, text) = build("POST /a?b", "host: a.test:80\ncontent-length: 5\nx-e: 1", true).unwrap();
+    let as_text = format!("{}\r\n", String::from_utf8_lossy(text.bytes())).replace("/a?b", "/a?b HTTP/1.1");
+    let parsed = request(&as_text).unwrap();
+    assert_eq!((head.method, head.version, head.content), (parsed.method, parsed.version, parsed.content));
+    assert_eq!((head.target.of(text.bytes()), head.host_len), (&b"/a?b"[..], parsed.host_len));
+    assert_eq!(head.host.unwrap().of(text.bytes()), b"a.test:80");
+    let written = |head: &RequestHead, base: &[u8]| {
+        let mut out = Vec::new();
+        head.fields.write(base, &mut out);
+        String::from_utf8(out).unwrap()
+    };
+    assert_eq!(written(&head, text.bytes()), written(&parsed, as_text.as_bytes()));
+    assert_eq!(head.fields.get_str(text.bytes(), b"X-E"), Some(&b"1"[..]));
+    assert_eq!(build("POST /", "host: a", true).unwrap().0.content, Content::Unknown);
+    assert_eq!(build("GET /", "host: a", false).unwrap().0.content, Content::None);
+}
+
+#[test]
+fn a_head_of_another_protocol_is_checked_like_one_that_was_parsed() {
+    for (status, line, fields) in [
+        (400, "GET /", "x-a: 1"),
+        (400, "G(T /", "host: a"),
+        (400, "GET /a b", "host: a"),
+        (414, "GET /aaaaaaaaaaaaaaaaaaaaaaaaaa", "host: a"),
+        (400, "GET /", "host: a\nhost: a"),
+        (400, "GET /", "host: a\ntransfer-encoding: chunked"),
+        (400, "GET /", "host: a\nconnection: close"),
+        (400, "GET /", "host: a\nx y: 1"),
+        (400, "GET /", "host: a\nx-a: 1\r"),
+        (400, "GET /", "host: a\nx-a:  1"),
+        (400, "GET /", "host: a\ncontent_length: 5"),
+        (400, "GET /", "host: a\ncontent-length: 5\ncontent-length: 5"),
+        (417, "GET /", "host: a\nexpect: teapot"),
+        (431, "GET /", "host: a\na: 1\nb: 1\nc: 1\nd: 1\ne: 1"),
+    ] {
+        assert_eq!(build(line, fields, true).err(), Some(status), "{line} {fields:?}");
+    }
+    let long = format!("host: a\nx-a: {}", "x".repeat(300));
+    assert_eq!(build("GET /", &long, false).err(), Some(431));
 }
 
 /// However a head is cut, its beginning is waited for and never refused.
