@@ -231,3 +231,17 @@ fn plugins_read_what_stands_in_the_body() {
 
     assert_eq!(["1", "2", "1"].map(|id| send("/limit", FORM, &format!("id={id}")).status), [200, 200, 503]);
 }
+
+#[test]
+fn a_filter_reads_the_body_where_its_plugin_waits_for_a_secret() {
+    let origin = Origin::echo();
+    let mocking = json!({
+        "response_example": "$secret://vault/1/jack/key", "_meta": { "filter": [["post_arg_mock", "==", "1"]] },
+    });
+    let mut route = route("waits", json!({}), &origin);
+    route["plugins"] = json!({ "mocking": mocking });
+    let gateway = Gateway::start(json!({ "routes": [route] }));
+    for (body, status) in [("mock=1", 503), ("mock=2", 200)] {
+        assert_eq!(gateway.client().request(post(FORM, body)).status, status, "{body}");
+    }
+}

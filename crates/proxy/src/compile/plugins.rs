@@ -149,13 +149,14 @@ impl Builder<'_, '_> {
             let priority = meta.and_then(|meta| meta.priority).unwrap_or(i64::from(definition.priority()));
             let prefers_route = definition.prefers_route();
             let metadata = self.metadata.get(name);
+            let filter = meta.and_then(|meta| meta.filter.as_ref());
+            let filter_reads_body = filter.is_some_and(|filter| filter.expr().reads_body());
             if conf.is_unresolved() || metadata.is_some_and(|metadata| metadata.is_unresolved) {
                 let (plugin, phases) = unresolved::plugin();
                 let meta = meta.and_then(step_meta);
-                layer.steps.push((
-                    kind,
-                    Some(Step { plugin, kind, priority, phases, prefers_route, reads_body: false, meta }),
-                ));
+                let reads_body = filter_reads_body;
+                let step = Step { plugin, kind, priority, phases, prefers_route, reads_body, meta };
+                layer.steps.push((kind, Some(step)));
                 continue;
             }
             let cx = BuildCx {
@@ -173,7 +174,6 @@ impl Builder<'_, '_> {
                 upstreams: self.upstreams,
                 apis: &Apis { apis: self.apis, metadata: self.metadata },
             };
-            let filter = meta.and_then(|meta| meta.filter.as_ref());
             weir_expr::spend(filter.map_or(0, |filter| filter.size())).map_err(|error| {
                 let code = Code::TooLarge { what: String::new(), reason: error.to_string() };
                 under(Diagnostic::error(conf.conf.mark, "_meta.filter", code))
@@ -185,7 +185,7 @@ impl Builder<'_, '_> {
             });
             self.warnings.borrow_mut().extend(missing);
             let plugin = plugin.map_err(under)?;
-            let reads_body = reads_body || filter.is_some_and(|filter| filter.expr().reads_body());
+            let reads_body = reads_body || filter_reads_body;
             if let Some(name) = plugin.credential_argument() {
                 let mut names = self.credential_arguments.borrow_mut();
                 if !names.has(name) {
