@@ -36,9 +36,10 @@ pub(crate) enum Command {
     /// Check a rules file and the settings, and print all errors that would keep `run` from starting.
     ///
     /// Findings go to standard error, a summary to standard output. If the settings are refused, the rules file is checked
-    /// with the default settings. No socket is opened and no name is resolved.
+    /// with the default settings. Without FILE, the resources of the store are checked, or those of etcd, which has to
+    /// be reachable. No socket is opened for clients and nothing is changed.
     #[command(after_long_help = CHECK_EXAMPLES)]
-    Check(CheckArgs),
+    Check(RunArgs),
     /// Explain the handling of a request: its route, upstream and plugins, and why other routes do not match.
     ///
     /// No request is sent.
@@ -146,16 +147,6 @@ pub(crate) struct StoreArgs {
     pub(crate) data: DataArgs,
     #[command(flatten)]
     pub(crate) settings: SettingsArgs,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct CheckArgs {
-    #[command(flatten)]
-    pub(crate) rules: RulesArgs,
-    #[command(flatten)]
-    pub(crate) settings: SettingsArgs,
-    #[command(flatten)]
-    pub(crate) listen: ListenArgs,
 }
 
 #[derive(Debug, Args)]
@@ -278,6 +269,7 @@ Exit codes: 0 it would be taken, 1 it would be refused, 2 wrong usage.
 
 Examples:
   weir check apisix.yaml --strict
+  weir check --settings weir.yaml
   generate-rules | weir check -";
 
 const EXPLAIN_EXAMPLES: &str = "\

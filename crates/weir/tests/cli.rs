@@ -7,7 +7,8 @@ use std::process::Command;
 
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
-use crate::harness::{Process, Start, binary, weir};
+use crate::etcd;
+use crate::harness::{EtcdCluster, Process, Start, binary, weir};
 
 const GOOD: &str = r#"
 routes:
@@ -318,6 +319,43 @@ fn check_says_of_settings_what_run_would_say() {
     case.test();
 }
 
+/// Without a rules file `run` begins with the store, or with etcd, and `check` looks there.
+#[test]
+fn check_without_a_file_looks_where_run_begins() {
+    Case { arguments: "check --data-dir none", stdout: &["none: no store yet"], ..CASE }.test();
+    let refused = Case {
+        arguments: "check --data-dir none --set error_log.path=bad.yaml/e.log",
+        code: 1,
+        stdout: &["settings: refused; 1 error, 0 warnings\n"],
+        stderr: &["cannot open the error log"],
+        ..CASE
+    };
+    refused.test();
+
+    let data = tempfile::tempdir().expect("create a folder");
+    let folder = data.path().display().to_string();
+    let gateway = Start::stored().data_dir(data.path()).start();
+    gateway.must("PUT", "routes/1", &etcd::route("/1", "one").to_string());
+    let (code, out, err) = weir(&["check", "--data-dir", &folder]);
+    assert!(code == 0 && out.contains("whole; revision 1: 1 route\n"), "{out}{err}");
+
+    let cluster = EtcdCluster::start(1);
+    cluster.put("routes/1", etcd::route("/1", "one"));
+    let settings = |hosts: &[String]| {
+        fs::write(data.path().join("weir.yaml"), etcd::settings("data_plane", hosts, "")).expect("write settings");
+        let file = data.path().join("weir.yaml").display().to_string();
+        weir(&["check", "--settings", &file, "--data-dir", &folder])
+    };
+    let (code, out, err) = settings(&cluster.urls());
+    let summary = format!("etcd at {}: revision ", cluster.urls()[0]);
+    assert!(code == 0 && out.starts_with(&summary) && out.ends_with(": 1 route\n"), "{out}{err}");
+    cluster.put("routes/2", "{\"uri\": 2}");
+    let (code, out, err) = settings(&cluster.urls());
+    assert!(code == 1 && out.ends_with("; 1 resource left out\n") && err.contains("routes/2.uri"), "{out}{err}");
+    let (code, out, err) = settings(&["http://127.0.0.1:1".to_owned()]);
+    assert!(code == 1 && out.is_empty() && err.contains("etcd: http://127.0.0.1:1"), "{out}{err}");
+}
+
 #[test]
 fn folders_of_logs_are_made() {
     let logs = "{error_log: {path: FOLDER/new/logs/error.log}, access_log: {path: FOLDER/other/logs/access.log}}";
@@ -351,7 +389,8 @@ fn wrong_usage_is_exit_code_2() {
     let cases = [
         ("", "Usage: weir <COMMAND>"),
         ("serve", "unrecognized subcommand 'serve'"),
-        ("check", "<FILE>"),
+        ("explain", "<FILE>"),
+        ("check --strict", "<FILE>"),
         ("run --strict", "<FILE>"),
         ("store", "Usage: weir store"),
         ("store diff 1", "<TO>"),

@@ -51,8 +51,10 @@ impl Loader<'_> {
         let meta = conf.remove("_meta");
         let unresolved = self.resolve(conf, path);
         let is_unresolved = !unresolved.is_empty();
-        let is_disabled = meta.as_ref().is_some_and(|(_, meta)| is_on(meta.get("disable")));
-        self.wait_for(unresolved, &self.meanwhile(&key.text, scope, is_disabled));
+        if is_unresolved {
+            let is_disabled = meta.as_ref().is_some_and(|(_, meta)| is_on(meta.get("disable")));
+            self.wait_for(unresolved, &self.meanwhile(&key.text, scope, is_disabled));
+        }
         if known {
             self.plugin_conf(&key.text, conf, path, scope);
         }

@@ -1,18 +1,39 @@
 //! `weir check`
 
+use weir_config::settings::ConfigProvider;
 use weir_config::{Diagnostic, Settings};
 
-use crate::cli::CheckArgs;
+use crate::cli::{RulesArgs, RunArgs};
+use crate::commands::store;
 use crate::failure::{Failure, print, print_error, print_findings};
 use crate::process::preconditions::Preconditions;
 use crate::source::changes::counted;
 use crate::source::rules::Rules;
 use crate::source::settings;
+use crate::stored::etcd;
 
-/// Prints all findings about a rules file and the settings. Succeeds if `run` would start with them.
-pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
+/// Prints all findings about the settings, and about a rules file or the resources that serve without one. Succeeds if `run`
+/// would start with them.
+pub(crate) fn check(args: &RunArgs) -> Result<(), Failure> {
     let (settings, refused) = settings(args)?;
-    let rules = Rules::new(&args.rules, &settings)?;
+    match (args.rules(), refused) {
+        (Some(rules), refused) => check_file(&rules, &settings, refused),
+        // Where the resources are is among the settings.
+        (None, Some(refused)) => Err(refused),
+        (None, None) if settings.deployment.config_provider == ConfigProvider::Etcd => {
+            let hosts: Vec<String> = settings.deployment.etcd.host.iter().map(ToString::to_string).collect();
+            let listing = etcd::reach(&settings)?;
+            store::check_listing(&format!("etcd at {}: ", hosts.join(", ")), &settings, listing)
+        }
+        (None, None) if etcd::is_standalone(&settings, false) => {
+            print("memory: empty at each start; the Admin API takes the resources\n")
+        }
+        (None, None) => store::check(settings),
+    }
+}
+
+fn check_file(file: &RulesArgs, settings: &Settings, refused: Option<Failure>) -> Result<(), Failure> {
+    let rules = Rules::new(file, settings)?;
     let text = match rules.read() {
         Ok(text) => text,
         // Both failures are printed.
@@ -47,16 +68,16 @@ pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
 
 /// Prints the findings about the settings. Returns the settings for checking the rules, which are the defaults if the
 /// settings are refused, and the failure of the command in that case.
-fn settings(args: &CheckArgs) -> Result<(Settings, Option<Failure>), Failure> {
+fn settings(args: &RunArgs) -> Result<(Settings, Option<Failure>), Failure> {
     let name = args.settings.settings.as_ref().map_or("settings".to_owned(), |path| path.display().to_string());
-    let (mut settings, found, mut failures) = match settings::load(&args.settings, args.listen.assignments()) {
+    let (mut settings, found, mut failures) = match settings::load(&args.settings, args.assignments()) {
         Ok(loaded) => (loaded.settings, loaded.warnings, Vec::new()),
         Err(failure) => (Settings::default(), Vec::new(), vec![failure]),
     };
     print_findings(&found);
     let mut warnings = found.len();
     if failures.is_empty() {
-        let known = Preconditions::of(&mut settings);
+        let known = Preconditions::of(&mut settings, args.file.is_some());
         for doubt in &known.doubts {
             print_error(&format!("warning: {doubt}\n"));
         }

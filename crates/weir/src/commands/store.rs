@@ -40,6 +40,39 @@ pub(crate) fn run(command: &StoreCommand) -> Result<(), Failure> {
     }
 }
 
+/// Prints the findings about the store that the settings name, if it exists.
+pub(crate) fn check(settings: Settings) -> Result<(), Failure> {
+    let data_dir = Path::new(&settings.store.data_dir);
+    let is_there = |folder: &Folder| folder.database().exists() || folder.last_good().exists();
+    let folder = if data_dir.exists() { Some(Folder::open(data_dir).map_err(refused)?) } else { None };
+    let Some(folder) = folder.filter(is_there) else {
+        return print(&format!("{}: no store yet; `weir run` makes an empty one\n", data_dir.display()));
+    };
+    let seal = Arc::new(data_dir::seal(&folder, &settings)?);
+    OpenedStore { folder, seal, settings }.check()
+}
+
+/// Prints the findings about resources that a gateway would start with. The summary begins with `place`.
+pub(crate) fn check_listing(place: &str, settings: &Settings, listing: Listing) -> Result<(), Failure> {
+    let revision = listing.revision;
+    match State::first(&Rules::of_store(settings), listing) {
+        Ok((state, ready)) => {
+            print_findings(&ready.findings);
+            let left_out = match ready.left_out {
+                0 => String::new(),
+                count => format!("; {} left out", counted(count, "resource")),
+            };
+            print(&format!("{place}revision {revision}: {}{left_out}\n", state.inventory()))?;
+            if ready.left_out > 0 { Err(Failure::Reported) } else { Ok(()) }
+        }
+        Err(findings) => {
+            print_findings(&findings);
+            print(&format!("{place}revision {revision} cannot be served\n"))?;
+            Err(Failure::Reported)
+        }
+    }
+}
+
 /// The data directory of a store, and its key.
 struct OpenedStore {
     folder: Folder,
@@ -115,25 +148,7 @@ impl OpenedStore {
             print(&format!("{}: damaged; {}\n", path.display(), counted(faults.len(), "fault")))?;
             return Err(Failure::Reported);
         }
-        let listing = listing.unwrap_or_default();
-        let revision = listing.revision;
-        match State::first(&Rules::of_store(&self.settings), listing) {
-            Ok((state, ready)) => {
-                print_findings(&ready.findings);
-                let left_out = match ready.left_out {
-                    0 => String::new(),
-                    count => format!("; {} left out", counted(count, "resource")),
-                };
-                let inventory = state.inventory();
-                print(&format!("{}: whole; revision {revision}: {inventory}{left_out}\n", path.display()))?;
-                if ready.left_out > 0 { Err(Failure::Reported) } else { Ok(()) }
-            }
-            Err(findings) => {
-                print_findings(&findings);
-                print(&format!("{}: whole, but revision {revision} cannot be served\n", path.display()))?;
-                Err(Failure::Reported)
-            }
-        }
+        check_listing(&format!("{}: whole; ", path.display()), &self.settings, listing.unwrap_or_default())
     }
 
     fn export(&self) -> Result<(), Failure> {

@@ -12,7 +12,7 @@ use crate::process::log_file;
 use crate::servers::admin::AdminSetup;
 use crate::stored::etcd;
 
-/// Findings about the settings of a gateway with a rules file.
+/// Findings about the settings of a gateway.
 #[derive(Debug, Default)]
 pub(crate) struct Preconditions {
     /// Reasons why the gateway would not start.
@@ -23,9 +23,9 @@ pub(crate) struct Preconditions {
 
 impl Preconditions {
     /// Checks all settings, also after a failure.
-    pub(crate) fn of(settings: &mut Settings) -> Self {
+    pub(crate) fn of(settings: &mut Settings, has_file: bool) -> Self {
         let mut found = Self::default();
-        match etcd::settle(settings, true) {
+        match etcd::settle(settings, has_file) {
             Ok(doubts) => found.doubts = doubts,
             Err(failure) => found.failures.push(failure),
         }

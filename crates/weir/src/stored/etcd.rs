@@ -143,6 +143,15 @@ pub(crate) fn begin(settings: &Settings, copy: Option<Result<Served, String>>) -
     }
 }
 
+/// All resources in etcd.
+///
+/// # Errors
+/// etcd is unreachable, or its settings are wrong.
+pub(crate) fn reach(settings: &Settings) -> Result<Listing, Failure> {
+    let (options, _) = options(settings)?;
+    read(&options, settings)?.map_err(|error| Failure::Other(anyhow!("{error}")))
+}
+
 /// The resources that served last, and the loss if a listing replaced them.
 fn lost(copy: Served, listing: &Listing) -> (Served, Option<String>) {
     let (serving, at) = (Resources::new(copy.listing.clone()), (copy.listing.cluster, copy.listing.revision));
