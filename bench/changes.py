@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Changes over the Admin API: how soon they are live, and what they cost the requests that go on meanwhile.
+"""Changes over the Admin API: the time until they are live, and their cost for requests made meanwhile.
 
 The gateway runs on an embedded store with 100,000 routes. A change replaces one of them; it is live when its PUT has been
 answered and a request shows it. That is timed with the gateway idle and under wrk's load. Then the CPU time that a change
@@ -14,7 +14,7 @@ request may fail, and p99 may move by less than 10 %. Requests and changes go to
   leave some room. With much more than that oha and the origin, which share a core, are what is measured.
 
     bench/changes.py --weir target/dist/weir
-    bench/changes.py --routes 1000 --seconds 5 --samples 20     # a quick look
+    bench/changes.py --routes 1000 --seconds 5 --samples 20     # a quick run
 """
 import argparse
 import http.client
@@ -35,7 +35,7 @@ from programs import Failure
 from suite import tools
 
 KEY = "key-of-the-benchmark"
-# Routes that are changed; requests go to those after them.
+# Number of routes that are changed; requests go to the routes after them.
 CHANGED = 500
 AIM_LIVE_MS, AIM_P99 = 50, 1.10
 
@@ -71,7 +71,7 @@ class Gateway:
         ], port, options.cores, wait=120)
 
     def connect(self):
-        """A connection for changes."""
+        """Opens a connection for changes."""
         return socket.create_connection(("127.0.0.1", self.admin), 30)
 
 
@@ -95,7 +95,7 @@ def until_live(gateway, samples, pause):
 
 
 def put(connection, number, version):
-    """A change over a plain socket: an HTTP client would take as much time from the gateway as the change itself."""
+    """Makes a change over a plain socket: an HTTP client would take as much CPU time from the gateway as the change itself."""
     body = json.dumps(route(number, version))
     head = f"PUT /apisix/admin/routes/r{number} HTTP/1.1\r\nHost: weir\r\nX-API-KEY: {KEY}\r\nContent-Length: {len(body)}\r\n\r\n"
     connection.sendall((head + body).encode())
@@ -113,7 +113,7 @@ def put(connection, number, version):
 
 
 class Changes:
-    """So many changes a second, over a few connections, until it is told to stop."""
+    """Makes this many changes a second, over a few connections, until it is stopped."""
 
     def __init__(self, gateway, rate, connections=4):
         self.gateway, self.rate = gateway, rate
@@ -147,14 +147,14 @@ class Changes:
 
 
 def spent(program):
-    """Seconds of CPU by the names of threads, from the scheduler's own count."""
+    """Seconds of CPU by thread name, from the scheduler's accounting."""
     seconds = {}
     for pid in program.tree():
         for thread in pathlib.Path(f"/proc/{pid}/task").iterdir():
             try:
                 name, took = (thread / "comm").read_text().strip(), (thread / "schedstat").read_text().split()[0]
             except OSError:
-                continue  # it has ended
+                continue  # the thread has ended
             name = "weir-worker" if name.startswith("weir-worker") else name
             seconds[name] = seconds.get(name, 0) + int(took) / 1e9
     return seconds
@@ -175,7 +175,7 @@ def cost(gateway, options):
 
 
 def constant(gateway, walk, rate, seconds, folder):
-    """One run of oha at a constant rate, in the figures of `programs.load`."""
+    """Runs oha at a constant rate; returns the same figures as `programs.load`."""
     load = {"connections": programs.CONNECTIONS, "rate": rate, "timeout": 10}
     command = tools.oha(f"http://127.0.0.1:{gateway.program.port}/", load, seconds, 1, folder, walk)
     figures = tools.read_oha(tools.run(command, str(programs.LOAD_CORE), seconds, folder)[0])
@@ -187,7 +187,7 @@ def constant(gateway, walk, rate, seconds, folder):
 
 
 def compare(gateway, options, load):
-    """Figures of a load without changes, with them, and without."""
+    """Figures of a load without changes, with changes, and again without."""
     before = load()
     changes = Changes(gateway, options.rate)
     meanwhile = load()
@@ -228,7 +228,7 @@ LOADS = {"saturation": "at saturation", "constant": "at a constant rate"}
 
 
 def judge(figures, options):
-    """What was not reached."""
+    """Aims that were missed."""
     missed = []
     for state in ("idle", "loaded"):
         if figures[state]["p99_ms"] >= AIM_LIVE_MS:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fails when a request has become dearer: CPU per request as a ratio to nginx, against the committed baseline.
+"""Fails when a request has become more expensive: CPU per request as a ratio to nginx, against the committed baseline.
 
 A ratio within a round is steady where absolute figures are not. Still a shared machine can spoil a round, so the median
 over the rounds is taken, and what is over the bound is measured again with twice the rounds: noise goes, a loss stays.
@@ -20,11 +20,11 @@ from programs import Failure
 
 HERE = pathlib.Path(__file__).resolve().parent
 CASES = ("bare", "key-auth + limit-count, 100/100", "mocking", "HTTPS to HTTP")
-BOUND = 1.08  # a ratio may be so much of the baseline's
+BOUND = 1.08  # maximum of a ratio relative to the baseline's
 
 
 def measure(names, options, rounds):
-    """case -> (median ratio, lowest, highest); a void case is a Failure."""
+    """Maps each case to (median ratio, lowest, highest); a void case is a Failure."""
     pairs = [pair for pair in quick.PAIRS if pair[0] in names]
     settings = types.SimpleNamespace(weir=options.weir, relay=None, rounds=rounds, seconds=options.seconds, target_only=None)
     runs, broken = [], {}
@@ -43,7 +43,7 @@ def measure(names, options, rounds):
 
 
 def verdicts(found, baseline):
-    """(case, ratio, baseline, ratio of both, passes) for each case; one without a baseline fails."""
+    """Lists (case, ratio, baseline, ratio of both, passes) for each case; a case without a baseline fails."""
     rows = []
     for case, (ratio, *_) in found.items():
         base = baseline.get(case)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Memory of an idle keep-alive connection: opens many, each has made one request, and reads the gateway's resident size.
+"""Memory of an idle keep-alive connection: opens many, makes one request on each, and reads the gateway's resident size.
 With --busy, memory of a connection whose request waits for the upstream.
 
 The kernel's own socket memory is not in it, for it is the same for every program. The figure is the growth of the
 resident set between two numbers of connections, so that start-up costs (code, tables, pools) do not count.
 
     bench/memory.py --weir target/dist/weir [--connections 10000] [--json OUT]
-    bench/memory.py --program nginx                     # the same of nginx, to compare
+    bench/memory.py --program nginx                     # nginx, for comparison
     bench/memory.py --busy --connections 2000           # requests under way
 """
 import argparse
@@ -22,8 +22,8 @@ import programs
 from programs import BODY, Failure
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: memory\r\nAccept: */*\r\n\r\n"
-AIM = 3 * 1024  # bytes an idle connection
-BUSY_AIM = 17 * 1024  # bytes a connection whose request waits
+AIM = 3 * 1024  # bytes per idle connection
+BUSY_AIM = 17 * 1024  # bytes per connection with a waiting request
 SETTLE = 1.0  # seconds without a change of the resident size
 
 
@@ -44,7 +44,7 @@ def open_connections(port, count, opened):
 
 
 class Silent:
-    """An origin that takes requests and never answers."""
+    """An origin that accepts requests and never answers."""
 
     def __init__(self):
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
@@ -58,7 +58,7 @@ class Silent:
 
 
 def open_busy(port, count, opened, origin):
-    """Opens connections until there are `count`, each with a request that has come to the origin."""
+    """Opens connections until there are `count`, each with a request that has arrived at the origin."""
     while len(opened) < count:
         connection = socket.create_connection(("127.0.0.1", port), 10)
         opened.append(connection)
@@ -71,7 +71,7 @@ def open_busy(port, count, opened, origin):
 
 
 def settled(program):
-    """The resident size once it has stopped changing, or after ten seconds."""
+    """Resident size once it has stopped changing, or after ten seconds."""
     deadline = time.monotonic() + 10
     size, since = program.resident(), time.monotonic()
     while time.monotonic() < min(since + SETTLE, deadline):

@@ -1,4 +1,4 @@
-"""The programs a measurement runs: nginx, Weir, the relay and wrk, each pinned to a core, and what the kernel says of them.
+"""The programs a measurement runs: nginx, Weir, the relay and wrk, each pinned to a core, and their figures from the kernel.
 
 Python's standard library only. Everything started here is stopped again, whatever ends the script.
 """
@@ -20,7 +20,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 BODY = "b" * 200
 CONNECTIONS = 64
 
-# Counts and pools are set far above what a run reaches, in every program alike, so that no connection is renewed.
+# Limits and pools are far above the needs of a run, equally in every program, so that no connection is renewed.
 NGINX = """
 worker_processes 1;
 daemon off;
@@ -55,7 +55,7 @@ NGINX_PROXY = """
     }}
 """
 
-# Defines no `response` function, which would cost wrk more than the gateway's work is.
+# Defines no `response` function, which would cost wrk more CPU than the gateway uses.
 WRK_DONE = """
 function done(summary, latency, requests)
     local e = summary.errors
@@ -80,7 +80,7 @@ end
 
 
 class Failure(Exception):
-    """Something without which nothing can be measured."""
+    """A missing precondition of the measurement."""
 
 
 class Programs:
@@ -100,7 +100,7 @@ class Programs:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def stop(self, *programs):
-        """Ends programs that this started; kills what does not end by itself."""
+        """Ends the started programs; kills those that do not end by themselves."""
         for program in programs:
             program.process.terminate()
         for program in programs:
@@ -115,7 +115,7 @@ class Programs:
         """Runs `command` on one core (or several: "0,1") and waits until it accepts connections on `port`."""
         log = self.folder / f"{name}.log"
         with open(log, "wb") as out:
-            # pdeathsig: even a kill -9 of this script leaves nothing running.
+            # pdeathsig: the programs end even after a kill -9 of this script.
             command = ["setpriv", "--pdeathsig", "TERM", "taskset", "-c", str(core), *map(str, command)]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
         program = Program(name, process, port, tls)
@@ -153,7 +153,7 @@ class Programs:
         ], port, LOAD_CORE)
 
     def certificate(self):
-        """Files of a certificate (ECDSA, P-256) and its key, the same for every program."""
+        """Paths of a certificate (ECDSA, P-256) and its key, the same for every program."""
         cert, key = self.folder / "cert.pem", self.folder / "key.pem"
         if not cert.exists():
             subprocess.run([
@@ -188,7 +188,7 @@ class Programs:
         return self.start("relay", [binary, "--listen", f"127.0.0.1:{port}", "--to", f"127.0.0.1:{to}"], port, GATEWAY_CORE)
 
     def script(self, name, walk=None):
-        """A wrk script; `walk` is a list of (path, headers) that it goes over for ever. A method may follow, and the size
+        """A wrk script; `walk` is a list of (path, headers) that it repeats, optionally followed by a method and the size
         of a body."""
         text = WRK_DONE
         if walk:
@@ -206,7 +206,7 @@ class Program:
         self.name, self.process, self.port, self.tls = name, process, port, tls
 
     def tree(self):
-        """Its process ids: itself and all below it (nginx works in a child)."""
+        """Ids of the process and all its descendants (nginx works in a child)."""
         found, queue = [], [self.process.pid]
         while queue:
             pid = queue.pop()
@@ -216,8 +216,8 @@ class Program:
         return found
 
     def cpu(self):
-        """Seconds of (user, system) time spent so far. The sum is the scheduler's, in nanoseconds, where the kernel
-        tells it; user and system come in ticks of 10 ms and only divide it."""
+        """Seconds of (user, system) time spent so far. The sum is the scheduler's, in nanoseconds, if the kernel
+        reports it; user and system are counted in ticks of 10 ms and only give the shares."""
         user = system = exact = 0
         for pid in self.tree():
             fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -227,8 +227,8 @@ class Program:
         return user, system, exact or user + system
 
     def resident(self):
-        """Bytes of resident memory of the whole tree. What several processes share, such as a configuration that was
-        read before a fork, counts once: each has its proportional share of it."""
+        """Bytes of resident memory of the whole tree. Memory shared by several processes, such as a configuration that was
+        read before a fork, counts once: each process has a proportional share of it."""
         pids = self.tree()
         if len(pids) == 1:
             return int(pathlib.Path(f"/proc/{pids[0]}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -237,7 +237,7 @@ class Program:
 
 
 def load(program, script, seconds):
-    """One run of wrk against `program`: a dict of figures; `void` holds the reason when it counts for nothing."""
+    """Runs wrk against `program`; returns a dict of figures, in which `void` is the reason if the run is invalid."""
     command = ["taskset", "-c", str(LOAD_CORE), "wrk", "-t", "1", "-c", str(CONNECTIONS), "-d", f"{seconds}s", "--latency",
                "-s", str(script), f"http{'s' if program.tls else ''}://127.0.0.1:{program.port}/"]
     before = program.cpu()
@@ -258,19 +258,19 @@ def load(program, script, seconds):
 
 
 def handshakes(program, resumed, seconds):
-    """One run of openssl against `program`, one connection after the other with one request each: figures by connection."""
+    """Runs openssl against `program`, one connection after the other with one request each: figures per connection."""
     command = ["taskset", "-c", str(LOAD_CORE), "openssl", "s_time", "-connect", f"127.0.0.1:{program.port}", "-www", "/",
                "-reuse" if resumed else "-new", "-time", str(seconds)]
     before = program.cpu()
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds + 60)
     after = program.cpu()
-    # With -reuse the first figures are those of the one connection that makes the session.
+    # With -reuse the first figures belong to the connection that creates the session.
     counts = re.findall(r"(\d+) connections in (\d+) real seconds", done.stdout)
     if done.returncode != 0 or not counts:
         raise Failure(f"openssl against {program.name} failed:\n{done.stdout[-1000:]}{done.stderr[-1000:]}")
     count = int(counts[-1][0])
     user, system, total = (1e6 * (b - a) / max(count, 1) for a, b in zip(before, after))
-    # A letter a connection: * is a full handshake, r a resumed one.
+    # One letter per connection: * is a full handshake, r a resumed one.
     marks = "".join(re.findall(r"^[*r3t]+", done.stdout, re.MULTILINE))
     wrong = marks.count("*") if resumed else marks.count("r")
     void = f"{wrong} of {len(marks)} handshakes were of the other kind" if wrong > 1 + len(marks) // 100 else ""
@@ -284,8 +284,8 @@ _taken = set()
 
 
 def free_port():
-    """A free port of the loopback address, never the same twice. It is below those that the kernel gives to outgoing
-    connections, of which a run opens thousands: none of them takes it before its program listens."""
+    """A free port of the loopback address, different at each call. It is below the range of outgoing connections, of
+    which a run opens thousands, so that none of them takes the port before its program listens."""
     try:
         above = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except OSError:
@@ -311,7 +311,7 @@ def lua(text):
 
 
 def machine():
-    """What a reader has to know of the machine to weigh the figures."""
+    """Properties of the machine that a reader needs for judging the figures."""
     def first(path, default="?"):
         try:
             return pathlib.Path(path).read_text().strip()
@@ -331,30 +331,30 @@ def processor_times():
     return [int(field) for field in pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
 
 
-STOLEN = 0.05  # of a core's time: the host charges what it steals to whoever runs, so figures of such a run are wrong
-AGAIN = 3  # how often a run or a round is measured anew for that
+STOLEN = 0.05  # share of a core's time: stolen time is charged to the running program, so figures of such a run are wrong
+AGAIN = 3  # number of repetitions of a run or a round with too much stolen time
 
 
 def core_times(text=None):
-    """core -> its times, from /proc/stat"""
+    """Maps each core to its times, from /proc/stat."""
     lines = (text or pathlib.Path("/proc/stat").read_text()).splitlines()
     return {int(name[3:]): [int(field) for field in fields[:8]] for name, *fields in map(str.split, filter(None, lines)) if name[:3] == "cpu" and name[3:]}
 
 
 def cores_of(*lists):
-    """The cores in lists as taskset takes them: "0,2-3"."""
+    """Cores in taskset's list format: "0,2-3"."""
     ranges = [part.partition("-") for one in lists for part in str(one).split(",")]
     return {core for first, _, last in ranges for core in range(int(first), int(last or first) + 1)}
 
 
 def stolen(before, after, cores):
-    """The largest share of the time of one of these cores that the host has stolen between two readings."""
+    """Largest share of one core's time that the host has stolen between two readings."""
     return max((shares(before[core], after[core])[1] for core in cores if core in before and core in after), default=0.0)
 
 
 def unstolen(measure, cores, times=core_times):
-    """What `measure` gives while the host steals little of these cores: (figures, share stolen, shares stolen of the attempts
-    before). After so many attempts the last one is given, whatever was stolen of it."""
+    """Result of `measure` while the host steals little time of these cores: (figures, share stolen, shares stolen in
+    earlier attempts). After the maximum number of attempts, the last result is returned in any case."""
     spoilt = []
     while True:
         before = times()

@@ -9,7 +9,7 @@ A round of a case in which the host stole more than 5 % of a core's time is meas
 not count; a case without a round that counts is void.
 
     bench/quick.py --weir target/dist/weir --relay target/dist/relay
-    bench/quick.py --target-only nginx,relay            # the references alone
+    bench/quick.py --target-only nginx,relay            # only the references
 """
 import argparse
 import base64
@@ -47,7 +47,7 @@ FAIR = "CPU per request, in µs: total (of which user). A ratio is the median ov
 
 
 def requests():
-    """name -> list of (path, headers) that wrk goes over; None is the one plain request."""
+    """Maps each name to the list of (path, headers) that wrk repeats; None is the one plain request."""
     pairs = [(k % 100, (k // 100 * 7 + k) % 100) for k in range(1000)]
     basic = [base64.b64encode(f"user{c}:password{c}".encode()).decode() for c in range(100)]
     return {
@@ -106,8 +106,8 @@ def configs(origin, secure=0, redis=0):
 
 
 def check(program, walk):
-    """Sends each first and last kind of request once: a program that answers wrongly must not be measured. Where the
-    configuration asks for credentials, the same request without them has to be refused."""
+    """Sends the first and the last kind of request once: a program with wrong answers must not be measured. If the
+    configuration requires credentials, the same request without them has to be refused."""
     def get(path, headers):
         if program.tls:
             any_certificate = ssl._create_unverified_context()
@@ -135,7 +135,7 @@ def check(program, walk):
 
 
 def start(run, needed, options, broken):
-    """Starts the named programs, all idle but the one that is measured; `broken` takes those that do not start."""
+    """Starts the named programs, of which only the measured one has load; `broken` collects those that do not start."""
     origin = run.origin().port
     secure = run.secure_origin().port if any("to https" in name for name in needed) else 0
     redis = run.redis().port if any("Redis" in name for name in needed) else 0
@@ -164,8 +164,8 @@ def start(run, needed, options, broken):
 
 
 def measure(run, pairs, options, runs, broken):
-    """Appends one dict a run to `runs`, so that what was measured survives an interruption; a program that does not
-    start or answers wrongly goes to `broken` with the reason, and the other cases still run."""
+    """Appends one dict per run to `runs`, so that results survive an interruption; a program that does not start or
+    gives wrong answers is added to `broken` with the reason, and the other cases still run."""
     groups = []  # (requests, programs in their order): pairs that share requests and subject run together
     for _, subject, reference, load, _ in pairs:
         same = next((names for kind, names in groups if kind == load and subject in names), None)
@@ -209,13 +209,13 @@ def measure(run, pairs, options, runs, broken):
 
 
 def counted(one_round, times=programs.core_times):
-    """The runs of a round, measured again while the host steals too much; those of the last attempt are marked if it still did."""
+    """Runs of a round, repeated while the host steals too much time; those of the last attempt are marked if it still did."""
     measured, share, spoilt = programs.unstolen(one_round, {programs.GATEWAY_CORE, programs.LOAD_CORE}, times)
     return [run | {"stolen": share, "again": len(spoilt), "counts": share <= programs.STOLEN} for run in measured]
 
 
 def repeats(runs):
-    """(rounds measured again, rounds that do not count) for what the host stole."""
+    """(rounds measured again, rounds that do not count) because of stolen time."""
     rounds = {(run["round"], run["load"]): run for run in runs}.values()
     return sum(run.get("again", 0) for run in rounds), sum(not run.get("counts", True) for run in rounds)
 
@@ -226,7 +226,7 @@ def progress(text):
 
 
 def summarise(pairs, runs, broken):
-    """One dict a pair: medians of both sides, the ratios of the rounds, and the verdict."""
+    """One dict per pair: medians of both sides, the ratios of the rounds, and the verdict."""
     rows = []
     for name, subject, reference, load, aim in pairs:
         every = [[run for run in runs if run["program"] == side and run["load"] == load] for side in (subject, reference)]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The arithmetic of quick.py: verdicts and ratios, from runs made up here."""
+"""Arithmetic of quick.py: verdicts and ratios, from invented runs."""
 import unittest
 
 import programs
@@ -46,7 +46,7 @@ def stat(*cores):
 
 class Stolen(unittest.TestCase):
     def readings(self, *shares):
-        """The times before and after each attempt, with so much stolen of one core."""
+        """Times before and after each attempt, with this share stolen of one core."""
         found = []
         for core, share in shares:
             after = [(100, 0)] * 4
@@ -55,7 +55,7 @@ class Stolen(unittest.TestCase):
         return iter(found).__next__
 
     def test_a_round_is_measured_again_while_the_host_steals(self):
-        # (core, share) of each attempt; how many are made, and whether the last one counts. The gateway has core 0, wrk core 1.
+        # (core, share) of each attempt; the number of attempts, and true if the last one counts. The gateway has core 0, wrk core 1.
         cases = [
             ([(0, 0.0)], 1, True),
             ([(0, 0.05)], 1, True),

@@ -115,7 +115,7 @@ def main():
     if not shutil.which(options.origin):
         raise Failure(f"{options.origin} is not there: cargo build --profile dist -p weir-bench")
     try:
-        options.out.mkdir(parents=True, exist_ok=True)  # before hours of measuring, not after
+        options.out.mkdir(parents=True, exist_ok=True)  # fails before hours of measuring, not after
     except OSError as fault:
         raise Failure(f"--out {options.out}: {fault.strerror}") from None
     machine = programs.machine()

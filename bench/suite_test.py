@@ -120,7 +120,7 @@ class Templates(unittest.TestCase):
 
 
 class Tools(unittest.TestCase):
-    """What each tool really printed once."""
+    """Recorded output of each tool."""
 
     def test_wrk(self):
         told = tools.read_wrk('Running 1s test\n@@{"requests":5000,"us":1000100,"connect":0,"read":1,"write":0,"status":2,"timeout":3,"mean":1.5,"stddev":-nan,'
@@ -218,7 +218,7 @@ class Reckoning(unittest.TestCase):
         quiet = types.SimpleNamespace(profile="quick", progress=lambda _: None, say=lambda _: None)
         suite = Suite(None, planned, quiet, ("0", "1", "1"))
         into = {"results": {"weir": results.entry("weir", "Weir")}}
-        # Of the first run much is stolen twice, of the second nothing.
+        # Much time is stolen from the first run twice, and none from the second.
         shares = iter([0.5, 0.3, 0.0, 0.01])
         times, one = [], types.SimpleNamespace()
 
@@ -354,7 +354,7 @@ class Pages(unittest.TestCase):
 
 
 class RealPrograms(unittest.TestCase):
-    """One tiny case with each tool, through nginx and, where it is built, through Weir."""
+    """One tiny case with each tool, through nginx and, if it is built, through Weir."""
 
     def measured(self, *arguments):
         if not (BIN / "origin").exists():

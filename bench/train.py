@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains the compiler: drives an instrumented gateway through what production sends, for tools/build-dist.
+"""Trains the compiler: sends traffic like production's through an instrumented gateway, for tools/build-dist.
 
 The gateway writes its profile when it ends. The mixture is wider than the benchmarks, so that a build tuned by it is no
 build for a benchmark: many routes, bodies both ways and of many sizes, refusals, TLS, each authentication and the
@@ -33,7 +33,7 @@ def token(secret, key):
 
 
 def configuration(origin):
-    """A gateway as people run one: services, consumers with several kinds of credentials, limits, everyday plugins."""
+    """A typical production configuration: services, consumers with several kinds of credentials, limits, everyday plugins."""
     pool = {"size": 320, "idle_timeout": 60, "requests": 1_000_000_000}
     nodes = {f"127.0.0.1:{origin}": 1}
     limit = {"count": 1_000_000_000, "time_window": 60, "rejected_code": 429, "key": "consumer_name"}
@@ -99,7 +99,7 @@ def mixture():
 
 
 def check(program, rows):
-    """Each kind of request once: the training must not be one of errors."""
+    """Sends each kind of request once: the training must not consist of errors."""
     for method, path, fields, size, expected in rows:
         connection = http.client.HTTPConnection("127.0.0.1", program.port, timeout=5)
         connection.request(method, path, body=b"b" * size if size else None, headers=fields)

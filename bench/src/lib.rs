@@ -1,3 +1,3 @@
-//! Programs that measurements, tests and the demo stand on: `relay`, the byte relay that marks the floor, and
-//! `origin`, a small HTTP/1.1 server to put behind the gateway. The comparisons themselves are `quick.py` and
-//! `memory.py` beside this crate.
+//! Programs for measurements, tests and the demo: `relay`, the byte relay that marks the lower bound of costs, and
+//! `origin`, a small HTTP/1.1 server behind the gateway. The comparisons are `quick.py` and `memory.py` beside this
+//! crate.

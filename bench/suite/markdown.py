@@ -24,7 +24,7 @@ SHORT = (
 )
 
 
-# Files and the marks between which a part of the tables stands there.
+# Files, and the marks around the part of the tables in each.
 PLACES = (("README.md", "bench"), ("docs/performance.md", "bench-tables"))
 
 
@@ -52,7 +52,7 @@ def filled(words):
 
 
 def update(top, figures):
-    """Puts the parts into the documents. Every mark has to be there."""
+    """Writes the parts into the documents. Every mark must exist."""
     for name, mark in PLACES:
         file = top / name
         before, first, rest = file.read_text().partition(f"<!-- {mark} -->\n")
@@ -63,14 +63,14 @@ def update(top, figures):
 
 
 def versions(figures):
-    """Names and numbers of the programs that Weir was measured beside."""
+    """Names and versions of the programs that Weir is compared with."""
     titles = {name: result["title"] for scenario in figures["scenarios"] for case in scenario["cases"] for name, result in case["results"].items()}
     found = ((titles[name], re.search(r"\d+(\.\d+)+", told)) for name, told in figures["programs"].items() if name in titles and name != SUBJECT)
     return ", ".join(f"{title} {number_[0]}" if number_ else title for title, number_ in found)
 
 
 def short(figures):
-    """CPU per request of each target, one line a case."""
+    """CPU per request of each target, one line per case."""
     cases = {f"{scenario['id']}/{case['id']}": case for scenario in figures["scenarios"] for case in scenario["cases"]}
     chosen = [(words, cases[place]) for place, words in SHORT if place in cases]
     names = sorted({name: 0 for _, case in chosen for name in case["results"] if name != "direct"}, key=order)

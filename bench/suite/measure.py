@@ -1,4 +1,4 @@
-"""Runs scenarios: origins, targets, rounds in which targets take turns, and what each run is worth."""
+"""Runs scenarios: origins, targets, rounds in which targets take turns, and the validity of each run."""
 import contextlib
 import http.client
 import resource
@@ -13,11 +13,11 @@ from programs import Failure
 from . import plan, results, scenarios, targets, tools
 
 WARM_UP = {"quick": 1, "full": 3, "published": 10, "smoke": 1}  # seconds
-SATURATED = 0.92  # of its cores' time: busier, and something is the bottleneck
+SATURATED = 0.92  # share of its cores' time above which a program is the bottleneck
 
 
 class Suite:
-    """What all cases share. Results grow in `self.done`, so that what was measured survives an interruption."""
+    """State shared by all cases. Results are collected in `self.done`, so that they survive an interruption."""
 
     def __init__(self, run, planned, options, cores):
         self.run, self.plan, self.options = run, planned, options
@@ -36,7 +36,7 @@ class Suite:
             self.verify_direct(out)
 
     def case(self, scenario, case, workers, out):
-        """One case: all its targets, started one after the other and idle but for the one that is measured."""
+        """Measures one case: all its targets are started one after the other, and only the measured one has load."""
         limit = max((resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1500) // 3, 64)
         wanted = case["load"]["connections"]
         case = case | {"load": case["load"] | {"connections": min(wanted, limit)}}
@@ -138,7 +138,7 @@ class Suite:
                 try:
                     if kind not in ("idle",) and (why := targets.check(program_of(one), case, gateway=name != "direct")):
                         raise Failure(why)
-                    # What memory a connection takes is the same however much is stolen.
+                    # The memory of a connection does not depend on stolen time.
                     cores = programs.cores_of(self.gateway_cores, self.load_cores, self.origin_cores) if kind != "idle" else ()
                     figures, stolen, spoilt = programs.unstolen(lambda: step(one, case, seconds), cores)
                     figures |= {"stolen": stolen, "again": len(spoilt), "counts": stolen <= programs.STOLEN}
@@ -153,7 +153,7 @@ class Suite:
         return self.once(one, case, seconds)
 
     def once(self, one, case, seconds, load=None):
-        """One run of the case's tool against a program: its figures and what the programs spent meanwhile."""
+        """Runs the case's tool against a program: figures of the tool, and resources used by the programs meanwhile."""
         load, program = load or case["load"], program_of(one)
         origin = self.origin(case)
         asked, normal = scenarios.requests(case), None
@@ -170,7 +170,7 @@ class Suite:
         side = 1 if self.load_cores == self.origin_cores else 2
         load_busy = figures["tool_cpu"] / took / (self.load_cores.count(",") + 1)
         origin_busy = spent.get("origin", (0, 0, 0))[2] / took / (self.origin_cores.count(",") + 1)
-        if program is origin:  # no gateway: what it spends is the origin's
+        if program is origin:  # no gateway: the resources used are the origin's
             origin_busy = total / took / (self.origin_cores.count(",") + 1)
             mine = {}
         else:
@@ -179,7 +179,7 @@ class Suite:
         return figures | mine | {"load_busy": min(load_busy + origin_busy, 1) if side == 1 else max(load_busy, origin_busy)}
 
     def highest(self, one, case, seconds):
-        """The best of runs with more and more connections whose mean latency keeps the bound; halving at the end."""
+        """Best run with a mean latency within the bound, found by increasing the connections and halving the steps at the end."""
         bound, tried = case["load"]["mean_ms"] * 1000, {}
 
         def attempt(connections):
@@ -216,11 +216,11 @@ class Suite:
         return {"bytes_a_connection": (many - few) / (count - count // 10), "resident": many, "requests": count, "errors": {}}
 
     def reload(self, one, case, seconds):
-        """A change of one route in the midst of a constant rate: how long until it serves, and what the others notice."""
+        """Changes one route during a constant rate: time until the change serves, and its effect on other requests."""
         before = self.once(one, case, seconds)
         load, program = case["load"], one.process
         url = f"http{'s' if program.tls else ''}://127.0.0.1:{program.port}/"
-        # The route that changes is not among those that the load asks for.
+        # The changed route is not among those that the load requests.
         asked = [each for each in scenarios.requests(case) if each[0] != scenarios.routes(case)[case["routes"] // 2]["item"]]
         command = tools.oha(url, load, seconds, 1, self.run.folder, asked)
         start = program.cpu()[2]
@@ -242,7 +242,7 @@ class Suite:
         }
 
     def until_live(self, one):
-        """Milliseconds from the changed file being there, or from the start of the request to the API, until the change
+        """Milliseconds from the appearance of the changed file, or from the start of the API request, until the change
         serves."""
         path, written = one.change()
         while True:
@@ -254,7 +254,7 @@ class Suite:
             time.sleep(0.002)
 
     def judged(self, figures, case, into):
-        """The figures with the reasons for which they count for nothing, or for less."""
+        """Figures with the reasons that make them invalid or less reliable."""
         void = [figures["void"]] if figures.get("void") else [f"{count:,} {kind} errors" for kind, count in figures.get("errors", {}).items()]
         if not void and not figures.get("requests"):
             void = ["no request was answered"]
@@ -267,7 +267,7 @@ class Suite:
         return figures | {"void": "; ".join(void), "notes": notes}
 
     def direct_run(self, case, origin):
-        """Requests a second of the same load without a gateway: what the tool and the origin can do together. Measured once
+        """Requests per second of the same load without a gateway: the capacity of tool and origin together. Measured once
         for each kind of load, and again at the end of the scenario."""
         load = case["load"]
         if load["kind"] not in ("closed", "highest") or load["tool"] != "wrk" or "mocking" in case["plugins"]:
@@ -285,7 +285,7 @@ class Suite:
         return None
 
     def verify_direct(self, out):
-        """The direct runs again: where they differ much the machine changed under the scenario."""
+        """Repeats the direct runs: a large difference means that the machine changed during the scenario."""
         changed = []
         for rps, case in self.direct.values():
             self.progress(f"{out['id']}: tool and origin once more, without a gateway")

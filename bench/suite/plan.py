@@ -1,21 +1,21 @@
-"""What will be run, in which order, and how long it takes: the time left, and runs that become shorter when it is late."""
+"""Plan of the runs: their order and duration, the time left, and shorter runs when time is short."""
 import time
 
 from . import targets
 from .shape import Wrong
 
-STARTS, OVERHEAD = 0.3, 0.15  # seconds a target's start and a run take beside what is measured
+STARTS, OVERHEAD = 0.3, 0.15  # seconds for a target's start and for a run, beside the measuring
 
 
 class Plan:
     def __init__(self, scenarios, known, profile, workers, *, programs=None, only=(), cases=(), runs=None, seconds=None, budget=None):
-        """`known` are the targets by name, `programs` paths given by the user, `only` the targets wanted, `cases` texts of
-        which one has to be in a case's place, `budget` minutes that the whole must not take longer than."""
+        """`known` are the targets by name, `programs` paths given by the user, `only` the wanted targets, `cases` texts of
+        which one has to occur in the name of a case, `budget` the maximum duration of the whole in minutes."""
         if unknown := [name for name in only if name not in known]:
             raise Wrong(f"there is no target {', '.join(unknown)}; there are {', '.join(known)}")
         self.profile, self.runs, self.seconds, self.budget = profile, runs, seconds, budget and budget * 60
         self.targets, self.skipped = {}, {}
-        # nginx and HAProxy right behind Weir, so that those compared are measured close to each other.
+        # nginx and HAProxy directly after Weir, so that compared programs are measured close to each other.
         first = [name for name in ("weir", "nginx", "haproxy") if name in known]
         for name in [*first, *(name for name in known if name not in first)]:
             if only and name not in only:
@@ -71,11 +71,11 @@ class Plan:
         return max(1, min(seconds, int(seconds * left / max(self.remaining(), 1) + 0.5)))
 
     def spent(self, place, seconds):
-        """So much of the estimate of a case (its `key`) is gone."""
+        """Subtracts used time from the estimate of a case (its `key`)."""
         self.estimates[place] = max(self.estimates[place] - seconds, 0)
 
     def finished(self, place):
-        """The rest of the estimate is not needed."""
+        """Drops the rest of the estimate."""
         self.estimates[place] = 0
 
     def left_said(self):

@@ -12,7 +12,7 @@ def escape(text):
 
 
 def number(value):
-    """Three significant digits, thousands parted."""
+    """Three significant digits, with thousands separators."""
     if value is None:
         return ""
     if value == 0:
@@ -36,12 +36,12 @@ def line(x1, y1, x2, y2, css):
 
 
 def fitted(words, room):
-    """The words, cut to about so many characters."""
+    """The words, shortened to about this many characters."""
     return words if len(words) <= room else words[: room - 1] + "…"
 
 
 def label(x, y, words, room=44):
-    """A label left of `x`, on two lines where it is long."""
+    """A label left of `x`, on two lines if it is long."""
     lines = textwrap.wrap(words, room) or [""]
     if len(lines) > 2:
         lines = [lines[0], fitted(" ".join(lines[1:]), room)]
@@ -60,7 +60,7 @@ def steps(top, count=5):
 
 def bars(rows, title, unit):
     """Horizontal bars. `rows`: (label, [(css class, name, parts, spread, words)]); `parts` are stacked lengths, `spread` a
-    standard deviation, `words` what stands at the end."""
+    standard deviation, `words` the text at the end."""
     rows = [(label, entries) for label, entries in rows if entries]
     top = max((sum(parts) + spread for _, entries in rows for _, _, parts, spread, _ in entries), default=0)
     ticks = steps(top)

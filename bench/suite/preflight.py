@@ -1,4 +1,4 @@
-"""What has to be known of the machine before a figure counts: limits, cores, other load. Findings, each with its remedy."""
+"""Checks of the machine before measuring: limits, cores, other load. Findings, each with its remedy."""
 import os
 import pathlib
 import resource
@@ -16,7 +16,7 @@ def read(path, default=""):
 
 
 def cores():
-    """(all that this process may use, text of the kernel's list of each core's siblings)."""
+    """(all cores that this process may use, text of the kernel's list of each core's siblings)."""
     mine = sorted(os.sched_getaffinity(0))
     return mine, {core: read(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list") for core in mine}
 
@@ -31,7 +31,7 @@ def split(mine, siblings):
         groups.setdefault(siblings.get(core) or str(core), []).append(core)
     ordered = sum(groups.values(), [])
     half = len(ordered) // 2
-    if len(groups) > 1:  # do not cut through a physical core
+    if len(groups) > 1:  # do not split a physical core
         while siblings.get(ordered[half - 1]) and siblings[ordered[half - 1]] == siblings[ordered[half]] and half < len(ordered) - 1:
             half += 1
     gateway, rest = ordered[:half], ordered[half:]

@@ -1,4 +1,4 @@
-"""Results: one JSON that holds everything, and what is reckoned from its runs."""
+"""Results: one JSON with everything, and the figures computed from its runs."""
 import statistics
 
 from .shape import NEEDED, Choice, Either, Map, Record
@@ -105,7 +105,7 @@ def entry(name, title):
 
 
 def close(into, reference):
-    """Reckons what follows from the runs of a case, as far as it got."""
+    """Computes the figures of a case from its completed runs."""
     for name, result in into["results"].items():
         reckon(result)
     for name, result in into["results"].items():
@@ -136,7 +136,7 @@ def counts(run):
 
 
 def ratio(result, other, key, name):
-    """Over the rounds that both have: median, lowest and highest."""
+    """Median, lowest and highest over the rounds that both have."""
     found = [a[key] / b[key] for a in result["runs"] for b in other["runs"] if a["round"] == b["round"] and counts(a) and counts(b) and a.get(key) and b.get(key)]
     return {"to": name, "median": statistics.median(found), "lowest": min(found), "highest": max(found)} if found else None
 
@@ -161,7 +161,7 @@ def mean(result, key):
 
 
 def published_relative(one_scenario, each, label):
-    """What the publication lost or won between the case that `each` is relative to and `each` itself."""
+    """The publication's loss or gain from the case that `each` is relative to, to `each` itself."""
     def of(found):
         return next((row["rps"] for row in found["published"] if row["label"] == label and row.get("rps")), None)
     base = next((other for other in one_scenario["cases"] if other["id"] == each["relative_to"]), None)

@@ -1,4 +1,4 @@
-"""Scenarios: what is measured. One file for each publication, data and not code; see docs/benchmarks.md for the fields."""
+"""Scenarios to measure. One file of data for each publication; see docs/benchmarks.md for the fields."""
 import base64
 import pathlib
 import random
@@ -10,8 +10,8 @@ FOLDER = pathlib.Path(__file__).resolve().parent.parent / "scenarios"
 PLUGINS = ("mocking", "key-auth", "key-in-query", "basic-auth", "limit-count", "cors", "ip-restriction", "request-id", "ua-restriction",
            "referer-restriction", "uri-blocker", "response-header", "request-header")
 PROFILES = ("quick", "full", "published", "smoke")
-FIRST = ("api7", "kong", "apisix-2cpu", "3scale", "tyk", "scale")  # the order in which they run and stand on the page
-BODY = "b" * 200  # what the static origin answers, and mocks
+FIRST = ("api7", "kong", "apisix-2cpu", "3scale", "tyk", "scale")  # the order of running and on the page
+BODY = "b" * 200  # body of the static origin and of mocks
 
 PUBLISHED = Record(
     label=(str, NEEDED, "which of the published figures this is"),
@@ -113,7 +113,7 @@ def read(file):
 
 
 def read_all(names=()):
-    """All scenarios, or those of these names; Wrong tells everything that is wrong in any of them."""
+    """All scenarios, or those of these names; Wrong lists all errors in any of them."""
     files = sorted(FOLDER.glob("*.toml"), key=lambda file: (FIRST.index(file.stem) if file.stem in FIRST else len(FIRST), file.stem))
     if unknown := set(names) - {file.stem for file in files}:
         raise Wrong(f"there is no scenario {', '.join(sorted(unknown))}; there are {', '.join(file.stem for file in files)}")
@@ -129,7 +129,7 @@ def read_all(names=()):
 
 
 class Numbered:
-    """So many things made from their numbers when they are asked for: a million take no memory."""
+    """Sequence of items computed from their numbers on access, so that a million take no memory."""
 
     def __init__(self, count, make):
         self.count, self.make = count, make
@@ -152,7 +152,7 @@ def routes(case):
 
 
 def consumers(case):
-    """The consumers with all their credentials; none where nobody authenticates."""
+    """The consumers with all their credentials; none in a case without authentication."""
     if not authenticates(case):
         return Numbered(0, None)
     with_password = "basic-auth" in case["plugins"]
@@ -179,7 +179,7 @@ def requests(case, credentials=True):
         if case["distribution"] == "normal":
             way = person = min(max(round(chance.gauss(50, 7)), 0), 99)
         else:
-            # Every route and every consumer in turn where they are few, evenly spread samples of many.
+            # All routes and consumers in turn if they are few, else evenly spread samples.
             way = k * max(len(ways) // 1000, 1) % len(ways)
             person = k * max(len(people) // 1000, 1) % max(len(people), 1)
         path, fields = ways[way]["item"], {}
@@ -200,7 +200,7 @@ def requests(case, credentials=True):
 
 
 def expected(case):
-    """What the answers hold: a text, or a number of bytes."""
+    """Content of the answers: a text, or a number of bytes."""
     if case["origin"] == "static" or "mocking" in case["plugins"]:
         return BODY
     return {"/json/hello": '{"hello":"world"}', "/text/hello": "hello world\n"}.get(case["path"]) or (

@@ -1,10 +1,10 @@
-"""Shapes of data: which fields there are and of which kind. Scenario files, target files and results are checked against
+"""Shapes of data: fields and their types. Scenario files, target files and results are checked against
 them, and their reference in docs/benchmarks.md is made from them."""
 import difflib
 
 
 class Wrong(Exception):
-    """All that is wrong with a file, a line each."""
+    """All errors of a file, one line each."""
 
 
 class Choice:
@@ -15,7 +15,7 @@ class Choice:
 
 
 class Either:
-    """Of one of these kinds."""
+    """Value of one of these kinds."""
 
     def __init__(self, *kinds):
         self.kinds = kinds
@@ -40,7 +40,7 @@ PLAIN = {type(None): "nothing", str: "a text", int: "a whole number", float: "a 
 
 
 def name_of(kind):
-    """What a person calls this kind."""
+    """Name of this kind for people."""
     if isinstance(kind, Choice):
         return "one of " + ", ".join(repr(value) for value in kind.values)
     if isinstance(kind, Either):
@@ -53,7 +53,7 @@ def name_of(kind):
 
 
 def faults(value, kind, place):
-    """A line for each thing that is wrong with `value`."""
+    """One line for each error in `value`."""
     def unlike():
         return [f"{place}: expected {name_of(kind)}, found {value!r:.80}"]
 
@@ -100,7 +100,7 @@ def filled(value, kind):
 
 
 def reference(kind, title, told=None):
-    """Markdown tables of a record and of the records in it; one that stands in several places is told once."""
+    """Markdown tables of a record and of the records in it; one that occurs several times is described once."""
     told = {} if told is None else told
     told[id(kind)] = title
     inner, rows = [], []

@@ -1,4 +1,4 @@
-"""Targets: the gateways that are measured. One file for each, with how it is started and a template of its configuration."""
+"""Targets: the gateways that are measured. One file for each, with its start command and a template of its configuration."""
 import base64
 import dataclasses
 import hashlib
@@ -25,7 +25,7 @@ from . import scenarios, template
 from .shape import NEEDED, Choice, Map, Record, Wrong, checked
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "targets"
-SHOWN = 6000  # characters of a configuration that go into the results
+SHOWN = 6000  # maximum characters of a configuration in the results
 READING = 120  # seconds that a gateway may take to read its configuration
 PATH = os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin"
 
@@ -50,7 +50,7 @@ TARGET = Record(
 
 
 def read_all():
-    """name -> target, or Wrong with everything that is wrong in any file."""
+    """Maps each name to its target, or raises Wrong with all errors of all files."""
     found, targets = [], {}
     for file in sorted(FOLDER.glob("*.toml")):
         try:
@@ -66,7 +66,7 @@ def read_all():
 
 
 def find(target, given=None):
-    """(path of its program, ""), or (None, why not)."""
+    """(path of the program, ""), or (None, reason)."""
     if given:
         return (os.path.abspath(given), "") if shutil.which(given) else (None, f"{given} is not a program")
     program = next((path for name in target["programs"] if (path := shutil.which(name, path=PATH))), None)
@@ -86,7 +86,7 @@ def version(target, program):
 
 
 def lacks(target, case):
-    """Why this target cannot run this case; empty when it can."""
+    """Reason that this target cannot run this case; empty if it can."""
     needed = [*case["plugins"], *(name for name, on in (("tls", case["tls"]), ("origin-tls", case["origin_tls"]), ("http2", case["http2"])) if on)]
     needed += [case["load"]["kind"]] if case["load"]["kind"] in ("reload", "change") else []
     missing = [name for name in needed if name not in target["supports"]]
@@ -107,7 +107,7 @@ class Running:
     changes: int = 0
 
     def complaints(self):
-        """Lines of its logs that tell of a fault."""
+        """Lines of the logs that report a fault."""
         lines = []
         for file in (self.folder.parent / f"{self.process.name}.log", *(self.folder / name for name in self.target["logs"])):
             if file.exists():
@@ -116,8 +116,8 @@ class Running:
         return lines
 
     def change(self):
-        """Gives one route in the middle another prefix than it has, by the file or by the API. Returns a path that only
-        the changed route takes, and the time when the gateway could know of it."""
+        """Changes the prefix of a route in the middle, by the file or by the API. Returns a path that only the changed
+        route takes, and the earliest time at which the gateway could know of it."""
         self.changes += 1
         prefix = f"/changed-{self.changes}/"
         if self.case["load"]["kind"] == "change":
@@ -133,7 +133,7 @@ class Running:
         return f"{prefix}item", written
 
     def change_by_request(self, prefix):
-        """The time when the request that changes the route began."""
+        """Start time of the request that changes the route."""
         change, route = self.target["change"], changed_routes(self.case, prefix)[self.case["routes"] // 2]
         values = self.values | {"r": route}
         asked = urllib.request.Request(template.render(change["url"], values), method=change["method"], headers=change["headers"],
@@ -153,7 +153,7 @@ def changed_routes(case, prefix):
 
 
 def values_of(case, folder, program, port, spare, workers, origin, files):
-    """Everything that a template can name."""
+    """All values that a template can refer to."""
     people = scenarios.consumers(case)
     if "basic-auth" in case["plugins"]:
         plain = people
@@ -171,7 +171,7 @@ def values_of(case, folder, program, port, spare, workers, origin, files):
 
 
 def start(run, target, program, case, workers, cores, origin):
-    """Writes its configuration, starts it and waits until it answers as it should."""
+    """Writes the configuration, starts the target and waits until it answers correctly."""
     name = f"{target['name']}-{len(list(run.folder.iterdir()))}"
     folder, port = run.folder / name, programs.free_port()
     folder.mkdir()
@@ -202,8 +202,8 @@ def start(run, target, program, case, workers, cores, origin):
 
 
 def await_ready(process, target, case):
-    """Waits until the first request is answered with 200. Gateways say 404 or 503 while they read their configuration;
-    any other answer is not going to change."""
+    """Waits until the first request is answered with 200. Gateways answer 404 or 503 while they read their configuration;
+    any other answer is final."""
     path, fields = (target["ready"], {}) if target["ready"] else scenarios.requests(case)[0]
     began = time.monotonic()
     while True:
@@ -220,17 +220,17 @@ def await_ready(process, target, case):
 
 
 def secretless(text):
-    """Without the bytes of certificates and keys: they fill pages and tell nothing."""
+    """The text without certificates and keys, which fill pages and are of no interest."""
     return re.sub(r"-----BEGIN.*?-----END [A-Z ]+-----(\\n|\n)?", "(a certificate or key)", text, flags=re.DOTALL)
 
 
 def cut(text):
-    """The text as it is shown: of long ones the beginning and the end."""
+    """The text for display: long ones are reduced to beginning and end."""
     return text if len(text) <= SHOWN else f"{text[:SHOWN * 2 // 3]}\n… {len(text) - SHOWN:,} characters more …\n{text[-SHOWN // 3:]}"
 
 
 def get(program, path, fields, timeout=30):
-    """(status, body) of one request on a connection of its own."""
+    """(status, body) of one request on its own connection."""
     if program.tls:
         connection = http.client.HTTPSConnection("127.0.0.1", program.port, timeout=timeout, context=ssl._create_unverified_context())
     else:
@@ -244,7 +244,8 @@ def get(program, path, fields, timeout=30):
 
 
 def check(program, case, gateway=True):
-    """Why this program's answers are not those of the case; empty when they are. What answers wrongly is not measured."""
+    """Difference between this program's answers and the expected ones of the case; empty if there is none. A program with
+    wrong answers is not measured."""
     asked, wanted = scenarios.requests(case), scenarios.expected(case)
     for path, fields in (asked[0], asked[-1]):
         status, body = get(program, path, fields)

@@ -5,7 +5,7 @@
     % if not key-auth
     % if workers == 1
 
-Nothing else: what a configuration needs beyond that belongs into the values."""
+There is no other syntax: anything else that a configuration needs belongs into the values."""
 import re
 
 PLACE = re.compile(r"\$\{([a-z][\w.-]*)\}")

@@ -1,4 +1,4 @@
-"""Load tools: how each is called, and its own words as one set of figures.
+"""Load tools: the command line of each, and its output as one set of figures.
 
 Figures of a run: requests, seconds, latency (µs: mean, stddev, p50, p75, p90, p95, p99, max; what a tool does not tell is
 left out) and errors by class (connect, read, write, status, timeout, other)."""
@@ -20,7 +20,7 @@ HOW = {"wrk": "tools/install-test-deps", "h2load": "tools/install-test-deps", "o
 
 
 def find(name):
-    """Path of a tool: the suite's own folder first, then the system's; None when it is not there."""
+    """Path of a tool: first in the suite's own folder, then in the system's; None if it is missing."""
     found = shutil.which(name, path=f"{os.environ.get('BENCH_TOOLS', FOLDER)}{os.pathsep}{os.environ.get('PATH', '')}")
     return found and os.path.abspath(found)
 
@@ -49,7 +49,7 @@ def run(command, cores, seconds, folder, env=None):
 
 # --- wrk: closed loop over HTTP/1.1
 
-# Defines no `response` function, which would cost wrk more than the gateway's work is.
+# Defines no `response` function, which would cost wrk more CPU than the gateway uses.
 WRK = """
 local texts, at = {}, 0
 function init(args)
@@ -105,7 +105,7 @@ def oha(url, load, seconds, threads, folder, requests):
     for name, value in fields.items():
         command += ["-H", f"{name}: {value}"]
     if len(requests) > 1:
-        # Fields are the same for all: cases of a constant rate carry what differs in the path.
+        # Fields are the same for all requests: cases of a constant rate differ only in the path.
         file = folder / "urls"
         file.write_text("".join(f"{url.rstrip('/')}{path}\n" for path, _ in requests))
         return [*command, "--urls-from-file", file]
@@ -127,7 +127,7 @@ def read_oha(output):
         if not status.startswith("2"):
             errors["status"] = errors.get("status", 0) + count
     for text, count in told["errorDistribution"].items():
-        if "deadline" not in text:  # what was under way at the end
+        if "deadline" not in text:  # requests under way at the end
             kind = next((kind for kind, pattern in OHA_ERRORS if re.search(pattern, text.lower())), "other")
             errors[kind] = errors.get(kind, 0) + count
     latency = {f"p{p}": percentiles[f"p{p}"] * 1e6 for p in PERCENTILES if percentiles.get(f"p{p}") is not None}
@@ -149,7 +149,7 @@ def h2load(url, load, seconds, threads, folder, requests):
 
 
 def read_h2load(output, log):
-    """h2load tells mean and extremes; percentiles come from its log of requests: start, status, microseconds."""
+    """h2load reports mean and extremes; percentiles are computed from its log of requests: start, status, microseconds."""
     time = re.search(r"finished in ([\d.]+)(us|ms|s)", output)
     counts = re.search(r"requests: .*?(\d+) done, (\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout", output)
     statuses = re.search(r"status codes: (\d+) 2xx, (\d+) 3xx, (\d+) 4xx, (\d+) 5xx", output)
@@ -164,7 +164,7 @@ def read_h2load(output, log):
 
 
 def percentiles_of(took):
-    """Figures of latencies in µs, which are sorted."""
+    """Figures of sorted latencies in µs."""
     if not took:
         return {}
     figures = {f"p{p}": took[min(len(took) * p // 100, len(took) - 1)] for p in PERCENTILES}
@@ -219,7 +219,7 @@ export default function (data) {
 
 export function handleSummary(data) { return { [__ENV.OUT]: JSON.stringify(data) }; }
 """
-END = 2  # seconds at the end of a rush over which its last rate is taken
+END = 2  # seconds at the end of a rush over which its final rate is measured
 
 
 def k6(url, load, seconds, threads, folder, requests, normal=None):

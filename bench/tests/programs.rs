@@ -1,4 +1,4 @@
-//! The relay and the origin do what measurements and tests take for granted.
+//! Properties of the relay and the origin that measurements and tests rely on.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-/// A started program; ended with the test, whatever its outcome.
+/// A started program, which is ended with the test in any case.
 struct Program {
     child: Child,
     address: SocketAddr,
@@ -47,7 +47,7 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// What comes back for `request` until the connection closes.
+/// Response to `request` until the connection closes.
 fn exchange(mut stream: TcpStream, request: &str) -> String {
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = Vec::new();
@@ -83,7 +83,7 @@ fn the_origin_answers_by_path() {
 #[test]
 fn the_origin_closes_where_it_is_told_to() {
     let origin = Program::origin(&["--no-keep-alive"]);
-    // `exchange` ends only when the origin closes.
+    // `exchange` returns only when the origin closes.
     let answer = exchange(origin.connect(), "GET /size/1 HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(answer.contains("connection: close"), "{answer}");
 }
@@ -103,7 +103,7 @@ fn the_relay_passes_bytes_and_ends_both_ways() {
         client.read_exact(&mut got).unwrap();
         assert_eq!(&got, b"pong");
     }
-    // Half-closed, the other direction goes on.
+    // After a half-close, the other direction continues.
     client.shutdown(Shutdown::Write).unwrap();
     assert_eq!(upstream.read(&mut got).unwrap(), 0);
     upstream.write_all(b"last").unwrap();
@@ -126,7 +126,7 @@ fn the_relay_holds_back_for_a_slow_reader_and_loses_nothing() {
         client.write_all(&bytes).unwrap();
         done.send(()).unwrap();
     });
-    // 32 MiB fit into no socket buffer: as long as nobody reads, the writer cannot finish.
+    // 32 MiB exceed every socket buffer: while nobody reads, the writer cannot finish.
     assert!(ended.recv_timeout(Duration::from_millis(300)).is_err());
     let mut got = Vec::new();
     upstream.read_to_end(&mut got).unwrap();

@@ -1,5 +1,5 @@
-//! Chunked bodies: fed whole or in pieces a body decodes to the same bytes, never to more than was sent, and what it
-//! decodes to survives being encoded again.
+//! Chunked bodies: a body decodes to the same bytes as a whole or in pieces, never to more than was sent, and the
+//! decoded bytes survive being encoded again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -32,7 +32,7 @@ fuzz_target!(|data: &[u8]| {
 enum End {
     /// The body ended before this position.
     At(usize),
-    /// All was taken, and the body goes on.
+    /// All bytes were consumed, and the body continues.
     Open,
     Refused,
 }
@@ -43,7 +43,7 @@ struct Decoded {
     end: End,
 }
 
-/// Decodes as a connection does: `step` bytes arrive at a time behind those that were left over.
+/// Decodes as a connection does: `step` bytes arrive at a time behind the unconsumed ones.
 fn decode(body: &[u8], step: usize) -> Decoded {
     let mut decoded = Decoded { data: Vec::new(), trailers: Vec::new(), end: End::Open };
     let (mut decoder, mut used, mut there) = (Decoder::default(), 0, 0);

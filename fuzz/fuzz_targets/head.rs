@@ -1,5 +1,5 @@
-//! Request and response heads: whatever is accepted is strictly formed, framed as a naive reader frames it, complete
-//! only with its last byte, and still so after it has been written out for the next hop.
+//! Request and response heads: an accepted head is strictly formed, framed as by a naive parser, complete only with
+//! its last byte, and still accepted after it was written out for the next hop.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -35,13 +35,13 @@ fn request(data: &[u8], limits: &Limits) {
         Framing::UntilClose => panic!("a request cannot end with its connection"),
     }
 
-    // Less than a head is never taken for one. One cut a run is enough: the fuzzer moves it about.
+    // A prefix of a head is never taken for a head. One cut per run is enough, because the fuzzer varies it.
     let cut = usize::from(data[data.len() - 1]) * http1.len / 256;
     let mut part = RequestHead::default();
     assert_eq!(part.parse(&data[..cut], limits), Ok(None), "a head was accepted, but not its beginning");
     assert_eq!(part.parse(text, limits), Ok(Some(http1)), "what follows a head changed what it says");
 
-    // What goes on to the upstream is a head again, without anything that was meant for this connection alone.
+    // The forwarded text is a head again, without any field that was meant for this connection only.
     let mut sent = [head.method_span.of(data), b" ", head.target.of(data), b" HTTP/1.1\r\n"].concat();
     if head.host.is_none() {
         sent.extend_from_slice(b"Host: added\r\n");
@@ -82,7 +82,7 @@ fn response(data: &[u8], limits: &Limits, to: Method) {
     assert_eq!(ResponseHead::default().parse(&data[..cut], limits, to), Ok(None));
 }
 
-/// The fields of a head, names in lower case, read in the plainest way there is; fails where RFC 9112 is not met.
+/// Parses the fields of a head in the simplest way, with names in lower case; panics if they violate RFC 9112.
 fn strict_fields(head: &[u8]) -> Vec<(String, String)> {
     assert!(!head.contains(&0));
     let text: String = head.iter().map(|b| char::from(*b)).collect();

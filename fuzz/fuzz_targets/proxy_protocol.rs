@@ -1,5 +1,5 @@
-//! PROXY headers: a header is found as soon as all of it is there and never sooner, means the same whatever follows it,
-//! and says the same when it is written and read again.
+//! PROXY headers: a header is found exactly when it is complete, its meaning does not depend on the bytes after it,
+//! and it is unchanged after being written and read again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

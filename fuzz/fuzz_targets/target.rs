@@ -1,5 +1,5 @@
-//! Request targets: a normalised path has one form, holds nothing that a later reader could resolve again, and says
-//! the same when it is read a second time.
+//! Request targets: a normalised path has one form, contains nothing that a later recipient could resolve again, and
+//! is unchanged by a second normalisation.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! A demo origin: what stands behind the gateway in `make run` and in tests. Not part of the product.
+//! Demo origin behind the gateway in `make run` and in tests. Not part of the product.
 //!
 //! | path | answer |
 //! |---|---|
@@ -12,7 +12,8 @@
 //! | `/sse/N/MS` (or `/sse`) | N server-sent events, MS milliseconds apart (10, 1000) |
 //! | anything else | the echo: method, target, headers and body length as JSON |
 //!
-//! Counts are cut at 10,000 and pauses at one minute, so that every answer ends. With `--cert` and `--key` it speaks TLS.
+//! Counts are limited to 10,000 and pauses to one minute, so that every answer ends. With `--cert` and `--key` it
+//! serves TLS.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -46,14 +47,14 @@ const MAX_SIZE: u64 = 1 << 30;
 const MAX_CHUNKS: u64 = 10_000;
 const MAX_PAUSE_MS: u64 = 60_000;
 
-/// The documents with a path of their own: publications of benchmarks use them.
+/// Documents with fixed paths, as used by published benchmarks.
 const DOCUMENTS: [(&str, &str, &str); 3] = [
     ("/json/valid", "application/json", "{\"valid\":true,\"items\":[1,2,3],\"text\":\"a small document\"}\n"),
     ("/json/hello", "application/json", "{\"hello\":\"world\"}"),
     ("/text/hello", "text/plain", "hello world\n"),
 ];
 
-/// What `/size/N` is made of.
+/// Content of `/size/N`.
 static FILL: [u8; 16 * 1024] = [b'x'; 16 * 1024];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -108,7 +109,7 @@ async fn serve(listen: SocketAddr, keep_alive: bool, tls: Option<TlsAcceptor>) -
 }
 
 async fn accepted(client: TcpStream, keep_alive: bool, tls: Option<TlsAcceptor>) {
-    // Small answers in one segment each; without it those over TLS wait for an acknowledgement.
+    // Sends small answers in one segment each; without `TCP_NODELAY`, those over TLS wait for an acknowledgement.
     if let Err(error) = client.set_nodelay(true) {
         eprintln!("origin: connection: {error}");
     }
@@ -133,7 +134,7 @@ async fn connection(client: impl AsyncRead + AsyncWrite + Unpin, keep_alive: boo
     }
 }
 
-/// Ends the connection, and is printed.
+/// Error that ends the connection and is printed.
 type Failure = Box<dyn Error + Send + Sync>;
 
 async fn answer(request: Request<Incoming>) -> Result<Response<Content>, Failure> {
@@ -169,7 +170,7 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Content>, Failure
     }
 }
 
-/// Tells what arrived. Header values that are not UTF-8 are shown with replacement characters.
+/// Describes the received request. Invalid UTF-8 in header values is shown with replacement characters.
 async fn echo(request: Request<Incoming>) -> Result<Response<Content>, Failure> {
     let (head, mut body) = request.into_parts();
     let mut length = 0;

@@ -1,8 +1,8 @@
-//! A byte relay that knows no HTTP: the least that any proxy on this kernel must spend.
+//! A byte relay without any HTTP: the minimum cost of a proxy on this kernel.
 //!
-//! One thread, one epoll instance, edge-triggered. Each accepted client gets one upstream connection for its whole
-//! life, so a message costs one read and one write a direction and nothing else: no `epoll_ctl`, no second read that
-//! only finds the socket empty, no header looked at. The benchmark measures the gateway against it.
+//! One thread with one edge-triggered epoll instance. Each accepted client gets one upstream connection for its
+//! lifetime, so a message costs one read and one write per direction and nothing else: no `epoll_ctl`, no second read
+//! that finds the socket empty, no header parsing. The benchmark compares the gateway with it.
 
 use std::error::Error;
 use std::io::{self, ErrorKind, Read, Write};
@@ -12,13 +12,13 @@ use lexopt::ValueExt;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use slab::Slab;
 
-/// Accepted clients above this number are closed at once.
+/// Maximum number of pairs; further clients are closed at once.
 const MAX_PAIRS: usize = 4096;
 
-/// Bytes moved by one read; also all that is ever held for a peer that does not read.
+/// Bytes moved by one read; also the maximum held for a peer that does not read.
 const CHUNK: usize = 16 * 1024;
 
-/// The listener's mark among the events; a pair's marks are `2 * slot + side` and never get there.
+/// Event data of the listener; the data of a pair is `2 * slot + side` and never reaches this value.
 const LISTENER: u64 = u64::MAX;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -73,7 +73,8 @@ impl Relay {
         }
     }
 
-    /// Fails, and ends the program, when no descriptor is left: a measurement would be void anyway.
+    /// Accepts clients. Running out of descriptors ends the program with an error, since the measurement would be
+    /// void.
     fn accept(&mut self) -> io::Result<()> {
         loop {
             match self.listener.accept() {
@@ -89,7 +90,7 @@ impl Relay {
         }
     }
 
-    /// Connects in blocking mode: the upstream is on this machine, and connecting is not what is measured.
+    /// Connects in blocking mode: the upstream is on this machine, and connecting is not measured.
     fn open(&mut self, client: TcpStream) -> io::Result<()> {
         let upstream = TcpStream::connect(self.upstream)?;
         let entry = self.pairs.vacant_entry();
@@ -104,8 +105,8 @@ impl Relay {
         Ok(())
     }
 
-    /// Handles what one socket reported. A mark may be stale, or name a pair that took over the slot within the same
-    /// batch; both are harmless, for a turn without news only finds its socket empty.
+    /// Handles the events of one socket. A mark may be stale, or name a pair that reused the slot within the same
+    /// batch; both are harmless, since a turn without news only finds its socket empty.
     fn turn(&mut self, mark: u64, flags: EventFlags) {
         let slot = (mark / 2) as usize;
         let Some(pair) = self.pairs.get_mut(slot) else { return };
@@ -135,11 +136,11 @@ struct Pair {
     upstream: End,
 }
 
-/// One socket, and what it has not taken yet.
+/// One socket, with the bytes that it has not accepted yet.
 struct End {
     socket: TcpStream,
     pending: Vec<u8>,
-    /// It sent its last byte.
+    /// True after the peer sent its last byte.
     ended: bool,
 }
 
@@ -148,7 +149,7 @@ impl End {
         End { socket, pending: Vec::new(), ended: false }
     }
 
-    /// Sends what was left over once the socket is writable; true when that emptied it, so that the other side, whose
+    /// Sends pending bytes once the socket is writable; returns true if none are left, so that the other side, whose
     /// edge has passed, has to be read again.
     fn drained(&mut self, flags: EventFlags) -> io::Result<bool> {
         if self.pending.is_empty() || !flags.contains(EventFlags::OUT) {
@@ -159,8 +160,8 @@ impl End {
         Ok(self.pending.is_empty())
     }
 
-    /// Reads until a short read says that the socket is empty (epoll(7)), or until `to` is full. With `to_the_end` a
-    /// short read is not trusted, because the end of the stream may stand right behind it.
+    /// Reads until a short read indicates an empty socket (epoll(7)), or until `to` is full. With `to_the_end`, a
+    /// short read is not relied on, because the end of the stream may follow directly.
     fn relay_to(&mut self, to: &mut End, chunk: &mut [u8], to_the_end: bool) -> io::Result<()> {
         while to.pending.is_empty() && !self.ended {
             let read = match self.socket.read(chunk) {

@@ -1,29 +1,31 @@
-//! The size of what is compiled from a configuration, counted before it is built.
+//! Memory budget for compiling a configuration, charged before an object is built.
 //!
-//! A few letters may ask for megabytes (`\w{1000}`, weights of a million). Whoever compiles a part of a configuration says
-//! how much memory it may take ([`metered`]), and whoever builds such a thing asks first ([`spend`]). Both are on the same
-//! thread, far apart: what lies between them, such as the plugins, passes nothing on.
+//! A few characters may demand megabytes (`\w{1000}`, weights of a million). The compiler of a part of a
+//! configuration sets the memory that it may take ([`metered`]), and builders of such objects charge it first
+//! ([`spend`]). Both run on the same thread but far apart, and the code between them, such as the plugins, passes no
+//! budget on.
 
 use std::cell::Cell;
 
 thread_local! {
-    /// Bytes left and bytes spent of the innermost budget; none where nothing is counted.
+    /// Bytes left and bytes spent of the innermost budget; `None` if nothing is metered.
     static BUDGET: Cell<Option<(u64, u64)>> = const { Cell::new(None) };
 }
 
-/// A thing that is not built, because it would be too large.
+/// Error for an object that is not built because it would be too large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it takes some {} compiled, and {} are left of limits.compiled_size", size(*.needed), size(*.left))]
 pub struct TooLarge {
-    /// The bytes it would take, estimated.
+    /// Estimated size of the object in bytes.
     pub needed: u64,
-    /// The bytes there were.
+    /// Bytes that were left.
     pub left: u64,
 }
 
-/// Does some work with a budget of so many bytes, whatever budget there is around it. Returns how many were spent.
+/// Runs `work` with a budget of `bytes`, independent of any outer budget. Returns its output and the number of bytes
+/// spent.
 pub fn metered<T>(bytes: u64, work: impl FnOnce() -> T) -> (T, u64) {
-    /// Puts the budget around it back, also after a panic.
+    /// Restores the outer budget, also after a panic.
     struct Around(Option<(u64, u64)>);
     impl Drop for Around {
         fn drop(&mut self) {
@@ -35,10 +37,10 @@ pub fn metered<T>(bytes: u64, work: impl FnOnce() -> T) -> (T, u64) {
     (done, spent())
 }
 
-/// Takes bytes out of the budget, for a thing that is about to be built. Without a budget nothing is counted.
+/// Charges the budget for an object that is about to be built. Without a budget nothing is counted.
 ///
 /// # Errors
-/// There are not so many left; nothing is taken then.
+/// Fewer bytes are left; then nothing is charged.
 pub fn spend(bytes: u64) -> Result<(), TooLarge> {
     let Some((left, spent)) = BUDGET.get() else { return Ok(()) };
     let rest = left.checked_sub(bytes).ok_or(TooLarge { needed: bytes, left })?;
@@ -46,12 +48,12 @@ pub fn spend(bytes: u64) -> Result<(), TooLarge> {
     Ok(())
 }
 
-/// The bytes spent of the innermost budget.
+/// Bytes spent of the innermost budget.
 pub fn spent() -> u64 {
     BUDGET.get().map_or(0, |(_, spent)| spent)
 }
 
-/// A number of bytes for people.
+/// Number of bytes in a form for people.
 fn size(bytes: u64) -> String {
     match bytes {
         0..0x2800 => format!("{bytes} bytes"),
@@ -80,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_told_in_words() {
+    fn sizes_are_printed_with_units() {
         let error = TooLarge { needed: 3 << 30, left: 20 << 10 };
         assert_eq!(error.to_string(), "it takes some 3072 MiB compiled, and 20 KiB are left of limits.compiled_size");
     }

@@ -10,7 +10,7 @@ use crate::pattern::{RegexOptions, compile_regex};
 use crate::value::{Scratch, Source, Value};
 use crate::variable::{Variable, VariableError, nearest_of, suggestion};
 
-/// A compiled expression, in the array form of lua-resty-expr in which routes and plugins write them.
+/// A compiled expression, written by routes and plugins in the array form of lua-resty-expr.
 ///
 /// ```text
 /// [["arg_name", "==", "jack"], ["http_x_env", "!", "in", ["prod", "live"]]]
@@ -38,7 +38,7 @@ use crate::variable::{Variable, VariableError, nearest_of, suggestion};
 #[derive(Clone, Debug)]
 pub struct Expr {
     root: Node,
-    /// Index in the array of the root's first operand: 1 behind a leading `"AND"`, else 0.
+    /// Index in the array of the root's first operand: 1 after a leading `"AND"`, else 0.
     first_operand: usize,
 }
 
@@ -50,7 +50,7 @@ enum Node {
     Test(Variable, Check),
 }
 
-/// What is asked of the value of a variable.
+/// Test of a variable's value.
 #[derive(Clone, Debug)]
 enum Check {
     Unset,
@@ -79,7 +79,7 @@ enum Order {
 }
 
 impl Expr {
-    /// Compiles the JSON form.
+    /// Compiles an expression from JSON.
     pub fn parse(json: &Json) -> Result<Expr, ExprError> {
         let logic = json.get(0).and_then(Json::as_str).map(Logic::named);
         if logic == Some(None) {
@@ -90,22 +90,22 @@ impl Expr {
         Ok(Expr { root: parse_expression(json, 0)?, first_operand })
     }
 
-    /// What is right in the JSON form and cannot be meant, as it hardly ever holds: a number in a list, a comparison with
-    /// what is none, and `http_header_x` for `http_x`.
+    /// Warnings about valid expressions that hardly ever hold, and are therefore probably mistakes: a number in a
+    /// list, an order comparison with a value that is no number, and `http_header_x` for `http_x`.
     pub fn doubts(json: &Json) -> Vec<ExprError> {
         let mut found = Vec::new();
         collect_doubts(json, "", &mut found);
         found
     }
 
-    /// Whether the expression holds. Does not allocate, except for a regular expression's scratch space the first time
-    /// a thread uses it.
+    /// True if the expression holds. Does not allocate, except for a regular expression's scratch space on its first
+    /// use in a thread.
     pub fn eval(&self, source: &dyn Source) -> bool {
         self.root.eval(source)
     }
 
-    /// The position (`[2]`) of the first expression that keeps this one from holding, or an empty path for the
-    /// whole. `None` when it holds. For explanations: it allocates.
+    /// Position (`[2]`) of the first expression that makes this one fail, or an empty path for the whole. `None` if
+    /// the expression holds. For explanations: it allocates.
     pub fn failing(&self, source: &dyn Source) -> Option<String> {
         match &self.root {
             Node::All(nodes) => {
@@ -180,7 +180,7 @@ impl Operand {
         }
     }
 
-    /// Equality without conversion, as of an element in a list.
+    /// Equality without conversion, as for an element of a list.
     fn is(&self, value: Value<'_>) -> bool {
         match self {
             Operand::Bytes(bytes) => match value {
@@ -212,17 +212,17 @@ fn address_of(value: Value<'_>) -> Option<IpAddr> {
     }
 }
 
-/// Why a value is not an expression.
+/// Error for a JSON value that is no expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path}{}{message}{}", if path.is_empty() { "" } else { ": " }, suggestion(nearest.as_deref()))]
 pub struct ExprError {
     /// Position within the value, such as `[1][2]`, counted from 0; empty for the value as a whole.
     pub path: String,
-    /// What is wrong.
+    /// Description of the error.
     pub message: String,
-    /// Its kind, for programs.
+    /// Kind of the error, for programs.
     pub fault: ExprFault,
-    /// The known operator or variable that looks most like the one at fault.
+    /// Known operator or variable that is most similar to the invalid one.
     pub nearest: Option<String>,
 }
 
@@ -255,7 +255,7 @@ impl ExprError {
         }
     }
 
-    /// The same error, seen from the array around it.
+    /// The same error, with a position relative to the surrounding array.
     fn at(mut self, index: usize) -> ExprError {
         self.path.insert_str(0, &format!("[{index}]"));
         self
@@ -305,12 +305,12 @@ fn collect_doubts(json: &Json, path: &str, found: &mut Vec<ExprError>) {
     }
 }
 
-/// Deeper nesting is refused: evaluation recurses.
+/// Maximum depth of nesting: evaluation is recursive.
 const DEEPEST: usize = 32;
 
 const OPERATORS: [&str; 11] = ["==", "~=", ">", ">=", "<", "<=", "~~", "~*", "in", "has", "ipmatch"];
 
-/// What people write for an operator who know it from elsewhere; too short for a measure of likeness.
+/// Operators of other languages that people write by mistake; they are too short for a similarity measure.
 const FOREIGN_OPERATORS: [(&str, &str); 11] = [
     ("=", "=="),
     ("===", "=="),

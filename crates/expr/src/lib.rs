@@ -1,8 +1,8 @@
-//! Variables, templates and expressions: the three ways a configuration speaks about a request.
+//! Variables, templates and expressions: the three ways in which a configuration refers to a request.
 //!
-//! All three are compiled once, when a configuration is loaded. On the path of a request nothing is looked up by
-//! name and nothing is allocated: a [`Variable`] is an enum, a [`Template`] is a list of literals and variables, and
-//! an [`Expr`] is a tree of tests.
+//! All three are compiled once, when a configuration is loaded. On the path of a request nothing is looked up by name
+//! and nothing is allocated: a [`Variable`] is an enum, a [`Template`] is a list of literals and variables, and an
+//! [`Expr`] is a tree of tests.
 //!
 //! | in the configuration | here |
 //! |---|---|
@@ -10,8 +10,8 @@
 //! | `"$remote_addr/${arg_id}"` | [`Template`] |
 //! | `[["arg_id", ">", 10], ["http_x_env", "~~", "^prod"]]` | [`Expr`] |
 //!
-//! The names are those of nginx and Apache APISIX. A name that nobody knows is an error with the nearest known name,
-//! never a variable that is silently empty.
+//! The names are those of nginx and Apache APISIX. An unknown name is an error with the nearest known name, never a
+//! variable that is silently empty.
 
 mod body_path;
 mod body_reading;

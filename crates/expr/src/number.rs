@@ -1,7 +1,7 @@
-//! Numbers as Lua reads them, because expressions keep Lua's rules.
+//! Parsing of numbers by Lua's rules, which expressions follow.
 
-/// What Lua's `tonumber` makes of a string: surrounding blanks are ignored; decimal with fraction and exponent, or
-/// hexadecimal after `0x`. Infinities and NaN have no spelling here, so a client cannot send one.
+/// Parses a string like Lua's `tonumber`: surrounding white space is ignored; decimal with fraction and exponent, or
+/// hexadecimal after `0x`. Infinities and NaN have no notation, so a client cannot send one.
 pub(crate) fn to_number(bytes: &[u8]) -> Option<f64> {
     let text = bytes.trim_ascii();
     let unsigned = text.strip_prefix(b"-").or_else(|| text.strip_prefix(b"+")).unwrap_or(text);

@@ -1,37 +1,39 @@
-//! Regular expressions of configurations.
+//! Regular expressions in configurations.
 
 use regex::bytes::{Regex, RegexBuilder};
 
 use crate::budget::{TooLarge, spend};
 use crate::pcre::translate;
 
-/// The most memory that the program of a compiled expression, and its cache in each thread, may take.
+/// Maximum memory in bytes for the program of a compiled expression, and for its cache in each thread.
 const MOST_BYTES: usize = 1 << 20;
 
-/// Limits for the program of an expression, tried in this order, each with the memory that an expression takes whose program
-/// fits: it is kept for both directions, with tables to skip text. An expression that is built cannot be asked for its size.
+/// Limits of an expression's program, tried in this order, each with the memory charged for an expression whose
+/// program fits: the program is stored for both directions, with tables for skipping text. A compiled expression does
+/// not report its own size.
 const SIZES: [(usize, u64); 4] =
     [(4 << 10, 8 << 10), (32 << 10, 64 << 10), (256 << 10, 512 << 10), (MOST_BYTES, 2 << 20)];
 
-/// How a regular expression is read.
+/// Options of a regular expression.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RegexOptions {
-    /// Without regard to case.
+    /// Case-insensitive matching.
     pub caseless: bool,
-    /// `^` and `$` stand for the ends of lines too.
+    /// `^` and `$` also match at line ends.
     pub multi_line: bool,
-    /// `.` stands for line ends too.
+    /// `.` also matches line ends.
     pub dot_all: bool,
-    /// Blanks and comments are left aside.
+    /// White space and comments in the pattern are ignored.
     pub extended: bool,
     /// The text is characters instead of bytes.
     pub unicode: bool,
-    /// It matches at the beginning of a text alone.
+    /// The pattern matches only at the beginning of a text.
     pub anchored: bool,
 }
 
 impl RegexOptions {
-    /// Reads the letters of nginx's Lua API. Those that only say how PCRE goes about its work mean nothing here.
+    /// Parses the option letters of nginx's Lua API. Letters that only tune PCRE's execution are accepted without
+    /// effect.
     pub fn parse(letters: &str) -> Result<Self, String> {
         let mut options = Self::default();
         for letter in letters.chars() {
@@ -50,11 +52,12 @@ impl RegexOptions {
     }
 }
 
-/// Compiles a regular expression in the syntax of PCRE, in which APISIX's configurations are written. Text is bytes, as in
-/// PCRE without UTF mode, unless the options or the expression ask for characters: which it is comes with it.
+/// Compiles a regular expression in the syntax of PCRE, which APISIX's configurations use. Text is bytes, as in PCRE
+/// without UTF mode, unless the options or the expression require characters; the returned flag is true for
+/// characters.
 ///
 /// # Errors
-/// What is wrong with the expression, and what PCRE has and a search in linear time has not, by its name.
+/// Description of the fault, or the name of a PCRE feature that a search in linear time cannot support.
 pub fn compile_regex(pattern: &str, options: RegexOptions) -> Result<(Regex, bool), String> {
     let refuse = |reason: &str| format!("invalid regular expression '{pattern}': {reason}");
     let text = translate(pattern, options.extended).map_err(|reason| refuse(&reason))?;
@@ -81,11 +84,11 @@ pub fn compile_regex(pattern: &str, options: RegexOptions) -> Result<(Regex, boo
     })
 }
 
-/// Takes out of the budget what an expression costs that something else compiles, in the syntax of the crate `regex`.
-/// Whoever compiles it says what is wrong with it.
+/// Charges the budget for an expression in the syntax of the crate `regex` that other code compiles. That code also
+/// reports errors in the expression.
 ///
 /// # Errors
-/// It costs more than is left.
+/// The expression costs more than is left.
 pub fn spend_for_regex(pattern: &str) -> Result<(), TooLarge> {
     match build_within_budget(RegexBuilder::new(pattern).dfa_size_limit(MOST_BYTES)) {
         Err(Refusal::TooLarge(error)) => Err(error),
@@ -101,7 +104,7 @@ enum Refusal {
     TooLarge(#[from] TooLarge),
 }
 
-/// Builds an expression. What it costs is taken out of the budget step by step, before each try, and not given back.
+/// Builds an expression. Its cost is charged step by step, before each attempt, and not returned.
 fn build_within_budget(builder: &mut RegexBuilder) -> Result<Regex, Refusal> {
     let mut paid = 0;
     for (program, bytes) in SIZES {
@@ -147,7 +150,7 @@ mod tests {
         let plain = RegexOptions::default();
         let cost = |pattern| metered(u64::MAX, || compile_regex(pattern, plain).map(drop)).1;
         assert!(cost("^/x/(.*)") < cost(r"\w{1000}") && cost(r"\w{1000}") < cost("(abc){5000}"));
-        // A hundred large ones do not fit, and that shows at the first that does not.
+        // A hundred large expressions exceed the budget, which is detected at the first one that does not fit.
         let (refused, spent) = metered(1 << 20, || (0..100).position(|_| compile_regex(r"\w{1000}", plain).is_err()));
         assert!(refused.is_some_and(|at| at > 0) && spent <= 1 << 20, "{refused:?} {spent}");
         let (error, _) = metered(100, || compile_regex("a", plain).map(drop).unwrap_err());

@@ -1,10 +1,11 @@
 use std::fmt::Write;
 
-/// A pattern of PCRE in the spelling of the crate `regex`; `extended` is whether blanks and comments are left aside. What
-/// means the same in both stays as it is, and so does what the crate refuses itself, such as look-around.
+/// Translates a PCRE pattern to the syntax of the crate `regex`; with `extended`, white space and comments are
+/// ignored. Constructs with the same meaning in both are kept, and so are those that the crate itself refuses, such
+/// as look-around.
 ///
 /// # Errors
-/// What PCRE has and a search in linear time has not, by its name.
+/// Name of a PCRE feature that a search in linear time cannot support.
 pub(crate) fn translate(pattern: &str, extended: bool) -> Result<String, String> {
     let mut to = Translation { rest: pattern, out: String::with_capacity(pattern.len()), extended };
     while let Some(next) = to.next() {
@@ -26,7 +27,7 @@ pub(crate) fn translate(pattern: &str, extended: bool) -> Result<String, String>
 
 const POSSESSIVE: &str = "possessive quantifiers are not supported";
 
-/// Horizontal and vertical blanks: what stands in a class for `\h` and `\v`.
+/// Horizontal and vertical white space: the content of a class for `\h` and `\v`.
 const HORIZONTAL: &str = r"\t\x20\xA0";
 const VERTICAL: &str = r"\n\x0B\f\r\x85";
 
@@ -52,7 +53,7 @@ impl Translation<'_> {
         self.skip(length);
     }
 
-    /// A character that means itself.
+    /// Writes a character that stands for itself.
     fn literal(&mut self, character: char) {
         if self.extended && character.is_ascii_whitespace() {
             // Writing to a string cannot fail.
@@ -65,7 +66,7 @@ impl Translation<'_> {
         self.out.push(character);
     }
 
-    /// As far as `\E`.
+    /// Copies literal text up to `\E`.
     fn quoted(&mut self) {
         let (text, rest) = self.rest.split_once(r"\E").unwrap_or((self.rest, ""));
         text.chars().for_each(|character| self.literal(character));
@@ -95,7 +96,7 @@ impl Translation<'_> {
         Ok(())
     }
 
-    /// What is escaped in the same way in a class and outside.
+    /// Translates an escape that is the same inside and outside of a class.
     fn common_escape(&mut self, next: char) {
         match next {
             'Q' => self.quoted(),
@@ -112,7 +113,7 @@ impl Translation<'_> {
         }
     }
 
-    /// A repetition, or a brace that begins none.
+    /// Translates a repetition, or a literal brace.
     fn brace(&mut self) -> Result<(), String> {
         let counts = self.rest.split_once('}').map_or("", |(counts, _)| counts);
         let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -158,13 +159,13 @@ impl Translation<'_> {
         Err(refused.to_owned())
     }
 
-    /// A class of characters, in which the crate `regex` has nested classes and operators.
+    /// Translates a class of characters; the crate `regex` has nested classes and operators there.
     fn class(&mut self) {
         self.out.push('[');
         if self.rest.starts_with('^') {
             self.copy(1);
         }
-        // Whether what stood last can begin a range, and whether a `-` has made it one.
+        // True if the last item can begin a range, and true if a `-` has made it one.
         let (mut begins, mut open) = (false, false);
         let mut first = true;
         while let Some(next) = self.next() {
@@ -199,7 +200,7 @@ impl Translation<'_> {
         }
     }
 
-    /// Whether it is a single character.
+    /// Translates an escape in a class; returns true if it is a single character.
     fn class_escape(&mut self) -> bool {
         let Some(next) = self.next() else {
             self.out.push('\\');
@@ -322,7 +323,7 @@ mod tests {
         }
     }
 
-    /// Whatever an administrator writes is translated or refused.
+    /// Every pattern is either translated or refused.
     #[test]
     fn no_pattern_is_too_odd() {
         let alphabet: Vec<char> = r"\\[[]](){}?*+-^:=!&~#<>|QEhHvRNZxopgkPC,19a é€".chars().chain(['\n']).collect();

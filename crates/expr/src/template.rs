@@ -1,7 +1,7 @@
 use crate::value::{Scratch, Source, Value};
 use crate::variable::{Variable, VariableError};
 
-/// A text with variables in it, such as `$remote_addr/${arg_id}`.
+/// A text with variables, such as `$remote_addr/${arg_id}`.
 ///
 /// A name is made of letters, digits and `_` and does not begin with a digit; between braces everything up to `}` is
 /// the name, blanks around it left aside, so `${arg_page-size}` can be written too. The names behind `$post_arg.` may be
@@ -16,18 +16,18 @@ pub struct Template {
 /// A part of a rendered text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// It stands in the template.
+    /// Literal text of the template.
     Literal(&'a [u8]),
-    /// What a group of a regular expression matched.
+    /// Text matched by a group of a regular expression.
     Capture(&'a [u8]),
-    /// The value of this variable.
+    /// Variable and its value.
     Value(&'a Variable, &'a [u8]),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     Literal(Box<[u8]>),
-    /// With its default.
+    /// Variable and its default.
     Variable(Variable, Option<Box<[u8]>>),
     Capture(u8),
 }
@@ -38,43 +38,43 @@ impl Template {
         parse(text, Syntax::Apisix, "", &mut refuse)
     }
 
-    /// Compiles the replacement of what a regular expression matched, in which `$0`, `$1` or `${10}` mean its groups and
-    /// `$$` a plain `$`; any other `$` that no name follows, as in ``$` ``, is an error, as in APISIX. A variable that
-    /// nobody knows stands for nothing, as in [`Template::parse_lenient`]. To be rendered with
+    /// Compiles the replacement for a match of a regular expression, in which `$0`, `$1` or `${10}` are its groups
+    /// and `$$` is a plain `$`; any other `$` without a name, as in ``$` ``, is an error, as in APISIX. An unknown
+    /// variable is empty, as in [`Template::parse_lenient`]. The result is rendered with
     /// [`Template::render_with_captures`].
     pub fn parse_replacement(text: &str) -> Result<Template, TemplateError> {
         parse(text, Syntax::Replacement, "", &mut refuse_unsupported)
     }
 
-    /// Compiles a text as nginx reads it: there are no defaults, and a backslash means nothing to the `$` behind it.
+    /// Compiles a text by nginx's rules: there are no defaults, and a backslash has no effect on a `$` after it.
     pub fn parse_as_nginx(text: &str) -> Result<Template, TemplateError> {
         parse(text, Syntax::Nginx, "", &mut refuse)
     }
 
-    /// Compiles a text in which a variable that nobody knows stands for nothing, or for its default, as in APISIX. To be
-    /// warned about with [`Template::unknown`]. With `captures` the groups of a regular expression may stand in it, as in
-    /// [`Template::parse_replacement`].
+    /// Compiles a text in which an unknown variable is empty, or has its default, as in APISIX. [`Template::unknown`]
+    /// returns warnings about such variables. With `captures`, the text may refer to groups of a regular expression,
+    /// as in [`Template::parse_replacement`].
     pub fn parse_lenient(text: &str, captures: bool) -> Result<Template, TemplateError> {
         let syntax = if captures { Syntax::Captures } else { Syntax::Apisix };
         parse(text, syntax, "", &mut refuse_unsupported)
     }
 
-    /// Compiles the line of a log as nginx reads it, in which `none` stands for a variable that is not here; returns what
-    /// is wrong with those as well.
+    /// Compiles the line of a log by nginx's rules, in which `none` replaces unknown variables; returns the errors
+    /// about them as well.
     pub fn parse_log(text: &str, none: &str) -> (Template, Vec<TemplateError>) {
         let mut missing = Vec::new();
         let parsed = parse(text, Syntax::Nginx, none, &mut |error| {
             missing.extend((!error.reason.is_doubtful()).then_some(error));
             Ok(())
         });
-        // Nothing else can be wrong with such a text.
+        // Such a text has no other errors.
         (parsed.unwrap_or_else(|_| Template { parts: Box::default() }), missing)
     }
 
-    /// What [`Template::parse_lenient`] takes for nothing in a text, or is hardly what was meant.
+    /// Variables that [`Template::parse_lenient`] treats as empty in a text, and those that are probably mistakes.
     pub fn unknown(text: &str) -> Vec<TemplateError> {
         let mut unknown = Vec::new();
-        // What cannot be parsed is somebody else's error.
+        // Syntax errors are reported elsewhere.
         let _ = parse(text, Syntax::Captures, "", &mut |error| {
             unknown.extend((!error.reason.is_unsupported()).then_some(error));
             Ok(())
@@ -82,18 +82,17 @@ impl Template {
         unknown
     }
 
-    /// Compiles a text as [`Template::parse_lenient`] does, in which the backslash before an escaped `$` does not stay.
+    /// Compiles a text as [`Template::parse_lenient`], but removes the backslash before an escaped `$`.
     pub fn parse_unescaped(text: &str) -> Result<Template, TemplateError> {
         parse(text, Syntax::Unescaped, "", &mut refuse_unsupported)
     }
 
-    /// Appends the text with every variable replaced by its value; an unset variable is empty, and so is a capture.
+    /// Appends the text with every variable replaced by its value; unset variables and captures are empty.
     pub fn render(&self, source: &dyn Source, out: &mut Vec<u8>) {
         self.render_with_captures(source, &[], out);
     }
 
-    /// Like [`Template::render`], with `captures[n]` for `$n`: the whole match stands at 0. A capture that is not
-    /// there is empty.
+    /// As [`Template::render`], with `captures[n]` for `$n`; 0 is the whole match. A missing capture is empty.
     pub fn render_with_captures(&self, source: &dyn Source, captures: &[&[u8]], out: &mut Vec<u8>) {
         self.pieces(source, captures, |piece| {
             let (Piece::Literal(text) | Piece::Capture(text) | Piece::Value(_, text)) = piece;
@@ -101,8 +100,8 @@ impl Template {
         });
     }
 
-    /// Hands out the text piece by piece, for whoever has to treat what comes from a request in another way than what
-    /// comes from the configuration. An unset variable is an empty piece.
+    /// Passes the text to `take` piece by piece, for callers that treat text from a request differently from text of
+    /// the configuration. An unset variable is an empty piece.
     pub fn pieces(&self, source: &dyn Source, captures: &[&[u8]], mut take: impl FnMut(Piece<'_>)) {
         for part in &self.parts {
             match part {
@@ -119,7 +118,7 @@ impl Template {
         }
     }
 
-    /// The whole text, when there is nothing in it to replace.
+    /// The whole text, if it has nothing to replace.
     pub fn literal(&self) -> Option<&[u8]> {
         match &*self.parts {
             [] => Some(b""),
@@ -128,7 +127,7 @@ impl Template {
         }
     }
 
-    /// The variables in the order of the text, repeated where the text repeats them.
+    /// Variables in the order of the text, with repetitions.
     pub fn variables(&self) -> impl Iterator<Item = &Variable> {
         self.parts.iter().filter_map(|part| match part {
             Part::Variable(variable, _) => Some(variable),
@@ -136,7 +135,7 @@ impl Template {
         })
     }
 
-    /// Whether any of its variables has a value here. One with a default always has.
+    /// True if any of the variables has a value. A variable with a default always has one.
     pub fn has_any(&self, source: &dyn Source) -> bool {
         self.parts.iter().any(|part| match part {
             Part::Variable(variable, default) => default.is_some() || source.variable(variable).is_some(),
@@ -144,7 +143,7 @@ impl Template {
         })
     }
 
-    /// The position in a text of the first of these ASCII characters that is not part of a `${…}`.
+    /// Position in a text of the first of these ASCII characters outside of `${…}`.
     pub fn find_outside(text: &str, characters: &[u8]) -> Option<usize> {
         let bytes = text.as_bytes();
         let mut at = 0;
@@ -161,13 +160,13 @@ impl Template {
     }
 }
 
-/// Why a text is not a template.
+/// Error for a text that is no template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at character {}: {reason}", position + 1)]
 pub struct TemplateError {
-    /// Offset in bytes of the `$` at fault.
+    /// Offset in bytes of the invalid `$`.
     pub position: usize,
-    /// What is wrong with the name.
+    /// Error of the name.
     pub reason: VariableError,
 }
 
@@ -179,8 +178,8 @@ fn refuse_unsupported(error: TemplateError) -> Result<(), TemplateError> {
     if error.reason.is_unsupported() { Err(error) } else { Ok(()) }
 }
 
-/// `unknown` decides about a name that is no variable, or hardly the one that is meant; `none` stands for one that is none
-/// and has no default.
+/// Parses a text. `unknown` decides about names that are no variable or probably mistakes; `none` replaces a name
+/// that is no variable and has no default.
 fn parse(
     text: &str,
     syntax: Syntax,
@@ -253,36 +252,36 @@ fn path_length(text: &str) -> usize {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Syntax {
     Apisix,
-    /// The same, without the backslash of what is escaped.
+    /// As `Apisix`, but without the backslash of an escaped character.
     Unescaped,
-    /// APISIX's, with captures of a regular expression.
+    /// APISIX's syntax with captures of a regular expression.
     Captures,
-    /// The same, where every `$` has to mean something.
+    /// As `Captures`, but every `$` must have a meaning.
     Replacement,
     Nginx,
 }
 
-/// What a `$` means.
+/// Meaning of a `$`.
 enum Reference<'a> {
-    /// Itself, written `$$`.
+    /// A plain `$`, written `$$`.
     Plain,
-    /// Itself, behind a backslash.
+    /// A plain `$` after a backslash.
     Escaped,
-    /// Itself, for want of a name behind it.
+    /// A plain `$` without a name after it.
     Bare,
     Capture(u8),
-    /// A variable and its default.
+    /// Variable and its default.
     Name(&'a str, Option<&'a str>),
 }
 
 impl<'a> Reference<'a> {
-    /// Reads what stands behind a `$`: its length and its meaning. `escaped`: a backslash stands before the `$`.
+    /// Parses the text after a `$`: its length and its meaning. `escaped` is true if a backslash precedes the `$`.
     fn read(rest: &'a str, syntax: Syntax, escaped: bool) -> (usize, Self) {
         let captures = matches!(syntax, Syntax::Captures | Syntax::Replacement);
         let first = rest.as_bytes().first().copied().unwrap_or_default();
         if captures && first.is_ascii_digit() {
             let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-            // No expression has so many groups: one beyond is empty.
+            // No expression has so many groups; a group beyond the last one is empty.
             return (digits, Self::Capture(rest[..digits].parse().unwrap_or(u8::MAX)));
         }
         let braced = rest.strip_prefix('{').and_then(|rest| rest.split_once('}')).map(|(name, _)| name);

@@ -4,18 +4,18 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::number::to_number;
 use crate::variable::Variable;
 
-/// Where the values of variables come from: a request on its way through the gateway.
+/// Source of variables' values: a request on its way through the gateway.
 pub trait Source {
-    /// The value of `variable` now; `None` when it is not set.
+    /// Current value of `variable`; `None` if it is not set.
     fn variable(&self, variable: &Variable) -> Option<Value<'_>>;
 }
 
-/// The value of a variable, in the form in which the gateway holds it: nothing is printed before someone asks.
+/// Value of a variable in the gateway's internal form; it is only printed when needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
-    /// Text as received; it need not be UTF-8.
+    /// Text as received; may be invalid UTF-8.
     Bytes(&'a [u8]),
-    /// A count, a port, a status.
+    /// A count, a port or a status.
     Number(u64),
     /// An address without port.
     Ip(IpAddr),
@@ -30,12 +30,12 @@ pub enum Value<'a> {
 }
 
 impl Value<'_> {
-    /// Appends the printed value. Allocates only when `out` has to grow.
+    /// Appends the printed value. Allocates only if `out` has to grow.
     pub fn write_to(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.print(&mut Scratch::new()));
     }
 
-    /// The value as a number, by the rules of Lua's `tonumber`; a time counts in seconds.
+    /// Value as a number by the rules of Lua's `tonumber`; a time is in seconds.
     pub fn as_number(&self) -> Option<f64> {
         match *self {
             Value::Bytes(bytes) => to_number(bytes),
@@ -46,7 +46,7 @@ impl Value<'_> {
         }
     }
 
-    /// The printed value: the bytes themselves, or what was written into `scratch`.
+    /// Printed value: the bytes themselves, or the text written into `scratch`.
     pub(crate) fn print<'b>(&'b self, scratch: &'b mut Scratch) -> &'b [u8] {
         match *self {
             Value::Bytes(bytes) => return bytes,
@@ -57,7 +57,7 @@ impl Value<'_> {
             Value::Millis(millis) => scratch.seconds(millis),
             Value::Ip(IpAddr::V4(address)) => scratch.ipv4(address),
             Value::Ip(IpAddr::V6(address)) => {
-                // The scratch holds the longest address (45 bytes), so this cannot fail.
+                // Cannot fail: the scratch has room for the longest address (45 bytes).
                 let _ = write!(scratch, "{address}");
             }
         }
@@ -65,7 +65,7 @@ impl Value<'_> {
     }
 }
 
-/// Room on the stack for one printed number or address.
+/// Stack buffer for one printed number or address.
 pub(crate) struct Scratch {
     bytes: [u8; Scratch::SIZE],
     length: usize,
@@ -115,7 +115,7 @@ impl Scratch {
         }
     }
 
-    /// By hand, because `Display` costs some 50 ns and every access log line prints an address.
+    /// Formatted without `Display`, which costs some 50 ns, because every access log line contains an address.
     fn ipv4(&mut self, address: Ipv4Addr) {
         for (place, octet) in address.octets().into_iter().enumerate() {
             if place > 0 {

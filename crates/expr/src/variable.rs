@@ -7,16 +7,17 @@ use crate::body_reading;
 /// Declares the variables that are a plain name: the enum, the table of names and the way back.
 macro_rules! variables {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal $(| $alias:literal)*,)+) => {
-        /// What a configuration can read of a request, its connection and its response.
+        /// A property of a request, its connection or its response that a configuration can read.
         ///
-        /// Names are compiled once with [`Variable::parse`]; a [`Source`](crate::Source) then answers by variant.
+        /// Names are compiled once with [`Variable::parse`]; a [`Source`](crate::Source) then returns values by
+        /// variant.
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Variable {
             $($(#[doc = $doc])+ $variant,)+
-            /// `http_<name>`: a request header field. The name is held in lower case with `-` for every `_`, and is
-            /// to be compared without regard to case. A field that was received with `_` in its name is another
-            /// field: treating the two as one lets a client smuggle a value past whoever sets the dashed one.
+            /// `http_<name>`: a request header field. The name is stored in lower case with `-` for every `_`, and is
+            /// compared case-insensitively. A field received with `_` in its name is a different field: if both were
+            /// the same, a client could smuggle a value past the proxy that sets the field with `-`.
             Header(Box<str>),
             /// `arg_<name>`: the first query argument of that name; name and value are decoded. Case is kept.
             Arg(Box<[u8]>),
@@ -35,7 +36,7 @@ macro_rules! variables {
             UpstreamHeader(Box<str>),
         }
 
-        /// Every plain name with its variable; an alias stands after the name it means.
+        /// All plain names with their variables; an alias follows its main name.
         const PLAIN: &[(&str, Variable)] = &[
             $(($name, Variable::$variant), $(($alias, Variable::$variant),)*)+
         ];
@@ -157,7 +158,7 @@ variables! {
 
 type Member = fn(&str) -> Variable;
 
-/// Families whose member stands in the name.
+/// Families of variables with a member in the name.
 const FAMILIES: &[(&str, Member)] = &[
     ("arg_", |name| Variable::Arg(name.as_bytes().into())),
     ("http_", |name| Variable::Header(field_name(name))),
@@ -168,7 +169,7 @@ const FAMILIES: &[(&str, Member)] = &[
     ("upstream_http_", |name| Variable::UpstreamHeader(field_name(name))),
 ];
 
-/// Names of nginx and APISIX that this gateway knows of and does not serve.
+/// Names of nginx and APISIX that this gateway recognises but does not support.
 const UNSUPPORTED: &[&str] = &[
     "binary_remote_addr",
     "body_bytes_received",
@@ -204,7 +205,7 @@ const UNSUPPORTED: &[&str] = &[
     "upstream_uri",
 ];
 
-/// The same for whole families.
+/// Prefixes of families that are recognised but not supported.
 const UNSUPPORTED_FAMILIES: &[&str] = &[
     "jwt_",
     "limit_conn_",
@@ -222,7 +223,7 @@ const UNSUPPORTED_FAMILIES: &[&str] = &[
 ];
 
 impl Variable {
-    /// Compiles a name, which comes without a leading `$`.
+    /// Compiles a name without a leading `$`.
     pub fn parse(name: &str) -> Result<Variable, VariableError> {
         let variable = Variable::parse_name(name)?;
         if variable.reads_body() {
@@ -265,7 +266,7 @@ impl Variable {
         Err(VariableError::Unknown { name: name.to_owned(), nearest: nearest_name(name) })
     }
 
-    /// The variable's name without `$`; an alias is answered by the name it stands for.
+    /// Name of the variable without `$`; for an alias, its main name.
     pub fn name(&self) -> Cow<'_, str> {
         let (prefix, member) = match self {
             Variable::Header(name) => ("http_", Cow::Owned(name.replace('-', "_"))),
@@ -288,27 +289,27 @@ impl fmt::Display for Variable {
     }
 }
 
-/// Why a name is not a variable.
+/// Error for a name that is no variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VariableError {
     /// No such variable.
     #[error("unknown variable '{name}'{}", suggestion(nearest.as_deref()))]
     Unknown {
-        /// The name as written.
+        /// Name as written.
         name: String,
-        /// The known name that looks most like it.
+        /// Most similar known name.
         nearest: Option<String>,
     },
-    /// nginx or APISIX has it, this gateway does not.
+    /// Supported by nginx or APISIX, but not by this gateway.
     #[error("variable '{name}' is not supported yet")]
     Unsupported {
-        /// The name as written.
+        /// Name as written.
         name: String,
     },
-    /// The prefix of a family, such as `http_`, with nothing behind it.
+    /// Prefix of a family, such as `http_`, without a name after it.
     #[error("variable '{name}' lacks the name after its prefix")]
     Incomplete {
-        /// The name as written.
+        /// Name as written.
         name: String,
     },
     /// A path into a body that cannot be read.
@@ -322,34 +323,34 @@ pub enum VariableError {
     /// The name of a field that hardly anybody sends: it has `header_` before the name of the field that is meant.
     #[error("${name} is the field Header-…; the field itself is ${meant}")]
     Doubtful {
-        /// The name as written.
+        /// Name as written.
         name: String,
-        /// The name of the field that is meant.
+        /// Name of the intended field.
         meant: String,
     },
-    /// A `$` in a replacement, with neither a group nor a name behind it.
+    /// A `$` in a replacement with neither a group nor a name after it.
     #[error("a $ stands before neither a group nor a variable; write $$ for the character")]
     Bare,
-    /// A header field or cookie whose name holds what no such name can hold.
+    /// Header field or cookie with a name that contains forbidden characters.
     #[error("variable '{name}' can never be set: no header field or cookie has such a name")]
     Never {
-        /// The name as written.
+        /// Name as written.
         name: String,
     },
 }
 
 impl VariableError {
-    /// Whether nginx or APISIX has the variable, so that nothing can stand for it.
+    /// True if nginx or APISIX has the variable, so that no value may replace it.
     pub fn is_unsupported(&self) -> bool {
         matches!(self, VariableError::Unsupported { .. })
     }
 
-    /// Whether the variable can be read, and is hardly the one that is meant.
+    /// True if the variable can be read but is probably a mistake.
     pub fn is_doubtful(&self) -> bool {
         matches!(self, VariableError::Doubtful { .. })
     }
 
-    /// What is doubtful about a name that means a variable: `http_header_authorization` for `http_authorization`.
+    /// Returns the doubt about a name that is a variable: `http_header_authorization` for `http_authorization`.
     pub fn doubt(name: &str) -> Option<VariableError> {
         let name = name.to_ascii_lowercase();
         let meant = |prefix: &&str| Some(format!("{prefix}{}", name.strip_prefix(*prefix)?.strip_prefix("header_")?));
@@ -359,8 +360,8 @@ impl VariableError {
     }
 }
 
-/// Whether a member of a family can have this name: fields and cookies have tokens for names (RFC 9110 section 5.1,
-/// RFC 6265 section 4.1.1), while an argument's name may be any text.
+/// True if a member of a family can have this name: names of fields and cookies are tokens (RFC 9110 section 5.1, RFC
+/// 6265 section 4.1.1), while an argument's name may be any text.
 fn may_name(prefix: &str, member: &str) -> bool {
     let token = |byte: u8| byte.is_ascii_graphic() && !b"\"(),/:;<=>?@[\\]{}".contains(&byte);
     matches!(prefix, "arg_" | "uri_param_" | "post_arg_") || member.bytes().all(token)
@@ -370,7 +371,7 @@ pub(crate) fn suggestion(nearest: Option<&str>) -> String {
     nearest.map(|name| format!(" (did you mean '{name}'?)")).unwrap_or_default()
 }
 
-/// The candidate that looks most like `name`, if any looks like it at all.
+/// The candidate most similar to `name`, if any is similar.
 pub(crate) fn nearest_of<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .map(|candidate| (strsim::normalized_damerau_levenshtein(name, candidate), candidate))
@@ -379,7 +380,7 @@ pub(crate) fn nearest_of<'a>(name: &str, candidates: impl Iterator<Item = &'a st
         .map(|(_, candidate)| candidate)
 }
 
-/// The nearest plain name, or the name with the nearest family's prefix (`htp_host2` for `http_host2`).
+/// Nearest plain name, or the name with the nearest family's prefix (`htp_host2` for `http_host2`).
 fn nearest_name(name: &str) -> Option<String> {
     let lower = name.to_ascii_lowercase();
     if let Some(plain) = nearest_of(&lower, PLAIN.iter().map(|(plain, _)| *plain)) {

@@ -1,4 +1,5 @@
-//! Neither evaluating nor rendering allocates. Alone in its file, because the count is of the whole process.
+//! Evaluating and rendering do not allocate. The test has its own file because it counts the allocations of the whole
+//! process.
 
 use std::alloc::System;
 

@@ -1,4 +1,4 @@
-//! Expressions in array form: what holds, what is refused, and with which words.
+//! Expressions in array form: results, refusals and their error texts.
 
 use serde_json::{Value as Json, json};
 use weir_expr::{Expr, Source, Value, Variable};
@@ -247,7 +247,7 @@ fn a_bad_expression_is_refused_at_its_place() {
 }
 
 #[test]
-fn what_never_holds_is_told() {
+fn an_expression_that_never_holds_is_reported() {
     for (json, doubts) in [
         (json!([["arg_a", "in", ["1", 2, 3]]]), vec!["[0][2][1]: a number equals", "[0][2][2]: a number equals"]),
         (

@@ -1,4 +1,4 @@
-//! Texts with variables in them.
+//! Texts with variables.
 
 use weir_expr::{Piece, Source, Template, Value, Variable, VariableError};
 
@@ -121,13 +121,13 @@ fn a_dollar_in_a_replacement_means_something() {
     for (text, position) in [("$`", 0), ("a$", 1), ("$&", 0), ("$1 $-", 3), ("${1", 0), ("${}", 0)] {
         let error = Template::parse_replacement(text).unwrap_err();
         assert_eq!((error.position, error.reason), (position, VariableError::Bare), "{text}");
-        // A field's value is no replacement.
+        // In a field's value, such a `$` is allowed.
         assert!(Template::parse_lenient(text, true).is_ok(), "{text}");
     }
 }
 
 #[test]
-fn pieces_tell_where_they_come_from() {
+fn pieces_have_their_origin() {
     let template = Template::parse_replacement("/$1-$status$host").unwrap();
     let mut pieces = Vec::new();
     template.pieces(&Request, &[b"", b"a"], |piece| {
@@ -142,7 +142,7 @@ fn pieces_tell_where_they_come_from() {
 }
 
 #[test]
-fn a_template_tells_what_it_holds() {
+fn a_template_lists_its_variables() {
     assert_eq!(Template::parse("").unwrap().literal(), Some(&b""[..]));
     assert_eq!(Template::parse("5$ off").unwrap().literal(), Some(&b"5$ off"[..]));
     let template = Template::parse("$uri?$args").unwrap();
@@ -228,7 +228,7 @@ fn what_stands_in_braces_is_no_separator() {
 }
 
 #[test]
-fn a_template_tells_whether_anything_in_it_has_a_value() {
+fn a_template_knows_if_a_variable_has_a_value() {
     for (text, has_any) in [
         ("", false),
         ("plain", false),

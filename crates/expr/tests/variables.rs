@@ -1,4 +1,4 @@
-//! Names of variables, and values as they are printed.
+//! Names of variables, and printed values.
 
 use weir_expr::{Value, Variable, VariableError};
 

@@ -1,14 +1,14 @@
-//! One budget for the memory that messages may fill, whoever fills it: bodies that a plugin needs whole, copies for
-//! mirrors, large heads, room for long bodies, compressors. With it used up, requests that need more are refused with
-//! 503, and what is of use but not needed (large buffers, copies, compression) is done without.
+//! Memory budget for messages, shared by all users of it: bodies that a plugin needs whole, copies for mirrors, large
+//! heads, buffers for long bodies, compressors. When the budget is used up, requests that need more are refused with
+//! 503, and optional uses (large buffers, copies, compression) are skipped.
 //!
-//! What each connection or request has in any case is not in it: their number is bounded. A thread takes memory from the
-//! process in pieces and hands it out by itself, so counting costs no shared write in the usual case.
+//! The fixed memory of each connection or request is not counted, since their number is bounded. A thread takes
+//! memory from the process's budget in pieces and distributes it locally, so counting usually needs no shared write.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Bytes that a thread takes at once; it keeps up to twice as many that it has no use for.
+/// Bytes that a thread takes at once; it keeps up to twice as many unused.
 const PIECE: usize = 64 << 10;
 
 static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -21,37 +21,37 @@ thread_local! {
     static SPARE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Sets the budget of the process, `limits.buffers`; without it there is no bound.
+/// Sets the budget of the process, `limits.buffers`; by default there is no bound.
 pub fn set_limit(bytes: usize) {
     LIMIT.store(bytes, Relaxed);
 }
 
-/// Bytes in use now, with what threads keep for their next use.
+/// Bytes in use, including those that threads keep for reuse.
 #[must_use]
 pub fn taken() -> usize {
     TAKEN.load(Relaxed)
 }
 
-/// The most bytes in use since the last call.
+/// Maximum number of bytes in use since the last call.
 pub fn peak() -> usize {
     PEAK.swap(0, Relaxed).max(taken())
 }
 
-/// How often there was no room for something that was needed.
+/// Number of times that required memory did not fit.
 #[must_use]
 pub fn refused() -> u64 {
     REFUSED.load(Relaxed)
 }
 
-/// Why something that was needed could not be had.
+/// Error for required memory that did not fit.
 pub const NO_ROOM: &str = "no room in limits.buffers";
 
-/// A part of the budget, until it is dropped on the thread that took it.
+/// A part of the budget, held until it is dropped on the thread that took it.
 #[derive(Debug, Default)]
 pub struct Held(usize);
 
 impl Held {
-    /// Makes the part at least so large; false, with nothing changed, when there is no room.
+    /// Grows the part to at least `bytes`; returns false and changes nothing if they do not fit.
     #[must_use]
     pub fn grow_to(&mut self, bytes: usize) -> bool {
         let done = bytes <= self.0 || self.take(bytes, LIMIT.load(Relaxed));
@@ -61,13 +61,13 @@ impl Held {
         done
     }
 
-    /// The same for something that can be done without: it leaves half of the budget to what cannot.
+    /// As [`Held::grow_to`] for an optional use: it leaves half of the budget to required ones.
     #[must_use]
     pub fn grow_if_plenty(&mut self, bytes: usize) -> bool {
         bytes <= self.0 || self.take(bytes, LIMIT.load(Relaxed) / 2)
     }
 
-    /// Gives back what is more than so many bytes.
+    /// Returns everything above `bytes` to the budget.
     pub fn shrink_to(&mut self, bytes: usize) {
         if self.0 > bytes {
             give(self.0 - bytes);
@@ -84,7 +84,7 @@ impl Held {
                 return true;
             }
             let wanted = more - spare.get();
-            // With little room left only what is needed is taken.
+            // If a whole piece does not fit, only the required bytes are taken.
             [wanted.saturating_add(PIECE), wanted].into_iter().any(|piece| {
                 let taken =
                     TAKEN.fetch_update(Relaxed, Relaxed, |taken| taken.checked_add(piece).filter(|n| *n <= limit));
@@ -112,7 +112,7 @@ impl Drop for Held {
 
 #[cold]
 fn give(bytes: usize) {
-    // At the end of a thread there is nothing to keep it for.
+    // At the end of a thread there is no later use to keep bytes for.
     let spare = SPARE.try_with(|spare| spare.replace(0)).unwrap_or(0) + bytes;
     let keep = if spare > 2 * PIECE { PIECE } else { spare };
     let kept = SPARE.try_with(|spare| spare.set(keep)).is_ok();
@@ -123,14 +123,14 @@ fn give(bytes: usize) {
 mod tests {
     use super::{Held, PIECE, refused, set_limit, taken};
 
-    /// One test, for the budget is the process's.
+    /// A single test, because the budget belongs to the process.
     #[test]
     fn the_budget_is_handed_out_and_comes_back() {
         let limit = 16 * PIECE;
         set_limit(limit);
         let mut first = Held::default();
         assert!(first.grow_to(100) && first.grow_to(10) && taken() >= 100);
-        // What can be done without leaves half of it.
+        // An optional use leaves half of the budget.
         let mut optional = Held::default();
         assert!(!optional.grow_if_plenty(limit / 2));
         assert!(optional.grow_if_plenty(limit / 4));

@@ -1,6 +1,6 @@
-//! A worker's network: sockets on its reactor and TLS on them, below whatever speaks a protocol.
+//! Network access of a worker: sockets on its reactor and TLS on them, below any protocol.
 //!
-//! The data plane serves clients and nodes with these; a plugin may open connections of its own with them.
+//! The data plane serves clients and nodes through this crate; plugins may open their own connections with it.
 
 pub mod buffers;
 pub mod names;

@@ -15,7 +15,7 @@ use crate::names::Names;
 use crate::sys::Socket;
 use crate::tls::client::Setup;
 use crate::tls::stream::TlsStream;
-use crate::tls::{self, Turns};
+use crate::tls::{self, HandshakeQueue};
 
 /// Time that an address of a name has before the next one is tried, while there are others.
 const TIME_BEFORE_NEXT: Duration = Duration::from_millis(250);
@@ -33,8 +33,8 @@ pub enum Stream {
 }
 
 thread_local! {
-    /// Turns of the handshakes of this thread's streams.
-    static TURNS: Rc<Turns> = Rc::default();
+    /// Queue of the handshakes of this thread's streams.
+    static TURNS: Rc<HandshakeQueue> = Rc::default();
 }
 
 impl Stream {
@@ -62,7 +62,7 @@ impl Stream {
         let session = setup.session(server_name.as_bytes()).map_err(io::Error::other)?;
         let mut stream = Box::new(TlsStream::new(socket, session, Vec::new()));
         let turns = TURNS.with(Rc::clone);
-        tls::shake_hands(&mut stream, &turns).await?;
+        tls::handshake(&mut stream, &turns).await?;
         Ok(Self::Tls(stream))
     }
 }

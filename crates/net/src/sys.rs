@@ -1,7 +1,7 @@
-//! Sockets of the data plane: TCP and Unix sockets on the worker's reactor, read and written with the bare system calls.
+//! Sockets of the data plane: TCP and Unix sockets on the worker's reactor, read and written with plain system calls.
 //!
-//! What comes for a task that waits for bytes is read before it runs, and what it writes, if it is short, is sent when
-//! all tasks of the round have run: see [`weir_runtime`].
+//! Bytes for a task that waits to read are read before it runs, and short writes are sent after all tasks of the
+//! round have run: see [`weir_runtime`].
 
 use std::future::poll_fn;
 use std::io;
@@ -29,17 +29,17 @@ pub struct Listener {
     source: Source,
 }
 
-/// A connection that was accepted; no worker's reactor knows of it yet.
+/// An accepted connection that is not yet registered with a worker's reactor.
 #[derive(Debug)]
 pub struct Accepted {
     fd: OwnedFd,
-    /// `None` on a Unix socket.
+    /// Address of the peer; `None` on a Unix socket.
     pub peer: Option<SocketAddr>,
 }
 
 impl Socket {
     fn tcp(fd: OwnedFd) -> io::Result<Self> {
-        // Without it a small message may wait for an acknowledgement; failing to set it costs only that.
+        // Without `TCP_NODELAY` a small message may wait for an acknowledgement; a failure to set it costs only that.
         let _ = rustix::net::sockopt::set_tcp_nodelay(&fd, true);
         Self::register(fd)
     }
@@ -48,10 +48,10 @@ impl Socket {
         Ok(Self { source: Source::new(fd)? })
     }
 
-    /// Begins to connect to an address; [`Socket::poll_connected`] tells when it is.
+    /// Starts connecting to an address; [`Socket::poll_connected`] reports the completion.
     ///
     /// # Errors
-    /// Also those that are known at once, such as that there is no way to the address.
+    /// Also errors that are known at once, such as a missing route to the address.
     pub fn begin_connect(addr: SocketAddr) -> io::Result<Self> {
         let socket =
             RawSocket::new(Domain::for_address(addr), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
@@ -63,57 +63,57 @@ impl Socket {
         Self::tcp(socket.into())
     }
 
-    /// Ready when the socket is connected, or cannot be.
+    /// Ready when the socket is connected, or connecting has failed.
     pub fn poll_connected(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.source.poll_writable(cx));
         Poll::Ready(rustix::net::sockopt::socket_error(&self.source)?.map_err(io::Error::from))
     }
 
-    /// Connects to a Unix socket, which is done at once or not at all: a listener whose queue is full refuses.
+    /// Connects to a Unix socket, which succeeds or fails at once: a listener with a full queue refuses.
     pub fn connect_unix(path: &str) -> io::Result<Self> {
         let socket = RawSocket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
         socket.connect(&SockAddr::unix(path)?)?;
         Self::register(socket.into())
     }
 
-    /// Takes over what a listener has accepted.
+    /// Registers a connection accepted by a listener.
     ///
     /// # Errors
-    /// The worker's reactor cannot watch it.
+    /// The worker's reactor cannot watch the socket.
     pub fn accepted(accepted: Accepted) -> io::Result<Self> {
         if accepted.peer.is_some() { Self::tcp(accepted.fd) } else { Self::register(accepted.fd) }
     }
 
-    /// Ready when there may be something to read, which is what comes next.
+    /// Ready if there may be something to read; the caller has to read next.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.source.poll_read_ready(cx)
     }
 
-    /// Whether bytes that were written wait for room.
+    /// True if written bytes wait for room in the socket.
     #[must_use]
     pub fn has_unsent(&self) -> bool {
         self.source.has_unsent()
     }
 
-    /// Whether bytes that were written have not been sent yet.
+    /// True if written bytes have not been sent yet.
     #[must_use]
-    pub fn owes(&self) -> bool {
-        self.source.owes()
+    pub fn has_pending_write(&self) -> bool {
+        self.source.has_pending_write()
     }
 
-    /// How many of the bytes that were written can never be sent.
+    /// Number of written bytes that can never be sent.
     #[must_use]
-    pub fn lost(&self) -> usize {
-        self.source.lost()
+    pub fn lost_bytes(&self) -> usize {
+        self.source.lost_bytes()
     }
 
-    /// Ready when the peer has reset the connection. That it has ended its own side is not enough: it may still read.
+    /// Ready when the peer has reset the connection. A peer that has only ended its sending side may still read.
     pub fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.source.poll_write_closed(cx)
     }
 
-    /// Shows what has arrived before anything was read, without taking it, to `look`, and again when there is more, until that says something. It
-    /// is told as well whether there will be no more.
+    /// Peeks at the bytes that have arrived before anything was read: passes them to `look`, again whenever there are
+    /// more, until `look` returns a value. The second argument of `look` is true if no more bytes will come.
     pub fn poll_peek<T>(
         &self,
         cx: &mut Context<'_>,
@@ -138,7 +138,7 @@ impl Socket {
         }
     }
 
-    /// Takes bytes that were shown: as many as there is room for.
+    /// Reads bytes that were peeked: as many as fit into `room`.
     pub fn take_peeked(&self, mut room: &mut [u8]) -> io::Result<()> {
         while !room.is_empty() {
             match rustix::net::recv(&self.source, &mut *room, RecvFlags::empty()) {
@@ -151,8 +151,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Whether nothing has arrived: neither bytes nor the end. Usually this costs no system call, because the reactor
-    /// would have seen anything.
+    /// True if nothing has arrived: neither bytes nor the end. Usually needs no system call, because the reactor
+    /// would know of any arrival.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         if !self.source.is_readable() {
@@ -161,7 +161,7 @@ impl Socket {
         if self.source.has_unread() {
             return false;
         }
-        // Readiness may be left over from a read that filled its buffer.
+        // The readiness may be stale: left over from a read that filled its buffer.
         let nothing = rustix::net::recv(&self.source, &mut [0u8; 1][..], RecvFlags::PEEK) == Err(Errno::WOULDBLOCK);
         if nothing {
             self.source.clear_readable();
@@ -193,12 +193,12 @@ impl AsyncWrite for Socket {
 }
 
 impl Listener {
-    /// Takes over a listener that does not block.
+    /// Registers a non-blocking listener.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         Ok(Self { source: Source::new(fd)? })
     }
 
-    /// The next connection.
+    /// Waits for the next connection.
     pub async fn accept(&self) -> io::Result<Accepted> {
         poll_fn(|cx| {
             loop {
@@ -212,12 +212,12 @@ impl Listener {
         .await
     }
 
-    /// Waits until a connection waits in the queue.
+    /// Waits until there is a connection in the queue.
     pub async fn has_next(&self) {
         poll_fn(|cx| {
             loop {
                 ready!(self.source.poll_readable(cx));
-                // Readiness may be left over from the last accept.
+                // The readiness may be stale: left over from the last accept.
                 let mut listener = [PollFd::new(&self.source, PollFlags::IN)];
                 match rustix::event::poll(&mut listener, Some(&Timespec::default())) {
                     Ok(0) => self.source.clear_readable(),
@@ -228,13 +228,13 @@ impl Listener {
         .await;
     }
 
-    /// A connection that waits in the queue; [`io::ErrorKind::WouldBlock`] when none does.
+    /// Accepts a connection from the queue; [`io::ErrorKind::WouldBlock`] if the queue is empty.
     pub fn accept_now(&self) -> io::Result<Accepted> {
         loop {
             let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
             match rustix::net::acceptfrom_with(&self.source, flags) {
                 Ok((fd, peer)) => {
-                    // A Unix client has a path, a name or nothing: none of it says who it is.
+                    // A Unix client has a path, a name or neither; none of them identifies it.
                     return Ok(Accepted { fd, peer: peer.and_then(|peer| SocketAddr::try_from(peer).ok()) });
                 }
                 Err(Errno::INTR) => {}
@@ -245,13 +245,13 @@ impl Listener {
 }
 
 impl Accepted {
-    /// One that was accepted elsewhere.
+    /// Wraps a connection that was accepted elsewhere.
     #[must_use]
     pub fn new(fd: OwnedFd, peer: Option<SocketAddr>) -> Self {
         Self { fd, peer }
     }
 
-    /// The local address; an error for a Unix socket.
+    /// Local address; an error for a Unix socket.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         SocketAddr::try_from(rustix::net::getsockname(&self.fd)?).map_err(io::Error::from)
     }

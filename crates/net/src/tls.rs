@@ -1,4 +1,4 @@
-//! TLS on a worker's sockets: handshakes and their turns, the stream of both sides, and the client's side.
+//! TLS on a worker's sockets: handshakes and their queue, streams of both sides, and the client side.
 
 pub mod client;
 pub mod pem;
@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 
 use stream::{Session, TlsStream};
 
-/// What does the cryptography.
+/// Provider of the cryptography.
 #[must_use]
 pub fn provider() -> &'static Arc<CryptoProvider> {
     static PROVIDER: LazyLock<Arc<CryptoProvider>> =
@@ -23,33 +23,33 @@ pub fn provider() -> &'static Arc<CryptoProvider> {
     &PROVIDER
 }
 
-/// Lets the handshakes of a worker take their steps one at a time, each after everything else that is ready has had
-/// its turn: a step takes up to a millisecond, and a thousand of them at once would stop all traffic for a second.
+/// Queue of a worker's handshakes: their steps run one at a time, each after all other ready tasks have run. A step
+/// takes up to a millisecond, and a thousand at once would stop all traffic for a second.
 #[derive(Debug)]
-pub struct Turns(Semaphore);
+pub struct HandshakeQueue(Semaphore);
 
-impl Default for Turns {
+impl Default for HandshakeQueue {
     fn default() -> Self {
         Self(Semaphore::new(1))
     }
 }
 
-impl Turns {
+impl HandshakeQueue {
     async fn step<C: Session>(&self, stream: &mut TlsStream<C>) -> io::Result<bool> {
         let _turn = self.0.acquire().await;
-        // The runtime looks for new events before it comes back here.
+        // The runtime polls for new events before it returns here.
         weir_runtime::yield_now().await;
         stream.advance()
     }
 }
 
-/// Takes the handshake to its end.
+/// Completes the handshake.
 ///
 /// # Errors
-/// Those of the socket, and of TLS; the peer has been sent the alert.
-pub async fn shake_hands<C: Session>(stream: &mut TlsStream<C>, turns: &Turns) -> io::Result<()> {
+/// Errors of the socket and of TLS; for the latter, the peer has been sent the alert.
+pub async fn handshake<C: Session>(stream: &mut TlsStream<C>, handshakes: &HandshakeQueue) -> io::Result<()> {
     loop {
-        let step = turns.step(stream).await;
+        let step = handshakes.step(stream).await;
         if !matches!(step, Ok(false)) {
             // The last flight, or the alert.
             let sent = poll_fn(|cx| stream.poll_send(cx)).await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
-use weir_net::tls::Turns;
+use weir_net::tls::HandshakeQueue;
 use weir_plugin::Exchange;
 use weir_telemetry::access_log::LogWriter;
 use weir_telemetry::metrics::Recorder;
@@ -30,7 +30,7 @@ pub(crate) struct Worker {
     pub(crate) clock: Clock,
     pub(crate) timers: Rc<Timers>,
     /// Whose handshake is next.
-    pub(crate) turns: Turns,
+    pub(crate) handshakes: HandshakeQueue,
     pub(crate) pools: Pools,
     pub(crate) recorder: Recorder,
     pub(crate) access_log: Option<LogWriter>,
@@ -112,7 +112,7 @@ impl Worker {
         clock.adjust();
         Rc::new(Self {
             timers: Timers::new(clock.now() / 1000),
-            turns: Turns::default(),
+            handshakes: HandshakeQueue::default(),
             pools: Pools::new(options.upstream_idle),
             options,
             clock,

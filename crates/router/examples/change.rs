@@ -1,5 +1,5 @@
-//! What a change of one route costs among 1,000 and 100,000 routes: taken away, and put back; and what it costs to free
-//! the router that was changed.
+//! Measures changes of one route among 1,000 and 100,000 routes: removing it, adding it again, and freeing the
+//! previous router.
 //!
 //! `cargo run -p weir-router --release --example change`
 
@@ -12,7 +12,7 @@ use weir_router::{Mode, Route, Router};
 
 const SIZES: [usize; 2] = [1_000, 100_000];
 
-/// A name, a mode, and the route of a number.
+/// Name, mode, and the route of a number.
 type Case = (&'static str, Mode, fn(usize) -> Route);
 
 const CASES: &[Case] = &[
@@ -50,7 +50,7 @@ fn main() {
     }
 }
 
-/// The times of changes, and those to free what they replaced.
+/// Durations of changes, and of freeing the replaced routers.
 fn changes(mode: Mode, route: fn(usize) -> Route, size: usize) -> (Vec<Duration>, Vec<Duration>) {
     let routes: Vec<Route> = (0..size).map(route).collect();
     let mut router = Router::build(mode, routes.clone()).expect("the routes are good");
@@ -71,7 +71,7 @@ fn changes(mode: Mode, route: fn(usize) -> Route, size: usize) -> (Vec<Duration>
 }
 
 fn column(times: &mut [Duration]) -> String {
-    // The machine may be shared, so the slowest say nothing.
+    // The machine may be shared, so the slowest measurements are ignored.
     times.sort_unstable();
     let [median, most] = [times.len() / 2, times.len() * 9 / 10].map(|place| times[place].as_secs_f64() * 1e6);
     format!("{median:>8.0} {:>8}", format!("({most:.0})"))

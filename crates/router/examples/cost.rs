@@ -1,4 +1,4 @@
-//! What finding a route costs with 1, 1,000 and 100,000 routes, for the same request.
+//! Measures finding a route with 1, 1,000 and 100,000 routes, for the same request.
 //!
 //! `cargo run -p weir-router --release --example cost`
 
@@ -24,7 +24,7 @@ const SIZES: [usize; 3] = [1, 1_000, 100_000];
 struct Case {
     name: &'static str,
     mode: Mode,
-    /// The route of that number; number 0 is the one that matches.
+    /// Route of a number; number 0 is the one that matches.
     route: fn(usize) -> Route,
     host: &'static str,
     path: &'static str,
@@ -90,7 +90,7 @@ fn main() {
             built = start.elapsed();
             router
         });
-        // The sizes take turns, and the best of many short rounds counts: the machine is shared.
+        // The sizes alternate, and the best of many short rounds counts, because the machine is shared.
         let mut best = [f64::INFINITY; SIZES.len()];
         for _ in 0..60 {
             for (router, best) in routers.iter().zip(&mut best) {

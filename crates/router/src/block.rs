@@ -4,68 +4,72 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::vec::IntoIter;
 
-/// The most entries and links that a block takes up before parts of it become blocks of their own.
-const MOST: usize = 512;
+/// Maximum number of entries and links in a block; beyond it, parts become blocks of their own.
+const MAX_ENTRIES: usize = 512;
 
-/// No part smaller than this becomes a block.
-const LEAST: usize = 8;
+/// Minimum size of a part that becomes a block.
+const MIN_ENTRIES: usize = 8;
 
-/// "No entry".
+/// Index that means "no entry".
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// No child begins with this byte. Keys are UTF-8, in which 13 bytes never occur: no node has 255 children.
+/// Marks a byte that no child begins with. Keys are UTF-8, in which 13 bytes never occur, so no node has 255
+/// children.
 const NO_CHILD: u8 = u8::MAX;
 
-/// Keys in rising order, each with its new value or with nothing if it goes.
+/// Keys in ascending order, each with its new value, or `None` to remove it.
 pub(crate) type Changes<'k, V> = Vec<(&'k [u8], Option<V>)>;
 
-/// A part of a radix tree, in contiguous arrays; a tree of up to [`MOST`] keys is one block.
+/// A part of a radix tree, in contiguous arrays; a tree of up to [`MAX_ENTRIES`] keys is one block.
 ///
-/// Larger ones have blocks below blocks: where a node is a link, everything that begins with its text, that text itself
-/// too, lies in the block that it leads to. A block is never changed: it is made anew from what it holds.
+/// Larger trees have blocks below blocks: if a node is a link, all keys that begin with its text, including that text
+/// itself, are in the linked block. A block is immutable: a change builds a new block from its content.
 pub(crate) struct Block<V> {
     nodes: Box<[Node]>,
-    /// Long labels, and the places of children whose first bytes lie far apart.
+    /// Long labels, and the child tables of nodes with children whose first bytes are far apart.
     bytes: Box<[u8]>,
     entries: Box<[Entry<V>]>,
     blocks: Box<[Arc<Block<V>>]>,
 }
 
-/// Half a cache line, which has all that a lookup needs of nearly every node: the nodes of many routes are read from memory.
+/// A node of half a cache line with all data that a lookup needs of nearly every node: the nodes of many routes are
+/// read from memory.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 pub(crate) struct Node {
-    /// With [`Children::Near`] a bit for each child: that of its first byte, counted from `lowest`. With [`Children::Far`]
-    /// the start of the places in the bytes of the block, and in the upper half their number.
+    /// With [`Children::Near`], one bit per child: the bit of its first byte, counted from `lowest`. With
+    /// [`Children::Far`], the start of the child table in the bytes of the block, and in the upper half the length of
+    /// the table.
     first_bytes: u64,
-    /// The label without its first byte, by which the node is found; of a label longer than [`SHORT`], the start in the
+    /// Label without its first byte, which selects the node. For a label longer than [`SHORT`], its start in the
     /// bytes of the block.
     label: [u8; SHORT],
     label_length: u32,
-    /// The children lie beside each other. A link has the number of a block instead.
+    /// Index of the first child; the children are contiguous. For a link, the number of the linked block.
     children_start: u32,
-    /// An entry or [`NONE`].
+    /// Index of an entry, or [`NONE`].
     pub(crate) entry: u32,
     lowest: u8,
     children: Children,
 }
 
-/// Length of the longest label that lies in its node.
+/// Maximum length of a label stored in its node.
 const SHORT: usize = 8;
 
-/// How the child is found that begins with a byte.
+/// Method of finding the child that begins with a byte.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Children {
-    /// By counting bits. A node without children has none set.
+    /// Counting bits. A node without children has no bit set.
     Near,
-    /// By a place for each byte from the lowest to the highest: the number of the child, or [`NO_CHILD`].
+    /// Looking up a table with one element per byte from the lowest to the highest: the number of the child, or
+    /// [`NO_CHILD`].
     Far,
-    /// In another block.
+    /// Continuing in another block.
     Link,
 }
 
 impl Node {
-    /// Count of first bytes from the lowest to the highest of the children.
+    /// Number of bytes from the lowest to the highest first byte of the children.
     fn span(&self) -> u8 {
         match self.children {
             Children::Near => (u64::BITS - self.first_bytes.leading_zeros()) as u8,
@@ -75,11 +79,11 @@ impl Node {
     }
 }
 
-/// The value of a key.
+/// Value of a key.
 #[derive(Clone)]
 pub(crate) struct Entry<V> {
     pub(crate) value: V,
-    /// The entry of the next shorter key in the same block, or [`NONE`].
+    /// Entry of the next shorter key in the same block, or [`NONE`].
     pub(crate) shorter: u32,
 }
 
@@ -94,7 +98,7 @@ impl<V> Block<V> {
         &self.entries[entry as usize]
     }
 
-    /// The block that a link leads to; nothing for another node.
+    /// Block that a link leads to; `None` for other nodes.
     #[inline]
     pub(crate) fn below(&self, node: &Node) -> Option<&Arc<Block<V>>> {
         (node.children == Children::Link).then(|| &self.blocks[node.children_start as usize])
@@ -110,7 +114,7 @@ impl<V> Block<V> {
         })
     }
 
-    /// The child of a node that begins with `byte`.
+    /// Child of a node that begins with `byte`.
     #[inline]
     pub(crate) fn child(&self, node: &Node, byte: u8) -> Option<&Node> {
         let place = byte.wrapping_sub(node.lowest);
@@ -135,10 +139,10 @@ impl<V> Block<V> {
     }
 }
 
-/// A key with what it leads to, on the way into a block or out of it.
+/// A key with its item, while a block is built or taken apart.
 type Keyed<'k, V> = (&'k [u8], Item<V>);
 
-/// The same with the place of the key in a text.
+/// As [`Keyed`], with the key as a range of a text.
 type Held<V> = (Range<usize>, Item<V>);
 
 #[derive(Clone)]
@@ -148,12 +152,12 @@ enum Item<V> {
 }
 
 impl<V: Clone> Block<V> {
-    /// The block of these keys, if there are any.
+    /// Builds the block of these keys; `None` if there are none.
     pub(crate) fn of(changes: Changes<'_, V>) -> Option<Arc<Block<V>>> {
         Block::fold(changes.into_iter().filter_map(|(key, value)| Some((key, Item::Value(value?)))).collect())
     }
 
-    /// What the block becomes, or nothing if nothing is left.
+    /// Builds the changed block; `None` if nothing is left.
     pub(crate) fn change(&self, changes: Changes<'_, V>) -> Option<Arc<Block<V>>> {
         match self.change_below(changes) {
             Ok(block) => Some(Arc::new(block)),
@@ -161,7 +165,7 @@ impl<V: Clone> Block<V> {
         }
     }
 
-    /// The value of a key.
+    /// Value of a key.
     pub(crate) fn find(&self, key: &[u8]) -> Option<&V> {
         let (node, depth) = self.reach(key)?;
         match self.below(node) {
@@ -170,7 +174,7 @@ impl<V: Clone> Block<V> {
         }
     }
 
-    /// The block with all changes in the blocks below, or the changes if that is not possible.
+    /// Builds the block with all changes applied in the blocks below; returns the changes if that is not possible.
     fn change_below<'k>(&self, changes: Changes<'k, V>) -> Result<Block<V>, Changes<'k, V>> {
         let below: Option<Vec<_>> = changes.iter().map(|(key, _)| self.link(key)).collect();
         let Some(below) = below else {
@@ -191,13 +195,13 @@ impl<V: Clone> Block<V> {
         Ok(Block { blocks: blocks.into(), ..self.copy() })
     }
 
-    /// The link that a key leads to, and how much of the key leads there.
+    /// Link that a key leads to, and the length of the key up to there.
     fn link(&self, key: &[u8]) -> Option<(usize, usize)> {
         let (node, depth) = self.reach(key)?;
         (node.children == Children::Link).then_some((node.children_start as usize, depth))
     }
 
-    /// The node of a key or the link on its way, and how much of the key leads there.
+    /// Node of a key or the link on its way, and the length of the key up to there.
     fn reach(&self, key: &[u8]) -> Option<(&Node, usize)> {
         let (mut node, mut depth) = (self.root(), 0);
         while depth < key.len() && node.children != Children::Link {
@@ -211,7 +215,7 @@ impl<V: Clone> Block<V> {
         Some((node, depth))
     }
 
-    /// The block made of what it holds and of the changes.
+    /// Builds a block from the present content and the changes.
     fn merge(&self, changes: Changes<'_, V>) -> Option<Arc<Block<V>>> {
         let (text, held) = self.unfold();
         let mut merged = Vec::with_capacity(held.len() + changes.len());
@@ -240,12 +244,12 @@ impl<V: Clone> Block<V> {
         Block::fold(merged)
     }
 
-    /// Everything that the block holds in the order of the keys, which are in the text.
+    /// Content of the block in the order of the keys, which are ranges of the returned text.
     fn unfold(&self) -> (Vec<u8>, Vec<Held<V>>) {
         let (mut text, mut held) = (Vec::new(), Vec::new());
         let mut key = Vec::new();
-        // What is still to be seen, the next at the end: a node, and how much of the key leads to its parent, with the
-        // first byte of its label.
+        // Stack of nodes still to visit: each with the length of the key up to its parent, and the first byte of its
+        // label.
         let mut open: Vec<(&Node, usize, Option<u8>)> = vec![(self.root(), 0, None)];
         while let Some((node, depth, first)) = open.pop() {
             key.truncate(depth);
@@ -266,9 +270,10 @@ impl<V: Clone> Block<V> {
         (text, held)
     }
 
-    /// The block of these items, whose keys are in rising order, and none of which lies below another that is a block.
+    /// Builds the block of these items; their keys are in ascending order, and none is below another one that is a
+    /// block.
     fn fold(mut items: Vec<Keyed<'_, V>>) -> Option<Arc<Block<V>>> {
-        if items.len() > MOST {
+        if items.len() > MAX_ENTRIES {
             items = part(items);
         }
         (!items.is_empty()).then(|| Arc::new(Draft::for_items(&items).lay_out(&items)))
@@ -289,9 +294,9 @@ fn take_below<'k, V>(changes: &mut Peekable<IntoIter<(&'k [u8], Option<V>)>>, ke
     below
 }
 
-/// Makes blocks of the parts of a tree that are small enough, and keeps the items that are not in one.
+/// Turns the parts of a tree that are small enough into blocks, and keeps the items that belong to none.
 fn part<V: Clone>(items: Vec<Keyed<'_, V>>) -> Vec<Keyed<'_, V>> {
-    let most = (items.len() / 64).clamp(MOST / 4, MOST).max(items.len() / MOST);
+    let most = (items.len() / 64).clamp(MAX_ENTRIES / 4, MAX_ENTRIES).max(items.len() / MAX_ENTRIES);
     let mut parted = Vec::new();
     let mut open = vec![(items, 0)];
     while let Some((items, depth)) = open.pop() {
@@ -306,7 +311,7 @@ fn part<V: Clone>(items: Vec<Keyed<'_, V>>) -> Vec<Keyed<'_, V>> {
             let end = depth + common(key, alike[alike.len() - 1].0, depth);
             if alike.len() > most {
                 open.push((alike, end));
-            } else if alike.len() >= LEAST {
+            } else if alike.len() >= MIN_ENTRIES {
                 let below = alike.into_iter().map(|(key, item)| (&key[end..], item)).collect();
                 parted.extend(Block::fold(below).map(|block| (&key[..end], Item::Block(block))));
             } else {
@@ -318,7 +323,7 @@ fn part<V: Clone>(items: Vec<Keyed<'_, V>>) -> Vec<Keyed<'_, V>> {
     parted
 }
 
-/// A block that is being laid out, level by level.
+/// A block under construction, built level by level.
 struct Draft<V> {
     nodes: Vec<Node>,
     bytes: Vec<u8>,
@@ -326,7 +331,7 @@ struct Draft<V> {
     blocks: Vec<Arc<Block<V>>>,
 }
 
-/// A node whose children are still to be made.
+/// A node whose children are not built yet.
 struct Open<'i, 'k, V> {
     node: usize,
     items: &'i [Keyed<'k, V>],
@@ -335,7 +340,7 @@ struct Open<'i, 'k, V> {
 }
 
 impl<V: Clone> Draft<V> {
-    /// With as much room as one item needs exactly: a host often has one path.
+    /// Reserves exactly the memory that one item needs: a host often has one path.
     fn for_items(items: &[Keyed<'_, V>]) -> Draft<V> {
         let bytes = items.iter().map(|(key, _)| key.len()).max().unwrap_or_default();
         Draft {
@@ -407,7 +412,7 @@ impl<V: Clone> Draft<V> {
         }
     }
 
-    /// Makes room for the places of the children of a node, which come next and have these first bytes.
+    /// Prepares the lookup of a node's children, which come next and have first bytes in this range.
     fn make_places(&mut self, node: usize, lowest: u8, highest: u8) {
         let children_start = self.nodes.len() as u32;
         let span = highest - lowest + 1;
@@ -421,7 +426,7 @@ impl<V: Clone> Draft<V> {
         self.nodes[node] = Node { first_bytes, children_start, lowest, children, ..self.nodes[node] };
     }
 
-    /// Lets a first byte lead to a child, by its number among the children of the node.
+    /// Maps a first byte to a child, given by its number among the children of the node.
     fn set_place(&mut self, node: usize, first: u8, child: u8) {
         let node = &mut self.nodes[node];
         let place = first - node.lowest;
@@ -432,7 +437,7 @@ impl<V: Clone> Draft<V> {
     }
 }
 
-/// How many bytes from `place` on two keys share.
+/// Length of the common prefix of two keys from `place` on.
 fn common(a: &[u8], b: &[u8], place: usize) -> usize {
     a[place..].iter().zip(&b[place..]).take_while(|(a, b)| a == b).count()
 }

@@ -7,7 +7,7 @@ use crate::numbered::Routes;
 use crate::pattern::Rest;
 use crate::segments::Segments;
 
-/// One path of a route, under one of its hosts: what of it a request is compared with.
+/// One path of a route under one of its hosts: the data that a request is compared with.
 #[derive(Clone, Copy)]
 pub(crate) struct Candidate {
     pub(crate) route: u32,
@@ -17,20 +17,20 @@ pub(crate) struct Candidate {
     pub(crate) needs: Needs,
 }
 
-/// A candidate with what orders it among others.
+/// A candidate with the values that order it among others.
 #[derive(Clone, Copy)]
 pub(crate) struct Ranked {
     pub(crate) candidate: Candidate,
     pub(crate) priority: i64,
     pub(crate) order: u64,
-    /// Length of the path as it is written.
+    /// Length of the path as written.
     pub(crate) length: u32,
 }
 
 impl Candidate {
     pub(crate) const NO_HOST: u16 = u16::MAX;
 
-    /// Which of the route's hosts has led here, where the host decides first.
+    /// Index of the route's host that led to the candidate, if the host is decided first.
     #[inline]
     pub(crate) fn host(&self) -> Option<u16> {
         (self.host != Candidate::NO_HOST).then_some(self.host)
@@ -38,7 +38,7 @@ impl Candidate {
 }
 
 impl Ranked {
-    /// Orders the candidates of a group: the least goes first. It tells each of them from all others.
+    /// Sort key of the candidates of a group: the lowest goes first. It is unique for each candidate.
     #[inline]
     pub(crate) fn rank(&self) -> (Reverse<i64>, Reverse<u32>, u64, u32, u16, u16) {
         let Candidate { route, path, host, .. } = self.candidate;
@@ -46,33 +46,33 @@ impl Ranked {
     }
 }
 
-/// The candidates of one path, or of one text before the first wildcard. Each of many is read from memory, and nearly all
-/// of them are of the first kind: it is small.
+/// Candidates of one path, or of one text before the first wildcard. The type is small because each of many groups is
+/// read from memory, and nearly all are of the first variant.
 #[derive(Clone)]
 pub(crate) enum Group {
-    /// The only candidate, which takes every path that leads here.
+    /// A single candidate, which takes every path that leads to the group.
     One(Candidate),
-    /// The same of several candidates, by rank.
+    /// Several such candidates, by rank.
     Many(Arc<Vec<Ranked>>),
-    /// At least one candidate takes only some of the paths that lead here.
+    /// Candidates of which at least one takes only some of the paths that lead to the group.
     Patterns(Arc<Segments>),
 }
 
-/// A candidate that comes or goes, with its path from the first wildcard on.
-pub(crate) struct Turn<'r> {
-    pub(crate) comes: bool,
+/// Addition or removal of a candidate, with its path from the first wildcard on.
+pub(crate) struct CandidateEdit<'r> {
+    pub(crate) is_added: bool,
     pub(crate) ranked: Ranked,
     pub(crate) rest: &'r Rest,
 }
 
 impl Group {
-    /// What a group becomes, or the lack of one. `prefix` is the length of the text before the first wildcard; turns are
-    /// ordered by rank, and what goes is before what comes. `routes` are those before the change.
+    /// Builds the changed group; `None` if it is empty. `prefix` is the length of the text before the first wildcard.
+    /// `turns` are ordered by rank, removals before additions. `routes` are those before the change.
     pub(crate) fn change<'t, 'r: 't>(
         group: Option<&Group>,
         routes: &Routes,
         prefix: usize,
-        turns: impl Iterator<Item = &'t Turn<'r>> + Clone,
+        turns: impl Iterator<Item = &'t CandidateEdit<'r>> + Clone,
     ) -> Option<Group> {
         if let Some(Group::Patterns(segments)) = group {
             let mut segments = Segments::clone(segments);
@@ -95,11 +95,11 @@ impl Group {
             return segments.into_group();
         }
         let mut candidates = Vec::with_capacity(present.len() + 1);
-        for Turn { comes, ranked, .. } in turns {
+        for CandidateEdit { is_added, ranked, .. } in turns {
             let before = present.partition_point(|other| other.rank() < ranked.rank());
             candidates.extend_from_slice(&present[..before]);
             present = &present[before..];
-            if *comes {
+            if *is_added {
                 candidates.push(*ranked);
             } else if let Some((gone, others)) = present.split_first()
                 && gone.rank() == ranked.rank()
@@ -111,7 +111,7 @@ impl Group {
         Group::of(candidates)
     }
 
-    /// The group of candidates that take every path that leads to them, ordered by rank.
+    /// Group of candidates that take every path that leads to them, ordered by rank.
     pub(crate) fn of(candidates: Vec<Ranked>) -> Option<Group> {
         match candidates[..] {
             [] => None,

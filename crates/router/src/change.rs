@@ -1,8 +1,8 @@
-//! From routes that come and go to changes of an [`Index`].
+//! Turns added and removed routes into changes of an [`Index`].
 
 use std::sync::Arc;
 
-use crate::candidate::{Candidate, Group, Turn};
+use crate::candidate::{Candidate, CandidateEdit, Group};
 use crate::host::HostPattern;
 use crate::index::{Hosts, Index, Site};
 use crate::needs::Needs;
@@ -13,11 +13,12 @@ use crate::router::BuildError;
 use crate::table::Table;
 use crate::tree::Tree;
 
-/// The most paths and hosts of one route: they are numbered in 16 bits, and the last number means "none".
-const MOST: usize = u16::MAX as usize;
+/// Maximum number of paths and of hosts of one route: they are numbered in 16 bits, and the highest number means
+/// "none".
+const MAX_NUMBER: usize = u16::MAX as usize;
 
-/// The most segments from the first wildcard of a path on; matching recurses once a segment.
-const MOST_SEGMENTS: usize = 128;
+/// Maximum number of segments from the first wildcard of a path on; matching recurses once per segment.
+const MAX_SEGMENTS: usize = 128;
 
 impl Compiled {
     pub(crate) fn new(mode: Mode, number: u32, route: Route) -> Result<Compiled, BuildError> {
@@ -25,10 +26,10 @@ impl Compiled {
         if route.paths.is_empty() {
             return Err(fault("paths".to_owned(), "a route needs at least one path".to_owned()));
         }
-        if route.paths.len() > MOST {
+        if route.paths.len() > MAX_NUMBER {
             return Err(fault("paths".to_owned(), "too many paths for one route".to_owned()));
         }
-        if route.hosts.len() > MOST {
+        if route.hosts.len() > MAX_NUMBER {
             return Err(fault("hosts".to_owned(), "too many hosts for one route".to_owned()));
         }
         let mut hosts = Vec::with_capacity(route.hosts.len());
@@ -47,15 +48,15 @@ fn checked_pattern(mode: Mode, path: &str) -> Result<Pattern, String> {
     let pattern = Pattern::parse(mode, path);
     match &pattern.rest {
         Rest::Nothing if path.is_empty() => Err("path is empty".to_owned()),
-        Rest::Segments(segments) if segments.len() > MOST_SEGMENTS => {
-            Err(format!("path has more than {MOST_SEGMENTS} segments from its first wildcard on"))
+        Rest::Segments(segments) if segments.len() > MAX_SEGMENTS => {
+            Err(format!("path has more than {MAX_SEGMENTS} segments from its first wildcard on"))
         }
         _ => Ok(pattern),
     }
 }
 
 impl Index {
-    /// Puts routes under numbers or takes them away; each number occurs once.
+    /// Sets or removes routes by number; each number occurs once.
     pub(crate) fn change(&mut self, changes: Vec<(u32, Option<Arc<Compiled>>)>) {
         let before: Vec<_> = changes.iter().map(|(number, _)| self.routes.get(*number).cloned()).collect();
         let mut edits = Vec::with_capacity(changes.len());
@@ -74,19 +75,19 @@ impl Index {
     }
 }
 
-/// A candidate that comes or goes, and where.
+/// Addition or removal of a candidate, with its location in the index.
 struct Edit<'r> {
-    /// The host of its site; none for the site of routes without host.
+    /// Host of the site; `None` for the site of routes without host.
     host: Option<&'r HostPattern>,
     exact: bool,
-    /// The whole path when exact, else the text before the first wildcard.
+    /// Whole path if `exact`, else the text before the first wildcard.
     key: &'r [u8],
-    turn: Turn<'r>,
+    turn: CandidateEdit<'r>,
 }
 
 impl<'r> Edit<'r> {
-    /// Adds the edits that let a route come or go.
-    fn add(edits: &mut Vec<Edit<'r>>, mode: Mode, number: u32, compiled: &'r Compiled, comes: bool) {
+    /// Appends the edits that add or remove a route.
+    fn add(edits: &mut Vec<Edit<'r>>, mode: Mode, number: u32, compiled: &'r Compiled, is_added: bool) {
         let Compiled { route, patterns, hosts } = compiled;
         let host_decides = mode == Mode::HostUri && !hosts.is_empty();
         let needs = Needs::HOST.when(!host_decides && !hosts.is_empty())
@@ -105,15 +106,16 @@ impl<'r> Edit<'r> {
                     needs: needs | pattern.rest.needs(),
                 });
                 let exact = pattern.rest == Rest::Nothing;
-                let turn = Turn { comes, ranked, rest: &pattern.rest };
+                let turn = CandidateEdit { is_added, ranked, rest: &pattern.rest };
                 Edit { host, exact, key: &text.as_bytes()[..pattern.prefix], turn }
             }));
         }
     }
 
-    /// What belongs together beside each other; and in a group by rank, with what goes before what comes.
+    /// Sort key that makes edits of the same location adjacent; within a group, by rank with removals before
+    /// additions.
     fn order(&self) -> impl Ord {
-        (self.host.map(HostPattern::order), self.exact, self.key, self.turn.ranked.rank(), self.turn.comes)
+        (self.host.map(HostPattern::order), self.exact, self.key, self.turn.ranked.rank(), self.turn.is_added)
     }
 }
 
@@ -188,6 +190,6 @@ impl Site {
     }
 }
 
-fn turns<'e, 'r>(edits: &'e [Edit<'r>]) -> impl Iterator<Item = &'e Turn<'r>> + Clone {
+fn turns<'e, 'r>(edits: &'e [Edit<'r>]) -> impl Iterator<Item = &'e CandidateEdit<'r>> + Clone {
     edits.iter().map(|edit| &edit.turn)
 }

@@ -1,7 +1,7 @@
-/// A host as a route writes it: `api.test`, `*.test`, `*`, or with a port.
+/// Host pattern of a route: `api.test`, `*.test`, `*`, or with a port.
 ///
-/// Hosts compare in lower case. A pattern with a port is compared to the whole Host field; the colons inside an IPv6
-/// literal (`[::1]`) do not make a port.
+/// Hosts are compared in lower case. A pattern with a port is compared with the whole Host field; the colons inside
+/// an IPv6 literal (`[::1]`) do not start a port.
 #[derive(Debug)]
 pub(crate) struct HostPattern {
     pub(crate) text: Box<str>,
@@ -10,7 +10,7 @@ pub(crate) struct HostPattern {
 }
 
 impl HostPattern {
-    /// Orders patterns; those that are equal in this take the same hosts.
+    /// Sort key; patterns with equal keys take the same hosts.
     pub(crate) fn order(&self) -> (bool, bool, &str) {
         (self.wildcard, self.with_port, &self.text)
     }
@@ -34,7 +34,7 @@ impl HostPattern {
         })
     }
 
-    /// `host` has no port, `host_port` is the whole field.
+    /// True if the pattern takes a host. `host` has no port, `host_port` is the whole field.
     pub(crate) fn takes(&self, host: &[u8], host_port: &[u8]) -> bool {
         let host = if self.with_port { host_port } else { host };
         if self.wildcard { host.ends_with(self.text.as_bytes()) } else { host == self.text.as_bytes() }

@@ -7,28 +7,29 @@ use crate::route::{Mode, Query};
 use crate::table::Table;
 use crate::tree::Tree;
 
-/// What leads from a request to the candidates for it. A clone shares everything with the original until it is changed.
+/// Index from requests to candidates. A clone shares everything with the original until it is changed.
 #[derive(Clone, Default)]
 pub(crate) struct Index {
     pub(crate) mode: Mode,
     pub(crate) routes: Routes,
     pub(crate) hosts: Hosts,
-    /// The routes without host; in modes in which the host does not decide, all of them.
+    /// Routes without host; all routes in modes that do not decide the host first.
     pub(crate) hostless: Site,
 }
 
-/// From a host to its site. Patterns with a port are kept apart, so that a configuration without any pays nothing.
+/// Map from hosts to sites. Patterns with a port are separate, so that they cost nothing in a configuration without
+/// them.
 #[derive(Clone, Default)]
 pub(crate) struct Hosts {
     pub(crate) exact: Table<Arc<Site>>,
     pub(crate) wildcard: Tree<Arc<Site>, true>,
     pub(crate) exact_with_port: Table<Arc<Site>>,
     pub(crate) wildcard_with_port: Tree<Arc<Site>, true>,
-    /// Whether there is any with a port.
+    /// True if there are patterns with a port.
     pub(crate) with_port: bool,
 }
 
-/// The paths that belong to a host.
+/// Paths of a host.
 #[derive(Clone, Default)]
 pub(crate) struct Site {
     pub(crate) exact: Table<Group>,
@@ -76,8 +77,8 @@ impl Index {
 }
 
 impl Hosts {
-    /// Calls `visit` with the sites of the request's host: exact before wildcard, long suffix before short, and each with
-    /// port before without.
+    /// Calls `visit` with the sites of the request's host: exact before wildcard, long suffix before short, and each
+    /// with port before without.
     #[inline]
     fn walk(&self, query: &Query<'_>, mut visit: impl FnMut(&Site) -> ControlFlow<()>) -> ControlFlow<()> {
         if self.with_port

@@ -1,7 +1,8 @@
-//! Finds the route of a request.
+//! Routing: finds the route of a request.
 //!
-//! Routes are compiled with [`Router::build`]; [`Router::find`] then leads from a request to the number of its route, and
-//! [`Router::explain`] tells how it got there. [`Router::change`] makes a router with some routes changed. The rules are those of Apache APISIX.
+//! [`Router::build`] compiles routes, [`Router::find`] finds the number of a request's route, and [`Router::explain`]
+//! reports the steps that led there. [`Router::change`] creates a router with some routes changed. The rules are
+//! those of Apache APISIX.
 //!
 //! # Paths
 //! | written | takes | does not take |
@@ -14,42 +15,46 @@
 //! | `/a/*rest` | as `/a/*`; what the star takes is the parameter `rest` | |
 //! | `/a/:id` | with parameters, `/a/7`; otherwise only the letters `/a/:id` | `/a/`, `/a/7/`, `/a/7/b` |
 //!
-//! A star is a wildcard where it begins a segment, and at the end of a path without other wildcards. It takes one segment
-//! or more, slashes and all, and a segment may be empty. A parameter (`:id`, only with [`Mode::UriWithParameter`]) takes
-//! exactly one segment that is not empty. Everything else is taken by its letters: case counts, and so does a slash at the
-//! end. [`literal_parameter`] tells of a path that does not mean what it seems to mean.
+//! A star is a wildcard at the beginning of a segment, and at the end of a path without other wildcards. It takes one
+//! or more segments, including slashes, and a segment may be empty. A parameter (`:id`, only with
+//! [`Mode::UriWithParameter`]) takes exactly one segment that is not empty. All other text is matched literally: it
+//! is case-sensitive, and a slash at the end counts. [`literal_parameter`] reports a path with text that only looks
+//! like a wildcard.
 //!
-//! Where a path can be split among several stars in more than one way, the first star takes as much as possible, then the
-//! second.
+//! If a path can be split among several stars in more than one way, the first star takes as much as possible, then
+//! the second.
 //!
 //! # Hosts
-//! `foo.test` is that host, `*.foo.test` is every host below it at any depth and not `foo.test` itself, and `*` is every
-//! host, also none. Case does not count. A host is compared without its port, unless the pattern has a port: then it is
-//! compared to the whole Host field.
+//! `foo.test` takes only that host, `*.foo.test` takes every host below it at any depth but not `foo.test` itself,
+//! and `*` takes every host, also an absent one. Hosts are case-insensitive. They are compared without the port,
+//! unless the pattern has a port: then it is compared with the whole Host field.
 //!
 //! # Which route wins
-//! 1. With [`Mode::HostUri`], the host decides first: routes for the very host, then those with wildcards, the longest
-//!    first, then those without any host; at equal rank a pattern with a port goes first. What follows is decided among
-//!    the routes of one host before the next is looked at. With the other modes the host is a condition like the method.
-//! 2. The path without wildcards goes first. Then the paths with wildcards, by their text before the first wildcard: the
-//!    longest goes first. So a plain path of low priority beats a prefix of high priority.
-//! 3. Among those with the same text there, the greater `priority` goes first, then the longer path, then the one of
-//!    lower `order`, then the one of lower number (and of two paths or hosts of one route, the first in its own list).
-//! 4. A candidate whose other conditions fail gives way to the next one, down to shorter prefixes and other hosts. The
-//!    conditions are methods, hosts where they have not decided already, networks of the client's address and `vars`; all
-//!    have to hold. An IPv4 address that is mapped into IPv6 counts as IPv4.
+//! 1. With [`Mode::HostUri`], the host is decided first: routes for exactly this host take precedence over those with
+//! wildcards (the longest first), and those over routes without a host; at equal rank a pattern with a port takes
+//! precedence. The further rules are applied to the routes of one host before those of the next. With the other modes
+//! the host is a condition like the method.
+//! 2. A path without wildcards takes precedence. Paths with wildcards follow in the order of their text before the
+//! first wildcard, the longest first. So a plain path of low priority takes precedence over a prefix of high
+//! priority.
+//! 3. Among routes with the same text there, the order is: the greater `priority`, then the longer path, then the
+//! lower `order`, then the lower number (and of two paths or hosts of one route, the first in its own list).
+//! 4. If another condition of a candidate fails, the next candidate is tried, down to shorter prefixes and other
+//! hosts. The conditions are methods, hosts unless they were decided already, networks of the client's address and
+//! `vars`; all have to hold. An IPv4-mapped IPv6 address counts as IPv4.
 //!
-//! # What it costs
+//! # Cost
 //! A path without wildcards costs one hash lookup, a prefix one walk down a radix tree along the path, parameters one
-//! lookup a segment, hosts one lookup more: the cost depends on the request and on how many candidates fail a condition,
-//! not on how many routes there are. Two things are compared one by one: the candidates of one and the same path, and the
-//! paths with more text behind an inner star that share the text in front of it. Nothing is allocated, but for [`Params`]
-//! on its first use and for what a regular expression in `vars` needs on its first use in a thread.
+//! lookup per segment, hosts one more lookup: the cost depends on the request and on the number of candidates with a
+//! failing condition, not on the number of routes. Two kinds of candidates are compared one by one: those of the same
+//! path, and paths with more text behind an inner star that share the text before it. Nothing is allocated, except
+//! for [`Params`] on its first use and for regular expressions in `vars` on their first use in a thread.
 //!
-//! [`Router::change`] makes anew what leads to the routes in question and shares the rest: the shards of the hash tables
-//! that their hosts and paths are in, the blocks of the radix trees on the way to their prefixes, the pieces of [`Slots`]
-//! that their numbers are in. One route among 100,000 costs some ten microseconds, and about as much when the router before is freed;
-//! the example `change` measures it. Only the candidates of one and the same path are always copied together.
+//! [`Router::change`] rebuilds the structures that lead to the changed routes and shares the rest: it rebuilds the
+//! shards of the hash tables with their hosts and paths, the blocks of the radix trees on the way to their prefixes,
+//! and the pieces of [`Slots`] with their numbers. Changing one route among 100,000 costs some ten microseconds, and
+//! freeing the previous router about as much; the example `change` measures both. Only the candidates of the same
+//! path are always copied together.
 
 mod block;
 mod candidate;

@@ -1,46 +1,47 @@
 use std::fmt;
 use std::ops::BitOr;
 
-/// A set of the methods that a route may name.
+/// A set of methods that routes may name.
 ///
-/// The list is closed, as it is in APISIX. A request with another method is still served by routes that name none.
+/// The list of methods is closed, as in APISIX. A request with another method is still served by routes that name
+/// none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MethodSet(u16);
 
 const NAMES: [&str; 10] = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "CONNECT", "TRACE", "PURGE"];
 
 impl MethodSet {
-    /// No method named: a route with this set takes every method.
+    /// The empty set: a route with this set takes every method.
     pub const ANY: MethodSet = MethodSet(0);
 
-    /// The set of the one method of that name; methods are case-sensitive (RFC 9110 section 9.1). `None` for a method
+    /// Set of the one method with this name; methods are case-sensitive (RFC 9110 section 9.1). `None` for a method
     /// that is not in the list.
     pub fn named(name: &str) -> Option<MethodSet> {
         let method = MethodSet::of(name.as_bytes());
         (!method.is_empty()).then_some(method)
     }
 
-    /// The names that [`MethodSet::named`] knows.
+    /// Names that [`MethodSet::named`] knows.
     pub fn names() -> &'static [&'static str] {
         &NAMES
     }
 
-    /// Whether no method is named.
+    /// True if the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether a route with this set takes a request of the method `method`.
+    /// True if a route with this set takes a request with `method`.
     pub fn admits(self, method: &[u8]) -> bool {
         self.is_empty() || self.contains(MethodSet::of(method))
     }
 
-    /// Whether one of the methods of `other` is named.
+    /// True if the set contains one of the methods of `other`.
     pub(crate) fn contains(self, other: MethodSet) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// The set of one method of a request, empty for one that no route can name.
+    /// Set of one request method; empty for a method that no route can name.
     pub(crate) fn of(method: &[u8]) -> MethodSet {
         let bit = match method {
             b"GET" => 0,
@@ -73,7 +74,7 @@ impl FromIterator<MethodSet> for MethodSet {
     }
 }
 
-/// The names separated by commas.
+/// Names separated by commas.
 impl fmt::Display for MethodSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";

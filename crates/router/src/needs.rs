@@ -1,6 +1,6 @@
 use std::ops::BitOr;
 
-/// What of a candidate needs a look at the route itself.
+/// Checks of a candidate that require access to the route itself.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Needs(u8);
 
@@ -9,14 +9,14 @@ impl Needs {
     pub(crate) const HOST: Needs = Needs(1);
     pub(crate) const REMOTE_ADDR: Needs = Needs(2);
     pub(crate) const VARS: Needs = Needs(4);
-    /// The path has a pattern with something to capture.
+    /// The path has a pattern with wildcards to capture.
     pub(crate) const CAPTURE: Needs = Needs(8);
-    /// The path does not take everything that begins with its text before the first wildcard.
+    /// The path takes only some of the paths that begin with its text before the first wildcard.
     pub(crate) const COMPARISON: Needs = Needs(16);
-    /// There is more of the path behind a star.
+    /// The path continues behind a star.
     pub(crate) const INNER_STAR: Needs = Needs(32);
 
-    /// `self` where it is so, else nothing.
+    /// Returns `self` if the condition holds, else no needs.
     pub(crate) fn when(self, so: bool) -> Needs {
         if so { self } else { Needs(0) }
     }

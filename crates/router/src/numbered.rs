@@ -9,17 +9,17 @@ use crate::slots::Slots;
 /// Routes by number.
 pub(crate) type Routes = Slots<Arc<Compiled>>;
 
-/// A route with its paths and hosts taken apart.
+/// A route with its parsed paths and hosts.
 pub(crate) struct Compiled {
     pub(crate) route: Route,
-    /// By path.
+    /// Patterns in the order of the paths.
     pub(crate) patterns: Box<[Pattern]>,
-    /// By host.
+    /// Patterns in the order of the hosts.
     pub(crate) hosts: Box<[HostPattern]>,
 }
 
 impl Compiled {
-    /// A candidate of this route, with what orders it.
+    /// Adds the values that order a candidate of this route.
     pub(crate) fn ranked(&self, candidate: Candidate) -> Ranked {
         let Route { priority, order, ref paths, .. } = self.route;
         let length = paths.get(usize::from(candidate.path)).map_or(0, String::len);
@@ -28,17 +28,17 @@ impl Compiled {
 }
 
 impl Routes {
-    /// A candidate of one of these routes, with what orders it.
+    /// Adds the values that order a candidate of one of these routes.
     pub(crate) fn ranked(&self, candidate: &Candidate) -> Option<Ranked> {
         Some(self.get(candidate.route)?.ranked(*candidate))
     }
 
-    /// What follows the text before the first wildcard in the path of a candidate.
+    /// Part of a candidate's path after the text before the first wildcard.
     pub(crate) fn rest(&self, candidate: &Candidate) -> &Rest {
         self.pattern(candidate.route, candidate.path).map_or(&Rest::Nothing, |pattern| &pattern.rest)
     }
 
-    /// The segments of a path from its first wildcard on, where there is something to capture.
+    /// Segments of a path from its first wildcard on, if there is something to capture.
     pub(crate) fn segments(&self, route: u32, path: u16) -> &[Segment] {
         match self.pattern(route, path) {
             Some(Pattern { rest: Rest::Segments(segments), .. }) => segments,

@@ -3,31 +3,31 @@ use std::ops::Range;
 use crate::needs::Needs;
 use crate::route::Mode;
 
-/// A path as a route writes it, taken apart: literal text up to the first wildcard, and what follows.
+/// A parsed path of a route: literal text up to the first wildcard, and the rest.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
-    /// Bytes of literal text before the first wildcard.
+    /// Length of the literal text before the first wildcard in bytes.
     pub(crate) prefix: usize,
     pub(crate) rest: Rest,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// There is no wildcard: the whole path is literal.
+    /// No wildcard: the whole path is literal.
     Nothing,
-    /// Anything, also nothing.
+    /// Any text, including none.
     Anything,
-    /// These segments, the first of which is a wildcard.
+    /// Segments, the first of which is a wildcard.
     Segments(Box<[Segment]>),
 }
 
-/// What stands between two slashes.
+/// Text between two slashes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Segment {
     Literal(Box<str>),
-    /// One segment that is not empty, with its name.
+    /// Exactly one segment that is not empty, with its name.
     Parameter(Box<str>),
-    /// One or more segments, each of which may be empty, with a name if it has one.
+    /// One or more segments, each of which may be empty, with an optional name.
     Star(Option<Box<str>>),
 }
 
@@ -46,7 +46,7 @@ impl Pattern {
         }
     }
 
-    /// Whether the pattern of `text` takes `path`; for explanations only.
+    /// True if the pattern of `text` takes `path`; for explanations only.
     pub(crate) fn takes(&self, text: &str, path: &[u8]) -> bool {
         let Some(rest) = path.strip_prefix(&text.as_bytes()[..self.prefix]) else {
             return false;
@@ -59,11 +59,11 @@ impl Pattern {
     }
 }
 
-/// What a path without names and without more behind its star has instead of segments.
+/// Segments of a path that ends in its only, unnamed star and therefore stores none.
 static ANYTHING: [Segment; 1] = [Segment::Star(None)];
 
 impl Rest {
-    /// As segments, also where there was no need to keep them.
+    /// Segments of the rest, even if there was no need to store them.
     pub(crate) fn segments(&self) -> &[Segment] {
         match self {
             Rest::Nothing => &[],
@@ -72,7 +72,7 @@ impl Rest {
         }
     }
 
-    /// What a candidate with it needs.
+    /// Needs of a candidate with this rest.
     pub(crate) fn needs(&self) -> Needs {
         let Rest::Segments(segments) = self else {
             return Needs::default();
@@ -102,7 +102,7 @@ fn wildcard(mode: Mode, segment: &str) -> Option<Segment> {
 }
 
 impl Segment {
-    /// The name under which what it matches can be asked for.
+    /// Name of the parameter that holds the matched text.
     pub(crate) fn name(&self) -> Option<&str> {
         match self {
             Segment::Literal(_) => None,
@@ -120,13 +120,13 @@ impl Segment {
     }
 }
 
-/// Matches all of `text` against `segments` and tells `found` what every wildcard takes, by the index of its segment.
-/// What `found` was told counts only when the answer is true.
+/// Matches all of `text` against `segments`, and passes the range of every wildcard with the index of its segment to
+/// `found`. The ranges are valid only if the result is true.
 ///
-/// Of several ways to match, it takes the one in which the first star is as long as possible, then the second: that of
-/// a greedy regular expression. It gets there without backtracking: in front of the first star there is no choice, behind
-/// the last star there is none either when read from the end, and what stands between two stars is placed as far to the
-/// right as it fits. So no request can make a pattern with many stars expensive.
+/// Of several possible matches, the result is the one in which the first star is as long as possible, then the
+/// second, as with a greedy regular expression. It is found without backtracking: there is no choice before the first
+/// star, none behind the last star when read from the end, and segments between two stars are placed as far to the
+/// right as possible. So no request can make a pattern with many stars expensive.
 pub(crate) fn capture(segments: &[Segment], text: &[u8], found: &mut impl FnMut(usize, Range<usize>)) -> bool {
     let is_star = |segment: &Segment| matches!(segment, Segment::Star(_));
     let first_star = segments.iter().position(is_star).unwrap_or(segments.len());
@@ -171,8 +171,7 @@ pub(crate) fn capture(segments: &[Segment], text: &[u8], found: &mut impl FnMut(
     true
 }
 
-/// Matches the segments of `which` so that they fill the end of `text[within]`, and returns where the slash before them
-/// stands.
+/// Matches the segments of `which` at the end of `text[within]`, and returns the position of the slash before them.
 fn backward(
     segments: &[Segment],
     which: Range<usize>,
@@ -197,8 +196,8 @@ fn last_slash(text: &[u8], within: Range<usize>) -> Option<usize> {
     text[within].iter().rposition(|byte| *byte == b'/').map(|place| start + place)
 }
 
-/// What in a path looks like a wildcard and is taken by its letters, or the other way round; `None` when the path means
-/// what it seems to mean. For a warning when a configuration is loaded.
+/// Warning about a path with text that looks like a wildcard but is literal, or the reverse; `None` if there is no
+/// such text. Used when a configuration is loaded.
 pub fn literal_parameter(mode: Mode, path: &str) -> Option<String> {
     if !path.starts_with(['/', '*']) {
         return Some(format!("'{path}' can never match: the path of a request begins with '/'"));

@@ -5,7 +5,7 @@ use weir_expr::{Expr, Source};
 
 use crate::method::MethodSet;
 
-/// Which of APISIX's three routers decides; see the crate documentation.
+/// Choice among APISIX's three routers; see the crate documentation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// `radixtree_host_uri`: the host is decided first, then the path.
@@ -13,44 +13,44 @@ pub enum Mode {
     HostUri,
     /// `radixtree_uri`: the path is decided first, the host is a condition.
     Uri,
-    /// `radixtree_uri_with_parameter`: the same, and `:name` takes a segment.
+    /// `radixtree_uri_with_parameter`: as `Uri`, and `:name` takes a segment.
     UriWithParameter,
 }
 
-/// What a route asks of a request. A route is known by its number: its position in the list that was given to
-/// [`Router::build`](crate::Router::build), or the number under which [`Router::change`](crate::Router::change) has put it.
+/// Conditions of a route. A route is identified by its number: its position in the list given to
+/// [`Router::build`](crate::Router::build), or the number given to [`Router::change`](crate::Router::change).
 #[derive(Clone, Debug, Default)]
 pub struct Route {
-    /// Paths, of which at least one is needed.
+    /// Paths, at least one.
     pub paths: Vec<String>,
-    /// Hosts; every host when empty.
+    /// Hosts; an empty list takes every host.
     pub hosts: Vec<String>,
-    /// Methods; every method when empty.
+    /// Methods; an empty set takes every method.
     pub methods: MethodSet,
-    /// Networks of the client; every address when empty.
+    /// Networks of the client; an empty list takes every address.
     pub remote_addrs: Vec<IpNet>,
-    /// An expression over the request.
+    /// Expression over the request.
     pub vars: Option<Expr>,
-    /// Orders the routes of the same path: the greater goes first.
+    /// Priority among routes of the same path: the greater goes first.
     pub priority: i64,
-    /// Which of two routes comes first where nothing else decides: the one of lower order, and at equal order the one
-    /// of lower number.
+    /// Order of two routes that are otherwise equal: the lower goes first, and at equal order the route with the
+    /// lower number.
     pub order: u64,
 }
 
-/// What of a request decides its route.
+/// Properties of a request that decide its route.
 #[derive(Clone, Copy)]
 pub struct Query<'a> {
     /// Method as received.
     pub method: &'a [u8],
-    /// Host in lower case and without port; may be empty.
+    /// Host in lower case without port; may be empty.
     pub host: &'a [u8],
-    /// The whole Host field in lower case, for host patterns with a port.
+    /// Whole Host field in lower case, for host patterns with a port.
     pub host_port: &'a [u8],
     /// Path after normalisation, without the query.
     pub path: &'a [u8],
-    /// Address of the client, after trusted proxies were taken into account.
+    /// Address of the client, after taking trusted proxies into account.
     pub remote: IpAddr,
-    /// The variables that `vars` expressions read. A `uri_param_*` is answered by the router.
+    /// Variables for `vars` expressions. The router itself provides `uri_param_*`.
     pub source: &'a dyn Source,
 }

@@ -15,27 +15,27 @@ use crate::numbered::Compiled;
 use crate::pattern::{Pattern, Rest, Segment, capture};
 use crate::route::{Mode, Query, Route};
 
-/// The route of a request.
+/// Route of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
     /// Number of the route.
     pub route: u32,
-    /// Which of its paths matched.
+    /// Index of the path that matched.
     pub path: u16,
-    /// Which of its hosts matched, when it has any.
+    /// Index of the host that matched, if the route has hosts.
     pub host: Option<u16>,
 }
 
-/// What the wildcards of a matched path took. Reused from request to request, it allocates nothing once it has grown to
-/// the longest pattern in use.
+/// Text taken by the wildcards of a matched path. Reused from request to request, it does not allocate once it has
+/// grown to the longest pattern in use.
 #[derive(Clone, Debug, Default)]
 pub struct Params {
-    /// By segment of the pattern's rest; empty where the segment is literal.
+    /// Ranges by segment of the pattern's rest; empty for a literal segment.
     taken: Vec<Range<u32>>,
 }
 
 impl Params {
-    /// Takes down what the wildcards of a pattern take, which is known to match.
+    /// Captures the wildcards of a pattern that is known to match.
     #[inline]
     fn capture(&mut self, pattern: Option<&Pattern>, path: &[u8]) {
         self.taken.clear();
@@ -53,38 +53,39 @@ impl Params {
 pub struct Step {
     /// Number of the route.
     pub route: u32,
-    /// Which of its paths took the path of the request.
+    /// Index of the path that took the path of the request.
     pub path: u16,
-    /// What became of it.
+    /// Result for the candidate.
     pub outcome: Outcome,
 }
 
-/// What became of a candidate whose path took the path of the request.
+/// Result for a candidate whose path took the path of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is the route of the request.
+    /// The candidate is the route of the request.
     Chosen,
-    /// It comes after the chosen one.
+    /// The candidate comes after the chosen one.
     NotTried,
-    /// Its methods do not include the request's.
+    /// The candidate's methods do not include the request's.
     Method,
-    /// None of its hosts is the request's.
+    /// None of the candidate's hosts is the request's.
     Host,
-    /// The client is in none of its networks.
+    /// The client's address is in none of the candidate's networks.
     RemoteAddr,
-    /// Its `vars` do not hold. The text is the place of the first part that fails (`[1]`), empty for the whole.
+    /// The candidate's `vars` do not hold. The text is the position of the first part that fails (`[1]`), empty for
+    /// the whole.
     Vars(String),
 }
 
-/// Why routes cannot be compiled.
+/// Error of a route that cannot be compiled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("route {route}: {path}: {message}")]
 pub struct BuildError {
     /// Number of the route.
     pub route: usize,
-    /// The field at fault, such as `hosts[1]`.
+    /// Invalid field, such as `hosts[1]`.
     pub path: String,
-    /// What is wrong with it.
+    /// Description of the error.
     pub message: String,
 }
 
@@ -94,7 +95,7 @@ pub struct Router {
 }
 
 impl Router {
-    /// Compiles routes, which are numbered by their positions; all of them or none.
+    /// Compiles routes, numbered by their positions; all of them or none.
     ///
     /// # Errors
     /// A route that cannot be compiled.
@@ -105,11 +106,11 @@ impl Router {
         Ok(Router { index })
     }
 
-    /// A router with some routes put, replaced or taken away by their numbers; of several changes of one number the last
-    /// one counts. Everything else it shares with this one, which stays as it is.
+    /// Creates a router with some routes added, replaced or removed by their numbers; of several changes of one
+    /// number the last one counts. Everything else is shared with this router, which stays unchanged.
     ///
-    /// Numbers may have holes, and that of a route that was taken away may be used again. Memory for the highest number
-    /// is needed, so they should not be spread out.
+    /// Numbers may have gaps, and the number of a removed route may be reused. Memory is needed up to the highest
+    /// number, so numbers should be dense.
     ///
     /// # Errors
     /// A route that cannot be compiled. Then there is no new router.
@@ -125,7 +126,7 @@ impl Router {
         Ok(Router { index })
     }
 
-    /// The route of a request, and in `params` what its wildcards took.
+    /// Finds the route of a request, and stores the text of its wildcards in `params`.
     pub fn find(&self, query: &Query<'_>, params: &mut Params) -> Option<Match> {
         let method = MethodSet::of(query.method);
         let mut found = None;
@@ -139,13 +140,13 @@ impl Router {
         found
     }
 
-    /// What the wildcard of that name took of `path`, the path for which `params` were found; of several wildcards of the
-    /// same name, the last.
+    /// Text that the wildcard of this name took of `path`, for which `params` were found; of several wildcards with
+    /// the same name, the last one's.
     pub fn param<'a>(&self, found: &Match, params: &Params, path: &'a [u8], name: &str) -> Option<&'a [u8]> {
         param(self.index.routes.segments(found.route, found.path), params, path, name)
     }
 
-    /// Every wildcard that has a name, with what it took.
+    /// Names and texts of all named wildcards.
     pub fn params<'a>(
         &'a self,
         found: &Match,
@@ -155,17 +156,17 @@ impl Router {
         named(self.index.routes.segments(found.route, found.path), params, path)
     }
 
-    /// A route that counts and would take requests of this one if it were not there. For messages: only a few of its paths
-    /// and hosts are tried, and no conditions.
+    /// Finds another route, accepted by `counts`, that would take requests of this one if it did not exist. For
+    /// messages: tries only a few of its paths and hosts, and no conditions.
     pub fn instead_of(&self, route: u32, counts: impl Fn(u32) -> bool) -> Option<u32> {
-        const MOST: usize = 16;
+        const MAX_TRIED: usize = 16;
         let compiled = self.index.routes.get(route)?;
         let sample = |host: &HostPattern| if host.wildcard { format!("x{}", host.text) } else { host.text.to_string() };
-        let mut hosts: Vec<String> = compiled.hosts.iter().take(MOST).map(sample).collect();
+        let mut hosts: Vec<String> = compiled.hosts.iter().take(MAX_TRIED).map(sample).collect();
         if hosts.is_empty() {
             hosts.push(String::new());
         }
-        let paths = compiled.route.paths.iter().take(MOST).map(|path| match path.strip_prefix('*') {
+        let paths = compiled.route.paths.iter().take(MAX_TRIED).map(|path| match path.strip_prefix('*') {
             Some(rest) => format!("/{rest}"),
             None => path.replace('*', "x"),
         });
@@ -193,8 +194,9 @@ impl Router {
         None
     }
 
-    /// Every candidate for a request: first those that [`Router::find`] looks at, in its order, with those that it would
-    /// have come to after the chosen one; then those of other hosts. For explanations: its cost grows with the routes.
+    /// Lists all candidates for a request: first those that [`Router::find`] tries, in its order, with those that it
+    /// would have tried after the chosen one; then those of other hosts. For explanations: the cost grows with the
+    /// number of routes.
     pub fn explain(&self, query: &Query<'_>) -> Vec<Step> {
         let method = MethodSet::of(query.method);
         let mut params = Params::default();
@@ -225,7 +227,7 @@ impl Router {
         steps
     }
 
-    /// The conditions of a candidate besides its path, cheapest first. The answer is which host matched.
+    /// Checks the conditions of a candidate besides its path, cheapest first. Returns the host that matched.
     #[inline]
     fn check(
         &self,
@@ -244,7 +246,7 @@ impl Router {
         self.check_route(candidate, query, params)
     }
 
-    /// The conditions that need a look at the route itself, and what its path captures.
+    /// Checks the conditions that require access to the route, and captures the path.
     fn check_route(
         &self,
         candidate: &Candidate,
@@ -299,7 +301,7 @@ enum Refusal {
     Vars,
 }
 
-/// A request without any variable.
+/// A request without variables.
 struct Nothing;
 
 impl Source for Nothing {
@@ -308,7 +310,7 @@ impl Source for Nothing {
     }
 }
 
-/// A request as the `vars` of a candidate see it: with the parameters of that candidate's path.
+/// Source for the `vars` of a candidate: includes the parameters of that candidate's path.
 struct WithParams<'a> {
     source: &'a dyn Source,
     segments: &'a [Segment],
@@ -340,7 +342,7 @@ fn named<'a, 'p>(
     })
 }
 
-/// An IPv4 network that is mapped into IPv6 as the IPv4 network that it means, since addresses compare that way.
+/// Converts a network of IPv4-mapped IPv6 addresses to the IPv4 network, since addresses are compared in that form.
 fn canonical(network: IpNet) -> IpNet {
     if let IpNet::V6(v6) = network
         && let (Some(address), Some(length)) = (v6.addr().to_ipv4_mapped(), v6.prefix_len().checked_sub(96))

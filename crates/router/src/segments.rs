@@ -1,34 +1,34 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use crate::candidate::{Candidate, Group, Ranked, Turn};
+use crate::candidate::{Candidate, CandidateEdit, Group, Ranked};
 use crate::needs::Needs;
 use crate::pattern::{Rest, Segment, capture};
 use crate::table::Table;
 
 /// Finds, among many patterns with wildcards that share the text before the first one, those that take a path.
 ///
-/// A tree with one step a segment, so the cost depends on the path: at each node there are at most the child for that very
-/// text and the child for a parameter. Only what follows an inner star is compared pattern by pattern. Clones share all
-/// nodes that a change does not lead through.
+/// The patterns form a tree with one step per segment, so the cost depends on the path: each node leads to at most
+/// the child for exactly this text and the child for a parameter. Only the text behind an inner star is compared
+/// pattern by pattern. Clones share all nodes that a change does not lead through.
 #[derive(Clone)]
 pub(crate) struct Segments {
     /// Length of the text that all patterns begin with.
     prefix: usize,
     root: Node,
-    /// How many of the candidates take only some of the paths that begin so.
+    /// Number of candidates that take only some of the paths with this prefix.
     comparing: usize,
 }
 
 #[derive(Clone, Default)]
 struct Node {
-    /// Ranked before or with every candidate of this subtree, if there is any: whether it is worth a visit.
+    /// Lower bound of the rank of every candidate in this subtree; `None` if there is none. Used to skip subtrees.
     bound: Option<Ranked>,
     literals: Table<Arc<Node>>,
     parameter: Option<Arc<Node>>,
-    /// The candidates whose pattern ends here, by rank.
+    /// Candidates with a pattern that ends here, by rank.
     ends: Vec<Ranked>,
-    /// The candidates whose pattern has a star here, by rank. A pattern that ends with it takes whatever is left.
+    /// Candidates with a star here, by rank. A pattern that ends with the star takes any remaining text.
     stars: Vec<Ranked>,
 }
 
@@ -37,7 +37,7 @@ impl Segments {
         Segments { prefix, root: Node::default(), comparing: 0 }
     }
 
-    /// Calls `visit` with the candidates that take `path`, by rank, until it breaks. `rest` answers the pattern of a
+    /// Calls `visit` with the candidates that take `path`, by rank, until it breaks. `rest` returns the pattern of a
     /// candidate.
     pub(crate) fn walk<'p>(
         &self,
@@ -56,9 +56,9 @@ impl Segments {
         }
     }
 
-    /// Lets a candidate come or go.
-    pub(crate) fn change(&mut self, turn: &Turn<'_>) {
-        if turn.comes {
+    /// Adds or removes a candidate.
+    pub(crate) fn change(&mut self, turn: &CandidateEdit<'_>) {
+        if turn.is_added {
             self.insert(turn.ranked, turn.rest);
         } else {
             self.root.remove(turn.rest.segments(), &turn.ranked);
@@ -71,7 +71,7 @@ impl Segments {
         self.comparing += usize::from(ranked.candidate.needs.has(Needs::COMPARISON));
     }
 
-    /// The simplest group that has the same candidates.
+    /// Converts to the simplest group with the same candidates.
     pub(crate) fn into_group(self) -> Option<Group> {
         if self.comparing == 0 { Group::of(self.root.stars) } else { Some(Group::Patterns(Arc::new(self))) }
     }
@@ -99,7 +99,7 @@ impl Node {
         }
     }
 
-    /// Takes a candidate away, and nodes without any. The bounds stay: they may be lower than they need to be.
+    /// Removes a candidate, and nodes that become empty. The bounds are kept: they may be lower than necessary.
     fn remove(&mut self, segments: &[Segment], candidate: &Ranked) {
         match segments {
             [] => remove(&mut self.ends, candidate),
@@ -140,7 +140,7 @@ fn remove(candidates: &mut Vec<Ranked>, candidate: &Ranked) {
     }
 }
 
-/// A look for the first candidate, behind the one that was found before, whose pattern takes a text.
+/// Search for the first candidate after the previous result that takes a text.
 struct Search<'a, R> {
     text: &'a [u8],
     rest: R,
@@ -149,8 +149,8 @@ struct Search<'a, R> {
 }
 
 impl<'a, 'p, R: Fn(&Candidate) -> &'p Rest> Search<'a, R> {
-    /// `at` is where a segment begins, or nothing when the text is used up. Recurses once a segment of a pattern, whose
-    /// number is limited when the patterns are compiled.
+    /// Visits a node; `at` is the start of a segment, or `None` after the end of the text. Recurses once per segment
+    /// of a pattern, and the number of segments is limited when patterns are compiled.
     fn visit(&mut self, node: &'a Node, at: Option<usize>) {
         if !node.bound.as_ref().is_some_and(|bound| self.improves(bound)) {
             return;
@@ -178,12 +178,12 @@ impl<'a, 'p, R: Fn(&Candidate) -> &'p Rest> Search<'a, R> {
         }
     }
 
-    /// Whether a candidate goes before the best so far.
+    /// True if a candidate goes before the best one so far.
     fn improves(&self, candidate: &Ranked) -> bool {
         self.best.is_none_or(|best| candidate.rank() < best.rank())
     }
 
-    /// Those that come behind the one that was found before.
+    /// Candidates after the previous result.
     fn behind(&self, candidates: &'a [Ranked]) -> &'a [Ranked] {
         match self.after {
             Some(after) => &candidates[candidates.partition_point(|candidate| candidate.rank() <= after.rank())..],

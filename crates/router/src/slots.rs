@@ -1,19 +1,19 @@
-//! Things by dense numbers, in pieces that copies share.
+//! Values by dense numbers, in pieces that copies share.
 
 use std::array::from_fn;
 use std::sync::Arc;
 
-/// Things in one piece, and pieces in one group. A change copies one of each, and the list of groups: of 100,000 things
-/// some 150 counters of references, where a list of all pieces would have thousands.
+/// Values per piece, and pieces per group. A change copies one of each, and the list of groups: for 100,000 values
+/// some 150 reference counters, where a list of all pieces would have thousands.
 const PIECE: usize = 32;
 const GROUP: usize = 64;
 
 type Piece<T> = Arc<[Option<T>; PIECE]>;
 type Group<T> = Arc<[Option<Piece<T>>; GROUP]>;
 
-/// Things by number. A copy shares with the original what neither of them changes afterwards.
+/// Values by number. A copy shares with the original everything that neither of them changes afterwards.
 ///
-/// Finding one takes two steps more than in a `Vec`.
+/// A lookup takes two steps more than in a `Vec`.
 #[derive(Debug, Clone)]
 pub struct Slots<T> {
     groups: Vec<Group<T>>,
@@ -21,7 +21,7 @@ pub struct Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// The thing with this number.
+    /// Value with this number.
     #[must_use]
     #[inline]
     pub fn get(&self, number: u32) -> Option<&T> {
@@ -30,20 +30,20 @@ impl<T> Slots<T> {
         group[number / PIECE % GROUP].as_ref()?[number % PIECE].as_ref()
     }
 
-    /// How many there are.
+    /// Number of values.
     #[must_use]
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Whether this is a copy of the other, with nothing changed in either since.
+    /// True if the other value is a copy, and neither was changed since.
     #[must_use]
     pub fn shares_all_with(&self, other: &Self) -> bool {
         let mut pairs = self.groups.iter().zip(&other.groups);
         self.groups.len() == other.groups.len() && pairs.all(|(a, b)| Arc::ptr_eq(a, b))
     }
 
-    /// All of them, by number.
+    /// All values, by number.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let pieces = self.groups.iter().flat_map(|group| group.iter());
         let slots =
@@ -53,7 +53,7 @@ impl<T> Slots<T> {
 }
 
 impl<T: Clone> Slots<T> {
-    /// Puts a thing at a number, or takes away what is there; gives what was there.
+    /// Sets or removes the value with a number; returns the previous value.
     pub fn set(&mut self, number: u32, thing: Option<T>) -> Option<T> {
         let at = number as usize;
         while thing.is_some() && self.groups.len() <= at / (PIECE * GROUP) {
@@ -77,16 +77,16 @@ impl<T> Default for Slots<T> {
     }
 }
 
-/// Numbers that nothing has: those that were given back go first.
+/// Allocator of unused numbers, which reuses returned numbers first.
 #[derive(Debug, Clone, Default)]
 pub struct Numbers {
-    /// Shared by copies until one of them takes a number or gets one back.
+    /// Returned numbers; shared by copies until one of them takes or returns a number.
     free: Arc<Vec<u32>>,
     next: u32,
 }
 
 impl Numbers {
-    /// A number that nothing has.
+    /// Takes an unused number.
     pub fn take(&mut self) -> u32 {
         if self.free.is_empty() {
             self.next += 1;
@@ -95,7 +95,7 @@ impl Numbers {
         Arc::make_mut(&mut self.free).pop().unwrap_or_default()
     }
 
-    /// Gives a number back.
+    /// Returns a number for reuse.
     pub fn give_back(&mut self, number: u32) {
         Arc::make_mut(&mut self.free).push(number);
     }

@@ -4,22 +4,22 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
-/// How many entries a shard has on average before there is one more; a change copies one shard. By chance they differ a
-/// little; the hash table of nearly every one has 512 places then, of which three quarters are taken.
+/// Average number of entries per shard above which a shard is added; a change copies one shard. Shards differ a
+/// little by chance; the hash table of nearly every one then has 512 slots, three quarters of them occupied.
 const ROOM: usize = 384;
 
-/// Below this average, there is one shard less.
+/// Average number of entries per shard below which a shard is removed.
 const SPARSE: usize = 64;
 
-/// A map from text to values, in shards that its clones share: changing a clone copies the shard in question.
+/// A map from text to values, in shards that its clones share: changing a clone copies only the affected shard.
 ///
-/// It serves every exact lookup: hosts, paths, the literal segments behind a node. The shards grow and shrink in number
-/// one at a time (linear hashing), so no change touches more than two of them. The seed may be fixed: only configuration
-/// is ever inserted, so a client cannot lengthen a probe.
+/// All exact lookups use this map: hosts, paths, the literal segments behind a node. The number of shards grows and
+/// shrinks by one at a time (linear hashing), so no change affects more than two of them. The seed may be fixed: only
+/// configuration is ever inserted, so a client cannot lengthen a probe.
 #[derive(Clone)]
 pub(crate) struct Table<V> {
     shards: Vec<Arc<Shard<V>>>,
-    /// The number of shards, rounded up to a power of two, less one.
+    /// Number of shards, rounded up to a power of two, minus one.
     mask: usize,
     length: usize,
 }
@@ -27,27 +27,27 @@ pub(crate) struct Table<V> {
 #[derive(Clone)]
 struct Shard<V> {
     entries: HashTable<Entry<V>>,
-    /// The keys that are too long for their entries, and some that are gone.
+    /// Keys that are too long for their entries, including some of removed entries.
     text: Vec<u8>,
-    /// How much of the text belongs to entries that are gone.
+    /// Number of bytes of the text that belong to removed entries.
     unused: usize,
 }
 
-/// One cache line, since most keys fit into what the value leaves of it: each of many is read from memory.
+/// An entry of one cache line: most keys fit beside the value, and each lookup reads the entry from memory.
 #[derive(Clone)]
 #[repr(align(64))]
 struct Entry<V> {
     value: V,
     length: u32,
-    /// The key, or where it begins in the text.
+    /// The key, or its offset in the text.
     key: [u8; SHORT],
 }
 
-/// The length of the longest key that lies in its entry.
+/// Maximum length of a key that is stored in its entry.
 const SHORT: usize = 44;
 
 impl<V: Clone> Table<V> {
-    /// An empty table which will hold so many entries.
+    /// Creates an empty table with room for this many entries.
     pub(crate) fn with_room(entries: usize) -> Table<V> {
         let shards = entries.div_ceil(ROOM);
         let each = entries.checked_div(shards).unwrap_or_default();
@@ -61,7 +61,7 @@ impl<V: Clone> Table<V> {
         self.length == 0
     }
 
-    /// The value under the key, if there is one.
+    /// Value of the key, if there is one.
     #[inline]
     pub(crate) fn find(&self, key: &[u8]) -> Option<&V> {
         if self.shards.is_empty() { None } else { self.find_in_shard(key) }
@@ -73,7 +73,7 @@ impl<V: Clone> Table<V> {
         shard.entries.find(hash, |entry| entry.text(&shard.text) == key).map(|entry| &entry.value)
     }
 
-    /// The value under the key, to be changed.
+    /// Mutable value of the key, if there is one.
     pub(crate) fn find_mut(&mut self, key: &[u8]) -> Option<&mut V> {
         self.find(key)?;
         let hash = hash(key);
@@ -82,7 +82,7 @@ impl<V: Clone> Table<V> {
         entries.find_mut(hash, |entry| entry.text(text) == key).map(|entry| &mut entry.value)
     }
 
-    /// Puts a value under the key, in the place of one that is there.
+    /// Sets the value of the key, replacing a present one.
     pub(crate) fn insert(&mut self, key: &[u8], value: V) {
         if let Some(present) = self.find_mut(key) {
             *present = value;
@@ -97,7 +97,7 @@ impl<V: Clone> Table<V> {
         self.length += 1;
     }
 
-    /// Takes the value under the key away.
+    /// Removes the value of the key.
     pub(crate) fn remove(&mut self, key: &[u8]) {
         if self.find(key).is_none() {
             return;
@@ -113,7 +113,7 @@ impl<V: Clone> Table<V> {
         }
     }
 
-    /// Where the shard of a key is. These bits of the hash are none of those that count within a shard.
+    /// Index of the shard of a key. It uses other bits of the hash than the shard itself.
     #[inline]
     fn place(&self, hash: u64) -> usize {
         if self.mask == 0 {
@@ -123,7 +123,7 @@ impl<V: Clone> Table<V> {
         if place < self.shards.len() { place } else { place & (self.mask >> 1) }
     }
 
-    /// Adds a shard, which takes its entries from one other.
+    /// Adds a shard, which takes over entries from exactly one other.
     fn split(&mut self) {
         self.shards.push(Arc::default());
         self.set_mask();
@@ -135,7 +135,7 @@ impl<V: Clone> Table<V> {
         }
     }
 
-    /// Takes the last shard away; its entries go to that from which they came.
+    /// Removes the last shard; its entries return to the shard that they came from.
     fn merge(&mut self) {
         let last = self.shards.pop();
         self.set_mask();
@@ -159,7 +159,7 @@ impl<V: Clone> Table<V> {
 }
 
 impl<V> Shard<V> {
-    /// Adds an entry whose key is not there.
+    /// Inserts an entry with a key that is not present.
     fn insert(&mut self, hash: u64, key: &[u8], value: V) {
         let entry = Entry::new(key, value, &mut self.text);
         let text = &self.text;
@@ -186,7 +186,7 @@ impl<V> Entry<V> {
         Entry { value, length: key.len() as u32, key: Self::key(key, text) }
     }
 
-    /// What stands for a key in its entry; a long one is added to the text.
+    /// Stored form of a key in its entry; a long key is appended to the text.
     fn key(key: &[u8], text: &mut Vec<u8>) -> [u8; SHORT] {
         let mut short = [0; SHORT];
         match short.get_mut(..key.len()) {
@@ -237,7 +237,7 @@ fn hash(key: &[u8]) -> u64 {
 mod tests {
     use super::{SHORT, Table};
 
-    /// A key for each length, around that of the longest in an entry.
+    /// A key of each length, around the maximum length stored in an entry.
     fn key(length: usize) -> String {
         (0..length).map(|place| char::from(b'a' + ((length + place) % 26) as u8)).collect()
     }

@@ -6,9 +6,9 @@ use crate::block::{Block, Changes, NONE};
 
 /// A radix tree: finds the longest of many prefixes of a text, and from there the shorter ones.
 ///
-/// The cost of a lookup depends on the text, not on how many prefixes there are. With `REVERSED`, prefixes and texts are
-/// read from their ends: then the longest suffix is found. The nodes lie in blocks that clones share; a change makes the
-/// blocks anew that lead to it.
+/// The cost of a lookup depends on the text, not on the number of prefixes. With `REVERSED`, prefixes and texts are
+/// read from their ends, so the longest suffix is found. The nodes are in blocks that clones share; a change rebuilds
+/// the blocks on the way to it.
 #[derive(Clone)]
 pub(crate) struct Tree<V, const REVERSED: bool> {
     root: Option<Arc<Block<V>>>,
@@ -19,13 +19,13 @@ impl<V: Clone, const REVERSED: bool> Tree<V, REVERSED> {
         self.root.is_none()
     }
 
-    /// The value of that very prefix.
+    /// Value of exactly this prefix.
     pub(crate) fn find(&self, prefix: &[u8]) -> Option<&V> {
         let key = directed::<REVERSED>(prefix);
         self.root.as_ref()?.find(&key)
     }
 
-    /// Puts values under prefixes, or takes them away. The prefixes are distinct.
+    /// Sets or removes the values of prefixes. The prefixes are distinct.
     pub(crate) fn change(&mut self, changes: Vec<(&[u8], Option<V>)>) {
         if changes.is_empty() {
             return;
@@ -53,7 +53,8 @@ impl<V: Clone, const REVERSED: bool> Tree<V, REVERSED> {
                     break;
                 }
             }
-            // What lies above a block is shorter than where it starts; above the first one there is nothing.
+            // Prefixes in the blocks above are shorter than the text that leads to this block; above the first block
+            // there are none.
             let Some(above) = start.checked_sub(1) else {
                 break;
             };
@@ -62,7 +63,7 @@ impl<V: Clone, const REVERSED: bool> Tree<V, REVERSED> {
         ControlFlow::Continue(())
     }
 
-    /// The longest prefix of `text`.
+    /// Longest prefix of `text`.
     #[inline]
     fn longest(&self, text: &[u8]) -> Option<Found<'_, V>> {
         let mut block = &**self.root.as_ref()?;
@@ -78,7 +79,7 @@ impl<V: Clone, const REVERSED: bool> Tree<V, REVERSED> {
                 depth += 1;
                 let label = block.label(child);
                 if !label.is_empty() && !begins::<REVERSED>(text, depth, label) {
-                    // The text goes another way within this label; no root is a link.
+                    // The text differs within this label; no root is a link.
                     node = block.root();
                     break;
                 }
@@ -104,26 +105,26 @@ impl<V, const REVERSED: bool> Default for Tree<V, REVERSED> {
     }
 }
 
-/// A prefix that was found.
+/// A found prefix.
 struct Found<'t, V> {
     block: &'t Block<V>,
-    /// How long the text is that leads to the block.
+    /// Length of the text that leads to the block.
     start: usize,
     entry: u32,
 }
 
-/// A prefix in the tree's direction.
+/// Prefix in the direction of the tree.
 fn directed<const REVERSED: bool>(prefix: &[u8]) -> Cow<'_, [u8]> {
     if REVERSED { prefix.iter().rev().copied().collect() } else { prefix.into() }
 }
 
-/// The byte of `text` at `place` in the tree's direction.
+/// Byte of `text` at `place` in the direction of the tree.
 #[inline]
 fn at<const REVERSED: bool>(text: &[u8], place: usize) -> u8 {
     text[if REVERSED { text.len() - 1 - place } else { place }]
 }
 
-/// Whether `label` stands in `text` at `place`; a label is always kept in the tree's direction.
+/// True if `text` continues with `label` at `place`; a label is always stored in the direction of the tree.
 #[inline]
 fn begins<const REVERSED: bool>(text: &[u8], place: usize, label: &[u8]) -> bool {
     if REVERSED {

@@ -1,4 +1,5 @@
-//! Finding a route allocates nothing. Alone in its file, because the count is of the whole process.
+//! Finding a route allocates nothing. The test has its own file because it counts the allocations of the whole
+//! process.
 
 use std::alloc::System;
 use std::net::IpAddr;

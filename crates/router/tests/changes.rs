@@ -1,4 +1,4 @@
-//! A router after changes answers as one that was built of the same routes, and leaves the one before as it was.
+//! A changed router answers as one built from the same routes, and leaves the previous router unchanged.
 
 mod random;
 
@@ -11,17 +11,17 @@ use weir_router::{BuildError, MethodSet, Mode, Outcome, Params, Query, Route, Ro
 
 use crate::random::{Request, pick, random_request, random_route};
 
-/// Route, path, host, and what the path's wildcards took.
+/// Route, path, host, and the texts of the path's wildcards.
 type Found = (u32, u16, Option<u16>, Vec<(String, String)>);
 
-/// All that a router says of a request.
+/// All answers of a router to a request.
 #[derive(Debug, PartialEq)]
 struct Answer {
     found: Option<Found>,
     steps: Vec<Step>,
 }
 
-/// The answer of a router, with the number of each route looked up in `numbers`.
+/// Answer of a router, with each route's number mapped by `numbers`.
 fn answer(router: &Router, request: &Request, numbers: impl Fn(u32) -> u32) -> Answer {
     let query = request.query();
     let mut params = Params::default();
@@ -81,7 +81,7 @@ fn changes_lead_to_what_build_leads_to() {
     assert!(matched * 10 > compared * 3 && tried > compared);
 }
 
-/// How a route is found by its key, and what a request may have around the key.
+/// Kind of lookup that finds a route by its key, and the text that a request may have around the key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Exact,
@@ -155,12 +155,13 @@ impl Source for Nothing {
     }
 }
 
-/// Enough routes for tables of several shards and trees of several blocks, against a naive look at a map of the keys.
+/// Uses enough routes for tables of several shards and trees of several blocks, and compares with a naive lookup in a
+/// map of the keys.
 #[test]
 fn many_routes_come_and_go() {
     for form in FORMS {
         let mut rng = Rng::with_seed(0x3A27);
-        // Every number has a key of its own; every third takes no GET, so that shorter keys have their turn.
+        // Every number has its own key; every third route takes no GET, so that shorter keys are tried as well.
         let mut numbers: HashMap<String, u32> = HashMap::new();
         let mut keys = Vec::new();
         while keys.len() < 6_000 {

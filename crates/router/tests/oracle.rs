@@ -1,7 +1,7 @@
-//! A naive matcher as the oracle, compared with the router on random route tables and random requests.
+//! Compares the router with a naive matcher, the oracle, on random route tables and random requests.
 //!
-//! The oracle looks at every path of every route with a regular expression, keeps what fits, and takes the least by the
-//! documented order. It shares nothing with the router.
+//! The oracle checks every path of every route with a regular expression, keeps those that match, and takes the first
+//! in the documented order. It shares no code with the router.
 
 mod random;
 
@@ -14,7 +14,7 @@ use weir_router::{Mode, Outcome, Params, Route, Router};
 
 use crate::random::{Request, random_request, random_route};
 
-/// Route, path, host, and what the path's wildcards took.
+/// Route, path, host, and the texts of the path's wildcards.
 type Answer = (usize, usize, Option<usize>, Vec<(String, String)>);
 
 fn expected(mode: Mode, routes: &[Route], wildcards: &[Vec<Regex>], request: &Request) -> Option<Answer> {
@@ -38,7 +38,7 @@ fn expected(mode: Mode, routes: &[Route], wildcards: &[Vec<Regex>], request: &Re
             let conditions = [
                 route.methods.admits(request.method.as_bytes()),
                 route.remote_addrs.is_empty() || route.remote_addrs.iter().any(|network| network.contains(&remote)),
-                // The last path of a route says what its vars are; see `random_route`.
+                // The last path of a route describes its vars; see `random_route`.
                 route.vars.as_ref().is_none_or(|vars| match vars.variables()[0] {
                     Variable::UriParam(_) => param == Some("a"),
                     _ => request.arg == b"1",
@@ -81,7 +81,7 @@ fn literal_prefix(mode: Mode, path: &str) -> usize {
     before.min(path.trim_end_matches('*').len())
 }
 
-/// The path as a regular expression: a group for every wildcard, named where the path names it.
+/// The path as a regular expression: one group per wildcard, with the name of the wildcard if it has one.
 fn to_regex(mode: Mode, path: &str) -> Regex {
     let group = |name: &str, taken: &str| {
         if name.is_empty() { format!("({taken})") } else { format!("(?<{name}>{taken})") }
@@ -134,7 +134,7 @@ fn the_router_agrees_with_the_oracle() {
             compared += 1;
             matched += usize::from(answer.is_some());
             with_params += usize::from(answer.as_ref().is_some_and(|(.., named)| !named.is_empty()));
-            // The explanation looks at everything, so only some requests ask for it.
+            // Only some requests are explained, because the explanation examines all routes.
             if rng.u8(..8) == 0 {
                 let steps = router.explain(&query);
                 let chosen = steps.iter().find(|step| step.outcome == Outcome::Chosen);

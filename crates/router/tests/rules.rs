@@ -1,4 +1,4 @@
-//! One table for every rule of matching.
+//! A table of tests for every rule of matching.
 
 use std::net::IpAddr;
 
@@ -18,7 +18,7 @@ impl Source for Request {
     fn variable(&self, variable: &Variable) -> Option<Value<'_>> {
         match variable {
             Variable::Header(name) if &**name == "user-agent" => Some(Value::Bytes(self.user_agent)),
-            // The router must not let an outer value of a parameter through.
+            // The router must not pass an outer value of a parameter through.
             Variable::UriParam(_) => Some(Value::Bytes(b"outer")),
             _ => None,
         }
@@ -113,7 +113,7 @@ fn a_path_takes_what_it_says() {
 }
 
 #[test]
-fn wildcards_tell_what_they_took() {
+fn wildcards_capture_text() {
     type Case<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)]);
     let cases: &[Case<'_>] = &[
         ("/users/:id", "/users/42", &[("id", "42")]),
@@ -200,7 +200,7 @@ fn hosts_decide_first_only_in_host_mode() {
     for (host, text, expected) in cases {
         assert_eq!(found(HOST_URI, &routes, &query(host, text)), expected, "{host} {text}");
     }
-    // As a condition: the plain path wins whatever the host.
+    // With the host as a condition, the plain path wins for every host.
     for host in ["v1.api.test", "test", ""] {
         assert_eq!(found(URI, &routes, &query(host, "/a/b")), Some(0), "{host}");
     }
@@ -217,10 +217,11 @@ fn upper_case_in_a_host_pattern_does_not_count() {
 }
 
 #[test]
-fn a_match_tells_which_path_and_host() {
+fn a_match_names_path_and_host() {
     let route =
         Route { paths: vec!["/x".into(), "/a/*".into()], hosts: vec!["*.t".into(), "a.t".into()], ..Route::default() };
-    // As a condition, the first host in the list that fits; in host mode the one that led to the route.
+    // With the host as a condition, the first matching host in the list; in host mode, the host that led to the
+    // route.
     for (mode, host, expected) in [(HOST_URI, "a.t", 1), (HOST_URI, "b.t", 0), (URI, "a.t", 0)] {
         let router = Router::build(mode, vec![path("/other"), route.clone()]).unwrap();
         let found = router.find(&query(host, "/a/b"), &mut Params::default()).unwrap();
@@ -352,7 +353,7 @@ fn an_empty_router_finds_nothing() {
 }
 
 #[test]
-fn a_path_that_does_not_mean_what_it_seems_to_mean_is_told() {
+fn a_path_with_literal_text_like_a_wildcard_is_reported() {
     let cases = [
         (HOST_URI, "/a/:id", Some("':id' in '/a/:id' is matched by its letters")),
         (URI, "/a/:id/b", Some("':id'")),

@@ -1,4 +1,4 @@
-//! A change of one route shares the rest. Alone in its file, because the count of bytes is of the whole process.
+//! A change of one route shares the rest. The test has its own file because it counts the bytes of the whole process.
 
 use std::alloc::System;
 
@@ -8,11 +8,11 @@ use weir_router::{Mode, Route, Router};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Routes in all: several megabytes.
+/// Total number of routes: several megabytes.
 const ROUTES: usize = 20_000;
 
-/// The most that one change may allocate.
-const MOST_BYTES: usize = 200 << 10;
+/// Maximum number of bytes that one change may allocate.
+const MAX_BYTES: usize = 200 << 10;
 
 fn route(path: String, host: Option<String>) -> Route {
     Route { paths: vec![path], hosts: host.into_iter().collect(), ..Route::default() }
@@ -32,13 +32,13 @@ fn a_change_of_one_route_shares_the_rest() {
     ];
     for (name, mode, route) in cases {
         let mut router = Router::build(*mode, (0..ROUTES).map(route).collect()).unwrap();
-        // Taken away, put back, and put under a number that was free.
+        // Removed, added again, and added under an unused number.
         for (number, put) in [(4711, false), (4711, true), (ROUTES, true)] {
             let change = [(number as u32, put.then(|| route(number)))];
             let region = Region::new(ALLOCATOR);
             let changed = router.change(&change).unwrap();
             let bytes = region.change().bytes_allocated;
-            assert!(bytes < MOST_BYTES, "{name}: {bytes} bytes for a change of route {number}");
+            assert!(bytes < MAX_BYTES, "{name}: {bytes} bytes for a change of route {number}");
             router = changed;
         }
     }

@@ -1,10 +1,11 @@
-//! What a worker runs on: the tasks of one thread, woken by its sockets, its timers, each other and other threads.
+//! The runtime of a worker: tasks of one thread, woken by sockets, timers, each other and other threads.
 //!
-//! A request costs a handful of wake-ups, so these are what this is made for: nothing of them is shared with another
-//! thread, and so they take no atomic operation and no lock. A ready socket is known by a store to its own state, a
-//! woken task by its number in a queue. What is rare (timers, wake-ups from other threads) is simple.
+//! A request costs a handful of wake-ups, so the runtime is optimised for them: wake-ups within the thread share no
+//! state with other threads and need no atomic operation and no lock. A socket becomes ready by a store to its own
+//! state, a task is woken by appending its number to a queue. Rare events (timers, wake-ups from other threads) are
+//! implemented simply.
 //!
-//! Channels and locks of `tokio::sync` work here, for they only need wakers. Its timers and sockets do not.
+//! Channels and locks of `tokio::sync` work here, because they need only wakers. Tokio's timers and sockets do not.
 
 mod reactor;
 mod source;
@@ -20,7 +21,7 @@ pub use task::{block_on, spawn};
 pub use time::{Sleep, sleep, timeout};
 pub use timers::now_us;
 
-/// Lets everything else that is ready have its turn, and looks for new events.
+/// Lets all other ready tasks run, and polls for new events.
 pub async fn yield_now() {
     let mut yielded = false;
     poll_fn(|cx| {

@@ -1,9 +1,9 @@
-//! What waits for sockets: one epoll instance a thread, edge-triggered, so that a source is registered once and costs no
-//! system call after that.
+//! Readiness of sockets: one edge-triggered epoll instance per thread, so that a source is registered once and needs
+//! no further system call for it.
 //!
-//! A thread goes round: it reads what has come for all tasks that wait for bytes, runs them, and sends what they have
-//! written. The kernel's way of a message and a task's work each fill the processor's cache of instructions; one after
-//! the other for many requests, each of them is brought there once a round and not for every request.
+//! A thread works in rounds: it reads the bytes that have arrived for all tasks waiting to read, runs the tasks, and
+//! sends the bytes that they have written. The kernel's network path and a task's code each fill the processor's
+//! instruction cache; batched for many requests, each is loaded once per round instead of once per request.
 
 use std::cell::RefCell;
 use std::io;
@@ -19,21 +19,21 @@ use slab::Slab;
 
 use crate::source::State;
 
-/// Events taken at once, which bounds a round.
-const EVENTS: usize = 64;
-/// Bytes that are read ahead from one source. What is longer its task reads by itself, into its own memory.
-pub(crate) const AHEAD: usize = 4 << 10;
-/// Bytes read ahead in one round.
+/// Maximum number of events per wait, which bounds a round.
+const MAX_EVENTS: usize = 64;
+/// Bytes read ahead per source. A task reads longer messages itself, into its own buffer.
+pub(crate) const READ_AHEAD: usize = 4 << 10;
+/// Bytes read ahead per round.
 const INBOX: usize = 64 << 10;
-/// Writes that wait for the end of the round, which comes early for more.
+/// Number of writes queued for the end of the round; one more ends it early.
 const OUTBOX: usize = 64;
-/// Stands for the other threads in place of a source.
-const OTHERS: u64 = u64::MAX;
+/// Event data of the eventfd through which other threads wake this one, in place of a source's number.
+const REMOTE_WAKE: u64 = u64::MAX;
 
-/// The sources of a thread.
+/// Sources of a thread.
 pub(crate) struct Reactor {
     epoll: OwnedFd,
-    /// What the last wait has brought.
+    /// Events of the last wait.
     events: RefCell<Vec<Event>>,
     sources: RefCell<Slab<Rc<State>>>,
     inbox: RefCell<Inbox>,
@@ -46,39 +46,39 @@ impl std::fmt::Debug for Reactor {
     }
 }
 
-/// What was read in this round before the tasks that wait for it run.
+/// Bytes read in this round for tasks that have not run yet.
 #[derive(Debug)]
 struct Inbox {
     bytes: Box<[u8]>,
     filled: usize,
-    /// Numbers of the sources that it was read from.
+    /// Numbers of the sources that the bytes come from.
     from: Vec<usize>,
 }
 
-/// What is written in this round: one write a source, one behind the other.
+/// Bytes written in this round: one write per source, concatenated.
 #[derive(Debug, Default)]
 struct Outbox {
     bytes: Vec<u8>,
-    /// Where it goes, and where it ends.
+    /// Destination and end offset of each write.
     to: Vec<(Rc<State>, usize)>,
 }
 
 impl Reactor {
-    /// With `event` by which other threads tell that they have woken tasks.
+    /// Creates a reactor; other threads signal through `event` that they have woken tasks.
     pub(crate) fn new(event: &OwnedFd) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, event, EventData::new_u64(OTHERS), EventFlags::IN | EventFlags::ET)?;
-        let inbox = Inbox { bytes: vec![0; INBOX].into(), filled: 0, from: Vec::with_capacity(EVENTS) };
+        epoll::add(&epoll, event, EventData::new_u64(REMOTE_WAKE), EventFlags::IN | EventFlags::ET)?;
+        let inbox = Inbox { bytes: vec![0; INBOX].into(), filled: 0, from: Vec::with_capacity(MAX_EVENTS) };
         Ok(Self {
             epoll,
-            events: RefCell::new(Vec::with_capacity(EVENTS)),
+            events: RefCell::new(Vec::with_capacity(MAX_EVENTS)),
             sources: RefCell::default(),
             inbox: RefCell::new(inbox),
             outbox: RefCell::default(),
         })
     }
 
-    /// Begins to watch a descriptor, and gives the number of the source.
+    /// Registers a descriptor and returns the number of the source.
     pub(crate) fn add(&self, fd: OwnedFd) -> io::Result<(usize, Rc<State>)> {
         let mut sources = self.sources.borrow_mut();
         let place = sources.vacant_entry();
@@ -91,7 +91,7 @@ impl Reactor {
     }
 
     pub(crate) fn remove(&self, number: usize, state: &State) {
-        // The same socket may be open elsewhere as well, and would go on telling events here.
+        // The same socket may also be open elsewhere, and would go on reporting events here.
         let _ = epoll::delete(&self.epoll, &state.fd);
         self.sources.borrow_mut().remove(number);
     }
@@ -100,7 +100,7 @@ impl Reactor {
     pub(crate) fn wait(&self, limit: Option<u64>) -> io::Result<()> {
         let events = &mut *self.events.borrow_mut();
         events.clear();
-        // More would not fit into the kernel's number; whoever waits so long can be woken in between.
+        // Limited to the range of the kernel's integer; a longer wait returns early, which is harmless.
         let limit = limit.map(|us| us.div_ceil(1000).min(1 << 30));
         let limit = limit.map(|ms| Timespec { tv_sec: (ms / 1000) as i64, tv_nsec: (ms % 1000 * 1_000_000) as i64 });
         match epoll::wait(&self.epoll, spare_capacity(events), limit.as_ref()) {
@@ -109,22 +109,22 @@ impl Reactor {
         }
     }
 
-    /// Reads ahead what the events tell of, and wakes whom they concern. Whether other threads have woken tasks.
+    /// Reads ahead for the events' sources, and wakes their tasks. Returns true if other threads have woken tasks.
     pub(crate) fn take_events(&self) -> bool {
-        // No source goes or comes while these are handled: tasks run after that.
+        // No source is added or removed meanwhile, since tasks run afterwards.
         let sources = self.sources.borrow();
         let mut inbox = self.inbox.borrow_mut();
         let mut others = false;
         for event in self.events.borrow().iter() {
             let (data, flags) = (event.data.u64(), event.flags);
-            if data == OTHERS {
+            if data == REMOTE_WAKE {
                 others = true;
                 continue;
             }
             let number = data as usize;
             if let Some(state) = sources.get(number) {
                 let ahead = state.read.waits.get() && state.ahead.get() && flags.contains(EventFlags::IN);
-                state.happened(flags);
+                state.on_events(flags);
                 if ahead {
                     inbox.read(number, state);
                 }
@@ -133,18 +133,18 @@ impl Reactor {
         others
     }
 
-    /// Ends a round, when all tasks that were woken have run.
+    /// Ends a round after all woken tasks have run.
     pub(crate) fn end_round(&self) {
         self.inbox.borrow_mut().clear(&self.sources.borrow());
         self.flush();
     }
 
-    /// Hands over what was read ahead of a source.
+    /// Copies bytes that were read ahead from a source.
     pub(crate) fn take_ahead(&self, state: &State, room: &mut [u8]) -> usize {
         self.inbox.borrow().take(state, room)
     }
 
-    /// Sends what was written.
+    /// Sends the queued writes.
     pub(crate) fn flush(&self) {
         let Outbox { bytes, to } = &mut *self.outbox.borrow_mut();
         let mut from = 0;
@@ -156,7 +156,7 @@ impl Reactor {
         bytes.clear();
     }
 
-    /// Takes what is to be sent at the end of the round.
+    /// Queues a write for the end of the round.
     pub(crate) fn put(&self, state: &Rc<State>, bytes: &[u8]) {
         if self.outbox.borrow().to.len() >= OUTBOX {
             self.flush();
@@ -169,23 +169,23 @@ impl Reactor {
 }
 
 impl Inbox {
-    /// Reads what has come, if there is room.
+    /// Reads arrived bytes if there is room.
     fn read(&mut self, number: usize, state: &State) {
-        let Some(room) = self.bytes.get_mut(self.filled..self.filled + AHEAD) else { return };
+        let Some(room) = self.bytes.get_mut(self.filled..self.filled + READ_AHEAD) else { return };
         match rustix::net::recv(&state.fd, room, RecvFlags::empty()) {
             Ok((n @ 1.., _)) => {
                 state.arrived.set((self.filled, n));
                 self.filled += n;
                 self.from.push(number);
-                if n < AHEAD {
+                if n < READ_AHEAD {
                     state.read.clear();
                 } else {
-                    state.long.set(true);
+                    state.was_long.set(true);
                 }
             }
-            // These, and the end, the task finds when it reads.
+            // The task finds these results, and the end, when it reads.
             Ok(_) | Err(Errno::WOULDBLOCK | Errno::INTR) => {}
-            Err(error) => state.broke(error),
+            Err(error) => state.set_error(error),
         }
     }
 
@@ -199,7 +199,7 @@ impl Inbox {
         n
     }
 
-    /// Begins anew; what nobody took stays with its source.
+    /// Empties the inbox; untaken bytes are moved to their source.
     fn clear(&mut self, sources: &Slab<Rc<State>>) {
         for number in self.from.drain(..) {
             let Some(state) = sources.get(number) else { continue };

@@ -1,4 +1,4 @@
-//! Sockets that do not block, and what their thread knows of them.
+//! Non-blocking sockets, with their readiness as known to their thread.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -10,56 +10,59 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
-use crate::reactor::AHEAD;
+use crate::reactor::READ_AHEAD;
 use crate::task::Core;
 
-/// Bytes of one write that wait for the end of the round. What is longer is sent at once, from where it lies.
-const SMALL: usize = 4 << 10;
-/// How often a task that is polled may find one side of a source ready: then all other tasks have their turn.
+/// Maximum size in bytes of a write queued for the end of the round. A longer write is sent at once, from the
+/// caller's buffer.
+const MAX_QUEUED: usize = 4 << 10;
+/// Number of times that one poll of a task may find one side of a source ready; then all other tasks run first.
 const BUDGET: u32 = 32;
 
-/// What is known of a source.
+/// State of a source.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) fd: OwnedFd,
     pub(crate) read: Side,
     write: Side,
-    /// Whether the task that waits to read takes whatever comes, and that is likely to be short.
+    /// True if the waiting task reads any arriving bytes, and those are likely to be few.
     pub(crate) ahead: Cell<bool>,
-    /// Whether what came last was longer than what is read ahead.
-    pub(crate) long: Cell<bool>,
-    /// Bytes of it in the inbox: where, and how many.
+    /// True if the last message was longer than a read-ahead.
+    pub(crate) was_long: Cell<bool>,
+    /// Offset and length of the source's bytes in the inbox.
     pub(crate) arrived: Cell<(usize, usize)>,
-    /// Whether bytes for it are in the outbox.
+    /// True if the outbox has bytes for the source.
     pub(crate) queued: Cell<bool>,
-    /// Whether the last write did not go through whole: until there is room there is no use in another one.
-    clogged: Cell<bool>,
-    pub(crate) rest: RefCell<Option<Box<Rest>>>,
+    /// True after an incomplete write: another write is useless until there is room.
+    is_full: Cell<bool>,
+    pub(crate) rest: RefCell<Option<Box<Pending>>>,
 }
 
-/// What few sources have.
+/// State that few sources need.
 #[derive(Debug, Default)]
-pub(crate) struct Rest {
-    /// Bytes that were read ahead and that nobody took in that round.
+pub(crate) struct Pending {
+    /// Bytes read ahead but not taken in their round.
     pub(crate) unread: Vec<u8>,
-    /// Bytes that were written and for which there was no room at the end of the round.
+    /// Written bytes that did not fit into the socket at the end of the round.
     unsent: Vec<u8>,
-    /// Why the connection is of no use any more. The kernel tells it once; here it stays.
-    broken: Option<io::ErrorKind>,
-    /// Bytes that were written and can never be sent.
+    /// Error that broke the connection, kept because the kernel reports it only once.
+    error: Option<io::ErrorKind>,
+    /// Number of written bytes that can never be sent.
     lost: usize,
 }
 
 /// One direction of a source.
 #[derive(Debug, Default)]
 pub(crate) struct Side {
-    /// There may be something to do.
+    /// True if the next operation may succeed.
     ready: Cell<bool>,
-    /// There will be nothing more: the other side has ended, or both have.
+    /// True if this direction has ended, so no further event will come: the peer has ended its side, or both sides
+    /// have.
     closed: Cell<bool>,
-    /// The poll of a task that found it ready last, and how often that may find it so again.
+    /// Number of the last poll of a task that found this side ready, and the number of times that poll may still find
+    /// it ready.
     budget: Cell<(u64, u32)>,
-    /// Whether `waker` is to be woken. It is kept between waits: mostly the same task waits again.
+    /// True if `waker` is to be woken. The waker is kept between waits, since mostly the same task waits again.
     pub(crate) waits: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
@@ -71,18 +74,18 @@ impl State {
             read: Side::default(),
             write: Side::default(),
             ahead: Cell::default(),
-            long: Cell::default(),
+            was_long: Cell::default(),
             arrived: Cell::default(),
             queued: Cell::default(),
-            clogged: Cell::default(),
+            is_full: Cell::default(),
             rest: RefCell::default(),
         }
     }
 
-    pub(crate) fn happened(&self, flags: EventFlags) {
+    pub(crate) fn on_events(&self, flags: EventFlags) {
         let both = flags.intersects(EventFlags::HUP | EventFlags::ERR);
         if both || flags.intersects(EventFlags::IN | EventFlags::RDHUP) {
-            self.read.happened(both || flags.contains(EventFlags::RDHUP));
+            self.read.on_events(both || flags.contains(EventFlags::RDHUP));
         }
         if both || flags.contains(EventFlags::OUT) {
             let unsent = self.rest.borrow_mut().as_mut().map(|rest| std::mem::take(&mut rest.unsent));
@@ -91,7 +94,7 @@ impl State {
                 self.read.wake();
             }
             if both || !self.has_unsent() {
-                self.write.happened(both);
+                self.write.on_events(both);
             }
         }
     }
@@ -104,12 +107,12 @@ impl State {
         self.arrived.get().1 > 0 || self.rest.borrow().as_ref().is_some_and(|rest| !rest.unread.is_empty())
     }
 
-    pub(crate) fn broke(&self, error: Errno) {
-        self.rest.borrow_mut().get_or_insert_default().broken.get_or_insert(io::Error::from(error).kind());
+    pub(crate) fn set_error(&self, error: Errno) {
+        self.rest.borrow_mut().get_or_insert_default().error.get_or_insert(io::Error::from(error).kind());
     }
 
-    /// Sends what was written before. What there is no room for waits until there is; the task is told of that, as of
-    /// an error.
+    /// Sends queued bytes. Bytes that do not fit are kept until there is room; the task is woken for that, as for an
+    /// error.
     pub(crate) fn send(&self, bytes: &[u8]) {
         let sent = loop {
             match rustix::net::send(&self.fd, bytes, SendFlags::NOSIGNAL) {
@@ -127,18 +130,18 @@ impl State {
                 self.write.clear();
             }
             Err(error) => {
-                self.broke(error);
+                self.set_error(error);
                 self.rest.borrow_mut().get_or_insert_default().lost += bytes.len();
             }
         }
-        // Whichever side the task waits for.
+        // The task may wait for either side.
         self.read.wake();
         self.write.wake();
     }
 }
 
 impl Side {
-    fn happened(&self, closed: bool) {
+    fn on_events(&self, closed: bool) {
         self.ready.set(true);
         if closed {
             self.closed.set(true);
@@ -148,15 +151,15 @@ impl Side {
         }
     }
 
-    /// Wakes who waited last, whether or not it waits for this side now.
+    /// Wakes the last waiter, even if it does not wait for this side at present.
     fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
         }
     }
 
-    /// Whether the task that is polled, for the time of that number, may still go on with it.
-    fn may_go_on(&self, turn: u64) -> bool {
+    /// True if the task in poll number `turn` may continue with this side.
+    fn has_budget(&self, turn: u64) -> bool {
         let (last, left) = self.budget.get();
         let left = if last == turn { left } else { BUDGET };
         self.budget.set((turn, left.saturating_sub(1)));
@@ -164,7 +167,7 @@ impl Side {
     }
 
     pub(crate) fn clear(&self) {
-        // What has ended stays ready: no event will tell again.
+        // A side that has ended stays ready, because no further event will come.
         self.ready.set(self.closed.get());
     }
 
@@ -178,10 +181,10 @@ impl Side {
     }
 }
 
-/// A socket that does not block, with what its thread knows of it.
+/// A non-blocking socket, with its readiness as known to its thread.
 ///
-/// Whoever reads from the descriptor by itself, and was told that it would block, clears its readiness and is woken when
-/// it is ready again.
+/// A caller that reads from the descriptor itself clears the readiness when the kernel returns `WouldBlock`, and is
+/// woken when the socket is ready again.
 #[derive(Debug)]
 pub struct Source {
     number: usize,
@@ -190,28 +193,29 @@ pub struct Source {
 }
 
 impl Source {
-    /// Begins to watch a descriptor. Nothing is ready before the first event.
+    /// Registers a descriptor. It is not ready before its first event.
     ///
     /// # Errors
-    /// The kernel cannot watch it.
+    /// The kernel cannot watch the descriptor.
     ///
     /// # Panics
-    /// Outside of [`block_on`](crate::block_on).
+    /// Panics outside of [`block_on`](crate::block_on).
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
-        let core = Core::here();
+        let core = Core::current();
         let (number, state) = core.reactor.add(fd)?;
         Ok(Self { number, state, core })
     }
 
-    /// Ready when there may be something to read, or the end; else the task is woken when there is. Nothing is read
-    /// ahead for this: the bytes are still the kernel's.
+    /// Ready if there may be bytes or the end to read; otherwise the task is woken when there are. Nothing is read
+    /// ahead: the bytes stay in the kernel.
     ///
-    /// A task that finds it ready again and again is made to wait for all others in between.
+    /// A task that finds the source ready again and again must wait for all other tasks in between.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_arrived(cx, false)
     }
 
-    /// The same for a task that goes on with [`Source::poll_read`]: what comes is read for it before it runs.
+    /// As [`Source::poll_readable`], for a task that continues with [`Source::poll_read`]: arriving bytes are read
+    /// before the task runs.
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_arrived(cx, true)
     }
@@ -220,14 +224,14 @@ impl Source {
         if self.state.has_unread() {
             return Poll::Ready(());
         }
-        self.state.ahead.set(ahead && !self.state.long.get());
+        self.state.ahead.set(ahead && !self.state.was_long.get());
         self.poll(&self.state.read, cx)
     }
 
-    /// Reads some bytes; none at the end, or where there is no room.
+    /// Reads some bytes; 0 at the end, or if `room` is empty.
     ///
     /// # Errors
-    /// Those of the socket; one that was met elsewhere before stands in place of the end.
+    /// Errors of the socket. An error met earlier, by a write or a read-ahead, is returned in place of the end.
     pub fn poll_read(&self, cx: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
         let state = &*self.state;
         if state.has_unread() {
@@ -237,16 +241,16 @@ impl Source {
             ready!(self.poll_read_ready(cx));
             match rustix::net::recv(&state.fd, &mut *room, RecvFlags::empty()) {
                 Ok((0, _)) => {
-                    // It may have been told to who wrote, or when it was read ahead.
-                    let broken = state.rest.borrow().as_ref().and_then(|rest| rest.broken);
-                    let broken = broken.filter(|_| !room.is_empty());
-                    return Poll::Ready(broken.map_or(Ok(0), |kind| Err(kind.into())));
+                    // A write or a read-ahead may have received the error.
+                    let error = state.rest.borrow().as_ref().and_then(|rest| rest.error);
+                    let error = error.filter(|_| !room.is_empty());
+                    return Poll::Ready(error.map_or(Ok(0), |kind| Err(kind.into())));
                 }
                 Ok((n, _)) => {
                     if n < room.len() {
                         state.read.clear();
                     }
-                    state.long.set(n >= AHEAD);
+                    state.was_long.set(n >= READ_AHEAD);
                     return Poll::Ready(Ok(n));
                 }
                 Err(Errno::WOULDBLOCK) => state.read.clear(),
@@ -271,16 +275,17 @@ impl Source {
         n
     }
 
-    /// Writes some bytes; never none. What is short is taken whole and sent at the end of the round; if there is no room
-    /// then, it waits for some and so does the next write, and the task is woken to see that it [`Source::has_unsent`].
+    /// Writes some bytes, at least one. A short write is accepted as a whole and sent at the end of the round. If
+    /// there is no room then, its rest waits for room, and so does the next write; the task is woken and can query
+    /// [`Source::has_unsent`].
     ///
     /// # Errors
-    /// Those of the socket, also of what was written before. They last.
+    /// Errors of the socket, including those of earlier writes. An error persists.
     pub fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let state = &*self.state;
         self.settle();
         if let Some(rest) = &*state.rest.borrow() {
-            if let Some(kind) = rest.broken {
+            if let Some(kind) = rest.error {
                 return Poll::Ready(Err(kind.into()));
             }
             if !rest.unsent.is_empty() {
@@ -289,10 +294,10 @@ impl Source {
             }
         }
         loop {
-            // A socket nearly always has room, so the reactor is asked only about one that had none.
-            if state.clogged.get() {
+            // A socket nearly always has room, so readiness is only checked after an incomplete write.
+            if state.is_full.get() {
                 ready!(self.poll_writable(cx));
-            } else if bytes.len() <= SMALL {
+            } else if bytes.len() <= MAX_QUEUED {
                 self.core.reactor.put(&self.state, bytes);
                 return Poll::Ready(Ok(bytes.len()));
             }
@@ -301,13 +306,13 @@ impl Source {
                 Err(Errno::WOULDBLOCK) => None,
                 Err(Errno::INTR) => continue,
                 Err(error) => {
-                    state.broke(error);
+                    state.set_error(error);
                     return Poll::Ready(Err(error.into()));
                 }
             };
-            let clogged = sent.is_none_or(|n| n < bytes.len());
-            state.clogged.set(clogged);
-            if clogged {
+            let is_full = sent.is_none_or(|n| n < bytes.len());
+            state.is_full.set(is_full);
+            if is_full {
                 state.write.clear();
             }
             if let Some(n) = sent {
@@ -316,17 +321,17 @@ impl Source {
         }
     }
 
-    /// Sends what was written to it in this round, and with that everything that waits in the outbox.
+    /// Sends the source's queued bytes, and everything else in the outbox with them.
     fn settle(&self) {
         if self.state.queued.get() {
             self.core.reactor.flush();
         }
     }
 
-    /// Ends this side, once all that was written is sent.
+    /// Ends the sending side once all written bytes are sent.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// Errors of the socket.
     pub fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.settle();
         if self.has_unsent() {
@@ -336,26 +341,26 @@ impl Source {
         Poll::Ready(rustix::net::shutdown(&self.state.fd, Shutdown::Write).map_err(io::Error::from))
     }
 
-    /// Whether bytes that were written have waited for room since the end of a round.
+    /// True if written bytes have been waiting for room since the end of a round.
     #[must_use]
     pub fn has_unsent(&self) -> bool {
         self.state.has_unsent()
     }
 
-    /// Whether bytes that were written have not been sent: the round has not ended, or there was no room.
+    /// True while written bytes are unsent: the round is not over, or the socket is full.
     #[must_use]
-    pub fn owes(&self) -> bool {
+    pub fn has_pending_write(&self) -> bool {
         self.state.queued.get() || self.has_unsent()
     }
 
-    /// How many of the bytes that were written can never be sent.
+    /// Number of written bytes that can never be sent.
     #[must_use]
-    pub fn lost(&self) -> usize {
+    pub fn lost_bytes(&self) -> usize {
         self.settle();
         self.state.rest.borrow().as_ref().map_or(0, |rest| rest.lost)
     }
 
-    /// Ready when there may be room to write; else the task is woken when there is.
+    /// Ready if there may be room to write; otherwise the task is woken when there is.
     pub fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.poll(&self.state.write, cx)
     }
@@ -364,7 +369,7 @@ impl Source {
         if !side.ready.get() {
             side.wait(cx);
             Poll::Pending
-        } else if side.may_go_on(self.core.turn.get()) {
+        } else if side.has_budget(self.core.turn.get()) {
             Poll::Ready(())
         } else {
             cx.waker().wake_by_ref();
@@ -372,31 +377,31 @@ impl Source {
         }
     }
 
-    /// Whether there may be something to read.
+    /// True if there may be something to read.
     #[must_use]
     pub fn is_readable(&self) -> bool {
         self.has_unread() || self.state.read.ready.get()
     }
 
-    /// Whether bytes were read ahead that nobody has taken yet.
+    /// True if bytes were read ahead that no read has taken yet.
     #[must_use]
     pub fn has_unread(&self) -> bool {
         self.state.has_unread()
     }
 
-    /// Nothing is left to read: it is readable again when the kernel says so.
+    /// Records that nothing is left to read; the source is readable again after the kernel's next event.
     pub fn clear_readable(&self) {
         self.state.read.clear();
     }
 
-    /// Whether the kernel has told that the other side sends no more.
+    /// True if the kernel has reported that the peer sends no more.
     #[must_use]
     pub fn is_read_closed(&self) -> bool {
         self.state.read.closed.get()
     }
 
-    /// Ready when the kernel has told that nothing can be written any more: the connection was reset, or both sides have
-    /// ended. Another task than this one must not wait for room to write meanwhile.
+    /// Ready once the kernel has reported that nothing can be written any more: the connection was reset, or both
+    /// sides have ended. No other task may wait for room to write at the same time.
     pub fn poll_write_closed(&self, cx: &mut Context<'_>) -> Poll<()> {
         let side = &self.state.write;
         if side.closed.get() {

@@ -19,30 +19,30 @@ use slab::Slab;
 use crate::reactor::Reactor;
 use crate::timers::Timers;
 
-/// The number of the future that [`block_on`] was given.
+/// Number of the future given to [`block_on`].
 const MAIN: usize = usize::MAX;
 
 thread_local! {
     static CORE: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
 }
 
-/// Everything of one thread.
+/// Runtime state of one thread.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) reactor: Reactor,
     pub(crate) timers: Timers,
-    home: Arc<Home>,
+    remote: Arc<RemoteState>,
     tasks: RefCell<Slab<Option<Task>>>,
-    /// Tasks that were woken and not polled since.
+    /// Numbers of tasks that were woken and not polled since.
     queue: RefCell<VecDeque<usize>>,
-    /// Counts polls of tasks.
+    /// Number of polls of tasks so far.
     pub(crate) turn: Cell<u64>,
 }
 
-/// A task; while it is polled its place is empty.
+/// A task; its slot is `None` while the task is being polled.
 struct Task {
     future: Pin<Box<dyn Future<Output = ()>>>,
-    header: Arc<Header>,
+    header: Arc<TaskWaker>,
     waker: Waker,
 }
 
@@ -52,63 +52,63 @@ impl std::fmt::Debug for Task {
     }
 }
 
-/// What wakes a task.
+/// Waker of a task.
 #[derive(Debug)]
-struct Header {
+struct TaskWaker {
     number: usize,
-    /// Whether it stands in the queue. Only the thread of the task reads and writes it.
+    /// True while the task is in the queue. Accessed only by the task's thread.
     queued: AtomicBool,
-    /// Whether it stands in the queue of other threads.
-    sent: AtomicBool,
-    /// Not held on to: what is woken when its thread has gone stands in no queue.
-    home: Weak<Home>,
+    /// True while the task is in the queue of other threads.
+    queued_remotely: AtomicBool,
+    /// Weak, since waking a task has no effect once its thread has ended.
+    remote: Weak<RemoteState>,
 }
 
-/// What other threads know of a thread.
+/// State of a thread that other threads access.
 #[derive(Debug)]
-struct Home {
-    /// Tasks that they have woken: each at most once.
-    woken: SegQueue<Arc<Header>>,
-    /// Whether the thread was told that there are any.
-    told: AtomicBool,
+struct RemoteState {
+    /// Tasks woken by other threads, each at most once.
+    woken: SegQueue<Arc<TaskWaker>>,
+    /// True if the event was signalled since the thread last emptied `woken`.
+    is_signalled: AtomicBool,
     event: OwnedFd,
 }
 
-impl Wake for Header {
+impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
         let here = CORE.try_with(|core| match &*core.borrow() {
-            Some(core) if std::ptr::eq(Arc::as_ptr(&core.home), self.home.as_ptr()) => {
+            Some(core) if std::ptr::eq(Arc::as_ptr(&core.remote), self.remote.as_ptr()) => {
                 core.push(self);
                 true
             }
             _ => false,
         });
-        if here == Ok(true) || self.sent.swap(true, Ordering::AcqRel) {
+        if here == Ok(true) || self.queued_remotely.swap(true, Ordering::AcqRel) {
             return;
         }
-        let Some(home) = self.home.upgrade() else { return };
-        home.woken.push(Arc::clone(self));
-        if !home.told.swap(true, Ordering::AcqRel) {
-            // It cannot fail: the counter would have to be near its end.
-            let _ = rustix::io::write(&home.event, &1u64.to_ne_bytes());
+        let Some(remote) = self.remote.upgrade() else { return };
+        remote.woken.push(Arc::clone(self));
+        if !remote.is_signalled.swap(true, Ordering::AcqRel) {
+            // The write fails only if the counter is near its maximum, which it never reaches.
+            let _ = rustix::io::write(&remote.event, &1u64.to_ne_bytes());
         }
     }
 }
 
-/// Runs a future and the tasks that it spawns on this thread, until the future is done. Tasks that are not done by then
-/// are dropped.
+/// Runs a future and the tasks that it spawns on this thread, until the future is complete. Remaining tasks are
+/// dropped.
 ///
-/// A panic of a task ends that task alone.
+/// A panic of a task ends that task only.
 ///
 /// # Errors
-/// The kernel gives no epoll instance, or ceases to tell events.
+/// The kernel provides no epoll instance, or waiting for events fails.
 ///
 /// # Panics
-/// Within itself, and when `future` does.
+/// Panics inside another `block_on`, and if `future` panics.
 pub fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
     let core = Core::enter()?;
     let core = &*core.0;
@@ -117,12 +117,12 @@ pub fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
     let mut future = pin!(future);
     core.push(&header);
     loop {
-        // Timers go before sockets: one of them may move a clock on that those set their deadlines by.
+        // Timers fire before sockets are read: a timer may advance a clock that tasks derive their deadlines from.
         core.timers.fire();
         if core.reactor.take_events() {
-            core.take_sent();
+            core.take_remote_wakes();
         }
-        // What is woken from here on comes after the next look at the reactor.
+        // Tasks woken from here on run after the next poll of the reactor.
         let woken = core.queue.borrow().len();
         for _ in 0..woken {
             let next = core.queue.borrow_mut().pop_front();
@@ -143,12 +143,12 @@ pub fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
     }
 }
 
-/// Starts a task on this thread.
+/// Spawns a task on this thread.
 ///
 /// # Panics
-/// Outside of [`block_on`].
+/// Panics outside of [`block_on`].
 pub fn spawn(future: impl Future<Output = ()> + 'static) {
-    let core = Core::here();
+    let core = Core::current();
     let mut tasks = core.tasks.borrow_mut();
     let place = tasks.vacant_entry();
     let header = core.header(place.key());
@@ -163,7 +163,7 @@ impl Core {
         let core = Rc::new(Self {
             reactor: Reactor::new(&event)?,
             timers: Timers::default(),
-            home: Arc::new(Home { woken: SegQueue::new(), told: AtomicBool::default(), event }),
+            remote: Arc::new(RemoteState { woken: SegQueue::new(), is_signalled: AtomicBool::default(), event }),
             tasks: RefCell::default(),
             queue: RefCell::default(),
             turn: Cell::new(0),
@@ -172,35 +172,35 @@ impl Core {
         Ok(Entered(core))
     }
 
-    /// That of this thread.
-    pub(crate) fn here() -> Rc<Self> {
+    /// State of this thread.
+    pub(crate) fn current() -> Rc<Self> {
         CORE.with_borrow(Clone::clone).expect("not within weir_runtime::block_on")
     }
 
-    fn header(&self, number: usize) -> Arc<Header> {
-        let (queued, sent) = (AtomicBool::default(), AtomicBool::default());
-        Arc::new(Header { number, queued, sent, home: Arc::downgrade(&self.home) })
+    fn header(&self, number: usize) -> Arc<TaskWaker> {
+        let (queued, queued_remotely) = (AtomicBool::default(), AtomicBool::default());
+        Arc::new(TaskWaker { number, queued, queued_remotely, remote: Arc::downgrade(&self.remote) })
     }
 
-    fn push(&self, header: &Header) {
+    fn push(&self, header: &TaskWaker) {
         if !header.queued.load(Ordering::Relaxed) {
             header.queued.store(true, Ordering::Relaxed);
             self.queue.borrow_mut().push_back(header.number);
         }
     }
 
-    /// Takes what other threads have woken.
-    fn take_sent(&self) {
-        self.home.told.swap(false, Ordering::AcqRel);
-        while let Some(header) = self.home.woken.pop() {
-            header.sent.swap(false, Ordering::AcqRel);
+    /// Queues the tasks that other threads have woken.
+    fn take_remote_wakes(&self) {
+        self.remote.is_signalled.swap(false, Ordering::AcqRel);
+        while let Some(header) = self.remote.woken.pop() {
+            header.queued_remotely.swap(false, Ordering::AcqRel);
             self.push(&header);
         }
     }
 
     fn poll(&self, number: usize) {
         let task = self.tasks.borrow_mut().get_mut(number).and_then(Option::take);
-        // A number in the queue may be that of a task that has ended.
+        // The queued number may belong to a task that has ended.
         let Some(mut task) = task else { return };
         task.header.queued.store(false, Ordering::Relaxed);
         let mut cx = Context::from_waker(&task.waker);
@@ -216,12 +216,12 @@ impl Core {
     }
 }
 
-/// Makes a core that of its thread.
+/// Guard that makes a core the current one of its thread.
 struct Entered(Rc<Core>);
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        // What they drop may wake and even spawn others.
+        // Dropped tasks may wake and even spawn others.
         loop {
             let left = self.0.tasks.take();
             if left.is_empty() {
@@ -231,7 +231,7 @@ impl Drop for Entered {
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(task)));
             }
         }
-        // Nor is what they have written lost.
+        // Bytes written by dropped tasks are queued_remotely, too.
         self.0.reactor.end_round();
         CORE.set(None);
     }

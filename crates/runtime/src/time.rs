@@ -1,5 +1,5 @@
-//! Waits of tasks, to the millisecond. Deadlines that move with every request are not for these: `weir-proxy` has a
-//! wheel for them.
+//! Delays of tasks, with millisecond resolution. Deadlines that move with every request belong to the timer wheel in
+//! `weir-proxy`.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -10,12 +10,12 @@ use std::time::Duration;
 use crate::task::Core;
 use crate::timers::now_us;
 
-/// A wait that ends at a time.
+/// Future that completes at a deadline.
 #[derive(Debug)]
 #[must_use = "nothing waits unless it is awaited"]
 pub struct Sleep {
     deadline: u64,
-    /// Its number and what it waits with, once it does.
+    /// Number of the wait and its core, once the future was polled.
     waits: Option<(u64, Rc<Core>)>,
 }
 
@@ -29,14 +29,14 @@ impl Future for Sleep {
     type Output = ();
 
     /// # Panics
-    /// Outside of [`block_on`](crate::block_on).
+    /// Panics outside of [`block_on`](crate::block_on).
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         if now_us() >= self.deadline {
             return Poll::Ready(());
         }
         let deadline = self.deadline;
         let (number, core) = self.waits.get_or_insert_with(|| {
-            let core = Core::here();
+            let core = Core::current();
             (core.timers.next_number(), core)
         });
         core.timers.wait(deadline, *number, cx.waker());
@@ -52,7 +52,7 @@ impl Drop for Sleep {
     }
 }
 
-/// What comes of `work`; `None` when it takes longer than `limit`.
+/// Output of `work`, or `None` if it takes longer than `limit`.
 pub async fn timeout<F: Future>(limit: Duration, work: F) -> Option<F::Output> {
     let (mut work, mut late) = (pin!(work), pin!(sleep(limit)));
     poll_fn(|cx| match work.as_mut().poll(cx) {

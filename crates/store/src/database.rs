@@ -1,7 +1,8 @@
 //! Resources and their history in one SQLite database.
 //!
-//! The database is in WAL mode and synchronous: what [`Database::commit`] has answered for survives the process and the
-//! machine. Values are JSON with their secrets encrypted, so the rest can be looked at with any SQLite tool.
+//! The database is in WAL mode with `synchronous=FULL`: a commit that [`Database::commit`] has confirmed survives a
+//! crash of the process and of the machine. Values are JSON with encrypted secrets, so everything else can be
+//! inspected with any SQLite tool.
 
 mod records;
 
@@ -18,17 +19,17 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, Transac
 use crate::seal::{Seal, SealError};
 use crate::{Change, Commit, Item, Key, Kind, Listing, StoreError};
 
-/// Says that a file is a store of Weir's: the letters `Weir`.
+/// `application_id` of a store: the letters `Weir`.
 const APPLICATION: i32 = 0x5765_6972;
 
-/// The version of the tables that this program writes. A database of an older one is brought up to it by
-/// [`Database::migrate`]; that of a newer one is refused.
+/// Schema version that this program writes. [`Database::migrate`] upgrades a database of an older version; a database
+/// of a newer version is refused.
 const VERSION: i32 = 1;
 
-/// Statements that are kept prepared: those of a commit, and then some.
+/// Number of prepared statements that are cached: those of a commit and some more.
 const PREPARED: usize = 32;
 
-/// How long a connection waits for another one's lock. Only commands that read meet one.
+/// Longest wait for the lock of another connection. Only commands that read meet such a lock.
 const BUSY: Duration = Duration::from_secs(5);
 
 const TABLES: &str = "
@@ -64,10 +65,10 @@ const TABLES: &str = "
     CREATE INDEX changes_by_key ON changes (key, revision);
 ";
 
-/// What a change takes in the history beside its texts: its row, its entries in indexes, and its share of the commit.
+/// Bytes charged to a change in the history beside its texts: its row, its index entries and its share of the commit.
 const CHANGE_ROW: u64 = 128;
 
-/// The bytes of a change in the history, in SQL. Lengths are told without the texts being read.
+/// SQL expression for the bytes of a change's texts. SQLite reports the lengths without reading the texts.
 const CHANGE_BYTES: &str = "octet_length(key) + coalesce(octet_length(old), 0) + coalesce(octet_length(new), 0)";
 
 /// An open database.
@@ -76,56 +77,57 @@ pub struct Database {
     connection: Connection,
     seal: Arc<Seal>,
     path: PathBuf,
-    /// Device and inode of the file that is open.
+    /// Device and inode of the open file.
     file: (u64, u64),
     history: History,
-    /// The bytes of the history, at a version of the data: somebody else may have written since.
+    /// Data version of the database and the bytes of its history at that version. Another process may have written
+    /// since.
     known: Option<(i64, u64)>,
 }
 
-/// The bounds of a history. The oldest commits beyond either are forgotten.
+/// Bounds of a history. The oldest commits beyond either bound are deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History {
-    /// Changes that are kept at most.
+    /// Maximum number of changes.
     pub changes: u64,
-    /// Bytes that they take at most.
+    /// Maximum total size of the changes in bytes.
     pub bytes: u64,
 }
 
-/// Why a database is of no use, or an operation on it failed.
+/// Error that makes a database unusable, or that an operation on it failed with.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Lost {
-    /// It is damaged, or no database at all: trying again does not help.
+pub enum DatabaseError {
+    /// The file is damaged or no database; a retry does not help.
     #[error("{0}")]
     Damaged(String),
-    /// It cannot be read or written now: a full disk, a read-only file.
+    /// The database cannot be read or written at the moment: a full disk, a read-only file.
     #[error("{0}")]
     Unavailable(String),
-    /// It cannot be used by this program, or with this key, whole as it may be.
+    /// The database is intact, but this program or this key cannot use it.
     #[error("{0}")]
     Unfit(String),
-    /// Somebody else changed a resource.
+    /// Another writer changed a resource.
     #[error("{0} was changed by somebody else")]
     Conflict(Key),
 }
 
-/// What became of a commit.
+/// Result of a commit.
 #[derive(Debug, Default)]
 pub(crate) struct Committed {
-    /// The revision from then on.
+    /// Revision that the commit made.
     pub(crate) revision: u64,
-    /// What changed; nothing when all was so before.
+    /// Resources that changed, with their new state; empty if the commit changed nothing.
     pub(crate) changes: Vec<(Key, Option<Item>)>,
-    /// What that adds to the history.
+    /// Bytes that the commit adds to the history.
     bytes: u64,
 }
 
 impl Database {
-    /// Opens a database to write to it, or makes one. Its files are their owner's alone.
+    /// Opens a database for writing and creates it if it is missing. Only the owner may access its files.
     ///
     /// # Errors
-    /// [`Lost`].
-    pub fn open(path: &Path, seal: Arc<Seal>, history: History) -> Result<Self, Lost> {
+    /// [`DatabaseError`].
+    pub fn open(path: &Path, seal: Arc<Seal>, history: History) -> Result<Self, DatabaseError> {
         make(path)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let database = Self::connect(path, flags, seal, history)?;
@@ -134,50 +136,50 @@ impl Database {
         Ok(database)
     }
 
-    /// Opens a database that is there to read from it, whoever else writes to it.
+    /// Opens an existing database for reading; other processes may write to it at the same time.
     ///
     /// # Errors
-    /// [`Lost`].
-    pub fn read_only(path: &Path, seal: Arc<Seal>) -> Result<Self, Lost> {
+    /// [`DatabaseError`].
+    pub fn read_only(path: &Path, seal: Arc<Seal>) -> Result<Self, DatabaseError> {
         let database = Self::connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, seal, History { changes: 0, bytes: 0 })?;
         database.version()?;
         database.check_seal()?;
         Ok(database)
     }
 
-    fn connect(path: &Path, flags: OpenFlags, seal: Arc<Seal>, history: History) -> Result<Self, Lost> {
+    fn connect(path: &Path, flags: OpenFlags, seal: Arc<Seal>, history: History) -> Result<Self, DatabaseError> {
         let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
         connection.busy_timeout(BUSY)?;
         connection.set_prepared_statement_cache_capacity(PREPARED);
         let read_only = connection.is_readonly("main")?;
         if !read_only {
-            // Reads the first page: what is no database is found here.
+            // Reads the first page, and so detects a file that is no database.
             connection.pragma_update(None, "journal_mode", "WAL")?;
             connection.pragma_update(None, "synchronous", "FULL")?;
             connection.pragma_update(None, "journal_size_limit", 16 * 1024 * 1024)?;
         }
         connection.pragma_update(None, "trusted_schema", false)?;
-        let file = identity(path).map_err(|error| Lost::Unavailable(error.to_string()))?;
+        let file = identity(path).map_err(|error| DatabaseError::Unavailable(error.to_string()))?;
         Ok(Self { connection, seal, path: path.to_owned(), file, history, known: None })
     }
 
-    /// The version of the tables; 0 when there are none yet.
-    fn version(&self) -> Result<i32, Lost> {
+    /// Schema version; 0 if there are no tables yet.
+    fn version(&self) -> Result<i32, DatabaseError> {
         let pragma = |name: &str| self.connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
         let (application, version) = (pragma("application_id")?, pragma("user_version")?);
         match (application, version) {
             (0, 0) => Ok(0),
             (APPLICATION, 1..=VERSION) => Ok(version),
-            (APPLICATION, _) => Err(Lost::Unfit(format!(
+            (APPLICATION, _) => Err(DatabaseError::Unfit(format!(
                 "{} was written by a newer version of the gateway (its tables have version {version}, known is {VERSION})",
                 self.path.display()
             ))),
-            _ => Err(Lost::Damaged(format!("{} is a database of another program", self.path.display()))),
+            _ => Err(DatabaseError::Damaged(format!("{} is a database of another program", self.path.display()))),
         }
     }
 
-    /// Makes the tables of a new database, and brings those of an older version up to this one.
-    pub(crate) fn migrate(&self) -> Result<(), Lost> {
+    /// Creates the tables of a new database, and upgrades those of an older version.
+    pub(crate) fn migrate(&self) -> Result<(), DatabaseError> {
         if self.version()? == 0 {
             let transaction = Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)?;
             transaction.execute_batch(TABLES)?;
@@ -189,12 +191,12 @@ impl Database {
         Ok(())
     }
 
-    fn check_seal(&self) -> Result<(), Lost> {
+    fn check_seal(&self) -> Result<(), DatabaseError> {
         let needed: String = self.connection.query_row("SELECT seal FROM store", [], |row| row.get(0))?;
         if needed == self.seal.id() {
             return Ok(());
         }
-        Err(Lost::Unfit(format!(
+        Err(DatabaseError::Unfit(format!(
             "{} was written with the key {needed}, and this is the key {}: put the right key into the file `key` beside it, \
              or into the setting store.key",
             self.path.display(),
@@ -202,41 +204,41 @@ impl Database {
         )))
     }
 
-    /// Whether it cannot be written to.
+    /// True if the database cannot be written to.
     ///
     /// # Errors
-    /// [`Lost`].
-    pub fn is_read_only(&self) -> Result<bool, Lost> {
+    /// [`DatabaseError`].
+    pub fn is_read_only(&self) -> Result<bool, DatabaseError> {
         Ok(self.connection.is_readonly("main")?)
     }
 
-    /// The revision of the last commit; 0 in a store that nothing was ever put in.
+    /// Revision of the last commit; 0 if nothing was ever committed.
     ///
     /// # Errors
-    /// [`Lost`].
-    pub fn revision(&self) -> Result<u64, Lost> {
+    /// [`DatabaseError`].
+    pub fn revision(&self) -> Result<u64, DatabaseError> {
         let mut statement = self.connection.prepare_cached("SELECT revision FROM store")?;
         Ok(statement.query_row([], |row| row.get(0)).map(i64::cast_unsigned)?)
     }
 
-    /// One resource.
+    /// Reads one resource.
     ///
     /// # Errors
-    /// [`Lost`].
-    pub fn get(&self, key: &Key) -> Result<Option<Item>, Lost> {
+    /// [`DatabaseError`].
+    pub fn get(&self, key: &Key) -> Result<Option<Item>, DatabaseError> {
         let sql = "SELECT key, value, created, modified FROM items WHERE key = ?";
         let found = self.connection.prepare_cached(sql)?.query_row([key.to_string()], stored).optional()?;
         found.map(|stored| self.item(stored)).transpose()
     }
 
-    /// All resources of a kind, or of all kinds, in the order of their creation.
+    /// Lists the resources of one kind, or of all kinds, in the order of their creation.
     ///
     /// # Errors
-    /// [`Lost`].
-    pub fn list(&self, kind: Option<Kind>) -> Result<Listing, Lost> {
+    /// [`DatabaseError`].
+    pub fn list(&self, kind: Option<Kind>) -> Result<Listing, DatabaseError> {
         let transaction = self.connection.unchecked_transaction()?;
         let revision = self.revision()?;
-        // '0' is what follows '/' in the order of characters.
+        // '0' is the character after '/', so it ends the range of a directory.
         let (from, to) = match kind {
             Some(kind) => (format!("{}/", kind.directory()), format!("{}0", kind.directory())),
             None => (String::new(), "~".to_owned()),
@@ -253,17 +255,17 @@ impl Database {
         Ok(Listing { cluster: 0, revision, items })
     }
 
-    /// Makes changes as one, durably, and gives their revision. Whoever calls it has the [`Lock`](crate::Lock).
+    /// Makes changes as one durable commit and returns its revision. The caller must hold the [`Lock`](crate::Lock).
     ///
     /// # Errors
-    /// [`Lost`]; then nothing was changed.
-    pub fn change_all(&mut self, commit: &Commit) -> Result<u64, Lost> {
+    /// [`DatabaseError`]; then nothing was changed.
+    pub fn change_all(&mut self, commit: &Commit) -> Result<u64, DatabaseError> {
         let committed = self.commit_all(std::slice::from_ref(commit))?;
         Ok(committed.last().map_or(0, |committed| committed.revision))
     }
 
-    /// Makes commits one after the other, each with a revision of its own, and durably with one write: all or none.
-    pub(crate) fn commit_all(&mut self, commits: &[Commit]) -> Result<Vec<Committed>, Lost> {
+    /// Makes several commits, each with its own revision, with one durable write: all or none.
+    pub(crate) fn commit_all(&mut self, commits: &[Commit]) -> Result<Vec<Committed>, DatabaseError> {
         self.is_in_place()?;
         let transaction = Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)?;
         let (version, before) = self.history_bytes(&transaction)?;
@@ -278,8 +280,8 @@ impl Database {
         Ok(committed)
     }
 
-    /// The bytes of the history with the version of the data, which is another when somebody else has written.
-    fn history_bytes(&self, transaction: &Transaction<'_>) -> Result<(i64, u64), Lost> {
+    /// Data version and bytes of the history. The data version differs once another connection has written.
+    fn history_bytes(&self, transaction: &Transaction<'_>) -> Result<(i64, u64), DatabaseError> {
         let version = transaction.pragma_query_value(None, "data_version", |row| row.get::<_, i64>(0))?;
         if let Some((_, bytes)) = self.known.filter(|(known, _)| *known == version) {
             return Ok((version, bytes));
@@ -289,14 +291,14 @@ impl Database {
         Ok((version, bytes.cast_unsigned()))
     }
 
-    fn commit_in(&self, transaction: &Transaction<'_>, commit: &Commit) -> Result<Committed, Lost> {
+    fn commit_in(&self, transaction: &Transaction<'_>, commit: &Commit) -> Result<Committed, DatabaseError> {
         for expectation in &commit.expect {
             let sql = "SELECT modified FROM items WHERE key = ?";
             let mut statement = transaction.prepare_cached(sql)?;
             let modified: Option<i64> =
                 statement.query_row([expectation.key.to_string()], |row| row.get(0)).optional()?;
             if modified.map(i64::cast_unsigned) != expectation.modified {
-                return Err(Lost::Conflict(expectation.key.clone()));
+                return Err(DatabaseError::Conflict(expectation.key.clone()));
             }
         }
         let revision = self.revision()? + 1;
@@ -317,20 +319,21 @@ impl Database {
         Ok(Committed { revision, changes, bytes })
     }
 
-    /// Gives the new state of a resource and what the change takes in the history, if there is one.
+    /// Applies one change; returns the new state of the resource and the bytes the change takes in the history, or
+    /// `None` if it changes nothing.
     fn change(
         &self,
         transaction: &Transaction<'_>,
         change: &Change,
         revision: u64,
-    ) -> Result<Option<(Key, Option<Item>, u64)>, Lost> {
+    ) -> Result<Option<(Key, Option<Item>, u64)>, DatabaseError> {
         let place = change.key.to_string();
         let sql = "SELECT value, created FROM items WHERE key = ?";
         let mut statement = transaction.prepare_cached(sql)?;
         let before: Option<(String, i64)> =
             statement.query_row([&place], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
         let sealed = change.value.as_deref().map(|value| self.seal.seal(&change.key, value)).transpose();
-        let sealed = sealed.map_err(|error| Lost::Unavailable(error.to_string()))?;
+        let sealed = sealed.map_err(|error| DatabaseError::Unavailable(error.to_string()))?;
         let created = before.as_ref().map_or(revision.cast_signed(), |(_, created)| *created);
         let now = revision.cast_signed();
         let expires = change.expires.map(millis);
@@ -360,9 +363,9 @@ impl Database {
         Ok(Some((key, item, bytes)))
     }
 
-    /// Forgets the oldest commits, whole ones, so that the history keeps its bounds. `bytes` are in it; gives how many
-    /// of them are gone.
-    fn forget(&self, transaction: &Transaction<'_>, bytes: u64) -> Result<u64, Lost> {
+    /// Deletes the oldest commits, each as a whole, until the history is within its bounds. `bytes` is the present
+    /// size of the history; the result is the number of bytes deleted.
+    fn forget(&self, transaction: &Transaction<'_>, bytes: u64) -> Result<u64, DatabaseError> {
         let mut statement = transaction.prepare_cached("SELECT max(number) FROM changes")?;
         let newest: i64 = statement.query_row([], |row| row.get(0))?;
         let mut last = newest.saturating_sub(self.history.changes.cast_signed());
@@ -391,25 +394,25 @@ impl Database {
         Ok(gone.cast_unsigned())
     }
 
-    /// The resources that have expired.
-    pub(crate) fn expired(&self, now: SystemTime) -> Result<Vec<Key>, Lost> {
+    /// Keys of the resources that have expired.
+    pub(crate) fn expired(&self, now: SystemTime) -> Result<Vec<Key>, DatabaseError> {
         let mut statement = self.connection.prepare("SELECT key FROM items WHERE expires <= ?")?;
         let keys = statement.query_map([millis(now)], |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
         Ok(keys.iter().filter_map(|key| key.parse().ok()).collect())
     }
 
-    /// When the next resource expires.
-    pub(crate) fn next_expiry(&self) -> Result<Option<SystemTime>, Lost> {
+    /// Time at which the next resource expires.
+    pub(crate) fn next_expiry(&self) -> Result<Option<SystemTime>, DatabaseError> {
         let sql = "SELECT min(expires) FROM items WHERE expires IS NOT NULL";
         let next: Option<i64> = self.connection.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
         Ok(next.map(moment))
     }
 
-    /// Puts everything into a database that is empty, with its revisions; what was before is not known.
+    /// Fills an empty database with resources and their revisions. Their earlier history is not known.
     ///
     /// # Errors
-    /// [`Lost`].
-    pub fn fill(&mut self, listing: &Listing) -> Result<(), Lost> {
+    /// [`DatabaseError`].
+    pub fn fill(&mut self, listing: &Listing) -> Result<(), DatabaseError> {
         let transaction = Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)?;
         for item in &listing.items {
             let value = self.seal.seal(&item.key, &item.value)?;
@@ -423,31 +426,31 @@ impl Database {
         Ok(transaction.commit()?)
     }
 
-    /// Writes a copy that is whole and consistent, while others read and write. A file that is there is replaced.
+    /// Writes a complete and consistent copy while others read and write. An existing file is replaced.
     ///
     /// # Errors
-    /// [`Lost`].
-    pub fn backup(&self, to: &Path) -> Result<u64, Lost> {
+    /// [`DatabaseError`].
+    pub fn backup(&self, to: &Path) -> Result<u64, DatabaseError> {
         const PAGES: i32 = 1024;
         let beside = to.with_extension("new");
         let _ = fs::remove_file(&beside);
         make(&beside)?;
         let mut copy = Connection::open(&beside)?;
         Backup::new(&self.connection, &mut copy)?.run_to_completion(PAGES, Duration::from_millis(1), None)?;
-        // The copy is one file, not three.
+        // A copy is a single file, without WAL and shared memory beside it.
         copy.pragma_update(None, "journal_mode", "DELETE")?;
         let revision: i64 = copy.query_row("SELECT revision FROM store", [], |row| row.get(0))?;
         copy.close().map_err(|(_, error)| error)?;
         let renamed = fs::File::open(&beside).and_then(|file| file.sync_all()).and_then(|()| fs::rename(&beside, to));
-        renamed.map_err(|error| Lost::Unavailable(format!("cannot write {}: {error}", to.display())))?;
+        renamed.map_err(|error| DatabaseError::Unavailable(format!("cannot write {}: {error}", to.display())))?;
         Ok(revision.cast_unsigned())
     }
 
-    /// Everything that is wrong with it.
+    /// Lists all damage that an integrity check finds.
     ///
     /// # Errors
-    /// [`Lost`], when it cannot even be looked at.
-    pub fn check(&self) -> Result<Vec<String>, Lost> {
+    /// [`DatabaseError`], if the check itself fails.
+    pub fn check(&self) -> Result<Vec<String>, DatabaseError> {
         let mut found = Vec::new();
         let mut statement = self.connection.prepare("PRAGMA integrity_check(100)")?;
         for line in statement.query_map([], |row| row.get::<_, String>(0))? {
@@ -466,17 +469,17 @@ impl Database {
         Ok(found)
     }
 
-    fn item(&self, (key, value, created, modified): Stored) -> Result<Item, Lost> {
-        let key: Key = key.parse().map_err(|error| Lost::Damaged(format!("{error}")))?;
+    fn item(&self, (key, value, created, modified): Stored) -> Result<Item, DatabaseError> {
+        let key: Key = key.parse().map_err(|error| DatabaseError::Damaged(format!("{error}")))?;
         let value = self.seal.open(&key, &value)?;
         Ok(Item { key, value, created: created.cast_unsigned(), modified: modified.cast_unsigned() })
     }
 
-    /// Whether the file is still there. SQLite would go on writing to one that was removed.
-    fn is_in_place(&self) -> Result<(), Lost> {
+    /// Fails if the file was removed or replaced: SQLite would go on writing to the removed file.
+    fn is_in_place(&self) -> Result<(), DatabaseError> {
         match identity(&self.path) {
             Ok(file) if file == self.file => Ok(()),
-            _ => Err(Lost::Unavailable(format!(
+            _ => Err(DatabaseError::Unavailable(format!(
                 "{} was removed or replaced while the gateway runs; start it anew",
                 self.path.display()
             ))),
@@ -484,7 +487,7 @@ impl Database {
     }
 }
 
-/// Key, value, created and modified, as they stand in the table.
+/// A row of the table: key, value, created and modified.
 type Stored = (String, String, i64, i64);
 
 fn stored(row: &Row<'_>) -> rusqlite::Result<Stored> {
@@ -495,12 +498,12 @@ fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
     fs::metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
-/// Makes an empty file for a database, for its owner alone: what is not a secret is still nobody else's business. SQLite
-/// makes the files beside it with the same mode. A database that others may read, as earlier versions restored it, is
-/// taken from them.
-fn make(path: &Path) -> Result<(), Lost> {
+/// Creates an empty database file that only its owner may access: other values are private too, not just the secrets.
+/// SQLite gives the files beside it the same mode. A database that others may read, as earlier versions restored it,
+/// has its mode corrected.
+fn make(path: &Path) -> Result<(), DatabaseError> {
     const OWNER: u32 = 0o600;
-    let cannot = |error: io::Error| Lost::Unavailable(format!("cannot make {}: {error}", path.display()));
+    let cannot = |error: io::Error| DatabaseError::Unavailable(format!("cannot make {}: {error}", path.display()));
     match OpenOptions::new().write(true).create_new(true).mode(OWNER).open(path) {
         Ok(_) => return Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -509,7 +512,7 @@ fn make(path: &Path) -> Result<(), Lost> {
     for suffix in ["", "-wal", "-shm"] {
         let file = PathBuf::from(format!("{}{suffix}", path.display()));
         if fs::metadata(&file).is_ok_and(|found| found.mode() & 0o077 != 0) {
-            // Somebody else's file serves all the same.
+            // A file that belongs to another user cannot be changed, and still works.
             let _ = fs::set_permissions(&file, fs::Permissions::from_mode(OWNER));
         }
     }
@@ -525,18 +528,18 @@ fn moment(millis: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(millis.max(0).cast_unsigned())
 }
 
-impl From<rusqlite::Error> for Lost {
+impl From<rusqlite::Error> for DatabaseError {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Damaged(error.to_string()),
-            // Tables or columns are not what they should be.
+            // The tables or columns differ from the schema.
             Some(ErrorCode::Unknown) | None => Self::Damaged(error.to_string()),
             _ => Self::Unavailable(error.to_string()),
         }
     }
 }
 
-impl From<SealError> for Lost {
+impl From<SealError> for DatabaseError {
     fn from(error: SealError) -> Self {
         match error {
             SealError::OtherKey { .. } => Self::Unfit(error.to_string()),
@@ -545,13 +548,13 @@ impl From<SealError> for Lost {
     }
 }
 
-impl From<Lost> for StoreError {
-    fn from(lost: Lost) -> Self {
+impl From<DatabaseError> for StoreError {
+    fn from(lost: DatabaseError) -> Self {
         match lost {
-            Lost::Conflict(key) => Self::Conflict { key },
-            Lost::Damaged(reason) => Self::Unavailable(format!("the store is damaged: {reason}")),
-            Lost::Unavailable(reason) => Self::Unavailable(format!("the store cannot be used: {reason}")),
-            Lost::Unfit(reason) => Self::Unavailable(reason),
+            DatabaseError::Conflict(key) => Self::Conflict { key },
+            DatabaseError::Damaged(reason) => Self::Unavailable(format!("the store is damaged: {reason}")),
+            DatabaseError::Unavailable(reason) => Self::Unavailable(format!("the store cannot be used: {reason}")),
+            DatabaseError::Unfit(reason) => Self::Unavailable(reason),
         }
     }
 }

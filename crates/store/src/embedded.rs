@@ -1,5 +1,5 @@
-//! The store that needs nothing beside the gateway: a database in a folder. Who wants something of it takes turns, each on
-//! a thread that may block; one more thread sees to what is due at some time.
+//! The embedded store: a database in a folder, without any other service. Operations run one at a time on threads
+//! that may block; one more thread does the timed work (expiry, watchers that fell behind).
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, PoisonError, Weak};
@@ -10,28 +10,28 @@ use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::database::{Committed, Database, History, Lost};
+use crate::database::{Committed, Database, DatabaseError, History};
 use crate::folder::{Folder, Lock, OpenError};
 use crate::seal::Seal;
-use crate::watchers::{ROOM, Watchers, events};
+use crate::watchers::{QUEUE_CAPACITY, Watchers, events};
 use crate::{
     Answer, Change, Commit, Difference, Event, HistoryQuery, Item, Key, Kind, Listing, Recorded, Store, StoreError,
 };
 
-/// How long a commit waits for the process before this one to let go of the store.
+/// Longest wait of a commit for the previous process to release the store.
 const HANDOVER_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long the thread of what is due rests at most.
-const REST: Duration = Duration::from_secs(60);
+/// Longest sleep of the timer thread.
+const MAX_SLEEP: Duration = Duration::from_secs(60);
 
-/// How soon it is tried again to delete what has expired, and to tell a watcher that has no room.
-const AGAIN: Duration = Duration::from_secs(1);
-const CATCH_UP: Duration = Duration::from_millis(20);
+/// Delays before the timer thread retries a failed expiry, and before it retries a watcher whose queue is full.
+const EXPIRY_RETRY: Duration = Duration::from_secs(1);
+const WATCHER_RETRY: Duration = Duration::from_millis(20);
 
-/// Who has expired resources deleted, in the history.
-const EXPIRY: &str = "ttl";
+/// Author of the commits in the history that delete expired resources.
+const EXPIRY_AUTHOR: &str = "ttl";
 
-/// The embedded store. Its thread ends with it.
+/// The embedded store. Its timer thread ends when the store is dropped.
 #[derive(Debug)]
 pub struct Embedded {
     folder: Folder,
@@ -42,58 +42,58 @@ pub struct Embedded {
 
 type SharedHealth = Arc<std::sync::Mutex<Health>>;
 
-/// How a store is opened.
+/// Options for opening a store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where it lies.
+    /// Folder of the store.
     pub folder: Folder,
-    /// Encrypts its secrets.
+    /// Encrypts and decrypts secrets.
     pub seal: Arc<Seal>,
-    /// How much the history keeps.
+    /// Bounds of the history.
     pub history: History,
-    /// Whether another process may still write, and will soon let go: commits wait until then.
+    /// True if another process may still be writing and will release the store soon: commits wait until then.
     pub succeeds: bool,
 }
 
-/// How a store is.
+/// Health of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// The revision of the last commit.
+    /// Revision of the last commit.
     pub revision: u64,
-    /// What went wrong the last time something was read or written; `None` when nothing did.
+    /// Error of the last read or write; `None` if it succeeded.
     pub fault: Option<String>,
 }
 
-/// Whether this process may write.
+/// Write access of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Access {
-    /// Another process does.
+    /// Another process holds it.
     Waiting,
     Granted,
-    /// Not any more, and why.
+    /// Access ended, with the reason.
     Ended(String),
 }
 
-/// What is worked on in turn.
+/// State behind the store's mutex.
 #[derive(Debug)]
 struct Writer {
-    /// Until the store is closed.
+    /// `None` once the store is closed.
     database: Option<Database>,
     lock: Option<Lock>,
     watchers: Watchers,
     access: watch::Sender<Access>,
     health: SharedHealth,
-    /// What watchers know.
+    /// Revision that the watchers have been notified of.
     revision: u64,
-    /// When the next resource expires.
+    /// Time at which the next resource expires.
     expiry: Option<SystemTime>,
-    /// When the thread of what is due looks next by itself, and what wakes it before.
+    /// Time at which the timer thread wakes up, and the channel that wakes it earlier.
     alarm: SystemTime,
-    bell: SyncSender<()>,
+    wake: SyncSender<()>,
 }
 
 impl Embedded {
-    /// Opens the store, or makes it, and gives all that is in it.
+    /// Opens or creates the store, and lists its resources.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -108,7 +108,7 @@ impl Embedded {
         let (grant, access) = watch::channel(granted);
         let health = SharedHealth::new(Health { revision: listing.revision, fault }.into());
         let waits = lock.is_none();
-        let (bell, rung) = sync_channel(1);
+        let (wake, woken) = sync_channel(1);
         let writer = Arc::new(Mutex::new(Writer {
             database: Some(database),
             lock,
@@ -118,10 +118,10 @@ impl Embedded {
             revision: listing.revision,
             expiry,
             alarm: SystemTime::now(),
-            bell,
+            wake,
         }));
         let of_thread = Arc::downgrade(&writer);
-        let spawned = thread::Builder::new().name("weir-store".to_owned()).spawn(move || see_to_it(&of_thread, &rung));
+        let spawned = thread::Builder::new().name("weir-store".to_owned()).spawn(move || run_timer(&of_thread, &woken));
         spawned.map_err(|error| OpenError::Broken(format!("cannot start the thread of the store: {error}")))?;
         if waits {
             wait_for_lock(folder.clone(), Arc::downgrade(&writer));
@@ -129,56 +129,56 @@ impl Embedded {
         Ok((Self { folder, writer, access, health }, listing))
     }
 
-    /// How it is.
+    /// Current health of the store.
     #[must_use]
     pub fn health(&self) -> Health {
         self.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Lets another process write. This one can read, and its commits wait.
+    /// Releases write access to another process. This process can still read, and its commits wait.
     pub async fn release(&self) {
         let release = self.ask(|writer| {
             writer.access.send_replace(Access::Waiting);
             writer.lock = None;
             Ok(())
         });
-        // Closed is released.
+        // A closed store has released access already.
         let _ = release.await;
     }
 
-    /// Writes again, as soon as nobody else does.
+    /// Takes write access back as soon as no other process holds it.
     pub fn resume(&self) {
         wait_for_lock(self.folder.clone(), Arc::downgrade(&self.writer));
     }
 
-    /// Waits until this process may write.
+    /// Waits until this process has write access.
     ///
     /// # Errors
-    /// Another process does, and goes on; or the store is closed.
+    /// Another process keeps write access, or the store is closed.
     pub async fn settled(&self) -> Result<(), StoreError> {
         self.granted().await
     }
 
-    /// Ends all work and lets go of the store, for `reason`. What is under way is finished.
+    /// Closes the store with `reason` as its reason, and releases access. Operations under way are finished first.
     pub async fn close(&self, reason: &str) {
         let reason = reason.to_owned();
         let close = self.ask(move |writer| {
             writer.end(reason);
             Ok(())
         });
-        // It was closed before.
+        // An error means that the store was closed already.
         let _ = close.await;
     }
 
-    /// Does something when its turn comes.
+    /// Runs an operation on the store once the operations before it are done.
     async fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Writer) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        in_turn(Arc::clone(&self.writer), work).await
+        with_lock(Arc::clone(&self.writer), work).await
     }
 
-    /// Waits until this process may write.
+    /// Waits until this process has write access.
     async fn granted(&self) -> Result<(), StoreError> {
         let mut access = self.access.clone();
         let settled = timeout(HANDOVER_LIMIT, access.wait_for(|access| *access != Access::Waiting)).await;
@@ -223,14 +223,14 @@ impl Store for Embedded {
         }
         let mut writer = self.writer.blocking_lock();
         let done = writer.commit_all(commits);
-        writer.see_to_alarm();
+        writer.wake_timer();
         Some(done)
     }
 
     fn watch(&self, after: u64) -> mpsc::Receiver<Event> {
         let (sender, receiver) = events();
-        // Where it fails the sender is gone, and the receiver ends: its reader asks again.
-        tokio::spawn(in_turn(Arc::clone(&self.writer), move |writer| {
+        // If this fails, the sender is dropped and the receiver ends; its reader subscribes again.
+        tokio::spawn(with_lock(Arc::clone(&self.writer), move |writer| {
             writer.add_watcher(sender, after);
             Ok(())
         }));
@@ -246,38 +246,38 @@ impl Store for Embedded {
     }
 }
 
-/// Does something when its turn comes.
-async fn in_turn<T: Send + 'static>(
+/// Runs an operation once it holds the mutex.
+async fn with_lock<T: Send + 'static>(
     writer: Arc<Mutex<Writer>>,
     work: impl FnOnce(&mut Writer) -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
-    // Those that wait hold no thread.
+    // Operations that wait for the mutex occupy no thread.
     let mut writer = writer.lock_owned().await;
     let done = spawn_blocking(move || {
         let done = work(&mut writer);
-        writer.see_to_alarm();
+        writer.wake_timer();
         done
     });
     done.await.unwrap_or_else(|failed| Err(StoreError::Unavailable(format!("the store failed: {failed}"))))
 }
 
-/// Takes over when the process before this one has let go.
+/// Takes over when the previous process has released the lock.
 fn wait_for_lock(folder: Folder, writer: Weak<Mutex<Writer>>) {
     thread::spawn(move || {
         let locked = folder.lock();
-        // The store was closed before its turn came.
+        // The store was closed before the lock was free.
         let Some(writer) = writer.upgrade() else { return };
         let mut writer = writer.blocking_lock();
         writer.take_over(locked);
-        writer.see_to_alarm();
+        writer.wake_timer();
     });
 }
 
-/// Does what is due, when it is, as long as there is a store.
-fn see_to_it(writer: &Weak<Mutex<Writer>>, rung: &Receiver<()>) {
+/// Runs the timed work whenever it is due, until the store is dropped.
+fn run_timer(writer: &Weak<Mutex<Writer>>, woken: &Receiver<()>) {
     loop {
-        let Some(rest) = writer.upgrade().map(|writer| writer.blocking_lock().do_what_is_due()) else { return };
-        if rung.recv_timeout(rest) == Err(RecvTimeoutError::Disconnected) {
+        let Some(rest) = writer.upgrade().map(|writer| writer.blocking_lock().do_due_work()) else { return };
+        if woken.recv_timeout(rest) == Err(RecvTimeoutError::Disconnected) {
             return;
         }
     }
@@ -288,8 +288,8 @@ fn ended(reason: &str) -> StoreError {
 }
 
 impl Writer {
-    /// Does it, and tells how long there is nothing to do.
-    fn do_what_is_due(&mut self) -> Duration {
+    /// Does the work that is due, and returns the time until the next.
+    fn do_due_work(&mut self) -> Duration {
         self.expire();
         let Self { watchers, database, .. } = self;
         if watchers.any_behind() {
@@ -300,18 +300,18 @@ impl Writer {
         self.alarm.duration_since(SystemTime::now()).unwrap_or_default()
     }
 
-    /// Wakes the thread of what is due, if that would be too late by itself.
-    fn see_to_alarm(&mut self) {
+    /// Wakes the timer thread if its alarm is later than the next work.
+    fn wake_timer(&mut self) {
         if self.due() < self.alarm {
-            // When it is awake already it looks at everything.
-            let _ = self.bell.try_send(());
+            // A full channel means that the thread is being woken already; it checks all work then.
+            let _ = self.wake.try_send(());
         }
     }
 
-    /// When there is something to do next; a moment that has been set does not move with the clock.
+    /// Time of the next work. An alarm that is already set does not follow changes of the system clock.
     fn due(&self) -> SystemTime {
         let now = SystemTime::now();
-        let rest = if self.watchers.any_behind() { CATCH_UP } else { REST };
+        let rest = if self.watchers.any_behind() { WATCHER_RETRY } else { MAX_SLEEP };
         self.expiry.filter(|_| self.may_write()).map_or(now + rest, |expiry| expiry.min(now + rest))
     }
 
@@ -329,7 +329,7 @@ impl Writer {
         }
     }
 
-    fn read<T>(&mut self, read: impl FnOnce(&Database) -> Result<T, Lost>) -> Result<T, StoreError> {
+    fn read<T>(&mut self, read: impl FnOnce(&Database) -> Result<T, DatabaseError>) -> Result<T, StoreError> {
         let found = read(self.database()?);
         if let Err(lost) = &found {
             self.note(Some(lost.to_string()));
@@ -343,7 +343,7 @@ impl Writer {
         }
         match self.database()?.commit_all(commits) {
             Ok(committed) => Ok(self.committed(committed)),
-            Err(lost @ Lost::Conflict(_)) => Err(lost.into()),
+            Err(lost @ DatabaseError::Conflict(_)) => Err(lost.into()),
             Err(lost) => {
                 self.note(Some(lost.to_string()));
                 Err(lost.into())
@@ -351,13 +351,13 @@ impl Writer {
         }
     }
 
-    /// Tells what was committed, and gives the revisions.
+    /// Notifies the watchers of the commits, and returns their revisions.
     fn committed(&mut self, all: Vec<Committed>) -> Vec<u64> {
         let revisions: Vec<u64> = all.iter().map(|committed| committed.revision).collect();
         self.revision = revisions.last().copied().unwrap_or(self.revision);
         self.note(None);
         for Committed { revision, changes, .. } in all.into_iter().filter(|committed| !committed.changes.is_empty()) {
-            self.watchers.tell(&Event::Committed { revision, changes });
+            self.watchers.notify(&Event::Committed { revision, changes });
         }
         self.expiry = self.database.as_ref().and_then(|database| database.next_expiry().ok().flatten());
         revisions
@@ -370,8 +370,8 @@ impl Writer {
 
     fn add_watcher(&mut self, sender: mpsc::Sender<Event>, after: u64) {
         let mut missed =
-            self.database.as_ref().and_then(|database| database.events_after(after, ROOM / 2).ok().flatten());
-        // What the process before this one has done meanwhile everybody is told when it has let go.
+            self.database.as_ref().and_then(|database| database.events_after(after, QUEUE_CAPACITY / 2).ok().flatten());
+        // Commits that the previous process still makes reach all watchers at the takeover.
         let known = |event: &Event| !matches!(event, Event::Committed { revision, .. } if *revision > self.revision);
         missed.iter_mut().for_each(|missed| missed.retain(known));
         if self.database.is_some() {
@@ -379,7 +379,7 @@ impl Writer {
         }
     }
 
-    /// Deletes what has expired, as a commit like any other.
+    /// Deletes expired resources with an ordinary commit.
     fn expire(&mut self) {
         let now = SystemTime::now();
         if self.expiry.is_none_or(|due| due > now) || !self.may_write() {
@@ -388,7 +388,7 @@ impl Writer {
         let Some(database) = &mut self.database else { return };
         let expired = database.expired(now).and_then(|keys| {
             let changes = keys.into_iter().map(|key| Change { key, value: None, expires: None }).collect();
-            database.commit_all(&[Commit { changes, author: EXPIRY.to_owned(), expect: Vec::new() }])
+            database.commit_all(&[Commit { changes, author: EXPIRY_AUTHOR.to_owned(), expect: Vec::new() }])
         });
         match expired {
             Ok(committed) => {
@@ -396,25 +396,30 @@ impl Writer {
             }
             Err(lost) => {
                 self.note(Some(lost.to_string()));
-                self.expiry = Some(now + AGAIN);
+                self.expiry = Some(now + EXPIRY_RETRY);
             }
         }
     }
 
-    /// The process before this one has let go; what it did last is told.
+    /// Takes over after the previous process has released the lock, and notifies the watchers of its last commits.
     fn take_over(&mut self, locked: Result<Lock, OpenError>) {
         let Some(database) = &self.database else { return };
-        let caught_up = locked.map_err(|error| Lost::Unavailable(error.to_string())).and_then(|lock| {
+        let taken_over = locked.map_err(|error| DatabaseError::Unavailable(error.to_string())).and_then(|lock| {
             database.migrate()?;
-            Ok((lock, database.events_after(self.revision, ROOM / 2)?, database.revision()?, database.next_expiry()?))
+            Ok((
+                lock,
+                database.events_after(self.revision, QUEUE_CAPACITY / 2)?,
+                database.revision()?,
+                database.next_expiry()?,
+            ))
         });
-        match caught_up {
+        match taken_over {
             Ok((lock, missed, revision, expiry)) => {
                 self.lock = Some(lock);
                 (self.revision, self.expiry) = (revision, expiry);
                 match missed {
-                    Some(missed) => missed.iter().for_each(|event| self.watchers.tell(event)),
-                    None => self.watchers.all_behind(),
+                    Some(missed) => missed.iter().for_each(|event| self.watchers.notify(event)),
+                    None => self.watchers.mark_all_behind(),
                 }
                 self.note(None);
                 self.access.send_replace(Access::Granted);
@@ -426,7 +431,7 @@ impl Writer {
         }
     }
 
-    /// Closes the database, and only then lets another process write.
+    /// Closes the database, and releases the lock only after that.
     fn end(&mut self, reason: String) {
         self.access.send_replace(Access::Ended(reason));
         self.database = None;

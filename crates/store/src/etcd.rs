@@ -1,6 +1,7 @@
-//! A store that many gateways share: etcd, with keys and values as APISIX has them.
+//! A store in etcd, shared by many gateways, with the keys and values of APISIX.
 //!
-//! etcd is spoken to over its HTTP gateway, as APISIX does: whatever lets APISIX reach a cluster lets this reach it too.
+//! Requests go through etcd's HTTP gateway, as APISIX's do: a network that lets APISIX reach the cluster also lets
+//! this gateway reach it.
 
 mod client;
 mod follow;
@@ -20,7 +21,7 @@ use tokio::sync::mpsc;
 
 use self::client::{CallError, Client, Shared};
 use self::follow::Follower;
-pub use self::keyring::{Keyring, NotAKeyring, Sealing};
+pub use self::keyring::{KeyLengthError, Keyring, Sealing};
 use self::layout::Layout;
 use self::messages::{LeaseAnswer, Pair, RangeAnswer, StatusAnswer, TxnAnswer, encoded, under, with};
 use crate::{
@@ -33,41 +34,41 @@ const TXN: &str = "/v3/kv/txn";
 const LEASE: &str = "/v3/lease/grant";
 const STATUS: &str = "/v3/maintenance/status";
 
-/// Keys that are asked for at once.
+/// Keys per page of a listing.
 const PAGE: u64 = 1000;
 
-/// Events that may wait for the reader of a watch; etcd holds back the rest.
+/// Capacity of a watch's event queue; etcd keeps the events that do not fit.
 const WAITING: usize = 64;
 
-/// How often a listing is begun anew because its revision was compacted away meanwhile.
+/// Number of attempts at a listing, which is restarted if its revision is compacted meanwhile.
 const LISTINGS: usize = 3;
 
-/// How etcd is reached, and what is kept there.
+/// Options for reaching etcd, and for the data kept there.
 #[derive(Clone)]
 pub struct EtcdOptions {
-    /// The members, as `http://HOST:PORT` or `https://HOST:PORT`.
+    /// Members, as `http://HOST:PORT` or `https://HOST:PORT`.
     pub hosts: Vec<String>,
-    /// What all keys begin with.
+    /// Prefix of all keys.
     pub prefix: String,
-    /// User and password, where etcd asks for them.
+    /// User and password, if etcd requires them.
     pub user: Option<(String, String)>,
-    /// How long an answer is waited for, over all members.
+    /// Deadline of a call over all members.
     pub timeout: Duration,
-    /// How long one watch lasts before it is set up again.
+    /// Duration of a watch before it is set up again.
     pub watch_timeout: Duration,
-    /// How often it is checked that the watch has told everything.
+    /// Interval between checks that the watch has delivered all events.
     pub health_check_interval: Duration,
-    /// How long to wait at first after all members failed.
+    /// First delay after all members have failed.
     pub resync_delay: Duration,
-    /// TLS towards members with `https`.
+    /// TLS configuration for members with `https`.
     pub tls: Arc<ClientConfig>,
-    /// Tells people of an error of TLS.
+    /// Text of a TLS error, for people.
     pub tls_words: fn(&rustls::Error) -> String,
-    /// The name that members are verified for, where it is not their host.
+    /// Server name that members' certificates are verified for, if it differs from their host.
     pub server_name: Option<String>,
-    /// How many revisions the history looks back at most.
+    /// Number of revisions that the history looks back at most.
     pub history: u64,
-    /// What encrypts secrets in etcd.
+    /// Encryption of secrets in etcd.
     pub sealing: Sealing,
 }
 
@@ -77,7 +78,7 @@ pub struct Etcd {
     shared: Arc<Inner>,
 }
 
-/// What a store and its watches share.
+/// State shared by a store and its watches.
 #[derive(Debug)]
 struct Inner {
     client: Shared,
@@ -86,35 +87,35 @@ struct Inner {
     health: Arc<EtcdHealth>,
 }
 
-/// How it stands with etcd.
+/// Health of the connection to etcd.
 #[derive(Debug, Default)]
 pub struct EtcdHealth {
     reachable: AtomicBool,
     index: AtomicU64,
-    told: AtomicU64,
+    delivered: AtomicU64,
     modified: [AtomicU64; Kind::ALL.len()],
 }
 
 impl EtcdHealth {
-    /// Whether etcd answered when it was asked last.
+    /// True if etcd answered the last call.
     #[must_use]
     pub fn reachable(&self) -> bool {
         self.reachable.load(Ordering::Relaxed)
     }
 
-    /// The latest revision of etcd that is known; changes of others than gateways count too.
+    /// Latest known revision of etcd; it also counts changes by other programs than gateways.
     #[must_use]
     pub fn index(&self) -> u64 {
         self.index.load(Ordering::Relaxed)
     }
 
-    /// The revision up to which a watch has told everything.
+    /// Revision up to which a watch has delivered all events.
     #[must_use]
-    pub fn told(&self) -> u64 {
-        self.told.load(Ordering::Relaxed)
+    pub fn delivered(&self) -> u64 {
+        self.delivered.load(Ordering::Relaxed)
     }
 
-    /// The revision that changed a resource of a kind last, as far as it was told.
+    /// Revision of the last delivered change to a resource of this kind.
     #[must_use]
     pub fn modified(&self, kind: Kind) -> u64 {
         self.modified.get(kind as usize).map_or(0, |revision| revision.load(Ordering::Relaxed))
@@ -137,7 +138,7 @@ impl EtcdHealth {
 }
 
 impl Etcd {
-    /// A store that is not asked for anything yet.
+    /// Creates the store without sending any request.
     #[must_use]
     pub fn new(options: EtcdOptions) -> Self {
         let client = Arc::new(Client::new(&options));
@@ -145,13 +146,13 @@ impl Etcd {
         Self { shared: Arc::new(Inner { client, layout, options, health: Arc::default() }) }
     }
 
-    /// The version of etcd that a member tells; `None` when none answers.
+    /// Version of etcd that a member reports; `None` if no member answers.
     pub async fn version(&self) -> Option<String> {
         let status: StatusAnswer = self.shared.client.ask(STATUS, &json!({})).await.ok()?;
         Some(status.version).filter(|version| !version.is_empty())
     }
 
-    /// How it stands with etcd, for metrics.
+    /// Health of the connection, for metrics.
     #[must_use]
     pub fn health(&self) -> Arc<EtcdHealth> {
         Arc::clone(&self.shared.health)
@@ -193,10 +194,10 @@ impl Store for Etcd {
     }
 }
 
-/// Resources with what is needed to follow them from there on.
+/// Resources, with the data needed to follow changes from there on.
 struct Listed {
     listing: Listing,
-    /// Keys under the prefix, those that are no resources included.
+    /// Number of keys under the prefix, including those that are no resources.
     count: u64,
 }
 
@@ -232,7 +233,7 @@ impl Inner {
         Ok(listed)
     }
 
-    /// All keys under a prefix as they are at one revision: that one, or the present.
+    /// Reads all keys under a prefix at one revision: the given one, or the present one.
     async fn pages(&self, prefix: &str, at: Option<u64>) -> Result<Listed, CallError> {
         let mut listed = Listed { listing: Listing::default(), count: 0 };
         let mut expected = None;
@@ -252,7 +253,7 @@ impl Inner {
                 }
                 answer => answer?,
             };
-            // The keys of all pages.
+            // The count of the first page covers all pages.
             expected.get_or_insert(answer.count);
             if listed.listing.revision == 0 {
                 listed.listing.revision = answer.header.revision;
@@ -269,14 +270,14 @@ impl Inner {
         }
         let expected = expected.unwrap_or_default();
         if listed.count != expected {
-            // What is missing would be taken for deleted.
+            // A key missing from the listing would be taken for a deleted one.
             return Err(CallError::NotSent(format!("{} of {expected} keys were listed", listed.count)));
         }
         self.health.answered(listed.listing.revision);
         Ok(listed)
     }
 
-    /// The resource that a pair is, readable.
+    /// Resource stored in a pair, with its secrets decrypted.
     fn item(&self, pair: Pair) -> Option<Item> {
         let mut item = self.layout.item(pair)?;
         item.value = self.options.sealing.open(item.key.kind(), item.value);
@@ -291,7 +292,7 @@ impl Inner {
             success.push(self.operation(change).await?);
         }
         let message = json!({ "compare": compare, "success": success, "failure": failure });
-        // With expectations a second time does nothing but conflict with the first.
+        // With expectations, a repeated transaction can only conflict with the first.
         let answer: TxnAnswer = match self.client.once(TXN, &message).await {
             Ok(answer) => answer,
             Err(CallError::Refused(words)) if words.contains("too many operations") => {
@@ -353,7 +354,7 @@ impl Inner {
         Ok(json!({ "request_put": put }))
     }
 
-    /// A lease that ends at that time, to the second above.
+    /// Creates a lease that ends at the given time, rounded up to the next second.
     async fn lease(&self, expires: SystemTime) -> Result<String, StoreError> {
         let left = expires.duration_since(SystemTime::now()).unwrap_or_default();
         let seconds = (left.as_secs() + u64::from(left.subsec_nanos() > 0)).max(1);
@@ -367,7 +368,7 @@ impl Inner {
         StoreError::Unavailable(format!("etcd: {error}"))
     }
 
-    /// For what should have been written.
+    /// Error for a write whose outcome may be unknown.
     fn uncertain(&self, error: &CallError) -> StoreError {
         match error {
             CallError::NoAnswer(_) | CallError::TooLong => {
@@ -384,7 +385,7 @@ impl Inner {
 }
 
 impl fmt::Debug for EtcdOptions {
-    /// Without the password.
+    /// Omits the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EtcdOptions")
             .field("hosts", &self.hosts)

@@ -1,44 +1,45 @@
-//! The folder of a store, and the lock that says who may write to it.
+//! The folder of a store, and the lock that grants write access to it.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::database::Lost;
+use crate::database::DatabaseError;
 use crate::seal::SealError;
 
-/// The folder of a store: `weir.db`, `key`, `lock` and `last-good.json`.
+/// Folder of a store: `weir.db`, `key`, `lock` and `last-good.json`.
 #[derive(Clone, Debug)]
 pub struct Folder {
     path: PathBuf,
 }
 
-/// The right to write. It ends with this value, or with the process.
+/// Write access to the store. It ends when the value is dropped or the process ends.
 #[derive(Debug)]
 pub struct Lock {
-    /// Holds the lock as long as it is open, and says whose it is.
+    /// Open and locked lock file, which contains the process id of its holder.
     _file: File,
-    /// Holds it too, for the file may be deleted. `None` on a file system that cannot lock folders.
+    /// Lock on the folder as well, because the lock file may be deleted. `None` on a file system that cannot lock
+    /// folders.
     _folder: Option<File>,
 }
 
-/// Why a store cannot be opened.
+/// Error when opening a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// Another process may write.
+    /// Another process has write access.
     #[error("{0}")]
     InUse(String),
-    /// Its database is of no use now; a copy of the last good state may be.
+    /// The database is unusable now; a copy of the last good state may replace it.
     #[error("{0}")]
     Broken(String),
-    /// The folder, the key or the version does not fit: something has to be put right first.
+    /// The folder, the key or the version does not fit; somebody has to correct it first.
     #[error("{0}")]
     Unfit(String),
 }
 
 impl Folder {
-    /// The folder at a path, which is made, for its owner alone, where it is missing.
+    /// Creates the folder at a path if it is missing; only the owner may access it.
     ///
     /// # Errors
     /// [`OpenError::Unfit`].
@@ -48,7 +49,7 @@ impl Folder {
         Self::open(path)
     }
 
-    /// The folder at a path, which must be there.
+    /// Opens the existing folder at a path.
     ///
     /// # Errors
     /// [`OpenError::Unfit`].
@@ -60,25 +61,25 @@ impl Folder {
         }
     }
 
-    /// The folder itself.
+    /// Path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The database.
+    /// Path of the database.
     #[must_use]
     pub fn database(&self) -> PathBuf {
         self.path.join("weir.db")
     }
 
-    /// The key that secrets are encrypted with.
+    /// Path of the key that encrypts secrets.
     #[must_use]
     pub fn key(&self) -> PathBuf {
         self.path.join("key")
     }
 
-    /// The copy of the last good state.
+    /// Path of the copy of the last good state.
     #[must_use]
     pub fn last_good(&self) -> PathBuf {
         self.path.join("last-good.json")
@@ -88,17 +89,17 @@ impl Folder {
         self.path.join("lock")
     }
 
-    /// Takes the lock, if nobody has it.
+    /// Takes the lock if it is free.
     ///
     /// # Errors
-    /// [`OpenError::InUse`] with the number of the process that has it; [`OpenError::Broken`] where there can be no lock.
+    /// [`OpenError::InUse`] with the id of the process that holds it; [`OpenError::Broken`] if locking is impossible.
     pub fn try_lock(&self) -> Result<Lock, OpenError> {
         let mut file = self.open_lock()?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut owner = String::new();
-                // Whoever has the lock may not have written its number yet.
+                // The holder may not have written its process id yet.
                 let _ = file.read_to_string(&mut owner);
                 return Err(self.in_use(owner.trim()));
             }
@@ -107,7 +108,7 @@ impl Folder {
         let folder = self.open_folder()?;
         match folder.try_lock() {
             Ok(()) => Ok(Lock::taken(file, Some(folder))),
-            // The lock file is not the one that its owner has: that one was deleted.
+            // The holder locked another lock file, which has been deleted since.
             Err(TryLockError::WouldBlock) => Err(self.in_use("")),
             Err(TryLockError::Error(_)) => Ok(Lock::taken(file, None)),
         }
@@ -116,7 +117,7 @@ impl Folder {
     /// Waits for the lock.
     ///
     /// # Errors
-    /// [`OpenError::Broken`] where there can be no lock.
+    /// [`OpenError::Broken`] if locking is impossible.
     pub fn lock(&self) -> Result<Lock, OpenError> {
         let (file, folder) = (self.open_lock()?, self.open_folder()?);
         file.lock().map_err(|error| self.no_lock(&error))?;
@@ -139,7 +140,7 @@ impl Folder {
     fn open_lock(&self) -> Result<File, OpenError> {
         let path = self.lock_file();
         let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
-        // Whoever may only read can have the lock all the same.
+        // Read permission is enough for locking.
         opened.or_else(|error| File::open(&path).map_err(|_| error)).map_err(|error| self.no_lock(&error))
     }
 
@@ -150,18 +151,20 @@ impl Folder {
 
 impl Lock {
     fn taken(mut file: File, folder: Option<File>) -> Self {
-        // For people and for messages; the lock holds without it.
-        let told = file.set_len(0).and_then(|()| file.rewind());
-        let _ = told.and_then(|()| writeln!(file, "{}", std::process::id()));
+        // The process id is for people and messages; the lock holds without it.
+        let written = file.set_len(0).and_then(|()| file.rewind());
+        let _ = written.and_then(|()| writeln!(file, "{}", std::process::id()));
         Self { _file: file, _folder: folder }
     }
 }
 
-impl From<Lost> for OpenError {
-    fn from(lost: Lost) -> Self {
+impl From<DatabaseError> for OpenError {
+    fn from(lost: DatabaseError) -> Self {
         match lost {
-            Lost::Unfit(reason) => Self::Unfit(reason),
-            Lost::Damaged(_) | Lost::Unavailable(_) | Lost::Conflict(_) => Self::Broken(lost.to_string()),
+            DatabaseError::Unfit(reason) => Self::Unfit(reason),
+            DatabaseError::Damaged(_) | DatabaseError::Unavailable(_) | DatabaseError::Conflict(_) => {
+                Self::Broken(lost.to_string())
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A store that can only be read: what stands in for one that is damaged.
+//! A read-only store, which stands in for a damaged one.
 
 use std::future::ready;
 use std::sync::{Mutex, PoisonError};
@@ -13,12 +13,12 @@ use crate::{Answer, Commit, Difference, Event, HistoryQuery, Item, Key, Kind, Li
 pub struct Frozen {
     listing: Listing,
     refusal: StoreError,
-    /// They wait for ever.
+    /// Watchers, which never receive an event.
     watchers: Mutex<Watchers>,
 }
 
 impl Frozen {
-    /// With these resources; `refusal` is what whoever commits is told.
+    /// Creates the store with these resources; every commit fails with `refusal`.
     #[must_use]
     pub fn new(listing: Listing, refusal: StoreError) -> Self {
         Self { listing, refusal, watchers: Mutex::default() }

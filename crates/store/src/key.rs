@@ -1,4 +1,4 @@
-//! Names of resources, as in the paths of the Admin API and the keys of etcd.
+//! Keys of resources, as in the paths of the Admin API and in etcd.
 
 use std::fmt;
 use std::str::FromStr;
@@ -36,7 +36,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind, those that others refer to first.
+    /// All kinds; a kind comes after the kinds that it refers to.
     pub const ALL: [Self; 13] = [
         Self::Secrets,
         Self::Protos,
@@ -53,7 +53,7 @@ impl Kind {
         Self::PluginMetadata,
     ];
 
-    /// The directory that it lies in; credentials lie below their consumer.
+    /// Directory of the kind's keys; credentials lie below their consumer.
     #[must_use]
     pub const fn directory(self) -> &'static str {
         match self {
@@ -73,39 +73,39 @@ impl Kind {
     }
 }
 
-/// The place of a resource: `routes/1`, `consumers/jack/credentials/c1`, `secrets/vault/1`.
+/// Key of a resource: `routes/1`, `consumers/jack/credentials/c1`, `secrets/vault/1`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     kind: Kind,
-    /// What follows the directory.
+    /// Part of the key after the directory.
     id: Arc<str>,
 }
 
-/// A text that is no [`Key`].
+/// Error for a text that is no [`Key`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no place of a resource: it would be KIND/ID, such as routes/1")]
-pub struct NotAKey(String);
+pub struct ParseKeyError(String);
 
 impl Key {
-    /// The place of a resource; `id` is what follows the directory: `1`, `jack`, `jack/credentials/c1`, `vault/1`.
+    /// Creates a key; `id` is the part after the directory: `1`, `jack`, `jack/credentials/c1`, `vault/1`.
     #[must_use]
     pub fn new(kind: Kind, id: &str) -> Self {
         Self { kind, id: id.into() }
     }
 
-    /// What kind of resource it is.
+    /// Kind of the resource.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// What follows the directory.
+    /// Part of the key after the directory.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The consumer that a credential belongs to.
+    /// Consumer that a credential belongs to.
     #[must_use]
     pub fn consumer(&self) -> Option<&str> {
         match self.kind {
@@ -122,10 +122,10 @@ impl fmt::Display for Key {
 }
 
 impl FromStr for Key {
-    type Err = NotAKey;
+    type Err = ParseKeyError;
 
-    fn from_str(text: &str) -> Result<Self, NotAKey> {
-        let wrong = || NotAKey(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, ParseKeyError> {
+        let wrong = || ParseKeyError(text.to_owned());
         let (directory, id) = text.split_once('/').ok_or_else(wrong)?;
         let parts: Vec<&str> = id.split('/').collect();
         if parts.iter().any(|part| part.is_empty()) {

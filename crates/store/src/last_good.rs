@@ -1,4 +1,4 @@
-//! A copy of the configuration that serves, in one file of JSON, for the day on which the database is damaged.
+//! A copy of the configuration that serves, in one JSON file, used when the database is damaged.
 
 use std::collections::HashSet;
 use std::fs::{self, OpenOptions};
@@ -12,16 +12,16 @@ use serde_json::value::{RawValue, to_raw_value};
 use crate::seal::{PREFIX, Seal};
 use crate::{Item, Key, Listing};
 
-/// Writes and reads the copy. Secrets in it are encrypted as in the database.
+/// Reads and writes the copy. Its secrets are encrypted as in the database.
 #[derive(Debug)]
 pub struct LastGood;
 
-/// The resources that a process served.
+/// Resources that a process served.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Served {
     /// All resources.
     pub listing: Listing,
-    /// Those of them that did not serve, because something was wrong with them.
+    /// Keys of the resources that were left out because they were invalid.
     pub left_out: HashSet<Key>,
 }
 
@@ -40,16 +40,17 @@ struct Entry {
     modified: u64,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     left_out: bool,
-    /// JSON, or a JSON text of what is none.
+    /// JSON of the resource; a JSON string for a value that is no JSON.
     value: Box<RawValue>,
 }
 
 impl LastGood {
-    /// Replaces the copy with the resources at a revision of a cluster (0: of a store of its own), in one go; each with
-    /// whether it is left out. After each of them, and in the end, `between` may take its time, or end it.
+    /// Replaces the copy atomically with the resources at a revision of a cluster (0 for a store that is not shared),
+    /// each with a flag for being left out. `between` is called after each resource and at the end; it may block for
+    /// a while, and an error from it aborts the write.
     ///
     /// # Errors
-    /// The file cannot be written, or `between` failed; the one before is still there.
+    /// The file cannot be written, or `between` failed; the previous copy is unchanged.
     pub fn write<'i>(
         path: &Path,
         (cluster, revision): (u64, u64),
@@ -60,13 +61,13 @@ impl LastGood {
         let beside = path.with_extension("new");
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
         let mut out = BufWriter::with_capacity(256 * 1024, file);
-        // An item a line: the file can be looked at, and compared with another.
+        // One item per line, so that people can read and compare copies.
         write!(out, "{{\"cluster\":{cluster},\"revision\":{revision},\"items\":[")?;
         for (at, (item, left_out)) in items.enumerate() {
             let sealed = seal.seal(&item.key, &item.value).map_err(io::Error::other)?;
             let value = match RawValue::from_string(sealed) {
                 Ok(value) => value,
-                // What is no JSON is sealed whole, and is one text here.
+                // A value that is no JSON is encrypted as a whole, and becomes one string here.
                 Err(_) => to_raw_value(&seal.seal(&item.key, &item.value).map_err(io::Error::other)?)?,
             };
             let key = item.key.to_string();
@@ -85,7 +86,7 @@ impl LastGood {
     /// Reads the resources of the copy.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Description of the damage.
     pub fn read(path: &Path, seal: &Seal) -> Result<Listing, String> {
         Self::served(path, seal).map(|served| served.listing)
     }
@@ -93,7 +94,7 @@ impl LastGood {
     /// Reads the copy.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Description of the damage.
     pub fn served(path: &Path, seal: &Seal) -> Result<Served, String> {
         let place = path.display();
         let text = fs::read_to_string(path).map_err(|error| format!("cannot read {place}: {error}"))?;

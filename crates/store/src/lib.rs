@@ -1,7 +1,7 @@
-//! Where resources live when no file holds them: one trait, and what stands behind it.
+//! Storage of resources that no file holds: the trait [`Store`] and its implementations.
 //!
-//! A store keeps resources as JSON text under a [`Key`] and counts every change with a revision. It knows nothing of what
-//! a resource means: whether it may be stored is decided before, by whoever commits it.
+//! A store keeps resources as JSON text under a [`Key`] and counts every commit with a revision. It does not
+//! interpret resources: the committer validates them first.
 
 #![allow(
     clippy::disallowed_methods,
@@ -26,9 +26,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-pub use database::{Database, History, Lost};
+pub use database::{Database, DatabaseError, History};
 pub use embedded::{Embedded, Health, Options};
-pub use etcd::{Etcd, EtcdHealth, EtcdOptions, Keyring, NotAKeyring, Sealing};
+pub use etcd::{Etcd, EtcdHealth, EtcdOptions, KeyLengthError, Keyring, Sealing};
 pub use folder::{Folder, Lock, OpenError};
 pub use frozen::Frozen;
 pub use key::{Key, Kind};
@@ -38,88 +38,88 @@ pub use seal::{NoSecrets, Seal, SealError, Secrets};
 use tokio::sync::mpsc;
 pub use watchers::{Watchers, events};
 
-/// What a store's methods give: a future that may be sent to another thread.
+/// Future returned by a store's methods; it may be sent to another thread.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// A place that keeps resources.
+/// Storage of resources.
 pub trait Store: Send + Sync + fmt::Debug {
-    /// One resource.
+    /// Reads one resource.
     fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Item>>;
 
-    /// All resources of a kind, in the order of their creation; of every kind for `None`.
+    /// Lists the resources of a kind, or of all kinds for `None`, in the order of their creation.
     fn list(&self, kind: Option<Kind>) -> Answer<'_, Listing>;
 
-    /// The revision of the last change.
+    /// Revision of the last commit.
     fn revision(&self) -> Answer<'_, u64> {
         Box::pin(async {
-            // Of a kind with few resources, if any: the listing comes with the revision of everything.
+            // A kind with few resources or none: its listing carries the revision of the whole store.
             Ok(self.list(Some(Kind::Protos)).await?.revision)
         })
     }
 
-    /// Makes changes as one: all of them or none. Gives their revision when they are kept, whatever happens next.
+    /// Makes changes as one commit: all of them or none. Returns its revision once the commit is durable.
     fn commit(&self, commit: Commit) -> Answer<'_, u64>;
 
-    /// Makes commits one after the other, each at a revision of its own, and writes to the disk once: all of them or
-    /// none. It does so on this thread, which may block. `None`: not at the moment, or never; [`commit`](Self::commit)
-    /// waits, or tells why.
+    /// Makes several commits, each with its own revision, with one write to the disk: all of them or none. Runs on
+    /// the calling thread, which may block. `None` if the store cannot do so now or at all; then
+    /// [`commit`](Self::commit) waits, or returns the reason.
     fn commit_here(&self, _commits: &[Commit]) -> Option<Result<Vec<u64>, StoreError>> {
         None
     }
 
-    /// Whether others write to it too, so that a commit has to say what it is based on.
+    /// True if others write to the store too, so that a commit must state its expectations.
     fn is_shared(&self) -> bool {
         false
     }
 
-    /// What is committed after a revision, by whomever, in order. After 0 it begins with [`Event::Reset`] where that is not
-    /// the beginning. The receiver ends with the store. An event may bring
-    /// what the reader has already; a reader that falls too far behind is given [`Event::Reset`].
+    /// Subscribes to the commits after a revision, by any writer, in order. After 0, the first event is
+    /// [`Event::Reset`] unless 0 is the beginning of the history. The receiver ends with the store. An event may
+    /// repeat what the reader has already; a reader that falls too far behind receives [`Event::Reset`].
     fn watch(&self, after: u64) -> mpsc::Receiver<Event>;
 
-    /// The commits that are remembered, the latest first.
+    /// Lists the recorded commits, latest first.
     fn history(&self, _query: HistoryQuery) -> Answer<'_, Vec<Recorded>> {
         Box::pin(async { Err(StoreError::Refused("this store remembers no history".to_owned())) })
     }
 
-    /// What is different at revision `to` from revision `from`, in the order of keys. Either may be the earlier one.
+    /// Lists the differences from revision `from` to revision `to`, ordered by key. Either may be the earlier one.
     fn difference(&self, _from: u64, _to: u64) -> Answer<'_, Vec<Difference>> {
         Box::pin(async { Err(StoreError::Refused("this store remembers no history".to_owned())) })
     }
 }
 
-/// Which commits are asked for.
+/// Selection of commits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryQuery {
-    /// Only those of earlier revisions.
+    /// Only commits before this revision.
     pub before: Option<u64>,
-    /// Only those that changed this resource.
+    /// Only commits that changed this resource.
     pub key: Option<Key>,
-    /// So many at most.
+    /// Maximum number of commits.
     pub limit: usize,
 }
 
-/// A commit that is remembered.
+/// A commit in the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
-    /// The store's revision from then on.
+    /// Revision that the commit made.
     pub revision: u64,
-    /// When it was made, where the store knows that.
+    /// Time of the commit, if the store knows it.
     pub time: Option<SystemTime>,
-    /// Who made it, where the store knows that.
+    /// Author of the commit, if the store knows it.
     pub author: Option<String>,
-    /// What it changed.
+    /// Changes that the commit made.
     pub changes: Vec<Difference>,
 }
 
-/// What became of a resource.
+/// Change of a resource between two states.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// The resource.
     pub key: Key,
-    /// Its JSON before; `None`: it was not there.
+    /// JSON before; `None` if the resource did not exist.
     pub old: Option<Arc<str>>,
-    /// Its JSON after; `None`: it is not there.
+    /// JSON after; `None` if the resource does not exist.
     pub new: Option<Arc<str>>,
 }
 
@@ -130,88 +130,89 @@ impl Default for HistoryQuery {
     }
 }
 
-/// A resource as it is stored.
+/// A stored resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Its place.
+    /// Key of the resource.
     pub key: Key,
-    /// Its JSON. What another program wrote may be anything.
+    /// JSON of the resource. A value written by another program may be any text.
     pub value: Arc<str>,
-    /// The revision that created it.
+    /// Revision that created the resource.
     pub created: u64,
-    /// The revision that changed it last.
+    /// Revision that changed it last.
     pub modified: u64,
 }
 
-/// Resources, all as they were at one revision.
+/// Resources at one revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// The cluster that counts the revisions; 0 where the store is not shared, and where the cluster is not known.
+    /// Cluster that counts the revisions; 0 if the store is not shared or the cluster is unknown.
     pub cluster: u64,
-    /// The store's revision then.
+    /// Revision of the store.
     pub revision: u64,
     /// The resources.
     pub items: Vec<Item>,
 }
 
-/// What is to become of one resource.
+/// Change to one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Its place.
+    /// Key of the resource.
     pub key: Key,
-    /// Its JSON from then on; `None`: it is deleted.
+    /// New JSON; `None` deletes the resource.
     pub value: Option<Arc<str>>,
-    /// When it goes away by itself.
+    /// Time at which the resource expires.
     pub expires: Option<SystemTime>,
 }
 
-/// Changes that belong together.
+/// Changes that are made as one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Commit {
-    /// One for each key at most.
+    /// The changes, at most one per key.
     pub changes: Vec<Change>,
-    /// Who makes them, for the history: `admin`, `import`, `rollback`, a client certificate's name.
+    /// Author for the history: `admin`, `import`, `rollback`, the name of a client certificate.
     pub author: String,
-    /// What must hold; else [`StoreError::Conflict`].
+    /// Conditions of the commit; if one does not hold, it fails with [`StoreError::Conflict`].
     pub expect: Vec<Expectation>,
 }
 
-/// The state in which a resource has to be for a commit to happen.
+/// State that a resource must have for a commit to succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expectation {
     /// The resource.
     pub key: Key,
-    /// The revision that changed it last; `None`: it must not exist.
+    /// Revision that changed it last; `None` if it must not exist.
     pub modified: Option<u64>,
 }
 
-/// What a watch tells.
+/// Event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Changes were committed at this revision.
     Committed {
-        /// The store's revision from then on.
+        /// Revision that the commit made.
         revision: u64,
-        /// What became of the resources, each with its new state.
+        /// Changed resources with their new state; `None` for a deleted one.
         changes: Vec<(Key, Option<Item>)>,
     },
-    /// Some changes cannot be told one by one any more: this is everything there is.
+    /// Replaces everything known so far, because some commits cannot be delivered one by one any more.
     Reset(Listing),
 }
 
-/// Why a store did not do what it was asked for.
+/// Error of a store's operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// An [`Expectation`] did not hold.
     #[error("{key} was changed by somebody else")]
     Conflict {
-        /// The resource that is in another state.
+        /// Resource that is in another state.
         key: Key,
     },
-    /// The store cannot be written to or read now: a full disk, a read-only file, etcd away. Trying later may help.
+    /// The store cannot be read or written now: a full disk, a read-only file, etcd unreachable. A later retry may
+    /// succeed.
     #[error("{0}")]
     Unavailable(String),
-    /// The store does not do such a thing at all.
+    /// The store does not support the operation.
     #[error("{0}")]
     Refused(String),
 }

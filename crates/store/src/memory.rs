@@ -1,4 +1,4 @@
-//! A store that is gone with its process, for configurations that somebody else keeps.
+//! A store in memory, for configurations that are kept elsewhere.
 
 use std::collections::HashMap;
 use std::future::ready;
@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use crate::watchers::{Watchers, events};
 use crate::{Answer, Commit, Difference, Event, HistoryQuery, Item, Key, Kind, Listing, Recorded, Store, StoreError};
 
-/// Resources in memory. Nothing is remembered of what they were, and none goes away by itself.
+/// Resources in memory, without history and without expiry.
 #[derive(Debug, Default)]
 pub struct Memory(Mutex<Content>);
 
@@ -17,7 +17,7 @@ pub struct Memory(Mutex<Content>);
 struct Content {
     revision: u64,
     items: HashMap<Key, Stored>,
-    /// How many resources were ever made.
+    /// Number of resources ever created.
     made: u64,
     watchers: Watchers,
 }
@@ -25,7 +25,7 @@ struct Content {
 #[derive(Clone, Debug)]
 struct Stored {
     item: Item,
-    /// Its place in the order of creation: one commit may create several.
+    /// Position in the order of creation, needed because one commit may create several resources.
     number: u64,
 }
 
@@ -69,7 +69,7 @@ impl Content {
             self.items.insert(change.key.clone(), Stored { item: item.clone(), number });
             changed.push((change.key, Some(item)));
         }
-        self.watchers.tell(&Event::Committed { revision, changes: changed });
+        self.watchers.notify(&Event::Committed { revision, changes: changed });
         if self.watchers.any_behind() {
             let all = Event::Reset(self.listing(None));
             self.watchers.catch_up(|| Some(all.clone()));
@@ -135,7 +135,7 @@ mod tests {
     use super::Memory;
     use crate::{Change, Commit, Event, Expectation, Key, Store, StoreError};
 
-    /// What is ready at once, as everything in memory is.
+    /// Result of a future that is ready at once, as all futures of the memory store are.
     fn now<T>(future: impl Future<Output = T>) -> T {
         match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(done) => done,

@@ -1,4 +1,4 @@
-//! Secrets at rest: AES-256-GCM over single texts of a resource, so that the rest of its JSON stays readable.
+//! Secrets at rest: AES-256-GCM over single strings of a resource, so that the rest of its JSON stays readable.
 
 use std::fmt;
 use std::fs;
@@ -16,23 +16,23 @@ use serde_json::Value;
 
 use crate::{Key, Kind};
 
-/// What an encrypted text begins with; the id of the key follows, and behind a colon nonce, text and tag.
+/// Prefix of an encrypted string; the id of the key follows, and after a colon nonce, ciphertext and tag.
 pub(crate) const PREFIX: &str = "$sealed:1:";
 
 const KEY_BYTES: usize = 32;
 
-/// Which texts of a resource are secret.
+/// Selects the strings of a resource that are secret.
 pub trait Secrets: Send + Sync + fmt::Debug {
-    /// Calls `each` with every one.
+    /// Calls `each` with every secret string.
     fn visit(&self, kind: Kind, value: &mut Value, each: &mut dyn FnMut(&mut String));
 
-    /// Whether there may be one in a resource's JSON: a quick look that saves taking it apart.
+    /// False if a resource's JSON certainly holds no secret: a quick check that saves parsing the JSON.
     fn may_be_in(&self, _json: &str) -> bool {
         true
     }
 }
 
-/// No text is secret.
+/// Treats no string as secret.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoSecrets;
 
@@ -40,40 +40,40 @@ impl Secrets for NoSecrets {
     fn visit(&self, _: Kind, _: &mut Value, _: &mut dyn FnMut(&mut String)) {}
 }
 
-/// Encrypts the secrets of resources, and decrypts them.
+/// Encrypts and decrypts the secrets of resources.
 pub struct Seal {
     key: LessSafeKey,
-    /// Tells keys apart without telling anything of them.
+    /// Identifies the key without revealing anything about it.
     id: String,
     secrets: Arc<dyn Secrets>,
 }
 
-/// Why secrets cannot be encrypted or decrypted.
+/// Error when encrypting or decrypting secrets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
-    /// The key is not one.
+    /// The text is not a valid key.
     #[error("{0}: the key of a store is 64 hexadecimal digits")]
     NotAKey(String),
-    /// The file of the key cannot be read or made.
+    /// The key file cannot be read or created.
     #[error("{0}")]
     File(String),
-    /// Another key is needed.
+    /// The secret was encrypted with another key.
     #[error("a secret of {key} was encrypted with the key {needed}, and this is the key {given}")]
     OtherKey {
         /// The resource.
         key: Key,
-        /// The id of the key that is needed.
+        /// Id of the key that is needed.
         needed: String,
-        /// The id of the key that is here.
+        /// Id of the key in use.
         given: String,
     },
-    /// The text was changed after it was encrypted, or belongs to another resource.
+    /// The ciphertext was changed after encryption, or belongs to another resource.
     #[error("a secret of {0} cannot be decrypted: it is damaged")]
     Damaged(Key),
 }
 
 impl Seal {
-    /// With a key of 64 hexadecimal digits; `place` is where it comes from, for messages.
+    /// Creates a seal from a key of 64 hexadecimal digits; `place` names the key's origin in messages.
     ///
     /// # Errors
     /// [`SealError::NotAKey`].
@@ -85,7 +85,7 @@ impl Seal {
         Ok(Self { key: LessSafeKey::new(key), id, secrets })
     }
 
-    /// With the key in a file, readable by its owner alone. With `create` it is made where it is missing.
+    /// Reads the key from a file that only its owner may access. With `create`, a missing file is created.
     ///
     /// # Errors
     /// [`SealError::File`], [`SealError::NotAKey`].
@@ -100,23 +100,23 @@ impl Seal {
         Self::from_hex(&text, &place, secrets)
     }
 
-    /// Tells keys apart.
+    /// Id of the key, which reveals nothing about it.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The JSON of a resource with its secrets encrypted. What is no JSON is encrypted whole.
+    /// Encrypts the secrets in the JSON of a resource. A value that is no JSON is encrypted as a whole.
     ///
     /// # Errors
-    /// The system gives no random bytes.
+    /// The system provides no random bytes.
     pub fn seal(&self, key: &Key, value: &str) -> Result<String, SealError> {
         let nothing = !value.contains(PREFIX) && !self.secrets.may_be_in(value);
         if nothing && serde_json::from_str::<IgnoredAny>(value).is_ok() {
             return Ok(value.to_owned());
         }
         let Ok(mut value) = serde_json::from_str::<Value>(value) else {
-            // What is no JSON came from another program, and may hold anything.
+            // A value that is no JSON came from another program, and may contain secrets anywhere.
             return self.encrypt(key, value).ok_or_else(|| SealError::Damaged(key.clone()));
         };
         let mut failed = false;
@@ -124,7 +124,7 @@ impl Seal {
             Some(sealed) => *text = sealed,
             None => failed = true,
         };
-        // What only looks encrypted has to come back as it is.
+        // A plain text that only looks encrypted has to decrypt to itself.
         each_text(&mut value, &mut |text| {
             if text.starts_with(PREFIX) {
                 encrypt(text);
@@ -138,10 +138,10 @@ impl Seal {
         if failed { Err(SealError::Damaged(key.clone())) } else { Ok(value.to_string()) }
     }
 
-    /// The JSON of a resource as it was before [`Seal::seal`].
+    /// Restores the JSON of a resource that [`Seal::seal`] encrypted.
     ///
     /// # Errors
-    /// The key is another one, or the text is damaged.
+    /// The key is a different one, or the ciphertext is damaged.
     pub fn open(&self, key: &Key, stored: &str) -> Result<Arc<str>, SealError> {
         if !stored.contains(PREFIX) {
             return Ok(stored.into());
@@ -195,7 +195,7 @@ impl fmt::Debug for Seal {
     }
 }
 
-/// Calls `each` with every text that is a value.
+/// Calls `each` with every string that is a value.
 fn each_text(value: &mut Value, each: &mut dyn FnMut(&mut String)) {
     match value {
         Value::String(text) => each(text),
@@ -205,7 +205,7 @@ fn each_text(value: &mut Value, each: &mut dyn FnMut(&mut String)) {
     }
 }
 
-/// Makes a key. The file appears whole or not at all, under its name only when it lasts.
+/// Creates a key file atomically: it gets its name only once it is durable.
 fn create_key(path: &Path) -> io::Result<String> {
     let mut bytes = [0; KEY_BYTES];
     rand::fill(&mut bytes).map_err(|_| io::Error::other("the system gives no random bytes"))?;
@@ -242,7 +242,7 @@ mod tests {
     use super::{NoSecrets, PREFIX, Seal, SealError, Secrets};
     use crate::{Key, Kind};
 
-    /// The text under `secret` is one.
+    /// Treats the string under `secret` as secret.
     #[derive(Debug)]
     struct ThatField;
 
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn another_key_place_or_text_is_told() {
+    fn another_key_place_or_text_is_an_error() {
         let key: Key = "routes/1".parse().unwrap();
         let stored = seal("a").seal(&key, r#"{"secret":"s3cret"}"#).unwrap();
         assert!(matches!(seal("b").open(&key, &stored), Err(SealError::OtherKey { .. })));

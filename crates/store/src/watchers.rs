@@ -1,11 +1,11 @@
-//! Whoever wants to know of changes, each with as much room as it gets, and no more.
+//! Watchers of a store, each with a bounded queue of events.
 
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
 
 use crate::Event;
 
-/// Events that a watcher may be behind by, before it gets everything anew.
-pub(crate) const ROOM: usize = 1024;
+/// Capacity of a watcher's queue; a watcher that exceeds it receives everything anew.
+pub(crate) const QUEUE_CAPACITY: usize = 1024;
 
 /// All watchers of a store.
 #[derive(Debug, Default)]
@@ -16,55 +16,55 @@ pub struct Watchers {
 #[derive(Debug)]
 struct Watcher {
     sender: Sender<Event>,
-    /// It has missed an event: it gets a [`Event::Reset`] as soon as it has room.
+    /// True after a missed event: the watcher receives an [`Event::Reset`] once its queue has room.
     behind: bool,
 }
 
-/// The two ends of a watcher's events.
+/// Sender and receiver of a watcher's events.
 #[must_use]
 pub fn events() -> (Sender<Event>, Receiver<Event>) {
-    channel(ROOM)
+    channel(QUEUE_CAPACITY)
 }
 
 impl Watchers {
-    /// Adds one that has to be told these events first; with `None` it gets everything anew.
+    /// Adds a watcher and first sends it the missed events; with `None` it receives everything anew.
     pub fn add(&mut self, sender: Sender<Event>, missed: Option<Vec<Event>>) {
         self.list.retain(|watcher| !watcher.sender.is_closed());
         let mut watcher = Watcher { sender, behind: missed.is_none() };
         for event in missed.into_iter().flatten() {
-            watcher.tell(&event);
+            watcher.notify(&event);
         }
         self.list.push(watcher);
     }
 
-    /// Tells all of them.
-    pub fn tell(&mut self, event: &Event) {
+    /// Notifies all watchers of an event.
+    pub fn notify(&mut self, event: &Event) {
         self.list.retain(|watcher| !watcher.sender.is_closed());
         for watcher in &mut self.list {
-            watcher.tell(event);
+            watcher.notify(event);
         }
     }
 
-    /// All of them have missed something.
-    pub fn all_behind(&mut self) {
+    /// Marks all watchers as behind.
+    pub fn mark_all_behind(&mut self) {
         for watcher in &mut self.list {
             watcher.behind = true;
         }
     }
 
-    /// Whether nobody watches.
+    /// True if there are no watchers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.iter().all(|watcher| watcher.sender.is_closed())
     }
 
-    /// Whether one waits for everything.
+    /// True if a watcher is behind and waits for an [`Event::Reset`].
     #[must_use]
     pub fn any_behind(&self) -> bool {
         self.list.iter().any(|watcher| watcher.behind)
     }
 
-    /// Gives those that are behind and have room what `all` makes; where that fails they go on waiting.
+    /// Sends the event that `all` makes to watchers that are behind and have room; if `all` fails, they keep waiting.
     pub fn catch_up(&mut self, all: impl Fn() -> Option<Event>) {
         self.list.retain(|watcher| !watcher.sender.is_closed());
         let waiting = self.list.iter_mut().filter(|watcher| watcher.behind && watcher.sender.capacity() > 0);
@@ -75,13 +75,13 @@ impl Watchers {
             }
             let Some(event) = &event else { return };
             watcher.behind = false;
-            watcher.tell(event);
+            watcher.notify(event);
         }
     }
 }
 
 impl Watcher {
-    fn tell(&mut self, event: &Event) {
+    fn notify(&mut self, event: &Event) {
         if self.behind {
             return;
         }
@@ -93,7 +93,7 @@ impl Watcher {
 
 #[cfg(test)]
 mod tests {
-    use super::{ROOM, Watchers, events};
+    use super::{QUEUE_CAPACITY, Watchers, events};
     use crate::{Event, Listing};
 
     fn committed(revision: u64) -> Event {
@@ -101,13 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn whoever_falls_behind_gets_everything_anew() {
+    fn a_watcher_that_falls_behind_receives_everything_anew() {
         let mut watchers = Watchers::default();
         let (sender, mut receiver) = events();
         watchers.add(sender, Some(vec![committed(1)]));
-        let last = ROOM as u64 + 10;
+        let last = QUEUE_CAPACITY as u64 + 10;
         for revision in 2..=last {
-            watchers.tell(&committed(revision));
+            watchers.notify(&committed(revision));
         }
         assert!(watchers.any_behind());
         let all = || Some(Event::Reset(Listing { revision: last, ..Listing::default() }));
@@ -122,10 +122,10 @@ mod tests {
         while let Ok(event) = receiver.try_recv() {
             seen.push(event);
         }
-        assert_eq!(seen.len(), ROOM);
+        assert_eq!(seen.len(), QUEUE_CAPACITY);
         assert_eq!(seen.last(), all().as_ref());
         drop(receiver);
-        watchers.tell(&committed(9));
+        watchers.notify(&committed(9));
         assert!(watchers.list.is_empty() && watchers.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! The embedded store: what is committed, told, remembered, forgotten and given back.
+//! The embedded store: commits, events, history, expiry and restoring.
 #![allow(clippy::disallowed_methods, reason = "tests have no worker clock")]
 
 use std::path::Path;
@@ -9,11 +9,11 @@ use tempfile::TempDir;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
 use weir_store::{
-    Change, Commit, Database, Embedded, Event, Expectation, Folder, History, HistoryQuery, Key, Kind, Listing, Lost,
-    NoSecrets, OpenError, Options, Recorded, Seal, Store, StoreError,
+    Change, Commit, Database, DatabaseError, Embedded, Event, Expectation, Folder, History, HistoryQuery, Key, Kind,
+    Listing, NoSecrets, OpenError, Options, Recorded, Seal, Store, StoreError,
 };
 
-/// How long something may take that has to happen.
+/// Deadline for an expected event.
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn seal(digit: &str) -> Arc<Seal> {
@@ -47,7 +47,7 @@ fn commit(changes: Vec<Change>) -> Commit {
 }
 
 /// Keys and values, as `routes/1={}`.
-fn told(listing: &Listing) -> Vec<String> {
+fn entries(listing: &Listing) -> Vec<String> {
     listing.items.iter().map(|item| format!("{}={}", item.key, item.value)).collect()
 }
 
@@ -59,7 +59,8 @@ async fn next(events: &mut Receiver<Event>) -> Event {
     timeout(LIMIT, events.recv()).await.expect("an event in time").expect("an event")
 }
 
-/// Several commits with one write to the disk are several commits for everybody else, and none of them where one fails.
+/// Several commits with one write to the disk appear as separate commits to everybody else, and none is made if one
+/// fails.
 #[tokio::test]
 async fn commits_that_are_made_together_have_their_own_revisions() {
     let folder = tempfile::tempdir().unwrap();
@@ -83,11 +84,11 @@ async fn commits_that_are_made_together_have_their_own_revisions() {
     let failed = all(vec![commit(vec![put("routes/c", "4")]), expecting(1, vec![put("routes/a", "5")])]);
     assert_eq!(failed.await, Err(StoreError::Conflict { key: key("routes/a") }));
     let listing = store.list(None).await.unwrap();
-    assert_eq!((told(&listing), listing.revision), (texts(&["routes/a=2", "routes/b=3"]), 2));
+    assert_eq!((entries(&listing), listing.revision), (texts(&["routes/a=2", "routes/b=3"]), 2));
     for (revision, keys) in [(1, vec!["routes/a"]), (2, vec!["routes/a", "routes/b"])] {
-        let Event::Committed { revision: told, changes } = next(&mut events).await else { panic!("a commit") };
+        let Event::Committed { revision: committed_at, changes } = next(&mut events).await else { panic!("a commit") };
         let changed: Vec<String> = changes.iter().map(|(key, _)| key.to_string()).collect();
-        assert_eq!((told, changed), (revision, texts(&keys)));
+        assert_eq!((committed_at, changed), (revision, texts(&keys)));
     }
     let history = store.history(HistoryQuery::default()).await.unwrap();
     assert_eq!(history.iter().map(|recorded| recorded.revision).collect::<Vec<_>>(), [2, 1]);
@@ -114,7 +115,7 @@ async fn what_is_committed_is_there_in_the_order_of_creation() {
     ];
     for (kind, expected) in cases {
         let listing = store.list(*kind).await.unwrap();
-        assert_eq!((told(&listing), listing.revision), (texts(expected), 3), "{kind:?}");
+        assert_eq!((entries(&listing), listing.revision), (texts(expected), 3), "{kind:?}");
     }
     let item = store.get(&key("routes/b")).await.unwrap().unwrap();
     assert_eq!((item.created, item.modified), (1, 3));
@@ -123,7 +124,7 @@ async fn what_is_committed_is_there_in_the_order_of_creation() {
     store.close("test").await;
     assert!(matches!(store.commit(commit(vec![gone("routes/a")])).await, Err(StoreError::Unavailable(_))));
     let (store, listing) = open(&folder);
-    assert_eq!((told(&listing), listing.revision), (texts(&all), 3));
+    assert_eq!((entries(&listing), listing.revision), (texts(&all), 3));
     assert_eq!(store.revision().await, Ok(3));
 }
 
@@ -138,18 +139,18 @@ async fn a_commit_happens_whole_or_not_at_all() {
         wrong.expect.push(Expectation { key: key(at), modified });
         assert_eq!(store.commit(wrong).await, Err(StoreError::Conflict { key: key(at) }), "{at} {modified:?}");
     }
-    assert_eq!(told(&store.list(None).await.unwrap()), ["routes/1={}"]);
+    assert_eq!(entries(&store.list(None).await.unwrap()), ["routes/1={}"]);
     let mut right = commit(vec![put("routes/2", "{}"), gone("routes/1")]);
     right.expect = vec![
         Expectation { key: key("routes/1"), modified: Some(1) },
         Expectation { key: key("routes/2"), modified: None },
     ];
     assert_eq!(store.commit(right).await, Ok(2));
-    assert_eq!(told(&store.list(None).await.unwrap()), ["routes/2={}"]);
+    assert_eq!(entries(&store.list(None).await.unwrap()), ["routes/2={}"]);
 }
 
 #[tokio::test]
-async fn the_history_tells_what_was() {
+async fn the_history_lists_earlier_states() {
     let folder = tempfile::tempdir().unwrap();
     let (store, _) = open(&folder);
     store.commit(commit(vec![put("routes/1", "1"), put("routes/2", "1")])).await.unwrap();
@@ -203,13 +204,13 @@ async fn the_history_is_bounded() {
             .await
             .unwrap();
     }
-    // Commits are forgotten whole: two of two changes are left.
+    // Commits are deleted as a whole: two commits with two changes each remain.
     let kept = store.history(HistoryQuery::default()).await.unwrap();
     assert_eq!(kept.iter().map(|found| found.revision).collect::<Vec<_>>(), [20, 19]);
     assert_eq!(store.difference(18, 20).await.unwrap().len(), 2);
     assert!(matches!(store.difference(17, 20).await, Err(StoreError::Refused(_))));
-    assert_eq!(told(&store.list(None).await.unwrap()), ["routes/1=19", "routes/2=19"]);
-    // Who asks for what is forgotten gets everything.
+    assert_eq!(entries(&store.list(None).await.unwrap()), ["routes/1=19", "routes/2=19"]);
+    // A watch from a deleted revision receives everything.
     let mut events = store.watch(3);
     assert!(matches!(next(&mut events).await, Event::Reset(listing) if listing.revision == 20));
 }
@@ -217,7 +218,7 @@ async fn the_history_is_bounded() {
 #[tokio::test]
 async fn the_history_is_bounded_in_bytes() {
     let folder = tempfile::tempdir().unwrap();
-    // Old and new text of four changes fit in, and not of five.
+    // The old and new texts of four changes fit, those of five do not.
     let history = History { changes: 1000, bytes: 90_000 };
     let value = |number: u32| format!("\"{number}{}\"", "x".repeat(10_000));
     let revisions = |history: Vec<Recorded>| history.iter().map(|found| found.revision).collect::<Vec<_>>();
@@ -228,7 +229,7 @@ async fn the_history_is_bounded_in_bytes() {
             number += 1;
             store.commit(commit(vec![put("routes/1", &value(number))])).await.unwrap();
         }
-        // The bytes of what an earlier process wrote count as well.
+        // The bytes written by an earlier process count as well.
         let last = u64::from(number);
         let kept = revisions(store.history(HistoryQuery::default()).await.unwrap());
         assert_eq!(kept, [last, last - 1, last - 2, last - 3], "start {start}");
@@ -237,16 +238,16 @@ async fn the_history_is_bounded_in_bytes() {
         database = if start == 0 { size } else { database };
         assert!(size <= database + 100_000, "{size} after {database}");
     }
-    // One that is beyond the bound by itself is forgotten at once; the resource is there.
+    // A commit that exceeds the bound by itself is deleted from the history at once; the resource exists.
     let (store, _) =
         Embedded::open(Options { history: History { bytes: 1000, ..history }, ..options(folder.path()) }).unwrap();
     store.commit(commit(vec![put("routes/1", &value(0))])).await.unwrap();
     assert!(store.history(HistoryQuery::default()).await.unwrap().is_empty());
-    assert_eq!(told(&store.list(None).await.unwrap()), [format!("routes/1={}", value(0))]);
+    assert_eq!(entries(&store.list(None).await.unwrap()), [format!("routes/1={}", value(0))]);
 }
 
 #[tokio::test]
-async fn watchers_are_told_of_changes_from_a_revision_on() {
+async fn watchers_receive_changes_from_a_revision_on() {
     let folder = tempfile::tempdir().unwrap();
     let (store, _) = open(&folder);
     for number in 1..=3 {
@@ -272,26 +273,26 @@ async fn what_expires_goes_by_itself() {
     let expiring = |at: &str, expires| Change { expires, ..put(at, "{}") };
     let (store, _) = open(&folder);
     let mut events = store.watch(0);
-    // Both changes are on the disk long before it.
+    // Both changes are durable long before the expiry.
     let soon = SystemTime::now() + Duration::from_secs(3);
     let changes = vec![expiring("routes/1", Some(soon)), expiring("routes/2", None), expiring("routes/3", Some(soon))];
     store.commit(commit(changes)).await.unwrap();
-    // Who writes a resource anew without a time keeps it.
+    // A change without expiry keeps the resource for good.
     store.commit(commit(vec![expiring("routes/3", None)])).await.unwrap();
     let (_, _) = (next(&mut events).await, next(&mut events).await);
     assert_eq!(next(&mut events).await, Event::Committed { revision: 3, changes: vec![(key("routes/1"), None)] });
     assert!(SystemTime::now() >= soon);
-    assert_eq!(told(&store.list(None).await.unwrap()), ["routes/2={}", "routes/3={}"]);
+    assert_eq!(entries(&store.list(None).await.unwrap()), ["routes/2={}", "routes/3={}"]);
     assert_eq!(store.history(HistoryQuery::default()).await.unwrap()[0].author.as_deref(), Some("ttl"));
-    // One that expired while the store was closed goes when it is open again.
+    // A resource that expired while the store was closed is deleted after opening.
     store.commit(commit(vec![expiring("routes/2", Some(SystemTime::now()))])).await.unwrap();
     store.close("test").await;
     let (store, listing) = open(&folder);
     let mut events = store.watch(listing.revision);
-    if told(&listing).len() == 2 {
+    if entries(&listing).len() == 2 {
         assert!(matches!(next(&mut events).await, Event::Committed { changes, .. } if changes[0].1.is_none()));
     }
-    assert_eq!(told(&store.list(None).await.unwrap()), ["routes/3={}"]);
+    assert_eq!(entries(&store.list(None).await.unwrap()), ["routes/3={}"]);
 }
 
 #[tokio::test]
@@ -324,7 +325,7 @@ async fn the_lock_outlives_its_file() {
     let (first, _) = open(&folder);
     let lock = folder.path().join("lock");
     for removed in [true, false] {
-        // Once there is no file, then one that nobody has locked.
+        // First without the lock file, then with a new one that is not locked.
         if removed {
             std::fs::remove_file(&lock).unwrap();
         }
@@ -332,7 +333,7 @@ async fn the_lock_outlives_its_file() {
         assert!(matches!(second, Err(OpenError::InUse(who)) if who.contains("another process")), "{removed}");
     }
     first.commit(commit(vec![put("routes/1", "{}")])).await.unwrap();
-    // A process that takes over waits for the one before it all the same.
+    // A process that takes over still waits for the previous one.
     let (second, _) = Embedded::open(Options { succeeds: true, ..options(folder.path()) }).unwrap();
     let waits = second.commit(commit(vec![put("routes/2", "{}")]));
     let (kept, refused) = tokio::join!(waits, async {
@@ -356,7 +357,7 @@ async fn secrets_need_their_key() {
 }
 
 #[tokio::test]
-async fn a_database_that_is_none_is_told_from_one_of_a_newer_version() {
+async fn a_file_that_is_no_database_is_distinguished_from_a_newer_version() {
     let text = "this is not a database, however long it may be".repeat(100);
     let newer = |path: &Path| {
         let connection = rusqlite::Connection::open(path).unwrap();
@@ -370,7 +371,7 @@ async fn a_database_that_is_none_is_told_from_one_of_a_newer_version() {
         let connection = rusqlite::Connection::open(path).unwrap();
         connection.execute_batch("DROP TABLE items").unwrap();
     };
-    /// What is done to the file, and whether a copy can stand in for it then.
+    /// Name of a damage, the function that does it, and whether a copy may replace the database then.
     type Harm<'a> = (&'a str, &'a dyn Fn(&Path), bool);
     let cases: [Harm<'_>; 4] = [
         ("text", &|path| std::fs::write(path, &text).unwrap(), true),
@@ -409,7 +410,7 @@ async fn a_backup_is_made_while_others_write() {
     let listing = copy.list(None).unwrap();
     assert_eq!((listing.revision, listing.items.len()), (revision, 2000));
     assert_eq!(copy.check().unwrap(), Vec::<String>::new());
-    assert!(matches!(Database::read_only(&to, seal("b")), Err(Lost::Unfit(_))));
+    assert!(matches!(Database::read_only(&to, seal("b")), Err(DatabaseError::Unfit(_))));
 }
 
 #[tokio::test]
@@ -421,5 +422,5 @@ async fn a_file_that_is_gone_is_not_written_to() {
     let refused = store.commit(commit(vec![put("routes/2", "{}")])).await;
     assert!(matches!(refused, Err(StoreError::Unavailable(reason)) if reason.contains("removed or replaced")));
     assert!(store.health().fault.is_some());
-    assert_eq!(told(&store.list(None).await.unwrap()), ["routes/1={}"], "what is open can still be read");
+    assert_eq!(entries(&store.list(None).await.unwrap()), ["routes/1={}"], "what is open can still be read");
 }

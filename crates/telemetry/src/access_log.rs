@@ -1,17 +1,17 @@
-//! One line for each answered request, to a file or to standard output.
+//! Access log: one line for each answered request, to a file or to standard output.
 //!
 //! ```text
 //! worker 0: LogWriter ──► ring ─┐
 //! worker 1: LogWriter ──► ring ─┴── thread of the AccessLog ──► file
 //! ```
 //!
-//! A worker renders its line and copies it into a ring of its own; it never waits, takes no lock and makes no system
-//! call for it. The log's thread looks into the rings every few hundredths of a second while there is traffic, a few
-//! times a second while there is none, and at once when a ring is half full, and writes what it finds in one go. When
-//! the disk or the reader of standard output is too slow the rings fill up; a line that does not fit is dropped whole
-//! and counted ([`AccessLog::dropped`]).
+//! A worker renders its line and copies it into its own ring, without waiting, locks or system calls. The log's
+//! thread polls the rings every few hundredths of a second while there is traffic and a few times a second while
+//! there is none, is woken when a ring is half full, and writes all pending lines in one batch. If the disk or the
+//! reader of standard output is too slow, the rings fill up; a line that does not fit is dropped as a whole and
+//! counted ([`AccessLog::dropped`]).
 //!
-//! Lines of one worker stand in order; those of different workers are only roughly in order of time.
+//! Lines of one worker are in order; lines of different workers are only roughly in order of time.
 
 mod format;
 mod sink;
@@ -32,25 +32,25 @@ use weir_expr::Source;
 use format::Line;
 use sink::Sink;
 
-/// Where lines go, what they look like and how many may wait.
+/// Options of an access log.
 #[derive(Debug, Clone)]
 pub struct AccessLogOptions {
-    /// Where the lines go.
+    /// Destination of the lines.
     pub target: Target,
-    /// What a line looks like.
+    /// Format of a line.
     pub format: Format,
-    /// Bytes of lines that may wait to be written, for each worker; at least 4 KiB. One MiB holds some 2,500 lines.
+    /// Capacity of each worker's ring in bytes, at least 4 KiB. One MiB holds some 2,500 lines.
     pub ring_bytes: usize,
-    /// The permissions of a file that is made, less the process's umask.
+    /// Permissions of a created file, reduced by the process's umask.
     pub mode: u32,
 }
 
-/// Where the lines of an access log go.
+/// Destination of the lines of an access log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// Standard output.
     Stdout,
-    /// A file, which is created if need be and appended to.
+    /// A file; it is created if missing and appended to.
     File(PathBuf),
 }
 
@@ -60,7 +60,7 @@ pub struct AccessLog {
     shared: Arc<Shared>,
 }
 
-/// Where one worker logs. Make one for each worker with [`AccessLog::writer`].
+/// Log writer of one worker, created with [`AccessLog::writer`].
 #[derive(Debug)]
 pub struct LogWriter {
     shared: Arc<Shared>,
@@ -69,14 +69,14 @@ pub struct LogWriter {
 
 const MIN_RING_BYTES: usize = 4096;
 
-/// A line buffer that grew beyond this is given back; only an absurdly long line gets there.
+/// Capacity in bytes above which the line buffer is freed; only an absurdly long line exceeds it.
 const KEPT_LINE_BYTES: usize = 64 * 1024;
 
-/// How long the thread sleeps between two looks: the first after it found something, then twice as long each time.
+/// Intervals at which the thread polls: the first after it found lines; the interval doubles up to the second.
 const POLL: Duration = Duration::from_millis(20);
 const IDLE_POLL: Duration = Duration::from_millis(320);
 
-/// How long dropping an [`AccessLog`] waits for what is left to be written.
+/// Longest time that dropping an [`AccessLog`] waits for the remaining lines to be written.
 const DROP_LIMIT: Duration = Duration::from_secs(5);
 
 impl AccessLog {
@@ -99,7 +99,7 @@ impl AccessLog {
         Ok(Arc::new(AccessLog { shared }))
     }
 
-    /// A writer for one worker.
+    /// Creates the writer of one worker.
     pub fn writer(&self) -> LogWriter {
         let (producer, consumer) = RingBuffer::new(self.shared.ring_bytes);
         lock(&self.shared.arrivals).push(consumer);
@@ -107,28 +107,28 @@ impl AccessLog {
         LogWriter { shared: Arc::clone(&self.shared), ring: RefCell::new(ring) }
     }
 
-    /// Opens the file's path anew, for a file that was moved away, and writes there from now on; lines on their way
-    /// go to the one or the other, none is lost. When it cannot be opened the log stays with the file it has. Does
+    /// Reopens the file's path after the file was moved away, and writes to the new file from then on. Lines under
+    /// way go to either file; none is lost. If the path cannot be opened, the log keeps its present file. Does
     /// nothing for standard output.
     ///
-    /// May wait for a write that is under way, so call it from the control thread.
+    /// May wait for a write under way, so it should be called from the control thread.
     pub fn reopen(&self) -> io::Result<()> {
         lock(&self.shared.sink).reopen()
     }
 
-    /// Lines that were not written: the ring was full, the target failed, or the log was closed.
+    /// Number of lines that were not written because the ring was full, the target failed, or the log was closed.
     pub fn dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
     }
 
-    /// The counter behind [`AccessLog::dropped`].
+    /// Counter behind [`AccessLog::dropped`].
     pub(crate) fn dropped_counter(&self) -> &Arc<AtomicU64> {
         &self.shared.dropped
     }
 
-    /// Writes every line that was logged before this call and ends the thread. Lines that are logged from now on are
-    /// dropped and counted. Returns whether all was written within `limit`; a target that takes nothing (a pipe whose
-    /// reader sleeps) can hold it up for ever.
+    /// Writes every line logged before this call and ends the thread. Later lines are dropped and counted. Returns
+    /// true if everything was written within `limit`; a blocked target (a pipe whose reader sleeps) can delay the
+    /// writing indefinitely.
     pub fn close(&self, limit: Duration) -> bool {
         self.shared.closing.store(true, Ordering::Release);
         self.shared.wake();
@@ -147,9 +147,9 @@ impl Drop for AccessLog {
 }
 
 impl LogWriter {
-    /// Logs one line. When it finds no room in the ring it is dropped and counted.
+    /// Logs one line. If the ring has no room, the line is dropped and counted.
     pub fn write(&self, source: &dyn Source) {
-        // Only a source that logs while it is read could find the ring borrowed.
+        // Only a source that logs while it is being read could find the ring borrowed.
         let kept = self.ring.try_borrow_mut().is_ok_and(|mut ring| ring.write(&self.shared, source));
         if !kept {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
@@ -157,13 +157,13 @@ impl LogWriter {
     }
 }
 
-/// The worker's end of a ring.
+/// A worker's end of its ring.
 #[derive(Debug)]
 struct Ring {
     producer: Producer<u8>,
-    /// The line being rendered; kept for its capacity.
+    /// Line being rendered; reused for its capacity.
     line: Vec<u8>,
-    /// The thread was woken because the ring is half full, and has not emptied it since.
+    /// True if the thread was woken for a half-full ring and has not emptied it since.
     woke: bool,
 }
 
@@ -184,8 +184,8 @@ impl Ring {
 
     fn wake_when_half_full(&mut self, shared: &Shared) {
         let half = shared.ring_bytes / 2;
-        // The reader's position is looked up only once half a ring went by since the last time: that cache line
-        // belongs to the other core.
+        // Reading the consumer's position touches a cache line of the other core, so it is only read after half a
+        // ring was written since the last time.
         if self.producer.cached_slots() >= half || self.producer.slots() >= half {
             self.woke = false;
         } else if !self.woke {
@@ -195,12 +195,13 @@ impl Ring {
     }
 }
 
-/// What the workers, the thread and the owner of a log have in common.
+/// State shared by workers, the log's thread and its owner.
 #[derive(Debug)]
 struct Shared {
     line: Line,
     ring_bytes: usize,
-    /// Rings that the thread has not taken over yet; it owns the others, so that a new worker need not wait for a write.
+    /// New rings that the thread has not taken over yet. The thread owns all others, so a new worker need not wait
+    /// for a write.
     arrivals: Mutex<Vec<Consumer<u8>>>,
     sink: Mutex<Sink>,
     dropped: Arc<AtomicU64>,
@@ -217,13 +218,13 @@ impl Shared {
         }
     }
 
-    /// The log's thread.
+    /// Body of the log's thread.
     fn run(&self) {
         let mut rings = Vec::new();
         let mut batch = Vec::with_capacity(self.ring_bytes);
         let mut sleep = POLL;
         loop {
-            // Read before the rings: what was logged before the log was closed is in them by now.
+            // Read before the rings: lines logged before the log was closed are in the rings by now.
             let closing = self.closing.load(Ordering::Acquire);
             rings.append(&mut lock(&self.arrivals));
             let found = self.drain(&mut rings, &mut batch);
@@ -237,11 +238,11 @@ impl Shared {
         self.finish.notify_all();
     }
 
-    /// Writes all that is in the rings now, and forgets those whose worker is gone. Returns whether there was anything.
+    /// Writes everything in the rings, and removes those whose worker is gone. Returns true if there were any lines.
     fn drain(&self, rings: &mut Vec<Consumer<u8>>, batch: &mut Vec<u8>) -> bool {
         let mut found = false;
         rings.retain_mut(|ring| {
-            // Read before the ring: an abandoned ring gets no more lines.
+            // Read before the ring: an abandoned ring receives no more lines.
             let abandoned = ring.is_abandoned();
             if let Ok(lines) = ring.read_chunk(ring.slots()) {
                 let (first, second) = lines.as_slices();
@@ -250,7 +251,7 @@ impl Shared {
                 lines.commit_all();
             }
             found |= !batch.is_empty();
-            // A ring holds whole lines, so a batch does too, and it never exceeds two rings.
+            // A ring holds complete lines, so a batch does too, and a batch never exceeds two rings.
             if batch.len() >= self.ring_bytes {
                 self.write(batch);
             }
@@ -269,7 +270,7 @@ impl Shared {
     }
 }
 
-/// Nothing here is left half done by a panic, so a poisoned lock is as good as any.
+/// Locks a mutex and ignores poisoning: a panic leaves none of this state half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -301,7 +302,7 @@ mod tests {
         let mut offered = 0;
         {
             let _hanging = lock(&log.shared.sink);
-            // The thread takes at most one ring of lines with it before it hangs in its write; the ring holds another.
+            // The thread takes at most one ring of lines before its write blocks; the ring holds as many again.
             let room = (2 * MIN_RING_BYTES / 100) as u64;
             while log.dropped() < 1000 {
                 assert!(offered <= room + 1000, "{offered} lines offered, {} dropped", log.dropped());

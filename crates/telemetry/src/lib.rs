@@ -1,12 +1,11 @@
-//! What Weir can be seen by: metrics and the access log.
+//! Observability: metrics and the access log.
 //!
-//! One rule shapes all of it: **nothing that observes may slow or stop a request.** A worker writes only to memory
-//! of its own, without a lock, a read-modify-write instruction, a system call or (after the first time) an
-//! allocation. Whoever wants to look at the numbers or the lines reads that memory from another thread. What cannot
-//! be kept, for want of room, is counted.
+//! The crate has one principle: **observing must not slow or stop a request.** A worker writes only to its own
+//! memory, without locks, read-modify-write instructions, system calls or (after the first time) allocations. Readers
+//! of numbers and lines read that memory from another thread. Data that does not fit is dropped and counted.
 //!
 //! - [`access_log`]: one line for each request, through a ring per worker and a thread that writes.
-//! - [`metrics`]: counters and histograms per worker, added up when Prometheus asks.
+//! - [`metrics`]: counters and histograms per worker, summed up when Prometheus scrapes.
 
 #![allow(
     clippy::disallowed_types,

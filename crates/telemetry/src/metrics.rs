@@ -1,4 +1,4 @@
-//! Metrics as Prometheus reads them, under the names that Apache APISIX gave them.
+//! Metrics in Prometheus' format, under the names of Apache APISIX's metrics.
 //!
 //! ```text
 //! worker 0: Recorder ──► cells ─┐
@@ -6,20 +6,21 @@
 //! control:  Metrics  ──► cells ─┘
 //! ```
 //!
-//! Each worker has its own [`Recorder`] and writes to cells of its own; [`Metrics::scrape`] adds up what it finds in all
-//! of them, from any thread, without stopping a worker. A page is therefore not one instant, but every cell on it
-//! only ever moves on from page to page.
+//! Each worker has its own [`Recorder`] and its own cells. [`Metrics::scrape`] sums up all cells from any thread,
+//! without stopping a worker. A page is therefore no snapshot of one instant, but no counter on it ever decreases
+//! from page to page.
 //!
 //! # Bounds
-//! Labels and series are bounded ([`MetricsOptions`]). A request whose series has no room is counted under the label
-//! value `other`, and `weir_metric_series_overflow_total` says how often that happened.
+//! Labels and series are bounded ([`MetricsOptions`]). A request whose series does not fit is counted under the label
+//! value `other`, and `weir_metric_series_overflow_total` counts such requests.
 //!
 //! # Differences from APISIX's page
-//! `apisix_etcd_*` stand on it while an etcd is followed. Left out, because what they describe is not there: `apisix_shared_dict_*`
-//! (memory is not cut into dictionaries ahead), `apisix_llm_*` and `apisix_ai_*` (no AI plugins), `apisix_stream_*`,
-//! `apisix_batch_process_entries` and `apisix_redis_commands_total` (nothing reports to them yet). The labels `request_type="traditional_http"`, `request_llm_model=""` and `llm_model=""` are always present.
-//! `apisix_nginx_metric_errors_total` counts the requests that had no room under their own series.
-//! [`MetricTypes`] says how a few metrics are declared.
+//! `apisix_etcd_*` appear only while an etcd is followed. Metrics of absent features are left out:
+//! `apisix_shared_dict_*` (memory is not divided into dictionaries in advance), `apisix_llm_*` and `apisix_ai_*` (no
+//! AI plugins), `apisix_stream_*`, `apisix_batch_process_entries` and `apisix_redis_commands_total` (nothing reports
+//! to them yet). The labels `request_type="traditional_http"`, `request_llm_model=""` and `llm_model=""` are always
+//! present. `apisix_nginx_metric_errors_total` counts the requests whose own series did not fit. [`MetricTypes`]
+//! selects the declared types of a few metrics.
 
 mod callouts;
 mod clients;
@@ -51,21 +52,21 @@ use crate::access_log::AccessLog;
 use recorder::WorkerCells;
 use series::Registry;
 
-/// Bounds of the metrics, and what they say about this node.
+/// Bounds of the metrics, and labels that describe this node.
 #[derive(Debug, Clone)]
 pub struct MetricsOptions {
-    /// Most series of answered requests (one for each combination of route, consumer, node and status) over all
-    /// workers. A series takes about 700 bytes in each worker that sees it.
+    /// Maximum number of series of answered requests (one for each combination of route, consumer, node and status)
+    /// over all workers. A series takes about 700 bytes in each worker that uses it.
     pub max_series: usize,
-    /// Most label values beside the empty one and `other`.
+    /// Maximum number of label values in addition to the empty one and `other`.
     pub max_labels: usize,
     /// Label of `apisix_node_info`.
     pub hostname: String,
     /// Label of `apisix_node_info`.
     pub version: String,
-    /// How metrics are declared whose APISIX type is at odds with their name.
+    /// Declaration of metrics whose type in APISIX contradicts their name.
     pub types: MetricTypes,
-    /// What the names of APISIX's metrics begin with, in the place of `apisix_`.
+    /// Prefix of the names of APISIX's metrics, in place of `apisix_`.
     pub prefix: String,
 }
 
@@ -82,16 +83,16 @@ impl Default for MetricsOptions {
     }
 }
 
-/// The `# TYPE` of the metrics that break Prometheus' naming rule ("counters, and only they, end in `_total`") in
+/// `# TYPE` of the metrics that violate Prometheus' naming rule ("counters, and only they, end in `_total`") in
 /// APISIX: `apisix_http_status` and `apisix_bandwidth` (counters) and `apisix_http_requests_total` (a gauge).
 ///
-/// Names and values are the same either way, and Prometheus itself treats them alike.
+/// Names and values are the same in both cases, and Prometheus itself treats them alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MetricTypes {
-    /// `untyped`, `untyped` and `counter`: the page passes the naming lint of `promtool check metrics`. Collectors that go
-    /// by the declared type take what is untyped for gauges.
+    /// `untyped`, `untyped` and `counter`: the page passes the naming lint of `promtool check metrics`. Collectors
+    /// that rely on the declared type take untyped metrics for gauges.
     Linted,
-    /// As APISIX declares them.
+    /// Types as in APISIX.
     #[default]
     Apisix,
 }
@@ -117,11 +118,11 @@ pub struct Metrics {
     prefix: String,
 }
 
-/// What the control thread says about the configuration.
+/// Cells of the configuration, which the control thread writes.
 #[derive(Debug, Default)]
 struct ConfigCells {
     revision: AtomicU64,
-    /// Milliseconds since 1970; zero before the first.
+    /// Milliseconds since 1970; 0 before the first change.
     changed_ms: AtomicU64,
     applied: AtomicU64,
     rejected: AtomicU64,
@@ -129,16 +130,16 @@ struct ConfigCells {
     withheld: AtomicBool,
 }
 
-/// The lines that access logs dropped.
+/// Numbers of lines dropped by access logs.
 #[derive(Debug, Default)]
 struct LogDrops {
     open: Vec<Arc<AtomicU64>>,
-    /// What logs dropped that are closed and gone.
+    /// Lines dropped by logs that have since been closed and freed.
     gone: u64,
 }
 
 impl LogDrops {
-    /// Takes up a log, and folds up those that nobody writes to any more, so that the list does not grow.
+    /// Adds a log, and sums up logs that no longer exist, so that the list does not grow.
     fn add(&mut self, log: &AccessLog) {
         let gone = &mut self.gone;
         self.open.retain(|counter| {
@@ -159,7 +160,7 @@ impl LogDrops {
 }
 
 impl Metrics {
-    /// Metrics without a worker yet.
+    /// Creates metrics without workers.
     pub fn new(options: MetricsOptions) -> Arc<Self> {
         Arc::new(Self {
             labels: Labels::new(options.max_labels),
@@ -181,20 +182,21 @@ impl Metrics {
         })
     }
 
-    /// A recorder for one worker. What it counted stays on the page when it is gone, so make one a worker and not more.
+    /// Creates the recorder of one worker. Its counts remain on the page after it is dropped, so there should be
+    /// exactly one per worker.
     pub fn recorder(self: &Arc<Self>) -> Recorder {
         let cells = Arc::new(WorkerCells::default());
         self.workers.push(Arc::clone(&cells));
         Recorder::new(Arc::clone(self), cells)
     }
 
-    /// The label table.
+    /// Table of label values.
     pub fn labels(&self) -> &Labels {
         &self.labels
     }
 
-    /// A configuration has become live: `weir_config_revision`, `weir_config_last_change_timestamp_seconds`,
-    /// `weir_config_reload_total`.
+    /// Records that a configuration has become live: `weir_config_revision`,
+    /// `weir_config_last_change_timestamp_seconds`, `weir_config_reload_total`.
     pub fn config_applied(&self, revision: u64, at: SystemTime) {
         let since_1970 = at.duration_since(UNIX_EPOCH).unwrap_or_default();
         self.config.revision.store(revision, Relaxed);
@@ -202,56 +204,57 @@ impl Metrics {
         self.config.applied.fetch_add(1, Relaxed);
     }
 
-    /// A configuration was refused and the one before it goes on: `weir_config_rejected_total`.
+    /// Records that a configuration was refused and the previous one remains in effect: `weir_config_rejected_total`.
     pub fn config_rejected(&self) {
         self.config.rejected.fetch_add(1, Relaxed);
     }
 
-    /// How many resources do not serve as they stand, because something is wrong with them: `weir_config_left_out`.
+    /// Sets the number of resources that are left out because they are invalid: `weir_config_left_out`.
     pub fn set_config_left_out(&self, resources: u64) {
         self.config.left_out.store(resources, Relaxed);
     }
 
-    /// Whether the store holds something that does not replace what serves before somebody accepts it:
+    /// Sets whether the store holds a change that takes effect only after somebody accepts it:
     /// `weir_config_withheld`.
     pub fn set_config_withheld(&self, withheld: bool) {
         self.config.withheld.store(withheld, Relaxed);
     }
 
-    /// The etcd that the configuration comes from: `apisix_etcd_reachable`, `apisix_etcd_modify_indexes`. The first one
-    /// stays.
+    /// Sets the etcd that the configuration comes from: `apisix_etcd_reachable`, `apisix_etcd_modify_indexes`. Only
+    /// the first call has an effect.
     pub fn watch_etcd(&self, etcd: Arc<dyn EtcdStatus>) {
         let _ = self.etcd.set(etcd);
     }
 
-    /// The embedded store that the configuration comes from: `weir_store_up`, `weir_store_revision`. The first one stays.
+    /// Sets the embedded store that the configuration comes from: `weir_store_up`, `weir_store_revision`. Only the
+    /// first call has an effect.
     pub fn watch_store(&self, store: Arc<dyn StoreStatus>) {
         let _ = self.store.set(store);
     }
 
-    /// Most client connections at one time: `weir_client_connections_limit`.
+    /// Sets the maximum number of concurrent client connections: `weir_client_connections_limit`.
     pub fn set_connections_limit(&self, connections: u64) {
         self.connections_limit.store(connections, Relaxed);
     }
 
-    /// Bytes of the budget for buffers in use, and how often it had no room for a request: `weir_buffers_bytes`,
-    /// `weir_buffers_refused_total`.
+    /// Sets the bytes in use of the buffer budget, and the number of requests refused for lack of room:
+    /// `weir_buffers_bytes`, `weir_buffers_refused_total`.
     pub fn set_buffers(&self, bytes: u64, refused: u64) {
         self.buffers.store(bytes, Relaxed);
         self.buffers_refused.store(refused, Relaxed);
     }
 
-    /// How many keys the limiters hold now: `weir_limit_keys`.
+    /// Sets the number of keys that the limiters hold: `weir_limit_keys`.
     pub fn set_limit_keys(&self, keys: u64) {
         self.limit_keys.store(keys, Relaxed);
     }
 
-    /// Counts the lines that `log` drops under `weir_access_log_dropped_total`, from its first line on.
+    /// Counts lines that `log` drops under `weir_access_log_dropped_total`, including those dropped before this call.
     pub fn watch_access_log(&self, log: &AccessLog) {
         self.access_logs.lock().unwrap_or_else(PoisonError::into_inner).add(log);
     }
 
-    /// The nodes that are checked now: `apisix_upstream_status`.
+    /// Sets the nodes under health checks: `apisix_upstream_status`.
     pub fn set_upstream_status(&self, series: Vec<UpstreamStatus>) {
         *self.upstreams.lock().unwrap_or_else(PoisonError::into_inner) = series.into();
     }
@@ -264,13 +267,13 @@ impl Metrics {
         self.access_logs.lock().unwrap_or_else(PoisonError::into_inner).total()
     }
 
-    /// Adds up all workers. The page is then written from the result, as slowly as its reader likes.
+    /// Sums up the cells of all workers. The page is written from the result, at the pace of its reader.
     pub fn scrape(self: &Arc<Self>) -> Scrape {
         Scrape::new(Arc::clone(self))
     }
 
-    /// Appends the whole page to `out`. With thousands of routes a page has tens of megabytes: [`Metrics::scrape`]
-    /// hands it out in pieces.
+    /// Appends the whole page to `out`. With thousands of routes a page has tens of megabytes, which
+    /// [`Metrics::scrape`] delivers in chunks.
     pub fn render(self: &Arc<Self>, out: &mut String) {
         let mut scrape = self.scrape();
         while scrape.write_chunk(out) {}

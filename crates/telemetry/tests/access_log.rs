@@ -13,7 +13,7 @@ use weir_telemetry::access_log::{AccessLog, AccessLogOptions, Format, LogWriter,
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A request whose variables are given by name.
+/// A request with variables given by name.
 struct Request<'a>(Vec<(Variable, Value<'a>)>);
 
 impl<'a> Request<'a> {
@@ -43,7 +43,7 @@ fn fields(fields: &[(&str, &str)]) -> Format {
     Format::Json { fields: fields.iter().map(field).collect() }
 }
 
-/// What is in the file after these requests were logged.
+/// Content of the file after these requests were logged.
 fn logged(format: Format, requests: &[&Request<'_>]) -> String {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("access.log");
@@ -173,13 +173,13 @@ fn presets_write_what_they_promise() {
 }
 
 #[test]
-fn a_variable_that_is_not_here_is_told_when_the_format_is_read() {
+fn an_unknown_variable_is_an_error_when_the_format_is_read() {
     let (_, missing) = Format::parse("$remote_addr $remote_adr", false);
     let [error] = &missing[..] else { panic!("{missing:?}") };
     assert!(error.to_string().contains("did you mean 'remote_addr'?"), "{error}");
 }
 
-/// Logs numbered lines from several workers while the file is moved away again and again.
+/// Logs numbered lines from several workers while the file is repeatedly moved away.
 #[test]
 fn no_line_is_lost_or_torn_between_workers_and_reopening() {
     const WORKERS: u64 = 3;
@@ -222,7 +222,7 @@ fn no_line_is_lost_or_torn_between_workers_and_reopening() {
     });
     assert!(log.close(LIMIT));
 
-    // A file's number in time: those moved away by age, the current one last.
+    // Orders the files by time: moved files by age, the current one last.
     let mut files: Vec<_> =
         fs::read_dir(directory.path()).expect("a directory").flatten().map(|file| file.path()).collect();
     files
@@ -271,7 +271,7 @@ fn a_line_that_never_fits_is_dropped_alone() {
 fn closing_and_dropping_write_what_is_left() {
     let directory = tempfile::tempdir().expect("a directory");
     let request = Request::new(&[("status", Value::Number(200))]);
-    // Returns how many lines should have been counted as dropped, beside how many were.
+    // Returns the expected and the counted number of dropped lines.
     type End = fn(Arc<AccessLog>, LogWriter, &Request<'_>) -> Option<(u64, u64)>;
     let ends: [(&str, End); 4] = [
         ("the writer goes first", |log, writer, _| {
@@ -315,7 +315,7 @@ fn a_file_that_cannot_be_opened_is_an_error() {
     let opened = AccessLog::open(AccessLogOptions { target, format: format("x"), ring_bytes: 4096, mode: 0o600 });
     assert!(opened.is_err());
 
-    // A log whose directory has gone keeps the file it has.
+    // A log whose directory was removed keeps its file.
     fs::create_dir(&missing).expect("a directory");
     let log = open(&missing.join("access.log"), format("$status"));
     let moved = directory.path().join("moved");
@@ -326,7 +326,7 @@ fn a_file_that_cannot_be_opened_is_an_error() {
     assert_eq!(fs::read_to_string(moved.join("access.log")).expect("a log"), "200\n");
 }
 
-/// Runs itself a second time, since the standard output of a test belongs to the test runner.
+/// Runs itself as a child process, since the standard output of a test belongs to the test runner.
 #[test]
 fn standard_output_gets_the_lines() {
     const CHILD: &str = "WEIR_TEST_LOG_TO_STDOUT";

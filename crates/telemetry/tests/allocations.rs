@@ -1,4 +1,4 @@
-//! Recording and logging allocate nothing once a worker has seen a series and a line.
+//! Recording and logging do not allocate once a worker has seen a series and a line.
 
 use std::net::IpAddr;
 
@@ -50,7 +50,7 @@ fn recording_known_series_allocates_nothing() {
     }
 }
 
-/// A request that sets every variable it is asked for.
+/// A request that sets every requested variable.
 struct Request;
 
 impl Source for Request {

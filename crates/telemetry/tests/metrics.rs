@@ -1,4 +1,4 @@
-//! The page of metrics, from what workers record to the text that Prometheus reads.
+//! The page of metrics, from a worker's recording to the text that Prometheus reads.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -28,7 +28,7 @@ fn page(metrics: &Arc<Metrics>) -> String {
     page
 }
 
-/// Everything the page says about one metric, in order.
+/// Lines of the page about one metric, in order.
 fn family(page: &str, name: &str) -> Vec<String> {
     let is_sample = |line: &str| {
         let rest = line.strip_prefix(name).unwrap_or("!");
@@ -61,7 +61,8 @@ fn answered_requests_fill_the_three_families() {
     let metrics = metrics(MetricsOptions::default());
     let (one, two) = (metrics.recorder(), metrics.recorder());
     let matched = route(&metrics, "1");
-    // 7.25 ms lies in the bucket up to 10; 1.000 ms just still in the one up to 1, 1.001 ms in the one up to 2.
+    // 7.25 ms is in the bucket up to 10; 1.000 ms is the last value in the bucket up to 1, 1.001 ms is in the bucket
+    // up to 2.
     let proxied =
         Sample { request_us: 7250, upstream_us: Some(1001), gateway_us: 1000, ingress_bytes: 100, egress_bytes: 300 };
     one.http(&matched, &proxied);
@@ -259,7 +260,7 @@ fn plain_counters_and_gauges_sum_over_workers() {
     }
 }
 
-/// A store that could not be written to.
+/// A store that could not be written.
 #[derive(Debug)]
 struct Broken;
 
@@ -316,7 +317,7 @@ fn past_the_bound_requests_are_counted_as_other() {
         for index in 0..10 {
             let series = route(&metrics, &format!("r{index}"));
             one.http(&series, &sample);
-            // A series that another worker has already brought in is known, full or not.
+            // A series that another worker has already added is known, whether or not the set is full.
             two.http(&series, &sample);
             two.http(&series, &sample);
         }
@@ -401,7 +402,7 @@ fn upstream_status_is_asked_for_at_each_scrape() {
     assert!(!page(&metrics).contains("apisix_upstream_status"));
 }
 
-/// Runs `promtool check metrics`; `findings` are the complaints of its lint that are expected.
+/// Runs `promtool check metrics`; `findings` are the expected messages of its lint.
 fn promtool(page: &str, findings: &[&str]) {
     let mut child = Command::new("promtool")
         .args(["check", "metrics"])
@@ -452,7 +453,7 @@ fn hidden_labels_are_empty_and_their_series_one() {
     let recorder = metrics.recorder();
     let sample = Sample { request_us: 1, ingress_bytes: 10, egress_bytes: 1, ..Sample::default() };
     let series = |id: &str| HttpSeries { code: 404, ..route(&metrics, id) };
-    // Counted before anything was hidden: with empty labels it is the same series on the page as after.
+    // Recorded before any label is hidden: its labels are empty, so it is the same series on the page afterwards.
     recorder.http(&HttpSeries { consumer: Label::EMPTY, node: Label::EMPTY, ..series("1") }, &sample);
     let mut hidden = HiddenLabels::NONE;
     for label in [HttpLabel::Consumer, HttpLabel::Node] {

@@ -500,7 +500,7 @@ fn changes_elsewhere_in_etcd_are_no_concern() {
     let revision = cluster.revision();
     let health = store.health();
     runtime.block_on(async {
-        while health.told() < revision {
+        while health.delivered() < revision {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         cluster.compact();

@@ -2,12 +2,12 @@
 
 use crate::Reject;
 
-/// A checked authority: host and port as they stood.
+/// A checked authority: host and port as received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Authority<'a> {
-    /// The host, an IPv6 literal with its brackets.
+    /// Host; an IPv6 literal includes its brackets.
     pub host: &'a [u8],
-    /// The port, when one was given.
+    /// Port, if one was given.
     pub port: Option<u16>,
 }
 
@@ -35,7 +35,7 @@ pub fn parse(value: &[u8]) -> Result<Authority<'_>, Reject> {
     Ok(Authority { host, port })
 }
 
-/// Bytes of a registered name that stand for themselves: unreserved and sub-delims (RFC 3986 section 3.2.2).
+/// Bytes allowed unencoded in a registered name: unreserved and sub-delims (RFC 3986 section 3.2.2).
 const PLAIN: [bool; 256] = {
     let mut table = [false; 256];
     let mut b = 0;
@@ -47,7 +47,8 @@ const PLAIN: [bool; 256] = {
     table
 };
 
-/// Where a registered name or IPv4 address ends: at a colon, or at the end. Bytes may be percent-encoded.
+/// Finds the end of a registered name or IPv4 address: at a colon or at the end of the value. Percent-encoding is
+/// allowed.
 fn name_end(value: &[u8]) -> Result<usize, Reject> {
     let mut end = 0;
     loop {

@@ -1,9 +1,9 @@
-//! A read buffer: bytes received and not yet used up, with room for more.
+//! A read buffer: bytes received and not yet consumed, with spare room for more.
 
 /// A growable byte buffer whose spare room is always initialised, so that a socket can read into it without `unsafe`.
 #[derive(Debug)]
 pub struct Buffer {
-    /// All of it, initialised; `..filled` holds received bytes.
+    /// The whole buffer, initialised; `..filled` holds received bytes.
     data: Vec<u8>,
     filled: usize,
 }
@@ -27,13 +27,13 @@ impl Buffer {
         self.filled
     }
 
-    /// Whether nothing is in it.
+    /// True if the buffer holds no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.filled == 0
     }
 
-    /// Total room, used and free.
+    /// Total room in bytes, used and free.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.data.len()
@@ -56,7 +56,8 @@ impl Buffer {
         }
     }
 
-    /// Gives room above `capacity` back to the allocator; received bytes beyond it are lost, so call it when empty.
+    /// Returns room above `capacity` to the allocator. Received bytes beyond it are lost, so the buffer should be
+    /// empty.
     pub fn shrink(&mut self, capacity: usize) {
         if self.data.len() > capacity {
             self.data.truncate(capacity);
@@ -65,17 +66,17 @@ impl Buffer {
         }
     }
 
-    /// The bytes, to be changed in place.
+    /// Received bytes, mutable.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.data.get_mut(..self.filled).unwrap_or_default()
     }
 
-    /// Forgets all bytes from `n` on.
+    /// Removes all bytes from `n` on.
     pub fn truncate(&mut self, n: usize) {
         self.filled = self.filled.min(n);
     }
 
-    /// Forgets everything.
+    /// Removes all bytes.
     pub fn clear(&mut self) {
         self.filled = 0;
     }
@@ -97,7 +98,7 @@ impl Buffer {
         self.filled -= to - from;
     }
 
-    /// Puts bytes in place of `from..to`, moving the rest and growing as needed.
+    /// Replaces the bytes `from..to`, moving the rest and growing as needed.
     pub fn replace(&mut self, from: usize, to: usize, bytes: &[u8]) {
         let from = from.min(self.filled);
         let to = to.clamp(from, self.filled);

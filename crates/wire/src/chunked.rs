@@ -1,22 +1,23 @@
-//! Chunked transfer coding (RFC 9112 section 7.1), decoded strictly and encoded plainly.
+//! Chunked transfer coding (RFC 9112 section 7.1), decoded strictly and encoded in its simplest form.
 //!
-//! Nothing of the received framing is ever passed on: chunk sizes are written anew and extensions dropped, so the next
-//! hop cannot read the boundaries differently.
+//! The received framing is never forwarded: chunk sizes are written anew and extensions dropped, so the next hop
+//! cannot interpret the boundaries differently.
 
 use crate::name::{Known, SET_FOR_UPSTREAMS, same_in_cgi};
 use crate::{Reject, Span, is_field_byte, is_tchar};
 
-/// Most hexadecimal digits of a chunk size, leading zeros included; 15 digits keep sums below 2^63.
+/// Maximum number of hexadecimal digits in a chunk size, including leading zeros; 15 digits keep sums below 2^63.
 const MAX_SIZE_DIGITS: u8 = 15;
-/// Most bytes of chunk extensions in one body: they are dropped, so a flood of them is only a cost.
+/// Maximum size in bytes of all chunk extensions in one body. The limit bounds the cost of extensions, which are
+/// dropped.
 const MAX_EXTENSION_BYTES: u32 = 16 << 10;
-/// Most bytes of a trailer section.
+/// Maximum size of a trailer section in bytes.
 pub const MAX_TRAILER_BYTES: u32 = 8 << 10;
 
-/// What the decoder found next.
+/// Next element of a chunked body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// All of the input is used up and the body goes on.
+    /// The whole input is consumed and the body continues.
     NeedMore,
     /// Body bytes, as a span of the input.
     Data(Span),
@@ -26,11 +27,11 @@ pub enum Event {
     End,
 }
 
-/// Decodes one chunked body, fed piece by piece.
+/// Decoder of one chunked body, fed piece by piece.
 #[derive(Debug, Clone)]
 pub struct Decoder {
     state: State,
-    /// Bytes of the current chunk still to come.
+    /// Bytes of the current chunk that have not arrived yet.
     left: u64,
     digits: u8,
     extensions: u32,
@@ -40,7 +41,7 @@ pub struct Decoder {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Size,
-    /// White space after the size; only an extension may follow (RFC 9112 section 7.1.1, BWS).
+    /// White space after the size, which only an extension may follow (RFC 9112 section 7.1.1, BWS).
     SizeBlank,
     ExtStart,
     ExtName,
@@ -66,19 +67,19 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Whether the body has ended.
+    /// True once the body has ended.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.state == State::Done
     }
 
-    /// Reads on from `*pos`, which moves past what was used up. Spans are positions in `input`.
+    /// Decodes from `*pos`, which advances past the consumed bytes. Spans are positions in `input`.
     ///
-    /// A trailer line is only taken whole: after [`Event::NeedMore`] the rest of the input from `*pos` on has to be
-    /// given again, in front of what comes next. It is never longer than [`MAX_TRAILER_BYTES`].
+    /// A trailer line is only consumed as a whole: after [`Event::NeedMore`], the caller passes the rest of the input
+    /// from `*pos` on again, with the next bytes behind it. The rest is never longer than [`MAX_TRAILER_BYTES`].
     ///
     /// # Errors
-    /// 400 for anything that is not exactly the grammar, 431 for a trailer section over its bound.
+    /// 400 for anything that violates the grammar, 431 for a trailer section above its bound.
     pub fn next(&mut self, input: &[u8], pos: &mut usize) -> Result<Event, Reject> {
         loop {
             match self.state {
@@ -108,7 +109,7 @@ impl Decoder {
         Event::Data(span)
     }
 
-    /// One byte of a chunk-size line or of the CRLF after the data.
+    /// Processes one byte of a chunk-size line, or of the CRLF after the data.
     fn framing_byte(&mut self, b: u8) -> Result<(), Reject> {
         use State::{
             DataCr, DataLf, ExtEnd, ExtEquals, ExtEscape, ExtName, ExtNameBlank, ExtQuoted, ExtStart, ExtValue, Size,
@@ -168,7 +169,7 @@ impl Decoder {
     fn trailer(&mut self, input: &[u8], pos: &mut usize) -> Result<Event, Reject> {
         let rest = input.get(*pos..).unwrap_or_default();
         let Some(lf) = memchr::memchr(b'\n', rest) else {
-            // The end of the body that is none is refused before a line end that may never come.
+            // Refuses a malformed end of the body at once, since the line end may never arrive.
             if matches!(rest, [b'\r', b, ..] if *b != b'\n') {
                 return Err(Reject::bad("malformed end of a chunked body"));
             }
@@ -204,8 +205,8 @@ fn split_line(line: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((line.get(..colon)?, line.get(colon + 1..)?))
 }
 
-/// Whether a trailer line may be passed on: fields for framing, routing, authentication or this connection may not
-/// (RFC 9110 section 6.5.1), nor those by which the gateway tells an upstream who asks.
+/// True if a trailer line may be forwarded. Fields for framing, routing, authentication or this connection may not
+/// (RFC 9110 section 6.5.1), nor may the fields with which the gateway describes the client to an upstream.
 #[must_use]
 pub fn may_forward_trailer(line: &[u8]) -> bool {
     let Some((name, _)) = split_line(line) else { return false };
@@ -242,7 +243,7 @@ pub fn push_size(out: &mut Vec<u8>, len: usize) {
 mod tests {
     use super::{Decoder, Event, may_forward_trailer, push_size};
 
-    /// Decodes `input` given in pieces of `step` bytes: body, trailers.
+    /// Decodes `input` in pieces of `step` bytes; returns body, trailers and the end position.
     fn decode(input: &[u8], step: usize) -> Result<(Vec<u8>, Vec<u8>, usize), &'static str> {
         let (mut d, mut pos, mut end) = (Decoder::default(), 0, 0);
         let (mut body, mut trailers) = (Vec::new(), Vec::new());

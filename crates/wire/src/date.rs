@@ -3,14 +3,14 @@
 use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A cached `Date: …` line for one worker.
+/// Cached `Date: …` line of one worker.
 #[derive(Debug)]
 pub struct DateLine {
     second: u64,
     line: [u8; LEN],
 }
 
-/// The last second of the year 9999: httpdate refuses later ones.
+/// Last second of the year 9999; httpdate refuses later ones.
 const LAST: u64 = 253_402_300_799;
 
 /// `Date: ` + 29 bytes of IMF-fixdate + CRLF.
@@ -23,13 +23,13 @@ impl Default for DateLine {
 }
 
 impl DateLine {
-    /// The line for this moment (seconds since 1970), with its line end.
+    /// Line for a time in seconds since 1970, including its line end.
     pub fn at(&mut self, unix_seconds: u64) -> &[u8] {
         if unix_seconds != self.second {
             self.second = unix_seconds;
             let at = UNIX_EPOCH + Duration::from_secs(unix_seconds.min(LAST));
             if let Some(mut room) = self.line.get_mut(6..LEN - 2) {
-                // It has exactly this length, and writing into memory does not fail otherwise.
+                // The date has exactly this length, and writing into memory cannot fail otherwise.
                 let _ = write!(room, "{}", httpdate::HttpDate::from(at));
             }
         }
@@ -37,21 +37,21 @@ impl DateLine {
     }
 }
 
-/// Reads a date in any of the three forms that HTTP has (RFC 9110 section 5.6.7): seconds since 1970.
+/// Parses a date in any of HTTP's three formats (RFC 9110 section 5.6.7); returns seconds since 1970.
 #[must_use]
 pub fn parse(text: &[u8]) -> Option<u64> {
     let at = httpdate::parse_http_date(std::str::from_utf8(text).ok()?).ok()?;
     at.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
 }
 
-/// Appends a date as HTTP has it (IMF-fixdate).
+/// Appends a date in HTTP's preferred format (IMF-fixdate).
 pub fn push(out: &mut Vec<u8>, unix_seconds: u64) {
     let at = UNIX_EPOCH + Duration::from_secs(unix_seconds.min(LAST));
-    // Writing into memory does not fail.
+    // Writing into memory cannot fail.
     let _ = write!(out, "{}", httpdate::HttpDate::from(at));
 }
 
-/// Seconds since 1970 now; 0 when the clock is before that.
+/// Time since 1970; 0 if the clock is before 1970.
 #[must_use]
 pub fn unix_now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The fields of a head: spans into the read buffer, and an overlay for what was set or removed since.
+//! Fields of a head: spans into the read buffer, and an overlay for fields set or removed since.
 
 use crate::name::{FieldName, Known, SET_FOR_UPSTREAMS, mark, same_in_cgi};
 use crate::{Reject, Span, is_field_byte};
@@ -8,45 +8,45 @@ use crate::{Reject, Span, is_field_byte};
 pub(crate) struct Field {
     pub(crate) name: Span,
     pub(crate) value: Span,
-    /// One past the line's end (CRLF included); the line begins at `name.start`.
+    /// Offset after the line's end (CRLF included); the line begins at `name.start`.
     pub(crate) end: u32,
     pub(crate) id: Known,
-    /// What [`mark`] gives for the name.
+    /// Result of [`mark`] for the name.
     pub(crate) mark: u8,
     pub(crate) state: State,
 }
 
-/// Where a field stands and whether it is sent on.
+/// Location of a field, and whether it is forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// In the read buffer, sent on.
+    /// In the read buffer, forwarded.
     Kept,
-    /// In the read buffer, readable, but for this connection only (RFC 9110 section 7.6.1): not sent on.
+    /// In the read buffer and readable, but hop-by-hop (RFC 9110 section 7.6.1): not forwarded.
     Hop,
-    /// Taken out.
+    /// Removed.
     Removed,
-    /// In the overlay, sent on.
+    /// In the overlay, forwarded.
     Added,
 }
 
-/// The fields of one message, in the order received, then the added ones.
+/// Fields of one message: first those received, in their order, then the added ones.
 ///
-/// The read buffer itself is not held here; methods that read take it as `base`.
+/// The read buffer itself is not part of the value; methods that read fields take it as `base`.
 #[derive(Debug, Default)]
 pub struct Fields {
     pub(crate) list: Vec<Field>,
-    /// Added lines, each whole: `Name: value\r\n`.
+    /// Added lines, each complete: `Name: value\r\n`.
     overlay: Vec<u8>,
-    /// What names are or were in the list, by [`mark`]: most lookups of absent fields end here.
+    /// Bit set of the [`mark`]s of all names that are or were in the list. Most lookups of absent fields end here.
     seen: u64,
 }
 
-/// The mark in `seen` of names with other bytes than letters, digits and `-`, beside the marks of their own.
+/// Mark in `seen` for names with other bytes than letters, digits and `-`, set in addition to the name's own mark.
 const LOOKALIKE: u8 = 31;
 
 const _: () = assert!((Known::XRealIp as u8) < LOOKALIKE, "known names have the lower half of the marks");
 
-/// The marks in `seen` of the fields by which proxies tell whom they ask for.
+/// Marks in `seen` of the fields in which proxies describe the client's request.
 const FORWARDING: u64 = 1 << Known::Forwarded as u8
     | 1 << Known::XForwardedFor as u8
     | 1 << Known::XForwardedHost as u8
@@ -54,7 +54,7 @@ const FORWARDING: u64 = 1 << Known::Forwarded as u8
     | 1 << Known::XForwardedProto as u8;
 
 impl Fields {
-    /// Takes in a field of the read buffer.
+    /// Adds a field of the read buffer.
     pub(crate) fn push(&mut self, field: Field) {
         self.seen |= 1 << field.mark;
         self.list.push(field);
@@ -64,24 +64,24 @@ impl Fields {
         self.seen & 1 << mark != 0
     }
 
-    /// Whether a field with this known name is or was in the list.
+    /// True if a field with this known name is or was in the list.
     #[must_use]
     pub fn may_have(&self, id: Known) -> bool {
         debug_assert!(id != Known::Other);
         self.has_seen(mark(id, b""))
     }
 
-    /// Takes note that a name has other bytes than letters, digits and `-`.
+    /// Records that a name has other bytes than letters, digits and `-`.
     pub(crate) fn note_lookalike(&mut self) {
         self.seen |= 1 << LOOKALIKE;
     }
 
-    /// True when a name with other bytes than letters, digits and `-` is or was in the list.
+    /// True if a name with other bytes than letters, digits and `-` is or was in the list.
     pub(crate) fn has_lookalikes(&self) -> bool {
         self.has_seen(LOOKALIKE)
     }
 
-    /// Refuses a message with a field that somebody may take for one that frames it.
+    /// Refuses a message with a field that another recipient may take for one that frames the message.
     ///
     /// # Errors
     /// 400 for such a field.
@@ -94,7 +94,7 @@ impl Fields {
         if self.list.iter().any(frames) { Err(Reject::bad("framing field with an underscore")) } else { Ok(()) }
     }
 
-    /// Removes the received fields that a program behind a CGI takes for one that the gateway sets.
+    /// Removes received fields whose names a CGI program cannot distinguish from fields that the gateway sets.
     pub(crate) fn remove_lookalikes_of_ours(&mut self, base: &[u8]) {
         for field in self.list.iter_mut().filter(|f| f.id == Known::Other) {
             let name = field.name.of(base);
@@ -104,7 +104,7 @@ impl Fields {
         }
     }
 
-    /// Removes the received fields that a program behind a CGI takes for the one with this name.
+    /// Removes received fields whose names a CGI program cannot distinguish from this one.
     pub fn remove_lookalikes(&mut self, base: &[u8], name: &FieldName) {
         if !self.has_lookalikes() && name.is_plain() {
             return;
@@ -117,33 +117,33 @@ impl Fields {
         }
     }
 
-    /// True when a field by which proxies tell whom they ask for is or was in the list: X-Forwarded-For, -Host, -Port,
-    /// -Proto or Forwarded.
+    /// True if a field in which proxies describe the client's request is or was in the list: X-Forwarded-For, -Host,
+    /// -Port, -Proto or Forwarded.
     #[must_use]
     pub fn may_have_forwarding(&self) -> bool {
         self.seen & FORWARDING != 0
     }
 
-    /// True when a field with this known name is sent on.
+    /// True if a field with this known name is forwarded.
     #[must_use]
     pub fn sends(&self, id: Known) -> bool {
         self.may_have(id) && self.list.iter().any(|f| f.id == id && matches!(f.state, State::Kept | State::Added))
     }
 
-    /// Whether a field with this known name was added.
+    /// True if a field with this known name was added.
     #[must_use]
     pub fn has_added(&self, id: Known) -> bool {
         self.may_have(id) && self.list.iter().any(|f| f.id == id && f.state == State::Added)
     }
 
-    /// Forgets all fields, keeping the memory.
+    /// Removes all fields and keeps the memory.
     pub fn clear(&mut self) {
         self.list.clear();
         self.overlay.clear();
         self.seen = 0;
     }
 
-    /// Gives memory above these bounds back.
+    /// Returns memory above these bounds to the allocator.
     #[inline]
     pub fn shrink(&mut self, fields: usize, overlay: usize) {
         if self.list.capacity() > fields || self.overlay.capacity() > overlay {
@@ -163,20 +163,20 @@ impl Fields {
                 || (field.name.len() == text.len() && self.bytes(base, field, field.name).eq_ignore_ascii_case(text)))
     }
 
-    /// The value of the first field with this name.
+    /// Value of the first field with this name.
     #[must_use]
     pub fn get<'a>(&'a self, base: &'a [u8], name: &FieldName) -> Option<&'a [u8]> {
         if self.has_seen(name.mark()) { self.find(base, name.id(), name.text()) } else { None }
     }
 
-    /// The value of the first field with this known name.
+    /// Value of the first field with this known name.
     #[must_use]
     pub fn get_known<'a>(&'a self, base: &'a [u8], id: Known) -> Option<&'a [u8]> {
         debug_assert!(id != Known::Other);
         self.get_text(base, id, b"")
     }
 
-    /// The value of the first field with this name, which is looked up in its text form.
+    /// Value of the first field with this name, given as text.
     #[must_use]
     pub fn get_str<'a>(&'a self, base: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
         self.get_text(base, Known::classify(name), name)
@@ -186,7 +186,7 @@ impl Fields {
         if self.has_seen(mark(id, text)) { self.find(base, id, text) } else { None }
     }
 
-    /// The value of the first field with this name, of which `id` is what [`Known::classify`] gives.
+    /// Value of the first field with this name; `id` must be the result of [`Known::classify`] for the name.
     #[must_use]
     pub fn get_as<'a>(&'a self, base: &'a [u8], id: Known, name: &[u8]) -> Option<&'a [u8]> {
         debug_assert_eq!(id, Known::classify(name));
@@ -197,7 +197,7 @@ impl Fields {
         self.list.iter().find(|f| self.is(base, f, id, text)).map(|f| self.bytes(base, f, f.value))
     }
 
-    /// The value of the first field with this name among those received, whatever was edited since.
+    /// Value of the first received field with this name, regardless of later edits.
     #[must_use]
     pub fn received<'a>(&self, base: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
         self.list
@@ -206,13 +206,13 @@ impl Fields {
             .map(|f| f.value.of(base))
     }
 
-    /// The values of all fields with this known name among those received, whatever was edited since.
+    /// Values of all received fields with this known name, regardless of later edits.
     pub fn all_received<'a>(&'a self, base: &'a [u8], id: Known) -> impl Iterator<Item = &'a [u8]> {
         debug_assert!(id != Known::Other);
         self.list.iter().filter(move |f| f.state != State::Added && f.id == id).map(|f| f.value.of(base))
     }
 
-    /// All (name, value) pairs that are not removed, in order; hop-by-hop ones are among them.
+    /// (name, value) pairs of all fields that are not removed, in order, including hop-by-hop fields.
     pub fn iter<'a>(&'a self, base: &'a [u8]) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         self.list
             .iter()
@@ -225,18 +225,18 @@ impl Fields {
         self.list.iter().filter(move |f| self.is(base, f, name.id(), name.text())).map(|f| self.bytes(base, f, f.value))
     }
 
-    /// Removes every field with this name; tells whether there was one.
+    /// Removes every field with this name; returns true if there was one.
     pub fn remove(&mut self, base: &[u8], name: &FieldName) -> bool {
         self.has_seen(name.mark()) && self.remove_all(base, name.id(), name.text())
     }
 
-    /// Removes every field with this known name; tells whether there was one.
+    /// Removes every field with this known name; returns true if there was one.
     pub fn remove_known(&mut self, id: Known) -> bool {
         debug_assert!(id != Known::Other);
         self.remove_text(b"", id, b"")
     }
 
-    /// Removes every field with this name, given as text; tells whether there was one.
+    /// Removes every field with this name, given as text; returns true if there was one.
     pub fn remove_str(&mut self, base: &[u8], name: &[u8]) -> bool {
         self.remove_text(base, Known::classify(name), name)
     }
@@ -259,7 +259,7 @@ impl Fields {
         found
     }
 
-    /// Keeps every field with this known name from being sent on, but readable.
+    /// Makes every field with this known name hop-by-hop: readable, but not forwarded.
     pub fn hold_back(&mut self, id: Known) {
         if !self.may_have(id) {
             return;
@@ -269,7 +269,7 @@ impl Fields {
         }
     }
 
-    /// Keeps fields named `text` from being sent on (a name listed in `Connection`), but readable.
+    /// Makes every field named `text`, a name listed in `Connection`, hop-by-hop: readable, but not forwarded.
     pub(crate) fn hold_back_text(&mut self, base: &[u8], text: &[u8]) {
         for field in &mut self.list {
             if field.state == State::Kept && field.name.of(base).eq_ignore_ascii_case(text) {
@@ -278,7 +278,7 @@ impl Fields {
         }
     }
 
-    /// Adds a field. Bytes that may not stand in a value are dropped from it, so that a value made of request data can
+    /// Adds a field. Bytes that are not allowed in a field value are dropped, so a value made of request data can
     /// never split a message (RFC 9110 section 5.5).
     pub fn add(&mut self, name: &[u8], value: &[u8]) {
         self.add_with(name, |out| out.extend_from_slice(value));
@@ -292,14 +292,14 @@ impl Fields {
         self.add_value(start, id, mark(id, name), write);
     }
 
-    /// Adds a field whose name was compiled before.
+    /// Adds a field with a compiled name.
     pub fn add_named(&mut self, name: &FieldName, write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.overlay.len();
         self.overlay.extend_from_slice(name.line());
         self.add_value(start, name.id(), name.mark(), write);
     }
 
-    /// Completes a line, of which the name, a colon and a space are there from `start` on.
+    /// Completes a line whose name, colon and space are in the overlay from `start` on.
     fn add_value(&mut self, start: usize, id: Known, mark: u8, write: impl FnOnce(&mut Vec<u8>)) {
         let from = self.overlay.len();
         write(&mut self.overlay);
@@ -328,19 +328,19 @@ impl Fields {
         });
     }
 
-    /// Replaces every field with this name by one.
+    /// Replaces every field with this name by a single field.
     pub fn set(&mut self, base: &[u8], name: &FieldName, value: &[u8]) {
         self.remove(base, name);
         self.add_named(name, |out| out.extend_from_slice(value));
     }
 
-    /// Replaces every field with this name, given as text, by one.
+    /// Replaces every field with this name, given as text, by a single field.
     pub fn set_str(&mut self, base: &[u8], name: &[u8], value: &[u8]) {
         self.remove_str(base, name);
         self.add(name, value);
     }
 
-    /// Takes over the added fields of another list; each replaces those of the same name.
+    /// Copies the added fields of another list; each replaces the fields of the same name.
     pub fn take_over(&mut self, base: &[u8], other: &Self) {
         if other.list.is_empty() {
             return;
@@ -356,9 +356,9 @@ impl Fields {
         }
     }
 
-    /// Appends all fields that are sent on, as lines.
+    /// Appends all forwarded fields as lines.
     pub fn write(&self, base: &[u8], out: &mut Vec<u8>) {
-        // Untouched neighbours go out in one copy.
+        // Adjacent unchanged fields are copied at once.
         let (mut run, mut added) = (Span::default(), false);
         for f in &self.list {
             if matches!(f.state, State::Removed | State::Hop) {

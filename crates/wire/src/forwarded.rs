@@ -1,8 +1,8 @@
-//! Addresses as proxies report them: in `X-Forwarded-For`, `X-Real-IP` and the like.
+//! Client addresses as proxies report them, in `X-Forwarded-For`, `X-Real-IP` and similar fields.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Reads an address, perhaps with a port or in brackets. IPv4 addresses in IPv6 form become IPv4 ones.
+/// Parses an address, optionally with a port or in brackets. IPv4-mapped IPv6 addresses become IPv4 addresses.
 #[must_use]
 pub fn parse(text: &[u8]) -> Option<(IpAddr, Option<u16>)> {
     let text = std::str::from_utf8(text).ok()?;
@@ -14,10 +14,11 @@ pub fn parse(text: &[u8]) -> Option<(IpAddr, Option<u16>)> {
     if port == Some(0) { None } else { Some((addr.to_canonical(), port)) }
 }
 
-/// The client's address in a list to which each proxy has added the one that it was asked from: the last, or, read from
-/// the right, the first that is not a trusted proxy's own (`recursive`), the leftmost one if all are.
+/// Client's address in a list to which each proxy has appended the address of its own client. The result is the last
+/// address; with `recursive` it is the rightmost one that is not a trusted proxy's, or the leftmost one if all are
+/// trusted.
 ///
-/// What cannot be read ends what can be believed of the list: nothing to the left of it counts.
+/// An unreadable element ends the trustworthy part of the list: nothing to the left of it counts.
 #[must_use]
 pub fn client<'a>(
     values: impl Iterator<Item = &'a [u8]>,
@@ -27,7 +28,7 @@ pub fn client<'a>(
     let mut found = None;
     for item in values.flat_map(crate::list) {
         found = match parse(item) {
-            // From the left: the proxies that follow a found address all have to be trusted.
+            // The list is read from the left: all proxies to the right of a candidate have to be trusted.
             Some((addr, _)) if recursive && found.is_some() && trusted(addr) => found,
             read => read,
         };

@@ -1,4 +1,4 @@
-//! Message heads: split, checked, and their framing decided in one pass (RFC 9112 sections 2 to 7).
+//! Message heads: split, checked and framed in one pass (RFC 9112 sections 2 to 7).
 
 mod split;
 
@@ -8,22 +8,22 @@ use crate::method::Method;
 use crate::name::{Known, mark};
 use crate::{Reject, Span, authority, first_below, is_field_byte, is_tchar, list, status, trim_ows};
 
-/// Most connection options (RFC 9110 section 7.6.1) in one head; each costs a walk over the fields.
+/// Maximum number of connection options (RFC 9110 section 7.6.1) in a head; each costs a pass over the fields.
 const MAX_CONNECTION_OPTIONS: usize = 64;
-/// Most empty lines skipped before a request line (RFC 9112 section 2.2 asks for at least one).
+/// Maximum number of empty lines skipped before a request line (RFC 9112 section 2.2 asks for at least one).
 const MAX_EMPTY_LINES: usize = 16;
 
-/// A head has more fields than [`Limits::fields`] allows.
+/// Error for a head with more fields than [`Limits::fields`] allows.
 pub const TOO_MANY_FIELDS: Reject = Reject::new(431, "too many fields");
 
 /// Bounds of a head.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Bytes of a whole head, 431 above.
+    /// Bytes of a whole head; 431 above.
     pub head: usize,
-    /// Fields, 431 above.
+    /// Number of fields; 431 above.
     pub fields: usize,
-    /// Bytes of a request target, 414 above.
+    /// Bytes of a request target; 414 above.
     pub target: usize,
 }
 
@@ -33,29 +33,29 @@ impl Default for Limits {
     }
 }
 
-/// Where a message's body ends (RFC 9112 section 6.3).
+/// Framing of an HTTP/1 message's body (RFC 9112 section 6.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Framing {
-    /// There is no body.
+    /// No body.
     #[default]
     None,
-    /// So many bytes.
+    /// Body of this many bytes.
     Length(u64),
-    /// Chunked transfer coding.
+    /// Body in chunked transfer coding.
     Chunked,
-    /// Until the connection closes; responses only.
+    /// Body that ends when the connection closes; responses only.
     UntilClose,
 }
 
-/// The content of a message, as far as its head tells (RFC 9110 section 6.4), in whatever protocol.
+/// Content of a message as announced by its head (RFC 9110 section 6.4), in any protocol version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Content {
-    /// There is none.
+    /// No content.
     #[default]
     None,
-    /// So many bytes.
+    /// Content of this many bytes.
     Length(u64),
-    /// As many bytes as come.
+    /// Content of unknown length.
     Unknown,
 }
 
@@ -69,7 +69,7 @@ impl From<Framing> for Content {
     }
 }
 
-/// The protocol version of a message.
+/// Protocol version of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Version {
     /// HTTP/1.0.
@@ -80,7 +80,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// Its name, as in a request line.
+    /// Name of the version, as in a request line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -90,56 +90,56 @@ impl Version {
     }
 }
 
-/// The part of a head that concerns an HTTP/1 connection alone.
+/// Properties of a head that only concern an HTTP/1 connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Http1 {
-    /// Bytes of the head, with what stood before it: the body begins there.
+    /// Length of the head in bytes, including skipped empty lines; the body begins after it.
     pub len: usize,
-    /// Where the body ends.
+    /// Framing of the body.
     pub framing: Framing,
-    /// True when the connection may be used again after this message (RFC 9112 section 9.3).
+    /// True if the connection may be reused after this message (RFC 9112 section 9.3).
     pub keep_alive: bool,
 }
 
 /// A request head, as spans of the buffer that holds its text.
 #[derive(Debug, Default)]
 pub struct RequestHead {
-    /// The method.
+    /// Method.
     pub method: Method,
-    /// Its bytes.
+    /// Bytes of the method.
     pub method_span: Span,
-    /// The request target as received.
+    /// Request target as received.
     pub target: Span,
-    /// The version that the client speaks.
+    /// Protocol version of the request.
     pub version: Version,
-    /// The fields.
+    /// Fields.
     pub fields: Fields,
-    /// The body.
+    /// Content of the request.
     pub content: Content,
-    /// Whether the client waits for 100 (Continue) before it sends the body.
+    /// True if the client waits for 100 (Continue) before it sends the body.
     pub expect_continue: bool,
-    /// Whether this asks for a WebSocket (RFC 6455 section 4.1); no other upgrade is ever passed on.
+    /// True if the request asks for a WebSocket (RFC 6455 section 4.1); other upgrades are never forwarded.
     pub websocket: bool,
-    /// The checked `Host`, when there was one.
+    /// Checked `Host` field, if there was one.
     pub host: Option<Span>,
-    /// Bytes of it without the port.
+    /// Length of the host without its port, in bytes.
     pub host_len: usize,
 }
 
 /// A response head, as spans of the buffer that holds its text.
 #[derive(Debug, Default)]
 pub struct ResponseHead {
-    /// The status code, 100 to 999.
+    /// Status code, 100 to 999.
     pub status: u16,
-    /// The reason phrase as received.
+    /// Reason phrase as received.
     pub reason: Span,
-    /// The fields.
+    /// Fields.
     pub fields: Fields,
-    /// The body.
+    /// Content of the response.
     pub content: Content,
 }
 
-/// What the header pass gathers for both kinds of message.
+/// Results of the header pass that requests and responses have in common.
 #[derive(Default)]
 struct Facts {
     length: Option<u64>,
@@ -147,7 +147,7 @@ struct Facts {
     close: bool,
     keep_alive: bool,
     upgrade: bool,
-    /// Whether `Connection` names fields.
+    /// True if `Connection` lists field names.
     names_fields: bool,
 }
 
@@ -156,15 +156,15 @@ enum Transfer {
     #[default]
     Absent,
     Chunked,
-    /// Well formed and chunked last, but with a coding before it that is not implemented.
+    /// Well formed with chunked as the last coding, but with an unsupported coding before it.
     Unknown,
 }
 
 impl RequestHead {
-    /// Reads an HTTP/1 head from the front of `buf`; `None` when more bytes are needed.
+    /// Parses an HTTP/1 head at the front of `buf`; `None` if more bytes are needed.
     ///
     /// # Errors
-    /// 400 for what is malformed or ambiguous, 414, 417, 431, 501 for an unknown transfer coding, 505.
+    /// 400 for a malformed or ambiguous head, 414, 417, 431, 501 for an unknown transfer coding, 505.
     pub fn parse(&mut self, buf: &[u8], limits: &Limits) -> Result<Option<Http1>, Reject> {
         let skip = skip_empty_lines(buf)?;
         let partial = |line| check_partial(buf.get(skip..).unwrap_or_default(), line, limits).map(|()| None);
@@ -266,8 +266,8 @@ impl RequestHead {
         self.fields.clear();
     }
 
-    /// The header pass: framing, connection options, Host, Expect. Gives how an HTTP/1 body is framed, and whether its
-    /// connection may be used again.
+    /// Evaluates the fields: framing, connection options, Host, Expect. Returns the framing of an HTTP/1 body, and
+    /// true if its connection may be reused.
     fn decide(&mut self, buf: &[u8]) -> Result<(Framing, bool), Reject> {
         let mut facts = Facts::default();
         let mut upgrade_websocket = false;
@@ -326,12 +326,12 @@ impl RequestHead {
 }
 
 impl ResponseHead {
-    /// Reads an HTTP/1 head from the front of `buf`; `None` when more bytes are needed.
+    /// Parses an HTTP/1 head at the front of `buf`; `None` if more bytes are needed.
     ///
-    /// `to` is the method of the request it answers: a response to HEAD has no body.
+    /// `to` is the method of the answered request: a response to HEAD has no body.
     ///
     /// # Errors
-    /// 502 for whatever a strict recipient must not take (RFC 9112 section 6.3), or what is over the limits.
+    /// 502 for any response that a strict recipient has to refuse (RFC 9112 section 6.3), or that exceeds the limits.
     pub fn parse(&mut self, buf: &[u8], limits: &Limits, to: Method) -> Result<Option<Http1>, Reject> {
         self.parse_inner(buf, limits, to).map_err(|reject| Reject { status: 502, ..reject })
     }
@@ -385,7 +385,7 @@ impl ResponseHead {
 }
 
 impl Facts {
-    /// Takes what one field says about framing and the connection.
+    /// Records one field's effect on framing and connection.
     fn field(&mut self, field: &mut Field, buf: &[u8]) -> Result<(), Reject> {
         let value = field.value.of(buf);
         match field.id {
@@ -427,8 +427,8 @@ impl Facts {
         Ok(())
     }
 
-    /// Holds back the fields that `Connection` names (RFC 9110 section 7.6.1), except those that frame or route the
-    /// message: a client must not be able to take these away from the upstream.
+    /// Marks the fields listed in `Connection` as hop-by-hop (RFC 9110 section 7.6.1), except those that frame or
+    /// route the message: a client must not be able to withhold these from the upstream.
     fn hold_back_listed(&self, fields: &mut Fields, buf: &[u8]) -> Result<(), Reject> {
         if !self.names_fields {
             return Ok(());
@@ -453,7 +453,7 @@ impl Facts {
     }
 }
 
-/// How many bytes of empty lines stand before the request line.
+/// Number of bytes of empty lines before the request line.
 fn skip_empty_lines(buf: &[u8]) -> Result<usize, Reject> {
     let mut skip = 0;
     while let Some([b'\r', b'\n']) = buf.get(skip..skip + 2) {
@@ -468,9 +468,9 @@ fn skip_empty_lines(buf: &[u8]) -> Result<usize, Reject> {
     }
 }
 
-/// Refuses an unfinished head that is already too large; `line` is 0 until its first line has ended.
+/// Refuses an incomplete head that is too large already; `line` is 0 until its first line is complete.
 fn check_partial(bytes: &[u8], line: usize, limits: &Limits) -> Result<(), Reject> {
-    // A method of any length, two blanks and the version stand beside the target.
+    // The constant leaves room for the method, two spaces and the version beside the target.
     if line == 0 && bytes.len() > limits.target + 64 {
         return Err(Reject::new(414, "request line too long"));
     }
@@ -480,7 +480,7 @@ fn check_partial(bytes: &[u8], line: usize, limits: &Limits) -> Result<(), Rejec
     Ok(())
 }
 
-/// Digits only, at most 2^63 - 1 (RFC 9110 section 8.6).
+/// Parses a length: digits only, at most 2^63 - 1 (RFC 9110 section 8.6).
 fn parse_length(value: &[u8]) -> Option<u64> {
     if value.is_empty() || value.len() > 19 {
         return None;
@@ -493,7 +493,7 @@ fn parse_length(value: &[u8]) -> Option<u64> {
         .filter(|n| *n <= i64::MAX as u64)
 }
 
-/// RFC 9112 section 6.1: chunked once, and last.
+/// Parses transfer codings: chunked exactly once, and last (RFC 9112 section 6.1).
 fn parse_transfer(value: &[u8]) -> Result<Transfer, Reject> {
     if value.eq_ignore_ascii_case(b"chunked") {
         return Ok(Transfer::Chunked);

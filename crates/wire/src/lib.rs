@@ -1,7 +1,7 @@
 //! HTTP on bytes: message heads, framing, chunked coding, targets. No I/O, no allocation per message.
 //!
 //! A head is the read buffer plus spans ([`fields::Fields`]); edits go to an overlay. Framing is decided once, in the
-//! header pass, by RFC 9112 section 6, strictly: what is ambiguous is a [`Reject`], and the connection is closed.
+//! header pass, strictly by RFC 9112 section 6: an ambiguous message is a [`Reject`], and the connection is closed.
 
 pub mod authority;
 pub mod buffer;
@@ -17,25 +17,25 @@ pub mod query;
 pub mod status;
 pub mod target;
 
-/// Why a message is refused: a status code and a short reason, both fixed.
+/// Refusal of a message: a status code and a short reason, both constants.
 ///
-/// Small and `Copy`, so that refusing costs nothing. For an upstream's response the status is always 502.
+/// The type is small and `Copy`, so refusing is cheap. For an upstream's response the status is always 502.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reject {
-    /// The status code to answer with (400 to 505).
+    /// Status code of the answer (400 to 505).
     pub status: u16,
-    /// What was wrong, in a few words, for the log and the error body.
+    /// Short reason for the log and the error body.
     pub reason: &'static str,
 }
 
 impl Reject {
-    /// A refusal with 400 (Bad Request).
+    /// Refusal with 400 (Bad Request).
     #[must_use]
     pub const fn bad(reason: &'static str) -> Self {
         Self { status: 400, reason }
     }
 
-    /// A refusal with any status.
+    /// Refusal with any status.
     #[must_use]
     pub const fn new(status: u16, reason: &'static str) -> Self {
         Self { status, reason }
@@ -48,17 +48,17 @@ impl std::fmt::Display for Reject {
     }
 }
 
-/// A range of a buffer, small enough to keep many of.
+/// Range of a buffer, compact because a head has many of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Span {
-    /// First byte.
+    /// Offset of the first byte.
     pub start: u32,
-    /// One past the last byte.
+    /// Offset after the last byte.
     pub end: u32,
 }
 
 impl Span {
-    /// The span `start..end`; positions past 4 GiB do not occur (buffers are bounded far below).
+    /// Span of `start..end`. Offsets beyond 4 GiB do not occur: buffers are bounded far below.
     #[must_use]
     pub const fn new(start: usize, end: usize) -> Self {
         Self { start: start as u32, end: end as u32 }
@@ -70,33 +70,33 @@ impl Span {
         self.end.saturating_sub(self.start) as usize
     }
 
-    /// Whether it holds no byte.
+    /// True if the span is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.end <= self.start
     }
 
-    /// The bytes it names; empty when it does not lie inside `base`.
+    /// Bytes of the span; empty if it does not lie inside `base`.
     #[must_use]
     pub fn of(self, base: &[u8]) -> &[u8] {
         base.get(self.start as usize..self.end as usize).unwrap_or_default()
     }
 }
 
-/// Whether a byte may stand in a token (RFC 9110 section 5.6.2).
+/// True if a byte is allowed in a token (RFC 9110 section 5.6.2).
 #[must_use]
 pub const fn is_tchar(b: u8) -> bool {
     matches!(b, b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
         | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z')
 }
 
-/// Whether a byte may stand in a field value (RFC 9110 section 5.5): visible, obs-text, space or tab.
+/// True if a byte is allowed in a field value (RFC 9110 section 5.5): visible, obs-text, space or tab.
 #[must_use]
 pub const fn is_field_byte(b: u8) -> bool {
     matches!(b, b'\t' | 0x20..=0x7e | 0x80..=0xff)
 }
 
-/// A field value or list element without the optional white space around it (RFC 9110 section 5.6.3).
+/// Field value or list element without surrounding optional white space (RFC 9110 section 5.6.3).
 #[must_use]
 pub fn trim_ows(mut v: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = v {
@@ -108,7 +108,7 @@ pub fn trim_ows(mut v: &[u8]) -> &[u8] {
     v
 }
 
-/// The elements of a comma-separated list (RFC 9110 section 5.6.1), trimmed; empty elements are kept.
+/// Elements of a comma-separated list (RFC 9110 section 5.6.1), trimmed; empty elements are kept.
 pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|b| *b == b',').map(trim_ows)
 }
@@ -118,13 +118,14 @@ pub fn push_number(out: &mut Vec<u8>, n: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
 }
 
-/// The first byte from `at` on that is below `least` or DEL; the end when there is none. `least` is at most 128.
+/// Offset of the first byte from `at` on that is below `least` or DEL, or the end if there is none. `least` is at
+/// most 128.
 pub(crate) fn first_below(buf: &[u8], mut at: usize, least: u8) -> usize {
     const ONES: u64 = u64::MAX / 255;
     const HIGH: u64 = ONES * 128;
     while let Some(word) = buf.get(at..at + 8).and_then(|b| <[u8; 8]>::try_from(b).ok()) {
         let word = u64::from_le_bytes(word);
-        // The lowest marked byte is a true one; those above it may be marked by a borrow.
+        // The lowest marked byte is a true match; a borrow may mark bytes above it.
         let below = word.wrapping_sub(ONES * u64::from(least)) & !word;
         let del = word ^ (ONES * 0x7f);
         let marked = (below | (del.wrapping_sub(ONES) & !del)) & HIGH;
@@ -151,7 +152,7 @@ mod tests {
                     for b in [0, 0x09, 0x0d, 0x1f, 0x7f] {
                         let mut bytes = clean.clone();
                         bytes[at] = b;
-                        // Bytes after it that a borrow could mark do not matter.
+                        // Later bytes, which a borrow could mark, do not affect the result.
                         if let Some(next) = bytes.get_mut(at + 1) {
                             *next = least;
                         }

@@ -21,12 +21,12 @@ pub enum Method {
     Move,
     Lock,
     Unlock,
-    /// Any other token; its bytes are in the head.
+    /// Any other token; the head has its bytes.
     Other,
 }
 
 impl Method {
-    /// The method with this name.
+    /// Method with this name.
     #[must_use]
     pub fn parse(name: &[u8]) -> Self {
         match name {
@@ -50,7 +50,7 @@ impl Method {
         }
     }
 
-    /// Its name; empty for [`Method::Other`].
+    /// Name of the method; empty for [`Method::Other`].
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -74,7 +74,7 @@ impl Method {
         }
     }
 
-    /// Whether a request may be sent a second time after it may have been received (RFC 9110 section 9.2.2).
+    /// True if a request may be repeated after the server may have received it (RFC 9110 section 9.2.2).
     #[must_use]
     pub const fn is_idempotent(self) -> bool {
         matches!(self, Self::Get | Self::Head | Self::Put | Self::Delete | Self::Options | Self::Trace)

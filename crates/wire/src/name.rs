@@ -1,6 +1,6 @@
-//! Field names: the ones the gateway reads get a one-byte id in the header pass, the others are compared as text.
+//! Field names: those that the gateway reads get a one-byte id in the header pass, others are compared as text.
 
-/// Field names with a meaning to the gateway itself, and frequent ones.
+/// Field names with a meaning to the gateway, and frequent ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 #[allow(missing_docs, reason = "the names are the registered field names")]
@@ -39,10 +39,10 @@ pub enum Known {
 }
 
 impl Known {
-    /// The id of a field name, whatever its case.
+    /// Id of a field name, compared case-insensitively.
     #[must_use]
     pub fn classify(name: &[u8]) -> Self {
-        // By length and first letter: hardly ever more than one comparison, and none for most names.
+        // Selected by length and first letter: rarely more than one comparison, and none for most names.
         let Some(first) = name.first() else { return Self::Other };
         let candidate: (&[u8], Self) = match (name.len(), first | 0x20) {
             (2, b't') => (b"te", Self::Te),
@@ -85,17 +85,18 @@ impl Known {
     }
 }
 
-/// Whether a text is `lower`, which is of letters, digits and `-`, in any case; some bytes at a time.
+/// True if `text` equals `lower`, a text of lower-case letters, digits and `-`, in any case. Compares several bytes
+/// at a time.
 fn eq_token(text: &[u8], lower: &[u8]) -> bool {
-    // Setting bit 5 makes letters lower-case and leaves `-` and digits as they are. It makes `-` and digits of some
-    // control bytes as well, which have neither bit 5 nor bit 6: a CR would be a `-`.
+    // Setting bit 5 turns letters to lower case and leaves `-` and digits unchanged. It also turns some control bytes
+    // into `-` and digits (a CR into `-`); those have neither bit 5 nor bit 6 set.
     const BIT5: u64 = 0x2020_2020_2020_2020;
     const BIT6: u64 = 0x4040_4040_4040_4040;
     let same = |word: Option<u64>, lower: Option<u64>| {
         word.zip(lower).is_some_and(|(word, lower)| word | BIT5 == lower && (word | word << 1) & BIT6 == BIT6)
     };
     let eight = |at: usize| same(eight_bytes(text, at), eight_bytes(lower, at));
-    // The last bytes may overlap those before them.
+    // The last read may overlap the one before it.
     match (text.len() == lower.len(), text.len()) {
         (false, _) => false,
         (true, 4..=7) => same(both_ends(text), both_ends(lower)),
@@ -109,14 +110,14 @@ fn eight_bytes(text: &[u8], at: usize) -> Option<u64> {
     text.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
-/// The first four bytes and the last four.
+/// First four and last four bytes.
 fn both_ends(text: &[u8]) -> Option<u64> {
     let (&[a, b, c, d], &[e, f, g, h]) = (text.first_chunk()?, text.last_chunk()?);
     Some(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
 }
 
-/// Names in lower case that the gateway sets towards upstreams, by its own hand or by a plugin whose field has a fixed
-/// name.
+/// Lower-case names of fields that the gateway sets towards upstreams, itself or by a plugin whose field name is
+/// fixed.
 pub(crate) const SET_FOR_UPSTREAMS: [&[u8]; 9] = [
     b"x-consumer-custom-id",
     b"x-consumer-username",
@@ -129,27 +130,27 @@ pub(crate) const SET_FOR_UPSTREAMS: [&[u8]; 9] = [
     b"x-request-id",
 ];
 
-/// True when a program that is told of fields as CGI tells them cannot tell two names apart: letters are made
-/// upper-case, and `-` becomes `_` (RFC 3875 section 4.1.18), with some servers every byte that is no letter or digit.
+/// True if a CGI program cannot distinguish two field names: letters become upper-case and `-` becomes `_` (RFC 3875
+/// section 4.1.18); some servers replace every byte that is no letter or digit.
 pub(crate) fn same_in_cgi(name: &[u8], other: &[u8]) -> bool {
     let same =
         |(a, b): (&u8, &u8)| a.eq_ignore_ascii_case(b) || !(a.is_ascii_alphanumeric() || b.is_ascii_alphanumeric());
     name.len() == other.len() && name.iter().zip(other).all(same)
 }
 
-/// A field name compiled once from configuration: its text, its id, and how a line with it begins.
+/// A field name compiled from configuration: its text, its id, and the start of a line with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldName {
     id: Known,
     mark: u8,
-    /// True when all bytes are letters, digits and `-`.
+    /// True if all bytes are letters, digits and `-`.
     plain: bool,
     /// The text, a colon and a space.
     line: Box<[u8]>,
 }
 
-/// Names by which one is told from most others: 0 to 31 for a known one, 32 to 63 by the length and some letters of
-/// another, whatever their case.
+/// Mark of a field name for quick exclusion: 0 to 31 for a known name; 32 to 63 for another name, by its length and
+/// some of its letters in any case.
 pub(crate) fn mark(id: Known, name: &[u8]) -> u8 {
     if id != Known::Other {
         return id as u8 & 31;
@@ -160,7 +161,7 @@ pub(crate) fn mark(id: Known, name: &[u8]) -> u8 {
 }
 
 impl FieldName {
-    /// Compiles a name; `None` when it is not a token (RFC 9110 section 5.1).
+    /// Compiles a name; `None` if it is no token (RFC 9110 section 5.1).
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         if text.is_empty() || !text.bytes().all(crate::is_tchar) {
@@ -171,37 +172,37 @@ impl FieldName {
         Some(Self { id, mark: mark(id, text.as_bytes()), plain, line: [text.as_bytes(), b": "].concat().into() })
     }
 
-    /// Compiles a name that stands in the program.
+    /// Compiles a name that is a constant of the program.
     ///
     /// # Panics
-    /// It is not a token.
+    /// The name is no token.
     #[must_use]
     pub fn constant(text: &'static str) -> Self {
         Self::new(text).unwrap_or_else(|| panic!("{text:?} is not a token"))
     }
 
-    /// As it was written.
+    /// Name in its original spelling.
     #[must_use]
     pub fn text(&self) -> &[u8] {
         self.line.get(..self.line.len() - 2).unwrap_or_default()
     }
 
-    /// As a line begins with it.
+    /// Start of a line with the name: text, colon and space.
     pub(crate) fn line(&self) -> &[u8] {
         &self.line
     }
 
-    /// What [`mark`] gives for it.
+    /// Result of [`mark`] for the name.
     pub(crate) fn mark(&self) -> u8 {
         self.mark
     }
 
-    /// True when all bytes are letters, digits and `-`.
+    /// True if all bytes are letters, digits and `-`.
     pub(crate) fn is_plain(&self) -> bool {
         self.plain
     }
 
-    /// Its id.
+    /// Id of the name.
     #[must_use]
     pub fn id(&self) -> Known {
         self.id
@@ -226,7 +227,7 @@ mod tests {
         }
     }
 
-    /// Whatever is known is a token: the head's reader relies on it.
+    /// Every known name is a token: the head's parser relies on this.
     #[test]
     fn no_other_bytes_pass_for_a_known_name() {
         let names = ["te", "host", "keep-alive", "http2-settings", "transfer-encoding", "x-forwarded-proto", "accept"];

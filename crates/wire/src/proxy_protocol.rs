@@ -1,20 +1,20 @@
-//! The PROXY protocol: a header ahead of a connection's bytes, in which a proxy tells whose connection it is.
+//! The PROXY protocol: a header before a connection's bytes, in which a proxy states the client's address.
 //!
-//! Versions 1 (a line of text) and 2 (binary), by HAProxy's `proxy-protocol.txt`. What the header tells beyond the two
-//! addresses (the TLVs of version 2) is passed over.
+//! Versions 1 (a line of text) and 2 (binary) are read, as in HAProxy's `proxy-protocol.txt`. Other data in the
+//! header (the TLVs of version 2) is ignored.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Longest header that is read, as in nginx. A line of version 1 has 107 bytes at most; version 2 could have 65,551, of
-/// TLVs that are passed over.
+/// Maximum length of a header in bytes, as in nginx. A line of version 1 has at most 107 bytes; a header of version 2
+/// could have 65,551 bytes because of ignored TLVs.
 pub const MAX_LEN: usize = 4096;
 
-/// What version 2 begins with: bytes that no other protocol's first line can have.
+/// First bytes of a version 2 header; the first line of no other protocol has them.
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
-/// The longest line of version 1, its line end included.
+/// Maximum length of a version 1 line in bytes, including its line end.
 const MAX_LINE: usize = 107;
-/// Signature, version and command, family and protocol, length.
+/// Length of the fixed part: signature, version and command, family and protocol, length.
 const FIXED: usize = 16;
 
 const LOCAL: u8 = 0x20;
@@ -22,25 +22,26 @@ const PROXY: u8 = 0x21;
 const TCP4: u8 = 0x11;
 const TCP6: u8 = 0x21;
 
-/// A whole header.
+/// A complete header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// How many bytes it takes; what follows is the connection's own.
+    /// Length of the header in bytes; the connection's own bytes follow.
     pub len: usize,
-    /// `None` when the connection is the proxy's own (LOCAL), or it does not know whose (UNKNOWN, other families).
+    /// `None` if the connection is the proxy's own (LOCAL), or if its addresses are unknown (UNKNOWN, other
+    /// families).
     pub addresses: Option<Addresses>,
 }
 
-/// The two ends of the connection that was proxied.
+/// Both ends of the proxied connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Addresses {
-    /// The client.
+    /// Address of the client.
     pub source: SocketAddr,
-    /// Where the proxy was reached.
+    /// Address at which the client reached the proxy.
     pub destination: SocketAddr,
 }
 
-/// Why bytes are no header, in a few words.
+/// Error for bytes that are no header, with a short reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 
@@ -50,10 +51,10 @@ impl std::fmt::Display for Malformed {
     }
 }
 
-/// Reads the header that a connection's first bytes begin with; `None` when more of them are needed.
+/// Parses the header at the start of a connection; `None` if more bytes are needed.
 ///
 /// # Errors
-/// They are no header.
+/// The bytes are no header.
 pub fn parse(bytes: &[u8]) -> Result<Option<Header>, Malformed> {
     const PREFIX: &[u8] = b"PROXY ";
     let begins = |with: &[u8]| bytes.iter().zip(with).all(|(a, b)| a == b);
@@ -80,7 +81,7 @@ fn parse_line(bytes: &[u8]) -> Result<Option<Header>, Malformed> {
     let mut words = line.split(' ').skip(1);
     let len = end + 2;
     let addresses = match words.next() {
-        // The rest of the line, should there be any, means nothing.
+        // The rest of the line, if any, has no meaning.
         Some("UNKNOWN") => None,
         Some("TCP4") => Some(line_addresses::<Ipv4Addr>(&mut words)?),
         Some("TCP6") => Some(line_addresses::<Ipv6Addr>(&mut words)?),
@@ -107,7 +108,7 @@ where
     })
 }
 
-/// A port without sign or leading zeros.
+/// Parses a port without sign or leading zeros.
 fn decimal(text: &str) -> Option<u16> {
     let digits = text.bytes().all(|b| b.is_ascii_digit()) && (text.len() == 1 || !text.starts_with('0'));
     text.parse().ok().filter(|_| digits)
@@ -134,7 +135,7 @@ fn parse_binary(bytes: &[u8]) -> Result<Option<Header>, Malformed> {
     Ok(Some(Header { len, addresses }))
 }
 
-/// Two addresses of `N` bytes and two ports; TLVs may follow.
+/// Parses two addresses of `N` bytes and two ports; TLVs may follow.
 fn binary_addresses<const N: usize, A>(payload: &[u8]) -> Result<Addresses, Malformed>
 where
     A: From<[u8; N]> + Into<IpAddr>,
@@ -150,7 +151,7 @@ where
     read().ok_or(Malformed("PROXY header too short for its addresses"))
 }
 
-/// Appends a header of version 1; without addresses it says UNKNOWN.
+/// Appends a header of version 1; without addresses it is UNKNOWN.
 pub fn write_line(out: &mut Vec<u8>, addresses: Option<Addresses>) {
     let written = match addresses.map(of_one_family) {
         None => out.write_all(b"PROXY UNKNOWN\r\n"),
@@ -183,7 +184,7 @@ pub fn write_binary(out: &mut Vec<u8>, addresses: Option<Addresses>) {
     }
 }
 
-/// A header has room for addresses of one family: an IPv4 one is mapped into IPv6 beside an IPv6 one.
+/// Converts both addresses to one family, as a header requires: if one is IPv6, an IPv4 address is mapped into IPv6.
 fn of_one_family(addresses: Addresses) -> Addresses {
     let Addresses { source, destination } = addresses;
     if source.is_ipv4() == destination.is_ipv4() {

@@ -1,24 +1,24 @@
-//! Query arguments as forms send them: percent encoding and `+` for a space.
+//! Query arguments in the encoding of forms: percent-encoding, and `+` for a space.
 
-/// The first argument whose decoded name is `name`: its value as received.
+/// Value as received of the first argument whose decoded name is `name`.
 #[must_use]
 pub fn argument<'a>(query: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     query.split(|b| *b == b'&').map(split).find(|(n, _)| is_name(n, name)).map(|(_, value)| value)
 }
 
-/// Whether `argument`, as received, carries this name.
+/// True if `argument`, as received, has this name.
 #[must_use]
 pub fn has_name(argument: &[u8], name: &[u8]) -> bool {
     is_name(split(argument).0, name)
 }
 
-/// The name of an argument, as received.
+/// Name of an argument, as received.
 #[must_use]
 pub fn name(argument: &[u8]) -> &[u8] {
     split(argument).0
 }
 
-/// The value of an argument, as received.
+/// Value of an argument, as received.
 #[must_use]
 pub fn value(argument: &[u8]) -> &[u8] {
     split(argument).1
@@ -36,25 +36,26 @@ fn is_name(received: &[u8], name: &[u8]) -> bool {
     received == name || (!is_plain(received) && decoded(received).eq(name.iter().copied()))
 }
 
-/// Whether decoding would change nothing.
+/// True if decoding the text would not change it.
 #[must_use]
 pub fn is_plain(text: &[u8]) -> bool {
     memchr::memchr2(b'%', b'+', text).is_none()
 }
 
-/// An argument that was found, decoded.
+/// Decoded argument of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Argument<'a> {
-    /// It came without `=`.
+    /// Argument without `=`.
     Flag,
-    /// What stands behind its `=`.
+    /// Value after `=`.
     Value(&'a [u8]),
 }
 
-/// The first argument whose decoded name is `name`, in a query of which `decoded` is what [`decode`] made, or the query
-/// itself where that is plain.
+/// Finds the first argument whose decoded name is `name`. `decoded` is the result of [`decode`] for the query, or the
+/// query itself if it is plain.
 pub fn find<'a>(query: &[u8], decoded: &'a [u8], name: &[u8]) -> Option<Argument<'a>> {
-    // Pairs stand in the decoded query in the same order, parted by one byte as well, and shorter by their escapes.
+    // Pairs have the same order in the decoded query, are also separated by one byte, and are shorter by their
+    // escapes.
     let same = query.len() == decoded.len();
     let len = |received: &[u8]| if same { received.len() } else { self::decoded(received).count() };
     let mut at = 0;
@@ -62,13 +63,13 @@ pub fn find<'a>(query: &[u8], decoded: &'a [u8], name: &[u8]) -> Option<Argument
         let text = decoded.get(at..at + len(pair))?;
         at += text.len() + 1;
         let value = text.strip_prefix(name)?;
-        // What follows the name may be a `=` that was encoded, as part of a longer name.
+        // A `=` after the name may have been encoded, and then belongs to a longer name.
         (len(split(pair).0) == name.len()).then(|| value.get(1..).map_or(Argument::Flag, Argument::Value))
     })
 }
 
-/// All arguments in order, with their decoded names, in a query of which `decoded` is what [`decode`] made, or the query
-/// itself where that is plain.
+/// All arguments in order, with their decoded names. `decoded` is the result of [`decode`] for the query, or the query
+/// itself if it is plain.
 pub fn all<'a>(query: &'a [u8], decoded: &'a [u8]) -> impl Iterator<Item = (&'a [u8], Argument<'a>)> {
     let same = query.len() == decoded.len();
     let len = move |received: &[u8]| if same { received.len() } else { self::decoded(received).count() };
@@ -81,7 +82,7 @@ pub fn all<'a>(query: &'a [u8], decoded: &'a [u8]) -> impl Iterator<Item = (&'a 
     })
 }
 
-/// Appends a text in the form in which it is part of an argument's name or value, and of nothing else.
+/// Appends a text encoded for use in an argument's name or value.
 pub fn encode(text: &[u8], out: &mut Vec<u8>) {
     for &b in text {
         if matches!(b, 0..=0x20 | 0x7f.. | b'#' | b'%' | b'&' | b'+' | b'=') {
@@ -97,7 +98,7 @@ pub fn decode(text: &[u8], out: &mut Vec<u8>) {
     out.extend(decoded(text));
 }
 
-/// The decoded bytes; a `%` that two hexadecimal digits do not follow stands for itself, as in nginx.
+/// Decoded bytes. A `%` without two hexadecimal digits after it is kept, as in nginx.
 fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
     let mut rest = text;
     std::iter::from_fn(move || {

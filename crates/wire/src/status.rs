@@ -1,9 +1,9 @@
 //! Status codes and their reason phrases (RFC 9110 section 15 and the IANA registry).
 
-/// Defines what the table is asked for.
+/// Defines the lookups from one table.
 macro_rules! phrases {
     ($($status:literal $phrase:literal,)*) => {
-        /// The registered reason phrase of a status code; empty for an unknown one.
+        /// Registered reason phrase of a status code; empty for an unknown code.
         #[must_use]
         pub const fn reason(status: u16) -> &'static str {
             match status {
@@ -12,7 +12,7 @@ macro_rules! phrases {
             }
         }
 
-        /// The whole status line, of a registered code.
+        /// Complete status line of a registered code.
         const fn line(status: u16) -> Option<&'static str> {
             match status {
                 $($status => Some(concat!("HTTP/1.1 ", $status, " ", $phrase, "\r\n")),)*
@@ -85,13 +85,13 @@ phrases! {
     511 "Network Authentication Required",
 }
 
-/// Whether a response with this status never has a body, whatever its fields say (RFC 9112 section 6.3).
+/// True if a response with this status never has a body, regardless of its fields (RFC 9112 section 6.3).
 #[must_use]
 pub const fn is_bodyless(status: u16) -> bool {
     matches!(status, 100..=199 | 204 | 304)
 }
 
-/// Appends `HTTP/1.1 404 Not Found` and the line's end.
+/// Appends a status line such as `HTTP/1.1 404 Not Found`, including its line end.
 pub fn push_line(out: &mut Vec<u8>, status: u16) {
     if let Some(line) = line(status) {
         out.extend_from_slice(line.as_bytes());

@@ -1,43 +1,43 @@
-//! Request targets (RFC 9112 section 3.2) and the one decision about a path.
+//! Request targets (RFC 9112 section 3.2), and the normal form of a path.
 //!
-//! A path is normalised once, and that one form is what routes match, plugins see and the upstream receives: percent
-//! encoding decoded, `//` merged, dot segments resolved. A path that cannot be normalised without doubt is refused:
-//! broken percent encoding, an encoded NUL, `..` above the root, a dot segment that carries `;parameters` (which some
-//! servers strip before they resolve it) or stands beside a `%2F` that is kept (which some servers decode first), bytes
-//! that may not stand in a target at all.
+//! A path is normalised once: routes match the normal form, plugins see it and the upstream receives it.
+//! Normalisation decodes percent-encoding, merges `//` and resolves dot segments. A path that cannot be normalised
+//! unambiguously is refused: invalid percent-encoding, an encoded NUL, `..` above the root, a dot segment with
+//! `;parameters` (which some servers strip before they resolve it) or beside a kept `%2F` (which some servers decode
+//! first), and bytes that are not allowed in a target.
 
 use crate::authority;
 use crate::{Reject, Span};
 
-/// How paths are read; the defaults are those of nginx and APISIX.
+/// Options for normalising paths; the defaults are those of nginx and APISIX.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PathRules {
-    /// `/a/` is taken for `/a` (the root stays).
+    /// Treats `/a/` as `/a`; the root is kept.
     pub delete_tail_slash: bool,
-    /// `;parameters` are cut from every segment, as servlet containers do.
+    /// Removes `;parameters` from every segment, as servlet containers do.
     pub servlet: bool,
-    /// `%2F` stays encoded and does not separate segments.
+    /// Keeps `%2F` encoded, so that it does not separate segments.
     pub keep_encoded_slash: bool,
 }
 
-/// A split target, as spans of the bytes it came from.
+/// A split target, as spans of its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Target {
-    /// Its form.
+    /// Form of the target.
     pub form: Form,
-    /// The authority of an absolute target: host and port.
+    /// Authority of an absolute target: host and port.
     pub authority: Option<Span>,
-    /// The path as received, `/` when an absolute target has none.
+    /// Path as received; `/` if an absolute target has none.
     pub path: Option<Span>,
-    /// The query without its `?`.
+    /// Query without its `?`.
     pub query: Option<Span>,
-    /// Whether the path is in normal form already, so that it can be used as it stands.
+    /// True if the path already is in normal form, so it can be used unchanged.
     pub normal: bool,
-    /// Whether the query may be sent on as it stands.
+    /// True if the query may be forwarded unchanged.
     pub query_clean: bool,
 }
 
-/// The forms of a target that a gateway serves; authority-form belongs to CONNECT, which it refuses.
+/// Forms of a target that a gateway serves. Authority-form belongs to CONNECT, which is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Form {
     /// `/path?query`
@@ -49,15 +49,15 @@ pub enum Form {
     Asterisk,
 }
 
-/// What a byte of a target asks for.
+/// Class of a byte in a target.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Class {
-    /// May stand as it is.
+    /// Allowed unchanged.
     Plain = 0,
-    /// Has to be looked at: `%`, `;`, or a byte that is sent percent-encoded.
+    /// Needs processing: `%`, `;`, or a byte that is forwarded percent-encoded.
     Special = 1,
-    /// May not stand in a target.
+    /// Not allowed in a target.
     Bad = 2,
 }
 
@@ -88,7 +88,7 @@ fn class(b: u8) -> Class {
 /// Splits a target.
 ///
 /// # Errors
-/// 400 for authority-form, an unknown scheme, user information, a fragment, or a byte that may not stand there.
+/// 400 for authority-form, an unknown scheme, user information, a fragment, or a byte that is not allowed.
 pub fn split(target: &[u8]) -> Result<Target, Reject> {
     let (mut out, start) = match target {
         [b'/', ..] => (Target::default(), 0),
@@ -108,7 +108,7 @@ pub fn split(target: &[u8]) -> Result<Target, Reject> {
     Ok(out)
 }
 
-/// `http://host[:port]`, then a path or nothing (RFC 9112 section 3.2.2).
+/// Splits `http://host[:port]` with an optional path (RFC 9112 section 3.2.2).
 fn split_absolute(target: &[u8]) -> Result<(Target, usize), Reject> {
     const SCHEMES: [&[u8]; 2] = [b"http://", b"https://"];
     let Some(scheme) = SCHEMES.iter().find(|s| target.get(..s.len()).is_some_and(|t| t.eq_ignore_ascii_case(s))) else {
@@ -122,9 +122,9 @@ fn split_absolute(target: &[u8]) -> Result<(Target, usize), Reject> {
     Ok((Target { form: Form::Absolute, authority, ..Target::default() }, start + end))
 }
 
-/// How long a path is, and whether it is in normal form: only plain bytes, no empty and no dot segment.
+/// Length of the path, and true if it is in normal form: only plain bytes, no empty segment and no dot segment.
 fn scan_path(target: &[u8]) -> Result<(usize, bool), Reject> {
-    // With no other branch for each byte than that of the end: nearly every path is gone through to it.
+    // The loop has a single branch per byte, for the end of the path: nearly every path is scanned to its end.
     let (mut classes, mut slow) = (0, false);
     let (mut before, mut len) = (0, 0);
     for &b in target {
@@ -133,7 +133,7 @@ fn scan_path(target: &[u8]) -> Result<(usize, bool), Reject> {
         }
         len += 1;
         classes |= class(b) as u8;
-        // `//` and every segment that begins with a dot take the slow way.
+        // `//` and every segment that begins with a dot take the slow path.
         slow |= (before == b'/') & ((b == b'/') | (b == b'.'));
         before = b;
     }
@@ -156,17 +156,17 @@ fn scan_query(query: &[u8]) -> Result<bool, Reject> {
     Ok(clean)
 }
 
-/// Normalises a path: the decoded form goes to `decoded`, the form to send on to `encoded`. Both are cleared first and
+/// Normalises a path: `decoded` receives the decoded form, `encoded` the form to forward. Both are cleared first and
 /// begin with `/`.
 ///
 /// # Errors
-/// 400 as the module says.
+/// 400 for a path that the module documentation lists as refused.
 pub fn normalise(path: &[u8], rules: PathRules, decoded: &mut Vec<u8>, encoded: &mut Vec<u8>) -> Result<(), Reject> {
     decoded.clear();
     encoded.clear();
     decoded.push(b'/');
     encoded.push(b'/');
-    // Where the current segment begins, in each.
+    // Offset of the current segment in each form.
     let (mut seg, mut seg_encoded) = (1, 1);
     let mut bytes = path.iter().skip(1);
     loop {
@@ -200,36 +200,37 @@ pub fn normalise(path: &[u8], rules: PathRules, decoded: &mut Vec<u8>, encoded: 
     Ok(())
 }
 
-/// A way in which servers read a path that has `;` or `\`.
+/// Interpretation of a path with `;` or `\` by other servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
-    /// `;parameters` are cut from every segment, as servlet containers do.
-    Cut,
-    /// `\` is `/`, as on Windows.
-    Turned,
-    /// `\` is `/`, and then `;parameters` are cut.
-    TurnedAndCut,
-    /// `;parameters` are cut up to the next `/`, and then `\` is `/`.
-    CutAndTurned,
+    /// Removes `;parameters` from every segment, as servlet containers do.
+    StripParameters,
+    /// Treats `\` as `/`, as Windows servers do.
+    SlashBackslashes,
+    /// Treats `\` as `/`, then removes `;parameters`.
+    SlashThenStrip,
+    /// Removes `;parameters` up to the next `/`, then treats `\` as `/`.
+    StripThenSlash,
 }
 
 impl Reading {
-    /// All readings beside the gateway's own.
-    pub const ALL: [Self; 4] = [Self::Cut, Self::Turned, Self::TurnedAndCut, Self::CutAndTurned];
+    /// All interpretations other than the gateway's own.
+    pub const ALL: [Self; 4] =
+        [Self::StripParameters, Self::SlashBackslashes, Self::SlashThenStrip, Self::StripThenSlash];
 
-    /// The path, of which `encoded` is the normal form, as such a server reads it; to be normalised again.
+    /// Path as such a server interprets it, from the normal form `encoded`. The result has to be normalised again.
     #[must_use]
     pub fn of(self, encoded: &[u8]) -> Vec<u8> {
         match self {
-            Self::Cut => cut_parameters(encoded),
-            Self::Turned => turn(encoded),
-            Self::TurnedAndCut => cut_parameters(&turn(encoded)),
-            Self::CutAndTurned => turn(&cut_parameters(encoded)),
+            Self::StripParameters => cut_parameters(encoded),
+            Self::SlashBackslashes => turn(encoded),
+            Self::SlashThenStrip => cut_parameters(&turn(encoded)),
+            Self::StripThenSlash => turn(&cut_parameters(encoded)),
         }
     }
 }
 
-/// The path without `;` and what follows it in a segment.
+/// Removes `;` and the rest of the segment after it.
 fn cut_parameters(path: &[u8]) -> Vec<u8> {
     let mut within = false;
     let kept = path.iter().copied().filter(|b| {
@@ -239,7 +240,7 @@ fn cut_parameters(path: &[u8]) -> Vec<u8> {
     kept.collect()
 }
 
-/// The path with `/` for each `\`, which is percent-encoded in a normal form.
+/// Replaces `\`, which is percent-encoded in a normal form, by `/`.
 fn turn(path: &[u8]) -> Vec<u8> {
     let mut turned = Vec::with_capacity(path.len());
     let mut rest = path;
@@ -252,13 +253,13 @@ fn turn(path: &[u8]) -> Vec<u8> {
     turned
 }
 
-/// True when a decoded path has a byte for which servers have other [`Reading`]s.
+/// True if a decoded path contains a byte that other servers interpret differently (see [`Reading`]).
 #[must_use]
 pub fn has_other_readings(decoded: &[u8]) -> bool {
     memchr::memchr2(b';', b'\\', decoded).is_some()
 }
 
-/// Resolves the segment that begins at `seg`; whether a `/` has to follow it.
+/// Resolves the segment that begins at `seg`; returns true if a `/` has to follow it.
 fn end_segment(
     rules: PathRules,
     decoded: &mut Vec<u8>,
@@ -284,7 +285,7 @@ fn end_segment(
             Ok(false)
         }
         b".." => {
-            // The separators are the same in both forms, so cutting back to the one before works for both.
+            // Both forms have the same separators, so removing the last segment works the same for both.
             pop_segment(decoded, seg)?;
             pop_segment(encoded, seg_encoded)?;
             Ok(false)
@@ -294,7 +295,7 @@ fn end_segment(
     }
 }
 
-/// Whether a segment would hold a dot segment if its encoded slashes were decoded.
+/// True if decoding the encoded slashes of a segment would reveal a dot segment.
 fn hides_dot_segment(mut segment: &[u8]) -> bool {
     let mut hides = false;
     let mut divided = false;
@@ -307,12 +308,12 @@ fn hides_dot_segment(mut segment: &[u8]) -> bool {
     divided && (hides || is_dot_segment(segment))
 }
 
-/// `.` or `..`, also with parameters.
+/// True for `.` and `..`, with or without parameters.
 fn is_dot_segment(part: &[u8]) -> bool {
     matches!(part, b"." | b".." | [b'.', b';', ..] | [b'.', b'.', b';', ..])
 }
 
-/// Cuts the segment that begins at `seg` and the one before it.
+/// Removes the segment that begins at `seg` and the one before it.
 fn pop_segment(path: &mut Vec<u8>, seg: usize) -> Result<(), Reject> {
     let parent = path.get(..seg.saturating_sub(1)).and_then(|p| memchr::memrchr(b'/', p));
     let parent = parent.ok_or(Reject::bad("path leads above the root"))?;
@@ -326,7 +327,7 @@ fn unescape(high: Option<&u8>, low: Option<&u8>) -> Result<u8, Reject> {
     Ok((digit(high)? << 4 | digit(low)?) as u8)
 }
 
-/// Appends a decoded path byte in the form in which it is sent: percent-encoded unless it may stand as it is.
+/// Appends a decoded path byte in its forwarded form: percent-encoded unless it is allowed unchanged.
 pub fn push_encoded(out: &mut Vec<u8>, b: u8) {
     if is_pchar(b) {
         out.push(b);
@@ -340,21 +341,21 @@ pub(crate) fn push_escape(out: &mut Vec<u8>, b: u8) {
     out.extend_from_slice(&[b'%', HEX[usize::from(b >> 4)], HEX[usize::from(b & 15)]]);
 }
 
-/// Appends a decoded path in the form in which it is sent; `/` separates.
+/// Appends a decoded path in its forwarded form; `/` separates segments.
 pub fn encode_path(path: &[u8], out: &mut Vec<u8>) {
     for &b in path {
         if b == b'/' { out.push(b) } else { push_encoded(out, b) }
     }
 }
 
-/// Appends a query with the bytes that may not stand in a target percent-encoded; other bytes stay as they are.
+/// Appends a query in which bytes not allowed in a target are percent-encoded; other bytes are unchanged.
 pub fn encode_query(query: &[u8], out: &mut Vec<u8>) {
     for &b in query {
         if matches!(b, 0..=0x20 | 0x7f.. | b'#') { push_escape(out, b) } else { out.push(b) }
     }
 }
 
-/// Whether a path is in normal form.
+/// True if a path is in normal form.
 #[must_use]
 pub fn is_normal(path: &[u8]) -> bool {
     path.first() == Some(&b'/') && scan_path(path) == Ok((path.len(), true))

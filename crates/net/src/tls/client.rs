@@ -1,4 +1,4 @@
-//! TLS as a client, towards nodes above all: verified or not, with a certificate or without.
+//! TLS as a client, mainly towards nodes: with or without verification, with or without a client certificate.
 
 use std::io;
 use std::sync::Arc;
@@ -15,33 +15,33 @@ use tokio_rustls::client::TlsStream;
 
 use super::{pem, words, x509};
 
-/// How TLS is set up with nodes. Connections are shared only among upstreams with the very same.
+/// TLS settings for connections to nodes. Upstreams share connections only if their settings are equal.
 #[derive(Debug)]
 pub struct Setup {
     config: Arc<ClientConfig>,
 }
 
-/// What makes two setups the same.
+/// Identity of a setup: setups with equal keys are equal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SetupKey {
     /// True when the peer's certificate is verified.
     pub verify: bool,
-    /// Certificate and key to show, in PEM.
+    /// Certificate and key to present, in PEM.
     pub certificate: Option<(String, String)>,
 }
 
 impl Setup {
-    /// Makes a setup; `trusted` are the authorities, where nodes are to be verified.
+    /// Creates a setup; `trusted` are the certificate authorities if nodes are verified.
     ///
     /// # Errors
-    /// Whether it is the key that is wrong, and what is wrong with it.
+    /// True if the key is at fault, false if the certificate is, and a description.
     pub fn new(key: &SetupKey, trusted: Option<Arc<RootCertStore>>) -> Result<Self, (bool, String)> {
         let mut config = config(trusted, key.certificate.as_ref())?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Self { config: Arc::new(config) })
     }
 
-    /// The same for a protocol that no name is agreed on for (ALPN).
+    /// Creates a setup for a protocol without ALPN.
     ///
     /// # Errors
     /// As [`Setup::new`].
@@ -49,19 +49,20 @@ impl Setup {
         Ok(Self { config: Arc::new(config(trusted, key.certificate.as_ref())?) })
     }
 
-    /// A session with the node of this name, which may have a port: an address is not asked for by name.
+    /// Creates a session with the node of this name, which may include a port. An IP address is not sent as server
+    /// name.
     ///
     /// # Errors
-    /// It is neither a host name nor an address.
+    /// `host` is neither a host name nor an address.
     pub fn session(&self, host: &[u8]) -> Result<UnbufferedClientConnection, &'static str> {
         UnbufferedClientConnection::new(Arc::clone(&self.config), server_name(host)?)
             .map_err(|_| "TLS cannot be set up")
     }
 
-    /// The same on a socket of tokio.
+    /// Connects over a Tokio socket.
     ///
     /// # Errors
-    /// `host` is neither a host name nor an address, or there is no session.
+    /// `host` is neither a host name nor an address, or the handshake fails.
     pub async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let name = server_name(host.as_bytes()).map_err(io::Error::other)?;
         TlsConnector::from(Arc::clone(&self.config)).connect(name, stream).await
@@ -76,13 +77,13 @@ fn server_name(host: &[u8]) -> Result<ServerName<'static>, &'static str> {
     }
 }
 
-/// TLS as a client of something else than a node: a store, say.
+/// Client configuration for peers other than nodes, such as a store.
 ///
-/// `authorities` is `system` or the path of a file in PEM; `None` takes every certificate. `certificate` and its key, in
-/// PEM, are shown where they are asked for.
+/// `authorities` is `system` or the path of a PEM file; `None` accepts every certificate. `certificate` and its key,
+/// in PEM, are presented if the peer asks for them.
 ///
 /// # Errors
-/// What is wrong with the one or the other.
+/// Description of a fault in either of them.
 pub fn client_config(
     authorities: Option<&str>,
     certificate: Option<&(String, String)>,
@@ -117,7 +118,7 @@ fn config(
     }
 }
 
-/// The host of an authority, an IPv6 address without its brackets.
+/// Host of an authority; an IPv6 address without its brackets.
 pub fn without_port(authority: &[u8]) -> &[u8] {
     if let Some(inner) = authority.strip_prefix(b"[") {
         let end = inner.iter().position(|b| *b == b']').unwrap_or(inner.len());
@@ -127,10 +128,10 @@ pub fn without_port(authority: &[u8]) -> &[u8] {
     authority.get(..end).unwrap_or_default()
 }
 
-/// The authorities of the system, or of a file in PEM.
+/// Certificate authorities of the system, or of a PEM file.
 ///
 /// # Errors
-/// They cannot be read, or there are none.
+/// The authorities cannot be read, or there are none.
 pub fn trusted(path: &str) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     let certificates = trusted_certificates(path)?;
@@ -144,10 +145,10 @@ pub fn trusted(path: &str) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// The certificates of the authorities of the system (`system`), or of those of a file in PEM.
+/// Certificates of the system's authorities (`system`), or of those in a PEM file.
 ///
 /// # Errors
-/// They cannot be read, or there are none.
+/// The authorities cannot be read, or there are none.
 pub fn trusted_certificates(path: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     if path == "system" {
         let found = rustls_native_certs::load_native_certs();
@@ -161,8 +162,8 @@ pub fn trusted_certificates(path: &str) -> Result<Vec<CertificateDer<'static>>, 
     pem::certificates(&text).map_err(|reason| format!("{path}: {reason}"))
 }
 
-/// Takes every certificate, of whatever version, as APISIX and nginx do unless they are told to verify. That the node has the certificate's
-/// key is checked all the same.
+/// Accepts every certificate of any version, as APISIX and nginx do unless verification is configured. The node must
+/// still prove that it has the certificate's key.
 #[derive(Debug)]
 struct Unverified(WebPkiSupportedAlgorithms);
 

@@ -8,10 +8,10 @@ use rustls::sign::CertifiedKey;
 use super::words;
 use super::x509::Certificate;
 
-/// The certificates of a text.
+/// Certificates in a text.
 ///
 /// # Errors
-/// It is no PEM, or has none.
+/// The text is no PEM, or contains none.
 pub fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let certs: Vec<_> = CertificateDer::pem_slice_iter(text.as_bytes())
         .collect::<Result<_, _>>()
@@ -19,19 +19,19 @@ pub fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, String> 
     if certs.is_empty() { Err("has no certificate in PEM".to_owned()) } else { Ok(certs) }
 }
 
-/// The private key of a text.
+/// Private key in a text.
 ///
 /// # Errors
-/// It is no PEM, or has none.
+/// The text is no PEM, or contains none.
 pub fn private_key(text: &str) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_slice(text.as_bytes())
         .map_err(|error| format!("not a private key in PEM: {}", words::of_pem(&error)))
 }
 
-/// A certificate, with those that follow it, and its key.
+/// A certificate, its chain and its key.
 ///
 /// # Errors
-/// Whether it is the key that is wrong, and what is wrong with it.
+/// True if the key is at fault, false if the certificate is, and a description.
 pub fn certified_key(cert: &str, key: &str, provider: &CryptoProvider) -> Result<CertifiedKey, (bool, String)> {
     let chain = certificates(cert).map_err(|reason| (false, reason))?;
     let key = private_key(key).map_err(|reason| (true, reason))?;

@@ -1,7 +1,7 @@
-//! TLS on a socket, with rustls' engine that owns no buffers: what an idle connection holds is its keys.
+//! TLS on a socket, with rustls' unbuffered connections: an idle connection holds only its keys.
 //!
-//! Buffers are the thread's. A read takes one, decrypts what has arrived and gives it back; a connection keeps no more
-//! than the beginning of a record whose end is still on its way, and plaintext that its reader had no room for.
+//! Buffers belong to the thread. A read takes one, decrypts the bytes that have arrived and returns it; a connection
+//! keeps only the beginning of an incomplete record, and plaintext that did not fit into its reader's buffer.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,20 +16,20 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::buffers::{Held, NO_ROOM};
 use crate::sys::Socket;
 
-/// Room of a buffer: what one system call reads, or the records that one call sends.
+/// Size of a buffer in bytes: the bytes that one system call reads, or the records that one call sends.
 const BUFFER: usize = 68 << 10;
-/// Most plaintext encrypted for one call: four records of the largest size.
+/// Maximum plaintext in bytes encrypted for one call: four records of the largest size.
 const MOST: usize = 64 << 10;
-/// Buffers a thread keeps.
+/// Number of buffers that a thread keeps.
 const KEPT: usize = 16;
-/// The longest record (RFC 8446 section 5.2, RFC 5246 section 6.2.3), with its header.
+/// Length of the longest record (RFC 8446 section 5.2, RFC 5246 section 6.2.3), including its header.
 const RECORD: usize = (16 << 10) + 2048 + 5;
-/// Most bytes that are kept of records, or of handshake messages, whose end has not arrived.
+/// Maximum number of bytes kept of incomplete records or handshake messages.
 const MOST_PENDING: usize = 68 << 10;
 
-/// One end of a session.
+/// One end of a TLS session.
 pub trait Session: Unpin {
-    /// Data of the end, in rustls' terms.
+    /// rustls' data type of this end.
     type Data;
 
     /// Processes records from the front of `incoming`.
@@ -52,27 +52,27 @@ impl Session for UnbufferedClientConnection {
     }
 }
 
-/// A socket with TLS on it.
+/// A socket with TLS.
 ///
-/// A write that is `Pending` has taken its bytes: it has to be repeated with the same ones, as everybody does who
-/// waits for it to be done.
+/// A write that returns `Pending` has accepted its bytes: the caller must repeat it with the same bytes, as every
+/// caller does that waits for its completion.
 pub struct TlsStream<C: Session> {
     socket: Socket,
     session: Box<C>,
-    /// The beginning of what cannot be processed yet.
+    /// Beginning of a record or message that is not complete yet.
     pending: Vec<u8>,
-    /// Plaintext the reader had no room for, from `plain_at`.
+    /// Plaintext that did not fit into the reader's buffer, from `plain_at`.
     plain: Vec<u8>,
     plain_at: usize,
     /// Records that are not sent yet.
     outgoing: Vec<u8>,
-    /// The part of the budget for buffers that `outgoing` has, where it is longer than a record.
+    /// Part of the buffer budget used by `outgoing`, if that is longer than a record.
     held: Held,
-    /// Bytes of plaintext in `outgoing` that their writer does not know to be sent.
+    /// Bytes of plaintext in `outgoing` that have not been reported to their writer as sent.
     accepted: usize,
-    /// The peer has said that it sends no more.
+    /// True if the peer has announced that it sends no more.
     ended: bool,
-    /// Nothing more is encrypted: after an error, or the end that the peer was told.
+    /// True if nothing more is encrypted: after an error, or after the close was queued.
     failed: bool,
 }
 
@@ -82,10 +82,10 @@ impl<C: Session> std::fmt::Debug for TlsStream<C> {
     }
 }
 
-/// What processing came to.
+/// Result of processing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    /// The handshake needs more from the peer.
+    /// The handshake needs more bytes from the peer.
     Handshaking,
     /// Everything that has arrived is processed.
     Ready,
@@ -95,7 +95,7 @@ thread_local! {
     static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A buffer of the thread, all of it initialised.
+/// Takes a buffer of the thread; it is fully initialised.
 fn take_buffer() -> Vec<u8> {
     BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; BUFFER])
 }
@@ -109,7 +109,7 @@ fn put_buffer(buffer: Vec<u8>) {
 }
 
 impl<C: Session> TlsStream<C> {
-    /// A session that has not begun, on a socket from which `received` was read already.
+    /// Creates a stream with a session that has not started, on a socket from which `received` was already read.
     #[must_use]
     pub fn new(socket: Socket, session: C, received: Vec<u8>) -> Self {
         Self {
@@ -126,19 +126,19 @@ impl<C: Session> TlsStream<C> {
         }
     }
 
-    /// The socket below.
+    /// The underlying socket.
     #[must_use]
     pub fn socket(&self) -> &Socket {
         &self.socket
     }
 
-    /// The session, such as for the certificates of the peer.
+    /// The session, for example for the peer's certificates.
     #[must_use]
     pub fn session(&self) -> &C {
         &self.session
     }
 
-    /// Ready when there is something to read.
+    /// Ready if there is something to read.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.plain.is_empty() || self.ended || self.failed {
             Poll::Ready(())
@@ -147,14 +147,14 @@ impl<C: Session> TlsStream<C> {
         }
     }
 
-    /// Whether nothing has arrived.
+    /// True if nothing has arrived.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.plain.is_empty() && self.pending.is_empty() && !self.ended && !self.failed && self.socket.is_quiet()
     }
 
-    /// One step of the handshake: processes what has been received, without waiting. True when the handshake is done
-    /// and all of this side's has been handed to the socket or lies in `outgoing`.
+    /// Takes one step of the handshake: processes the received bytes without waiting. Returns true if the handshake
+    /// is complete and this side's messages are in `outgoing` or were handed to the socket.
     pub fn advance(&mut self) -> io::Result<bool> {
         let mut received = std::mem::take(&mut self.pending);
         let (used, progress) = self.process(&mut received, None);
@@ -163,7 +163,7 @@ impl<C: Session> TlsStream<C> {
         Ok(progress? == Progress::Ready)
     }
 
-    /// Sends what is to be sent, then waits for more from the peer and takes it in, unprocessed.
+    /// Sends pending records, then waits for more bytes from the peer and stores them unprocessed.
     pub fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_send(cx))?;
         let mut buffer = take_buffer();
@@ -185,7 +185,7 @@ impl<C: Session> TlsStream<C> {
         taken
     }
 
-    /// Sends what lies in `outgoing`.
+    /// Sends the records in `outgoing`.
     pub fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut sent = 0;
         while sent < self.outgoing.len() {
@@ -204,8 +204,8 @@ impl<C: Session> TlsStream<C> {
         Poll::Ready(Ok(()))
     }
 
-    /// Processes records from the front of `received`; gives how many bytes of it are done with. Plaintext goes to the
-    /// reader as far as it has room, the rest is kept.
+    /// Processes records from the front of `received`; returns the number of bytes processed. Plaintext goes to the
+    /// reader as far as it fits, the rest is kept.
     fn process(&mut self, received: &mut [u8], mut reader: Option<&mut ReadBuf<'_>>) -> (usize, io::Result<Progress>) {
         let mut used = 0;
         loop {
@@ -230,7 +230,7 @@ impl<C: Session> TlsStream<C> {
                 },
                 Ok(ConnectionState::EncodeTlsData(mut data)) => encode(&mut data, &mut self.outgoing).map(|()| None),
                 Ok(ConnectionState::TransmitTlsData(data)) => {
-                    // What has to be sent lies in `outgoing` and goes before anything else.
+                    // Records to be sent are in `outgoing`, and go out before anything else.
                     data.done();
                     Ok(None)
                 }
@@ -261,7 +261,7 @@ impl<C: Session> TlsStream<C> {
         }
     }
 
-    /// After an error the session has an alert to send, behind what it had to send before.
+    /// Appends the session's alert after an error, behind earlier records.
     fn collect_alert(&mut self, rest: &mut [u8]) {
         self.failed = true;
         while let Ok(ConnectionState::EncodeTlsData(mut data)) = self.session.process(rest).state {
@@ -271,12 +271,12 @@ impl<C: Session> TlsStream<C> {
         }
     }
 
-    /// No more is sent, and the peer is not told that this is the end: what it got so far is not whole.
+    /// Stops sending without a close alert, so that the peer takes the received data for truncated.
     pub fn abort(&mut self) {
         self.failed = true;
     }
 
-    /// Puts the alert that says that no more will be sent behind what is to be sent (RFC 8446 section 6.1).
+    /// Queues the alert that announces the end of sending (RFC 8446 section 6.1).
     fn queue_close(&mut self) {
         if std::mem::replace(&mut self.failed, true) {
             return;
@@ -290,7 +290,7 @@ impl<C: Session> TlsStream<C> {
         }
     }
 
-    /// Encrypts some of `bytes` into `buffer`: how many, and into how many.
+    /// Encrypts some of `bytes` into `buffer`; returns the plaintext bytes consumed and the bytes written.
     fn encrypt(&mut self, bytes: &[u8], buffer: &mut [u8]) -> io::Result<(usize, usize)> {
         let taken = bytes.get(..bytes.len().min(MOST)).unwrap_or_default();
         let mut written = 0;
@@ -308,7 +308,7 @@ impl<C: Session> TlsStream<C> {
                         Err(EncryptError::EncryptExhausted) => Some(Err(io::Error::other("traffic keys exhausted"))),
                     }
                 }
-                // Such as the answer to an update of the keys: it goes out first.
+                // For example the answer to a key update, which goes out first.
                 Ok(ConnectionState::EncodeTlsData(mut data)) => {
                     match data.encode(buffer.get_mut(written..).unwrap_or_default()) {
                         Ok(n) => {
@@ -346,7 +346,7 @@ impl<C: Session> TlsStream<C> {
         }
     }
 
-    /// Encrypts and sends; what the socket does not take stays in `outgoing`.
+    /// Encrypts and sends; bytes that the socket does not accept stay in `outgoing`.
     fn poll_encrypted(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut buffer = take_buffer();
         let encrypted = self.encrypt(bytes, &mut buffer);
@@ -401,7 +401,7 @@ fn encode<Data>(data: &mut rustls::unbuffered::EncodeTlsData<'_, Data>, outgoing
 }
 
 impl<C: Session> Drop for TlsStream<C> {
-    /// Tells the peer, if it can be told at once.
+    /// Sends the close alert to the peer if that is possible without waiting.
     fn drop(&mut self) {
         if self.outgoing.is_empty() && !std::thread::panicking() {
             self.queue_close();
@@ -430,12 +430,13 @@ impl<C: Session> AsyncRead for TlsStream<C> {
                 break Poll::Ready(Ok(()));
             }
             let kept = this.pending.len();
-            // Only a record that is not whole is kept, and that is shorter than the buffer.
+            // Only an incomplete record is kept, which is shorter than the buffer.
             let Some(front) = buffer.get_mut(..kept) else {
                 break Poll::Ready(Err(io::Error::other("TLS record too large")));
             };
             front.copy_from_slice(&this.pending);
-            // No more than the reader has room for, and one record that may be cut: what it does not take is kept.
+            // Reads no more than the reader's room plus one record that may be incomplete; plaintext that does not
+            // fit is kept.
             let most = (reader.remaining() + RECORD).min(BUFFER);
             let mut room = ReadBuf::new(buffer.get_mut(kept..most).unwrap_or_default());
             match Pin::new(&mut this.socket).poll_read(cx, &mut room) {
@@ -444,7 +445,7 @@ impl<C: Session> AsyncRead for TlsStream<C> {
             }
             let n = room.filled().len();
             if n == 0 {
-                // RFC 8446 section 6.1: without close_notify the data may have been cut.
+                // RFC 8446 section 6.1: without close_notify the data may be truncated.
                 break Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
             let len = kept + n;
@@ -461,7 +462,7 @@ impl<C: Session> AsyncRead for TlsStream<C> {
                 break Poll::Ready(Err(error));
             }
             if !this.outgoing.is_empty() && this.accepted == 0 {
-                // What the peer is owed is tried now; what does not go goes before the next write.
+                // Tries to send pending records now; unsent ones go out before the next write.
                 if let Poll::Ready(Err(error)) = this.poll_send(cx) {
                     break Poll::Ready(Err(error));
                 }

@@ -1,4 +1,4 @@
-//! What went wrong with TLS, in words: rustls says much of it by the names in its source.
+//! Texts of TLS errors for people; rustls prints many of them as names from its source code.
 
 use std::fmt::Debug;
 use std::io;
@@ -6,12 +6,12 @@ use std::io;
 use rustls::pki_types::pem;
 use rustls::{AlertDescription, CertificateError, Error, InconsistentKeys, PeerIncompatible};
 
-/// Said of a certificate of version 1 where it has to be verified for a name.
+/// Message for a certificate of version 1 that has to be verified for a name.
 const VERSION_ONE: &str = "the certificate is of X.509 version 1, without the names that are verified; openssl makes one of \
     version 3 with `openssl x509 -req -in NAME.csr -CA CA.pem -CAkey CA.key -out NAME.pem -extfile NAME.ext`, where NAME.ext \
     has the line `subjectAltName=DNS:NAME`, or with `openssl req -x509 -addext subjectAltName=DNS:NAME`";
 
-/// An error of a connection, which may hold one of TLS.
+/// Text of an error of a connection, which may wrap a TLS error.
 pub fn of_io(error: &io::Error) -> String {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
         Some(error) => of(error),
@@ -19,7 +19,7 @@ pub fn of_io(error: &io::Error) -> String {
     }
 }
 
-/// An error of TLS.
+/// Text of a TLS error.
 pub fn of(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(error) => of_certificate(error),
@@ -88,7 +88,7 @@ fn of_certificate(error: &CertificateError) -> String {
     words.to_owned()
 }
 
-/// What is wrong with a text in PEM.
+/// Text of an error in PEM.
 pub fn of_pem(error: &pem::Error) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match error {
@@ -100,7 +100,7 @@ pub fn of_pem(error: &pem::Error) -> String {
     }
 }
 
-/// A name as a source has it.
+/// Identifier from source code, printed as it is.
 struct Name<'a>(&'a str);
 
 impl Debug for Name<'_> {
@@ -109,7 +109,7 @@ impl Debug for Name<'_> {
     }
 }
 
-/// The words of a name such as `NoCipherSuitesInCommon`, without what it holds.
+/// Words of an identifier such as `NoCipherSuitesInCommon`, without its payload.
 fn spelt_out(name: &impl Debug) -> String {
     let name = format!("{name:?}");
     let name: Vec<char> = name.chars().take_while(|c| c.is_ascii_alphanumeric()).collect();
@@ -131,7 +131,7 @@ fn spelt_out(name: &impl Debug) -> String {
     words
 }
 
-/// The name in `DnsName("a.test")`.
+/// Name inside `DnsName("a.test")`.
 fn inside(name: &str) -> &str {
     let inner = name.split_once('(').map_or(name, |(_, rest)| rest);
     inner.trim_matches(['(', ')', '"'])
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_told_without_names_of_a_source() {
+    fn errors_are_reported_without_names_of_a_source() {
         #[derive(Debug)]
         struct UnsupportedCertVersion;
         impl std::fmt::Display for UnsupportedCertVersion {

@@ -1,5 +1,5 @@
-//! Certificates, as far as they are read here. rustls reads X.509 version 3 alone (RFC 5280); what `openssl x509 -req` makes
-//! without extensions is of version 1, and nginx and APISIX take it.
+//! Parsing of certificates as far as needed. rustls supports only X.509 version 3 (RFC 5280); `openssl x509 -req`
+//! without extensions creates version 1, which nginx and APISIX accept.
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::WebPkiSupportedAlgorithms;
@@ -13,26 +13,26 @@ const BIT_STRING: u8 = 0x03;
 const SEQUENCE: u8 = 0x30;
 const VERSION: u8 = 0xa0;
 
-/// The parts of a certificate (RFC 5280 section 4.1), as they stand in it.
+/// Parts of a certificate (RFC 5280 section 4.1), as slices of it.
 #[derive(Debug)]
 pub struct Certificate<'a> {
-    /// All that its issuer has signed.
+    /// Bytes signed by the issuer.
     signed: &'a [u8],
     has_version: bool,
     issuer: &'a [u8],
     validity: &'a [u8],
-    /// The whole SubjectPublicKeyInfo.
+    /// Complete SubjectPublicKeyInfo.
     key: &'a [u8],
-    /// The signature algorithm, without its outer sequence.
+    /// Signature algorithm, without its outer sequence.
     algorithm: &'a [u8],
     signature: &'a [u8],
 }
 
 impl<'a> Certificate<'a> {
-    /// Reads a certificate.
+    /// Parses a certificate.
     ///
     /// # Errors
-    /// It is no certificate.
+    /// The bytes are no certificate.
     pub fn read(der: &'a CertificateDer<'_>) -> Result<Self, Error> {
         Self::parts(der).ok_or(Error::InvalidCertificate(CertificateError::BadEncoding))
     }
@@ -44,12 +44,12 @@ impl<'a> Certificate<'a> {
         let signature = bits(outer.next_of(BIT_STRING)?)?;
         let mut inner = Elements(signed.contents);
         let mut element = inner.next()?;
-        // A version that is not there is the first (section 4.1.2.1).
+        // An absent version is version 1 (section 4.1.2.1).
         let has_version = element.tag == VERSION;
         if has_version {
             element = inner.next()?;
         }
-        // The element was the serial number; the algorithm follows once more.
+        // The element was the serial number; the algorithm follows a second time.
         let _ = (element, inner.next_of(SEQUENCE)?);
         let issuer = inner.next_of(SEQUENCE)?.contents;
         let validity = inner.next_of(SEQUENCE)?.whole;
@@ -64,17 +64,17 @@ impl<'a> Certificate<'a> {
         !self.has_version
     }
 
-    /// The whole SubjectPublicKeyInfo.
+    /// Complete SubjectPublicKeyInfo.
     #[must_use]
     pub fn public_key(&self) -> &'a [u8] {
         self.key
     }
 
-    /// Verifies a certificate of version 1 as OpenSSL does: one of the authorities has issued it itself, and its time is
-    /// now. It has no extensions that could say more.
+    /// Verifies a certificate of version 1 as OpenSSL does: it was issued directly by one of the authorities, and is
+    /// valid at the present time. It has no extensions to check.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The check that failed.
     pub fn verify_version_one(
         &self,
         authorities: &[TrustAnchor<'_>],
@@ -82,7 +82,7 @@ impl<'a> Certificate<'a> {
         now: UnixTime,
     ) -> Result<(), Error> {
         let issued = |authority: &&TrustAnchor<'_>| {
-            // Names that an authority is bound to cannot be compared with those that a certificate does not have.
+            // An authority's name constraints cannot be applied to a certificate without names.
             authority.name_constraints.is_none() && authority.subject.as_ref() == self.issuer
         };
         let mut issuers = authorities.iter().filter(issued).peekable();
@@ -109,11 +109,11 @@ impl<'a> Certificate<'a> {
     }
 }
 
-/// Verifies that a peer has the key of the certificate it shows, of whatever version, with TLS 1.2 (RFC 5246 section
+/// Verifies that a peer has the private key of its certificate, of any version, with TLS 1.2 (RFC 5246 section
 /// 7.4.3).
 ///
 /// # Errors
-/// It has not.
+/// The peer does not have the key.
 pub fn verify_tls12_signature(
     message: &[u8],
     cert: &CertificateDer<'_>,
@@ -132,10 +132,11 @@ pub fn verify_tls12_signature(
     if good { Ok(HandshakeSignatureValid::assertion()) } else { Err(CertificateError::BadSignature.into()) }
 }
 
-/// The same with TLS 1.3 (RFC 8446 section 4.4.3).
+/// Verifies that a peer has the private key of its certificate, of any version, with TLS 1.3 (RFC 8446 section
+/// 4.4.3).
 ///
 /// # Errors
-/// It has not.
+/// The peer does not have the key.
 pub fn verify_tls13_signature(
     message: &[u8],
     cert: &CertificateDer<'_>,
@@ -146,13 +147,13 @@ pub fn verify_tls13_signature(
     rustls::crypto::verify_tls13_signature_with_raw_key(message, &key, signed, algorithms)
 }
 
-/// Algorithm and bits of a SubjectPublicKeyInfo, of which these are the contents.
+/// Algorithm and bits of a SubjectPublicKeyInfo, from its contents.
 fn key_of(contents: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut parts = Elements(contents);
     Some((parts.next_of(SEQUENCE)?.contents, bits(parts.next_of(BIT_STRING)?)?))
 }
 
-/// The bytes of a bit string, which has no unused bits here.
+/// Bytes of a bit string; unused bits do not occur here.
 fn bits(element: Element<'_>) -> Option<&[u8]> {
     element.contents.strip_prefix(&[0])
 }
@@ -165,7 +166,7 @@ struct Element<'a> {
     contents: &'a [u8],
 }
 
-/// Elements of DER, one after the other.
+/// Consecutive elements of DER.
 struct Elements<'a>(&'a [u8]);
 
 impl<'a> Elements<'a> {
@@ -182,7 +183,7 @@ impl<'a> Iterator for Elements<'a> {
         let (&first, rest) = rest.split_first()?;
         let (length, rest) = match first {
             short @ 0..=0x7f => (usize::from(short), rest),
-            // No certificate has more than 16 MiB.
+            // No certificate is larger than 16 MiB.
             long @ 0x81..=0x83 => {
                 let (digits, rest) = rest.split_at_checked(usize::from(long & 0x7f))?;
                 (digits.iter().fold(0, |length, digit| length << 8 | usize::from(*digit)), rest)
@@ -211,7 +212,7 @@ mod tests {
         for end in 0..good.len() {
             assert!(read(&good[..end]).is_err(), "cut at {end}");
         }
-        // Nothing that stands in one makes it panic.
+        // No modification of a valid certificate causes a panic.
         for at in 0..good.len() {
             for byte in [0, 0x7f, 0x80, 0x83, 0xff] {
                 let mut changed = good.clone();

@@ -44,7 +44,7 @@ pub(crate) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
     }
 
     /// Whether bytes that were written have not been sent yet, for that or because the round has not ended.
-    fn owes(&self) -> bool {
+    fn has_pending_write(&self) -> bool {
         false
     }
 
@@ -71,8 +71,8 @@ impl ClientStream for Socket {
         Socket::has_unsent(self)
     }
 
-    fn owes(&self) -> bool {
-        Socket::owes(self)
+    fn has_pending_write(&self) -> bool {
+        Socket::has_pending_write(self)
     }
 }
 
@@ -291,7 +291,7 @@ impl<S: ClientStream> Connection<S> {
             match read.await {
                 Some(Ok(0)) if before == 0 => {
                     // It may have ended its side only, before it has taken the last answer.
-                    if down.stream.owes() {
+                    if down.stream.has_pending_write() {
                         down.after = After::Linger;
                     }
                     return Err(NoHead::Gone);

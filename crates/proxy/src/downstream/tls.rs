@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use rustls::server::{Acceptor, UnbufferedServerConnection};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use weir_net::sys::Socket;
-use weir_net::tls::shake_hands;
+use weir_net::tls::handshake;
 use weir_net::tls::stream::TlsStream;
 use weir_plugin::Request;
 use weir_wire::Reject;
@@ -75,7 +75,7 @@ async fn accept_unlimited(mut socket: Socket, worker: &Worker) -> Result<TlsClie
     };
     let session = UnbufferedServerConnection::new(config).map_err(io::Error::other)?;
     let mut stream = TlsStream::new(socket, session, received);
-    shake_hands(&mut stream, &worker.turns).await?;
+    handshake(&mut stream, &worker.handshakes).await?;
     let verified = stream.session().peer_certificates().is_some();
     Ok(TlsClient { stream, sni, verified })
 }
@@ -138,8 +138,8 @@ impl ClientStream for TlsClient {
         self.stream.socket().has_unsent()
     }
 
-    fn owes(&self) -> bool {
-        self.stream.socket().owes()
+    fn has_pending_write(&self) -> bool {
+        self.stream.socket().has_pending_write()
     }
 
     fn abort(&mut self) {

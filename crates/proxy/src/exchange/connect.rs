@@ -76,7 +76,7 @@ impl<D: Downstream> Runner<D> {
         }
         match &attempt.node.endpoint.tls {
             None => Ok(NodeStream::Plain(socket)),
-            Some(setup) => Box::pin(self.shake_hands(x, attempt, setup, socket)).await,
+            Some(setup) => Box::pin(self.handshake(x, attempt, setup, socket)).await,
         }
     }
 
@@ -138,7 +138,7 @@ impl<D: Downstream> Runner<D> {
 
     /// Sets TLS up on a connection, within what is left of the time to connect. The name asked for is the Host the node
     /// is sent.
-    async fn shake_hands(
+    async fn handshake(
         &self,
         x: &Exchange,
         attempt: &Attempt<'_>,
@@ -148,9 +148,9 @@ impl<D: Downstream> Runner<D> {
         let host = attempt.upstream.host_for(x, attempt.node);
         let session = setup.session(host).map_err(|reason| Failure::upstream(502, reason))?;
         let mut stream = TlsStream::new(socket, session, Vec::new());
-        let (timer, turns) = (&self.timer, &self.worker.turns);
+        let (timer, handshakes) = (&self.timer, &self.worker.handshakes);
         let shaken = {
-            let mut shakes = pin!(timer.within(tls::shake_hands(&mut stream, turns)));
+            let mut shakes = pin!(timer.within(tls::handshake(&mut stream, handshakes)));
             poll_fn(|cx| match shakes.as_mut().poll(cx) {
                 Poll::Pending if self.down.poll_reset(cx).is_ready() => Poll::Ready(Err(client_gone())),
                 polled => polled.map(Ok),

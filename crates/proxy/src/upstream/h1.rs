@@ -129,7 +129,7 @@ impl NodeConnection for Connection {
     /// With TLS the bytes that were lost are those of its records: more than what these hold, by less than the head of a
     /// request is long.
     fn is_unsent(&self) -> bool {
-        self.outgoing.sent <= self.stream.lost() as u64
+        self.outgoing.sent <= self.stream.lost_bytes() as u64
     }
 
     fn is_first(&self) -> bool {

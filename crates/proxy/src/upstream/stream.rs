@@ -35,10 +35,10 @@ impl NodeStream {
 
     /// How many of the bytes that were written can never be sent. With TLS they are those of its records: more than what
     /// these hold, by less than the head of a request is long.
-    pub(crate) fn lost(&self) -> usize {
+    pub(crate) fn lost_bytes(&self) -> usize {
         match self {
-            Self::Plain(socket) => socket.lost(),
-            Self::Tls(tls) => tls.stream.socket().lost(),
+            Self::Plain(socket) => socket.lost_bytes(),
+            Self::Tls(tls) => tls.stream.socket().lost_bytes(),
         }
     }
 

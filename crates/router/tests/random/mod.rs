@@ -1,4 +1,4 @@
-//! Random routes and requests, from few names, so that they meet.
+//! Random routes and requests, made from few names so that they match often.
 
 use std::net::IpAddr;
 
@@ -35,7 +35,7 @@ impl Request {
     }
 }
 
-/// Longer than what a hash table keeps in its entries.
+/// Longer than a key that a hash table stores in its entry.
 const LONG: &str = "a-name-that-nobody-would-type-and-every-generator-makes";
 
 pub(crate) fn pick<T: Copy>(rng: &mut Rng, from: &[T]) -> T {
@@ -50,7 +50,7 @@ fn random_path(rng: &mut Rng) -> String {
         path.push('/');
         let literal = pick(rng, &["a", "b", "ab", "a:b", "a*b", "", "%", LONG]);
         match rng.u8(..10) {
-            // A name may be used once in a regular expression.
+            // A name may occur only once in a regular expression.
             0..3 if !path.contains(names[place % 3]) => path.push_str(names[place % 3]),
             3 => path.push('*'),
             4 if !path.contains("*r") => path.push_str("*r"),
@@ -98,7 +98,7 @@ pub(crate) fn random_request(rng: &mut Rng, routes: &[Route]) -> Request {
     );
     let mut path = String::new();
     if rng.bool() && !routes.is_empty() {
-        // A path that some route takes, or nearly.
+        // A path that some route takes, or almost takes.
         let route = &routes[rng.usize(..routes.len())];
         for segment in route.paths[0].split('/').skip(1) {
             path.push('/');

@@ -1,4 +1,4 @@
-//! The runtime from outside: tasks, timers, sources and other threads.
+//! Black-box tests of the runtime: tasks, timers, sources and other threads.
 
 mod sources;
 mod tasks;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use weir_runtime::{Source, block_on, timeout};
 
-/// More than anything here takes.
+/// Longer than any operation here takes.
 const LONG: Duration = Duration::from_secs(20);
 
 fn run<F: Future>(future: F) -> F::Output {
@@ -51,7 +51,7 @@ async fn read(source: &Source, room: &mut [u8]) -> usize {
     poll_fn(|cx| source.poll_read(cx, room)).await.unwrap()
 }
 
-/// Writes all of it.
+/// Writes all bytes.
 async fn write(source: &Source, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         let n = poll_fn(|cx| source.poll_write(cx, bytes)).await.unwrap();
@@ -59,7 +59,7 @@ async fn write(source: &Source, mut bytes: &[u8]) {
     }
 }
 
-/// A TCP connection that holds little: our side of it, and the other one.
+/// A TCP connection with small buffers: this side as a source, and the peer.
 fn narrow_pair() -> (Source, std::net::TcpStream) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let theirs = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -70,7 +70,7 @@ fn narrow_pair() -> (Source, std::net::TcpStream) {
     (Source::new(ours.into()).unwrap(), theirs)
 }
 
-/// Bytes of which no two stretches are alike.
+/// Bytes without repetitions.
 fn bytes(count: usize) -> Vec<u8> {
     let mut random = 1u64;
     let next = |_| {

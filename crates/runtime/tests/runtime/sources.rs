@@ -1,4 +1,4 @@
-//! Sources: what comes, what is sent, and when.
+//! Sources: reading, writing and their order.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -13,7 +13,7 @@ use weir_runtime::{Source, sleep, spawn, timeout, yield_now};
 use super::{Flag, bytes, narrow_pair, pair, read, run, write};
 
 #[test]
-fn sources_tell_what_arrives_and_the_end() {
+fn a_source_reports_bytes_and_the_end() {
     run(async {
         let (source, mut peer) = pair();
         let (said, heard) = (Flag::default(), Flag::default());
@@ -26,7 +26,7 @@ fn sources_tell_what_arrives_and_the_end() {
             answers.set();
             assert_eq!(read(&source, &mut room).await, 0);
             assert!(source.is_read_closed());
-            // The end stays.
+            // The end persists.
             assert_eq!(read(&source, &mut room).await, 0);
             asks.set();
         });
@@ -40,7 +40,7 @@ fn sources_tell_what_arrives_and_the_end() {
 }
 
 #[test]
-fn a_full_source_tells_when_there_is_room() {
+fn a_full_source_reports_room() {
     run(async {
         let (source, mut peer) = pair();
         let piece = [7u8; 64 << 10];
@@ -66,7 +66,7 @@ fn a_full_source_tells_when_there_is_room() {
 }
 
 #[test]
-fn a_reset_is_told_while_bytes_wait() {
+fn a_reset_is_reported_while_bytes_wait() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (accepted, _) = listener.accept().unwrap();
@@ -75,22 +75,22 @@ fn a_reset_is_told_while_bytes_wait() {
         let source = Source::new(accepted.into()).unwrap();
         client.write_all(b"unread").unwrap();
         poll_fn(|cx| source.poll_readable(cx)).await;
-        let told = Flag::default();
-        let tells = told.clone();
+        let notified = Flag::default();
+        let notifies = notified.clone();
         spawn(async move {
             poll_fn(|cx| source.poll_write_closed(cx)).await;
-            tells.set();
+            notifies.set();
         });
         yield_now().await;
-        assert!(!told.0.0.get(), "told before there was a reset");
+        assert!(!notified.0.0.get(), "told before there was a reset");
         rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
         drop(client);
-        told.wait().await;
+        notified.wait().await;
     });
 }
 
-/// The place of a source that is gone is taken by another: an event of the first, whose socket lives on under another
-/// descriptor, is not one of the second.
+/// The number of a removed source is reused: an event of the removed source, whose socket is still open under another
+/// descriptor, is not taken for an event of the new source.
 #[test]
 fn events_are_not_mistaken_for_those_of_another() {
     run(async {
@@ -107,18 +107,18 @@ fn events_are_not_mistaken_for_those_of_another() {
     });
 }
 
-/// One who always has something to do leaves the others their turn, and so does one source of a task to another.
+/// A task that is always ready lets other tasks run, and one source of a task does not block another.
 #[test]
 fn a_flood_keeps_neither_the_thread_nor_its_own_task() {
     run(async {
         let ((flood, mut always), (calm, mut once)) = (pair(), pair());
         let (stop, stopped) = (Flag::default(), Rc::new(Cell::new(0)));
         let (stops, ended) = (stop.clone(), Rc::clone(&stopped));
-        // As a tunnel does: one direction as long as it goes on, and then the other one.
+        // As in a tunnel: one direction as long as it is ready, then the other.
         let tunnel = poll_fn(move |cx| {
             let mut most = 0;
             loop {
-                // There is always more.
+                // Always leaves something to read.
                 always.write_all(b"xxxxxxxx").unwrap();
                 if flood.poll_readable(cx).is_pending() {
                     break;
@@ -142,7 +142,7 @@ fn a_flood_keeps_neither_the_thread_nor_its_own_task() {
     });
 }
 
-/// Many events at once, and more than one look takes.
+/// More simultaneous events than one wait returns.
 #[test]
 fn many_sources_are_ready_at_once() {
     run(async {
@@ -167,13 +167,14 @@ fn many_sources_are_ready_at_once() {
     });
 }
 
-/// What is short is sent when the round ends, whatever becomes of its source, and what is long does not overtake it.
+/// Short writes are sent at the end of the round even if their source is dropped, and long writes do not overtake
+/// them.
 #[test]
 fn writes_are_sent_in_order() {
     run(async {
         let ((source, mut peer), all) = (pair(), bytes(40_000));
         let mut from = 0;
-        // Short and long in turn, several in one round.
+        // Short and long writes in turn, several in one round.
         for len in [1, 100, 4096, 4097, 3, 20_000, 10, 4000] {
             write(&source, &all[from..from + len]).await;
             from += len;
@@ -196,7 +197,7 @@ fn a_short_write_waits_for_the_end_of_the_round() {
         assert_eq!(peer.read(&mut room).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
         yield_now().await;
         assert_eq!(peer.read(&mut room).unwrap(), 5);
-        // More of them than one round takes.
+        // More sources than one round serves.
         let others: Vec<_> = (0..200).map(|_| pair()).collect();
         for (source, _) in &others {
             write(source, b"x").await;
@@ -206,7 +207,7 @@ fn a_short_write_waits_for_the_end_of_the_round() {
             assert_eq!(peer.read(&mut room).unwrap(), 1);
         }
     });
-    // The last round ends as well.
+    // The last round also ends.
     let mut peer = run(async {
         let (source, peer) = pair();
         write(&source, b"bye").await;
@@ -217,13 +218,13 @@ fn a_short_write_waits_for_the_end_of_the_round() {
     assert_eq!(got, "bye");
 }
 
-/// What has no room at the end of a round is sent when there is some, before everything else; the task is told.
+/// Bytes without room at the end of a round are sent later, before any others; the task is woken.
 #[test]
 fn what_has_no_room_is_sent_later() {
     run(async {
         let (source, mut peer) = narrow_pair();
         let (all, mut sent, mut unsent) = (bytes(4 << 20), 0, false);
-        // Until there is no room left: each write is short.
+        // Until the socket is full; each write is short.
         while !unsent {
             let n = poll_fn(|cx| source.poll_write(cx, &all[sent..sent + 1000])).await.unwrap();
             sent += n;
@@ -249,13 +250,13 @@ fn what_has_no_room_is_sent_later() {
     });
 }
 
-/// A task that waits for something else learns that what it wrote waits, and that it does no more.
+/// A task that waits for something else is woken when its written bytes wait for room, and when they are sent.
 #[test]
-fn a_waiting_task_is_told_of_unsent_bytes() {
+fn a_waiting_task_is_woken_for_unsent_bytes() {
     run(async {
         let (source, mut peer) = narrow_pair();
-        let (told, drained) = (Flag::default(), Flag::default());
-        let (tells, tells_drained) = (told.clone(), drained.clone());
+        let (notified, drained) = (Flag::default(), Flag::default());
+        let (notifies, notifies_drained) = (notified.clone(), drained.clone());
         spawn(async move {
             let piece = bytes(1000);
             let mut seen = false;
@@ -264,21 +265,21 @@ fn a_waiting_task_is_told_of_unsent_bytes() {
                     let unsent = source.has_unsent();
                     if unsent && !seen {
                         seen = true;
-                        tells.set();
+                        notifies.set();
                     }
                     if seen {
                         if unsent {
                             assert!(source.poll_readable(cx).is_pending());
                             return Poll::Pending;
                         }
-                        tells_drained.set();
+                        notifies_drained.set();
                         return Poll::Ready(());
                     }
                     match source.poll_write(cx, &piece) {
                         Poll::Ready(n) => assert_eq!(n.unwrap(), 1000),
                         Poll::Pending => return Poll::Pending,
                     }
-                    // Waits to read, as a connection does that has answered.
+                    // Waits to read, like a connection that has answered.
                     assert!(source.poll_readable(cx).is_pending());
                     if !source.has_unsent() {
                         cx.waker().wake_by_ref();
@@ -288,7 +289,7 @@ fn a_waiting_task_is_told_of_unsent_bytes() {
             })
             .await;
         });
-        told.wait().await;
+        notified.wait().await;
         let reader = std::thread::spawn(move || {
             let mut got = 0;
             let mut room = [0; 65536];
@@ -302,14 +303,14 @@ fn a_waiting_task_is_told_of_unsent_bytes() {
     });
 }
 
-/// A write that was taken and could not be sent is told by the next one.
+/// The error of a write that was accepted but could not be sent is returned by the next write.
 #[test]
-fn a_late_error_is_told() {
+fn a_late_error_is_reported() {
     run(async {
         let (source, peer) = pair();
         drop(peer);
         write(&source, b"one").await;
-        assert_eq!(source.lost(), 3);
+        assert_eq!(source.lost_bytes(), 3);
         for _ in 0..2 {
             let next = poll_fn(|cx| source.poll_write(cx, b"two")).await;
             assert_eq!(next.unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
@@ -317,7 +318,7 @@ fn a_late_error_is_told() {
     });
 }
 
-/// The kernel tells of a reset once, and it may be told to who writes, or when it is read ahead.
+/// The kernel reports a reset once, and that report may go to a write or to a read-ahead.
 #[test]
 fn a_reset_is_no_orderly_end() {
     for (how, len) in [("waits", 0), ("short write", 10), ("long write", 10_000)] {
@@ -329,7 +330,7 @@ fn a_reset_is_no_orderly_end() {
             drop(peer);
             if len > 0 {
                 let _ = poll_fn(|cx| source.poll_write(cx, &vec![7; len])).await;
-                assert!(len != 10 || source.lost() == len, "sent after a reset");
+                assert!(len != 10 || source.lost_bytes() == len, "sent after a reset");
             }
             let end = poll_fn(|cx| source.poll_read(cx, &mut [0; 8])).await;
             assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset, "{how}");
@@ -337,7 +338,7 @@ fn a_reset_is_no_orderly_end() {
     }
 }
 
-/// What is read ahead, and nobody takes in that round or not all of it, is neither lost nor mixed up.
+/// Bytes read ahead that a task does not take in the round, or only in part, are neither lost nor reordered.
 #[test]
 fn what_is_read_ahead_is_kept() {
     run(async {
@@ -370,27 +371,27 @@ fn what_is_read_ahead_is_kept() {
     });
 }
 
-/// Who only wants to know whether there is something finds it where it was.
+/// Waiting for readiness alone leaves the bytes in the kernel.
 #[test]
 fn nothing_is_read_ahead_unasked() {
     run(async {
         let (source, mut peer) = pair();
-        let told = Flag::default();
-        let tells = told.clone();
+        let notified = Flag::default();
+        let notifies = notified.clone();
         spawn(async move {
             poll_fn(|cx| source.poll_readable(cx)).await;
             assert!(!source.has_unread());
             let mut room = [0; 8];
             assert_eq!(rustix::net::recv(&source, &mut room[..], RecvFlags::empty()).unwrap().0, 5);
-            tells.set();
+            notifies.set();
         });
         yield_now().await;
         peer.write_all(b"hello").unwrap();
-        told.wait().await;
+        notified.wait().await;
     });
 }
 
-/// Who has said all may still be answered.
+/// A peer that has ended its sending side can still receive.
 #[test]
 fn half_closed() {
     run(async {

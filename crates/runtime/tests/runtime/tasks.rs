@@ -1,4 +1,4 @@
-//! Tasks, and what other threads wake.
+//! Tasks, and wake-ups from other threads.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -103,18 +103,18 @@ fn what_is_left_is_dropped_at_the_end() {
         yield_now().await;
     });
     assert_eq!(dropped.get(), 10);
-    // And the thread can have another one, also after a panic.
+    // The thread can run another future afterwards, also after a panic.
     assert!(catch_unwind(AssertUnwindSafe(|| run(async { panic!("meant to") }))).is_err());
     assert_eq!(run(async { 7 }), 7);
 }
 
-/// Without a timer there is nothing but the wake-up to end the wait.
+/// Without a timer, only the wake-up ends the wait.
 #[test]
 fn another_thread_ends_a_wait_without_end() {
     let (sender, receiver) = std::sync::mpsc::sync_channel::<Waker>(1);
     let waking = std::thread::spawn(move || {
         let waker = receiver.recv().unwrap();
-        // Most likely the wait has begun by then; it has to end either way.
+        // The wait has most likely begun by then; it has to end in any case.
         std::thread::sleep(Duration::from_millis(5));
         waker.wake();
     });
@@ -132,7 +132,7 @@ fn another_thread_ends_a_wait_without_end() {
     assert_eq!(polled, 2);
 }
 
-/// What drops at the end may spawn, wake and panic.
+/// Destructors at the end may spawn, wake and panic.
 #[test]
 fn the_end_is_orderly_whatever_happens() {
     struct Last(Flag, Rc<Cell<u32>>);
@@ -166,7 +166,7 @@ fn the_end_is_orderly_whatever_happens() {
         (held, late, poll_fn(|cx| Poll::Ready(cx.waker().clone())).await)
     });
     assert_eq!(dropped.get(), 10);
-    // These outlive it.
+    // These outlive the runtime.
     drop((kept, late));
     waker.wake();
 }
@@ -177,13 +177,13 @@ fn one_within_another_is_refused_and_does_no_harm() {
         let inner = catch_unwind(AssertUnwindSafe(|| block_on(async {})));
         assert!(inner.is_err());
         let done = Flag::default();
-        let tells = done.clone();
-        spawn(async move { tells.set() });
+        let notifies = done.clone();
+        spawn(async move { notifies.set() });
         done.wait().await;
     });
 }
 
-/// Wake-ups from other threads are neither lost nor do they pile up.
+/// Wake-ups from other threads are neither lost nor do they accumulate.
 #[test]
 fn other_threads_wake_tasks() {
     const THREADS: usize = 4;
@@ -228,11 +228,11 @@ fn other_threads_wake_tasks() {
         }
         done.wait().await;
     });
-    // The thread is no longer there: nothing comes of it.
+    // The thread has ended, so the wake-up has no effect.
     shared.wakers[0].get().expect("the task has run").wake_by_ref();
 }
 
-/// A future that is polled with another waker than the one before is woken by that one.
+/// A future that is polled with a new waker is woken through the new one.
 #[test]
 fn the_last_waker_counts() {
     struct Count(AtomicUsize);

@@ -29,7 +29,7 @@ fn timers_fire_and_not_early() {
     });
 }
 
-/// What a timer moves on, such as a clock, tasks that a socket has woken find at its place.
+/// Tasks woken by a socket see the effects of timers that are due, such as an advanced clock.
 #[test]
 fn timers_go_before_sockets() {
     run(async {
@@ -44,9 +44,9 @@ fn timers_go_before_sockets() {
             sleep(Duration::from_millis(10)).await;
             second.borrow_mut().push("timer");
         });
-        // Both wait.
+        // Both tasks wait.
         yield_now().await;
-        // The whole thread stands still while both become due.
+        // The thread is blocked while both become due.
         peer.write_all(b"x").unwrap();
         std::thread::sleep(Duration::from_millis(30));
         while order.borrow().len() < 2 {
@@ -61,7 +61,7 @@ fn a_time_limit() {
     run(async {
         assert_eq!(timeout(Duration::from_millis(1), sleep(LONG)).await, None);
         assert_eq!(timeout(LONG, async { 5 }).await, Some(5));
-        // As long as there is: neither an overflow nor an end.
+        // The longest possible limit neither overflows nor fires.
         assert_eq!(
             timeout(Duration::MAX, async {
                 yield_now().await;

@@ -1,25 +1,25 @@
-//! What the database remembers of commits.
+//! Queries of the commit history in the database.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rusqlite::{OptionalExtension, Row, params};
 
-use super::{Database, Lost, moment};
+use super::{Database, DatabaseError, moment};
 use crate::{Difference, Event, HistoryQuery, Item, Key, Recorded, StoreError};
 
-/// What went wrong when the history was asked: the store, or the question.
-pub(crate) enum Unanswered {
-    Lost(Lost),
+/// Failure of a history query: of the database, or of the query itself.
+pub(crate) enum HistoryError {
+    Database(DatabaseError),
     Forgotten(String),
 }
 
 impl Database {
-    /// The commits that are remembered, the latest first.
+    /// Lists the recorded commits, latest first.
     ///
     /// # Errors
-    /// [`Lost`].
-    pub fn history(&self, query: &HistoryQuery) -> Result<Vec<Recorded>, Lost> {
+    /// [`DatabaseError`].
+    pub fn history(&self, query: &HistoryQuery) -> Result<Vec<Recorded>, DatabaseError> {
         let transaction = self.connection.unchecked_transaction()?;
         let key = query.key.as_ref().map(ToString::to_string);
         let mut statement = transaction.prepare(
@@ -49,33 +49,33 @@ impl Database {
         Ok(found)
     }
 
-    /// What is different at a revision from another one.
+    /// Lists the differences between two revisions.
     ///
     /// # Errors
     /// As [`Store::difference`](crate::Store::difference).
     pub fn difference(&self, from: u64, to: u64) -> Result<Vec<Difference>, StoreError> {
         match self.compare(from, to) {
             Ok(found) => Ok(found),
-            Err(Unanswered::Lost(lost)) => Err(lost.into()),
-            Err(Unanswered::Forgotten(reason)) => Err(StoreError::Refused(reason)),
+            Err(HistoryError::Database(lost)) => Err(lost.into()),
+            Err(HistoryError::Forgotten(reason)) => Err(StoreError::Refused(reason)),
         }
     }
 
-    fn compare(&self, from: u64, to: u64) -> Result<Vec<Difference>, Unanswered> {
+    fn compare(&self, from: u64, to: u64) -> Result<Vec<Difference>, HistoryError> {
         let transaction = self.connection.unchecked_transaction()?;
         let sql = "SELECT forgotten, revision FROM store";
         let (forgotten, last): (i64, i64) = transaction.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let known = forgotten.cast_unsigned()..=last.cast_unsigned();
         if let Some(unknown) = [from, to].into_iter().find(|revision| !known.contains(revision)) {
             let (first, last) = known.into_inner();
-            return Err(Unanswered::Forgotten(format!(
+            return Err(HistoryError::Forgotten(format!(
                 "revision {unknown} is not known: the history goes from {first} to {last}"
             )));
         }
         let (early, late) = (from.min(to), from.max(to));
         let sql = "SELECT key, old, new FROM changes WHERE revision > ? AND revision <= ? ORDER BY number";
         let mut statement = transaction.prepare(sql)?;
-        // Of each resource what it was before the first change and after the last.
+        // For each resource, its value before the first change and after the last.
         let mut states: BTreeMap<String, (Option<String>, Option<String>)> = BTreeMap::new();
         for found in statement.query_map([early.cast_signed(), late.cast_signed()], changed)? {
             let (key, old, new) = found?;
@@ -92,8 +92,9 @@ impl Database {
         Ok(differences)
     }
 
-    /// What was committed after a revision, one event a commit; `None` when that is forgotten, or more than `most`.
-    pub(crate) fn events_after(&self, revision: u64, most: usize) -> Result<Option<Vec<Event>>, Lost> {
+    /// Commits after a revision, one event per commit; `None` if some were deleted from the history, or if there are
+    /// more than `most`.
+    pub(crate) fn events_after(&self, revision: u64, most: usize) -> Result<Option<Vec<Event>>, DatabaseError> {
         let transaction = self.connection.unchecked_transaction()?;
         let forgotten: i64 = transaction.query_row("SELECT forgotten FROM store", [], |row| row.get(0))?;
         let sql = "SELECT count(*) FROM commits WHERE revision > ?";
@@ -116,7 +117,7 @@ impl Database {
         for row in rows {
             let (at, key, created, new) = row?;
             let at = at.cast_unsigned();
-            let key: Key = key.parse().map_err(|error| Lost::Damaged(format!("{error}")))?;
+            let key: Key = key.parse().map_err(|error| DatabaseError::Damaged(format!("{error}")))?;
             let value = new.map(|new| self.seal.open(&key, &new)).transpose()?;
             let created = created.cast_unsigned();
             let item = value.map(|value| Item { key: key.clone(), value, created, modified: at });
@@ -128,31 +129,31 @@ impl Database {
         Ok(Some(events))
     }
 
-    fn difference_of(&self, (key, old, new): Changed) -> Result<Difference, Lost> {
-        let key: Key = key.parse().map_err(|error| Lost::Damaged(format!("{error}")))?;
-        let open = |text: Option<String>| -> Result<Option<Arc<str>>, Lost> {
-            text.map(|text| self.seal.open(&key, &text)).transpose().map_err(Lost::from)
+    fn difference_of(&self, (key, old, new): Changed) -> Result<Difference, DatabaseError> {
+        let key: Key = key.parse().map_err(|error| DatabaseError::Damaged(format!("{error}")))?;
+        let open = |text: Option<String>| -> Result<Option<Arc<str>>, DatabaseError> {
+            text.map(|text| self.seal.open(&key, &text)).transpose().map_err(DatabaseError::from)
         };
         let (old, new) = (open(old)?, open(new)?);
         Ok(Difference { key, old, new })
     }
 }
 
-/// Key, old and new value, as they stand in the table.
+/// A row of the table: key, old value and new value.
 type Changed = (String, Option<String>, Option<String>);
 
 fn changed(row: &Row<'_>) -> rusqlite::Result<Changed> {
     Ok((row.get(0)?, row.get(1)?, row.get(2)?))
 }
 
-impl From<Lost> for Unanswered {
-    fn from(lost: Lost) -> Self {
-        Self::Lost(lost)
+impl From<DatabaseError> for HistoryError {
+    fn from(lost: DatabaseError) -> Self {
+        Self::Database(lost)
     }
 }
 
-impl From<rusqlite::Error> for Unanswered {
+impl From<rusqlite::Error> for HistoryError {
     fn from(error: rusqlite::Error) -> Self {
-        Self::Lost(error.into())
+        Self::Database(error.into())
     }
 }

@@ -1,4 +1,4 @@
-//! Calls of etcd's HTTP gateway, at one member after the other.
+//! Calls of etcd's HTTP gateway, with failover from member to member.
 
 use std::error::Error;
 use std::io;
@@ -22,50 +22,50 @@ use tokio::time::{Instant, timeout_at};
 use super::EtcdOptions;
 use super::messages::{Fault, Token};
 
-/// Bytes of one answer. etcd takes requests of 1.5 MiB unless it is told otherwise, and pages are made smaller until
-/// they fit.
+/// Maximum size of an answer in bytes. By default etcd accepts requests of up to 1.5 MiB; listings reduce the page
+/// size until a page fits.
 pub(super) const MAX_ANSWER: usize = 64 << 20;
 
-/// How long a connection that nobody uses is kept.
+/// Time after which an idle connection is closed.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// Answers by which etcd says that a token is not good any more. A member that restarts knows none.
+/// Phrases in etcd's errors which mean that a token is no longer valid. A restarted member knows no tokens.
 const STALE_TOKEN: [&str; 3] = ["invalid auth token", "user name is empty", "revision in header is old"];
 
-/// Speaks to the members of a cluster.
+/// Client of the members of a cluster.
 #[derive(Debug)]
 pub(super) struct Client {
     http: legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     members: Vec<String>,
-    /// The member that is asked first.
+    /// Index of the member that is asked first.
     current: AtomicUsize,
     user: Option<(String, String)>,
     token: Mutex<Option<HeaderValue>>,
-    /// For a call, over all members.
+    /// Deadline of a call over all members.
     timeout: Duration,
     tls_words: fn(&rustls::Error) -> String,
 }
 
-/// Why a call came to nothing.
+/// Failure of a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum CallError {
-    /// The member was not reached, so it did not do it.
+    /// The request was not sent, so the member did not execute it.
     #[error("{0}")]
     NotSent(String),
-    /// The member gave no whole answer, so it may have done it.
+    /// The member gave no complete answer, so it may have executed the request.
     #[error("{0}")]
     NoAnswer(String),
     /// The answer is longer than [`MAX_ANSWER`].
     #[error("an answer of more than {} MiB", MAX_ANSWER >> 20)]
     TooLong,
-    /// etcd refused, in its words.
+    /// etcd refused the request, with this message.
     #[error("{0}")]
     Refused(String),
 }
 
 impl CallError {
-    /// Whether another member may know better.
-    pub(super) fn is_the_members(&self) -> bool {
+    /// True if another member may succeed.
+    pub(super) fn may_succeed_elsewhere(&self) -> bool {
         match self {
             Self::NotSent(_) | Self::NoAnswer(_) => true,
             Self::TooLong => false,
@@ -77,8 +77,8 @@ impl CallError {
         }
     }
 
-    /// Whether it is sure that nothing was done.
-    fn did_nothing(&self) -> bool {
+    /// True if the member certainly did not execute the request.
+    fn was_not_executed(&self) -> bool {
         match self {
             Self::NotSent(_) => true,
             Self::NoAnswer(_) | Self::TooLong => false,
@@ -107,7 +107,7 @@ impl Client {
             .build(connector);
         Self {
             http,
-            // Many gateways do not all begin with the same member.
+            // Starts at a random member, which spreads many gateways over the members.
             current: AtomicUsize::new(fastrand::usize(..options.hosts.len().max(1))),
             members: options.hosts.clone(),
             user: options.user.clone(),
@@ -117,42 +117,42 @@ impl Client {
         }
     }
 
-    /// Which member is asked first now.
+    /// Index of the member that is asked first.
     pub(super) fn current(&self) -> usize {
         self.current.load(Ordering::Relaxed)
     }
 
-    /// The address of a member.
+    /// Address of a member.
     pub(super) fn member(&self, index: usize) -> &str {
         self.members.get(index % self.members.len().max(1)).map_or("", String::as_str)
     }
 
-    /// Asks the next member first from now on, unless another call has moved on already.
+    /// Makes the next member the first, unless another call has already done so.
     pub(super) fn leave(&self, index: usize) {
         let next = (index + 1) % self.members.len().max(1);
         let _ = self.current.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// How long one member is waited for, so that the others get their turn within a call's time.
+    /// One member's share of a call's deadline, so that the other members can be tried too.
     pub(super) fn share(&self) -> Duration {
         self.timeout / self.members.len().max(1) as u32
     }
 
-    /// Asks for something, of whichever member answers.
+    /// Sends an idempotent request, to each member in turn until one answers.
     pub(super) async fn ask<T: DeserializeOwned>(&self, path: &str, message: &Value) -> Result<T, CallError> {
-        self.each(path, message, CallError::is_the_members).await
+        self.each(path, message, CallError::may_succeed_elsewhere).await
     }
 
-    /// Has something done, once at most: another member is asked only when it is sure that this one did nothing.
+    /// Executes a request at most once: tries another member only if the one before certainly did not execute it.
     pub(super) async fn once<T: DeserializeOwned>(&self, path: &str, message: &Value) -> Result<T, CallError> {
-        self.each(path, message, CallError::did_nothing).await
+        self.each(path, message, CallError::was_not_executed).await
     }
 
     async fn each<T: DeserializeOwned>(
         &self,
         path: &str,
         message: &Value,
-        goes_on: fn(&CallError) -> bool,
+        may_go_on: fn(&CallError) -> bool,
     ) -> Result<T, CallError> {
         let mut last = CallError::NotSent("there is no member to ask".to_owned());
         for _ in 0..self.members.len() {
@@ -160,10 +160,10 @@ impl Client {
             match self.at(index, path, message).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => {
-                    if error.is_the_members() {
+                    if error.may_succeed_elsewhere() {
                         self.leave(index);
                     }
-                    if !goes_on(&error) {
+                    if !may_go_on(&error) {
                         return Err(error);
                     }
                     last = error;
@@ -173,7 +173,7 @@ impl Client {
         Err(last)
     }
 
-    /// Asks this member and no other.
+    /// Sends a request to this member only.
     pub(super) async fn at<T: DeserializeOwned>(
         &self,
         index: usize,
@@ -193,7 +193,7 @@ impl Client {
         serde_json::from_slice(&bytes).map_err(|error| CallError::NoAnswer(format!("{member}: not an answer: {error}")))
     }
 
-    /// Sends to a member and waits for the head of its answer, which is good when this gives one.
+    /// Sends a request to a member and waits for the head of a successful response.
     pub(super) async fn open(
         &self,
         index: usize,
@@ -214,7 +214,7 @@ impl Client {
         }
     }
 
-    /// The next call asks for a token anew.
+    /// Discards the token, so that the next call authenticates again.
     pub(super) fn forget_token(&self) {
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -227,7 +227,7 @@ impl Client {
         let message = json!({ "name": name, "password": password });
         let response = self.send(index, "/v3/auth/authenticate", &message, None, until).await;
         let response = match response {
-            // The user is given for when etcd asks for one.
+            // A configured user is allowed even while authentication is disabled in etcd.
             Err(CallError::Refused(words)) if words.contains("authentication is not enabled") => return Ok(None),
             response => response?,
         };
@@ -259,7 +259,7 @@ impl Client {
             .method(Method::POST)
             .uri(format!("{member}{path}"))
             .header(CONTENT_TYPE, "application/json")
-            // A member that is cut off from the others ends its watches instead of keeping silent.
+            // A member that is partitioned from the others ends its watches instead of going silent.
             .header("grpc-metadata-hasleader", "true");
         if let Some(token) = token {
             request = request.header(AUTHORIZATION, token);
@@ -282,7 +282,7 @@ impl Client {
         let bytes = body.ok().and_then(Result::ok).map(|collected| collected.to_bytes()).unwrap_or_default();
         Err(match serde_json::from_slice::<Fault>(&bytes) {
             Ok(fault) => CallError::Refused(fault.text()),
-            // Not etcd itself, but what it puts before it.
+            // The error does not come from etcd itself but from a proxy in front of it.
             Err(_) if status.is_client_error() => {
                 let words: String = String::from_utf8_lossy(&bytes).trim().chars().take(200).collect();
                 CallError::Refused(format!("{member}: status {status}: {words}"))
@@ -313,12 +313,12 @@ impl Client {
     }
 }
 
-/// Whether etcd's words mean that a token is to be asked for anew.
+/// True if etcd's message means that a new token is needed.
 pub(super) fn is_stale_token(words: &str) -> bool {
     STALE_TOKEN.iter().any(|part| words.contains(part))
 }
 
-/// The error of TLS that an error of a connection holds.
+/// TLS error inside an error of a connection.
 fn of_tls<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
     match error.downcast_ref::<io::Error>() {
         Some(error) => error.get_ref().and_then(|inner| of_tls(inner)),
@@ -326,5 +326,5 @@ fn of_tls<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
     }
 }
 
-/// An [`Arc`] is shared by the store and its watches.
+/// A client shared by the store and its watches.
 pub(super) type Shared = Arc<Client>;

@@ -1,4 +1,4 @@
-//! Follows the changes in etcd: whatever happens to members and connections, nothing is missed.
+//! Follows the changes in etcd without losing any, whatever happens to members and connections.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,59 +12,59 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::client::{CallError, Client, MAX_ANSWER, is_stale_token};
-use super::layout::Place;
+use super::layout::EtcdKey;
 use super::messages::{EventKind, RangeAnswer, WatchAnswer, WatchEvent, WatchLine, stream_fault, under, with};
 use super::{Inner, RANGE};
 use crate::Event;
 
 const WATCH: &str = "/v3/watch";
 
-/// How often the time before the next try is doubled.
+/// Number of times that the delay before the next attempt is doubled.
 const DOUBLINGS: u32 = 4;
 
-/// One watch, over all connections that it takes.
+/// One watch, over all connections that it uses.
 pub(super) struct Follower {
     shared: Arc<Inner>,
     sender: mpsc::Sender<Event>,
     at: Position,
-    /// Sessions that failed in a row.
+    /// Number of consecutive failed sessions.
     failures: u32,
-    /// When everything was read last.
+    /// Time of the last full listing.
     resynced: Option<Instant>,
-    /// Whether it was told that etcd is away.
-    away: bool,
-    /// Whether it was told that a list of plugins is passed over.
-    told_plugins: bool,
+    /// True once the loss of etcd has been logged.
+    has_logged_loss: bool,
+    /// True once the log says that a list of plugins is ignored.
+    has_logged_plugins: bool,
 }
 
-/// What the reader has, or will have when it has read everything that was sent.
+/// State that the reader has reached, or will have reached when it has read all sent events.
 #[derive(Debug, Default)]
 struct Position {
     revision: u64,
-    /// 0 while it is not known.
+    /// 0 while it is unknown.
     cluster: u64,
-    /// Keys under the prefix at that revision.
+    /// Number of keys under the prefix at that revision.
     count: Option<u64>,
-    /// The revision at which something that the watch had not told was seen last.
+    /// Revision at which the last check found a change that the watch had not delivered.
     suspect: Option<u64>,
 }
 
-/// How the watching of one member ended.
-enum Ended {
-    /// Nobody reads any more.
+/// Reason for the end of a session with one member.
+enum SessionEnd {
+    /// The reader is gone.
     Closed,
-    /// It lasted as long as a watch may.
+    /// The session has lasted as long as a watch may.
     Renew,
-    /// What changed since the position cannot be learned any more.
+    /// The changes since the position are no longer available.
     Lost(String),
-    /// The member, or the way to it, failed.
+    /// The member, or the connection to it, failed.
     Failed(String),
 }
 
 impl Follower {
     pub(super) fn new(shared: Arc<Inner>, after: u64, sender: mpsc::Sender<Event>) -> Self {
         let at = Position { revision: after, ..Position::default() };
-        Self { shared, sender, at, failures: 0, resynced: None, away: false, told_plugins: false }
+        Self { shared, sender, at, failures: 0, resynced: None, has_logged_loss: false, has_logged_plugins: false }
     }
 
     pub(super) async fn run(mut self) {
@@ -72,10 +72,10 @@ impl Follower {
             let member = self.shared.client.current();
             let ended = self.session(member).await;
             let failure = match ended {
-                Ended::Closed => return,
-                Ended::Renew => continue,
-                Ended::Failed(reason) => Some(reason),
-                Ended::Lost(reason) => {
+                SessionEnd::Closed => return,
+                SessionEnd::Renew => continue,
+                SessionEnd::Failed(reason) => Some(reason),
+                SessionEnd::Lost(reason) => {
                     if self.at.revision > 0 {
                         tracing::warn!(
                             reason,
@@ -102,7 +102,7 @@ impl Follower {
         }
     }
 
-    /// How long to wait before the next try: longer when all members have failed.
+    /// Counts a failure and returns the delay before the next attempt; longer if all members have failed.
     fn failed(&mut self, reason: &str) -> Duration {
         self.failures += 1;
         let members = self.shared.options.hosts.len() as u32;
@@ -112,15 +112,15 @@ impl Follower {
             return first / 8;
         }
         self.shared.health.failed();
-        if !self.away {
-            self.away = true;
+        if !self.has_logged_loss {
+            self.has_logged_loss = true;
             tracing::warn!(reason, "etcd is away; what is live stays live");
         }
         tracing::debug!(reason, "etcd is away");
         first * 2_u32.pow((self.failures / members.max(1) - 1).min(DOUBLINGS))
     }
 
-    /// How long to wait after everything was read: etcd shall not be asked for it again and again.
+    /// Returns the delay after a full listing, which limits how often etcd has to serve one.
     fn resynced(&mut self) -> Duration {
         let last = self.resynced.replace(Instant::now());
         let first = self.shared.options.resync_delay;
@@ -130,26 +130,26 @@ impl Follower {
     fn answered(&mut self, revision: u64) {
         self.failures = 0;
         self.shared.health.answered(revision);
-        if self.away {
-            self.away = false;
+        if self.has_logged_loss {
+            self.has_logged_loss = false;
             tracing::info!(revision, "etcd is back");
         }
     }
 
-    /// Reads everything.
+    /// Lists all resources and restarts from there.
     async fn resync(&mut self) -> Result<(), CallError> {
         let listed = self.shared.list(None).await?;
         let revision = listed.listing.revision;
         self.at = Position { revision, cluster: listed.listing.cluster, count: Some(listed.count), suspect: None };
         let _ = self.sender.send(Event::Reset(listed.listing)).await;
-        self.reached(revision);
+        self.delivered_up_to(revision);
         Ok(())
     }
 
-    /// Watches through one member for as long as it goes.
-    async fn session(&mut self, member: usize) -> Ended {
+    /// Watches through one member until the session ends.
+    async fn session(&mut self, member: usize) -> SessionEnd {
         if self.at.revision == 0 {
-            return Ended::Lost("nothing was read yet".to_owned());
+            return SessionEnd::Lost("nothing was read yet".to_owned());
         }
         if self.at.count.is_none()
             && let Err(ended) = self.count(member).await
@@ -158,7 +158,7 @@ impl Follower {
         }
         let mut lines = match self.open(member).await {
             Ok(lines) => lines,
-            Err(error) => return Ended::Failed(error.to_string()),
+            Err(error) => return SessionEnd::Failed(error.to_string()),
         };
         let interval = self.shared.options.health_check_interval;
         let begun = Instant::now();
@@ -171,10 +171,10 @@ impl Follower {
             let line = tokio::select! {
                 line = lines.next() => match line {
                     Ok(line) => line,
-                    Err(reason) => return Ended::Failed(reason),
+                    Err(reason) => return SessionEnd::Failed(reason),
                 },
                 () = sleep_until(created_until), if !created => {
-                    return Ended::Failed("no watch within the time that an answer may take".to_owned());
+                    return SessionEnd::Failed("no watch within the time that an answer may take".to_owned());
                 }
                 () = sleep_until(check) => {
                     if let Err(ended) = self.check(member).await {
@@ -183,8 +183,8 @@ impl Follower {
                     check = Instant::now() + interval.mul_f64(0.9 + fastrand::f64() / 10.0);
                     continue;
                 }
-                () = sleep_until(renew), if pending.is_empty() => return Ended::Renew,
-                () = self.sender.closed() => return Ended::Closed,
+                () = sleep_until(renew), if pending.is_empty() => return SessionEnd::Renew,
+                () = self.sender.closed() => return SessionEnd::Closed,
             };
             let answer = match line {
                 WatchLine { result: Some(answer), .. } => answer,
@@ -198,7 +198,7 @@ impl Follower {
             }
             if answer.created {
                 created = true;
-                // It may only be late; asking it waits until it is not.
+                // The member may only lag; the check waits until it has caught up.
                 if (answer.header.revision < self.at.revision || answer.header.cluster_id != self.at.cluster)
                     && let Err(ended) = self.check(member).await
                 {
@@ -213,13 +213,13 @@ impl Follower {
                 continue;
             }
             if quiet {
-                // It tells how far it is.
-                self.reached(self.at.revision.max(answer.header.revision));
+                // A progress notification: it carries the member's revision.
+                self.delivered_up_to(self.at.revision.max(answer.header.revision));
                 continue;
             }
             self.shared.health.answered(answer.header.revision);
-            if self.tell(std::mem::take(&mut pending)).await.is_err() {
-                return Ended::Closed;
+            if self.deliver(std::mem::take(&mut pending)).await.is_err() {
+                return SessionEnd::Closed;
             }
         }
     }
@@ -233,79 +233,79 @@ impl Follower {
         Lines::open(&self.shared.client, member, &message, until).await
     }
 
-    fn refused(&self, words: String) -> Ended {
-        // A token that a member does not know any more looks the same as a lack of rights.
+    fn refused(&self, words: String) -> SessionEnd {
+        // A token unknown to the member and a lack of rights give the same error.
         if is_stale_token(&words) || words.contains("permission denied") {
             self.shared.client.forget_token();
         }
-        Ended::Failed(words)
+        SessionEnd::Failed(words)
     }
 
-    fn canceled(&self, answer: &WatchAnswer) -> Ended {
+    fn canceled(&self, answer: &WatchAnswer) -> SessionEnd {
         if answer.compact_revision > 0 {
             let (from, to) = (self.at.revision, answer.compact_revision);
-            return Ended::Lost(format!("etcd was compacted to revision {to}, beyond revision {from}"));
+            return SessionEnd::Lost(format!("etcd was compacted to revision {to}, beyond revision {from}"));
         }
         self.refused(format!("etcd ended the watch: {}", answer.cancel_reason))
     }
 
-    /// Learns how many keys there were at the position.
-    async fn count(&mut self, member: usize) -> Result<(), Ended> {
+    /// Counts the keys at the position.
+    async fn count(&mut self, member: usize) -> Result<(), SessionEnd> {
         let answer = self.look(member, json!({ "count_only": true, "revision": self.at.revision.to_string() })).await?;
         self.at.cluster = answer.header.cluster_id;
         self.at.count = Some(answer.count);
         Ok(())
     }
 
-    /// Compares what was told with what is there. Whatever the member keeps back is noticed: a change has a later
-    /// revision than was told, a deletion makes fewer keys.
-    async fn check(&mut self, member: usize) -> Result<(), Ended> {
+    /// Compares the delivered state with the stored state, which detects any event that the member withholds: a
+    /// change has a later revision than the delivered one, a deletion reduces the number of keys.
+    async fn check(&mut self, member: usize) -> Result<(), SessionEnd> {
         let answer = self.look(member, json!({ "count_only": true })).await?;
         if answer.header.cluster_id != self.at.cluster {
-            return Err(Ended::Lost("this is another cluster than before".to_owned()));
+            return Err(SessionEnd::Lost("this is another cluster than before".to_owned()));
         }
         if answer.header.revision < self.at.revision {
-            return Err(Ended::Lost("etcd was set back to an earlier state".to_owned()));
+            return Err(SessionEnd::Lost("etcd was set back to an earlier state".to_owned()));
         }
         self.answered(answer.header.revision);
         if answer.header.revision == self.at.revision {
             if Some(answer.count) != self.at.count {
-                return Err(Ended::Lost("keys are missing".to_owned()));
+                return Err(SessionEnd::Lost("keys are missing".to_owned()));
             }
             self.at.suspect = None;
             return Ok(());
         }
-        // Something changed: under the prefix, or only elsewhere?
+        // Something changed; find out whether under the prefix or elsewhere.
         let latest = json!({ "limit": "1", "sort_target": "MOD", "sort_order": "DESCEND", "keys_only": true });
         let answer = self.look(member, latest).await?;
         let modified = answer.kvs.first().map_or(0, |pair| pair.mod_revision);
         if modified <= self.at.revision && Some(answer.count) == self.at.count {
-            self.reached(answer.header.revision);
+            self.delivered_up_to(answer.header.revision);
             self.at.suspect = None;
             return Ok(());
         }
-        // It may be on its way; at the next check it must have come.
+        // The event may be on its way; it must have arrived by the next check.
         if self.at.suspect == Some(self.at.revision) {
             self.at.suspect = None;
-            return Err(Ended::Failed("the watch does not tell what changed".to_owned()));
+            return Err(SessionEnd::Failed("the watch does not tell what changed".to_owned()));
         }
         self.at.suspect = Some(self.at.revision);
         Ok(())
     }
 
-    async fn look(&self, member: usize, more: Value) -> Result<RangeAnswer, Ended> {
+    async fn look(&self, member: usize, more: Value) -> Result<RangeAnswer, SessionEnd> {
         let message = with(under(self.shared.layout.root()), more);
         match self.shared.client.at(member, RANGE, &message).await {
             Ok(answer) => Ok(answer),
             Err(CallError::Refused(words)) if words.contains("compacted") || words.contains("future revision") => {
-                Err(Ended::Lost(words))
+                Err(SessionEnd::Lost(words))
             }
-            Err(error) => Err(Ended::Failed(error.to_string())),
+            Err(error) => Err(SessionEnd::Failed(error.to_string())),
         }
     }
 
-    /// Sends events on, those of one revision as one.
-    async fn tell(&mut self, events: Vec<WatchEvent>) -> Result<(), Closed> {
+    /// Delivers events, grouped by revision.
+    async fn deliver(&mut self, events: Vec<WatchEvent>) -> Result<(), Closed> {
         let mut revisions: BTreeMap<u64, Vec<WatchEvent>> = BTreeMap::new();
         for event in events {
             if event.kv.mod_revision > self.at.revision {
@@ -321,20 +321,20 @@ impl Follower {
                     EventKind::Put if event.kv.create_revision == event.kv.mod_revision => *count += 1,
                     EventKind::Put => {}
                 }
-                match self.shared.layout.place(&event.kv.key) {
-                    Place::Resource(key) => {
+                match self.shared.layout.parse(&event.kv.key) {
+                    EtcdKey::Resource(key) => {
                         let put = event.kind == EventKind::Put;
                         self.shared.health.changed(key.kind(), revision);
                         changes.push((key, if put { self.shared.item(event.kv) } else { None }));
                     }
-                    Place::Plugins => self.pass_over_plugins(),
-                    Place::Foreign => {
+                    EtcdKey::Plugins => self.ignore_plugins(),
+                    EtcdKey::Foreign => {
                         let key = String::from_utf8_lossy(&event.kv.key).into_owned();
                         tracing::debug!(key, "a key in etcd that is no resource is passed over");
                     }
                 }
             }
-            self.reached(revision);
+            self.delivered_up_to(revision);
             if !changes.is_empty() {
                 self.sender.send(Event::Committed { revision, changes }).await.map_err(|_| Closed)?;
             }
@@ -342,28 +342,28 @@ impl Follower {
         Ok(())
     }
 
-    /// Everything up to a revision is told, or about to be.
-    fn reached(&mut self, revision: u64) {
+    /// Records that everything up to a revision has been delivered, or is about to be.
+    fn delivered_up_to(&mut self, revision: u64) {
         self.at.revision = revision;
-        self.shared.health.told.store(revision, Ordering::Relaxed);
+        self.shared.health.delivered.store(revision, Ordering::Relaxed);
     }
 
-    fn pass_over_plugins(&mut self) {
-        if !self.told_plugins {
-            self.told_plugins = true;
+    fn ignore_plugins(&mut self) {
+        if !self.has_logged_plugins {
+            self.has_logged_plugins = true;
             tracing::info!("the list of plugins in etcd is passed over: all plugins of this gateway are on");
         }
     }
 }
 
-/// Nobody reads any more.
+/// The reader is gone.
 struct Closed;
 
-/// The lines of a watch.
+/// Lines of a watch's response.
 pub(super) struct Lines {
     body: Incoming,
     buffer: Vec<u8>,
-    /// Bytes of the buffer that hold no line end.
+    /// Number of bytes at the start of the buffer known to hold no line end.
     scanned: usize,
 }
 
@@ -379,7 +379,7 @@ impl Lines {
         Ok(Self { body: response.into_body(), buffer: Vec::new(), scanned: 0 })
     }
 
-    /// The next line. Nothing is lost when it is given up and asked for again.
+    /// Reads the next line. Cancellation safe: no bytes are lost when the future is dropped and `next` called again.
     pub(super) async fn next(&mut self) -> Result<WatchLine, String> {
         loop {
             if let Some(end) = self.buffer.iter().skip(self.scanned).position(|byte| *byte == b'\n') {

@@ -1,8 +1,8 @@
-//! What etcd remembers: resources as they were at earlier revisions, and the changes in between, until it is compacted.
+//! History in etcd: resources at earlier revisions, and the changes in between, until compaction.
 //!
-//! A range can be read at any revision. Changes are told by a watch that begins in the past, so they come in the order in
-//! which they were made, where the latest are asked for: a short span of revisions is read first, and longer ones before
-//! it as long as more is wanted.
+//! A range can be read at any revision. Changes are read with a watch that starts in the past, which delivers them in
+//! ascending order, while a query wants the latest: so a short span of revisions is read first, and then longer spans
+//! before it until there are enough commits.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -14,26 +14,26 @@ use tokio::time::{Instant, timeout};
 
 use super::client::CallError;
 use super::follow::Lines;
-use super::layout::Place;
+use super::layout::EtcdKey;
 use super::messages::{EventKind, RangeAnswer, WatchEvent, WatchLine, stream_fault, under, with};
 use super::{Inner, RANGE};
 use crate::{Difference, HistoryQuery, Key, Recorded, StoreError};
 
-/// Bytes of resources in one answer; earlier commits are left out.
-const MOST_BYTES: usize = 16 << 20;
+/// Maximum size of the resources in one answer in bytes; earlier commits are left out.
+const MAX_BYTES: usize = 16 << 20;
 
-/// Revisions that are looked through at first; each time after that it is four times as many.
+/// Number of revisions in the first span; each further span is four times as long.
 const FIRST_SPAN: u64 = 1000;
 
-/// How long a watch keeps silent that has told everything, where no change says so: the last revisions are of other keys
-/// than resources. etcd looks for what it has not told ten times a second.
+/// Silence after which a watch is taken to have delivered everything, if no change says so because the last revisions
+/// changed other keys than resources. etcd looks for undelivered events ten times a second.
 const SETTLED: Duration = Duration::from_millis(500);
 
-/// What a watch told of a span of revisions.
+/// Result of replaying a span of revisions.
 enum Replayed {
-    /// The latest commits in it, in their order; and whether earlier ones had no room.
-    Told(VecDeque<Recorded>, bool),
-    /// Etcd has forgotten what was before this revision, and maybe what happened at it.
+    /// Latest commits in the span, in ascending order; and true if earlier ones did not fit.
+    Commits(VecDeque<Recorded>, bool),
+    /// etcd has compacted everything before this revision, and possibly the changes at it.
     Compacted(u64),
 }
 
@@ -54,13 +54,13 @@ impl Inner {
         Ok(differences)
     }
 
-    /// All resources as they were at a revision.
+    /// All resources at a revision.
     async fn state(&self, revision: u64) -> Result<BTreeMap<Key, Arc<str>>, StoreError> {
-        // Etcd takes 0 for the present.
+        // etcd reads revision 0 as the present.
         let read = if revision == 0 { None } else { Some(self.pages(self.layout.root(), Some(revision)).await) };
         match read {
             Some(Ok(listed)) => Ok(listed.listing.items.into_iter().map(|item| (item.key, item.value)).collect()),
-            Some(Err(error)) if !is_of_another_time(&error) => Err(self.unavailable(&error)),
+            Some(Err(error)) if !is_unavailable_revision(&error) => Err(self.unavailable(&error)),
             _ => {
                 let (first, last) = self.known().await?.into_inner();
                 Err(StoreError::Refused(format!(
@@ -70,19 +70,19 @@ impl Inner {
         }
     }
 
-    /// The revisions that can be read.
+    /// Range of the revisions that can be read.
     async fn known(&self) -> Result<RangeInclusive<u64>, StoreError> {
         let first = with(under(self.layout.root()), json!({ "count_only": true, "revision": "1" }));
         match self.client.ask::<RangeAnswer>(RANGE, &first).await {
             Ok(answer) => Ok(1..=answer.header.revision),
-            Err(error) if is_of_another_time(&error) => {
+            Err(error) if is_unavailable_revision(&error) => {
                 let now = with(under(self.layout.root()), json!({ "count_only": true }));
                 let answer: RangeAnswer =
                     self.client.ask(RANGE, &now).await.map_err(|error| self.unavailable(&error))?;
-                // Only a watch tells up to where it was compacted.
+                // Only a watch reports the compacted revision.
                 match self.replay(1..=1, &HistoryQuery::default(), 0).await? {
                     Replayed::Compacted(first) => Ok(first..=answer.header.revision),
-                    Replayed::Told(..) => Err(StoreError::Unavailable("etcd tells no oldest revision".to_owned())),
+                    Replayed::Commits(..) => Err(StoreError::Unavailable("etcd tells no oldest revision".to_owned())),
                 }
             }
             Err(error) => Err(self.unavailable(&error)),
@@ -92,16 +92,16 @@ impl Inner {
     /// As [`Store::history`](crate::Store::history).
     pub(super) async fn history(&self, query: HistoryQuery) -> Result<Vec<Recorded>, StoreError> {
         let (oldest, now) = self.known().await?.into_inner();
-        // What was deleted at the oldest one may be forgotten.
+        // The previous values of resources deleted at the oldest revision may be lost.
         let mut first = (oldest + 1).max((now + 1).saturating_sub(self.options.history));
         let mut last = query.before.map_or(now, |before| before.saturating_sub(1).min(now));
-        let (mut found, mut room, mut span) = (Vec::new(), MOST_BYTES, FIRST_SPAN);
+        let (mut found, mut room, mut span) = (Vec::new(), MAX_BYTES, FIRST_SPAN);
         while last >= first && found.len() < query.limit {
             let from = first.max((last + 1).saturating_sub(span));
             let wanted = HistoryQuery { limit: query.limit - found.len(), ..query.clone() };
             match self.replay(from..=last, &wanted, room).await? {
                 Replayed::Compacted(to) => first = to.max(from) + 1,
-                Replayed::Told(commits, cut) => {
+                Replayed::Commits(commits, cut) => {
                     room = room.saturating_sub(commits.iter().map(size).sum());
                     found.extend(commits.into_iter().rev());
                     if cut {
@@ -114,7 +114,7 @@ impl Inner {
         Ok(found)
     }
 
-    /// The latest commits in a span of revisions, from whichever member tells them.
+    /// Latest commits in a span of revisions, from the first member that answers.
     async fn replay(
         &self,
         revisions: RangeInclusive<u64>,
@@ -126,7 +126,7 @@ impl Inner {
             let member = self.client.current();
             match self.replay_at(member, &revisions, wanted, room).await {
                 Ok(replayed) => return Ok(replayed),
-                Err(error) if error.is_the_members() => {
+                Err(error) if error.may_succeed_elsewhere() => {
                     self.client.leave(member);
                     last = error;
                 }
@@ -147,11 +147,11 @@ impl Inner {
         let range = under(self.layout.root());
         let latest = json!({ "limit": "1", "sort_target": "MOD", "sort_order": "DESCEND", "keys_only": true });
         let latest = with(with(range.clone(), latest), json!({ "revision": last.to_string() }));
-        // The last change that still shows. Not deletions; they come behind it, most often with it.
+        // Last visible change. Deletions do not show; they follow it, most often in the same revision.
         let shown = match self.client.at::<RangeAnswer>(member, RANGE, &latest).await {
             Ok(answer) => answer.kvs.first().map_or(0, |pair| pair.mod_revision),
-            // The watch tells up to where.
-            Err(error) if is_of_another_time(&error) => u64::MAX,
+            // The watch reports the bound instead.
+            Err(error) if is_unavailable_revision(&error) => u64::MAX,
             Err(error) => return Err(error),
         };
         let more = json!({ "start_revision": first.to_string(), "prev_kv": true, "fragment": true });
@@ -159,10 +159,10 @@ impl Inner {
         let share = self.client.share();
         let mut lines = Lines::open(&self.client, member, &message, Instant::now() + share).await?;
         let mut gathered = Gathered { wanted, room, commits: VecDeque::new(), bytes: 0, cut: false };
-        // Up to where everything was told.
-        let (mut created, mut told) = (false, first - 1);
+        // Revision up to which all events have arrived.
+        let (mut created, mut arrived) = (false, first - 1);
         loop {
-            let may_end = created && told >= shown;
+            let may_end = created && arrived >= shown;
             let line = match timeout(if may_end { SETTLED } else { share }, lines.next()).await {
                 Ok(line) => line.map_err(CallError::NoAnswer)?,
                 Err(_) if may_end => break,
@@ -179,26 +179,26 @@ impl Inner {
             }
             created |= answer.created;
             for event in answer.events {
-                told = told.max(event.kv.mod_revision);
+                arrived = arrived.max(event.kv.mod_revision);
                 if event.kv.mod_revision <= last
                     && let Err(revision) = self.gather(event, &mut gathered)
                 {
                     return Ok(Replayed::Compacted(revision));
                 }
             }
-            // A revision may go on in the next fragment.
-            if told > last || (told == last && !answer.fragment) {
+            // The next fragment may continue a revision.
+            if arrived > last || (arrived == last && !answer.fragment) {
                 break;
             }
         }
         gathered.finish_commit();
-        Ok(Replayed::Told(gathered.commits, gathered.cut))
+        Ok(Replayed::Commits(gathered.commits, gathered.cut))
     }
 
-    /// Puts an event with those of its revision. `Err` has that one, where it is not known any more what was before.
+    /// Adds an event to the commit of its revision. `Err` has that revision if the previous value is no longer known.
     fn gather(&self, event: WatchEvent, gathered: &mut Gathered<'_>) -> Result<(), u64> {
         let revision = event.kv.mod_revision;
-        let Place::Resource(key) = self.layout.place(&event.kv.key) else { return Ok(()) };
+        let EtcdKey::Resource(key) = self.layout.parse(&event.kv.key) else { return Ok(()) };
         let is_new = event.kind == EventKind::Put && event.kv.create_revision == revision;
         if event.prev_kv.is_none() && !is_new {
             return Err(revision);
@@ -213,14 +213,14 @@ impl Inner {
     }
 }
 
-/// Commits on the way to an answer.
+/// Commits collected for an answer.
 struct Gathered<'a> {
     wanted: &'a HistoryQuery,
     room: usize,
     commits: VecDeque<Recorded>,
-    /// Their size, but for the one that may go on.
+    /// Size of the commits in bytes, without the one that is still incomplete.
     bytes: usize,
-    /// Whether some had no room.
+    /// True if some commits did not fit.
     cut: bool,
 }
 
@@ -234,7 +234,7 @@ impl Gathered<'_> {
         self.commits.push_back(Recorded { revision, time: None, author: None, changes: vec![change] });
     }
 
-    /// All changes of the last commit are there.
+    /// Finishes the last commit, all of whose changes have arrived.
     fn finish_commit(&mut self) {
         let is_wanted = |commit: &Recorded| {
             self.wanted.key.as_ref().is_none_or(|key| commit.changes.iter().any(|change| change.key == *key))
@@ -257,7 +257,7 @@ fn size(commit: &Recorded) -> usize {
     commit.changes.iter().map(|change| side(&change.old) + side(&change.new)).sum()
 }
 
-/// Whether a revision was asked for that was compacted away, or that is not there yet.
-fn is_of_another_time(error: &CallError) -> bool {
+/// True if the requested revision was compacted, or does not exist yet.
+fn is_unavailable_revision(error: &CallError) -> bool {
     matches!(error, CallError::Refused(words) if words.contains("compacted") || words.contains("future revision"))
 }

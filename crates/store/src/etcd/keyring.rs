@@ -1,7 +1,7 @@
-//! Secrets in etcd as APISIX keeps them: AES-128 in CBC mode with the key as its first block, in base64.
+//! Secrets in etcd in APISIX's format: base64 of AES-128 in CBC mode, with the key as the initialisation vector.
 //!
-//! It hides texts from those who only see etcd, and no more: the same text is the same everywhere, and nobody would notice
-//! that one was exchanged. It is what APISIX reads.
+//! The format only hides secrets from readers of etcd: equal texts have equal ciphertexts, and nothing detects that
+//! one was replaced. It is the format that APISIX can read.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,38 +15,39 @@ use serde_json::Value;
 
 use crate::{Kind, Secrets};
 
-/// The keys that APISIX comes with.
-const KNOWN_TO_ALL: [&str; 2] = ["qeddd145sfvddff3", "edd1c9f0985e76a2"];
+/// Default keys of APISIX.
+const DEFAULT_KEYS: [&str; 2] = ["qeddd145sfvddff3", "edd1c9f0985e76a2"];
 
 const BLOCK: usize = 16;
 
-/// Keys that texts are encrypted with.
+/// Keys that encrypt and decrypt texts.
 pub struct Keyring {
     keys: Vec<[u8; BLOCK]>,
 }
 
-/// What is encrypted in etcd, and with what.
+/// Encryption of the secrets in etcd.
 #[derive(Clone, Debug)]
 pub struct Sealing {
     /// The keys.
     pub keyring: Arc<Keyring>,
-    /// Which texts are secret.
+    /// Selects the secret texts.
     pub secrets: Arc<dyn Secrets>,
-    /// Whether others than private keys of `ssls` and upstreams are encrypted. What is encrypted is read in any case.
+    /// True if fields are encrypted beside the private keys of `ssls` and upstreams. Encrypted texts are decrypted in
+    /// any case.
     pub fields: bool,
 }
 
 impl Sealing {
-    /// The JSON that is kept; `None` when the library refuses.
+    /// JSON with its secrets encrypted; `None` if the cryptographic library fails.
     pub(super) fn seal(&self, kind: Kind, value: &Arc<str>) -> Option<Arc<str>> {
         let mut failed = false;
         let sealed = self.each(kind, value, |text| {
             let secret = match kind {
-                // APISIX takes a private key for plain by its beginning.
+                // APISIX takes a private key with this beginning for plain text.
                 Kind::Ssls | Kind::Upstreams => text.starts_with("---"),
-                // It reads what gives access to secret managers as it stands.
+                // APISIX reads the credentials of secret managers without decrypting them.
                 Kind::Secrets => false,
-                // A reference to a secret is none itself.
+                // A reference to a secret is not secret itself.
                 _ => self.fields && !text.is_empty() && !is_reference(text),
             };
             if !secret {
@@ -59,12 +60,12 @@ impl Sealing {
         if failed { None } else { Some(sealed.unwrap_or_else(|| Arc::clone(value))) }
     }
 
-    /// The JSON that was sealed. What was not, or with another key, stays as it is.
+    /// JSON with its secrets decrypted. Texts in plain, or encrypted with another key, are kept unchanged.
     pub(super) fn open(&self, kind: Kind, value: Arc<str>) -> Arc<str> {
         self.each(kind, &value, |text| self.keyring.open(text)).unwrap_or(value)
     }
 
-    /// The JSON with other secrets, if any is another.
+    /// JSON with its secrets replaced; `None` if none was.
     fn each(&self, kind: Kind, value: &str, mut other: impl FnMut(&str) -> Option<String>) -> Option<Arc<str>> {
         let mut value: Value = serde_json::from_str(value).ok()?;
         let mut changed = false;
@@ -82,39 +83,39 @@ fn is_reference(text: &str) -> bool {
     ["$secret://", "$env://", "$ENV://"].iter().any(|scheme| text.starts_with(scheme))
 }
 
-/// A key of a keyring that is none.
+/// A key of a keyring has the wrong length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("key {position} of the keyring has {length} bytes and must have 16")]
-pub struct NotAKeyring {
-    /// Counted from 1.
+pub struct KeyLengthError {
+    /// Position of the key, counted from 1.
     pub position: usize,
-    /// Its bytes.
+    /// Length of the key in bytes.
     pub length: usize,
 }
 
 impl Keyring {
-    /// With these keys: the first one encrypts, all of them decrypt. With none: those that APISIX comes with.
+    /// Creates a keyring: the first key encrypts, all keys decrypt. Without keys, APISIX's default keys are used.
     ///
     /// # Errors
-    /// One has not 16 bytes.
-    pub fn new<'a>(keys: impl IntoIterator<Item = &'a str>) -> Result<Self, NotAKeyring> {
+    /// A key does not have 16 bytes.
+    pub fn new<'a>(keys: impl IntoIterator<Item = &'a str>) -> Result<Self, KeyLengthError> {
         let read = |(index, key): (usize, &str)| {
-            key.as_bytes().try_into().map_err(|_| NotAKeyring { position: index + 1, length: key.len() })
+            key.as_bytes().try_into().map_err(|_| KeyLengthError { position: index + 1, length: key.len() })
         };
         let mut keys = keys.into_iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
         if keys.is_empty() {
-            keys = KNOWN_TO_ALL.into_iter().enumerate().map(read).collect::<Result<_, _>>()?;
+            keys = DEFAULT_KEYS.into_iter().enumerate().map(read).collect::<Result<_, _>>()?;
         }
         Ok(Self { keys })
     }
 
-    /// Whether it encrypts with a key that everybody knows.
+    /// True if it encrypts with one of APISIX's default keys, which everybody knows.
     #[must_use]
-    pub fn is_known_to_all(&self) -> bool {
-        self.keys.first().is_some_and(|key| KNOWN_TO_ALL.iter().any(|known| known.as_bytes() == key))
+    pub fn uses_default_key(&self) -> bool {
+        self.keys.first().is_some_and(|key| DEFAULT_KEYS.iter().any(|known| known.as_bytes() == key))
     }
 
-    /// The text encrypted; `None` when the library refuses.
+    /// Encrypts a text; `None` if the cryptographic library fails.
     #[must_use]
     pub fn seal(&self, text: &str) -> Option<String> {
         let key = self.keys.first()?;
@@ -124,7 +125,7 @@ impl Keyring {
         Some(STANDARD.encode(bytes))
     }
 
-    /// The text that was encrypted; `None` for what was not, or not with one of these keys.
+    /// Decrypts a text; `None` if it was not encrypted, or with a key that is not in the keyring.
     #[must_use]
     pub fn open(&self, text: &str) -> Option<String> {
         let bytes = STANDARD.decode(text).ok()?;
@@ -135,14 +136,14 @@ impl Keyring {
             let cipher = UnboundCipherKey::new(&AES_128, key).and_then(PaddedBlockDecryptingKey::cbc_pkcs7).ok()?;
             let mut bytes = bytes.clone();
             let plain = cipher.decrypt(&mut bytes, DecryptionContext::Iv128(key.into())).ok()?;
-            // A wrong key gives rubbish that is padded well by chance, one time in 256.
+            // With a wrong key, the padding is valid by chance one time in 256.
             std::str::from_utf8(plain).ok().map(str::to_owned)
         })
     }
 }
 
 impl fmt::Debug for Keyring {
-    /// Without the keys.
+    /// Omits the keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Keyring({} keys)", self.keys.len())
     }
@@ -154,10 +155,10 @@ mod tests {
 
     use serde_json::Value;
 
-    use super::{Keyring, NotAKeyring, Sealing};
+    use super::{KeyLengthError, Keyring, Sealing};
     use crate::{Kind, Secrets};
 
-    /// Every field `key` at the top.
+    /// Treats every top-level field `key` as secret.
     #[derive(Debug)]
     struct Keys;
 
@@ -196,7 +197,7 @@ mod tests {
         }
     }
 
-    /// Made with `openssl enc -aes-128-cbc -K HEX -iv HEX -a -A`, where HEX are the digits of the key.
+    /// Expected texts come from `openssl enc -aes-128-cbc -K HEX -iv HEX -a -A`, with the key's digits for HEX.
     #[test]
     fn it_is_what_openssl_makes() {
         let keyring = Keyring::new(["qeddd145sfvddff3"]).expect("a keyring");
@@ -224,7 +225,7 @@ mod tests {
     #[test]
     fn what_is_not_encrypted_is_no_text_of_ours() {
         let keyring = Keyring::new([]).expect("the known keys");
-        assert!(keyring.is_known_to_all());
+        assert!(keyring.uses_default_key());
         for plain in ["auth-one", "", "$secret://vault/1/jack/key", "YWJj", "-----BEGIN PRIVATE KEY-----"] {
             assert_eq!(keyring.open(plain), None, "{plain}");
         }
@@ -233,6 +234,6 @@ mod tests {
     #[test]
     fn keys_have_sixteen_bytes() {
         let error = Keyring::new(["0123456789abcdef", "short"]).map(|_| ()).expect_err("too short");
-        assert_eq!(error, NotAKeyring { position: 2, length: 5 });
+        assert_eq!(error, KeyLengthError { position: 2, length: 5 });
     }
 }

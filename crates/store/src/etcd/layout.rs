@@ -1,28 +1,28 @@
-//! Where resources lie in etcd: `PREFIX/routes/1`, as APISIX has them.
+//! Keys of resources in etcd: `PREFIX/routes/1`, as in APISIX.
 
 use std::sync::Arc;
 
 use super::messages::Pair;
 use crate::{Item, Key};
 
-/// What stands behind the keys of directories, so that they are there.
+/// Values that APISIX stores under the keys of directories to make them exist.
 const PLACEHOLDERS: [&[u8]; 2] = [b"init_dir", b"init"];
 
-/// The keys of one cluster's resources.
+/// Maps resources to keys below one prefix.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// With a slash at its end.
+    /// Prefix with a slash at its end.
     root: String,
 }
 
-/// What a key of etcd is.
+/// Meaning of a key in etcd.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum EtcdKey {
     /// A resource.
     Resource(Key),
-    /// APISIX's list of plugins, which a gateway has its own of.
+    /// APISIX's list of plugins; a gateway has its own list.
     Plugins,
-    /// Something else.
+    /// Any other key.
     Foreign,
 }
 
@@ -31,42 +31,43 @@ impl Layout {
         Self { root: format!("{}/", prefix.trim_end_matches('/')) }
     }
 
-    /// What all keys begin with, the slash included.
+    /// Prefix of all keys, including the slash.
     pub(super) fn root(&self) -> &str {
         &self.root
     }
 
-    /// The key of a resource.
+    /// Key of a resource.
     pub(super) fn key(&self, key: &Key) -> String {
         format!("{}{key}", self.root)
     }
 
-    /// What all keys in a directory begin with.
+    /// Prefix of all keys in a directory.
     pub(super) fn directory(&self, name: &str) -> String {
         format!("{}{name}/", self.root)
     }
 
-    /// What a key is.
-    pub(super) fn place(&self, key: &[u8]) -> Place {
+    /// Parses a key.
+    pub(super) fn parse(&self, key: &[u8]) -> EtcdKey {
         let Some(rest) = std::str::from_utf8(key).ok().and_then(|key| key.strip_prefix(&self.root)) else {
-            return Place::Foreign;
+            return EtcdKey::Foreign;
         };
         match rest.parse() {
-            Ok(key) => Place::Resource(key),
-            Err(_) if rest == "plugins" => Place::Plugins,
-            Err(_) => Place::Foreign,
+            Ok(key) => EtcdKey::Resource(key),
+            Err(_) if rest == "plugins" => EtcdKey::Plugins,
+            Err(_) => EtcdKey::Foreign,
         }
     }
 
-    /// The resource that a pair is; `None` for what is none.
+    /// Resource stored in a pair; `None` if the pair is no resource.
     pub(super) fn item(&self, pair: Pair) -> Option<Item> {
-        let Place::Resource(key) = self.place(&pair.key) else { return None };
+        let EtcdKey::Resource(key) = self.parse(&pair.key) else { return None };
         if PLACEHOLDERS.contains(&pair.value.as_slice()) {
             return None;
         }
         let value: Arc<str> = match String::from_utf8(pair.value) {
             Ok(text) => text.into(),
-            // Must not pass for something else than what was written, so it begins like no JSON.
+            // Invalid UTF-8 must not be taken for another valid value, so the text begins with a character that no
+            // JSON begins with.
             Err(error) => format!("\u{fffd}{}", String::from_utf8_lossy(error.as_bytes())).into(),
         };
         Some(Item { key, value, created: pair.create_revision, modified: pair.mod_revision })
@@ -75,29 +76,29 @@ impl Layout {
 
 #[cfg(test)]
 mod tests {
-    use super::{Layout, Place};
+    use super::{EtcdKey, Layout};
     use crate::Kind;
     use crate::etcd::messages::Pair;
 
     #[test]
-    fn keys_are_told_apart() {
+    fn keys_are_parsed() {
         let layout = Layout::new("/apisix");
-        let resource = |kind, id: &str| Place::Resource(crate::Key::new(kind, id));
+        let resource = |kind, id: &str| EtcdKey::Resource(crate::Key::new(kind, id));
         let cases = [
             ("/apisix/routes/1", resource(Kind::Routes, "1")),
             ("/apisix/consumers/jack", resource(Kind::Consumers, "jack")),
             ("/apisix/consumers/jack/credentials/c", resource(Kind::Credentials, "jack/credentials/c")),
             ("/apisix/secrets/vault/1", resource(Kind::Secrets, "vault/1")),
-            ("/apisix/plugins", Place::Plugins),
-            ("/apisix/routes/", Place::Foreign),
-            ("/apisix/data_plane/server_info/x", Place::Foreign),
-            ("/apisix2/routes/1", Place::Foreign),
-            ("/other", Place::Foreign),
+            ("/apisix/plugins", EtcdKey::Plugins),
+            ("/apisix/routes/", EtcdKey::Foreign),
+            ("/apisix/data_plane/server_info/x", EtcdKey::Foreign),
+            ("/apisix2/routes/1", EtcdKey::Foreign),
+            ("/other", EtcdKey::Foreign),
         ];
         for (key, expected) in cases {
-            assert_eq!(layout.place(key.as_bytes()), expected, "{key}");
+            assert_eq!(layout.parse(key.as_bytes()), expected, "{key}");
         }
-        assert_eq!(layout.place(b"/apisix/routes/\xff"), Place::Foreign);
+        assert_eq!(layout.parse(b"/apisix/routes/\xff"), EtcdKey::Foreign);
         assert_eq!(layout.key(&crate::Key::new(Kind::Routes, "1")), "/apisix/routes/1");
     }
 

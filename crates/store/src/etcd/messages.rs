@@ -1,5 +1,5 @@
-//! What is said to etcd and what it answers, in the JSON of its HTTP gateway: bytes in base64, numbers as texts, and
-//! fields with nothing in them left out.
+//! Requests to etcd and its answers, in the JSON of its HTTP gateway: bytes are base64, numbers are strings, and
+//! empty fields are left out.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,7 +7,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
-/// What every answer has.
+/// Header of every answer.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Header {
@@ -17,7 +17,7 @@ pub(super) struct Header {
     pub(super) revision: u64,
 }
 
-/// A key with its value; a range may ask for keys alone, and a deletion has no more.
+/// A key with its value. A range may ask for keys only, and a deletion carries only the key.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Pair {
@@ -91,7 +91,7 @@ pub(super) struct WatchAnswer {
     #[serde(deserialize_with = "number")]
     pub(super) compact_revision: u64,
     pub(super) cancel_reason: String,
-    /// Whether the rest of its events comes with the next line.
+    /// True if the next line brings more events of the same answer.
     pub(super) fragment: bool,
     pub(super) events: Vec<WatchEvent>,
 }
@@ -102,7 +102,7 @@ pub(super) struct WatchEvent {
     #[serde(rename = "type")]
     pub(super) kind: EventKind,
     pub(super) kv: Pair,
-    /// What was there before, where it was asked for.
+    /// Previous pair, if the request asked for it.
     pub(super) prev_kv: Option<Pair>,
 }
 
@@ -114,7 +114,7 @@ pub(super) enum EventKind {
     Delete,
 }
 
-/// Why etcd did not do it.
+/// Body of an error response.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Fault {
@@ -123,7 +123,7 @@ pub(super) struct Fault {
 }
 
 impl Fault {
-    /// In etcd's words.
+    /// Error text in etcd's words.
     pub(super) fn text(self) -> String {
         if !self.message.is_empty() {
             return self.message;
@@ -132,13 +132,13 @@ impl Fault {
     }
 }
 
-/// What stands under `error`: a text, or for a stream a mapping with one.
+/// Text under `error`: a string, or for a stream an object with a message.
 pub(super) fn stream_fault(error: &Value) -> String {
     let text = error.as_str().or_else(|| error.get("message").and_then(Value::as_str));
     text.map_or_else(|| error.to_string(), str::to_owned)
 }
 
-/// All keys that begin with a prefix that ends in a slash.
+/// Range of all keys that begin with a prefix; the prefix ends in a slash.
 pub(super) fn under(prefix: &str) -> Value {
     let mut end = prefix.as_bytes().to_vec();
     if let Some(last) = end.last_mut() {
@@ -147,12 +147,12 @@ pub(super) fn under(prefix: &str) -> Value {
     json!({ "key": STANDARD.encode(prefix), "range_end": STANDARD.encode(end) })
 }
 
-/// Bytes as they stand in JSON.
+/// Bytes in base64, as in the JSON messages.
 pub(super) fn encoded(bytes: impl AsRef<[u8]>) -> String {
     STANDARD.encode(bytes)
 }
 
-/// A message with more fields.
+/// Adds fields to a message.
 pub(super) fn with(mut message: Value, more: Value) -> Value {
     if let (Some(fields), Value::Object(more)) = (message.as_object_mut(), more) {
         fields.extend(more);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_told_in_etcds_words() {
+    fn faults_keep_etcds_words() {
         let cases = [
             (r#"{"error":"etcdserver: permission denied","code":7}"#, "etcdserver: permission denied"),
             (r#"{"error":"a","code":7,"message":"b"}"#, "b"),

@@ -1,28 +1,28 @@
-//! What a line of the access log looks like.
+//! Format of a line of the access log.
 
 use weir_expr::{Source, Template, TemplateError, Value, Variable};
 
-/// The form of a line.
+/// Format of a line.
 #[derive(Debug, Clone)]
 pub enum Format {
-    /// One JSON object a line, with these fields in this order.
+    /// One JSON object per line, with these fields in this order.
     ///
-    /// A field that is a single variable keeps its kind: numbers and times (in seconds) are JSON numbers, an unset
-    /// variable is `null`, everything else is a string. A field of several parts is a string. Bytes that are not UTF-8
-    /// become U+FFFD.
+    /// A field with a single variable keeps its type: numbers and times (in seconds) are JSON numbers, an unset
+    /// variable is `null`, everything else is a string. A field with several parts is a string. Bytes that are not
+    /// UTF-8 become U+FFFD.
     Json {
-        /// Names and values.
+        /// Names and values of the fields.
         fields: Vec<(String, Template)>,
     },
-    /// A text with variables. As in nginx, an unset variable is `-`, and of a value every `"`, `\`, control byte and
+    /// Text with variables. As in nginx, an unset variable is `-`, and in values every `"`, `\`, control byte and
     /// byte beyond ASCII is written as `\xXX`, so that no client can forge a line or a field.
     Template(Template),
-    /// A text with variables whose values are escaped as within a JSON string, as with nginx's `escape=json`: an unset
-    /// variable is nothing. The text itself has to be JSON if the line shall be.
+    /// Text with variables whose values are escaped as in a JSON string, as with nginx's `escape=json`; an unset
+    /// variable is empty. The line is JSON if the text is.
     JsonTemplate(Template),
 }
 
-/// The fields of the format `json`.
+/// Fields of the format `json`.
 const JSON_FIELDS: &[(&str, &str)] = &[
     ("time", "$time_iso8601"),
     ("request_id", "$request_id"),
@@ -51,15 +51,15 @@ const JSON_FIELDS: &[(&str, &str)] = &[
     ("referer", "$http_referer"),
 ];
 
-/// nginx's `combined`. Where nginx has the user name of its own basic authentication stands the consumer.
+/// nginx's `combined`, with the consumer in place of the user name of nginx's basic authentication.
 const COMBINED: &str = concat!(
     "$remote_addr - $consumer_name [$time_local] \"$request_method $request_uri $server_protocol\" ",
     "$status $body_bytes_sent \"$http_referer\" \"$http_user_agent\"",
 );
 
 impl Format {
-    /// Reads the setting: `json`, `combined`, or the text of a template. Of a variable that is not here `-` is written, or
-    /// nothing where the values are `escaped` for JSON; what is wrong with those is returned as well.
+    /// Parses the setting: `json`, `combined`, or the text of a template. An unknown variable is written as `-`, or
+    /// as nothing if values are `escaped` for JSON; the errors about such variables are returned as well.
     pub fn parse(setting: &str, escaped: bool) -> (Format, Vec<TemplateError>) {
         let known = |text: &str| Template::parse_log(text, "").0;
         match setting {
@@ -77,7 +77,7 @@ impl Format {
     }
 }
 
-/// A [`Format`] made ready: all that does not depend on the request is already written.
+/// A compiled [`Format`]: everything that does not depend on the request is rendered in advance.
 #[derive(Debug)]
 pub(super) enum Line {
     Json(Box<[Field]>),
@@ -87,7 +87,7 @@ pub(super) enum Line {
 
 #[derive(Debug)]
 pub(super) struct Field {
-    /// The name with all that stands around it: `{"status":`.
+    /// Name with the punctuation around it: `{"status":`.
     lead: Box<[u8]>,
     value: FieldValue,
 }
@@ -119,7 +119,7 @@ impl Line {
         }
     }
 
-    /// Appends one line with its line feed. Allocates only when `out` has to grow.
+    /// Appends one line with its line feed. Allocates only if `out` has to grow.
     pub(super) fn render(&self, source: &dyn Source, out: &mut Vec<u8>) {
         match self {
             Line::Text(segments) => {
@@ -194,10 +194,10 @@ impl Segment {
     }
 }
 
-/// The parts of a template: literals and values are escaped differently, so they have to be told apart.
+/// Parts of a template: literals and values are escaped differently, so they have to be separated.
 ///
-/// A template is compiled from UTF-8, in which the byte FF never occurs; rendered with FF for every variable it falls
-/// apart at exactly the variables.
+/// A template is compiled from UTF-8, in which the byte FF never occurs; rendering FF for every variable separates
+/// the text exactly at the variables.
 fn segments(template: &Template) -> impl Iterator<Item = Segment> {
     struct Marker;
     impl Source for Marker {
@@ -214,7 +214,7 @@ fn segments(template: &Template) -> impl Iterator<Item = Segment> {
             segments.push(Segment::Literal(literal.into()));
         }
         segments.extend(variables.next().map(|variable| {
-            // A log shows what was sent, as nginx's does.
+            // A log shows the received target, as nginx's does.
             let real = variable == Variable::RequestUri;
             Segment::Variable(if real { Variable::RealRequestUri } else { variable })
         }));
@@ -222,7 +222,7 @@ fn segments(template: &Template) -> impl Iterator<Item = Segment> {
     segments.into_iter()
 }
 
-/// Text with values that are escaped as within a JSON string.
+/// Writes a text whose values are escaped as in a JSON string.
 fn write_segments(segments: &[Segment], source: &dyn Source, out: &mut Vec<u8>) {
     for segment in segments {
         match segment {
@@ -257,8 +257,8 @@ fn hex_digits(byte: u8) -> [u8; 2] {
     [HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 0xf)]]
 }
 
-/// Whether a value can be copied as it is, in either form of line; nearly all can. Looks at every byte without stopping
-/// early, which the compiler turns into a few vector instructions.
+/// True if a value can be copied unchanged in either format; nearly all can. Checks every byte without an early exit,
+/// which the compiler turns into a few vector instructions.
 fn is_plain(bytes: &[u8]) -> bool {
     bytes.iter().fold(true, |plain, byte| plain & matches!(byte, b' '..=b'~') & !matches!(byte, b'"' | b'\\'))
 }
@@ -292,7 +292,7 @@ fn escape_json(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// `bytes` must be UTF-8; what RFC 8259 section 7 wants escaped is all ASCII.
+/// Escapes `bytes`, which must be UTF-8; all characters that RFC 8259 section 7 requires to be escaped are ASCII.
 fn escape_json_utf8(mut bytes: &[u8], out: &mut Vec<u8>) {
     while let Some(at) = bytes.iter().position(|byte| matches!(byte, 0..=0x1f | b'"' | b'\\')) {
         let (plain, rest) = bytes.split_at(at);

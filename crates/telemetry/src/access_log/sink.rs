@@ -1,4 +1,4 @@
-//! The file at the end of an access log.
+//! Target of an access log.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -9,32 +9,32 @@ use std::time::Duration;
 
 use super::Target;
 
-/// Takes batches of whole lines.
+/// Writer of batches of complete lines.
 #[derive(Debug)]
 pub(super) struct Sink<W = File> {
     target: Target,
     file: W,
-    /// The permissions of a file that is made.
+    /// Permissions of a created file.
     mode: u32,
-    /// Most bytes of one write of several lines.
+    /// Maximum size of a write of several lines in bytes.
     most: usize,
-    /// The last line in the file lacks its end.
+    /// True if the last line in the file lacks its line end.
     torn: bool,
-    /// The last batch could not be written.
+    /// True if the last batch could not be written.
     failing: bool,
 }
 
-/// A pipe takes so many bytes in one piece (POSIX asks for 512, Linux's `PIPE_BUF` is this). Of more, another process
-/// that writes to it, such as the one that an upgrade has started, may put its own lines into the middle.
+/// Maximum size of an atomic write to a pipe in bytes (POSIX requires 512, Linux's `PIPE_BUF` is this). Into a longer
+/// write, another process that writes to the pipe, such as the new process of an upgrade, may insert its own lines.
 const PIPE: usize = 4096;
 
-/// How long to wait for a target that was set to non-blocking and is full.
+/// Delay before a retry at a full target that is set to non-blocking.
 const RETRY: Duration = Duration::from_millis(10);
 
 impl Sink {
     pub(super) fn open(target: Target, mode: u32) -> io::Result<Self> {
         let file = match &target {
-            // The descriptor itself: `io::Stdout` would look for line ends and copy once more.
+            // Uses the descriptor itself: `io::Stdout` would search for line ends and copy once more.
             Target::Stdout => File::from(io::stdout().as_fd().try_clone_to_owned()?),
             Target::File(path) => append_to(path, mode)?,
         };
@@ -56,7 +56,7 @@ fn append_to(path: &Path, mode: u32) -> io::Result<File> {
 }
 
 impl<W: Write> Sink<W> {
-    /// Writes whole lines; returns how many of them did not get there.
+    /// Writes complete lines; returns the number of lines that were not written.
     pub(super) fn write(&mut self, lines: &[u8]) -> u64 {
         if lines.is_empty() {
             return 0;
@@ -80,10 +80,10 @@ impl<W: Write> Sink<W> {
         left.iter().filter(|byte| **byte == b'\n').count() as u64
     }
 
-    /// Writes as much as the file takes.
+    /// Writes as much as the file accepts.
     fn write_out(&mut self, lines: &[u8]) -> (usize, io::Result<()>) {
         if self.torn {
-            // Ends the line that a failure cut, so that the next one starts on its own.
+            // Ends the line that a failure truncated, so that the next line starts on its own.
             match self.write_all(b"\n") {
                 (_, Ok(())) => self.torn = false,
                 (_, error) => return (0, error),
@@ -99,7 +99,7 @@ impl<W: Write> Sink<W> {
                 Ok(0) => return (written, Err(ErrorKind::WriteZero.into())),
                 Ok(count) => written += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Standard output may be a pipe that another program made non-blocking.
+                // Standard output may be a pipe that another program has set to non-blocking.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(RETRY),
                 Err(error) => return (written, Err(error)),
             }
@@ -108,7 +108,7 @@ impl<W: Write> Sink<W> {
     }
 }
 
-/// As many lines as fit into `most` bytes, but one at least.
+/// As many lines as fit into `most` bytes, but at least one.
 fn whole_lines(bytes: &[u8], most: usize) -> &[u8] {
     let Some((head, tail)) = bytes.split_at_checked(most) else { return bytes };
     let end = |within: &[u8]| within.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1);
@@ -120,7 +120,7 @@ fn whole_lines(bytes: &[u8], most: usize) -> &[u8] {
 mod tests {
     use super::*;
 
-    /// Takes `room` bytes, then fails until it is given more.
+    /// Accepts `room` bytes, then fails until `room` is increased.
     #[derive(Default)]
     struct Disk {
         content: Vec<u8>,
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_costs_lines_but_never_joins_two() {
-        // Room before each batch, the batch, lines lost; then what is on the disk.
+        // Room before each batch, the batch, lines lost; then the content of the disk.
         type Batch = (usize, &'static str, u64);
         let cases: [(&[Batch], &str); 5] = [
             (&[(100, "a\nb\n", 0), (0, "c\n", 0)], "a\nb\nc\n"),

@@ -7,18 +7,18 @@ use std::sync::Arc;
 use super::series::{BUCKETS_MS, Cell, Histogram, HistogramTotals};
 use super::text::{header, labelled_by, value};
 
-/// The outcome of a callout: the label `outcome` of `weir_callouts_total`.
+/// Outcome of a callout: the label `outcome` of `weir_callouts_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CalloutOutcome {
-    /// The service has answered, with whatever status.
+    /// The service answered, with any status.
     Answered,
     /// The service cannot be reached, or its answer is broken or too long.
     Failed,
-    /// The answer did not come in time.
+    /// The answer did not arrive in time.
     TimedOut,
-    /// Too many were under way.
+    /// Too many callouts were in progress.
     Refused,
-    /// Whoever waited has gone.
+    /// The waiting request has ended.
     Cancelled,
 }
 
@@ -26,7 +26,7 @@ impl CalloutOutcome {
     /// All outcomes, in the order of their numbers.
     pub const ALL: [Self; 5] = [Self::Answered, Self::Failed, Self::TimedOut, Self::Refused, Self::Cancelled];
 
-    /// The text of the label.
+    /// Text of the label.
     pub fn text(self) -> &'static str {
         match self {
             Self::Answered => "answered",
@@ -38,7 +38,7 @@ impl CalloutOutcome {
     }
 }
 
-/// The callouts of one plugin in one worker.
+/// Callouts of one plugin in one worker.
 #[derive(Debug)]
 pub(super) struct CalloutCells {
     pub(super) plugin: &'static str,
@@ -51,7 +51,7 @@ impl CalloutCells {
         Self { plugin, outcomes: Default::default(), durations: Histogram::default() }
     }
 
-    /// Counts one that took so many microseconds. One that was refused took no time.
+    /// Counts a callout and its duration in microseconds. A refused callout has no duration.
     pub(super) fn record(&self, outcome: CalloutOutcome, took_us: u64) {
         if let Some(cell) = self.outcomes.get(outcome as usize) {
             cell.add(1);
@@ -68,7 +68,7 @@ struct Totals {
     durations: HistogramTotals,
 }
 
-/// Writes what all workers have counted.
+/// Writes the sums over all workers.
 pub(super) fn write<'a>(cells: impl Iterator<Item = &'a Arc<CalloutCells>>, out: &mut String) {
     let mut plugins: BTreeMap<&'static str, Totals> = BTreeMap::new();
     for cells in cells {

@@ -1,15 +1,15 @@
-//! `apisix_etcd_reachable` and `apisix_etcd_modify_indexes`: how it stands with the etcd that the configuration is from.
+//! `apisix_etcd_reachable` and `apisix_etcd_modify_indexes`: health of the etcd that the configuration comes from.
 
 use std::fmt::Debug;
 
 use super::text::{header, labelled, single};
 
-/// Whoever follows an etcd. It is asked at each scrape.
+/// Source of an etcd's status, queried at each scrape.
 pub trait EtcdStatus: Debug + Send + Sync {
-    /// Whether etcd answers.
+    /// True if etcd answers.
     fn reachable(&self) -> bool;
 
-    /// Revisions of etcd, by what the label `key` says of them.
+    /// Revisions of etcd, by the value of the label `key`.
     fn indexes(&self) -> Vec<(&'static str, u64)>;
 }
 

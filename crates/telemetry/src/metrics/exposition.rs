@@ -1,4 +1,4 @@
-//! The page: everything added up, written in Prometheus' text format 0.0.4.
+//! The page: sums over all workers in Prometheus' text format 0.0.4.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::series::{
 use super::text::{header, labelled, quoted, single, value};
 use super::{MetricTypes, Metrics, UpstreamStatus, callouts, etcd, store};
 
-/// The metrics of one moment, ready to be written.
+/// Metrics at one moment, ready to be written.
 ///
 /// ```no_run
 /// # let metrics = weir_telemetry::metrics::Metrics::new(Default::default());
@@ -36,7 +36,7 @@ pub struct Scrape {
     next: Part,
 }
 
-/// What is written next; the number is an index into the series.
+/// Next part of the page; the number is an index into the series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Bandwidth(usize),
@@ -47,10 +47,10 @@ enum Part {
     End,
 }
 
-/// [`Scrape::write_chunk`] stops after so many bytes, within one series.
+/// Size in bytes at which [`Scrape::write_chunk`] stops; it may exceed it by one series.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// What names begin with that APISIX has as well.
+/// Prefix of the names of metrics that APISIX has as well.
 pub(super) const PREFIX: &str = "apisix_";
 
 impl Scrape {
@@ -78,7 +78,7 @@ impl Scrape {
         Self { metrics, latency, bandwidth, statuses, upstreams, next: Part::Bandwidth(0) }
     }
 
-    /// Appends up to about 64 KiB of the page to `out`. Returns false, having appended nothing, at the end.
+    /// Appends up to about 64 KiB of the page to `out`. At the end of the page, returns false and appends nothing.
     pub fn write_chunk(&mut self, out: &mut String) -> bool {
         if self.metrics.prefix == PREFIX {
             return self.write_parts(out);
@@ -153,14 +153,14 @@ impl Scrape {
         }
     }
 
-    /// The metrics that are few.
+    /// Writes the metrics with few series.
     fn write_rest(&self, page: &Page<'_>, out: &mut String) {
         let metrics = &self.metrics;
         let workers: Vec<_> = metrics.workers.iter().map(|(_, worker)| &worker.counters).collect();
         let total = |cell: &dyn Fn(&Counters) -> &Cell| {
             workers.iter().fold(0u64, |sum, worker| sum.wrapping_add(cell(worker).value()))
         };
-        // A gauge is the difference of what several workers count; between two reads it may dip below zero.
+        // A gauge is the difference of counts from several workers; between two reads it may fall below zero.
         let gauge = |cell: &dyn Fn(&Counters) -> &Cell| total(cell).cast_signed().max(0);
 
         if let Some(status) = metrics.store.get() {
@@ -277,14 +277,14 @@ impl Scrape {
     }
 }
 
-/// Writes the series of traffic.
+/// Writer of the series of traffic.
 struct Page<'a> {
     labels: &'a Labels,
     linted: bool,
 }
 
 impl Page<'_> {
-    /// See [`MetricTypes`].
+    /// Declared type of metrics that the page may lint as untyped; see [`MetricTypes`].
     fn counter_type(&self) -> &'static str {
         if self.linted { "untyped" } else { "counter" }
     }
@@ -348,13 +348,14 @@ impl Page<'_> {
     }
 }
 
-/// The labels by which APISIX tells apart traffic to language models; here it is never that.
+/// Labels by which APISIX distinguishes traffic to language models; no traffic here is of that kind.
 fn model_labels(out: &mut String, hides_type: bool) {
     out.push_str(if hides_type { ",request_type=\"\"" } else { ",request_type=\"traditional_http\"" });
     out.push_str(",request_llm_model=\"\",llm_model=\"\"");
 }
 
-/// `labels` is the whole set in braces; `le` goes last. Buckets below the smallest value seen are left out, as APISIX does.
+/// Writes a histogram. `labels` is the complete set in braces; `le` goes last. Buckets below the smallest observed
+/// value are left out, as in APISIX.
 fn latency_histogram(out: &mut String, labels: &str, histogram: &HistogramTotals) {
     let count: u64 = histogram.buckets.iter().sum();
     if count == 0 {
@@ -407,7 +408,7 @@ fn write_process(out: &mut String, process: &Process) {
     }
 }
 
-/// Whole lines with another prefix. A line begins with a name, or with what is said about one.
+/// Copies complete lines with another prefix. A line begins with a name, or with a comment about a name.
 fn renamed(lines: &str, prefix: &str, out: &mut String) {
     for line in lines.split_inclusive('\n') {
         let said = ["# HELP ", "# TYPE "].into_iter().find(|said| line.starts_with(said)).unwrap_or_default();

@@ -6,14 +6,14 @@ use std::sync::{Mutex, PoisonError};
 
 use hashbrown::HashTable;
 
-/// A label value that was interned by [`Labels`]; only meaningful for the `Labels` that made it.
+/// A label value interned by [`Labels`]; valid only for the `Labels` that returned it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Label(pub(super) u32);
 
 impl Label {
-    /// The empty text: "unknown" or "does not apply".
+    /// Empty text: "unknown" or "does not apply".
     pub const EMPTY: Label = Label(0);
-    /// The text `other`, which stands for all that had no room.
+    /// Text `other`, which stands for all values that did not fit.
     pub const OTHER: Label = Label(1);
 }
 
@@ -23,25 +23,25 @@ impl Default for Label {
     }
 }
 
-/// A label that is looked up the first time it is used and remembered from then on, for things that are too many to
-/// intern ahead, such as consumers. Shared freely between workers.
+/// Cached label, interned at its first use. It serves values that are too many to intern in advance, such as
+/// consumers, and is shared between workers.
 #[derive(Debug, Default)]
 pub struct LazyLabel(AtomicU32);
 
 impl LazyLabel {
-    /// A label that nobody has used yet.
+    /// Creates a label without a value yet.
     pub const fn new() -> Self {
-        // Zero means "not yet"; a label n is kept as n + 1.
+        // Zero means "not yet"; a label n is stored as n + 1.
         Self(AtomicU32::new(0))
     }
 }
 
-/// Texts longer than this many bytes are not kept; their label is `other`.
+/// Maximum length of a text in bytes; longer texts get the label `other`.
 pub const MAX_LABEL_BYTES: usize = 4096;
 
-/// The table of label values. Grows up to a bound and never forgets, so a [`Label`] stays valid.
+/// Table of label values. It grows up to a bound and never removes a value, so a [`Label`] stays valid.
 ///
-/// Interning takes a lock: it belongs to compile time or to the first use of something. Reading a text does not.
+/// Interning takes a lock, so it belongs to compilation or to the first use of a value. Reading a text takes no lock.
 #[derive(Debug)]
 pub struct Labels {
     texts: boxcar::Vec<Box<str>>,
@@ -51,7 +51,7 @@ pub struct Labels {
 }
 
 impl Labels {
-    /// A table for at most `max` texts beside the empty one and `other`.
+    /// Creates a table for at most `max` texts in addition to the empty one and `other`.
     pub(super) fn new(max: usize) -> Self {
         let labels = Self {
             texts: boxcar::Vec::new(),
@@ -64,8 +64,8 @@ impl Labels {
         labels
     }
 
-    /// The label of `text`, a new one if it is seen for the first time; [`Label::OTHER`] when the table is full or the
-    /// text is longer than [`MAX_LABEL_BYTES`].
+    /// Label of `text`, created on first use; [`Label::OTHER`] if the table is full or the text is longer than
+    /// [`MAX_LABEL_BYTES`].
     pub fn intern(&self, text: &str) -> Label {
         if text.len() > MAX_LABEL_BYTES {
             return Label::OTHER;
@@ -84,7 +84,7 @@ impl Labels {
         Label(id)
     }
 
-    /// The label kept in `lazy`; only the first call asks for the text and takes the lock.
+    /// Label cached in `lazy`; only the first call evaluates the text and takes the lock.
     pub fn lazy<'a>(&self, lazy: &LazyLabel, text: impl FnOnce() -> &'a str) -> Label {
         match lazy.0.load(Relaxed).checked_sub(1) {
             Some(id) => Label(id),
@@ -96,7 +96,7 @@ impl Labels {
         }
     }
 
-    /// The text of a label; empty for a label of another table.
+    /// Text of a label; empty for a label of another table.
     pub fn text(&self, label: Label) -> &str {
         self.texts.get(label.0 as usize).map_or("", |text| text)
     }

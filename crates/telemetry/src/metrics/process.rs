@@ -1,18 +1,18 @@
-//! The usual figures about this process, as Prometheus' own clients name them.
+//! Standard metrics of this process, named as in Prometheus' client libraries.
 
 use std::fs;
 
-/// What the kernel says about this process. A figure that cannot be read is `None` and left out of the page.
+/// Figures from the kernel about this process. An unreadable figure is `None` and left out of the page.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Process {
-    /// User and system time, in seconds.
+    /// User and system time in seconds.
     pub(super) cpu_seconds: Option<f64>,
     pub(super) resident_bytes: Option<u64>,
     pub(super) virtual_bytes: Option<u64>,
     pub(super) open_fds: Option<u64>,
-    /// The soft limit; `None` also when there is none.
+    /// Soft limit; `None` also if there is no limit.
     pub(super) max_fds: Option<u64>,
-    /// Seconds since 1970.
+    /// Start time in seconds since 1970.
     pub(super) start_time: Option<f64>,
 }
 
@@ -28,7 +28,7 @@ impl Process {
             cpu_seconds: field(14).zip(field(15)).map(|(user, system)| (user + system) as f64 / ticks),
             resident_bytes: status.as_deref().and_then(|text| line_value(text, "VmRSS:")).map(|kib| kib * 1024),
             virtual_bytes: status.as_deref().and_then(|text| line_value(text, "VmSize:")).map(|kib| kib * 1024),
-            // One of them is the descriptor of the listing itself.
+            // One of the descriptors belongs to the directory listing itself.
             open_fds: fs::read_dir("/proc/self/fd").ok().map(|fds| (fds.count() as u64).saturating_sub(1)),
             max_fds: rustix::process::getrlimit(rustix::process::Resource::Nofile).current,
             start_time: field(22).zip(boot).map(|(start, boot)| boot as f64 + start as f64 / ticks),
@@ -36,13 +36,13 @@ impl Process {
     }
 }
 
-/// Field `number` (from 1) of `/proc/PID/stat`. The command name, field 2, may hold spaces and parentheses.
+/// Field `number` (from 1) of `/proc/PID/stat`. The command name, field 2, may contain spaces and parentheses.
 fn stat_field(stat: &str, number: usize) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name.split_ascii_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
 }
 
-/// The first number of the line that starts with `name`.
+/// First number of the line that starts with `name`.
 fn line_value(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_ascii_whitespace().next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! The side of the metrics that a worker holds.
+//! Worker side of the metrics.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use super::callouts::{CalloutCells, CalloutOutcome};
 use super::label::Labels;
 use super::series::{Cell, HttpSeries, Sample, StatusCells, TrafficCells, TrafficKey};
 
-/// Where one worker records. Make one for each worker with [`Metrics::recorder`] and keep it as long as the worker
-/// lives; it may move to another thread but not be shared.
+/// Recorder of one worker, created with [`Metrics::recorder`] and kept for the worker's lifetime. It may move to
+/// another thread but not be shared.
 #[derive(Debug)]
 pub struct Recorder {
     metrics: Arc<Metrics>,
@@ -39,12 +39,12 @@ impl Recorder {
         Self { metrics, cells, series: RefCell::default(), traffic: RefCell::default(), callouts: RefCell::default() }
     }
 
-    /// The metrics that this recorder belongs to.
+    /// Metrics that this recorder belongs to.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 
-    /// The label table, for [`Labels::lazy`].
+    /// Table of label values, for [`Labels::lazy`].
     pub fn labels(&self) -> &Labels {
         self.metrics.labels()
     }
@@ -63,7 +63,7 @@ impl Recorder {
         known.unwrap_or_else(|| self.add_series(overflow)).record(sample);
     }
 
-    /// The one place where recording allocates: this worker sees the series for the first time.
+    /// Adds a series that is new to this worker; the only place where recording allocates.
     #[cold]
     fn add_series(&self, key: HttpSeries) -> Series {
         let traffic_key = key.traffic();
@@ -79,78 +79,78 @@ impl Recorder {
         series
     }
 
-    /// A request has begun: `apisix_http_requests_total`.
+    /// Records the start of a request: `apisix_http_requests_total`.
     pub fn request_started(&self) {
         self.cells.counters.requests.add(1);
     }
 
-    /// The kernel handed over a connection, whether it is then served or not.
+    /// Records that the kernel handed over a connection, whether or not it is served.
     pub fn connection_accepted(&self) {
         self.cells.counters.accepted.add(1);
     }
 
-    /// A connection is served from now on, in `state`.
+    /// Records that a connection is served from now on, in `state`.
     pub fn connection_opened(&self, state: ConnectionState) {
         self.cells.counters.handled.add(1);
         self.cells.counters.active.add(1);
         self.cells.counters.connection(state).add(1);
     }
 
-    /// A served connection goes from one state to another.
+    /// Records that a served connection changes its state.
     pub fn connection_moved(&self, from: ConnectionState, to: ConnectionState) {
         self.cells.counters.connection(from).subtract(1);
         self.cells.counters.connection(to).add(1);
     }
 
-    /// A served connection is gone; `state` is the last one it was in. May be another worker than the one that opened
-    /// it: only the sum over workers counts.
+    /// Records the end of a served connection; `state` is its last state. The worker may differ from the one that
+    /// opened the connection, since only the sum over workers is reported.
     pub fn connection_closed(&self, state: ConnectionState) {
         self.cells.counters.active.subtract(1);
         self.cells.counters.connection(state).subtract(1);
     }
 
-    /// A connection to an upstream exists from now on, in `state`.
+    /// Records a new connection to an upstream, in `state`.
     pub fn upstream_opened(&self, state: UpstreamState) {
         self.cells.counters.upstream(state).add(1);
     }
 
-    /// A connection to an upstream was taken from the pool or put back.
+    /// Records that a connection to an upstream was taken from the pool or returned to it.
     pub fn upstream_moved(&self, from: UpstreamState, to: UpstreamState) {
         self.cells.counters.upstream(from).subtract(1);
         self.cells.counters.upstream(to).add(1);
     }
 
-    /// A connection to an upstream is gone; `state` is the last one it was in.
+    /// Records the end of a connection to an upstream; `state` is its last state.
     pub fn upstream_closed(&self, state: UpstreamState) {
         self.cells.counters.upstream(state).subtract(1);
     }
 
-    /// A node is set aside for not taking connections.
+    /// Records the ejection of a node that does not accept connections.
     pub fn node_set_aside(&self) {
         self.cells.counters.nodes_aside.add(1);
         self.cells.counters.set_aside.add(1);
     }
 
-    /// A node that was set aside is back, or gone. May be another worker than the one that set it aside.
+    /// Records that an ejected node is back, or gone. The worker may differ from the one that ejected it.
     pub fn node_back(&self) {
         self.cells.counters.nodes_aside.subtract(1);
     }
 
-    /// A client did something that ended its request or connection.
+    /// Records an error of a client that ended its request or connection.
     pub fn client_error(&self, reason: ClientError) {
         if let Some(cell) = self.cells.counters.client_errors.get(reason as usize) {
             cell.add(1);
         }
     }
 
-    /// A request was to be copied for a mirror.
+    /// Records the outcome of a request's copy for a mirror.
     pub fn mirrored(&self, outcome: Mirrored) {
         if let Some(cell) = self.cells.counters.mirrored.get(outcome as usize) {
             cell.add(1);
         }
     }
 
-    /// A callout of a plugin has ended after so many microseconds.
+    /// Records the outcome of a plugin's callout and its duration in microseconds.
     pub fn callout(&self, plugin: &'static str, outcome: CalloutOutcome, took_us: u64) {
         let mut callouts = self.callouts.borrow_mut();
         if let Some(cells) = callouts.iter().find(|cells| cells.plugin == plugin) {
@@ -162,24 +162,24 @@ impl Recorder {
         callouts.push(cells);
     }
 
-    /// A task of this worker panicked and was cut; the worker goes on.
+    /// Records that a task of this worker panicked and was ended; the worker continues.
     pub fn worker_panicked(&self) {
         self.cells.counters.panics.add(1);
     }
 }
 
-/// What a served client connection is doing.
+/// State of a served client connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ConnectionState {
-    /// A request head is being received.
+    /// Receiving a request head.
     Reading,
-    /// A request is being answered, from the end of its head to the end of the answer.
+    /// Answering a request, from the end of its head to the end of the answer.
     Writing,
-    /// Between requests.
+    /// Idle between requests.
     Waiting,
 }
 
-/// What a connection to an upstream is doing.
+/// State of a connection to an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UpstreamState {
     /// In the pool.
@@ -188,14 +188,14 @@ pub enum UpstreamState {
     Active,
 }
 
-/// What became of a request's copy for a mirror: the label `outcome` of `weir_mirror_requests_total`.
+/// Outcome of a request's copy for a mirror: the label `outcome` of `weir_mirror_requests_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mirrored {
-    /// The mirror has answered it.
+    /// The mirror answered.
     Answered,
     /// The mirror could not be reached, or did not answer in time.
     Failed,
-    /// It was not made: there were too many, or its body was too long.
+    /// The copy was not made: there were too many, or the body was too long.
     Dropped,
 }
 
@@ -203,7 +203,7 @@ impl Mirrored {
     /// All outcomes, in the order of their numbers.
     pub const ALL: [Self; 3] = [Self::Answered, Self::Failed, Self::Dropped];
 
-    /// The text of the label.
+    /// Text of the label.
     pub fn text(self) -> &'static str {
         match self {
             Self::Answered => "answered",
@@ -213,11 +213,11 @@ impl Mirrored {
     }
 }
 
-/// Declares [`ClientError`] with the text of its label beside each reason.
+/// Declares [`ClientError`] with the label text of each reason.
 macro_rules! client_errors {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)+) => {
-        /// Why a request was refused before any route was asked, or a client's connection was cut: the label `reason`
-        /// of `weir_client_errors_total`.
+        /// Reason for refusing a request before routing, or for closing a client's connection: the label `reason` of
+        /// `weir_client_errors_total`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum ClientError { $($(#[$doc])* $name,)+ }
 
@@ -225,7 +225,7 @@ macro_rules! client_errors {
             /// All reasons, in the order of their numbers.
             pub const ALL: &'static [ClientError] = &[$(ClientError::$name,)+];
 
-            /// The text of the label.
+            /// Text of the label.
             pub fn text(self) -> &'static str {
                 match self { $(ClientError::$name => $text,)+ }
             }
@@ -234,7 +234,7 @@ macro_rules! client_errors {
 }
 
 client_errors! {
-    /// Not HTTP, or HTTP that may be read in two ways (400).
+    /// Not HTTP, or ambiguous HTTP (400).
     BadRequest = "bad_request",
     /// The head is larger than allowed (431).
     HeadTooLarge = "head_too_large",
@@ -244,23 +244,23 @@ client_errors! {
     TargetTooLong = "target_too_long",
     /// The body is larger than allowed (413).
     BodyTooLarge = "body_too_large",
-    /// The head did not come in time (408).
+    /// The head did not arrive in time (408).
     HeadTimeout = "head_timeout",
-    /// The body stopped coming (408).
+    /// The body stopped arriving (408).
     BodyTimeout = "body_timeout",
-    /// The client does not take the answer off the wire; the connection is cut.
+    /// The client does not read the answer; the connection is closed.
     WriteTimeout = "write_timeout",
-    /// The client went away before its answer was complete.
+    /// The client disconnected before its answer was complete.
     Aborted = "aborted",
     /// A method that is never served, such as CONNECT or TRACE (405).
     MethodNotAllowed = "method_not_allowed",
-    /// A transfer coding that is not known (501).
+    /// An unknown transfer coding (501).
     UnknownCoding = "unknown_coding",
-    /// A version of HTTP that is not served (505).
+    /// An unsupported version of HTTP (505).
     UnsupportedVersion = "unsupported_version",
     /// An expectation that cannot be met (417).
     ExpectationFailed = "expectation_failed",
-    /// More connections than allowed: the longest idle one was closed for a new one.
+    /// More connections than allowed: the connection that was idle longest was closed for a new one.
     TooManyConnections = "too_many_connections",
     /// The TLS handshake failed.
     TlsHandshake = "tls_handshake",
@@ -268,7 +268,7 @@ client_errors! {
     ProxyHeader = "proxy_header",
 }
 
-/// All that one worker writes.
+/// Cells that one worker writes.
 #[derive(Debug, Default)]
 pub(super) struct WorkerCells {
     pub(super) counters: Counters,
@@ -277,9 +277,10 @@ pub(super) struct WorkerCells {
     pub(super) callouts: boxcar::Vec<Arc<CalloutCells>>,
 }
 
-/// The numbers without labels of their own. Aligned so that no two workers write to one cache line.
+/// Counters without labels of their own. Aligned so that no two workers write to one cache line.
 ///
-/// Those that also go down may wrap below zero in one worker when another one did the counting up; their sum is right.
+/// A counter that can decrease may wrap below zero in one worker if another worker counted the increase; the sum is
+/// correct.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Counters {

@@ -1,4 +1,4 @@
-//! The series of HTTP traffic: what identifies them, their cells, and the bound on their number.
+//! Series of HTTP traffic: their identity, their cells, and the bound on their number.
 
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
@@ -7,19 +7,19 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::label::Label;
 
-/// Who gave the answer: the label `response_source`.
+/// Origin of an answer: the label `response_source`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ResponseSource {
     /// The upstream.
     Upstream,
     /// A plugin or the router: 401, 404, 429, 503 without nodes, a mocked answer.
     Apisix,
-    /// The proxy itself, for want of an answer from the upstream: 502, 504.
+    /// The proxy itself, because the upstream gave no answer: 502, 504.
     Nginx,
 }
 
 impl ResponseSource {
-    /// The text of the label.
+    /// Text of the label.
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::Upstream => "upstream",
@@ -40,7 +40,7 @@ pub enum HttpMetric {
     Bandwidth,
 }
 
-/// A label of these metrics that may be left empty.
+/// A label of these metrics that can be hidden.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of the labels")]
 pub enum HttpLabel {
@@ -54,72 +54,72 @@ pub enum HttpLabel {
     ResponseSource,
 }
 
-/// Labels that are left empty, for each of the metrics: a bit for each pair.
+/// Hidden labels of each metric, which are left empty: one bit for each pair of metric and label.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HiddenLabels(u32);
 
 impl HiddenLabels {
-    /// All labels are shown.
+    /// No hidden labels.
     pub const NONE: Self = Self(0);
 
     const fn bit(metric: HttpMetric, label: HttpLabel) -> u32 {
         1 << (8 * metric as u32 + label as u32)
     }
 
-    /// Leaves a label of a metric empty.
+    /// Hides a label of a metric.
     pub fn hide(&mut self, metric: HttpMetric, label: HttpLabel) {
         self.0 |= Self::bit(metric, label);
     }
 
-    /// Whether a label of a metric is left empty.
+    /// True if a label of a metric is hidden.
     pub(super) fn hides(self, metric: HttpMetric, label: HttpLabel) -> bool {
         self.0 & Self::bit(metric, label) != 0
     }
 
-    /// Whether every metric that has the label leaves it empty.
+    /// True if every metric with this label hides it.
     fn hides_everywhere(self, label: HttpLabel) -> bool {
         let of_traffic = !matches!(label, HttpLabel::MatchedUri | HttpLabel::MatchedHost | HttpLabel::ResponseSource);
         self.hides(HttpMetric::Status, label)
             && (!of_traffic || self.hides(HttpMetric::Latency, label) && self.hides(HttpMetric::Bandwidth, label))
     }
 
-    /// What is left to tell of a series whose labels this metric leaves empty are empty: the labels with fixed texts.
+    /// Hidden labels that still distinguish series of this metric after masking: those with fixed texts.
     fn shown(self, metric: HttpMetric) -> Self {
         let fixed = [HttpLabel::RequestType, HttpLabel::ResponseSource].map(|label| Self::bit(metric, label));
         Self(self.0 & (fixed[0] | fixed[1]))
     }
 }
 
-/// What an answered request is counted under.
+/// Labels of an answered request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HttpSeries {
     /// Id (or name) of the route.
     pub route: Label,
-    /// The route's path pattern, not the path of the request.
+    /// Path pattern of the route, not the path of the request.
     pub matched_uri: Label,
-    /// The route's host pattern.
+    /// Host pattern of the route.
     pub matched_host: Label,
     /// Id (or name) of the service.
     pub service: Label,
     /// Name of the consumer.
     pub consumer: Label,
-    /// Address of the upstream node that was asked last; empty when none was.
+    /// Address of the last upstream node that was tried; empty if none was.
     pub node: Label,
     /// Status code of the answer.
     pub code: u16,
-    /// Who gave the answer.
+    /// Origin of the answer.
     pub source: ResponseSource,
     /// Labels that are empty on the page. Set by [`HttpSeries::without`].
     pub hidden: HiddenLabels,
 }
 
 impl HttpSeries {
-    /// A request that matched no route: every label but code and source is empty.
+    /// Series of a request that matched no route: every label but code and source is empty.
     pub fn unmatched(code: u16, source: ResponseSource) -> Self {
         Self::uniform(Label::EMPTY, code, source)
     }
 
-    /// The series without the labels that are hidden, as far as no metric shows them.
+    /// Series without hidden labels, except those that some metric still shows.
     #[must_use]
     pub fn without(self, hidden: HiddenLabels) -> Self {
         if hidden == HiddenLabels::NONE {
@@ -128,7 +128,7 @@ impl HttpSeries {
         self.masked(hidden, |label| hidden.hides_everywhere(label))
     }
 
-    /// What `apisix_http_status` counts under.
+    /// Series under which `apisix_http_status` counts.
     pub(super) fn status(self) -> Self {
         if self.hidden == HiddenLabels::NONE {
             return self;
@@ -147,13 +147,13 @@ impl HttpSeries {
             consumer: label(HttpLabel::Consumer, self.consumer),
             node: label(HttpLabel::Node, self.node),
             code: self.code,
-            // One series for all of them, whose text is not printed.
+            // A single series for all sources, whose text is not printed.
             source: if hides(HttpLabel::ResponseSource) { ResponseSource::Apisix } else { self.source },
             hidden,
         }
     }
 
-    /// Where a request is counted whose own series had no room.
+    /// Series for requests whose own series did not fit.
     pub(super) fn overflow(&self) -> Self {
         Self { hidden: self.hidden, ..Self::uniform(Label::OTHER, self.code, self.source) }
     }
@@ -183,8 +183,8 @@ impl HttpSeries {
 }
 
 impl Hash for HttpSeries {
-    /// Four words instead of nine fields: this hash is part of every request. Which labels are hidden tells apart what is
-    /// otherwise alike only where that has been changed.
+    /// Hashes four words instead of nine fields, because every request needs this hash. Hidden labels distinguish
+    /// otherwise equal series only after they were changed.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.traffic().hash(state);
         state.write_u64(pair(self.matched_uri, self.matched_host));
@@ -204,7 +204,7 @@ impl Ord for HttpSeries {
     }
 }
 
-/// What time and bytes are counted under: the series without its status.
+/// Labels for time and bytes: the series without its status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TrafficKey {
     pub(super) route: Label,
@@ -215,7 +215,7 @@ pub(super) struct TrafficKey {
 }
 
 impl TrafficKey {
-    /// What this metric counts under.
+    /// Key under which this metric counts.
     pub(super) fn of(self, metric: HttpMetric) -> Self {
         if self.hidden == HiddenLabels::NONE {
             return self;
@@ -242,12 +242,12 @@ fn pair(a: Label, b: Label) -> u64 {
     u64::from(a.0) << 32 | u64::from(b.0)
 }
 
-/// The figures of one answered request.
+/// Figures of one answered request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Microseconds from the first byte of the request to the end of the answer.
     pub request_us: u64,
-    /// Microseconds spent on upstreams; `None` when none was asked.
+    /// Microseconds spent on upstreams; `None` if none was tried.
     pub upstream_us: Option<u64>,
     /// Microseconds spent by the gateway itself.
     pub gateway_us: u64,
@@ -257,10 +257,10 @@ pub struct Sample {
     pub egress_bytes: u64,
 }
 
-/// One number that a single worker writes and anyone reads.
+/// Counter with one writer and any number of readers.
 ///
-/// A plain load and store, not a read-modify-write: with one writer nothing can be lost, and the store costs what an
-/// ordinary one costs.
+/// Updated by a plain load and store instead of a read-modify-write: with one writer no update can be lost, and the
+/// store is as cheap as an ordinary one.
 #[derive(Debug, Default)]
 pub(super) struct Cell(AtomicU64);
 
@@ -278,10 +278,10 @@ impl Cell {
     }
 }
 
-/// Upper bounds of the latency buckets in milliseconds; one more bucket takes the rest.
+/// Upper bounds of the latency buckets in milliseconds; one more bucket holds larger values.
 pub(super) const BUCKETS_MS: [u64; 15] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000];
 
-/// A latency histogram of one worker. Buckets are not cumulative here; a scrape adds them up.
+/// Latency histogram of one worker. Its buckets are not cumulative; a scrape sums them up.
 #[derive(Debug, Default)]
 pub(super) struct Histogram {
     buckets: [Cell; BUCKETS_MS.len() + 1],
@@ -298,7 +298,7 @@ impl Histogram {
     }
 }
 
-/// The sum of one histogram over workers.
+/// Sum of a histogram over all workers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct HistogramTotals {
     pub(super) buckets: [u64; BUCKETS_MS.len() + 1],
@@ -314,7 +314,7 @@ impl HistogramTotals {
     }
 }
 
-/// Answers of one series, as one worker counts them. Aligned so that no two workers write to one cache line.
+/// Answers of one series, counted by one worker. Aligned so that no two workers write to one cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct StatusCells {
@@ -328,7 +328,7 @@ impl StatusCells {
     }
 }
 
-/// Time and bytes of one series, as one worker counts them.
+/// Time and bytes of one series, counted by one worker.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct TrafficCells {
@@ -363,7 +363,7 @@ impl TrafficCells {
     }
 }
 
-/// The times of [`TrafficCells`], added up over workers.
+/// Times of [`TrafficCells`], summed over workers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct LatencyTotals {
     pub(super) request: HistogramTotals,
@@ -379,7 +379,7 @@ impl LatencyTotals {
     }
 }
 
-/// The bytes of [`TrafficCells`], added up over workers.
+/// Bytes of [`TrafficCells`], summed over workers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct BandwidthTotals {
     pub(super) ingress: u64,
@@ -393,10 +393,10 @@ impl BandwidthTotals {
     }
 }
 
-/// The set of all series of all workers, which holds their number under a bound.
+/// Set of all series of all workers, which bounds their number.
 ///
-/// A worker comes here when it meets a series for the first time. Once the set is full it never changes again, so it
-/// is published for good and read without the lock: a flood of new series does not make the workers queue.
+/// A worker queries the set when it first uses a series. A full set never changes again, so it is then published and
+/// read without the lock: a flood of new series does not make workers wait for each other.
 #[derive(Debug)]
 pub(super) struct Registry {
     max: usize,
@@ -413,7 +413,7 @@ impl Registry {
         registry
     }
 
-    /// Whether there is room for `series`, or it is in already.
+    /// True if `series` fits or is already in the set.
     pub(super) fn admit(&self, series: &HttpSeries) -> bool {
         if let Some(all) = self.full.get() {
             return all.contains(series);
@@ -430,7 +430,7 @@ impl Registry {
         true
     }
 
-    /// How many series there are.
+    /// Number of series.
     pub(super) fn count(&self) -> usize {
         match self.full.get() {
             Some(all) => all.len(),

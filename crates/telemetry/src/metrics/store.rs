@@ -1,19 +1,19 @@
-//! What is said of the embedded store.
+//! Metrics of the embedded store.
 
 use std::fmt::Debug;
 
 use super::text::single;
 
-/// A store that can be asked how it is.
+/// Source of a store's status, queried at each scrape.
 pub trait StoreStatus: Debug + Send + Sync {
-    /// Whether it could be read and written the last time that somebody tried.
+    /// True if the last attempt to read or write the store succeeded.
     fn is_up(&self) -> bool;
 
-    /// The revision of its last change.
+    /// Revision of the last change.
     fn revision(&self) -> u64;
 }
 
-/// Writes it down.
+/// Writes the metrics.
 pub(super) fn write(status: &dyn StoreStatus, out: &mut String) {
     let help = "Whether the store could be read and written the last time";
     single(out, "weir_store_up", "gauge", help, u8::from(status.is_up()));

@@ -17,7 +17,7 @@ pub(super) fn labelled(out: &mut String, name: &str, label: &str, text: &str, nu
     value(out, number);
 }
 
-/// A value with several labels, whose texts need no escape.
+/// Appends a value with several labels, whose texts need no escaping.
 pub(super) fn labelled_by(out: &mut String, name: &str, labels: &[(&str, &str)], number: impl std::fmt::Display) {
     out.push_str(name);
     for (at, (label, text)) in labels.iter().enumerate() {
@@ -32,7 +32,7 @@ pub(super) fn value(out: &mut String, number: impl std::fmt::Display) {
     let _ = writeln!(out, " {number}");
 }
 
-/// A label value in quotes: backslash, quote and line feed are escaped, everything else stands as it is.
+/// Appends a label value in quotes: backslash, quote and line feed are escaped, other characters are copied.
 pub(super) fn quoted(out: &mut String, text: &str) {
     out.push('"');
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! `apisix_upstream_status`: what health checks have found.
+//! `apisix_upstream_status`: results of health checks.
 
 use std::fmt::{Debug, Write as _};
 use std::net::SocketAddr;
@@ -13,13 +13,13 @@ pub struct UpstreamStatus {
     pub name: Arc<str>,
     /// Labels `ip` and `port`.
     pub addr: SocketAddr,
-    /// Is asked at each scrape.
+    /// Source of the node's health, queried at each scrape.
     pub health: Arc<dyn NodeHealth>,
 }
 
-/// Whoever knows how a node is.
+/// Source of a node's health.
 pub trait NodeHealth: Debug + Send + Sync {
-    /// Whether it gets requests: 1, else 0.
+    /// True if the node receives requests; the metric is then 1, else 0.
     fn is_healthy(&self) -> bool;
 }
 

@@ -67,10 +67,10 @@ impl FileSource {
         let revision = now.revision();
         published.kept = now;
         match changes {
-            Some(changes) => published.watchers.tell(&Event::Committed { revision, changes }),
+            Some(changes) => published.watchers.notify(&Event::Committed { revision, changes }),
             // A watcher may have been added meanwhile.
             None if is_new && !published.watchers.is_empty() => {
-                published.watchers.all_behind();
+                published.watchers.mark_all_behind();
                 self.wanted.notify_one();
             }
             None => {}

@@ -181,7 +181,7 @@ fn options(settings: &Settings) -> Result<(EtcdOptions, Vec<String>), Failure> {
     let sealing = &etcd.data_encryption;
     let keyring = keyring(settings).map_err(Failure::Other)?;
     let mut doubts = Vec::new();
-    if keyring.is_known_to_all() {
+    if keyring.uses_default_key() {
         doubts.push(
             "secrets in etcd are encrypted with a key that everybody knows, since APISIX comes with it: see \
              deployment.etcd.data_encryption.keyring"
@@ -267,7 +267,11 @@ impl EtcdStatus for Status {
         ];
         let mut indexes: Vec<_> = kinds.into_iter().map(|kind| (kind.directory(), self.0.modified(kind))).collect();
         let latest = Kind::ALL.into_iter().map(|kind| self.0.modified(kind)).max().unwrap_or_default();
-        indexes.extend([("max_modify_index", latest), ("prev_index", self.0.told()), ("x_etcd_index", self.0.index())]);
+        indexes.extend([
+            ("max_modify_index", latest),
+            ("prev_index", self.0.delivered()),
+            ("x_etcd_index", self.0.index()),
+        ]);
         indexes
     }
 }
@@ -278,6 +282,6 @@ impl StoreStatus for Status {
     }
 
     fn revision(&self) -> u64 {
-        self.0.told()
+        self.0.delivered()
     }
 }

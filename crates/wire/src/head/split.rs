@@ -1,4 +1,4 @@
-//! Splitting a head into lines, names and values: one pass over the bytes, eight at a time where they are only checked.
+//! Splits a head into lines, names and values in one pass; bytes that need only checking are read eight at a time.
 
 use super::TOO_MANY_FIELDS;
 use crate::fields::{Field, Fields, State};
@@ -11,7 +11,7 @@ pub(super) struct RequestLine {
     pub(super) method: Span,
     pub(super) target: Span,
     pub(super) minor: u8,
-    /// Where the fields begin.
+    /// Offset of the first field.
     pub(super) end: usize,
 }
 
@@ -21,7 +21,7 @@ pub(super) struct StatusLine {
     pub(super) minor: u8,
     pub(super) status: u16,
     pub(super) reason: Span,
-    /// Where the fields begin.
+    /// Offset of the first field.
     pub(super) end: usize,
 }
 
@@ -38,8 +38,8 @@ const TCHAR: [bool; 256] = {
     table
 };
 
-/// Bytes of a token that mean the same to everybody behind the gateway. A CGI merges the others with `-`
-/// ([`crate::name::same_in_cgi`]).
+/// Token bytes that no recipient behind the gateway confuses with others. CGI programs cannot distinguish the
+/// remaining token bytes from `-` ([`crate::name::same_in_cgi`]).
 const PLAIN: [bool; 256] = {
     let mut table = [false; 256];
     let mut b = 0;
@@ -50,13 +50,13 @@ const PLAIN: [bool; 256] = {
     table
 };
 
-/// Where the token that begins at `at` ends.
+/// Finds the end of the token that begins at `at`.
 fn token_end(buf: &[u8], at: usize) -> usize {
     let rest = buf.get(at..).unwrap_or_default();
     at + rest.iter().position(|b| !TCHAR[usize::from(*b)]).unwrap_or(rest.len())
 }
 
-/// Reads a request line that begins at `at`; `None` when it has not ended yet.
+/// Parses a request line that begins at `at`; `None` if the line is incomplete.
 pub(super) fn request_line(buf: &[u8], at: usize) -> Result<Option<RequestLine>, Reject> {
     let method_end = token_end(buf, at);
     match buf.get(method_end) {
@@ -77,7 +77,7 @@ pub(super) fn request_line(buf: &[u8], at: usize) -> Result<Option<RequestLine>,
     Ok(Some(RequestLine { method: Span::new(at, method_end), target: Span::new(target, target_end), minor, end }))
 }
 
-/// `HTTP/1.0` or `HTTP/1.1`: the minor version.
+/// Parses `HTTP/1.0` or `HTTP/1.1`; returns the minor version.
 fn version_at(buf: &[u8], at: usize) -> Result<Option<u8>, Reject> {
     match buf.get(at..at + 8) {
         Some(b"HTTP/1.1") => Ok(Some(1)),
@@ -90,7 +90,7 @@ fn version_at(buf: &[u8], at: usize) -> Result<Option<u8>, Reject> {
         Some(_) => Err(Reject::bad("malformed HTTP version")),
         None => {
             let begun = buf.get(at..).unwrap_or_default();
-            // What cannot become a version any more need not be waited for.
+            // An incomplete text that cannot become a version is refused at once.
             let fits =
                 begun.iter().zip(b"HTTP/d.d").all(|(b, want)| b == want || (*want == b'd' && b.is_ascii_digit()));
             if fits { Ok(None) } else { Err(Reject::bad("malformed HTTP version")) }
@@ -98,7 +98,7 @@ fn version_at(buf: &[u8], at: usize) -> Result<Option<u8>, Reject> {
     }
 }
 
-/// CRLF at `at`: where the next line begins; `None` when it is not all there.
+/// Expects CRLF at `at`; returns the offset after it, or `None` if it is incomplete.
 fn line_end(buf: &[u8], at: usize, error: Reject) -> Result<Option<usize>, Reject> {
     match (buf.get(at), buf.get(at + 1)) {
         (Some(b'\r'), Some(b'\n')) => Ok(Some(at + 2)),
@@ -107,7 +107,7 @@ fn line_end(buf: &[u8], at: usize, error: Reject) -> Result<Option<usize>, Rejec
     }
 }
 
-/// Reads a status line at the front; `None` when it has not ended yet.
+/// Parses a status line at the front; `None` if the line is incomplete.
 pub(super) fn status_line(buf: &[u8]) -> Result<Option<StatusLine>, Reject> {
     let Some(minor) = version_at(buf, 0)? else { return Ok(None) };
     let Some(after) = buf.get(8..13) else {
@@ -127,7 +127,7 @@ pub(super) fn status_line(buf: &[u8]) -> Result<Option<StatusLine>, Reject> {
     Ok(Some(StatusLine { minor, status, reason: Span::new(reason, reason_end), end }))
 }
 
-/// Where a value that begins at `at` ends: at the first control byte other than a tab.
+/// Finds the end of the value that begins at `at`: the first control byte other than a tab.
 fn value_end(buf: &[u8], at: usize) -> usize {
     let mut end = first_below(buf, at, 0x20);
     while buf.get(end) == Some(&b'\t') {
@@ -136,8 +136,8 @@ fn value_end(buf: &[u8], at: usize) -> usize {
     end
 }
 
-/// Reads field lines from `at` up to the empty line; gives where the body begins, or `None` when more bytes are needed.
-/// `most` bounds the number of fields.
+/// Parses field lines from `at` up to the empty line; returns the offset of the body, or `None` if more bytes are
+/// needed. `most` is the maximum number of fields.
 pub(super) fn fields(buf: &[u8], mut at: usize, most: usize, fields: &mut Fields) -> Result<Option<usize>, Reject> {
     loop {
         if buf.get(at) == Some(&b'\r') {
@@ -170,14 +170,14 @@ pub(super) fn fields(buf: &[u8], mut at: usize, most: usize, fields: &mut Fields
     }
 }
 
-/// The name of the field line at `at`: where its colon stands, and its id. `None` where the bytes end. `fields` is told
-/// of a name that is not all [`PLAIN`].
+/// Parses the name of the field line at `at`; returns the offset of its colon and its id, or `None` if the bytes end
+/// before. A name with bytes outside [`PLAIN`] is recorded in `fields`.
 fn field_name(buf: &[u8], at: usize, fields: &mut Fields) -> Result<Option<(usize, Known)>, Reject> {
     let rest = buf.get(at..).unwrap_or_default();
     if let Some(colon @ 1..) = colon_within(rest) {
         let name = rest.get(..colon).unwrap_or_default();
         let id = Known::classify(name);
-        // A name that is known is a token, so nothing else is to be checked of it.
+        // A known name is always a token, so it needs no further check.
         if id != Known::Other || name.iter().all(|b| PLAIN[usize::from(*b)]) {
             return Ok(Some((at + colon, id)));
         }
@@ -185,7 +185,7 @@ fn field_name(buf: &[u8], at: usize, fields: &mut Fields) -> Result<Option<(usiz
     other_field_name(buf, at, fields)
 }
 
-/// The same for a long name, one with bytes that are not [`PLAIN`], and one that has not ended or is malformed.
+/// Slow path of [`field_name`]: a long name, a name with bytes outside [`PLAIN`], an incomplete or a malformed one.
 #[inline(never)]
 fn other_field_name(buf: &[u8], at: usize, fields: &mut Fields) -> Result<Option<(usize, Known)>, Reject> {
     let rest = buf.get(at..).unwrap_or_default();
@@ -196,7 +196,7 @@ fn other_field_name(buf: &[u8], at: usize, fields: &mut Fields) -> Result<Option
     }
     match buf.get(name_end) {
         None => Ok(None),
-        // Near the end of what has been received a known name may come here as well.
+        // A known name also gets here near the end of the received bytes.
         Some(b':') if name_end > at => Ok(Some((name_end, Known::classify(buf.get(at..name_end).unwrap_or_default())))),
         Some(b' ' | b'\t') if name_end == at => Err(Reject::bad("line folding")),
         Some(b' ' | b'\t') => Err(Reject::bad("white space before the colon")),
@@ -204,12 +204,12 @@ fn other_field_name(buf: &[u8], at: usize, fields: &mut Fields) -> Result<Option
     }
 }
 
-/// Where the first colon stands, if that is among the first 24 bytes: no known name is longer.
+/// Offset of the first colon within the first 24 bytes: no known name is longer.
 fn colon_within(bytes: &[u8]) -> Option<usize> {
     const ONES: u64 = u64::MAX / 255;
     for (at, word) in bytes.as_chunks::<8>().0.iter().enumerate().take(3) {
         let differs = u64::from_le_bytes(*word) ^ (ONES * b':' as u64);
-        // The lowest marked byte is a true one.
+        // The lowest marked byte is a true match.
         let colons = differs.wrapping_sub(ONES) & !differs & (ONES * 128);
         if colons != 0 {
             return Some(at * 8 + (colons.trailing_zeros() / 8) as usize);

@@ -284,7 +284,7 @@ fn a_head_of_another_protocol_is_checked_like_one_that_was_parsed() {
     assert_eq!(build("GET /", &long, false).err(), Some(431));
 }
 
-/// However a head is cut, its beginning is waited for and never refused.
+/// Every proper prefix of a valid head is incomplete, and none is refused.
 #[test]
 fn the_beginning_of_a_head_is_never_refused() {
     for text in [
