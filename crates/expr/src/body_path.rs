@@ -54,7 +54,7 @@ impl BodyPath {
         &self.0.steps
     }
 
-    /// Whether it finds a list of values, and not one value.
+    /// True if the path finds a list of values instead of a single value.
     pub fn finds_list(&self) -> bool {
         self.0.finds_list
     }
@@ -108,7 +108,7 @@ fn json_path(text: &str) -> Result<Vec<PathStep>, &'static str> {
     }
 }
 
-/// What stands behind a `[`, and its length with the `]`.
+/// Parses the step after a `[`; returns it and its length including the `]`.
 fn in_brackets(text: &str) -> Result<(PathStep, usize), &'static str> {
     for quote in ['\'', '"'] {
         if let Some(quoted) = text.strip_prefix(quote) {

@@ -1,4 +1,4 @@
-//! Whether what is compiled reads the body of requests, which has to be there before it runs.
+//! Detects compiled texts and expressions that read the body of requests, which has to be complete before they run.
 //!
 //! Plugins compile their texts and expressions far from whoever has to know ([`finds_body_reading`]), on the same thread:
 //! what lies between passes nothing on.
@@ -6,7 +6,7 @@
 use std::cell::Cell;
 
 thread_local! {
-    /// Whether a variable that reads the body was compiled since somebody asked.
+    /// True if a variable that reads the body was compiled since the last query.
     static SEEN: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -116,7 +116,7 @@ impl Expr {
         }
     }
 
-    /// Whether any of its variables stands in the body of the request.
+    /// True if the expression has a variable with a value in the body of the request.
     pub fn reads_body(&self) -> bool {
         self.variables().iter().any(|variable| variable.reads_body())
     }

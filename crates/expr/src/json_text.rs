@@ -49,7 +49,7 @@ impl<'a> Iterator for JsonParts<'a> {
 }
 
 impl JsonPart<'_> {
-    /// Whether it is the member of this name.
+    /// True if the part is the member of this name.
     pub fn is_member(&self, name: &str) -> bool {
         self.name.is_some_and(|written| unescaped(written) == name)
     }
@@ -64,7 +64,7 @@ pub fn unescaped(written: &str) -> Cow<'_, str> {
     serde_json::from_str(&format!("\"{written}\"")).map_or(Cow::Borrowed(written), Cow::Owned)
 }
 
-/// Whether a list has an element for which `is` holds.
+/// True if `is` holds for an element of the list.
 pub(crate) fn has_element(list: &str, is: impl Fn(Value<'_>) -> bool) -> bool {
     JsonParts::of(list).any(|part| match part.value {
         "true" => is(Value::Boolean(true)),

@@ -232,7 +232,7 @@ impl Variable {
         Ok(variable)
     }
 
-    /// Whether its value stands in the body of the request, or may stand there.
+    /// True if the value of the variable is, or may be, in the body of the request.
     pub fn reads_body(&self) -> bool {
         matches!(
             self,
@@ -317,7 +317,7 @@ pub enum VariableError {
     Path {
         /// The name as written.
         name: String,
-        /// What is wrong with the path.
+        /// Description of the error in the path.
         reason: &'static str,
     },
     /// The name of a field that hardly anybody sends: it has `header_` before the name of the field that is meant.

@@ -62,7 +62,7 @@ fn values_of_bodies_have_their_types() {
     }
 }
 
-/// Whether it holds; a single test is put into a list.
+/// True if the expression holds; a single test is wrapped in a list.
 fn holds(json: &Json) -> bool {
     let single = json.get(0).and_then(Json::as_str).is_some_and(|name| name == "host" || name.contains('_'));
     let wrapped = if single { json!([json]) } else { json.clone() };

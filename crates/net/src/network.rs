@@ -7,7 +7,7 @@ use rustls::RootCertStore;
 use crate::names::Names;
 use crate::tls::client::{Setup, SetupKey, trusted};
 
-/// What a plugin's connections need of the gateway: addresses of names, and authorities to verify with.
+/// Services of the gateway for a plugin's connections: name resolution, and authorities for verification.
 #[derive(Debug)]
 pub struct Network {
     names: Names,
@@ -36,7 +36,7 @@ impl Network {
         &self.names
     }
 
-    /// How TLS is set up with servers that speak something else than HTTP. The authorities are read once.
+    /// TLS setup for servers of other protocols than HTTP. The authorities are read once.
     ///
     /// # Errors
     /// The authorities cannot be read.

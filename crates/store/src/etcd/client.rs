@@ -291,7 +291,7 @@ impl Client {
         })
     }
 
-    /// What went wrong, and what that came from.
+    /// Text of an error and of its sources.
     fn chain(&self, error: &dyn Error) -> String {
         let mut words = error.to_string();
         let mut source = error.source();
