@@ -31,17 +31,17 @@
 //!
 //! # Which route wins
 //! 1. With [`Mode::HostUri`], the host is decided first: routes for exactly this host take precedence over those with
-//! wildcards (the longest first), and those over routes without a host; at equal rank a pattern with a port takes
-//! precedence. The further rules are applied to the routes of one host before those of the next. With the other modes
-//! the host is a condition like the method.
+//!    wildcards (the longest first), and those over routes without a host; at equal rank a pattern with a port takes
+//!    precedence. The further rules are applied to the routes of one host before those of the next. With the other modes
+//!    the host is a condition like the method.
 //! 2. A path without wildcards takes precedence. Paths with wildcards follow in the order of their text before the
-//! first wildcard, the longest first. So a plain path of low priority takes precedence over a prefix of high
-//! priority.
+//!    first wildcard, the longest first. So a plain path of low priority takes precedence over a prefix of high
+//!    priority.
 //! 3. Among routes with the same text there, the order is: the greater `priority`, then the longer path, then the
-//! lower `order`, then the lower number (and of two paths or hosts of one route, the first in its own list).
+//!    lower `order`, then the lower number (and of two paths or hosts of one route, the first in its own list).
 //! 4. If another condition of a candidate fails, the next candidate is tried, down to shorter prefixes and other
-//! hosts. The conditions are methods, hosts unless they were decided already, networks of the client's address and
-//! `vars`; all have to hold. An IPv4-mapped IPv6 address counts as IPv4.
+//!    hosts. The conditions are methods, hosts unless they were decided already, networks of the client's address and
+//!    `vars`; all have to hold. An IPv4-mapped IPv6 address counts as IPv4.
 //!
 //! # Cost
 //! A path without wildcards costs one hash lookup, a prefix one walk down a radix tree along the path, parameters one
