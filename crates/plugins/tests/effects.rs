@@ -121,7 +121,7 @@ fn settings_of_a_coding_change_its_bytes() {
         ("gzip", ", comp_level: 9"),
         ("brotli", ", comp_level: 9"),
         ("brotli", ", comp_level: 0"),
-        ("brotli", ", mode: 1"),
+        ("brotli", ", mode: 2"),
         ("brotli", ", lgwin: 18"),
         ("brotli", ", lgblock: 18"),
     ] {

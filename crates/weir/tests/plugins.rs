@@ -10,11 +10,12 @@ use std::fs;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use weir_config::Node;
 
-use crate::harness::{Answer, Fields, Gateway, Origin, RawClient, Response, each, repository, timed, weir};
+use crate::harness::{Answer, Fields, Gateway, LIMIT, Origin, RawClient, Response, each, repository, timed, weir};
 
 pub(crate) fn files() -> Vec<PathBuf> {
     let folder = repository().join("crates/plugins/cases");
@@ -53,14 +54,14 @@ fn failures(config: &str, cases: &[Value]) -> Vec<String> {
     let service = service();
     let config = config.replace("${ORIGIN}", &origin.node()).replace("${SERVICE}", &service.node());
     let gateway = Gateway::start(config);
-    cases.iter().filter_map(|case| holds(case, gateway.addr, &origin).err()).collect()
+    cases.iter().filter_map(|case| holds(case, gateway.addr, &origin, LIMIT).err()).collect()
 }
 
-/// Runs a case against the gateway at this address.
-pub(crate) fn holds(case: &Value, gateway: SocketAddr, origin: &Origin) -> Result<(), String> {
+/// Runs a case against the gateway at this address, whose answers begin within this time.
+pub(crate) fn holds(case: &Value, gateway: SocketAddr, origin: &Origin, limit: Duration) -> Result<(), String> {
     known(case, &["name", "request", "expect"]);
     let times = case["expect"]["repeat"].as_u64().unwrap_or(1);
-    (0..times).try_for_each(|_| run(case, gateway, origin)).map_err(|why| format!("{}: {why}", case["name"]))
+    (0..times).try_for_each(|_| run(case, gateway, origin, limit)).map_err(|why| format!("{}: {why}", case["name"]))
 }
 
 /// A service beside: it answers with the status at the end of the path.
@@ -83,12 +84,13 @@ fn known(part: &Value, names: &[&str]) {
     }
 }
 
-fn run(case: &Value, gateway: SocketAddr, origin: &Origin) -> Result<(), String> {
+fn run(case: &Value, gateway: SocketAddr, origin: &Origin, limit: Duration) -> Result<(), String> {
     let (request, expect) = (&case["request"], &case["expect"]);
     known(request, &["method", "path", "headers", "body", "chunked"]);
     known(expect, &["status", "headers", "absent", "body", "body_contains", "decoded", "upstream", "repeat", "took"]);
     let before = origin.requests().len();
-    let (response, took) = timed(|| RawClient::connect(gateway).request(encode(request)));
+    let (response, took) = timed(|| RawClient::connect(gateway).try_request(encode(request), limit));
+    let response = response.ok_or("no answer in time")?.map_err(|fault| format!("no answer: {fault:?}"))?;
 
     let wrong = |what: &str, expected: &dyn std::fmt::Debug, found: &dyn std::fmt::Debug| {
         Err(format!("{what}: expected {expected:?}, found {found:?} in {}", show(&response)))

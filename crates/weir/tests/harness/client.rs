@@ -78,6 +78,14 @@ impl RawClient {
         Ok(Response { status, reason: reason.to_owned(), minor, framing, body, trailers, fields: head.fields.clone() })
     }
 
+    /// Sends a request and reads the response, whose first byte arrives within this time; `None` if no byte arrives.
+    pub(crate) fn try_request(&mut self, bytes: impl AsRef<[u8]>, time: Duration) -> Option<Result<Response, Fault>> {
+        let bytes = bytes.as_ref();
+        self.send(bytes);
+        let method = String::from_utf8_lossy(bytes.split(|b| *b == b' ').next().unwrap_or_default()).into_owned();
+        self.wire.arrives_within(time).then(|| self.try_response_to(&method))
+    }
+
     /// Reads a response head alone, an interim one too.
     pub(crate) fn head(&mut self) -> Head {
         match self.wire.head() {
