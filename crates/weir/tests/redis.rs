@@ -103,7 +103,7 @@ fn rules_and_groups_count_in_redis() {
     let mut client = gateway.client();
     let long = "t".repeat(500);
     let mut ask = |path: &str, tenant: &str| {
-        let response = client.request(&format!("GET {path} HTTP/1.1\r\nHost: a\r\nX-Tenant: {tenant}\r\n\r\n"));
+        let response = client.request(format!("GET {path} HTTP/1.1\r\nHost: a\r\nX-Tenant: {tenant}\r\n\r\n"));
         (response.status, response.field("x-1-ratelimit-remaining").map(str::to_owned))
     };
     assert_eq!(ask("/?user=a", "t"), (200, Some("1".to_owned())));
@@ -250,7 +250,7 @@ fn without_redis_requests_fail_or_pass_at_once() {
     let mut redis = Redis::start();
     let limit = json!({ "count": 1000, "time_window": 600, "redis_timeout": 400 });
     let closed = start(&origin, "limit-count", &at(&redis), &limit);
-    let mut degrades = limit.clone();
+    let mut degrades = limit;
     degrades["allow_degradation"] = json!(true);
     let open = start(&origin, "limit-count", &at(&redis), &degrades);
     assert_eq!([closed.get("/").status, open.get("/").status], [200, 200]);
@@ -377,7 +377,7 @@ fn a_cluster_is_resharded_under_load_and_loses_a_master() {
                 let mut key = first;
                 // Every key is asked for until it has no request left, and some more.
                 while !stop.load(SeqCst) || asked.load(SeqCst) < 100 * KEYS {
-                    let response = client.request(&format!("GET / HTTP/1.1\r\nHost: a\r\nX-Key: k{key}\r\n\r\n"));
+                    let response = client.request(format!("GET / HTTP/1.1\r\nHost: a\r\nX-Key: k{key}\r\n\r\n"));
                     assert!(matches!(response.status, 200 | 429), "{}: {}", response.status, response.text());
                     passed[key].fetch_add(usize::from(response.status == 200), SeqCst);
                     asked.fetch_add(1, SeqCst);
