@@ -21,6 +21,7 @@ import shutil
 import ssl
 import statistics
 import sys
+import tempfile
 import time
 
 import programs
@@ -37,12 +38,17 @@ PAIRS = [
     ("basic-auth + limit-count, 100/100", "weir basic-auth + limit-count", "nginx bare", "100 passwords", 0.95),
     ("mocking", "weir mocking", "nginx return", "plain", 0.85),
     ("100,000 routes / 1 route", "weir 100,000 routes", "weir bare", "many paths", 1.03),
+    ("http-logger / bare", "weir http-logger", "weir bare", "plain", 1.06),
+    ("file-logger / bare", "weir file-logger", "weir bare", "plain", 1.06),
+    ("forward-auth / bare", "weir forward-auth", "weir bare", "plain", None),
     ("five plugins", "weir five plugins", "nginx bare", "one key of an origin", 1.0),
     ("HTTPS to HTTP", "weir https", "nginx https", "plain", 0.85),
     ("HTTPS to HTTPS", "weir https to https", "nginx https to https", "plain", 0.85),
     ("handshakes, full", "weir https", "nginx https", "handshakes", 1.0),
     ("handshakes, resumed", "weir https", "nginx https", "resumed handshakes", 1.0),
 ]
+# What file-logger writes; it is removed in the end.
+LOG = os.path.join(tempfile.gettempdir(), f"weir-quick-{os.getpid()}.log")
 FAIR = "CPU per request, in µs: total (of which user). A ratio is the median over the rounds (lowest to highest)."
 
 
@@ -98,6 +104,9 @@ def configs(origin, secure=0, redis=0):
         "weir limit-count in Redis": one(in_redis, **upstream),
         "weir key-auth + limit-count": hundred({"key-auth": {}, **by_consumer}, key_consumers),
         "weir basic-auth + limit-count": hundred({"basic-auth": {}, **by_consumer}, basic_consumers),
+        "weir http-logger": one({"http-logger": {"uri": f"http://127.0.0.1:{origin}/logs"}}, **upstream),
+        "weir file-logger": one({"file-logger": {"path": LOG}}, **upstream),
+        "weir forward-auth": one({"forward-auth": {"uri": f"http://127.0.0.1:{origin}/auth", "keepalive_pool": 320}}, **upstream),
         "weir mocking": one({"mocking": mock}),
         "weir 100,000 routes": {
             "routes": [{"id": f"r{r}", "uri": f"/service/{r}", **upstream} for r in range(100_000)], "upstreams": upstreams,
@@ -130,7 +139,7 @@ def check(program, walk):
             wanted = {"X-RateLimit-Remaining", "X-Request-Id", "Access-Control-Allow-Origin"}
             if missing := wanted - {name for name in wanted if answer.getheader(name)}:
                 raise Failure(f"{program.name}: no {missing}: a plugin did not run")
-        if ("auth" in program.name or "five" in program.name) and (status := get(path, {})[0].status) != 401:
+        if (any(auth in program.name for auth in ("key-auth", "basic-auth")) or "five" in program.name) and (status := get(path, {})[0].status) != 401:
             raise Failure(f"{program.name}: {path} without credentials answered {status}")
 
 
@@ -322,6 +331,8 @@ def main():
             measure(run, pairs, options, runs, broken)
     except KeyboardInterrupt:
         stopped = True
+    finally:
+        pathlib.Path(LOG).unlink(missing_ok=True)
     progress("")
     rows = summarise(pairs, runs, broken)
     machine["steal"] = programs.shares(times, programs.processor_times())[1]

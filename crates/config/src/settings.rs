@@ -69,6 +69,8 @@ pub struct Settings {
     pub real_ip: RealIp,
     /// The access log.
     pub access_log: AccessLog,
+    /// What plugins report, such as `http-logger`, on its way.
+    pub reports: Reports,
     /// The gateway's own messages.
     pub error_log: ErrorLog,
     /// Prometheus metrics, served at `listen.metrics`.
@@ -322,6 +324,24 @@ pub struct AccessLog {
     pub mode: FileMode,
 }
 
+/// What plugins report, such as `http-logger`, on its way.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Reports {
+    /// Bytes of records that one worker holds back until they are taken. Records beyond are dropped and counted: reporting
+    /// never slows a request.
+    pub buffer: Size<{ 4 * KIB }, { 64 * MIB }>,
+    /// Bytes of batches that wait to be sent, over all plugins. Records beyond are spilled, or dropped and counted.
+    pub memory: Size<{ MIB }, { 64 * GIB }>,
+    /// The folder for batches that cannot be sent: a file for each collector, with mode 0600, which is sent when the
+    /// collector takes batches again, also after a restart. Empty: such batches are dropped.
+    pub spill: String,
+    /// Most bytes of one such file.
+    pub spill_size: Size<{ MIB }, { 1024 * GIB }>,
+    /// How long the process may take at its end to send what waits.
+    pub flush: Seconds<0, 3_600_000>,
+}
+
 /// The gateway's own messages.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -521,6 +541,18 @@ impl Default for Timeouts {
 impl Default for RealIp {
     fn default() -> Self {
         Self { header: "X-Real-IP".into(), trusted: Vec::new(), recursive: false }
+    }
+}
+
+impl Default for Reports {
+    fn default() -> Self {
+        Self {
+            buffer: Size::constant(MIB),
+            memory: Size::constant(64 * MIB),
+            spill: String::new(),
+            spill_size: Size::constant(256 * MIB),
+            flush: Seconds::constant(5_000),
+        }
     }
 }
 

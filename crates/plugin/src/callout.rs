@@ -160,6 +160,13 @@ impl CalloutResponse {
         self.fields.all(b"", name)
     }
 
+    /// Bytes that it takes in memory, about.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let fields: usize = self.fields.iter(b"").map(|(name, value)| name.len() + value.len() + 32).sum();
+        size_of::<Self>() + fields + self.body.len()
+    }
+
     /// The body, decoded from its framing.
     #[must_use]
     pub fn body(&self) -> &[u8] {

@@ -466,10 +466,16 @@ pub struct LogCx<'a> {
     pub recorder: &'a Recorder,
 }
 
-impl LogCx<'_> {
+impl<'x> LogCx<'x> {
     /// What [`RequestCx::note`] left.
     #[must_use]
     pub fn noted(&self, mark: Mark) -> Option<Note> {
         self.exchange.notes.get(mark)
+    }
+
+    /// What [`ResponseCx::put_state`] left for the body of the response.
+    #[must_use]
+    pub fn state<T: Any>(&self, mark: Mark) -> Option<&'x T> {
+        self.exchange.response.states.peek(mark)
     }
 }

@@ -20,6 +20,7 @@ mod encoder;
 mod exchange;
 pub mod inner;
 mod mark;
+mod remembered;
 mod request;
 mod response;
 mod service;
@@ -41,6 +42,7 @@ pub use definition::{
 pub use encoder::Encoder;
 pub use exchange::{AddrText, BUFFER, Client, Exchange, NodeAddress, Times, Try, UpstreamInfo};
 pub use mark::{Hold, Mark, Note};
+pub use remembered::{Keep, Remembered};
 pub use request::{OtherPath, Request, UpstreamTarget};
 pub use response::{BodySource, Origin, Response};
 pub use service::{Service, ServiceOptions};

@@ -33,6 +33,10 @@ impl States {
         self.0.push((mark, state));
     }
 
+    pub(crate) fn peek<T: Any>(&self, mark: Mark) -> Option<&T> {
+        self.0.iter().find(|(other, _)| *other == mark)?.1.downcast_ref()
+    }
+
     pub(crate) fn get<T: Any>(&mut self, mark: Mark) -> Option<&mut T> {
         self.0.iter_mut().find(|(other, _)| *other == mark)?.1.downcast_mut()
     }

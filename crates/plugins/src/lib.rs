@@ -8,7 +8,7 @@
 //! | `transform` | `brotli`, `echo`, `gzip`, `proxy-rewrite`, `response-rewrite` |
 //! | `requests` | `batch-requests`, `client-control`, `real-ip`, `request-validation` |
 //! | `general` | `fault-injection`, `mocking`, `public-api`, `redirect`, `request-id` |
-//! | `observe` | `node-status`, `prometheus` |
+//! | `observe` | `file-logger`, `http-logger`, `node-status`, `prometheus` |
 //!
 //! A plugin is built once for each place in a configuration where it stands; everything that depends on the
 //! configuration alone is worked out then. Its hooks run on the path of requests and do not allocate in steady state.

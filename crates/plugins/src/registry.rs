@@ -12,6 +12,8 @@ use crate::general::mocking::Mocking;
 use crate::general::public_api::PublicApi;
 use crate::general::redirect::Redirect;
 use crate::general::request_id::RequestId;
+use crate::observe::file_logger::FileLogger;
+use crate::observe::http_logger::HttpLogger;
 use crate::observe::node_status::NodeStatus;
 use crate::observe::prometheus::Prometheus;
 use crate::requests::batch_requests::BatchRequests;
@@ -51,9 +53,11 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &Csrf,
         &Echo,
         &FaultInjection,
+        &FileLogger,
         &ForwardAuth,
         &Gzip,
         &HmacAuth,
+        &HttpLogger,
         &IpRestriction,
         &JwtAuth,
         &KeyAuth,

@@ -30,7 +30,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use weir_expr::Source;
 
 use format::Line;
-use sink::Sink;
+pub(crate) use sink::Sink;
 
 /// Options of an access log.
 #[derive(Debug, Clone)]
@@ -86,7 +86,7 @@ impl AccessLog {
             line: Line::compile(&options.format),
             ring_bytes: options.ring_bytes.max(MIN_RING_BYTES),
             arrivals: Mutex::default(),
-            sink: Mutex::new(Sink::open(options.target, options.mode)?),
+            sink: Mutex::new(Sink::open("the access log", options.target, options.mode)?),
             dropped: Arc::default(),
             closing: AtomicBool::new(false),
             thread: OnceLock::new(),

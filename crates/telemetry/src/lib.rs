@@ -1,10 +1,11 @@
-//! Observability: metrics and the access log.
+//! Observability: metrics, the access log, and reports of plugins.
 //!
 //! The crate has one principle: **observing must not slow or stop a request.** A worker writes only to its own
 //! memory, without locks, read-modify-write instructions, system calls or (after the first time) allocations. Readers
 //! of numbers and lines read that memory from another thread. Data that does not fit is dropped and counted.
 //!
 //! - [`access_log`]: one line for each request, through a ring per worker and a thread that writes.
+//! - [`reports`]: records that plugins report, in batches to collectors and files.
 //! - [`metrics`]: counters and histograms per worker, summed up when Prometheus scrapes.
 
 #![allow(
@@ -14,3 +15,4 @@
 
 pub mod access_log;
 pub mod metrics;
+pub mod reports;

@@ -17,8 +17,8 @@
 //! # Differences from APISIX's page
 //! `apisix_etcd_*` appear only while an etcd is followed. Metrics of absent features are left out:
 //! `apisix_shared_dict_*` (memory is not divided into dictionaries in advance), `apisix_llm_*` and `apisix_ai_*` (no
-//! AI plugins), `apisix_stream_*`, `apisix_batch_process_entries` and `apisix_redis_commands_total` (nothing reports
-//! to them yet). The labels `request_type="traditional_http"`, `request_llm_model=""` and `llm_model=""` are always
+//! AI plugins), `apisix_stream_*`, `apisix_batch_process_entries` (`weir_reports_pending` has its number) and
+//! `apisix_redis_commands_total` (nothing reports to it yet). The labels `request_type="traditional_http"`, `request_llm_model=""` and `llm_model=""` are always
 //! present. `apisix_nginx_metric_errors_total` counts the requests whose own series did not fit. [`MetricTypes`]
 //! selects the declared types of a few metrics.
 
@@ -29,6 +29,7 @@ mod exposition;
 mod label;
 mod process;
 mod recorder;
+mod reports;
 mod series;
 mod store;
 mod text;

@@ -12,6 +12,7 @@ pub(crate) mod names;
 pub(crate) mod peaks;
 pub(crate) mod preconditions;
 pub(crate) mod priority;
+pub(crate) mod reports;
 pub(crate) mod serving;
 pub(crate) mod signals;
 pub(crate) mod systemd;

@@ -335,6 +335,91 @@ fn many_ask_at_once() {
 }
 
 #[test]
+fn answers_are_remembered_by_their_key() {
+    let origin = Origin::hello();
+    let service = Origin::answering(|request| match request.field("authorization") {
+        Some("yes") => Answer::keep("HTTP/1.1 200 OK\r\nX-User-ID: jack\r\nContent-Length: 0\r\n\r\n"),
+        _ => Answer::status(401, "no"),
+    });
+    let conf = json!({
+        "request_headers": ["Authorization"], "upstream_headers": ["X-User-ID"],
+        "remember": { "key": ["$http_authorization", "$host"], "ttl": 600, "refused_ttl": 600 },
+    });
+    let gateway = Start::new(rules(&origin.node(), &with(at(&service.node()), conf))).workers(2).start();
+    let ask = |word: &str, host: &str| {
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nAuthorization: {word}\r\n\r\n");
+        gateway.client().request(request).status
+    };
+    for _ in 0..5 {
+        assert_eq!((ask("yes", "a.test"), ask("no", "a.test"), ask("yes", "b.test")), (200, 401, 200));
+    }
+    assert_eq!(service.requests().len(), 3, "one question for each key");
+    assert_eq!(origin.last().field("x-user-id"), Some("jack"));
+    // What has no answer is not remembered.
+    service.die();
+    assert_eq!((ask("yes", "a.test"), ask("yes", "c.test"), ask("yes", "c.test")), (200, 403, 403));
+    service.rise();
+    assert_eq!(ask("yes", "c.test"), 200);
+}
+
+#[test]
+fn a_crowd_with_one_key_asks_once() {
+    let origin = Origin::hello();
+    let (service, go) = slow();
+    let conf = with(at(&service.node()), json!({ "remember": { "key": ["$host"], "ttl": 600 }, "timeout": 60_000 }));
+    let gateway = Start::new(rules(&origin.node(), &conf)).workers(2).start();
+    let mut first = gateway.client();
+    first.send(get("/first"));
+    wait_until("the question", LIMIT, || (service.requests().len() == 1).then_some(()));
+    let mut crowd: Vec<_> = (0..20)
+        .map(|_| {
+            let mut client = gateway.client();
+            client.send(get("/crowd"));
+            client
+        })
+        .collect();
+    crowd[0].expect_quiet(std::time::Duration::from_millis(100));
+    assert_eq!(service.requests().len(), 1);
+    // The one who has asked goes: another asks in its place.
+    first.reset();
+    wait_until("the second question", LIMIT, || (service.requests().len() == 2).then_some(()));
+    go.store(true, SeqCst);
+    for client in &mut crowd {
+        assert_eq!(client.response().status, 200);
+    }
+    assert_eq!(service.requests().len(), 2);
+    assert_eq!(gateway.get("/later").status, 200);
+    assert_eq!(service.requests().len(), 2);
+}
+
+#[test]
+fn no_more_answers_are_remembered_than_may() {
+    let origin = Origin::hello();
+    let service = Origin::answering(|request| match request.field("x-forwarded-host") {
+        Some("long.test") => Answer::status(401, &"x".repeat(2000)),
+        _ => Answer::status(401, "no"),
+    });
+    let asked = |remember: Value, hosts: &[&str]| {
+        let conf = with(at(&service.node()), json!({ "remember": remember }));
+        let gateway = Gateway::start(rules(&origin.node(), &conf));
+        let before = service.requests().len();
+        for host in hosts {
+            let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            assert_eq!(gateway.client().request(request).status, 401);
+        }
+        service.requests().len() - before
+    };
+    let most = |name: &str, most: u32| {
+        let mut remember = json!({ "key": ["$host"], "ttl": 600, "refused_ttl": 600 });
+        remember[name] = json!(most);
+        remember
+    };
+    assert_eq!(asked(most("max_entries", 1), &["a.test", "a.test", "b.test", "b.test", "a.test"]), 3);
+    assert_eq!(asked(most("max_bytes", 1024), &["a.test", "a.test", "long.test", "long.test"]), 3);
+    assert_eq!(asked(most("refused_ttl", 0), &["a.test", "a.test"]), 2);
+}
+
+#[test]
 fn a_plugin_that_waits_has_a_deadline() {
     let origin = Origin::hello();
     // A delay is the plugin's own: the deadline of others does not cut it.
@@ -358,4 +443,36 @@ fn a_plugin_that_waits_has_a_deadline() {
     client.reset();
     gateway.await_metric("weir_client_errors_total", &[("reason", "aborted")], 1.0);
     gateway.await_metric("apisix_nginx_http_current_connections", &[("state", "active")], 0.0);
+}
+
+#[test]
+fn connections_to_the_service_are_kept_as_the_fields_say() {
+    const AT_ONCE: usize = 4;
+    let (origin, together) = (Origin::hello(), Barrier::new(AT_ONCE));
+    let service = Origin::answering(move |request| {
+        if request.target == "/together" {
+            together.wait();
+        }
+        Answer::ok("")
+    });
+    let keeps = |uri: &str, pool: usize, timeout: u64| {
+        let uri = format!("http://{}{uri}", service.node());
+        let conf = json!({ "uri": uri, "keepalive_pool": pool, "keepalive_timeout": timeout });
+        guarded(&origin.node(), &conf, json!({ "workers": 1 }))
+    };
+
+    let gateway = keeps("/together", 2, 60_000);
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| assert_eq!(gateway.get("/").status, 200));
+        }
+    });
+    assert_eq!(service.connections(), AT_ONCE);
+    wait_until("all but 2 connections to be closed", LIMIT, || (service.open() == 2).then_some(()));
+    drop(gateway);
+
+    wait_until("the connections of that gateway to be closed", LIMIT, || (service.open() == 0).then_some(()));
+    let gateway = keeps("/auth", 5, 1000);
+    assert_eq!(gateway.get("/").status, 200);
+    wait_until("the idle connection to be closed", LIMIT, || (service.open() == 0).then_some(()));
 }

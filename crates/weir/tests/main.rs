@@ -60,6 +60,7 @@ mod proxy_protocol;
 mod quickstart;
 mod redis;
 mod reload;
+mod reports;
 mod retries;
 mod routing;
 mod secrets;

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_expr::Template;
 use weir_plugin::{
-    BuildCx, Callout, CalloutError, CalloutResponse, ConsumerMatch, ConsumerSet, Define, Flow, Invalid, Io,
-    LocalFuture, Phases, Plugin, RequestCx, Service, ServiceOptions,
+    BuildCx, Callout, CalloutError, CalloutResponse, ConsumerMatch, ConsumerSet, Define, Flow, Invalid, Io, Keep,
+    LocalFuture, Phases, Plugin, Remembered, RequestCx, Service, ServiceOptions,
 };
 use weir_wire::method::Method;
 use weir_wire::name::FieldName;
@@ -68,10 +68,45 @@ pub(crate) struct Conf {
     /// Lets requests pass unasked while the service does not answer.
     #[serde(default)]
     allow_degradation: bool,
+    /// Remembers the service's answers, so that it is not asked about every request. An extension: APISIX has it not.
+    remember: Option<Remember>,
     /// The status of requests that are refused because the service does not answer.
     #[serde(default = "status_on_error")]
     #[schemars(range(min = 200, max = 599))]
     status_on_error: u16,
+}
+
+/// Answers that are remembered.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Remember {
+    /// What an answer depends on, such as `[$http_authorization, $host]`: requests in which all of it is the same get the
+    /// same answer, so whatever the service decides by has to be in it.
+    #[schemars(length(min = 1))]
+    key: Vec<String>,
+    /// Seconds for which an answer that lets pass is remembered.
+    #[schemars(range(min = 0, max = 86_400))]
+    ttl: u64,
+    /// Seconds for which any other answer is remembered.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 86_400))]
+    refused_ttl: u64,
+    /// Answers that are remembered at most; the oldest make room.
+    #[serde(default = "entries")]
+    #[schemars(range(min = 1, max = 10_000_000))]
+    max_entries: usize,
+    /// Bytes that they take at most, with their keys.
+    #[serde(default = "bytes")]
+    #[schemars(range(min = 1024))]
+    max_bytes: usize,
+}
+
+fn entries() -> usize {
+    10_000
+}
+
+fn bytes() -> usize {
+    16 << 20
 }
 
 /// A method of requests to the service.
@@ -118,7 +153,8 @@ client's: its status, its body, and the fields that `client_headers` names.
 
 No answer within `timeout`, none at all, or one longer than `limits.callout_body`: the request is refused with \
 `status_on_error`, unless `allow_degradation` lets it pass. With `limits.callouts` under way in the worker it is refused \
-with 503 in any case. The metrics `weir_callouts_total` and `weir_callout_duration_seconds` count what was asked, and \
+with 503 in any case. With `remember`, requests with the same key ask once, also when many come at a time, on whichever \
+worker; an answer that did not come is never remembered. The metrics `weir_callouts_total` and `weir_callout_duration_seconds` count what was asked, and \
 what came of it. When the client resets its connection meanwhile, the question is given up.";
     const EXAMPLE: &'static str = "\
 uri: http://127.0.0.1:9000/auth
@@ -127,7 +163,7 @@ upstream_headers: [X-User-ID]
 client_headers: [WWW-Authenticate, Location]
 timeout: 2000
 ";
-    const TEMPLATES: &'static [&'static str] = &["extra_headers.*"];
+    const TEMPLATES: &'static [&'static str] = &["extra_headers.*", "remember.key.*"];
 
     type Conf = Conf;
     type ConsumerConf = ();
@@ -136,6 +172,7 @@ timeout: 2000
         let mut faults = Vec::new();
         faults.extend(Service::check("uri", &conf.uri).err());
         faults.extend(Fields::new(conf).err());
+        faults.extend(conf.remember.as_ref().and_then(|remember| remember.key().err()));
         if conf.uri.starts_with("https://") && !conf.ssl_verify {
             faults.push(Invalid::warning("ssl_verify", "anybody on the way can answer in the place of the service"));
         }
@@ -151,7 +188,9 @@ timeout: 2000
             idle: Duration::from_millis(conf.keepalive_timeout),
             timeout,
         };
+        let remembered = conf.remember.map(|remember| Memory::new(&remember, cx)).transpose()?;
         Ok(Arc::new(Asking {
+            remembered,
             service: Service::build("uri", &conf.uri, options, cx)?,
             fields,
             posts: conf.request_method == RequestMethod::Post,
@@ -222,9 +261,67 @@ fn own_field(place: String, name: &str) -> Result<FieldName, Invalid> {
     framing_is_ours(place, name)
 }
 
+impl Remember {
+    fn key(&self) -> Result<Box<[Template]>, Invalid> {
+        let part = |(at, text): (usize, &String)| {
+            Template::parse_lenient(text, false)
+                .map_err(|error| Invalid::new(format!("remember.key[{at}]"), error.to_string()))
+        };
+        self.key.iter().enumerate().map(part).collect()
+    }
+}
+
+type Answer = Result<CalloutResponse, CalloutError>;
+
+/// Answers of the service.
+#[derive(Debug)]
+struct Memory {
+    answers: Arc<Remembered<Answer>>,
+    key: Box<[Template]>,
+    ttl_ms: u64,
+    refused_ttl_ms: u64,
+}
+
+impl Memory {
+    fn new(remember: &Remember, cx: &BuildCx<'_>) -> Result<Self, Invalid> {
+        // The same before and after a change that leaves the plugin as it is.
+        let place = format!("forward-auth {} {}", cx.place, cx.conf.to_json());
+        let answers = cx.states.get_or_create(&place, || Remembered::new(remember.max_entries, remember.max_bytes));
+        Ok(Self {
+            answers,
+            key: remember.key()?,
+            ttl_ms: remember.ttl * 1000,
+            refused_ttl_ms: remember.refused_ttl * 1000,
+        })
+    }
+
+    async fn answer(&self, asking: &Asking, cx: &RequestCx<'_>, io: &dyn Io) -> Arc<Answer> {
+        let mut key = Vec::new();
+        for part in &self.key {
+            let begin = key.len();
+            part.render(cx.source(), &mut key);
+            // Lengths keep apart what stands side by side.
+            let len = key.len() - begin;
+            key.extend_from_slice(&len.to_le_bytes());
+        }
+        let ask = || async {
+            let answer = io.callout(asking.question(cx)).await;
+            let ttl_ms = match &answer {
+                Ok(answer) if answer.status() < 300 => self.ttl_ms,
+                Ok(_) => self.refused_ttl_ms,
+                Err(_) => 0,
+            };
+            let bytes = answer.as_ref().map_or(0, CalloutResponse::size);
+            (answer, Keep { ttl_ms, bytes })
+        };
+        self.answers.get(&key, cx.now_ms(), ask).await
+    }
+}
+
 /// An instance.
 #[derive(Debug)]
 struct Asking {
+    remembered: Option<Memory>,
     service: Service,
     fields: Fields,
     posts: bool,
@@ -247,10 +344,13 @@ impl Plugin for Asking {
 
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, io: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
-            let question = self.question(cx);
-            match io.callout(question).await {
-                Ok(answer) if answer.status() < 300 => self.pass(cx, &answer),
-                Ok(answer) => self.refuse(cx, &answer),
+            let answer = match &self.remembered {
+                Some(memory) => memory.answer(self, cx, io).await,
+                None => Arc::new(io.callout(self.question(cx)).await),
+            };
+            match &*answer {
+                Ok(answer) if answer.status() < 300 => self.pass(cx, answer),
+                Ok(answer) => self.refuse(cx, answer),
                 Err(CalloutError::Busy) => cx.fail(503, "forward-auth: too many callouts under way"),
                 Err(_) if self.degrades => Flow::Continue,
                 Err(_) if self.status_on_error < 400 => cx.reply(self.status_on_error).done(),
@@ -260,17 +360,17 @@ impl Plugin for Asking {
     }
 
     fn wait_limit(&self) -> Option<Duration> {
-        // The callout ends before, by its own timeout.
-        Some(self.timeout + Duration::from_secs(5))
+        // A callout ends before, by its own timeout, and so does that of another that is waited for.
+        Some(2 * self.timeout + Duration::from_secs(5))
     }
 }
 
 impl Asking {
-    fn question(&self, cx: &mut RequestCx<'_>) -> Callout {
+    fn question(&self, cx: &RequestCx<'_>) -> Callout {
         let method = if self.posts { Method::Post } else { Method::Get };
         let mut callout = self.service.callout(method);
         callout.set_timeout(self.timeout);
-        let mut value = cx.take_scratch();
+        let mut value = Vec::new();
         let request = cx.request();
         request.write_request_uri(&mut value);
         let proto: &[u8] = if cx.client().https { b"https" } else { b"http" };
@@ -295,7 +395,6 @@ impl Asking {
             }
             callout.set_body(request.body().unwrap_or_default());
         }
-        cx.put_scratch(value);
         callout
     }
 

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,7 +11,9 @@ use super::Target;
 
 /// Writer of batches of complete lines.
 #[derive(Debug)]
-pub(super) struct Sink<W = File> {
+pub(crate) struct Sink<W = File> {
+    /// Name in the log.
+    name: &'static str,
     target: Target,
     file: W,
     /// Permissions of a created file.
@@ -32,17 +34,25 @@ const PIPE: usize = 4096;
 const RETRY: Duration = Duration::from_millis(10);
 
 impl Sink {
-    pub(super) fn open(target: Target, mode: u32) -> io::Result<Self> {
+    pub(crate) fn open(name: &'static str, target: Target, mode: u32) -> io::Result<Self> {
         let file = match &target {
             // Uses the descriptor itself: `io::Stdout` would search for line ends and copy once more.
             Target::Stdout => File::from(io::stdout().as_fd().try_clone_to_owned()?),
             Target::File(path) => append_to(path, mode)?,
         };
         let most = if file.metadata()?.file_type().is_fifo() { PIPE } else { usize::MAX };
-        Ok(Self { target, file, mode, most, torn: false, failing: false })
+        Ok(Self { name, target, file, mode, most, torn: false, failing: false })
     }
 
-    pub(super) fn reopen(&mut self) -> io::Result<()> {
+    /// Opens the path anew when another file is there by now, or none.
+    pub(crate) fn follow(&mut self) -> io::Result<()> {
+        let Target::File(path) = &self.target else { return Ok(()) };
+        let own = self.file.metadata()?;
+        let is_own = std::fs::metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino()));
+        if is_own { Ok(()) } else { self.reopen() }
+    }
+
+    pub(crate) fn reopen(&mut self) -> io::Result<()> {
         if let Target::File(path) = &self.target {
             self.file = append_to(path, self.mode)?;
             self.torn = false;
@@ -57,7 +67,7 @@ fn append_to(path: &Path, mode: u32) -> io::Result<File> {
 
 impl<W: Write> Sink<W> {
     /// Writes complete lines; returns the number of lines that were not written.
-    pub(super) fn write(&mut self, lines: &[u8]) -> u64 {
+    pub(crate) fn write(&mut self, lines: &[u8]) -> u64 {
         if lines.is_empty() {
             return 0;
         }
@@ -69,11 +79,11 @@ impl<W: Write> Sink<W> {
         match result {
             Ok(()) if self.failing => {
                 self.failing = false;
-                tracing::info!(target = ?self.target, "the access log is written again");
+                tracing::info!(target = ?self.target, "{} is written again", self.name);
             }
             Err(error) if !self.failing => {
                 self.failing = true;
-                tracing::error!(target = ?self.target, %error, "the access log cannot be written; lines are dropped");
+                tracing::error!(target = ?self.target, %error, "{} cannot be written; lines are dropped", self.name);
             }
             _ => {}
         }
@@ -156,8 +166,15 @@ mod tests {
         ];
         for (batches, content) in cases {
             let file = Disk::default();
-            let mut sink =
-                Sink { target: Target::Stdout, file, mode: 0o600, most: usize::MAX, torn: false, failing: false };
+            let mut sink = Sink {
+                name: "a log",
+                target: Target::Stdout,
+                file,
+                mode: 0o600,
+                most: usize::MAX,
+                torn: false,
+                failing: false,
+            };
             for (room, batch, lost) in batches {
                 sink.file.room += room;
                 assert_eq!(sink.write(batch.as_bytes()), *lost, "{batch:?} of {batches:?}");

@@ -13,7 +13,7 @@ use super::series::{
     BUCKETS_MS, BandwidthTotals, Cell, HistogramTotals, HttpLabel, HttpMetric, HttpSeries, LatencyTotals, TrafficKey,
 };
 use super::text::{header, labelled, quoted, single, value};
-use super::{MetricTypes, Metrics, UpstreamStatus, callouts, etcd, store};
+use super::{MetricTypes, Metrics, UpstreamStatus, callouts, etcd, reports, store};
 
 /// Metrics at one moment, ready to be written.
 ///
@@ -243,6 +243,8 @@ impl Scrape {
             metrics.workers.iter().flat_map(|(_, worker)| worker.callouts.iter().map(|(_, cells)| cells)),
             out,
         );
+
+        reports::write(out);
 
         let name = "weir_worker_connections";
         header(out, name, "gauge", "Client connections of each worker");

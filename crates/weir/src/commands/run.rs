@@ -23,7 +23,7 @@ use crate::process::handover::{Files, Inheritance, Predecessor};
 use crate::process::inherited::Inherited;
 use crate::process::priority::{stand_back, yield_to_workers};
 use crate::process::upgrade::Program;
-use crate::process::{log_file, systemd};
+use crate::process::{log_file, reports, systemd};
 use crate::servers::admin::AdminSetup;
 use crate::servers::server_info::host_name;
 use crate::source::findings::log_findings;
@@ -137,6 +137,8 @@ fn run_with(
     if let Some(log) = &access_log {
         metrics.watch_access_log(log);
     }
+    reports::start(&settings).context("cannot start what sends reports (reports)")?;
+    let flush = settings.reports.flush.duration();
     let nice = settings.config.nice;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -167,6 +169,9 @@ fn run_with(
     let ended = runtime.block_on(control::serve(gateway, predecessor));
     if access_log.is_some_and(|log| !log.close(LAST_WRITES)) {
         tracing::error!("the access log could not be written to its end");
+    }
+    if !weir_telemetry::reports::close(flush) {
+        tracing::error!("not all reports could be sent within reports.flush");
     }
     let ended = match ended {
         Ok(Some(keeper)) => runtime.block_on(keeper.wait()),

@@ -55,6 +55,7 @@ pub(crate) async fn reopen(access_log: Option<&Arc<AccessLog>>, error_log: &Arc<
     let (access_log, error_log) = (access_log.cloned(), Arc::clone(error_log));
     let work = spawn_blocking(move || {
         let access = access_log.map_or(Ok(()), |log| log.reopen());
+        weir_telemetry::reports::reopen();
         (access, error_log.reopen(REOPEN_LIMIT))
     });
     match work.await {

@@ -1,0 +1,173 @@
+//! JSON written as it is made, without a tree.
+
+use serde::de::IgnoredAny;
+use weir_expr::Value;
+
+/// An object being written.
+#[derive(Debug)]
+pub(crate) struct Object<'o> {
+    out: &'o mut Vec<u8>,
+    is_empty: bool,
+}
+
+impl<'o> Object<'o> {
+    pub(crate) fn begin(out: &'o mut Vec<u8>) -> Self {
+        out.push(b'{');
+        Self { out, is_empty: true }
+    }
+
+    pub(crate) fn end(self) {
+        self.out.push(b'}');
+    }
+
+    fn separate(&mut self) {
+        if !self.is_empty {
+            self.out.push(b',');
+        }
+        self.is_empty = false;
+    }
+
+    /// Begins a field, whose value comes next.
+    pub(crate) fn key(&mut self, key: &str) -> &mut Vec<u8> {
+        self.escaped_key(key.as_bytes())
+    }
+
+    pub(crate) fn escaped_key(&mut self, key: &[u8]) -> &mut Vec<u8> {
+        self.separate();
+        push_string(self.out, key);
+        self.out.push(b':');
+        self.out
+    }
+
+    /// The same, for the name of a field of a message, in lower case.
+    pub(crate) fn lowered_key(&mut self, name: &[u8]) -> &mut Vec<u8> {
+        self.separate();
+        self.out.push(b'"');
+        let begin = self.out.len();
+        self.out.extend_from_slice(name);
+        if let Some(name) = self.out.get_mut(begin..) {
+            name.make_ascii_lowercase();
+        }
+        end_string(self.out, begin);
+        self.out.push(b':');
+        self.out
+    }
+
+    /// Writes an object as the value of a field.
+    pub(crate) fn nested(&mut self, key: &str, write: impl FnOnce(&mut Object<'_>)) {
+        let out = self.key(key);
+        let mut object = Object::begin(out);
+        write(&mut object);
+        object.end();
+    }
+}
+
+/// Appends a text. What is not UTF-8 in it becomes U+FFFD.
+pub(crate) fn push_string(out: &mut Vec<u8>, text: &[u8]) {
+    out.push(b'"');
+    let begin = out.len();
+    out.extend_from_slice(text);
+    end_string(out, begin);
+}
+
+/// Appends a variable's value: numbers, booleans and JSON as they are, all else as a text.
+pub(crate) fn push_value(out: &mut Vec<u8>, value: Value<'_>) {
+    match value {
+        Value::Number(number) => weir_wire::push_number(out, number),
+        Value::Boolean(_) | Value::Millis(_) => value.write_to(out),
+        Value::Json(json) => push_json(out, json),
+        Value::Bytes(text) => push_string(out, text),
+        Value::Ip(_) => {
+            out.push(b'"');
+            value.write_to(out);
+            out.push(b'"');
+        }
+    }
+}
+
+/// Appends JSON out of a client's body, on one line: a line feed in it would let a client write log lines of its own.
+fn push_json(out: &mut Vec<u8>, json: &str) {
+    match serde_json::from_str::<IgnoredAny>(json) {
+        Ok(_) => out.extend(json.bytes().map(|byte| if byte < b' ' { b' ' } else { byte })),
+        Err(_) => push_string(out, json.as_bytes()),
+    }
+}
+
+/// Appends microseconds as milliseconds.
+pub(crate) fn push_seconds_as_millis(out: &mut Vec<u8>, us: u64) {
+    weir_wire::push_number(out, us / 1000);
+    let rest = us % 1000;
+    if rest > 0 {
+        out.push(b'.');
+        for digit in [rest / 100, rest / 10 % 10, rest % 10] {
+            out.push(b'0' + digit as u8);
+        }
+    }
+}
+
+/// Ends a text whose bytes stand from `begin` on as they came.
+pub(crate) fn end_string(out: &mut Vec<u8>, begin: usize) {
+    let is_plain = |b: &u8| matches!(b, 0x20..=0x7e) && !matches!(b, b'"' | b'\\');
+    let plain = out.get(begin..).unwrap_or_default().iter().position(|b| !is_plain(b));
+    if let Some(at) = plain {
+        let rest = out.split_off(begin + at);
+        escape(&rest, out);
+    }
+    out.push(b'"');
+}
+
+#[cold]
+fn escape(bytes: &[u8], out: &mut Vec<u8>) {
+    for c in String::from_utf8_lossy(bytes).chars() {
+        match c {
+            '"' => out.extend_from_slice(b"\\\""),
+            '\\' => out.extend_from_slice(b"\\\\"),
+            '\n' => out.extend_from_slice(b"\\n"),
+            '\r' => out.extend_from_slice(b"\\r"),
+            '\t' => out.extend_from_slice(b"\\t"),
+            '\0'..='\x1f' | '\x7f' => {
+                let hex = |n: u32| char::from_digit(n, 16).unwrap_or('0') as u8;
+                let code = c as u32;
+                out.extend_from_slice(b"\\u00");
+                out.extend([hex(code >> 4), hex(code & 15)]);
+            }
+            c => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Object, push_seconds_as_millis, push_string, push_value};
+    use weir_expr::Value;
+
+    #[test]
+    fn whatever_is_written_is_json() {
+        let mut out = Vec::new();
+        let mut object = Object::begin(&mut out);
+        let texts: [&[u8]; 5] = [b"plain", b"a\"b\\c/d", b"\0\x01\x1f\x7f\n\r\t", "ü€😀".as_bytes(), b"a\xff\xfeb"];
+        for (at, text) in texts.iter().enumerate() {
+            push_string(object.key(&at.to_string()), text);
+        }
+        push_value(object.lowered_key(b"X-Number"), Value::Number(7));
+        push_value(object.escaped_key(b"a\"b"), Value::Millis(1234));
+        push_value(object.key("true"), Value::Boolean(true));
+        push_value(object.key("ip"), Value::Ip(std::net::IpAddr::from([1, 2, 3, 4])));
+        push_value(object.key("list"), Value::Json("[1,\n{\"a\": \"b\"}\r\n]"));
+        push_value(object.key("torn"), Value::Json("1}\n{\"a\":2"));
+        push_seconds_as_millis(object.key("ms"), 12_034);
+        push_seconds_as_millis(object.key("whole"), 12_000);
+        object.nested("object", |object| object.nested("empty", |_| {}));
+        object.end();
+        assert!(!out.contains(&b'\n') && !out.contains(&b'\r'), "one line");
+        let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!((&json["list"], &json["torn"]), (&serde_json::json!([1, { "a": "b" }]), &"1}\n{\"a\":2".into()));
+        let lossy = texts.map(|text| String::from_utf8_lossy(text).into_owned());
+        for (at, text) in lossy.iter().enumerate() {
+            assert_eq!(json[at.to_string()], *text);
+        }
+        assert_eq!((&json["x-number"], &json["a\"b"], &json["true"]), (&7.into(), &1.234.into(), &true.into()));
+        assert_eq!((&json["ms"], &json["whole"], &json["ip"]), (&12.034.into(), &12.into(), &"1.2.3.4".into()));
+        assert_eq!(json["object"], serde_json::json!({ "empty": {} }));
+    }
+}
