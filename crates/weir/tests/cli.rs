@@ -349,9 +349,12 @@ fn check_without_a_file_looks_where_run_begins() {
     let (code, out, err) = settings(&cluster.urls());
     let summary = format!("etcd at {}: revision ", cluster.urls()[0]);
     assert!(code == 0 && out.starts_with(&summary) && out.ends_with(": 1 route\n"), "{out}{err}");
-    cluster.put("routes/2", "{\"uri\": 2}");
+    cluster.put("routes/2", r#"{"uri": "/2", "plugins": {"limit-count": {"count": -1}}}"#);
     let (code, out, err) = settings(&cluster.urls());
-    assert!(code == 1 && out.ends_with("; 1 resource left out\n") && err.contains("routes/2.uri"), "{out}{err}");
+    assert!(
+        code == 1 && out.ends_with("; 1 resource left out\n") && err.contains("routes/2.plugins.limit-count"),
+        "{out}{err}"
+    );
     let (code, out, err) = settings(&["http://127.0.0.1:1".to_owned()]);
     assert!(code == 1 && out.is_empty() && err.contains("etcd: http://127.0.0.1:1"), "{out}{err}");
 }

@@ -427,9 +427,9 @@ fn workers_that_count_by_themselves_are_over_by_little() {
     // What another gateway has counted is known after the next request that is told.
     let other = start(&origin, "limit-count", &at(&redis), &limit);
     assert_eq!(other.get("/").field("x-ratelimit-remaining"), Some("69"));
-    let passed = 31 + count(&[&gateway, &other], 30, 200);
-    // Each of the four workers may let pass what was left when it asked last.
-    assert!((100..=31 + 4 * 69).contains(&passed), "{passed} of 100");
+    let passed = 31 + count(&[&gateway, &other], 60, 200);
+    // Each worker of both gateways lets pass the limit at most before Redis reports the others: fewer than are sent.
+    assert!((100..=31 + 2 * WORKERS * 100).contains(&passed), "{passed} of 100");
     wait_until("the limit to be known everywhere", LIMIT, || {
         (count(&[&gateway, &other], 1, 429) == 2 * CLIENTS).then_some(())
     });

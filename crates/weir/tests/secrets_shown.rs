@@ -20,6 +20,7 @@ const FIELDS: &[&str] = &[
     "s3cret-of-csrf",
     "s3cret-of-redis",
     "s3cret-of-sentinels",
+    "s3cret-of-http-logger",
 ];
 /// Read by nobody.
 const TOKEN: &str = "hvs.t0ken-of-vault";
@@ -52,6 +53,7 @@ impl Secrets {
             "limit-count": limit(json!({ "count": 1, "time_window": 1 })),
             "limit-req": limit(json!({ "rate": 1, "burst": 0 })),
             "limit-conn": limit(json!({ "conn": 1, "burst": 0, "default_conn_delay": 1 })),
+            "http-logger": { "uri": "http://127.0.0.1:1/", "auth_header": FIELDS[7] },
         });
         vec![
             ("ssls/1", json!({ "sni": "a.test", "cert": cert, "key": key, "certs": [cert], "keys": [key] })),

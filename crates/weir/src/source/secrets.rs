@@ -110,7 +110,7 @@ impl Secrets for SecretFields {
 }
 
 /// Endings of the names of all fields that `each` visits. The quote excludes names of plugins.
-const ENDS: [&str; 5] = ["key\"", "keys\"", "token\"", "secret\"", "password\""];
+const ENDS: [&str; 6] = ["key\"", "keys\"", "token\"", "secret\"", "password\"", "auth_header\""];
 
 /// Masks the secrets of resources that are shown, and restores them in resources that a client sends back.
 #[derive(Clone, Debug)]
