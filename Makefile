@@ -14,7 +14,7 @@ dist: ## build what is measured and shipped, target/dist/weir: link-time and pro
 	tools/install-test-deps
 	tools/build-dist
 
-bench-quick: dist ## CPU per request against nginx and a byte relay, in under two minutes
+bench-quick: dist ## CPU per request against nginx and a byte relay, in about two minutes
 	bench/quick.py --weir $(TARGET)/dist/weir --relay $(TARGET)/dist/relay \
 	    --json bench/results/quick.json --markdown bench/results/quick.md
 

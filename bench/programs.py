@@ -19,6 +19,8 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 BODY = "b" * 200
 CONNECTIONS = 64
+# A message of gRPC: not compressed, its length, and its content, which a gateway does not look at.
+REQUEST_MESSAGE, RESPONSE_MESSAGE = (b"\0" + len(content).to_bytes(4, "big") + content for content in (b"n" * 16, BODY.encode()))
 
 # Limits and pools are far above the needs of a run, equally in every program, so that no connection is renewed.
 NGINX = """
@@ -45,6 +47,25 @@ NGINX_PROXY_TLS = """
     server {{
         listen 127.0.0.1:{port} ssl backlog=4096; {tls}
         location / {{ proxy_pass {scheme}://origin; proxy_http_version 1.1; proxy_set_header Connection ""; }}
+    }}
+"""
+# One connection to the origin for each stream that is under way, as nginx has it.
+NGINX_PROXY_H2 = """
+    upstream origin {{ server 127.0.0.1:{origin}; keepalive 1024; keepalive_requests 1000000000; }}
+    server {{
+        listen 127.0.0.1:{port} ssl http2 backlog=4096; {tls}
+        location / {{ proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection ""; }}
+    }}
+"""
+NGINX_GRPC = """
+    upstream origin {{ server 127.0.0.1:{origin}; keepalive 1024; keepalive_requests 1000000000; }}
+    server {{ listen 127.0.0.1:{port} http2 backlog=4096; location / {{ grpc_pass grpc://origin; }} }}
+"""
+# A service of which each call is answered with the same message; its bytes stand in the configuration as they are.
+NGINX_SERVICE = """
+    server {{
+        listen 127.0.0.1:{port} http2 backlog=4096; default_type application/grpc;
+        location / {{ add_trailer grpc-status 0; return 200 "{message}"; }}
     }}
 """
 NGINX_PROXY = """
@@ -135,7 +156,7 @@ class Programs:
     def nginx(self, name, http, port, core, tls=False):
         folder = self.folder / name
         folder.mkdir()
-        (folder / "nginx.conf").write_text(NGINX.format(dir=folder, http=http))
+        (folder / "nginx.conf").write_bytes(NGINX.format(dir=folder, http=http).encode("latin-1"))
         nginx = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
         if not nginx:
             raise Failure("nginx is missing: run tools/install-test-deps")
@@ -144,6 +165,11 @@ class Programs:
     def origin(self):
         port = free_port()
         return self.nginx("origin", NGINX_FIXED.format(port=port, body=BODY), port, LOAD_CORE)
+
+    def service(self):
+        """A gRPC service over HTTP/2 without TLS."""
+        port, message = free_port(), RESPONSE_MESSAGE.decode("latin-1")
+        return self.nginx("service", NGINX_SERVICE.format(port=port, message=message), port, LOAD_CORE)
 
     def redis(self):
         """A server that keeps nothing on a disk."""
@@ -170,18 +196,20 @@ class Programs:
         cert, key = self.certificate()
         return NGINX_TLS.format(cert=cert, key=key)
 
-    def weir(self, binary, name, config, tls=False):
-        """`config` is written as JSON, which is YAML too."""
-        file, port, other = self.folder / f"{name}.yaml", free_port(), free_port()
+    def weir(self, binary, name, config, tls=False, prior_knowledge=False, core=GATEWAY_CORE):
+        """`config` is written as JSON, which is YAML too. `prior_knowledge`: clients may speak HTTP/2 without TLS."""
+        file, port = self.folder / f"{name}.yaml", free_port()
         if tls:
             cert, key = self.certificate()
             config = {**config, "ssls": [{"sni": "bench.test", "cert": cert.read_text(), "key": key.read_text()}]}
         file.write_text(json.dumps(config) + "\n#END\n")
-        listen = {"http": f"127.0.0.1:{other if tls else port}", "https": f"127.0.0.1:{port}" if tls else "off"}
+        address = f"127.0.0.1:{port}"
+        plain = {"address": f"127.0.0.1:{free_port()}" if tls else address, "http2": prior_knowledge}
+        settings = self.folder / f"{name}.settings.yaml"
+        settings.write_text(json.dumps({"listen": {"http": [plain], "https": [address] if tls else []}, "limits": {"requests_per_connection": 0}}))
         return self.start(name, [
-            binary, "run", file, "--listen-http", listen["http"], "--listen-https", listen["https"], "--metrics", "off", "--status", "off",
-            "--workers", "1", "--set", "tls.fallback_sni=bench.test",
-        ], port, GATEWAY_CORE, tls=tls)
+            binary, "run", file, "--settings", settings, "--metrics", "off", "--status", "off", "--workers", "1", "--set", "tls.fallback_sni=bench.test",
+        ], port, core, tls=tls)
 
     def relay(self, binary, to):
         port = free_port()
@@ -204,6 +232,9 @@ class Programs:
 class Program:
     def __init__(self, name, process, port, tls=False):
         self.name, self.process, self.port, self.tls = name, process, port, tls
+
+    def origin(self):
+        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}"
 
     def tree(self):
         """Ids of the process and all its descendants (nginx works in a child)."""

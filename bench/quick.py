@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Weir against nginx and a byte relay, in under two minutes: CPU per request, throughput, latency, ratios, aims.
+"""Weir against nginx and a byte relay, in about two minutes: CPU per request, throughput, latency, ratios, aims.
 
-Each gateway is pinned to core 0; wrk (64 keep-alive connections) and a 200-byte nginx origin share core 1. In each
-round every case runs its programs one right after the other (A B A B ...), and a ratio is taken within a round, for
-absolute figures drift on a shared machine. Both programs of a pair get byte for byte the same requests. CPU per request is
-what the kernel charged the program (user and system) divided by the requests answered. One error makes the run void.
+Each gateway is pinned to core 0; the load and a 200-byte nginx origin share core 1. The load is wrk with 64 keep-alive
+connections or, over HTTP/2, h2load with 16 connections of 32 streams. In each round every case runs its programs one right
+after the other (A B A B ...), and a ratio is taken within a round, for absolute figures drift on a shared machine. Both
+programs of a pair get byte for byte the same requests. CPU per request is what the kernel charged the program (user and
+system) divided by the requests answered. One error makes the run void.
 A round of a case in which the host stole more than 5 % of a core's time is measured again, three times at most, and does
 not count; a case without a round that counts is void.
 
@@ -25,6 +26,7 @@ import tempfile
 import time
 
 import programs
+import streams
 from programs import BODY, Failure
 
 # name, subject and reference program, the requests that both get, the aim (ratio of CPU per request; None: no aim set)
@@ -46,14 +48,29 @@ PAIRS = [
     ("HTTPS to HTTPS", "weir https to https", "nginx https to https", "plain", 0.85),
     ("handshakes, full", "weir https", "nginx https", "handshakes", 1.0),
     ("handshakes, resumed", "weir https", "nginx https", "resumed handshakes", 1.0),
+    ("HTTP/2 over TLS to HTTP/1.1", "weir https http2", "nginx http2", "streams", 0.50),
+    ("HTTP/2, key-auth + limit-count, 100/100", "weir https http2 key-auth + limit-count", "nginx http2", "100 keys in streams", 0.55),
+    ("HTTP/1.1 to a shared HTTP/2 upstream", "weir to http2", "nginx bare", "plain", 0.75),
+    ("unary gRPC", "weir grpc", "nginx grpc", "calls", 0.60),
+    ("Kong's form, bare / APISIX's", "weir kong bare", "weir bare", "plain", 1.03),
+    ("Kong's form, rate-limiting / limit-count", "weir kong rate-limiting", "weir limit-count", "plain", 1.03),
+    ("Kong's form, key-auth + rate-limiting, 100/100", "weir kong key-auth + rate-limiting", "weir key-auth + limit-count", "100 keys", 1.03),
+    ("Kong's form, basic-auth + rate-limiting, 100/100", "weir kong basic-auth + rate-limiting", "weir basic-auth + limit-count", "100 passwords", 1.03),
 ]
+# What h2load repeats, as (path, headers): it has the same headers for all of its requests.
+STREAMS = {
+    "streams": [("/", {})],
+    "100 keys in streams": [(f"/service-{k % 100}/item?apikey=key-of-{(k // 100 * 7 + k) % 100}", {}) for k in range(1000)],
+    "calls": [("/bench.Service/Call", {"content-type": "application/grpc", "te": "trailers"})],
+}
+MOCK = {"response_example": BODY, "response_status": 200, "content_type": "text/plain"}
 # What file-logger writes; it is removed in the end.
 LOG = os.path.join(tempfile.gettempdir(), f"weir-quick-{os.getpid()}.log")
 FAIR = "CPU per request, in µs: total (of which user). A ratio is the median over the rounds (lowest to highest)."
 
 
 def requests():
-    """Maps each name to the list of (path, headers) that wrk repeats; None is the one plain request."""
+    """Maps each name to the list of (path, headers) that wrk or h2load repeats; None is the one plain request."""
     pairs = [(k % 100, (k // 100 * 7 + k) % 100) for k in range(1000)]
     basic = [base64.b64encode(f"user{c}:password{c}".encode()).decode() for c in range(100)]
     return {
@@ -65,11 +82,13 @@ def requests():
         "100 keys": [(f"/service-{r}/item", {"apikey": f"key-of-{c}"}) for r, c in pairs],
         "100 passwords": [(f"/service-{r}/item", {"Authorization": f"Basic {basic[c]}"}) for r, c in pairs],
         "many paths": [(f"/service/{k * 99 % 100_000}", {}) for k in range(1000)],
+        **STREAMS,
     }
 
 
-def configs(origin, secure=0, redis=0):
-    """name -> APISIX configuration; `origin` and `secure` are the ports of the origins, `redis` is that of Redis."""
+def configs(origin, secure=0, redis=0, batching=0, service=0):
+    """name -> APISIX configuration; `origin`, `secure`, `batching` (over HTTP/2) and `service` (gRPC) are the ports of the
+    origins, `redis` is that of Redis."""
     limit = {"count": 1_000_000_000, "time_window": 60, "rejected_code": 429}
     by_address = {"limit-count": {**limit, "key": "remote_addr"}}
     in_redis = {"limit-count": {**limit, "key": "remote_addr", "policy": "redis", "redis_host": "127.0.0.1", "redis_port": redis or 6379}}
@@ -86,11 +105,12 @@ def configs(origin, secure=0, redis=0):
     def one(plugins, consumers=(), **route):
         return {"routes": [{"id": "one", "uri": "/*", "plugins": plugins, **route}], "consumers": list(consumers), "upstreams": upstreams}
 
-    def hundred(plugins, consumers):
+    def hundred(plugins, consumers, upstreams=upstreams):
         routes = [{"id": f"r{r}", "uri": f"/service-{r}/*", "plugins": plugins, **upstream} for r in range(100)]
         return {"routes": routes, "consumers": consumers, "upstreams": upstreams}
 
-    mock = {"response_example": BODY, "response_status": 200, "content_type": "text/plain"}
+    # A connection for each stream that is under way.
+    many = [{**upstreams[0], "keepalive_pool": {**pool, "size": 1024}}]
     return {
         "weir bare": one({}, **upstream),
         "weir https": one({}, **upstream),
@@ -107,11 +127,53 @@ def configs(origin, secure=0, redis=0):
         "weir http-logger": one({"http-logger": {"uri": f"http://127.0.0.1:{origin}/logs"}}, **upstream),
         "weir file-logger": one({"file-logger": {"path": LOG}}, **upstream),
         "weir forward-auth": one({"forward-auth": {"uri": f"http://127.0.0.1:{origin}/auth", "keepalive_pool": 320}}, **upstream),
-        "weir mocking": one({"mocking": mock}),
+        "weir mocking": one({"mocking": MOCK}),
+        "weir https http2": {**one({}, **upstream), "upstreams": many},
+        "weir https http2 key-auth + limit-count": hundred({"key-auth": {}, **by_consumer}, key_consumers, many),
+        "weir to http2": one({}, upstream={"nodes": {f"127.0.0.1:{batching}": 1}, "scheme": "http", "http2": True, "keepalive_pool": pool}),
+        "weir grpc": one({}, upstream={"nodes": {f"127.0.0.1:{service}": 1}, "scheme": "grpc", "keepalive_pool": pool}),
         "weir 100,000 routes": {
             "routes": [{"id": f"r{r}", "uri": f"/service/{r}", **upstream} for r in range(100_000)], "upstreams": upstreams,
         },
     }
+
+
+def kong_configs(origin):
+    """name -> configuration in Kong's form, which does the same as the one in APISIX's form beside it."""
+    limit = {"name": "rate-limiting", "config": {"minute": 1_000_000_000, "policy": "local"}}
+    by_address = {**limit, "config": {**limit["config"], "limit_by": "ip"}}
+    by_consumer = {**limit, "config": {**limit["config"], "limit_by": "consumer"}}
+    key_consumers = [{"username": f"user{c}", "keyauth_credentials": [{"key": f"key-of-{c}"}]} for c in range(100)]
+    basic_consumers = [
+        {"username": f"user{c}", "basicauth_credentials": [{"username": f"user{c}", "password": f"password{c}"}]} for c in range(100)
+    ]
+
+    def kong(paths, plugins, consumers=()):
+        routes = [{"name": f"r{number}", "paths": [path], "strip_path": False} for number, path in enumerate(paths)]
+        service = {"name": "origin", "url": f"http://127.0.0.1:{origin}", "routes": routes}
+        return {"_format_version": "3.0", "services": [service], "plugins": plugins, "consumers": list(consumers)}
+
+    hundred = [f"/service-{r}/" for r in range(100)]
+    return {
+        "weir kong bare": kong(["/"], []),
+        "weir kong rate-limiting": kong(["/"], [by_address]),
+        "weir kong key-auth + rate-limiting": kong(hundred, [{"name": "key-auth"}, by_consumer], key_consumers),
+        "weir kong basic-auth + rate-limiting": kong(hundred, [{"name": "basic-auth"}, by_consumer], basic_consumers),
+    }
+
+
+def check_streams(run, program, walk):
+    """As `check`, over HTTP/2."""
+    for path, headers in (walk[0], walk[-1]):
+        status, text = streams.ask(run, program, path, headers)
+        if status != 200 or BODY not in text:
+            raise Failure(f"{program.name}: {path} answered {status} {text[-400:]!r}")
+        if "content-type" in headers and "grpc-status: 0" not in text:
+            raise Failure(f"{program.name}: {path} answered without grpc-status: {text[-400:]!r}")
+        if "limit-count" in program.name and "x-ratelimit-remaining" not in text.lower():
+            raise Failure(f"{program.name}: no X-RateLimit-Remaining: limit-count did not run")
+        if "key-auth" in program.name and (status := streams.ask(run, program, path.split("?")[0], headers)[0]) != 401:
+            raise Failure(f"{program.name}: {path} without its key answered {status}")
 
 
 def check(program, walk):
@@ -135,6 +197,8 @@ def check(program, walk):
             raise Failure(f"{program.name}: {path} answered {answer.status} {body[:200]!r}")
         if "limit-count" in program.name and not answer.getheader("X-RateLimit-Remaining"):
             raise Failure(f"{program.name}: no X-RateLimit-Remaining: limit-count did not run")
+        if "rate-limiting" in program.name and not answer.getheader("X-RateLimit-Remaining-Minute"):
+            raise Failure(f"{program.name}: no X-RateLimit-Remaining-Minute: rate-limiting did not run")
         if "five" in program.name:
             wanted = {"X-RateLimit-Remaining", "X-Request-Id", "Access-Control-Allow-Origin"}
             if missing := wanted - {name for name in wanted if answer.getheader(name)}:
@@ -143,12 +207,36 @@ def check(program, walk):
             raise Failure(f"{program.name}: {path} without credentials answered {status}")
 
 
+def batching_origin(run, binary):
+    """An origin that speaks HTTP/2 without TLS and sends all answers that are due with one write; nginx writes each by itself."""
+    answers = {"routes": [{"id": "all", "uri": "/*", "plugins": {"mocking": MOCK}}]}
+    return run.weir(binary, "batching-origin", answers, prior_knowledge=True, core=programs.LOAD_CORE)
+
+
+def gateway(run, binary, name, config):
+    """Starts the gateway of this name, which says what its clients speak."""
+    return run.weir(binary, name.replace(" ", "-"), config, tls="https" in name, prior_knowledge="grpc" in name)
+
+
+def traffic(run, program, load, walk, seconds):
+    """Figures of one run of this load, after a check of the program's answers."""
+    if load in STREAMS:
+        check_streams(run, program, walk)
+        return streams.load(run, program, walk, seconds)
+    check(program, walk)
+    if "handshakes" in load:
+        return programs.handshakes(program, "resumed" in load, seconds)
+    return programs.load(program, run.script(load.replace(" ", "-"), walk), seconds)
+
+
 def start(run, needed, options, broken):
     """Starts the named programs, of which only the measured one has load; `broken` collects those that do not start."""
     origin = run.origin().port
     secure = run.secure_origin().port if any("to https" in name for name in needed) else 0
     redis = run.redis().port if any("Redis" in name for name in needed) else 0
-    known, started = configs(origin, secure, redis), {}
+    service = run.service().port if any("grpc" in name for name in needed) else 0
+    batching = batching_origin(run, options.weir).port if "weir to http2" in needed else 0
+    known, started = configs(origin, secure, redis, batching, service) | kong_configs(origin), {}
     def one(name):
         port = programs.free_port()
         if name == "nginx bare":
@@ -157,11 +245,16 @@ def start(run, needed, options, broken):
             to, scheme = (secure, "https") if "to https" in name else (origin, "http")
             text = programs.NGINX_PROXY_TLS.format(port=port, origin=to, scheme=scheme, tls=run.nginx_tls())
             return run.nginx(name.replace(" ", "-"), text, port, programs.GATEWAY_CORE, tls=True)
+        if name == "nginx http2":
+            text = programs.NGINX_PROXY_H2.format(port=port, origin=origin, tls=run.nginx_tls())
+            return run.nginx("nginx-http2", text, port, programs.GATEWAY_CORE, tls=True)
+        if name == "nginx grpc":
+            return run.nginx("nginx-grpc", programs.NGINX_GRPC.format(port=port, origin=service), port, programs.GATEWAY_CORE)
         if name == "nginx return":
             return run.nginx("nginx-return", programs.NGINX_FIXED.format(port=port, body=BODY), port, programs.GATEWAY_CORE)
         if name == "relay":
             return run.relay(options.relay, origin)
-        return run.weir(options.weir, name.replace(" ", "-"), known[name], tls="https" in name)
+        return gateway(run, options.weir, name, known[name])
 
     for name in needed:
         try:
@@ -187,7 +280,6 @@ def measure(run, pairs, options, runs, broken):
         groups = [(load, [name for name in names if name.split()[0] in wanted]) for load, names in groups]
     walks = requests()
     started = start(run, dict.fromkeys(name for _, names in groups for name in names), options, broken)
-    scripts = {load: run.script(load.replace(" ", "-"), walks[load]) for load, _ in groups}
     warm = set()
 
     def one_round(turn, load, names):
@@ -196,17 +288,13 @@ def measure(run, pairs, options, runs, broken):
             if name in broken:
                 continue
             try:
-                check(started[name], walks[load])
+                if name not in warm:
+                    warm.add(name)
+                    traffic(run, started[name], load if load in STREAMS else "plain", walks[load], 1)
+                figures = traffic(run, started[name], load, walks[load], options.seconds)
             except (Failure, OSError, http.client.HTTPException) as failure:
                 broken[name] = str(failure)
                 continue
-            if name not in warm:
-                warm.add(name)
-                programs.load(started[name], scripts[load], 1)
-            if "handshakes" in load:
-                figures = programs.handshakes(started[name], "resumed" in load, options.seconds)
-            else:
-                figures = programs.load(started[name], scripts[load], options.seconds)
             measured.append({"round": turn + 1, "load": load, **figures})
             note = f"VOID: {figures['void']}" if figures["void"] else f"{figures['cpu_us']:.2f} µs"
             progress(f"round {turn + 1}/{options.rounds}  {load}: {name}  {note}")
@@ -316,6 +404,7 @@ def main():
     if len(os.sched_getaffinity(0)) < 2:
         raise Failure("two cores are needed: one for the gateway, one for the load")
     tools = ["wrk", "taskset", "setpriv", "openssl"] + ["redis-server"] * any("Redis" in pair[1] for pair in pairs)
+    tools += ["h2load", "nghttp"] * any(pair[3] in STREAMS for pair in pairs)
     for tool in tools:
         if not shutil.which(tool):
             raise Failure(f"{tool} is missing: run tools/install-test-deps")

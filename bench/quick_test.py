@@ -4,6 +4,7 @@ import unittest
 
 import programs
 import quick
+import streams
 
 PAIR = [("bare", "weir bare", "nginx bare", "plain", 0.88)]
 
@@ -37,6 +38,27 @@ class Verdicts(unittest.TestCase):
 
     def test_runs_under_another_load_do_not_count(self):
         self.assertEqual(self.row([run("nginx bare", 1, 10, load="one key"), run("weir bare", 1, 8)])["verdict"], "-")
+
+
+class Streams(unittest.TestCase):
+    def figures(self, requests=1000, **errors):
+        told = {"requests": requests, "seconds": 2.0, "latency": {"p50": 5, "p95": 6, "p99": 7} if requests else {}, "errors": errors}
+        # (user, system, exact), in seconds: ticks give the shares, the exact sum is what counts.
+        return streams.figures("weir", told, (1.0, 1.0, 2.0), (1.01, 1.03, 2.05))
+
+    def test_cpu_is_that_of_the_program_per_request(self):
+        made = self.figures()
+        self.assertAlmostEqual(made["cpu_us"], 50)
+        self.assertAlmostEqual(made["user_us"], 12.5)
+        self.assertEqual((made["rps"], made["p50_us"], made["p95_us"], made["p99_us"], made["void"]), (500, 5, 6, 7, ""))
+
+    def test_an_error_or_no_request_voids(self):
+        self.assertEqual(self.figures(status=3, timeout=1)["void"], "3 status errors, 1 timeout errors")
+        self.assertEqual(self.figures(0)["void"], "no request was answered")
+
+    def test_a_message_says_its_length(self):
+        for message in (programs.REQUEST_MESSAGE, programs.RESPONSE_MESSAGE):
+            self.assertEqual((message[0], int.from_bytes(message[1:5], "big")), (0, len(message) - 5))
 
 
 def stat(*cores):
@@ -85,11 +107,15 @@ class Stolen(unittest.TestCase):
 
 class Configurations(unittest.TestCase):
     def test_every_program_and_load_of_the_table_exists(self):
-        known = quick.configs(1)
+        known = quick.configs(1) | quick.kong_configs(1)
         for case, subject, reference, load, _ in quick.PAIRS:
             self.assertIn(load, quick.requests(), case)
             for program in (subject, reference):
-                self.assertTrue(program in known or program in ("nginx bare", "nginx return", "relay") or program.startswith("nginx https"), program)
+                self.assertTrue(program in known or program in ("nginx bare", "nginx return", "nginx http2", "nginx grpc", "relay") or program.startswith("nginx https"), program)
+
+    def test_requests_of_h2load_differ_in_nothing_but_their_paths(self):
+        for name, walk in quick.STREAMS.items():
+            self.assertEqual({tuple(headers.items()) for _, headers in walk}, {tuple(walk[0][1].items())}, name)
 
     def test_each_request_has_its_route_and_its_consumer(self):
         known, requests = quick.configs(1), quick.requests()
@@ -97,6 +123,10 @@ class Configurations(unittest.TestCase):
         prefixes = {route["uri"].rstrip("*") for route in known["weir key-auth + limit-count"]["routes"]}
         self.assertEqual({headers["apikey"] for _, headers in requests["100 keys"]}, keys)
         self.assertEqual({path.rsplit("/", 1)[0] + "/" for path, _ in requests["100 keys"]}, prefixes)
+        known_by_path = known["weir https http2 key-auth + limit-count"]
+        self.assertEqual((known_by_path["routes"], known_by_path["consumers"]), (known["weir key-auth + limit-count"]["routes"], known["weir key-auth + limit-count"]["consumers"]))
+        in_paths = [path.split("?apikey=") for path, _ in requests["100 keys in streams"]]
+        self.assertEqual([(path, headers["apikey"]) for path, headers in requests["100 keys"]], [tuple(pair) for pair in in_paths])
         self.assertLessEqual({path for path, _ in requests["many paths"]}, {route["uri"] for route in known["weir 100,000 routes"]["routes"]})
 
 

@@ -116,7 +116,7 @@ def main():
     parser.add_argument("--origin", default=top / "dist/origin", metavar="PATH", help="the origin of the suite (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=2, help="length of one run (default: %(default)s)")
     options = parser.parse_args()
-    for tool in ("wrk", "taskset", "setpriv", "openssl", "redis-server"):
+    for tool in ("wrk", "h2load", "nghttp", "taskset", "setpriv", "openssl", "redis-server"):
         if not shutil.which(tool):
             raise Failure(f"{tool} is missing: run tools/install-test-deps")
     with programs.Programs() as run:
@@ -131,11 +131,11 @@ def main():
             programs.load(gateway, walk, 3 * options.seconds)
             run.stop(gateway)
         walks = quick.requests()
-        for name, config in quick.configs(run.origin().port, run.secure_origin().port, run.redis().port).items():
+        ports = run.origin().port, run.secure_origin().port, run.redis().port, quick.batching_origin(run, options.weir).port, run.service().port
+        for name, config in quick.configs(*ports).items():
             load = next((load for _, subject, _, load, _ in quick.PAIRS if subject == name and load in walks), None)
-            gateway = run.weir(options.weir, name.replace(" ", "-"), config, tls="https" in name)
-            quick.check(gateway, walks[load])
-            figures = programs.load(gateway, run.script(load.replace(" ", "-"), walks[load]), options.seconds)
+            gateway = quick.gateway(run, options.weir, name, config)
+            figures = quick.traffic(run, gateway, load, walks[load], options.seconds)
             if figures["void"]:
                 raise Failure(f"{name}: {figures['void']}")
             if name == "weir https":

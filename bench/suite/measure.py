@@ -138,8 +138,9 @@ class Suite:
                 try:
                     if kind not in ("idle",) and (why := targets.check(program_of(one), case, gateway=name != "direct")):
                         raise Failure(why)
-                    # The memory of a connection does not depend on stolen time.
-                    cores = programs.cores_of(self.gateway_cores, self.load_cores, self.origin_cores) if kind != "idle" else ()
+                    # The memory of a connection does not depend on stolen time, and nobody reads the figures of a smoke test.
+                    spoils = kind != "idle" and self.options.profile != "smoke"
+                    cores = programs.cores_of(self.gateway_cores, self.load_cores, self.origin_cores) if spoils else ()
                     figures, stolen, spoilt = programs.unstolen(lambda: step(one, case, seconds), cores)
                     figures |= {"stolen": stolen, "again": len(spoilt), "counts": stolen <= programs.STOLEN}
                 except (Failure, OSError, http.client.HTTPException) as failure:

@@ -1,4 +1,4 @@
-//! What a handler gives back, and the forms that APISIX's answers have.
+//! Answers of handlers, in the forms that APISIX's answers have.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use weir_store::StoreError;
 use crate::seats::Streaming;
 use crate::turns::Held;
 
-/// What becomes of a request: an answer, or one that says why not. Both go to the client alike.
+/// Outcome of a request: an answer, or a refusal. Both go to the client alike.
 pub(crate) type Outcome = Result<Answer, Answer>;
 
 /// An answer in the making.
@@ -24,7 +24,7 @@ pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) fields: Vec<(HeaderName, HeaderValue)>,
     pub(crate) body: Body,
-    /// Whether it carries `X-API-VERSION`, which some of APISIX's refusals do not.
+    /// True if the answer carries `X-API-VERSION`, which some of APISIX's refusals do not.
     pub(crate) versioned: bool,
     /// True for a body that takes no memory of its own.
     pub(crate) is_shared: bool,
@@ -98,6 +98,11 @@ impl Answer {
     /// A body that is JSON already, without the line's end.
     pub(crate) fn text(status: StatusCode, mut body: String) -> Self {
         body.push('\n');
+        Self::exact(status, body)
+    }
+
+    /// A body as it is.
+    pub(crate) fn exact(status: StatusCode, body: String) -> Self {
         Self { body: Body::Whole(Some(body.into())), ..Self::empty(status) }
     }
 

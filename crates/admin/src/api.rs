@@ -1,7 +1,9 @@
 //! From an HTTP request to the handler that answers it.
 
+use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -18,25 +20,26 @@ use serde_json::json;
 use tokio::sync::{Mutex, MutexGuard, Notify};
 use tokio::time::timeout;
 use weir_config::resource::AddrRange;
-use weir_store::Key;
+use weir_store::{Commit, Key};
 
 use crate::answer::{Answer, Body, Outcome};
-use crate::configs::Whole;
-use crate::extensions::Streams;
 use crate::keys::{Identity, Keys};
-use crate::kinds::Place;
+use crate::kinds::{Target, check_method};
 use crate::openapi;
 use crate::operations::{self, Found, What};
 use crate::origins::Hosts;
+use crate::put::LastPut;
 use crate::request::{Query, Request, cookie, segments};
+use crate::server::Service;
+use crate::streams::Streams;
 use crate::turns::{Held, SMALL, Turns};
 use crate::ui::Ui;
-use crate::{Configuration, Gateway};
+use crate::{Changed, Configuration, Gateway, Refused};
 
 /// The product that tools look for, with the version of its API that is spoken here, and ours.
 const SERVER_NAME: &str = concat!("APISIX/3.18.0 (weir/", env!("CARGO_PKG_VERSION"), ")");
 
-/// How long a client may take to send a body.
+/// Time that a client may take to send a body.
 const BODY_TIME: Duration = Duration::from_secs(60);
 
 /// Bytes of a body that is too long which are taken all the same, and how long that may take.
@@ -57,9 +60,9 @@ pub struct Api {
     pub(crate) configuration: Arc<dyn Configuration>,
     pub(crate) gateway: Arc<dyn Gateway>,
     options: Options,
-    /// Whether the configuration is only ever replaced as a whole.
+    /// True if the configuration is only ever replaced as a whole.
     pub(crate) standalone: bool,
-    pub(crate) whole: Whole,
+    pub(crate) last_put: LastPut,
     pub(crate) streams: Streams,
     pub(crate) turns: Turns,
     /// The OpenAPI document, once it was asked for.
@@ -70,14 +73,14 @@ pub struct Api {
     pub(crate) writing: Writing,
 }
 
-/// Who is let in, and what is too much.
+/// Admission to the Admin API, and its limits.
 #[derive(Debug)]
 pub struct Options {
     /// Keys that open it.
     pub keys: Keys,
-    /// Where requests may come from; empty: from anywhere.
+    /// Addresses that requests may come from; empty for any address.
     pub allow: Vec<AddrRange>,
-    /// Whether pages of other origins that know a key may use it.
+    /// True if pages of other origins that know a key may use the API.
     pub cors: bool,
     /// Names by which it is reached.
     pub hosts: Hosts,
@@ -124,7 +127,7 @@ impl Default for Writing {
     }
 }
 
-/// Who is at the other end of a connection.
+/// The peer of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) address: IpAddr,
@@ -140,7 +143,7 @@ impl Api {
     /// An API over a configuration.
     #[must_use]
     pub fn new(configuration: Arc<dyn Configuration>, gateway: Arc<dyn Gateway>, options: Options) -> Self {
-        let (whole, streams) = (Whole::default(), Streams::default());
+        let (last_put, streams) = (LastPut::default(), Streams::default());
         let (turns, answer_size) = (Turns::new(options.lists, options.memory), options.answer_size);
         let writing = Writing::default();
         Self {
@@ -148,7 +151,7 @@ impl Api {
             gateway,
             options,
             standalone: false,
-            whole,
+            last_put,
             streams,
             turns,
             document: OnceLock::new(),
@@ -163,8 +166,7 @@ impl Api {
         Self { standalone: true, ..self }
     }
 
-    /// Answers a request, whatever it is.
-    pub(crate) async fn respond(self: &Arc<Self>, request: hyper::Request<Incoming>, peer: &Peer) -> Response<Body> {
+    async fn respond_to(self: &Arc<Self>, request: hyper::Request<Incoming>, peer: &Peer) -> Response<Body> {
         let answer = self.admit(request, peer).await.unwrap_or_else(|refusal| refusal);
         let answer = self.bounded(answer, peer).await;
         let (versioned, is_foreign) = (answer.versioned, answer.status == StatusCode::FORBIDDEN);
@@ -328,19 +330,25 @@ impl Api {
             What::Rollback => self.roll_back(request).await,
             What::Events => self.events(request).await,
             What::Explain => self.explain(request).await,
+            What::Usage => self.usage(request).await,
+            What::Keys => self.issued_keys(request).await,
+            What::IssueKey => self.issue_key(request).await,
+            What::ChangeKey => self.change_key(rest, request).await,
+            What::RevokeKey => self.revoke_key(rest, request).await,
+            What::Products => self.products().await,
             What::OpenApi => Ok(self.openapi()),
         }
     }
 
     async fn resource(&self, request: &Request) -> Outcome {
-        let place = Place::parse(request.path.get(2..).unwrap_or_default())?;
-        place.resource.check(&request.method)?;
+        let target = Target::parse(request.path.get(2..).unwrap_or_default())?;
+        check_method(target.kind, &request.method)?;
         match request.method {
-            Method::PUT => self.put(&place, request).await,
-            Method::POST => self.post(&place, request).await,
-            Method::PATCH => self.patch(&place, request).await,
-            Method::DELETE => self.delete(&place, request).await,
-            _ => self.get(&place, request).await,
+            Method::PUT => self.put(&target, request).await,
+            Method::POST => self.post(&target, request).await,
+            Method::PATCH => self.patch(&target, request).await,
+            Method::DELETE => self.delete(&target, request).await,
+            _ => self.get(&target, request).await,
         }
     }
 
@@ -354,10 +362,20 @@ impl Api {
         let limit = self.options.body_size;
         let most = body.size_hint().upper().map_or(limit, |most| usize::try_from(most).unwrap_or(limit).min(limit));
         let held = if most > SMALL { Some(self.turns.share(most).await?) } else { None };
-        Ok((receive(body, limit).await?, held))
+        Ok((receive(body, limit).await.map_err(Answer::from)?, held))
     }
 
-    /// Who makes a change, for the history.
+    /// Makes changes that the role of the key allows.
+    pub(crate) async fn change(&self, commit: Commit, dry_run: bool, by: &Identity) -> Result<Changed, Refused> {
+        if let Some(other) =
+            commit.changes.iter().map(|change| change.key.kind()).find(|kind| !by.role.may_change(*kind))
+        {
+            return Err(by.refused(other));
+        }
+        self.configuration.change(commit, dry_run).await
+    }
+
+    /// The author of a change, for the history.
     pub(crate) fn author(by: &Identity) -> String {
         by.name.clone()
     }
@@ -369,12 +387,26 @@ fn no_resources() -> Answer {
     Answer::error(StatusCode::NOT_FOUND, message).unversioned()
 }
 
+impl Service for Api {
+    fn respond<'a>(
+        self: Arc<Self>,
+        request: hyper::Request<Incoming>,
+        peer: &'a Peer,
+    ) -> Pin<Box<dyn Future<Output = Response<Body>> + Send + 'a>> {
+        Box::pin(async move { self.respond_to(request, peer).await })
+    }
+
+    fn end(&self) {
+        self.streams.end();
+    }
+}
+
 fn unauthorized(reason: &str) -> Answer {
     let body = json!({ "error_msg": "failed to check token", "description": reason });
     Answer::json(StatusCode::UNAUTHORIZED, &body).unversioned()
 }
 
-/// What browsers ask before a page of another origin may do something.
+/// Answer to a browser's question before a page of another origin may do something.
 fn preflight() -> Answer {
     Answer::empty(StatusCode::OK)
         .with(CONTENT_TYPE, HeaderValue::from_static("text/plain"))
@@ -382,13 +414,24 @@ fn preflight() -> Answer {
         .with(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("*"))
 }
 
-/// The whole body, unless it is too long or takes too long. The connection ends with such a request: the rest of its
-/// body would be taken for the next one.
-async fn receive(mut body: Incoming, limit: usize) -> Result<Bytes, Answer> {
-    let refuse = |status: StatusCode, message: String| {
-        let refusal = Answer::error(status, format!("invalid request body: {message}"));
-        Err(refusal.unversioned().with(CONNECTION, HeaderValue::from_static("close")))
-    };
+/// Why a body was not taken.
+#[derive(Debug)]
+pub(crate) struct Untaken {
+    pub(crate) status: StatusCode,
+    pub(crate) message: String,
+}
+
+impl From<Untaken> for Answer {
+    /// The connection ends with such a request: the rest of its body would be taken for the next one.
+    fn from(untaken: Untaken) -> Self {
+        let refusal = Self::error(untaken.status, format!("invalid request body: {}", untaken.message));
+        refusal.unversioned().with(CONNECTION, HeaderValue::from_static("close"))
+    }
+}
+
+/// The whole body, unless it is too long or takes too long.
+pub(crate) async fn receive(mut body: Incoming, limit: usize) -> Result<Bytes, Untaken> {
+    let refuse = |status: StatusCode, message: String| Err(Untaken { status, message });
     let told = body.size_hint().lower();
     let mut received = BytesMut::new();
     let fitting = async {

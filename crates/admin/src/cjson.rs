@@ -12,7 +12,7 @@ use serde_json::{Map, Number, Value};
 /// Reads a JSON text.
 ///
 /// # Errors
-/// What is wrong with the text, in the words that clients of APISIX know where there are any.
+/// Fault of a text, in the words that clients of APISIX know where there are any.
 pub(crate) fn parse(text: &str) -> Result<Value, String> {
     match serde_json::from_str::<Unambiguous>(&escape_controls(text)) {
         Ok(Unambiguous(value)) => Ok(value),
@@ -135,7 +135,7 @@ struct Reader<'a> {
     at: usize,
 }
 
-/// What stands at a place.
+/// Token at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Token {
     ObjectBegin,

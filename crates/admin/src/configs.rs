@@ -12,7 +12,6 @@ use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
-use tokio::sync::Mutex;
 use weir_config::Diagnostic;
 use weir_config::node::Node;
 use weir_config::schema::lua_type_of;
@@ -22,7 +21,7 @@ use weir_store::{Change, Commit, Item, Key, Kind, Listing};
 use crate::answer::{Answer, Outcome, Pieces};
 use crate::api::Api;
 use crate::extensions::refusal;
-use crate::kinds::{Resource, own_id};
+use crate::put::Put;
 use crate::read::{bytes_of, conceal};
 use crate::request::Request;
 use crate::turns::Held;
@@ -33,43 +32,11 @@ const DIGEST: HeaderName = HeaderName::from_static("x-digest");
 const LAST_MODIFIED: HeaderName = HeaderName::from_static("x-last-modified");
 const YAML: &str = "application/yaml";
 
-/// The sections of a configuration. Credentials stand among the consumers.
-const SECTIONS: [Kind; 12] = [
-    Kind::Routes,
-    Kind::Services,
-    Kind::Upstreams,
-    Kind::Consumers,
-    Kind::ConsumerGroups,
-    Kind::PluginConfigs,
-    Kind::GlobalRules,
-    Kind::Ssls,
-    Kind::PluginMetadata,
-    Kind::Protos,
-    Kind::Secrets,
-    Kind::StreamRoutes,
-];
-
-/// The largest version that a client may give: the largest whole number of which every program that reads JSON knows all
-/// before it. So there is always one more.
+/// The largest version that a client may give: the largest whole number of which every program that reads JSON knows
+/// all before it. So there is always one more.
 const LARGEST_VERSION: u64 = 1 << 53;
 
 type Object = Map<String, Value>;
-
-/// What is remembered of the configurations that were put.
-#[derive(Debug, Default)]
-pub(crate) struct Whole(Mutex<Option<Put>>);
-
-/// A configuration that was put and is live.
-#[derive(Debug)]
-struct Put {
-    /// As it came, with versions for all sections.
-    config: Object,
-    digest: String,
-    /// Seconds since 1970.
-    time: u64,
-    /// The store's revision with it.
-    revision: u64,
-}
 
 /// The configuration that is live.
 struct Live {
@@ -86,11 +53,11 @@ impl Api {
         if !self.standalone {
             return self.stored_configs(request, turn).await;
         }
-        let put = self.whole.0.lock().await;
+        let put = self.last_put.lock().await;
         let live = self.live(put.as_ref()).await?;
         drop(put);
         let mut config = live.config;
-        for kind in SECTIONS {
+        for kind in Kind::sections() {
             let items = config.get_mut(kind.directory()).and_then(Value::as_array_mut);
             for item in items.into_iter().flatten() {
                 conceal(&*self.gateway, kind, item, request.audience());
@@ -113,7 +80,7 @@ impl Api {
     /// The configuration that the resources of a store make up, item by item: it may be large.
     async fn stored_configs(&self, request: &Request, turn: Held) -> Outcome {
         let listing = self.configuration.listing(None).await.map_err(|error| Answer::store(&error))?;
-        let put = self.whole.0.lock().await;
+        let put = self.last_put.lock().await;
         let put = put.as_ref().filter(|put| put.revision == listing.revision);
         let (digest, time) = match put {
             Some(put) => (put.digest.clone(), Some(put.time)),
@@ -122,8 +89,7 @@ impl Api {
         let mut answer = if request.method == hyper::Method::HEAD {
             Answer::empty(StatusCode::OK)
         } else {
-            let mut end: Object =
-                SECTIONS.map(|kind| (version_key(kind), listing.revision.into())).into_iter().collect();
+            let mut end: Object = Kind::sections().map(|kind| (version_key(kind), listing.revision.into())).collect();
             // They are in the body as well.
             end.extend(time.map(|time| ("X-Last-Modified".to_owned(), time.into())));
             end.insert("X-Digest".to_owned(), digest.as_str().into());
@@ -141,14 +107,14 @@ impl Api {
         let digest = digest.ok_or_else(|| Answer::bad("missing digest header"))?.to_owned();
         let body = configuration(request)?;
         // One after the other: versions are compared with what is live.
-        let mut put = self.whole.0.lock().await;
+        let mut put = self.last_put.lock().await;
         let live = self.live(put.as_ref()).await?;
         if live.digest.as_ref() == Some(&digest) {
             return Ok(Answer::empty(StatusCode::NO_CONTENT));
         }
         let mut config = Object::new();
         let mut commit = Commit { author: Self::author(&request.by), ..Commit::default() };
-        for kind in SECTIONS {
+        for kind in Kind::sections() {
             let (section, version_key) = (kind.directory(), version_key(kind));
             let current = live.config.get(&version_key).and_then(Value::as_u64).unwrap_or_default();
             let version = version(&body, &version_key, current)?;
@@ -166,7 +132,7 @@ impl Api {
         }
         let mut revision = live.listing.revision;
         if !commit.changes.is_empty() {
-            let changed = self.configuration.change(commit, false).await;
+            let changed = self.change(commit, false, &request.by).await;
             revision = changed.map_err(|refused| refusal(&refused))?.revision;
         }
         let time = now();
@@ -184,7 +150,7 @@ impl Api {
         let body = configuration(request)?;
         let mut document = Object::new();
         let mut errors = Vec::new();
-        for kind in SECTIONS {
+        for kind in Kind::sections() {
             let items = items(&body, kind)?;
             let mut known = HashSet::new();
             let mut listed = Vec::with_capacity(items.len());
@@ -219,7 +185,7 @@ impl Api {
         Err(Answer::json(StatusCode::BAD_REQUEST, &body))
     }
 
-    /// What is live, as it was put if nothing has changed it since.
+    /// The live configuration, as it was put if nothing has changed it since.
     async fn live(&self, put: Option<&Put>) -> Result<Live, Answer> {
         let listing = self.configuration.store().list(None).await.map_err(|error| Answer::store(&error))?;
         if let Some(put) = put.filter(|put| self.standalone || put.revision == listing.revision) {
@@ -230,7 +196,7 @@ impl Api {
             return Ok(Live { config: assembled(&listing), digest, time, listing });
         }
         if self.standalone {
-            let config = SECTIONS.map(|kind| (version_key(kind), 0.into())).into_iter().collect();
+            let config = Kind::sections().map(|kind| (version_key(kind), 0.into())).collect();
             return Ok(Live { config, digest: None, time: None, listing });
         }
         let (digest, time) = (digest_of(&listing), last_change(&listing));
@@ -256,10 +222,9 @@ impl Api {
             let id = id.unwrap_or_else(|| format!("arr_{}", index + 1));
             let key = format!("{section}/{id}").parse::<Key>().map_err(|error| fault(error.to_string()))?;
             self.restore(&key, &mut value, stored.get(&key).copied())?;
-            let judged = if key.kind() == Kind::Credentials { "credentials" } else { section };
-            let found = self.gateway.check_item(judged, Node::from(&value.clone().into())).unwrap_or_default();
+            let found = self.gateway.check_item(key.kind(), Node::from(&value.clone().into())).unwrap_or_default();
             if let Some(error) = words::worst(&found) {
-                return Err(fault(words::of_listed(judged, error, item)));
+                return Err(fault(words::of_listed(key.kind(), error, item)));
             }
             complete(&key, &mut value);
             wanted.push((key, value));
@@ -267,7 +232,7 @@ impl Api {
         Ok(wanted)
     }
 
-    /// What has to change for a section to be as it is wanted.
+    /// Changes that make a section as it is wanted.
     fn difference(&self, kind: Kind, wanted: Vec<(Key, Object)>, live: &Listing) -> Result<Vec<Change>, Answer> {
         let of_section = |key: &Key| key.kind().directory() == kind.directory();
         let mut there: HashMap<&Key, &str> =
@@ -371,7 +336,7 @@ fn without_index(item: &Value) -> Value {
     item
 }
 
-/// What an item is called in its section.
+/// Id of an item in its section.
 fn told_id(kind: Kind, item: &Value) -> Option<String> {
     let text = |name: &str| match item.get(name) {
         Some(Value::String(text)) => Some(text.clone()),
@@ -395,8 +360,8 @@ fn id_name(kind: Kind, item: &Value) -> &'static str {
 
 /// The form in which a resource is stored: its own part of its key as its id, where it has one.
 fn complete(key: &Key, value: &mut Object) {
-    if Resource::of(key.kind()).has_id() {
-        value.insert("id".into(), own_id(key).into());
+    if key.kind().id_field() == "id" {
+        value.insert("id".into(), key.own_id().into());
     }
 }
 
@@ -411,7 +376,7 @@ fn assembled(listing: &Listing) -> Object {
             items.push(value.into());
         }
     }
-    config.extend(SECTIONS.map(|kind| (version_key(kind), listing.revision.into())));
+    config.extend(Kind::sections().map(|kind| (version_key(kind), listing.revision.into())));
     config
 }
 
@@ -426,7 +391,7 @@ fn renew_times(key: &Key, value: &mut Object, old: Option<&Object>) -> bool {
     if old.is_some_and(|old| timeless(old) == timeless(value)) {
         return false;
     }
-    if Resource::of(key.kind()).has_times() {
+    if key.kind().entry().has_times {
         let created = old.and_then(|old| old.get("create_time")).cloned().unwrap_or_else(|| now().into());
         value.insert("create_time".into(), created);
         value.insert("update_time".into(), now().into());
@@ -443,7 +408,7 @@ fn digest_of(listing: &Listing) -> String {
     context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// When a resource was changed last, by what the resources say.
+/// The time of the last change, by the data of the resources.
 fn last_change(listing: &Listing) -> Option<u64> {
     #[derive(serde::Deserialize)]
     struct Times {
@@ -464,7 +429,7 @@ fn configuration_text(
     let bytes = bytes_of(&listing.items);
     let mut items = listing.items;
     // Credentials stand among the consumers.
-    items.sort_by_key(|item| SECTIONS.iter().position(|kind| kind.directory() == item.key.kind().directory()));
+    items.sort_by_cached_key(|item| item.key.kind().section().entry().rank);
     let mut last: Option<&'static str> = None;
     let parts: Vec<(Option<&'static str>, bool, Item)> = items
         .into_iter()
@@ -544,7 +509,7 @@ fn worst_by_item(found: &[Diagnostic]) -> Vec<Diagnostic> {
 fn told(error: &Diagnostic, document: &Object) -> Value {
     let place = error.path.split_once('[').and_then(|(section, rest)| {
         let (index, rest) = rest.split_once(']')?;
-        let kind = SECTIONS.into_iter().find(|kind| kind.directory() == section)?;
+        let kind = Kind::sections().find(|kind| kind.directory() == section)?;
         Some((kind, index.parse::<usize>().ok()?, rest.trim_start_matches('.')))
     });
     let Some((kind, index, rest)) = place else {
@@ -557,14 +522,14 @@ fn told(error: &Diagnostic, document: &Object) -> Value {
         Some(item) if !item.is_object() => words::no_object(item),
         _ => {
             let is_credential = kind == Kind::Consumers && id.as_deref().is_some_and(|id| id.contains('/'));
-            let judged = if is_credential { "credentials" } else { kind.directory() };
+            let judged = if is_credential { Kind::Credentials } else { kind };
             words::of_listed(judged, &within, item.unwrap_or(&Value::Null))
         }
     };
     fault_at(kind, index, id.as_deref(), &invalid_at(kind, index, &error))
 }
 
-/// What a finding about an item in a list begins with.
+/// Text of a finding about an item in a list.
 fn invalid_at(kind: Kind, index: usize, error: &str) -> String {
     format!("invalid {} at index {index}, err: {error}", kind.directory())
 }

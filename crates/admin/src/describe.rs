@@ -6,20 +6,20 @@ use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::json;
 use weir_config::Node;
+use weir_store::Kind;
 
 use crate::answer::{Answer, Outcome};
 use crate::api::Api;
 use crate::request::{Query, Request};
+use crate::schemas::PluginSchema;
 use crate::words;
 
 impl Api {
     /// Names of all plugins.
     pub(crate) fn plugin_names(&self, query: &Query) -> Outcome {
         let subsystem = subsystem(query).map_err(|_| Answer::bad_text("invalid subsystem passed"))?;
-        let names: Vec<&str> = match subsystem {
-            Subsystem::Http => self.gateway.schemas().plugins().iter().map(|plugin| plugin.name).collect(),
-            Subsystem::Stream => Vec::new(),
-        };
+        let plugins = self.gateway.schemas().plugins().iter().filter(|plugin| subsystem.has(plugin));
+        let names: Vec<&str> = plugins.map(|plugin| plugin.name).collect();
         Ok(Answer::json(StatusCode::OK, &json!(names)))
     }
 
@@ -30,14 +30,14 @@ impl Api {
         }
         match subsystem(query)? {
             Subsystem::Http => Ok(Answer::shared(self.gateway.schemas().all_plugins_text())),
-            Subsystem::Stream => Ok(Answer::json(StatusCode::OK, &json!({}))),
+            Subsystem::Stream => Ok(Answer::json(StatusCode::OK, &self.gateway.schemas().stream_plugins())),
         }
     }
 
     /// The schema of a plugin.
     pub(crate) fn plugin_schema(&self, name: &str, query: &Query) -> Outcome {
         let subsystem = subsystem(query)?;
-        let plugin = self.gateway.schemas().plugin(name).filter(|_| subsystem == Subsystem::Http).ok_or_else(|| {
+        let plugin = self.gateway.schemas().plugin(name).filter(|plugin| subsystem.has(plugin)).ok_or_else(|| {
             let message = format!("plugin not found in subsystem {}", subsystem.name());
             Answer::error(StatusCode::NOT_FOUND, message)
         })?;
@@ -70,19 +70,20 @@ impl Api {
         let Some(body) = body else {
             return Err(Answer::bad("invalid request body: there is none").unversioned());
         };
-        let (gateway, named) = (Arc::clone(&self.gateway), section.to_owned());
+        let unsupported =
+            || Answer::error(StatusCode::NOT_FOUND, format!("Unsupported resource type: {section}")).unversioned();
+        let kind = Kind::named(section).ok_or_else(unsupported)?;
+        let gateway = Arc::clone(&self.gateway);
         // A proto is compiled.
         let node = Node::from(&body);
-        let check = tokio::task::spawn_blocking(move || gateway.check_item(&named, node));
+        let check = tokio::task::spawn_blocking(move || gateway.check_item(kind, node));
         let found = check.await.map_err(|panicked| {
             tracing::error!(%panicked, "a resource could not be checked");
             Answer::internal()
         })?;
-        let found = found.ok_or_else(|| {
-            Answer::error(StatusCode::NOT_FOUND, format!("Unsupported resource type: {section}")).unversioned()
-        })?;
+        let found = found.ok_or_else(unsupported)?;
         match words::worst(&found) {
-            Some(error) => Err(Answer::bad(words::of_check(section, error, &body)).unversioned()),
+            Some(error) => Err(Answer::bad(words::of_check(kind, error, &body)).unversioned()),
             None => Ok(Answer::empty(StatusCode::OK).unversioned()),
         }
     }
@@ -95,6 +96,14 @@ enum Subsystem {
 }
 
 impl Subsystem {
+    /// True for the plugins that run there.
+    fn has(self, plugin: &PluginSchema) -> bool {
+        match self {
+            Self::Http => plugin.requests,
+            Self::Stream => plugin.streams,
+        }
+    }
+
     const fn name(self) -> &'static str {
         match self {
             Self::Http => "http",

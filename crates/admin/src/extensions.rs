@@ -4,8 +4,10 @@
 mod events;
 mod explain;
 mod history;
-
+mod keys;
+mod products;
 mod resources;
+mod usage;
 
 use hyper::header::{ETAG, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH};
 use hyper::{HeaderMap, StatusCode};
@@ -13,14 +15,12 @@ use serde_json::{Value, json};
 use weir_config::{Diagnostic, Severity};
 use weir_store::{Change, Commit, Expectation, Item, Key, StoreError};
 
-pub(crate) use events::Streams;
-
 use crate::answer::Answer;
 use crate::api::Api;
 use crate::request::Request;
 use crate::{Audience, Changed, Gateway, Refused};
 
-/// What a client says of the state in which a resource has to be.
+/// State that a client expects a resource to be in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Precondition {
     /// Any.
@@ -28,9 +28,9 @@ enum Precondition {
     None,
     /// Changed last by one of these revisions.
     Revisions(Vec<u64>),
-    /// It is there.
+    /// The resource exists.
     Exists,
-    /// It is not there.
+    /// The resource does not exist.
     Absent,
 }
 
@@ -48,7 +48,7 @@ impl Precondition {
         }
     }
 
-    /// Whether a resource is in that state.
+    /// True if a resource is in that state.
     fn holds(&self, found: Option<&Item>) -> bool {
         match (self, found) {
             (Self::None, _) | (Self::Exists, Some(_)) | (Self::Absent, None) => true,
@@ -77,7 +77,7 @@ impl Api {
     async fn commit(&self, changes: Vec<Change>, expect: Vec<Expectation>, request: &Request) -> Result<Done, Answer> {
         let dry_run = is_dry_run(request)?;
         let commit = Commit { changes, author: Self::author(&request.by), expect };
-        match self.configuration.change(commit, dry_run).await {
+        match self.change(commit, dry_run, &request.by).await {
             Ok(changed) => Ok(Done { dry_run, changed }),
             Err(refused) => Err(refusal(&refused)),
         }
@@ -91,7 +91,7 @@ struct Done {
 }
 
 impl Done {
-    /// What is told of them, beside `more`.
+    /// The answer about the changes, with `more`.
     fn answer(&self, status: StatusCode, more: Value) -> Answer {
         let mut body = json!({ "diagnostics": diagnostics(&self.changed.warnings) });
         if self.dry_run {
@@ -120,6 +120,7 @@ pub(crate) fn refusal(refused: &Refused) -> Answer {
     match refused {
         Refused::Store(StoreError::Conflict { key }) => conflict(key),
         Refused::Store(error) => Answer::store(error),
+        Refused::NotAllowed(reason) => Answer::error(StatusCode::FORBIDDEN, reason.as_str()),
         Refused::ReadOnly(reason) => Answer::error(StatusCode::METHOD_NOT_ALLOWED, reason.as_str()),
         Refused::Invalid(found) => {
             let first = found.iter().find(|found| found.is_error()).or(found.first());

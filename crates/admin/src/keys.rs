@@ -1,4 +1,4 @@
-//! Who may ask for what: keys and roles.
+//! Keys of the Admin API, and their roles.
 //!
 //! Keys are held as SHA-256 digests. A slow password hash would gain nothing: a key is not chosen by a person but has
 //! 32 random bytes, which no dictionary has and nobody tries out; and it is checked with every request.
@@ -6,12 +6,17 @@
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
 use hyper::Method;
+use weir_store::Kind;
 
-/// What a key allows.
+use crate::Refused;
+
+/// Rights of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Everything.
     Admin,
+    /// Reading, and changing callers: consumers, credentials, consumer groups and plans.
+    Operator,
     /// Reading.
     Viewer,
 }
@@ -20,7 +25,7 @@ pub enum Role {
 #[derive(Clone, Debug, Default)]
 pub struct Keys {
     known: Vec<Known>,
-    /// Whether requests without a key are let in, as administrators.
+    /// True if requests without a key are let in, as administrators.
     open: bool,
 }
 
@@ -34,7 +39,7 @@ struct Known {
 /// The SHA-256 of a key.
 pub type KeyDigest = [u8; 32];
 
-/// Who asks.
+/// An identified sender of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     /// The name of the key and the subject of the certificate, whichever there are, for the history.
@@ -48,12 +53,31 @@ impl Role {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Admin => "admin",
+            Self::Operator => "operator",
             Self::Viewer => "viewer",
         }
     }
 
+    /// True if resources of this kind may be changed.
+    pub(crate) const fn may_change(self, kind: Kind) -> bool {
+        match self {
+            Self::Admin => true,
+            Self::Operator => {
+                matches!(kind, Kind::Consumers | Kind::Credentials | Kind::ConsumerGroups | Kind::Plans)
+            }
+            Self::Viewer => false,
+        }
+    }
+
     fn allows(self, method: &Method) -> bool {
-        self == Self::Admin || *method == Method::GET || *method == Method::HEAD
+        self != Self::Viewer || *method == Method::GET || *method == Method::HEAD
+    }
+}
+
+impl Identity {
+    /// The refusal of a change of this kind of resource.
+    pub(crate) fn refused(&self, kind: Kind) -> Refused {
+        Refused::NotAllowed(format!("the role {} may not change {}", self.role.name(), kind.plural()))
     }
 }
 
@@ -92,7 +116,7 @@ impl Keys {
         self.known.push(Known { name: name.to_owned(), role, digest });
     }
 
-    /// Who sends this key; else what is wrong with it, in APISIX's words.
+    /// The sender that this key identifies; else the fault, in APISIX's words.
     /// `certificate` is the subject of the one that was shown, which opens nothing by itself.
     pub(crate) fn check(
         &self,
@@ -133,10 +157,12 @@ mod tests {
     fn keys_open_what_their_role_allows() {
         let mut keys = Keys::default();
         keys.add("admin", Role::Admin, key_digest("a1"));
+        keys.add("operator", Role::Operator, key_digest("o1"));
         keys.add("viewer", Role::Viewer, key_digest("v1"));
         let cases = [
             (Some("a1"), Method::PUT, Ok("admin")),
             (Some("a1"), Method::GET, Ok("admin")),
+            (Some("o1"), Method::PUT, Ok("operator")),
             (Some("v1"), Method::GET, Ok("viewer")),
             (Some("v1"), Method::HEAD, Ok("viewer")),
             (Some("v1"), Method::PUT, Err("invalid method for role viewer")),

@@ -1,4 +1,4 @@
-//! The kinds of resources: what they are called and which methods they know. And where in them a path leads.
+//! Paths below `/apisix/admin`, and the methods that a kind of resource knows.
 
 use hyper::header::{ALLOW, HeaderValue};
 use hyper::{Method, StatusCode};
@@ -6,152 +6,80 @@ use weir_store::{Key, Kind};
 
 use crate::answer::Answer;
 
-/// A kind of resource, as the API offers it.
+/// The methods of a kind.
+pub(crate) fn methods(kind: Kind) -> impl Iterator<Item = &'static str> {
+    ["GET", "PUT", "DELETE"].into_iter().chain(kind.entry().methods.iter().copied())
+}
+
+/// Refuses a method that a kind does not know.
+pub(crate) fn check_method(kind: Kind, method: &Method) -> Result<(), Answer> {
+    if *method == Method::HEAD || methods(kind).any(|known| *method == known) {
+        return Ok(());
+    }
+    let message = format!("not supported `{method}` method for {}", kind.entry().noun);
+    let refusal = Answer::error(StatusCode::METHOD_NOT_ALLOWED, message);
+    let known = HeaderValue::from_str(&methods(kind).collect::<Vec<_>>().join(", "));
+    // RFC 9110 section 15.5.6.
+    Err(match known {
+        Ok(known) => refusal.with(ALLOW, known),
+        Err(_) => refusal,
+    })
+}
+
+/// Target of a path below `/apisix/admin`.
 #[derive(Debug)]
-pub(crate) struct Resource {
+pub(crate) struct Target {
     pub(crate) kind: Kind,
-    /// What one of them is called in messages.
-    pub(crate) noun: &'static str,
-    /// Methods beside GET, PUT and DELETE.
-    more: &'static [Method],
-}
-
-/// Every kind. That is the table of methods, too.
-#[rustfmt::skip]
-pub(crate) const RESOURCES: [Resource; 13] = [
-    resource(Kind::Routes, "route", &[Method::POST, Method::PATCH]),
-    resource(Kind::Services, "service", &[Method::POST, Method::PATCH]),
-    resource(Kind::Upstreams, "upstream", &[Method::POST, Method::PATCH]),
-    resource(Kind::Ssls, "ssl", &[Method::POST, Method::PATCH]),
-    resource(Kind::Protos, "proto", &[Method::POST]),
-    resource(Kind::StreamRoutes, "stream route", &[Method::POST]),
-    resource(Kind::Consumers, "consumer", &[]),
-    resource(Kind::Credentials, "credential", &[]),
-    resource(Kind::ConsumerGroups, "consumer group", &[Method::PATCH]),
-    resource(Kind::PluginConfigs, "plugin config", &[Method::PATCH]),
-    resource(Kind::GlobalRules, "global rule", &[Method::PATCH]),
-    resource(Kind::PluginMetadata, "plugin_metadata", &[]),
-    resource(Kind::Secrets, "secret", &[Method::PATCH]),
-];
-
-const fn resource(kind: Kind, noun: &'static str, more: &'static [Method]) -> Resource {
-    Resource { kind, noun, more }
-}
-
-impl Resource {
-    /// That of a kind.
-    pub(crate) fn of(kind: Kind) -> &'static Self {
-        let found = RESOURCES.iter().find(|resource| resource.kind == kind);
-        found.unwrap_or(&RESOURCES[0])
-    }
-
-    /// The methods that it knows.
-    pub(crate) fn methods(&self) -> impl Iterator<Item = &Method> {
-        const OF_ALL: &[Method] = &[Method::GET, Method::PUT, Method::DELETE];
-        OF_ALL.iter().chain(self.more)
-    }
-
-    /// Refuses a method that it does not know.
-    pub(crate) fn check(&self, method: &Method) -> Result<(), Answer> {
-        if *method == Method::HEAD || self.methods().any(|known| known == method) {
-            return Ok(());
-        }
-        let message = format!("not supported `{method}` method for {}", self.noun);
-        let refusal = Answer::error(StatusCode::METHOD_NOT_ALLOWED, message);
-        let known: Vec<&str> = self.methods().map(Method::as_str).collect();
-        let known = HeaderValue::from_str(&known.join(", "));
-        // RFC 9110 section 15.5.6.
-        Err(match known {
-            Ok(known) => refusal.with(ALLOW, known),
-            Err(_) => refusal,
-        })
-    }
-
-    /// Whether its values carry their id; those of consumers have a username instead.
-    pub(crate) fn has_id(&self) -> bool {
-        self.kind != Kind::Consumers
-    }
-
-    /// Whether its values carry the times of their creation and last change.
-    pub(crate) fn has_times(&self) -> bool {
-        self.kind != Kind::PluginMetadata
-    }
-}
-
-/// Where a path below `/apisix/admin` leads.
-#[derive(Debug)]
-pub(crate) struct Place {
-    pub(crate) resource: &'static Resource,
     /// The consumer of credentials, the manager of secrets.
     pub(crate) parent: Option<String>,
     /// The id in the path.
     pub(crate) id: Option<String>,
-    /// What follows the id: a place inside the resource.
+    /// Segments after the id: a place inside the resource.
     pub(crate) inside: Vec<String>,
 }
 
-impl Place {
+impl Target {
     /// Reads a path, of which there is at least one segment.
     pub(crate) fn parse(path: &[String]) -> Result<Self, Answer> {
-        let unknown = |name: &str| {
-            let message = format!("Unsupported resource type: {name}");
-            Err(Answer::error(StatusCode::NOT_FOUND, message).unversioned())
-        };
-        let Some((first, rest)) = path.split_first() else { return unknown("") };
-        if let ("consumers", [consumer, word, rest @ ..]) = (first.as_str(), rest)
-            && word == "credentials"
-        {
-            return Ok(Self::new(Kind::Credentials, Some(consumer), rest));
-        }
-        if let ("secrets", [manager, rest @ ..]) = (first.as_str(), rest) {
-            return Ok(Self::new(Kind::Secrets, Some(manager), rest));
-        }
-        let named =
-            |resource: &&Resource| resource.kind != Kind::Credentials && resource.kind.directory() == first.as_str();
-        match RESOURCES.iter().find(named) {
-            Some(resource) => Ok(Self::new(resource.kind, None, rest)),
-            None => unknown(first),
-        }
+        let matches = Kind::ALL.into_iter().filter_map(|kind| Self::of(kind, path));
+        // The path of credentials begins with that of a consumer.
+        matches.max_by_key(|place| place.kind.entry().path.len()).ok_or_else(|| {
+            let name = path.first().map(String::as_str).unwrap_or_default();
+            Answer::error(StatusCode::NOT_FOUND, format!("Unsupported resource type: {name}")).unversioned()
+        })
     }
 
-    fn new(kind: Kind, parent: Option<&String>, rest: &[String]) -> Self {
-        Self {
-            resource: Resource::of(kind),
-            parent: parent.cloned(),
-            id: rest.first().cloned(),
-            inside: rest.get(1..).unwrap_or_default().to_vec(),
+    /// Reads a path as that of a kind, of its list or of one resource.
+    fn of(kind: Kind, path: &[String]) -> Option<Self> {
+        let mut rest = path.iter();
+        let mut place = Self { kind, parent: None, id: None, inside: Vec::new() };
+        let mut parameters = kind.parameters().count();
+        for wanted in kind.entry().path.split('/') {
+            if !wanted.starts_with('{') {
+                rest.next().filter(|found| *found == wanted)?;
+                continue;
+            }
+            parameters -= 1;
+            let found = rest.next().cloned();
+            *(if parameters == 0 { &mut place.id } else { &mut place.parent }) = found;
         }
-    }
-
-    pub(crate) fn kind(&self) -> Kind {
-        self.resource.kind
+        place.inside = rest.cloned().collect();
+        Some(place)
     }
 
     /// The key of the resource of this kind with this id; `None` for what can be no id.
     pub(crate) fn key(&self, id: &str) -> Option<Key> {
-        let parent_fits = self.parent.as_deref().is_none_or(is_id);
-        if !parent_fits || !is_id(id) {
-            return None;
-        }
-        let id = match (self.kind(), &self.parent) {
-            (Kind::Credentials, Some(consumer)) => format!("{consumer}/credentials/{id}"),
-            (Kind::Secrets, Some(manager)) => format!("{manager}/{id}"),
-            (Kind::Credentials | Kind::Secrets, None) => return None,
-            _ => id.to_owned(),
+        let mut values = self.parent.as_deref().into_iter().chain([id]);
+        let segment = |segment: &'static str| match segment.starts_with('{') {
+            true => values.next().filter(|value| is_id(value)),
+            false => Some(segment),
         };
-        Some(Key::new(self.kind(), &id))
+        let segments: Option<Vec<&str>> = self.kind.entry().path.split('/').map(segment).collect();
+        segments?.join("/").parse().ok()
     }
 }
 
-/// The id that a value carries: with a secret's goes its manager, with a credential's its consumer does not.
-pub(crate) fn own_id(key: &Key) -> &str {
-    match key.kind() {
-        Kind::Credentials => key.id().rsplit('/').next().unwrap_or_default(),
-        _ => key.id(),
-    }
-}
-
-/// Whether a text may be a part of a key: nothing that could lead to another place in a store.
+/// True for a text that may be a part of a key, and so cannot lead to another place in a store.
 fn is_id(text: &str) -> bool {
     const LONGEST: usize = 256;
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');

@@ -22,6 +22,7 @@ mod cjson;
 mod configs;
 mod describe;
 mod extensions;
+mod family;
 mod keys;
 mod kinds;
 mod openapi;
@@ -29,12 +30,14 @@ mod operations;
 mod origins;
 mod patch;
 mod peer;
+mod put;
 mod read;
 mod references;
 mod request;
 mod schemas;
 mod seats;
 mod server;
+mod streams;
 mod tls;
 mod turns;
 mod ui;
@@ -45,22 +48,25 @@ use std::fmt;
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use serde_json::Value;
 use weir_config::{Diagnostic, Node};
 use weir_store::{Commit, Item, Key, Kind, Store, StoreError};
+use weir_usage::Usage;
 
 pub use api::{Api, Options};
+pub use family::{FamilyAnswer, FamilyApi, FamilyDoor, FamilyRequest};
 pub use keys::{KeyDigest, Keys, Role, key_digest, new_key};
 pub use origins::Hosts;
 pub use schemas::{PluginSchema, Schemas};
 pub use seats::{Seats, Taken};
-pub use server::{Leaving, Rest, serve};
+pub use server::{Leaving, Rest, Served, serve};
 pub use tls::server_config;
 pub use ui::Ui;
-/// What serves, seen from the Admin API.
+/// The configuration in force, seen from the Admin API.
 pub trait Configuration: Send + Sync + fmt::Debug {
-    /// Where resources are read from.
+    /// Store that resources are read from.
     fn store(&self) -> &dyn Store;
 
     /// A resource as it was a moment ago, which may be known without asking the store: for whoever bases a change on it
@@ -69,8 +75,8 @@ pub trait Configuration: Send + Sync + fmt::Debug {
         self.store().get(key)
     }
 
-    /// All resources of a kind, or of every kind, with texts that are shared with what serves where that is known to be what
-    /// the store has: a list is not another copy of everything.
+    /// All resources of a kind, or of every kind, with texts that are shared with what serves where that is known to be
+    /// what the store has: a list is not another copy of everything.
     fn listing(&self, kind: Option<Kind>) -> weir_store::Answer<'_, weir_store::Listing> {
         self.store().list(kind)
     }
@@ -90,24 +96,27 @@ pub trait Configuration: Send + Sync + fmt::Debug {
     }
 }
 
-/// What the gateway can tell beside what it is configured with. All of it may take its time and is called on threads that
+/// Parts of the gateway beside its configuration. Methods may take their time and are called on threads that
 /// may block.
 pub trait Gateway: Send + Sync + fmt::Debug {
     /// The schemas of resources and plugins.
     fn schemas(&self) -> &Schemas;
 
-    /// Everything that is to be said of one resource of a section by itself, with paths from the resource on; `None` for
-    /// a section that there is not.
-    fn check_item(&self, section: &str, item: Node) -> Option<Vec<Diagnostic>>;
+    /// Everything that is to be said of one resource by itself, with paths from the resource on; `None` for a kind that
+    /// is not supported.
+    fn check_item(&self, kind: Kind, item: Node) -> Option<Vec<Diagnostic>>;
 
     /// Everything that is to be said of a whole configuration, whatever is live.
     fn check_document(&self, root: Node) -> Vec<Diagnostic>;
 
-    /// What would become of a request now: a method and a URL, fields, and the client's address.
+    /// Explains the treatment of a request: a method and a URL, fields, and the client's address.
     ///
     /// # Errors
     /// Why that is no request.
     fn explain(&self, request: &str, fields: Vec<(String, String)>, remote: IpAddr) -> Result<Value, String>;
+
+    /// The usage; `None` where it is not recorded.
+    fn usage(&self) -> Option<Arc<Usage>>;
 
     /// A quick look at a resource's JSON: false when there is nothing in it to [`conceal`](Self::conceal).
     fn may_hold_secrets(&self, json: &str) -> bool;
@@ -116,15 +125,15 @@ pub trait Gateway: Send + Sync + fmt::Debug {
     /// tokens are shown to nobody.
     fn conceal(&self, kind: Kind, resource: &mut Value, audience: Audience);
 
-    /// Puts stored secrets in the place of what [`conceal`](Self::conceal) has shown for them, for clients send back what
-    /// they have read.
+    /// Puts stored secrets in the place of what [`conceal`](Self::conceal) has shown for them, for clients send back
+    /// what they have read.
     ///
     /// # Errors
     /// Something stands for a secret that `before`, the stored resource, does not have.
     fn restore(&self, kind: Kind, resource: &mut Value, before: Option<&Value>) -> Result<(), String>;
 }
 
-/// Who is shown a resource.
+/// The kind of reader that a resource is shown to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
     /// A key that only reads, and whoever follows or looks back at changes: no secret.
@@ -140,7 +149,7 @@ pub enum Audience {
 pub struct Changed {
     /// The store's revision with them; without them for a dry run.
     pub revision: u64,
-    /// What is doubtful about them.
+    /// Warnings about the changes.
     pub warnings: Vec<Diagnostic>,
 }
 
@@ -151,6 +160,8 @@ pub enum Refused {
     Invalid(Vec<Diagnostic>),
     /// The store did not take them.
     Store(StoreError),
+    /// The role of the key does not include such changes.
+    NotAllowed(String),
     /// The configuration cannot be changed this way at all: it comes from a file, or this is a data plane only.
     ReadOnly(String),
 }

@@ -1,19 +1,17 @@
 //! The OpenAPI document of the whole API, written from the tables that requests are dispatched by and from the schemas
 //! that they are checked with.
 
-use hyper::Method;
 use serde_json::{Map, Value, json};
 use weir_store::Kind;
 
-use crate::kinds::{RESOURCES, Resource};
 use crate::operations::{OPERATIONS, Operation, Takes};
 use crate::schemas::Schemas;
 
 /// The document, version 3.1.
 pub(crate) fn document(schemas: &Schemas) -> Value {
     let mut paths = Map::new();
-    for resource in &RESOURCES {
-        resource_paths(resource, &mut paths);
+    for kind in Kind::ranked() {
+        resource_paths(*kind, &mut paths);
     }
     for operation in OPERATIONS {
         operation_paths(operation, &mut paths);
@@ -51,27 +49,10 @@ pub(crate) fn document(schemas: &Schemas) -> Value {
     })
 }
 
-/// What one of a kind is called among the schemas; `None` where a resource is any object.
-fn schema_name(kind: Kind) -> Option<&'static str> {
-    match kind {
-        Kind::Routes => Some("route"),
-        Kind::Services => Some("service"),
-        Kind::Upstreams => Some("upstream"),
-        Kind::Consumers => Some("consumer"),
-        Kind::Credentials => Some("credential"),
-        Kind::ConsumerGroups => Some("consumer_group"),
-        Kind::PluginConfigs => Some("plugin_config"),
-        Kind::GlobalRules => Some("global_rule"),
-        Kind::Ssls => Some("ssl"),
-        Kind::Protos => Some("proto"),
-        Kind::PluginMetadata | Kind::StreamRoutes | Kind::Secrets => None,
-    }
-}
-
 fn value_schema(kind: Kind) -> Value {
-    match schema_name(kind) {
-        Some(name) => reference(name),
-        None => json!({ "type": "object" }),
+    match kind.entry() {
+        entry if entry.has_schema => reference(entry.name),
+        _ => json!({ "type": "object" }),
     }
 }
 
@@ -80,27 +61,24 @@ fn reference(name: &str) -> Value {
 }
 
 /// The path of a kind, with the parameters in it, and the one more that names a resource.
-fn place(kind: Kind) -> (String, Vec<&'static str>, &'static str) {
-    match kind {
-        Kind::Credentials => ("consumers/{username}/credentials".into(), vec!["username"], "id"),
-        Kind::Secrets => ("secrets/{manager}".into(), vec!["manager"], "id"),
-        Kind::Consumers => ("consumers".into(), Vec::new(), "username"),
-        Kind::PluginMetadata => ("plugin_metadata".into(), Vec::new(), "plugin"),
-        kind => (kind.directory().into(), Vec::new(), "id"),
-    }
+fn place(kind: Kind) -> (&'static str, Vec<&'static str>, &'static str) {
+    let below = kind.entry().path.rsplit_once('/').map_or("", |(below, _)| below);
+    let mut parameters: Vec<_> = kind.parameters().collect();
+    let id = parameters.pop().unwrap_or("id");
+    (below, parameters, id)
 }
 
-fn resource_paths(resource: &Resource, paths: &mut Map<String, Value>) {
-    let (below, mut parameters, id) = place(resource.kind);
+fn resource_paths(kind: Kind, paths: &mut Map<String, Value>) {
+    let (below, mut parameters, id) = place(kind);
     let all = format!("/apisix/admin/{below}");
     let one = format!("{all}/{{{id}}}");
-    let has = |method: &Method| resource.methods().any(|known| known == method);
-    let (noun, kind) = (resource.noun, resource.kind);
+    let has = |method: &str| kind.entry().methods.contains(&method);
+    let noun = kind.entry().noun;
     let mut item = Map::new();
     item.insert("parameters".into(), in_path(&parameters));
     let list = resource_operation(kind, "get", "list", &format!("All of one kind: {noun}"), Shown::List);
     item.insert("get".into(), with_arguments(list, LIST_ARGUMENTS));
-    if has(&Method::POST) {
+    if has("POST") {
         let made =
             resource_operation(kind, "post", "create", &format!("Makes a {noun} with an id of its own"), Shown::Made);
         item.insert("post".into(), with_arguments(made, TTL));
@@ -118,7 +96,7 @@ fn resource_paths(resource: &Resource, paths: &mut Map<String, Value>) {
     item.insert("put".into(), with_arguments(put, TTL));
     let gone = resource_operation(kind, "delete", "delete", &format!("Deletes a {noun}"), Shown::Gone);
     item.insert("delete".into(), with_arguments(gone, FORCE));
-    if has(&Method::PATCH) {
+    if has("PATCH") {
         let patch = resource_operation(kind, "patch", "patch", &format!("Changes a part of a {noun}"), Shown::One);
         item.insert("patch".into(), with_arguments(patch, TTL));
         let mut within = Map::new();
@@ -144,7 +122,7 @@ const LIST_ARGUMENTS: &[(&str, &str)] = &[
 const TTL: &[(&str, &str)] = &[("ttl", "seconds after which the resource goes away by itself")];
 const FORCE: &[(&str, &str)] = &[("force", "true: even if others refer to it")];
 
-/// What an operation on resources answers with.
+/// Answer of an operation on resources.
 #[derive(Clone, Copy)]
 enum Shown {
     List,
@@ -193,7 +171,7 @@ fn resource_operation(kind: Kind, method: &str, verb: &str, summary: &str, shown
         responses.insert("200".into(), json!({ "description": "it is gone", "content": content(&gone) }));
     }
     responses.insert("default".into(), json!({ "$ref": "#/components/responses/Refused" }));
-    let name = if kind == Kind::Credentials { "credentials" } else { kind.directory() };
+    let name = kind.plural();
     let mut operation = json!({
         "operationId": format!("{verb}_{name}"),
         "summary": summary,
@@ -230,10 +208,10 @@ fn operation_paths(operation: &Operation, paths: &mut Map<String, Value>) {
             operation.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')).collect();
         return add(operation, operation.path.to_owned(), &parameters, None, paths);
     };
-    for resource in &RESOURCES {
-        let (below, mut parameters, id) = place(resource.kind);
+    for kind in Kind::ranked() {
+        let (below, mut parameters, id) = place(*kind);
         parameters.push(id);
-        add(operation, format!("{prefix}/{below}/{{{id}}}"), &parameters, Some(resource.kind), paths);
+        add(operation, format!("{prefix}/{below}/{{{id}}}"), &parameters, Some(*kind), paths);
     }
 }
 
@@ -244,6 +222,8 @@ fn add(operation: &Operation, path: String, parameters: &[&str], kind: Option<Ki
         Takes::Configs => Some(reference("Configuration")),
         Takes::Transaction => Some(reference("Transaction")),
         Takes::Rollback => Some(reference("Rollback")),
+        Takes::NewKey => Some(reference("NewKey")),
+        Takes::KeyChange => Some(reference("KeyChange")),
     };
     let mut responses = Map::new();
     if !operation.answers.iter().any(|(status, _)| (202..300).contains(status)) {
@@ -309,7 +289,7 @@ fn components(schemas: &Schemas) -> Map<String, Value> {
         }),
     );
     let mut sections = Map::new();
-    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Credentials) {
+    for kind in Kind::sections() {
         let items = if kind == Kind::Consumers { json!({ "type": "object" }) } else { value_schema(kind) };
         sections.insert(kind.directory().into(), json!({ "type": "array", "items": items }));
         sections.insert(format!("{}_conf_version", kind.directory()), json!({ "type": "integer", "minimum": 0 }));
@@ -337,6 +317,43 @@ fn components(schemas: &Schemas) -> Map<String, Value> {
         "required": ["changes"],
         "additionalProperties": false,
     }));
+    let plan = json!({
+        "type": ["object", "null"],
+        "description": "the key's own plans, in the place of its consumer's; null: those of its consumer",
+        "properties": {
+            "plans": { "type": "array", "minItems": 1, "maxItems": 16, "items": { "type": "string" } },
+            "expires": { "type": "integer", "minimum": 0, "description": "seconds since 1970; 0: never" },
+            "suspended": { "type": "boolean" },
+        },
+        "required": ["plans"],
+        "additionalProperties": false,
+    });
+    components.insert(
+        "NewKey".into(),
+        json!({
+            "type": "object",
+            "properties": {
+                "consumer": { "type": "string" },
+                "id": { "type": "string", "description": "one is made unless told" },
+                "name": { "type": "string" },
+                "desc": { "type": "string" },
+                "plan": plan,
+            },
+            "required": ["consumer"],
+            "additionalProperties": false,
+        }),
+    );
+    components.insert(
+        "KeyChange".into(),
+        json!({
+            "type": "object",
+            "properties": {
+                "plan": plan,
+                "renew": { "type": "boolean", "description": "true: the key is replaced by a new one" },
+            },
+            "additionalProperties": false,
+        }),
+    );
     components.insert(
         "Rollback".into(),
         json!({

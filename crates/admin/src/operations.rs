@@ -3,7 +3,7 @@
 
 use hyper::Method;
 
-/// What one of them is.
+/// An operation.
 #[derive(Debug)]
 pub(crate) struct Operation {
     pub(crate) method: Method,
@@ -18,7 +18,7 @@ pub(crate) struct Operation {
     pub(crate) answers: &'static [(u16, &'static str)],
 }
 
-/// Which handler answers.
+/// Handler of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     PluginNames,
@@ -40,10 +40,16 @@ pub(crate) enum What {
     Rollback,
     Events,
     Explain,
+    Usage,
+    Keys,
+    IssueKey,
+    ChangeKey,
+    RevokeKey,
+    Products,
     OpenApi,
 }
 
-/// What the body of a request holds.
+/// Content of the body of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Takes {
     Nothing,
@@ -53,6 +59,8 @@ pub(crate) enum Takes {
     Configs,
     Transaction,
     Rollback,
+    NewKey,
+    KeyChange,
 }
 
 const DRY_RUN: (&str, &str) = ("dry_run", "true: everything is checked and nothing is changed");
@@ -109,6 +117,18 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     operation(Method::GET, "/weir/v1/explain", What::Explain, "What would become of a request now",
         &[("request", "the method and the URL: `GET http://example.com/a`"), ("header", "a field, `NAME: VALUE`; may stand several times"), ("remote", "the client's address, 127.0.0.1 unless told")],
         Takes::Nothing, &[(400, "that is no request")]),
+    operation(Method::GET, "/weir/v1/usage", What::Usage, "Who has called what: sums of requests, errors, bytes and latency, as a table or by time",
+        weir_usage::QUESTIONS, Takes::Nothing, &[(400, "the question is wrong"), (404, "usage is not recorded"), (503, "usage cannot be read")]),
+    operation(Method::GET, "/weir/v1/products", What::Products, "APIs with their routes, and the plans on which they may be called",
+        &[], Takes::Nothing, &[NOT_WRITTEN]),
+    operation(Method::GET, "/weir/v1/keys", What::Keys, "Keys of callers, that is credentials, without what opens anything",
+        &[("consumer", "only those of this consumer")], Takes::Nothing, &[NOT_WRITTEN]),
+    operation(Method::POST, "/weir/v1/keys", What::IssueKey, "Makes a key for a consumer. The answer alone shows it",
+        &[DRY_RUN], Takes::NewKey, &[(201, "it was made"), INVALID, (404, "there is no such consumer"), NOT_IT, NOT_WRITTEN]),
+    operation(Method::PATCH, "/weir/v1/keys/{consumer}/{id}", What::ChangeKey, "Puts a key on other plans, suspends it, or renews it: the answer alone shows the new one",
+        &[DRY_RUN], Takes::KeyChange, &[INVALID, (404, "there is no such key"), NOT_IT, NOT_WRITTEN]),
+    operation(Method::DELETE, "/weir/v1/keys/{consumer}/{id}", What::RevokeKey, "Takes a key back",
+        &[DRY_RUN], Takes::Nothing, &[INVALID, (404, "there is no such key"), NOT_IT, NOT_WRITTEN]),
     operation(Method::GET, "/weir/v1/openapi.json", What::OpenApi, "This document", &[], Takes::Nothing, &[]),
 ];
 
@@ -124,7 +144,7 @@ const fn operation(
     Operation { method, path, what, summary, query, body, answers }
 }
 
-/// Where a path leads.
+/// Result of looking for the operation of a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found<'a> {
     /// To this operation, with what stands in the place of its `{…}`.
@@ -154,7 +174,7 @@ pub(crate) fn find<'a>(method: &Method, path: &'a [String]) -> Found<'a> {
 }
 
 impl What {
-    /// Whether it has a meaning only where resources live in a store.
+    /// True for an operation that needs resources in a store.
     pub(crate) const fn is_of_a_store(self) -> bool {
         matches!(
             self,
@@ -167,12 +187,17 @@ impl What {
                 | Self::Difference
                 | Self::Rollback
                 | Self::Events
+                | Self::Keys
+                | Self::IssueKey
+                | Self::ChangeKey
+                | Self::RevokeKey
+                | Self::Products
         )
     }
 }
 
 impl Operation {
-    /// What a path has in the place of the last segment or segments, if it is one of this operation.
+    /// Segments of a path in the place of the parameters, if the path is one of this operation.
     fn matches<'a>(&self, path: &'a [String]) -> Option<&'a [String]> {
         let wanted: Vec<&str> = self.path.split('/').skip(1).collect();
         let fixed = wanted.iter().take_while(|segment| !segment.starts_with('{')).count();

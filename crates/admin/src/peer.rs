@@ -3,7 +3,7 @@
 use weir_config::schema::Fault;
 use weir_config::{Code, ExprFault, NodeFault};
 
-/// What APISIX makes of a finding: a fault that it has words for, or one that only this gateway knows.
+/// A finding as APISIX knows it: a fault that APISIX has words for, or one that only this gateway knows.
 #[derive(Debug)]
 pub(crate) enum Peer<'a> {
     /// A rule of a JSON Schema.
@@ -46,7 +46,7 @@ pub(crate) enum Peer<'a> {
     NoManager,
     /// A secret manager lacks a field.
     ManagerNeeds { field: &'static str },
-    /// What follows from another error of the same resource.
+    /// Consequence of another error of the same resource.
     Consequence,
     /// A fault of this gateway's own.
     Ours,
@@ -64,7 +64,7 @@ pub(crate) enum Lack<'a> {
 }
 
 impl<'a> Peer<'a> {
-    /// What APISIX makes of a code. There is no wildcard: a new code has to say what it is there.
+    /// The fault that APISIX knows a code as. There is no wildcard, so every new code is decided here.
     #[rustfmt::skip]
     pub(crate) fn of(code: &'a Code) -> Self {
         match code {
@@ -103,7 +103,7 @@ impl<'a> Peer<'a> {
             Code::UnevenKeys { .. } => Self::UnevenKeys,
             Code::UnknownManager { .. } => Self::NoManager,
             Code::ManagerNeeds { field, .. } => Self::ManagerNeeds { field },
-            Code::GlobalRuleNotLeftOut => Self::Consequence,
+            Code::GlobalRuleNotLeftOut | Code::StreamRouteNotLeftOut | Code::MayGuardAll => Self::Consequence,
 
             // The text of a file, its placeholders and secrets.
             Code::TextTooLong { .. } | Code::FileTooLong { .. } | Code::NotUtf8 | Code::NotYaml { .. }
@@ -121,13 +121,14 @@ impl<'a> Peer<'a> {
             | Code::LongTime { .. } | Code::Expected { .. }
             // Items and references, which the store is asked for first.
             | Code::NoIdOfMetadata | Code::RepeatedId { .. } | Code::LeftOut | Code::ClientVerifierNotLeftOut
+            | Code::StreamRouteWithoutUpstream | Code::NotOnStreams { .. } | Code::OnlyOnStreams { .. } | Code::NodeWithoutPort
             | Code::RouteNotLeftOut | Code::OtherId { .. } | Code::NotChangeable | Code::NoReferent { .. }
             | Code::InvalidReferent { .. } | Code::NoClientCertificate { .. }
             | Code::NoConsumerOfCredential { .. } | Code::OtherUsername
             // Rules of plugins.
             | Code::DoubtfulCondition { .. } | Code::NoMetadata | Code::UnknownVariable { .. }
-            | Code::ConsumerAwaited { .. } | Code::NoUpstream { .. } | Code::UnbuildableUpstream { .. }
-            | Code::PluginRule { .. }
+            | Code::ConsumerAwaited { .. } | Code::NoUpstream { .. } | Code::NoProto { .. } | Code::UnbuildableUpstream { .. }
+            | Code::PluginRule { .. } | Code::FamilyRule { .. }
             // Routes, upstreams, certificates and secret managers.
             | Code::NeverMatches { .. } | Code::MatchedLiterally { .. } | Code::HostHoldsPort { .. }
             | Code::PortOfScheme | Code::TakenAsRoundrobin { .. } | Code::HashKeyText { .. }

@@ -11,46 +11,46 @@ use weir_store::{Item, Key, Kind};
 
 use crate::answer::{Answer, Outcome, Pieces};
 use crate::api::Api;
-use crate::kinds::Place;
+use crate::kinds::Target;
 use crate::request::{Query, Request};
 use crate::{Audience, Gateway};
 
-/// What stands before the key of a resource: APISIX's prefix in etcd, which clients see in every answer.
+/// Prefix of the key of a resource: APISIX's prefix in etcd, which clients see in every answer.
 const PREFIX: &str = "/apisix/";
 
 /// Bytes of values from which on the items of a list are chosen on a thread that may take its time.
 const LARGE: usize = 256 * 1024;
 
 impl Api {
-    pub(crate) async fn get(&self, place: &Place, request: &Request) -> Outcome {
-        if !place.inside.is_empty() {
+    pub(crate) async fn get(&self, target: &Target, request: &Request) -> Outcome {
+        if !target.inside.is_empty() {
             return Err(Answer::no_such_key());
         }
-        match &place.id {
-            Some(id) => self.get_one(place, id, request.audience()).await,
-            None => self.get_list(place, request).await,
+        match &target.id {
+            Some(id) => self.get_one(target, id, request.audience()).await,
+            None => self.get_list(target, request).await,
         }
     }
 
-    async fn get_one(&self, place: &Place, id: &str, audience: Audience) -> Outcome {
-        let key = place.key(id).ok_or_else(Answer::no_such_key)?;
+    async fn get_one(&self, target: &Target, id: &str, audience: Audience) -> Outcome {
+        let key = target.key(id).ok_or_else(Answer::no_such_key)?;
         let item = self.item(&key).await?.ok_or_else(Answer::no_such_key)?;
         let mut body = String::with_capacity(item.value.len() + 128);
         write_item(&*self.gateway, &item, audience, &mut body);
         Ok(Answer::text(StatusCode::OK, body))
     }
 
-    async fn get_list(&self, place: &Place, request: &Request) -> Outcome {
+    async fn get_list(&self, target: &Target, request: &Request) -> Outcome {
         let audience = request.audience();
         let wanted = Wanted::new(&request.query)?;
         let turn = self.turns.list().await?;
-        let listing = self.configuration.listing(Some(place.kind())).await.map_err(|error| Answer::store(&error))?;
+        let listing = self.configuration.listing(Some(target.kind)).await.map_err(|error| Answer::store(&error))?;
         let mut items = listing.items;
-        if let Some(parent) = &place.parent {
+        if let Some(parent) = &target.parent {
             let belongs = |key: &Key| key.id().split('/').next() == Some(parent.as_str());
             items.retain(|item| belongs(&item.key));
             // Other lists have a place of their own in etcd, which is there with nothing in it.
-            if items.is_empty() && place.kind() == Kind::Credentials {
+            if items.is_empty() && target.kind == Kind::Credentials {
                 return Err(Answer::no_such_key());
             }
         }
@@ -74,7 +74,7 @@ impl Api {
     }
 }
 
-/// What a list is to hold.
+/// Filters and page of a list.
 struct Wanted {
     name: Option<Regex>,
     label: Option<String>,

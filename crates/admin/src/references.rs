@@ -1,26 +1,17 @@
-//! Who refers to whom: what keeps a resource from being deleted, and what a resource needs to be there.
+//! References: those that keep a resource from being deleted, and those that a resource lacks.
 
 use serde_json::{Map, Value};
 use weir_store::{Key, Kind};
 
 use crate::answer::Answer;
 use crate::api::Api;
-use crate::kinds::Resource;
 use crate::write::id_text;
 
-/// Kinds whose resources refer to others, in the order in which they are named as the reason not to delete one.
-const REFERRING: [Kind; 7] = [
-    Kind::Routes,
-    Kind::Services,
-    Kind::PluginConfigs,
-    Kind::Consumers,
-    Kind::ConsumerGroups,
-    Kind::GlobalRules,
-    Kind::Upstreams,
-];
-
-/// Those whose plugins are built only together with what uses them: what they refer to is missed no sooner.
+/// Kinds whose plugins are built only together with what uses them: what they refer to is missed no sooner.
 const LAID_UNDER: [Kind; 3] = [Kind::Services, Kind::PluginConfigs, Kind::ConsumerGroups];
+
+/// Kinds that plugins refer to.
+const NEEDED_BY_PLUGINS: [Kind; 2] = [Kind::Upstreams, Kind::Protos];
 
 /// A kind that is referred to, and the id.
 type Reference = (Kind, String);
@@ -28,7 +19,7 @@ type Reference = (Kind, String);
 impl Api {
     /// Refuses to delete a resource that another one refers to, though nothing would miss it yet.
     pub(crate) async fn check_unused_by_plugins(&self, key: &Key) -> Result<(), Answer> {
-        if key.kind() == Kind::Upstreams && self.check_unused_among(key, &LAID_UNDER).await.is_err() {
+        if NEEDED_BY_PLUGINS.contains(&key.kind()) && self.check_unused_among(key, &LAID_UNDER).await.is_err() {
             return self.check_unused(key).await;
         }
         Ok(())
@@ -36,14 +27,11 @@ impl Api {
 
     /// Refuses to delete a resource that another one refers to.
     pub(crate) async fn check_unused(&self, key: &Key) -> Result<(), Answer> {
-        self.check_unused_among(key, &REFERRING).await
+        self.check_unused_among(key, Kind::ranked()).await
     }
 
     async fn check_unused_among(&self, key: &Key, kinds: &[Kind]) -> Result<(), Answer> {
-        if !matches!(
-            key.kind(),
-            Kind::Upstreams | Kind::Services | Kind::PluginConfigs | Kind::ConsumerGroups | Kind::Ssls
-        ) {
+        if !key.kind().is_referred_to() && !NEEDED_BY_PLUGINS.contains(&key.kind()) {
             return Ok(());
         }
         for kind in kinds.iter().copied() {
@@ -63,11 +51,11 @@ impl Api {
                 };
                 let (user, by_plugin) = listing.items.iter().find_map(|item| Some((item, refers(&item.value)?)))?;
                 let (what, directly) =
-                    (Resource::of(key.kind()).noun, if key.kind() == Kind::Services { " directly" } else { "" });
+                    (key.kind().entry().noun, if key.kind() == Kind::Services { " directly" } else { "" });
                 let id = user.key.id();
                 let by = match by_plugin {
-                    false => Resource::of(kind).noun.to_owned(),
-                    true => format!("plugin in {}", named_by_plugins(kind)),
+                    true if key.kind() == Kind::Upstreams => format!("plugin in {}", named_by_plugins(kind)),
+                    _ => kind.entry().noun.to_owned(),
                 };
                 Some(format!("can not delete this {what}{directly}, {by} [{id}] is still using it now"))
             });
@@ -83,11 +71,11 @@ impl Api {
         Ok(())
     }
 
-    /// What a value refers to that is not there, in APISIX's words.
+    /// Missing reference of a value, in APISIX's words.
     pub(crate) async fn missing_reference(&self, kind: Kind, value: &Map<String, Value>) -> Option<String> {
         for (to, id) in of_fields(kind, value).into_iter().chain(of_plugins(value)) {
             let key = Key::new(to, &id);
-            let noun = Resource::of(to).noun;
+            let noun = to.entry().noun;
             let fault = match self.configuration.store().get(&key).await {
                 Ok(None) => "response code: 404",
                 Ok(Some(item)) if to == Kind::Ssls && !is_for_upstreams(&item.value) => "wrong ssl type",
@@ -99,48 +87,38 @@ impl Api {
     }
 }
 
-/// Whether a certificate is one that upstreams are shown.
+/// True for a certificate that is shown to upstreams.
 fn is_for_upstreams(ssl: &str) -> bool {
     serde_json::from_str(ssl).is_ok_and(|ssl: Value| ssl.get("type").and_then(Value::as_str) == Some("client"))
 }
 
-/// What a resource itself refers to, in the order in which APISIX looks for it.
+/// References of a resource itself, in the order in which APISIX checks them.
 fn of_fields(kind: Kind, value: &Map<String, Value>) -> Vec<Reference> {
-    let mut found = Vec::new();
-    let mut field = |of: &Map<String, Value>, name: &str, to: Kind| {
-        found.extend(of.get(name).and_then(id_text).map(|id| (to, id)));
+    let at = |path: &str| {
+        let mut steps = path.split('.');
+        let first = value.get(steps.next()?)?;
+        id_text(steps.try_fold(first, |value, step| value.get(step))?)
     };
-    let upstream = if kind == Kind::Upstreams { Some(value) } else { value.get("upstream").and_then(Value::as_object) };
-    if let Some(tls) = upstream.and_then(|upstream| upstream.get("tls")).and_then(Value::as_object) {
-        field(tls, "client_cert_id", Kind::Ssls);
-    }
-    match kind {
-        Kind::Routes => {
-            field(value, "upstream_id", Kind::Upstreams);
-            field(value, "service_id", Kind::Services);
-            field(value, "plugin_config_id", Kind::PluginConfigs);
-        }
-        Kind::Services => field(value, "upstream_id", Kind::Upstreams),
-        Kind::Consumers => field(value, "group_id", Kind::ConsumerGroups),
-        _ => {}
-    }
-    found
+    let references = kind.entry().references.iter();
+    references.filter_map(|(field, to)| Some((*to, at(field)?))).collect()
 }
 
-/// What the plugins of a resource refer to.
+/// References of the plugins of a resource.
 fn of_plugins(value: &Map<String, Value>) -> Vec<Reference> {
-    let rules = value.get("plugins").and_then(|plugins| plugins.get("traffic-split")?.get("rules")?.as_array());
+    let plugins = value.get("plugins");
+    let proto = plugins.and_then(|plugins| id_text(plugins.get("grpc-transcode")?.get("proto_id")?));
+    let rules = plugins.and_then(|plugins| plugins.get("traffic-split")?.get("rules")?.as_array());
     let weighted = rules.into_iter().flatten().filter_map(|rule| rule.get("weighted_upstreams")?.as_array());
-    weighted.flatten().filter_map(|upstream| Some((Kind::Upstreams, id_text(upstream.get("upstream_id")?)?))).collect()
+    let upstreams =
+        weighted.flatten().filter_map(|upstream| Some((Kind::Upstreams, id_text(upstream.get("upstream_id")?)?)));
+    upstreams.chain(proto.map(|id| (Kind::Protos, id))).collect()
 }
 
-/// What a kind is called where a plugin of one of its resources is the reason.
+/// Name of a kind where a plugin of one of its resources is the reason.
 fn named_by_plugins(kind: Kind) -> &'static str {
     match kind {
-        Kind::PluginConfigs => "plugin_config",
-        Kind::ConsumerGroups => "consumer_group",
         Kind::GlobalRules => "global_rules",
-        other => Resource::of(other).noun,
+        other => other.entry().name,
     }
 }
 
@@ -171,6 +149,11 @@ mod tests {
                 Kind::GlobalRules,
                 json!({"plugins": {"traffic-split": {"rules": [{"weighted_upstreams": [{"upstream_id": 1}, {"weight": 2}]}]}}}),
                 vec![(Kind::Upstreams, "1")],
+            ),
+            (
+                Kind::Routes,
+                json!({"plugins": {"grpc-transcode": {"proto_id": 1, "service": "a.S", "method": "M"}}}),
+                vec![(Kind::Protos, "1")],
             ),
         ];
         for (kind, value, expected) in cases {

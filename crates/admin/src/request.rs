@@ -30,11 +30,11 @@ pub(crate) struct Request {
 pub(crate) struct Query(Vec<(String, String)>);
 
 impl Request {
-    /// What the client may see of secrets.
+    /// Audience that the client belongs to, which decides about secrets.
     pub(crate) fn audience(&self) -> Audience {
         match self.by.role {
             Role::Admin => Audience::Administrator,
-            Role::Viewer => Audience::Reader,
+            Role::Operator | Role::Viewer => Audience::Reader,
         }
     }
 
@@ -57,6 +57,11 @@ impl Query {
     pub(crate) fn parse(text: Option<&str>) -> Self {
         let pairs = form_urlencoded::parse(text.unwrap_or_default().as_bytes());
         Self(pairs.map(|(name, value)| (name.into_owned(), value.into_owned())).collect())
+    }
+
+    /// All arguments, as names and values.
+    pub(crate) fn pairs(&self) -> Vec<(String, String)> {
+        self.0.iter().filter(|(name, _)| name != "api_key").cloned().collect()
     }
 
     /// All arguments of this name.

@@ -4,20 +4,23 @@ use std::sync::OnceLock;
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
+use weir_config::load::schema_of;
 use weir_config::schema::{fill_defaults, json_schema};
-use weir_config::{
-    Consumer, ConsumerGroup, Credential, GlobalRule, Meta, PluginConfig, Proto, Route, Service, Ssl, Upstream,
-};
+use weir_config::{Meta, ResourceKind};
 
-/// What the binary tells of a plugin.
+/// Description of a plugin, from the binary.
 #[derive(Clone, Debug)]
 pub struct PluginSchema {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// Where it runs among the others of a phase.
+    /// Order among the plugins of a phase: high to low.
     pub priority: i32,
-    /// Whether it authenticates.
+    /// True for an authentication plugin.
     pub auth: bool,
+    /// True if it runs on stream routes.
+    pub streams: bool,
+    /// True if it runs for requests.
+    pub requests: bool,
     /// False for a plugin of APISIX that is known by its name alone.
     pub supported: bool,
     /// The schema of its configuration.
@@ -53,7 +56,17 @@ impl PluginSchema {
         let mut schema = json!({ "type": "object", "description": "not supported yet" });
         schema[UNSUPPORTED] = false.into();
         let consumer_schema = auth.then(|| schema.clone());
-        Self { name, priority, auth, supported: false, schema, consumer_schema, metadata_schema: None }
+        Self {
+            name,
+            priority,
+            auth,
+            streams: false,
+            requests: true,
+            supported: false,
+            schema,
+            consumer_schema,
+            metadata_schema: None,
+        }
     }
 }
 
@@ -98,10 +111,16 @@ impl Schemas {
         &self.plugins
     }
 
-    /// Everything that is known of every plugin, by name: the answer to `/apisix/admin/plugins?all=true`.
+    /// Everything that is known of every plugin for requests, by name: the answer to `/apisix/admin/plugins?all=true`.
     #[must_use]
     pub fn all_plugins(&self) -> Value {
-        self.plugins.iter().map(|plugin| (plugin.name.to_owned(), plugin.described())).collect::<Map<_, _>>().into()
+        described(self.plugins.iter().filter(|plugin| plugin.requests))
+    }
+
+    /// The same of every plugin for streams.
+    #[must_use]
+    pub fn stream_plugins(&self) -> Value {
+        described(self.plugins.iter().filter(|plugin| plugin.streams))
     }
 
     /// The same as a text that all who ask share.
@@ -115,7 +134,7 @@ impl Schemas {
         let mut main: Map<String, Value> =
             self.resources.iter().map(|(name, schema)| ((*name).to_owned(), schema.clone())).collect();
         main.insert("plugins".into(), plugins_schema());
-        json!({ "main": main, "plugins": self.all_plugins(), "stream_plugins": {} })
+        json!({ "main": main, "plugins": self.all_plugins(), "stream_plugins": self.stream_plugins() })
     }
 
     /// Puts the defaults of plugins into the `plugins` of a resource.
@@ -151,28 +170,12 @@ impl PluginSchema {
 }
 
 fn resources() -> Vec<(&'static str, Value)> {
-    let mut list = vec![
-        ("route", json_schema::<Route>().to_value()),
-        ("service", json_schema::<Service>().to_value()),
-        ("upstream", json_schema::<Upstream>().to_value()),
-        ("consumer", json_schema::<Consumer>().to_value()),
-        ("credential", json_schema::<Credential>().to_value()),
-        ("consumer_group", json_schema::<ConsumerGroup>().to_value()),
-        ("plugin_config", json_schema::<PluginConfig>().to_value()),
-        ("global_rule", json_schema::<GlobalRule>().to_value()),
-        ("ssl", json_schema::<Ssl>().to_value()),
-        ("proto", json_schema::<Proto>().to_value()),
-    ];
-    for (name, schema) in &mut list {
-        if *name == "route" {
-            // What the type cannot say and the loader checks.
-            let paths = json!([{ "required": ["uri"] }, { "required": ["uris"] }]);
-            let purpose =
-                ["plugins", "upstream", "upstream_id", "service_id"].map(|field| json!({ "required": [field] }));
-            schema["allOf"] = json!([{ "oneOf": paths }, { "anyOf": purpose }]);
-        }
-    }
-    list
+    let served = ResourceKind::ranked().iter().filter(|kind| kind.entry().has_schema);
+    served.filter_map(|kind| Some((kind.entry().name, schema_of(*kind)?))).collect()
+}
+
+fn described<'a>(plugins: impl Iterator<Item = &'a PluginSchema>) -> Value {
+    plugins.map(|plugin| (plugin.name.to_owned(), plugin.described())).collect::<Map<_, _>>().into()
 }
 
 /// The schema of the list of plugins, as `/apisix/admin/plugins/list` shows it.
@@ -199,6 +202,8 @@ mod tests {
             name,
             priority,
             auth: false,
+            streams: false,
+            requests: true,
             supported: true,
             schema,
             consumer_schema: None,

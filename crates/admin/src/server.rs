@@ -9,12 +9,14 @@
 //! those without one are closed.
 
 use std::convert::Infallible;
-use std::future::pending;
+use std::fmt;
+use std::future::{Future, pending};
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::Response;
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
@@ -30,6 +32,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::answer::Body;
 use crate::api::{Api, Peer};
+use crate::family::FamilyDoor;
 use crate::seats::{Seats, Taken};
 use crate::tls::subject;
 
@@ -62,8 +65,37 @@ impl Rest {
     }
 }
 
-/// Whether the gateway leaves, and then for how long a connection without a request stays open for one more.
+/// State of leaving: once the gateway leaves, the time that a connection without a request stays open for one more.
 pub type Leaving = watch::Receiver<Option<Duration>>;
+
+/// An API that is served.
+pub(crate) trait Service: Send + Sync + fmt::Debug {
+    /// Answers a request, whatever it is.
+    fn respond<'a>(
+        self: Arc<Self>,
+        request: hyper::Request<Incoming>,
+        peer: &'a Peer,
+    ) -> Pin<Box<dyn Future<Output = Response<Body>> + Send + 'a>>;
+
+    /// Ends answers that would go on for ever.
+    fn end(&self);
+}
+
+/// What is served: the API of APISIX's family or of another one.
+#[derive(Debug)]
+pub struct Served(Arc<dyn Service>);
+
+impl From<Api> for Served {
+    fn from(api: Api) -> Self {
+        Self(Arc::new(api))
+    }
+}
+
+impl From<FamilyDoor> for Served {
+    fn from(door: FamilyDoor) -> Self {
+        Self(Arc::new(door))
+    }
+}
 
 /// Serves the API on a listener, at most so many connections at one time, over TLS if there is a setup for it. When the
 /// gateway leaves nothing more is accepted; this ends when everything that was under way is answered, which the caller
@@ -74,7 +106,7 @@ pub async fn serve(
     tls: Option<Arc<ServerConfig>>,
     mut leaving: Leaving,
     rest: Arc<Rest>,
-    api: Arc<Api>,
+    Served(api): Served,
 ) {
     let seats = Seats::new(connections);
     let tls = tls.map(TlsAcceptor::from);
@@ -85,7 +117,7 @@ pub async fn serve(
         () = async { leaving.wait_for(Option::is_some).await.map_or((), drop) } => {}
     }
     // They would go on for ever.
-    api.streams.end();
+    api.end();
     seats.all_free(connections).await;
 }
 
@@ -104,7 +136,7 @@ async fn accept(
     tls: Option<TlsAcceptor>,
     leaving: Leaving,
     rest: &Rest,
-    api: Arc<Api>,
+    api: Arc<dyn Service>,
     seats: &Arc<Seats>,
 ) {
     const PAUSE: Duration = Duration::from_millis(100);
@@ -161,7 +193,7 @@ async fn rest_now(seats: &Seats, rest: &Rest, asked: &mut watch::Receiver<bool>)
     rest.rests.send_replace(false);
 }
 
-/// Whether this process gives up its sockets, and whether it rests.
+/// State of a process that gives up its sockets, or rests.
 type Stages = (Leaving, watch::Receiver<bool>);
 
 async fn connection(
@@ -169,7 +201,7 @@ async fn connection(
     peer: SocketAddr,
     tls: Option<TlsAcceptor>,
     stages: Stages,
-    api: &Arc<Api>,
+    api: &Arc<dyn Service>,
     place: &Taken,
 ) {
     // A socket without an address is one that its peer has closed.
@@ -197,7 +229,7 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     peer: Peer,
     (leaving, resting): Stages,
-    api: &Arc<Api>,
+    api: &Arc<dyn Service>,
     place: &Taken,
 ) {
     let (left, mut rests) = (last_requests(leaving.clone()), resting.clone());
@@ -205,7 +237,7 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
         let (leaving, resting, peer) = (&leaving, &resting, &peer);
         async move {
             place.begin();
-            let mut response = api.respond(request, peer).await;
+            let mut response = Arc::clone(api).respond(request, peer).await;
             if let Body::Stream(_, streaming) = response.body_mut() {
                 *streaming = Some(place.streaming());
             }

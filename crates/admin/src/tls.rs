@@ -11,11 +11,11 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use x509_cert::Certificate;
 use x509_cert::der::{Decode, Encode};
 
-/// How TLS is spoken: with this certificate (those that follow it behind it) and key, both PEM. With a `verifier`, clients
+/// Configuration of TLS with this certificate (those that follow it behind it) and key, both PEM. With a `verifier`, clients
 /// have to show a certificate that it finds good.
 ///
 /// # Errors
-/// What is wrong with certificate or key.
+/// A fault of the certificate or the key.
 pub fn server_config(
     cert: &str,
     key: &str,
@@ -62,7 +62,7 @@ fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     if found.is_empty() { Err("has no certificate in PEM".to_owned()) } else { Ok(found) }
 }
 
-/// What a client's certificate, which was found to be good, is for: its subject as RFC 4514 writes it.
+/// Subject of a client's verified certificate, as RFC 4514 writes it.
 pub(crate) fn subject(certificate: &CertificateDer<'_>) -> String {
     // Names are short; a certificate may be long.
     const MOST: usize = 256;

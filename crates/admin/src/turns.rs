@@ -17,7 +17,7 @@ use crate::answer::Answer;
 /// Bytes of a body that take no share: with the connections that there may be, 16 MiB.
 pub(crate) const SMALL: usize = 64 * 1024;
 
-/// How long one more waits for its turn, or for its share.
+/// Time that a request waits for its turn, or for its share.
 const WAIT: Duration = Duration::from_secs(10);
 
 /// Bytes a second that a reader of a large answer takes at least, and the time that it has beyond that.
@@ -26,7 +26,7 @@ const GRACE: Duration = Duration::from_secs(30);
 
 const UNIT: usize = 1024;
 
-/// What requests and answers take together.
+/// Memory that requests and answers take together.
 #[derive(Debug)]
 pub(crate) struct Turns {
     lists: Arc<Semaphore>,

@@ -22,7 +22,7 @@ use crate::answer::{Answer, Body, Outcome};
 
 const PIECE: usize = 64 * 1024;
 
-/// How long a reader may take for a piece.
+/// Time that a reader may take for a piece.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const INDEX: &str = "index.html";

@@ -1,4 +1,4 @@
-//! What is wrong with a change, in the words that clients of APISIX know. Where it has none, the words are ours.
+//! Refusals of changes, in the words that clients of APISIX know, or in our own where APISIX has none.
 
 use hyper::StatusCode;
 use serde_json::{Map, Value};
@@ -10,10 +10,9 @@ use weir_store::{Key, Kind};
 use crate::Refused;
 use crate::answer::Answer;
 use crate::api::Api;
-use crate::kinds::Resource;
 use crate::peer::{Lack, Peer};
 
-/// What a route without anything to do with its requests is told.
+/// Refusal of a route without anything to do with its requests.
 const ROUTE_ALTERNATIVES: &str = r#"object matches none of the required: ["plugins","uri"] or ["upstream","uri"] or ["upstream_id","uri"] or ["service_id","uri"] or ["plugins","uris"] or ["upstream","uris"] or ["upstream_id","uris"] or ["service_id","uris"] or ["script","uri"] or ["script","uris"]"#;
 
 impl Api {
@@ -21,6 +20,7 @@ impl Api {
     pub(crate) async fn refusal(&self, key: &Key, refused: Refused, value: Option<&Map<String, Value>>) -> Answer {
         let found = match refused {
             Refused::Store(error) => return Answer::store(&error),
+            Refused::NotAllowed(reason) => return Answer::error(StatusCode::FORBIDDEN, reason),
             Refused::ReadOnly(reason) => return Answer::error(StatusCode::METHOD_NOT_ALLOWED, reason),
             Refused::Invalid(found) => found,
         };
@@ -34,7 +34,7 @@ impl Api {
             return Answer::bad(message);
         }
         match (first, found.iter().find(|found| found.is_error()).or(found.first())) {
-            (Some(found), _) => Answer::bad(of_item(found, Resource::of(key.kind()), value)),
+            (Some(found), _) => Answer::bad(of_item(found, key.kind(), value)),
             // Something else would be wrong with this change.
             (None, Some(found)) => Answer::bad(format!("invalid configuration: {}", plain(found, &steps(&found.path)))),
             (None, None) => Answer::bad("invalid configuration"),
@@ -42,11 +42,11 @@ impl Api {
     }
 }
 
-/// What is wrong with a resource. The path is that inside it.
-fn of_item(found: &Diagnostic, resource: &Resource, value: Option<&Map<String, Value>>) -> String {
+/// Words for a finding about a resource, whose path is that inside the resource.
+fn of_item(found: &Diagnostic, kind: Kind, value: Option<&Map<String, Value>>) -> String {
     let steps = steps(&found.path);
     let names: Vec<&str> = steps.iter().filter_map(name).collect();
-    let special = match (resource.kind, names.as_slice()) {
+    let special = match (kind, names.as_slice()) {
         (Kind::Upstreams, names) | (Kind::Routes | Kind::Services, ["upstream", names @ ..]) => {
             of_upstream(found, names)
         }
@@ -71,7 +71,7 @@ fn of_item(found: &Diagnostic, resource: &Resource, value: Option<&Map<String, V
         (Rank::Plugin, ["plugins", plugin, ..], peer) => {
             let conf = value.and_then(|value| value.get("plugins")?.get(plugin));
             let message = of_plugin(found, plugin, &steps[2..], conf);
-            match (resource.kind, peer) {
+            match (kind, peer) {
                 (_, Peer::NoAuthentication | Peer::SameCredential) => message,
                 // Whether the plugin exists is said without more words.
                 (Kind::Consumers | Kind::Credentials, _) => format!("invalid plugins configuration: {message}"),
@@ -89,32 +89,30 @@ fn of_item(found: &Diagnostic, resource: &Resource, value: Option<&Map<String, V
     }
 }
 
-/// What is wrong with an item of a section.
-pub(crate) fn of_listed(section: &str, found: &Diagnostic, item: &Value) -> String {
-    let named = |kind: &Kind| *kind != Kind::Credentials && kind.directory() == section;
-    let kind = Kind::ALL.into_iter().find(named).unwrap_or(Kind::Credentials);
-    of_item(found, Resource::of(kind), item.as_object())
+/// Words for a finding about an item of a section.
+pub(crate) fn of_listed(kind: Kind, found: &Diagnostic, item: &Value) -> String {
+    of_item(found, kind, item.as_object())
 }
 
-/// What is wrong with a resource that is only looked at: without the words that tell of a change.
-pub(crate) fn of_check(section: &str, found: &Diagnostic, item: &Value) -> String {
-    let message = of_listed(section, found, item);
+/// Words for a finding about a resource that is only checked: without those of a change.
+pub(crate) fn of_check(kind: Kind, found: &Diagnostic, item: &Value) -> String {
+    let message = of_listed(kind, found, item);
     message.strip_prefix("invalid configuration: ").map(str::to_owned).unwrap_or(message)
 }
 
-/// What is told of a value that is no resource at all.
+/// Words for a value that is no resource at all.
 pub(crate) fn no_object(value: &Value) -> String {
     let fault = Fault::WrongType { expected: "object".to_owned(), found: type_of(value) };
     format!("invalid configuration: {fault}")
 }
 
-/// What is told of a consumer whose name can be none.
+/// Words for a consumer with an invalid name.
 pub(crate) fn no_username(name: &str) -> String {
     let fault = Fault::Pattern { pattern: r"^[a-zA-Z0-9_\-]+$".to_owned(), found: name.to_owned() };
     format!("invalid configuration: {}", fault.text_in_resource(&steps("username")))
 }
 
-/// What is wrong with an upstream beyond its schema, if APISIX has words for it. The names lead to it inside the upstream.
+/// APISIX's words for a finding about an upstream beyond its schema. The names lead to the field inside the upstream.
 fn of_upstream(found: &Diagnostic, names: &[&str]) -> Option<String> {
     match (Peer::of(&found.code), names) {
         (Peer::NoHashKey, ["type"]) => Some("missing key".to_owned()),
@@ -134,7 +132,7 @@ fn of_upstream(found: &Diagnostic, names: &[&str]) -> Option<String> {
     }
 }
 
-/// What is wrong with a certificate in other words than those of its fields.
+/// APISIX's words for a finding about a certificate, other than those for its fields.
 fn of_ssl(found: &Diagnostic, names: &[&str], value: Option<&Map<String, Value>>) -> Option<String> {
     let lacks = match (Peer::of(&found.code), names) {
         (Peer::Schema(Fault::MissingField { name }), []) => matches!(name.as_str(), "cert" | "key"),
@@ -150,7 +148,7 @@ fn of_ssl(found: &Diagnostic, names: &[&str], value: Option<&Map<String, Value>>
     })
 }
 
-/// What is wrong with a secret manager: its schema is that of its kind.
+/// APISIX's words for a finding about a secret manager, whose schema is that of its kind.
 fn of_secret(found: &Diagnostic, names: &[&str], value: Option<&Map<String, Value>>) -> Option<String> {
     match (Peer::of(&found.code), names) {
         (Peer::NoManager, ["id"]) => {
@@ -165,7 +163,7 @@ fn of_secret(found: &Diagnostic, names: &[&str], value: Option<&Map<String, Valu
     }
 }
 
-/// What is wrong with conditions: alone where APISIX says the same, else with the place inside them.
+/// Words for a finding about conditions: alone where APISIX says the same, else with the place inside them.
 fn of_conditions(found: &Diagnostic, peer: &Peer<'_>, steps: &[Step]) -> String {
     let message = match peer {
         Peer::Condition(ExprFault::Operator(name), _) => format!("invalid operator '{name}'"),
@@ -205,7 +203,7 @@ fn of_plugin(found: &Diagnostic, plugin: &str, rest: &[Step], conf: Option<&Valu
     }
 }
 
-/// Where in the order of APISIX's checks a finding belongs.
+/// Place of a finding in the order of APISIX's checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     /// The schema of the resource.
@@ -279,8 +277,8 @@ fn plain(found: &Diagnostic, steps: &[Step]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Key, Kind, Mark, Resource, inside, of_item, worst};
-    use weir_config::catalog::{PluginCatalog, Scope};
+    use super::{Key, Kind, Mark, inside, of_item, worst};
+    use weir_config::catalog::{Checked, PluginCatalog, Scope};
     use weir_config::schema::read;
     use weir_config::{Code, Diagnostic, ExprFault, LoadOptions, Node, load};
 
@@ -309,12 +307,17 @@ mod tests {
             vec!["limit", "key-auth"]
         }
 
-        fn check(&self, name: &str, _: Scope, conf: &Node) -> Result<(), Vec<Diagnostic>> {
-            if name == "limit" { read::<Limit>(conf).map(drop) } else { Ok(()) }
+        fn is_auth(&self, name: &str) -> bool {
+            name == "key-auth"
+        }
+
+        fn check(&self, name: &str, _: Scope, conf: &Node) -> Checked {
+            let found = if name == "limit" { read::<Limit>(conf).err().unwrap_or_default() } else { Vec::new() };
+            Checked { found, compiled: None }
         }
     }
 
-    /// What is told of an item of a section.
+    /// Words for an item of a section.
     fn told(kind: Kind, item: &str) -> String {
         let section = kind.directory();
         let text = format!(r#"{{"{section}":[{item}]}}"#);
@@ -323,7 +326,7 @@ mod tests {
         let key = Key::new(kind, "1");
         let own: Vec<Diagnostic> = loaded.diagnostics.iter().filter_map(|found| inside(found, &key)).collect();
         let value = serde_json::from_str(item).unwrap();
-        of_item(worst(&own).unwrap_or_else(|| panic!("nothing is wrong with {item}")), Resource::of(kind), Some(&value))
+        of_item(worst(&own).unwrap_or_else(|| panic!("nothing is wrong with {item}")), kind, Some(&value))
     }
 
     #[test]
@@ -444,11 +447,6 @@ mod tests {
                 r#"{"nodes":{},"type":"chash","hash_on":"header","key":"a b"}"#,
                 r#"invalid configuration: failed to match pattern "^[a-zA-Z0-9-_]+$" with "a b""#,
             ),
-            (
-                Kind::Upstreams,
-                r#"{"nodes":{},"type":"chash","key":"mqtt_client_id"}"#,
-                "invalid configuration: key: not supported yet: TCP and UDP proxying (mqtt_client_id)",
-            ),
             (Kind::Upstreams, r#"{"nodes":{"a:65536":1}}"#, "invalid port 65536"),
             (
                 Kind::Upstreams,
@@ -500,7 +498,7 @@ mod tests {
     fn conditions_are_told_without_their_place_where_the_words_are_known() {
         let told = |code: Code| {
             let found = Diagnostic::error(Mark::NONE, "vars[0]", code).with_hint("did you mean ==?");
-            of_item(&found, Resource::of(Kind::Routes), None)
+            of_item(&found, Kind::Routes, None)
         };
         for (fault, message) in [
             (ExprFault::NotAnArray, "rule should be wrapped inside brackets"),

@@ -9,33 +9,32 @@ use weir_store::{Change, Commit, Expectation, Item, Key, Kind, StoreError};
 
 use crate::answer::{Answer, Outcome};
 use crate::api::Api;
-use crate::kinds::{Place, own_id};
+use crate::kinds::Target;
 use crate::patch;
 use crate::read::{conceal, public_key};
 use crate::request::Request;
 use crate::words;
 use crate::{Audience, Refused};
 
-/// How often a change is tried again when other gateways change the same resource at the same time.
+/// Attempts at a change while other gateways change the same resource.
 const TRIES: usize = 8;
 
 type Object = Map<String, Value>;
 
 impl Api {
     /// Creates a resource or replaces it.
-    pub(crate) async fn put(&self, place: &Place, request: &Request) -> Outcome {
-        Self::check_kind(place)?;
-        let mut value = whole(place, request)?;
-        let key = settle_id(place, &mut value)?;
+    pub(crate) async fn put(&self, target: &Target, request: &Request) -> Outcome {
+        let mut value = whole(target, request)?;
+        let key = settle_id(target, &mut value)?;
         refuse_times(&value)?;
-        self.check_owner(place).await?;
+        self.check_owner(target).await?;
         let expires = expiry(request)?;
         let _turn = self.writing.turn(Some(&key)).await;
         for attempt in 0..TRIES {
             let before = self.basis(&key, attempt).await?;
             let mut value = value.clone();
             self.restore(&key, &mut value, before.as_ref().map(|item| &*item.value))?;
-            if place.resource.has_times() {
+            if target.kind.entry().has_times {
                 set_times(&mut value, before.as_ref(), None);
             }
             let status = if before.is_some() { StatusCode::OK } else { StatusCode::CREATED };
@@ -49,11 +48,10 @@ impl Api {
     }
 
     /// Creates a resource with an id of its own.
-    pub(crate) async fn post(&self, place: &Place, request: &Request) -> Outcome {
-        Self::check_kind(place)?;
-        let value = whole(place, request)?;
-        if place.id.is_some() || value.contains_key("id") {
-            return Err(Answer::bad(format!("wrong {} id, do not need it", place.resource.noun)));
+    pub(crate) async fn post(&self, target: &Target, request: &Request) -> Outcome {
+        let value = whole(target, request)?;
+        if target.id.is_some() || value.contains_key("id") {
+            return Err(Answer::bad(format!("wrong {} id, do not need it", target.kind.entry().noun)));
         }
         refuse_times(&value)?;
         let expires = expiry(request)?;
@@ -62,7 +60,7 @@ impl Api {
         for next in 0..TRIES as u64 {
             // As many digits as the largest revision has, so that the order of texts is that of creation.
             let id = format!("{:020}", revision + next);
-            let key = place.key(&id).ok_or_else(|| not_an_id("id"))?;
+            let key = target.key(&id).ok_or_else(|| not_an_id("id"))?;
             let mut value = value.clone();
             self.restore(&key, &mut value, None)?;
             value.insert("id".to_owned(), id.into());
@@ -77,13 +75,13 @@ impl Api {
     }
 
     /// Changes a part of a resource.
-    pub(crate) async fn patch(&self, place: &Place, request: &Request) -> Outcome {
-        let id = place.id.as_deref().ok_or_else(|| match place.kind() {
+    pub(crate) async fn patch(&self, target: &Target, request: &Request) -> Outcome {
+        let id = target.id.as_deref().ok_or_else(|| match target.kind {
             Kind::Secrets => Answer::bad("no secret id"),
-            _ => Answer::bad(format!("missing {} id", place.resource.noun)),
+            _ => Answer::bad(format!("missing {} id", target.kind.entry().noun)),
         })?;
         let change = request.json()?.ok_or_else(|| Answer::bad("missing new configuration"))?;
-        let key = place.key(id).ok_or_else(Answer::no_such_key)?;
+        let key = target.key(id).ok_or_else(Answer::no_such_key)?;
         let expires = expiry(request)?;
         let _turn = self.writing.turn(Some(&key)).await;
         for attempt in 0..TRIES {
@@ -93,23 +91,23 @@ impl Api {
             };
             if key.kind() == Kind::Secrets {
                 // It may be stored without its manager.
-                value.insert("id".to_owned(), own_id(&key).into());
+                value.insert("id".to_owned(), key.own_id().into());
             }
-            let patched = if place.inside.is_empty() {
+            let patched = if target.inside.is_empty() {
                 let Value::Object(change) = change.clone() else { return Err(Answer::bad("invalid configuration")) };
                 patch::merge(&mut value, change.clone());
                 Some(change)
             } else {
-                patch::put(&mut value, &place.inside, change.clone())
+                patch::put(&mut value, &target.inside, change.clone())
                     .map_err(|path| Answer::bad(format!("invalid sub-path: {path}")))?;
                 None
             };
-            if value.get("id").is_some_and(|found| id_text(found).as_deref() != Some(own_id(&key))) {
-                return Err(Answer::bad(format!("wrong {} id", place.resource.noun)));
+            if value.get("id").is_some_and(|found| id_text(found).as_deref() != Some(key.own_id())) {
+                return Err(Answer::bad(format!("wrong {} id", target.kind.entry().noun)));
             }
-            value.insert("id".to_owned(), own_id(&key).into());
+            value.insert("id".to_owned(), key.own_id().into());
             self.restore(&key, &mut value, Some(&before.value))?;
-            if place.resource.has_times() {
+            if target.kind.entry().has_times {
                 set_times(&mut value, Some(&before), patched.as_ref());
             }
             match self.keep(&key, value.clone(), Some(&before), expires, request).await {
@@ -122,12 +120,12 @@ impl Api {
     }
 
     /// Deletes a resource; a consumer with its credentials.
-    pub(crate) async fn delete(&self, place: &Place, request: &Request) -> Outcome {
-        let id = place.id.as_deref().ok_or_else(|| Answer::bad(format!("missing {} id", place.resource.noun)))?;
-        if !place.inside.is_empty() {
+    pub(crate) async fn delete(&self, target: &Target, request: &Request) -> Outcome {
+        let id = target.id.as_deref().ok_or_else(|| Answer::bad(format!("missing {} id", target.kind.entry().noun)))?;
+        if !target.inside.is_empty() {
             return Err(Answer::no_such_key());
         }
-        let key = place.key(id).ok_or_else(Answer::no_such_key)?;
+        let key = target.key(id).ok_or_else(Answer::no_such_key)?;
         if self.item(&key).await?.is_none() {
             return Err(Answer::no_such_key());
         }
@@ -145,8 +143,9 @@ impl Api {
             commit.changes.extend(own.map(|item| gone(item.key)));
         }
         let changed = match force {
+            true if !request.by.role.may_change(key.kind()) => Err(request.by.refused(key.kind())),
             true => self.configuration.change_by_force(commit).await,
-            false => self.configuration.change(commit, false).await,
+            false => self.change(commit, false, &request.by).await,
         };
         match changed {
             Ok(_) => Ok(Answer::json(StatusCode::OK, &json!({ "key": public_key(&key), "deleted": "1" }))),
@@ -160,7 +159,7 @@ impl Api {
         }
     }
 
-    /// What a change of a resource is based on: at the first attempt what is known of it, then what the store has.
+    /// State that a change of a resource is based on: at the first attempt the last known one, then that in the store.
     async fn basis(&self, key: &Key, attempt: usize) -> Result<Option<Item>, Answer> {
         if attempt > 0 {
             return self.item(key).await;
@@ -185,23 +184,15 @@ impl Api {
             author: Self::author(&request.by),
             expect: vec![Expectation { key: key.clone(), modified: before.map(|item| item.modified) }],
         };
-        self.configuration.change(commit, false).await?;
+        self.change(commit, false, &request.by).await?;
         let mut value = Value::Object(value);
         conceal(&*self.gateway, key.kind(), &mut value, Audience::Author);
         Ok(json!({ "key": public_key(key), "value": value }))
     }
 
-    /// Kinds that nothing can be made of here are refused before their values are looked at.
-    fn check_kind(place: &Place) -> Result<(), Answer> {
-        match place.kind() {
-            Kind::StreamRoutes => Err(Answer::bad("stream mode is disabled, can not add stream routes")),
-            _ => Ok(()),
-        }
-    }
-
     /// A credential needs its consumer.
-    async fn check_owner(&self, place: &Place) -> Result<(), Answer> {
-        let (Kind::Credentials, Some(consumer)) = (place.kind(), &place.parent) else { return Ok(()) };
+    async fn check_owner(&self, target: &Target) -> Result<(), Answer> {
+        let (Kind::Credentials, Some(consumer)) = (target.kind, &target.parent) else { return Ok(()) };
         match self.item(&Key::new(Kind::Consumers, consumer)).await? {
             Some(_) => Ok(()),
             None => Err(Answer::error(StatusCode::NOT_FOUND, "consumer not found")),
@@ -210,8 +201,8 @@ impl Api {
 }
 
 /// The object in the body of PUT or POST.
-fn whole(place: &Place, request: &Request) -> Result<Object, Answer> {
-    if !place.inside.is_empty() {
+fn whole(target: &Target, request: &Request) -> Result<Object, Answer> {
+    if !target.inside.is_empty() {
         return Err(Answer::no_such_key());
     }
     match request.json()? {
@@ -222,12 +213,12 @@ fn whole(place: &Place, request: &Request) -> Result<Object, Answer> {
 }
 
 /// The key of what is PUT, with the id from the path or the body, which must agree; and the value with it.
-fn settle_id(place: &Place, value: &mut Object) -> Result<Key, Answer> {
-    let noun = place.resource.noun;
+fn settle_id(target: &Target, value: &mut Object) -> Result<Key, Answer> {
+    let noun = target.kind.entry().noun;
     let wrong = || Answer::bad(format!("wrong {noun} id"));
-    let field = if place.kind() == Kind::Consumers { "username" } else { "id" };
+    let field = target.kind.id_field();
     let told = value.get(field).map(|told| id_text(told).ok_or_else(|| not_an_id(field))).transpose()?;
-    let told = match (place.kind(), &place.parent, told) {
+    let told = match (target.kind, &target.parent, told) {
         // A credential may be called by its whole name.
         (Kind::Credentials, Some(consumer), Some(told)) => {
             Some(told.strip_prefix(&format!("{consumer}/credentials/")).map(str::to_owned).unwrap_or(told))
@@ -238,7 +229,7 @@ fn settle_id(place: &Place, value: &mut Object) -> Result<Key, Answer> {
         }
         (_, _, told) => told,
     };
-    let id = match (&place.id, told) {
+    let id = match (&target.id, told) {
         (_, None) if field == "username" => {
             return Err(Answer::bad("invalid configuration: property \"username\" is required"));
         }
@@ -248,17 +239,17 @@ fn settle_id(place: &Place, value: &mut Object) -> Result<Key, Answer> {
         (Some(id), _) => id.clone(),
         (None, Some(told)) => told,
     };
-    let key = place.key(&id).ok_or_else(|| match field {
+    let key = target.key(&id).ok_or_else(|| match field {
         "username" => Answer::bad(words::no_username(&id)),
         _ => not_an_id(field),
     })?;
-    if !place.resource.has_id() {
+    if field != "id" {
         // A consumer may repeat its name as its id.
         if value.get("id").is_some_and(|found| id_text(found).as_deref() != Some(&id)) {
             return Err(wrong());
         }
-    } else if place.id.is_some() {
-        value.insert("id".to_owned(), own_id(&key).into());
+    } else if target.id.is_some() {
+        value.insert("id".to_owned(), key.own_id().into());
     }
     Ok(key)
 }
@@ -305,7 +296,7 @@ pub(crate) fn set_times(value: &mut Object, before: Option<&Item>, patch: Option
     }
 }
 
-/// When the resource goes away by itself.
+/// The expiry time of the resource.
 fn expiry(request: &Request) -> Result<Option<SystemTime>, Answer> {
     // More than any clock can add up.
     const LONGEST: u64 = 100 * 365 * 86_400;

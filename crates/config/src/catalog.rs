@@ -1,4 +1,11 @@
-//! What the loader asks about plugins, whose insides this crate does not know.
+//! Questions of the loader about plugins, whose insides this crate does not know.
+#![allow(clippy::disallowed_types, reason = "loading and compiling take the lock, never a worker")]
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{fmt, mem};
 
 use crate::{Diagnostic, Node};
 
@@ -7,37 +14,96 @@ pub trait PluginCatalog {
     /// Names of all plugins, in any order.
     fn names(&self) -> Vec<&str>;
 
-    /// Checks one plugin configuration (without its `_meta`). Paths in the findings are relative to `conf`; warnings
-    /// go into the list of an `Err` too, which is then no refusal when it holds nothing but warnings.
-    fn check(&self, name: &str, scope: Scope, conf: &Node) -> Result<(), Vec<Diagnostic>>;
+    /// Checks one plugin configuration (without its `_meta`), and compiles it where a plugin is built of it.
+    fn check(&self, name: &str, scope: Scope, conf: &Node) -> Checked;
 
-    /// Whether a plugin that is not in [`names`](Self::names) exists in APISIX, so that it is missing here rather
-    /// than misspelt.
+    /// True if a plugin that is not in [`names`](Self::names) exists in APISIX, so that it is missing here rather than
+    /// misspelt.
     fn peers_known(&self, name: &str) -> bool {
         APISIX_PLUGINS.contains(&name)
     }
 
-    /// Whether the gateway has the plugin, and its settings leave it out.
+    /// True if the gateway has the plugin, but the settings leave it out.
     fn is_left_out(&self, _name: &str) -> bool {
         false
     }
 
-    /// Whether the plugin authenticates, so that a credential may hold it.
-    fn is_auth(&self, name: &str) -> bool {
-        AUTH_PLUGINS.contains(&name)
+    /// True if the plugin authenticates, so that a credential may hold its configuration.
+    fn is_auth(&self, name: &str) -> bool;
+}
+
+/// Result of checking a plugin configuration.
+#[derive(Default)]
+pub struct Checked {
+    /// Errors and warnings. Paths are relative to the configuration.
+    pub found: Vec<Diagnostic>,
+    /// The compiled configuration, for whoever builds the plugin of it.
+    pub compiled: Option<CompiledConf>,
+}
+
+/// A configuration that a plugin has compiled, in a type of which this crate knows nothing.
+pub type CompiledConf = Box<dyn Any + Send>;
+
+/// Compiled configurations between the check of a document or a change and the build of its plugins, by the number in
+/// [`PluginConf`](crate::PluginConf). Each is taken once; the plugin of a configuration that is not here is compiled
+/// anew. Clones share them.
+#[derive(Clone, Default)]
+pub struct CompiledConfs(Arc<Mutex<HashMap<i64, CompiledConf>>>);
+
+impl CompiledConfs {
+    /// Takes a configuration out.
+    pub fn take(&self, number: i64) -> Option<CompiledConf> {
+        self.lock().remove(&number)
+    }
+
+    /// Drops all that nobody took.
+    pub fn clear(&self) {
+        drop(mem::take(&mut *self.lock()));
+    }
+
+    /// Moves all configurations to a new owner.
+    pub(crate) fn moved(&self) -> Self {
+        Self(Arc::new(Mutex::new(mem::take(&mut *self.lock()))))
+    }
+
+    /// Keeps a configuration. Its number is unique in the process and above 0.
+    pub(crate) fn put(&self, conf: CompiledConf) -> i64 {
+        static LAST: AtomicI64 = AtomicI64::new(0);
+        let number = LAST.fetch_add(1, Relaxed) + 1;
+        self.lock().insert(number, conf);
+        number
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<i64, CompiledConf>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Where a plugin configuration stands, which decides the schema it is checked with.
+impl fmt::Debug for CompiledConfs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.lock().keys()).finish()
+    }
+}
+
+/// They say nothing that the rest of a document does not.
+impl PartialEq for CompiledConfs {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+/// The place of a plugin's configuration, which decides the schema it is checked with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
-    /// On a route, a service, a plugin config or a consumer group.
+    /// A route, a service, a plugin config or a consumer group.
     Route,
-    /// On a consumer or one of its credentials: authentication plugins take the consumer's own data there.
+    /// A consumer or one of its credentials: authentication plugins take the consumer's own data there.
     Consumer,
+    /// On a stream route, or on a service as a stream route takes it: only some plugins run there.
+    StreamRoute,
     /// In a global rule.
     GlobalRule,
-    /// In `plugin_metadata`.
+    /// `plugin_metadata`.
     Metadata,
 }
 
@@ -50,23 +116,14 @@ impl PluginCatalog for NoPlugins {
         Vec::new()
     }
 
-    fn check(&self, _: &str, _: Scope, _: &Node) -> Result<(), Vec<Diagnostic>> {
-        Ok(())
+    fn check(&self, _: &str, _: Scope, _: &Node) -> Checked {
+        Checked::default()
+    }
+
+    fn is_auth(&self, _: &str) -> bool {
+        false
     }
 }
-
-/// APISIX's plugins that authenticate.
-pub const AUTH_PLUGINS: &[&str] = &[
-    "basic-auth",
-    "hmac-auth",
-    "jwe-decrypt",
-    "jwt-auth",
-    "key-auth",
-    "ldap-auth",
-    "ldap-auth-advanced",
-    "multi-auth",
-    "wolf-rbac",
-];
 
 /// The plugins that come with APISIX 3.18, default list and opt-in ones.
 #[rustfmt::skip]

@@ -123,8 +123,10 @@ codes! {
     RepeatedId { id: String, item: &'static str, first: String } => "the id {id} stands twice; this {item} takes the place of {first}";
     LeftOut => "this item is left out, because it is invalid";
     GlobalRuleNotLeftOut => "an invalid global rule is never left out: that could open what it guards";
-    ClientVerifierNotLeftOut => "an invalid certificate that verifies clients is never left out: another one could take its names";
+    ClientVerifierNotLeftOut => "this certificate cannot be left out: it verifies clients, and its names are invalid, so another one could take them";
+    MayGuardAll => "this resource is invalid and may guard any request, and no earlier configuration is known: every request is answered 503";
     RouteNotLeftOut => "this route cannot be left out: what it matches is invalid, so another route could take its requests";
+    StreamRouteNotLeftOut => "an invalid stream route is never left out: another one could take its connections";
     OtherId { key: &'static str, id: String, place: String } => "the {key} is {id}, but the item stands under {place}";
     NotChangeable => "this configuration was read whole and can only be replaced whole";
     NoReferent { kind: String, id: String } => "there is no {kind} with the id {id}";
@@ -146,12 +148,20 @@ codes! {
     UnknownVariable { reason: String, then: &'static str } => "{reason}{then}";
     ConsumerAwaited { consumer: String } => "there is no consumer '{consumer}'; until it is there, requests without credentials are answered 401";
     NoUpstream { upstream: String } => "there is no upstream '{upstream}'";
+    NoProto { proto: String } => "there is no proto '{proto}'";
     UnbuildableUpstream { upstream: String, of: Box<Code> } => "the upstream '{upstream}' cannot be built: {of}";
     SameCredential { one: String, other: String, what: &'static str } => "consumers '{one}' and '{other}' have the same {what}";
     PluginRule { text: Cow<'static, str> } => "{text}";
 
+    // Families other than APISIX's.
+    FamilyRule { text: Cow<'static, str> } => "{text}";
+
     // Routes and services.
     RouteWithoutPath => "a route needs uri or uris";
+    StreamRouteWithoutUpstream => "a stream route needs upstream, upstream_id or service_id";
+    NotOnStreams { what: String } => "{what} cannot be used for streams of TCP or UDP";
+    OnlyOnStreams { scheme: &'static str } => "an upstream with scheme: {scheme} is for stream routes only";
+    NodeWithoutPort => "a node of a stream needs a port: there is none that follows from its scheme";
     RouteWithoutPurpose => "a route needs at least one of plugins, upstream, upstream_id and service_id";
     NeverMatches { path: String } => "{path} can never match: a path begins with '/'";
     MatchedLiterally { path: String } => "{path} is matched literally, ':' and all";
@@ -259,7 +269,7 @@ impl Texts for String {
 
 impl Texts for Cow<'static, str> {
     fn visit(&mut self, field: &'static str, each: &mut dyn FnMut(&'static str, &mut String)) {
-        // What is borrowed is a part of the program.
+        // Borrowed texts are parts of the program.
         if let Self::Owned(text) = self {
             each(field, text);
         }
@@ -358,7 +368,7 @@ mod tests {
     fn no_text_of_a_configuration_escapes_redaction() {
         for mut code in <Vec<Code> as Sample>::sample() {
             code.texts(&mut |_, text| "***".clone_into(text));
-            // What is left are texts of the program itself.
+            // The remaining texts are parts of the program.
             assert!(!format!("{code:?}").replace("pattern: \"SECRET\"", "").contains("SECRET"), "{code:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, and where.
+//! Findings about a configuration, with their positions.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,11 +9,11 @@ use crate::secret::Revealed;
 
 /// One finding about a configuration text.
 ///
-/// Displayed as `FILE:LINE:COLUMN: PATH: MESSAGE; HINT`, with `warning: ` before the path of a warning. What is not
-/// known (a position in a value that came from JSON, the path of a syntax error) is left out.
+/// Displayed as `FILE:LINE:COLUMN: PATH: MESSAGE; HINT`, with `warning: ` before the path of a warning. Unknown parts
+/// (a position in a value that came from JSON, the path of a syntax error) are left out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Diagnostic {
-    /// Whether the configuration can be used in spite of it.
+    /// Severity: a configuration with warnings can be used.
     pub severity: Severity,
     /// Name of the file as it was given to the loader; empty when there is none.
     pub file: String,
@@ -23,7 +23,7 @@ pub struct Diagnostic {
     pub path: String,
     /// Fault, with its data: what was expected and what was found. The text is rendered from it.
     pub code: Box<Code>,
-    /// How to put it right, or the nearest known name.
+    /// Advice, or the nearest known name.
     pub hint: Option<Hint>,
 }
 
@@ -32,13 +32,13 @@ pub struct Diagnostic {
 pub enum Hint {
     /// The known name nearest to the one that was written.
     DidYouMean(String),
-    /// The same, of a plugin that is not supported yet.
+    /// The name of a plugin that is not supported yet, in the same form.
     DidYouMeanUnsupported(String),
     /// Anything else.
     Advice(Cow<'static, str>),
 }
 
-/// How bad a [`Diagnostic`] is.
+/// Severity of a [`Diagnostic`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The configuration works, though perhaps not as its author thinks.
@@ -65,7 +65,7 @@ impl Diagnostic {
         Self { severity: Severity::Warning, ..Self::error(mark, path, code) }
     }
 
-    /// Adds how to put it right.
+    /// Adds advice.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<Hint>) -> Self {
         self.hint = Some(hint.into());
@@ -86,7 +86,7 @@ impl Diagnostic {
             Kind::Bool(_) | Kind::Int(_) | Kind::Float(_) => value.describe(),
             _ => return self,
         };
-        // Without quotes only its place tells a number from other words.
+        // A number without quotes is told apart from other words only by its place.
         self.code.hide_found(|found| found == text);
         Revealed::of([text]).redact(self)
     }

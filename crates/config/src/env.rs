@@ -1,7 +1,7 @@
 //! Values from the environment.
 //!
 //! `${{NAME}}` and `${{NAME:=default}}` are replaced in the text of a file before it is read, wherever they stand, as
-//! APISIX does. `$env://NAME` and `$env://NAME/key` (the value of `key` in a variable that holds JSON) stand for a
+//! APISIX does; so is `${{ env "NAME" }}`, as decK writes it. `$env://NAME` and `$env://NAME/key` (the value of `key` in a variable that holds JSON) stand for a
 //! whole text inside a plugin's configuration. A value of several lines in the place of a whole text (`cert: ${{CERT}}`) stays
 //! what it is, where APISIX would have its lines read as YAML.
 
@@ -14,10 +14,10 @@ use crate::code::Code;
 use crate::node::{Kind, MAX_TEXT_BYTES, Mark, Node, Parsed, push_index, push_name, quoted};
 use crate::secret::NoSecret;
 
-/// Where variables come from: `&|name| std::env::var(name).ok()` for those of the process.
+/// Source of variables: `&|name| std::env::var(name).ok()` for those of the process.
 pub type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Whether a variable of the environment may be read by a reference; else why not.
+/// Decides if a reference may read a variable of the environment; the error is the reason against it.
 pub type MayRead<'a> = &'a dyn Fn(&str) -> Result<(), String>;
 
 /// A text with its placeholders replaced.
@@ -32,7 +32,7 @@ pub struct Substituted<'a> {
     lines: Vec<String>,
 }
 
-/// One replacement: where it stands now and where its placeholder stood.
+/// One replacement: bounds of the value in the new text, and of the placeholder in the file.
 #[derive(Debug)]
 struct Piece {
     now_end: Mark,
@@ -41,12 +41,12 @@ struct Piece {
     was_end: Mark,
 }
 
-/// Stand around the number of an unset variable until the text has been read: only then is it known whether the
+/// Delimiters of the number of an unset variable until the text has been read: only then is it known whether the
 /// placeholder stood in a comment, where it does no harm. Characters of a private use area, which no file holds.
 const UNSET_START: char = '\u{F8FA}';
 const UNSET_END: char = '\u{F8FB}';
 
-/// Stand around the number of a value of several lines in the same way: it takes the place of a whole text, whatever its
+/// Delimiters of the number of a value of several lines, in the same way: the value replaces a whole text, whatever its
 /// lines would mean in YAML.
 const LINES_START: char = '\u{F8FC}';
 const LINES_END: char = '\u{F8FD}';
@@ -107,7 +107,7 @@ pub fn substitute<'a>(text: &'a str, variables: Variables<'_>) -> Substituted<'a
 }
 
 impl Substituted<'_> {
-    /// Puts the marks of a tree back to where things stand in the file, and says what is wrong with the placeholders.
+    /// Restores the marks of a tree to positions in the file, and reports faults of the placeholders.
     pub fn settle(&self, parsed: &mut Parsed) -> Vec<Diagnostic> {
         let mut found: Vec<Diagnostic> = self
             .odd
@@ -137,7 +137,7 @@ impl Substituted<'_> {
         found
     }
 
-    /// Where something stands in the file, by where it stands in the text that was read.
+    /// Position in the file of a position in the text that was read.
     pub fn original(&self, mark: Mark) -> Mark {
         let after = self.pieces.partition_point(|piece| piece.now_start <= mark);
         let Some(piece) = after.checked_sub(1).and_then(|at| self.pieces.get(at)) else {
@@ -212,7 +212,7 @@ impl Substituted<'_> {
     }
 }
 
-/// Whether a value of several lines between these is a whole text: behind `key:` or `-`, between quotes, or alone on a line
+/// True if a value of several lines between these is a whole text: behind `key:` or `-`, between quotes, or alone on a line
 /// of a block of text. A list or a mapping behind a key is YAML as before.
 fn is_whole_text(before: &str, value: &str, after: &str) -> bool {
     let (above, line) = before.rsplit_once('\n').unwrap_or(("", before));
@@ -241,6 +241,13 @@ fn is_whole_text(before: &str, value: &str, after: &str) -> bool {
 fn placeholder(text: &str) -> Option<(&str, &str, Option<&str>)> {
     let end = text.find("}}")?;
     let inner = text[3..end].trim();
+    // decK's form, whose filters only say which type a value has.
+    let inner = match inner.strip_prefix("env ").map(str::trim).and_then(|rest| rest.strip_prefix('"')?.split_once('"'))
+    {
+        Some((name, "")) => name,
+        Some((name, filter)) if matches!(filter.replace(' ', "").as_str(), "|toInt" | "|toBool") => name,
+        _ => inner,
+    };
     let (name, default) = match inner.split_once(":=") {
         Some((name, default)) => (name.trim(), Some(default.trim())),
         None => (inner, None),
@@ -264,7 +271,7 @@ pub fn shell_placeholders(node: &Node, path: &mut String, found: &mut Vec<Diagno
     let length = path.len();
     match &node.kind {
         Kind::Str(text) => {
-            // Lower-case names are variables of a request, which plugins know.
+            // Lower-case names are variables of a request, which plugins resolve.
             let name = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
             if name.is_some_and(|name| {
                 name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
@@ -293,7 +300,7 @@ pub fn shell_placeholders(node: &Node, path: &mut String, found: &mut Vec<Diagno
     }
 }
 
-/// What follows a prefix, whatever the case of its letters.
+/// Rest of a text after a prefix, whatever the case of its letters.
 pub(crate) fn reference_after<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let head = text.get(..prefix.len())?;
     head.eq_ignore_ascii_case(prefix).then(|| &text[prefix.len()..])

@@ -1,4 +1,4 @@
-//! Files that a configuration names, read without waiting for anybody.
+//! Files named in a configuration, read without blocking on a writer.
 
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, Read};
@@ -7,15 +7,15 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// Most bytes that are read of a file with settings, certificates, keys or addresses. What the system trusts has some
-/// 250 KiB.
+/// Most bytes that are read of a file with settings, certificates, keys or addresses. The system's list of authorities
+/// has some 250 KiB.
 pub const MAX_FILE_BYTES: usize = 16 * 1024 * 1024;
 
 /// Reads a regular file of at most `most` bytes.
 ///
 /// # Errors
-/// There is no such file, it is too large, or it is something else, such as a named pipe: reading that would wait until
-/// somebody writes.
+/// The file does not exist, is too large, or is not a regular file, such as a named pipe: reading one would block until
+/// a writer comes.
 pub fn read(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     let bytes = read_beginning(path, most.saturating_add(1))?;
     if bytes.len() > most {
@@ -41,7 +41,7 @@ pub fn read_text(path: &Path) -> io::Result<String> {
 /// # Errors
 /// There is no such file, or it is something else than a regular file.
 pub fn read_beginning(path: &Path, most: usize) -> io::Result<Vec<u8>> {
-    // Opening a device may already have an effect, so the kind is asked for first; and once more of what was opened.
+    // Opening a device may already have an effect, so the kind is checked before, and once more on the open file.
     regular(fs::metadata(path)?.file_type())?;
     let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
     regular(file.metadata()?.file_type())?;

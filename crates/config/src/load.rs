@@ -1,4 +1,4 @@
-//! From the bytes of a rules file to a [`Document`], with everything that is wrong on the way.
+//! Loading of a rules file: from its bytes to a [`Document`], with all findings on the way.
 
 mod change;
 mod checks;
@@ -6,29 +6,35 @@ mod document;
 mod ending;
 mod foreign;
 mod item;
+mod kinds;
 mod left_out;
 mod link;
 mod lone;
 mod pem;
 mod plugins;
+mod reserve;
 mod rules;
 mod text;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::catalog::{APISIX_PLUGINS, NoPlugins, PluginCatalog};
+use crate::catalog::{APISIX_PLUGINS, CompiledConfs, NoPlugins, PluginCatalog};
 use crate::code::Code;
 use crate::diagnostic::Diagnostic;
 use crate::env::{MayRead, Variables};
+use crate::front_end::{APISIX, Apisix, Family, FrontEnd, Origins};
+use crate::kind::ResourceKind;
 use crate::node::{Mark, Node, Path};
 use crate::resource::{Document, HostPattern, Route, SecretManager};
 use crate::secret::{NoSecrets, References, Revealed, SecretSource, Unresolved};
 use crate::settings::RouterMode;
 pub use change::Changed;
 pub use ending::Ending;
+pub(crate) use foreign::identify;
+pub(crate) use kinds::Item;
 pub use left_out::place_of;
-pub use lone::{Written, check_item, in_force, items};
+pub use lone::{Written, check_item, in_force, items, schema_of};
 pub(crate) use rules::prepare_upstream;
 
 /// Reads a rules file.
@@ -58,24 +64,34 @@ pub fn load_node(name: &str, root: Node, options: &LoadOptions<'_>) -> Loaded {
     loader.finish(name, document)
 }
 
-/// How a rules file is read.
+/// Reads a document of a family that is a tree already.
+pub fn lower_node<'a>(name: &str, root: Node, front_end: &'a dyn FrontEnd, options: &LoadOptions<'a>) -> Loaded {
+    let mut loader = Loader::new(options);
+    let root = loader.lower(root, front_end);
+    let document = loader.document(root);
+    loader.finish(name, document)
+}
+
+/// Options for reading a rules file.
 #[derive(Clone, Copy)]
 pub struct LoadOptions<'a> {
-    /// What happens to a file with an invalid item.
+    /// Treatment of a file with an invalid item.
     pub invalid_items: InvalidItems,
     /// Refuses what is otherwise only warned about: a YAML file without `#END` (it may be half written), and `[]` for
     /// a document.
     pub strict: bool,
     /// Variables for `${{NAME}}` and `$env://NAME`.
     pub variables: Variables<'a>,
-    /// Whether `$env://NAME` may be read; else why not.
+    /// Decides if `$env://NAME` may be read; the error is the reason against it.
     pub may_read: MayRead<'a>,
-    /// Who is asked for `$secret://MANAGER/ID/KEY`.
+    /// Source of the values of `$secret://MANAGER/ID/KEY`.
     pub secrets: &'a dyn SecretSource,
     /// The plugins there are.
     pub plugins: &'a dyn PluginCatalog,
     /// The router that will match the routes, for warnings about paths it takes literally.
     pub router: RouterMode,
+    /// The families whose documents are read.
+    pub front_ends: &'a [&'a dyn FrontEnd],
 }
 
 impl LoadOptions<'_> {
@@ -88,10 +104,11 @@ impl LoadOptions<'_> {
         secrets: &NoSecrets,
         plugins: &NoPlugins,
         router: RouterMode::RadixtreeHostUri,
+        front_ends: &[&Apisix],
     };
 }
 
-/// What happens to a file with an invalid item.
+/// Treatment of a file with an invalid item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InvalidItems {
     /// The whole file is refused.
@@ -101,25 +118,25 @@ pub enum InvalidItems {
     Skip,
 }
 
-/// What came of a rules file.
+/// Result of reading a rules file.
 #[derive(Debug)]
 pub struct Loaded {
     /// The rules; `None` when they are refused.
     pub document: Option<Document>,
-    /// What is wrong or doubtful, by position.
+    /// Errors and warnings, by position.
     pub diagnostics: Vec<Diagnostic>,
     /// The items that are not in the document because they are invalid.
     pub dropped: Vec<Dropped>,
-    /// The secrets in the document. Whoever says something about it takes them out.
+    /// The secrets in the document, to be taken out of every text about it.
     pub revealed: Revealed,
 }
 
 /// An item that was dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dropped {
-    /// Where it stood: `routes[3]`.
+    /// Path in the document: `routes[3]`.
     pub path: String,
-    /// Its id, when it has a readable one.
+    /// Id, if the item has a readable one.
     pub id: Option<String>,
 }
 
@@ -136,24 +153,32 @@ impl Loaded {
 }
 
 /// One run of [`load`].
-struct Loader<'a> {
+pub(crate) struct Loader<'a> {
     options: &'a LoadOptions<'a>,
+    /// Family of the document.
+    family: &'static Family,
+    /// The plugins of the family.
+    plugins: &'a dyn PluginCatalog,
     plugin_names: HashSet<&'a str>,
-    /// Those and APISIX's own, in the order of the alphabet, for the nearest one.
+    /// Names of the gateway's and of APISIX's plugins, sorted, for the nearest one to a misspelt name.
     known_plugins: Vec<&'a str>,
     found: Vec<Diagnostic>,
+    /// Number of findings whose paths are those of the document as written; those of the others are lowered.
+    written: usize,
+    /// The entities that the items were made from.
+    origins: Origins,
     dropped: Vec<Dropped>,
-    /// Where secrets are kept; `None` until that was read.
+    /// Secret managers; `None` until they were read.
     managers: Option<HashMap<String, Arc<SecretManager>>>,
     revealed: Revealed,
-    /// Paths of references to secrets that nobody was asked for.
+    /// Paths of references to secrets whose managers were not queried.
     left_references: Vec<String>,
     /// Paths of references whose values are not there.
     unresolved: HashSet<String>,
-    /// Paths of which all is said that is wrong.
+    /// Paths whose faults have all been reported.
     settled: Vec<String>,
-    /// Ids of items that are there but invalid, by section.
-    invalid_ids: HashMap<&'static str, HashSet<String>>,
+    /// Ids of items that are there but invalid, by kind.
+    invalid_ids: HashMap<ResourceKind, HashSet<String>>,
     /// Routes that are left out, with nothing but their places.
     kept_places: Vec<Route>,
     /// Routes that cannot be left out, because their places are not known.
@@ -162,22 +187,25 @@ struct Loader<'a> {
     lost_hosts: HashMap<String, Option<Vec<HostPattern>>>,
     /// Errors in the text that belong to an item, by the item's path.
     text_errors: HashMap<String, Vec<Diagnostic>>,
-    /// Whether something is wrong that no dropped item can put right.
+    /// True if there is an error that no dropped item can put right.
     refused: bool,
-    /// How many more names may be compared to find the one that was meant.
+    /// Plugins that were compiled to check their configurations.
+    compiled: CompiledConfs,
+    /// Number of names that may still be compared to find the one that was meant.
     comparisons: usize,
 }
 
 impl<'a> Loader<'a> {
     fn new(options: &'a LoadOptions<'a>) -> Self {
-        let plugin_names: HashSet<&str> = options.plugins.names().into_iter().collect();
-        let mut known_plugins: Vec<&str> = plugin_names.iter().copied().chain(APISIX_PLUGINS.iter().copied()).collect();
-        known_plugins.sort_unstable();
-        Self {
+        let mut loader = Self {
             options,
-            plugin_names,
-            known_plugins,
+            family: &APISIX,
+            plugins: options.plugins,
+            plugin_names: HashSet::new(),
+            known_plugins: Vec::new(),
             found: Vec::new(),
+            written: 0,
+            origins: Origins::default(),
             dropped: Vec::new(),
             managers: None,
             revealed: Revealed::default(),
@@ -190,8 +218,19 @@ impl<'a> Loader<'a> {
             lost_hosts: HashMap::new(),
             text_errors: HashMap::new(),
             refused: false,
+            compiled: CompiledConfs::default(),
             comparisons: 200_000,
-        }
+        };
+        loader.use_plugins(options.plugins, APISIX_PLUGINS);
+        loader
+    }
+
+    /// Takes the plugins of a family, and the names of others that are known there.
+    fn use_plugins(&mut self, plugins: &'a dyn PluginCatalog, others: &[&'static str]) {
+        self.plugins = plugins;
+        self.plugin_names = plugins.names().into_iter().collect();
+        self.known_plugins = self.plugin_names.iter().copied().chain(others.iter().copied()).collect();
+        self.known_plugins.sort_unstable();
     }
 
     /// An error that concerns the whole file.
@@ -216,8 +255,8 @@ impl<'a> Loader<'a> {
         references.unresolved
     }
 
-    /// Warns of references whose values are not there, and of what that means meanwhile. What else is said of their texts
-    /// is of no use.
+    /// Warns of references without values, and of the consequences meanwhile. Other findings about the texts of these
+    /// references are dropped.
     fn wait_for(&mut self, unresolved: Vec<Unresolved>, meanwhile: &str) {
         for Unresolved { mark, path, reason } in unresolved {
             let code = Code::ReferenceAwaited { reason, meanwhile: meanwhile.to_owned() };
@@ -230,7 +269,7 @@ impl<'a> Loader<'a> {
         self.found.push(Diagnostic::warning(mark, path, code));
     }
 
-    /// Whether an error was found since there were so many findings.
+    /// True if an error was found since there were so many findings.
     fn failed_since(&self, before: usize) -> bool {
         self.found.iter().skip(before).any(Diagnostic::is_error)
     }
@@ -243,8 +282,19 @@ impl<'a> Loader<'a> {
         for found in &mut self.found {
             name.clone_into(&mut found.file);
         }
-        let found = self.found.into_iter().map(|found| self.revealed.redact(unquoted(found)));
+        let found = self.found.into_iter().enumerate().map(|(index, found)| {
+            let mut found = self.revealed.redact(unquoted(found));
+            if let Some((_, path)) = self.origins.find(&found.path).filter(|_| index >= self.written) {
+                found.path = path;
+            }
+            found
+        });
         self.found = found.collect();
+        for dropped in &mut self.dropped {
+            if let Some((entity, path)) = self.origins.find(&dropped.path) {
+                *dropped = Dropped { path, id: Some(entity.id.clone()) };
+            }
+        }
         self.found.sort_by_key(|found| found.mark);
         Loaded {
             document: document.filter(|_| usable),
@@ -255,17 +305,15 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// A finding about a private key or a token, without what it quotes of it. What plugins find about their own secrets quotes
+/// A finding about a private key or a token, without the value. Findings of plugins about their own secrets quote
 /// nothing.
 fn unquoted(mut found: Diagnostic) -> Diagnostic {
     let place = found.path.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '[' | ']'));
     let name = place.rsplit('.').next().unwrap_or_default();
-    let is_secret = match name {
-        "client_key" => true,
-        "key" | "keys" => place.starts_with("ssls"),
-        "token" => place.starts_with("secrets"),
-        _ => false,
-    };
+    let is_secret = ResourceKind::ALL.into_iter().filter(|kind| place.starts_with(kind.directory())).any(|kind| {
+        let secrets = kind.entry().secrets.iter().map(|path| path.trim_end_matches(".*"));
+        secrets.filter_map(|path| path.rsplit('.').next()).any(|secret| secret == name)
+    });
     if is_secret {
         let mut quotes = false;
         found.code.texts(&mut |field, text| {

@@ -1,4 +1,4 @@
-//! Checked resources that can be changed one by one, as a store needs it where a file is read whole.
+//! Checked resources that can be changed one by one, as a store needs them where a file is read whole.
 //!
 //! A [`Model`] is a value: [`Model::change`] gives a new one, which shares with the old one whatever the change does not
 //! concern. So a change that is refused further on has never happened, at no cost.
@@ -6,98 +6,65 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::Serialize;
+
+use crate::catalog::CompiledConfs;
+use crate::front_end::Family;
+use crate::kind::{ResourceKey, ResourceKind, listed, with_type};
+use crate::load::Item;
 use crate::node::Node;
-use crate::resource::{
-    Consumer, ConsumerGroup, Credential, Document, GlobalRule, PluginConfig, PluginMetadata, Proto, Route,
-    SecretManager, Service, Ssl, Status, Upstream,
-};
+use crate::resource::{Consumer, Credential, Document};
 use crate::shared::{SharedMap, SharedSet, starting_at};
 
-/// A kind of resource: the name of its list in a rules file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Section {
-    /// `secrets`
-    Secrets,
-    /// `protos`
-    Protos,
-    /// `ssls`
-    Ssls,
-    /// `upstreams`
-    Upstreams,
-    /// `services`
-    Services,
-    /// `plugin_configs`
-    PluginConfigs,
-    /// `routes`
-    Routes,
-    /// `consumer_groups`
-    ConsumerGroups,
-    /// `consumers`, with the credentials that stand beside them
-    Consumers,
-    /// `global_rules`
-    GlobalRules,
-    /// `plugin_metadata`
-    PluginMetadata,
-}
-
-/// The place of a resource.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place {
-    /// Its kind.
-    pub section: Section,
-    /// Its id: the user name of a consumer, the plugin's name of metadata.
-    pub id: Arc<str>,
-}
-
-/// What is to become of one resource.
+/// Change of one resource.
 #[derive(Clone, Debug)]
 pub struct ItemChange {
-    /// Its kind.
-    pub section: Section,
-    /// Its id; `<username>/credentials/<id>` among the consumers is a credential of one.
-    pub id: Arc<str>,
-    /// Its tree as it would stand in a rules file; `None`: it is to go.
+    /// Key of the resource.
+    pub key: ResourceKey,
+    /// Tree of the resource as in a rules file; `None` deletes the resource.
     pub node: Option<Node>,
-    /// A route that is left out: the tree has nothing but its place (`load::place_of`), where it answers 503.
+    /// A route, or a certificate, that is left out: nothing but its place is read (`load::place_of`).
     pub left_out: bool,
 }
 
-/// Resources as a [`Document`] has them: ids are unique in each section and every reference leads to a resource.
-#[derive(Clone, Debug, Default)]
-pub struct Model {
-    /// Where secrets are kept. What was read from there before stays as it was when these change.
-    pub secrets: Items<SecretManager>,
-    /// Which requests are taken and what is done with them.
-    pub routes: Items<Route>,
-    /// What several routes have in common.
-    pub services: Items<Service>,
-    /// Where requests go.
-    pub upstreams: Items<Upstream>,
-    /// Who calls, with all credentials.
-    pub consumers: Items<Consumer>,
-    /// Plugins that several consumers have in common.
-    pub consumer_groups: Items<ConsumerGroup>,
-    /// Plugins that several routes have in common.
-    pub plugin_configs: Items<PluginConfig>,
-    /// What gRPC services look like.
-    pub protos: Items<Proto>,
-    /// Plugins for every request.
-    pub global_rules: Items<GlobalRule>,
-    /// Certificates.
-    pub ssls: Items<Ssl>,
-    /// Settings of a plugin that hold wherever it is used.
-    pub plugin_metadata: Items<PluginMetadata>,
-    /// Consumers without the credentials that stand beside them.
-    pub(crate) lone_consumers: Items<Consumer>,
-    /// The credentials that stand beside consumers, under `<username>/credentials/<id>`.
-    pub(crate) lone_credentials: Items<Credential>,
-    /// What is referred to, and by what.
-    references: SharedSet<(Place, Place)>,
-    /// The order of the next resource.
-    next: u64,
-    /// Whether it is of a kind that cannot be changed.
-    whole: bool,
+macro_rules! model {
+    ($($(#[$doc:meta])* $type:ident $items:ident;)*) => {
+        /// Resources as a [`Document`] has them: ids are unique in each section and every reference leads to a resource.
+        #[derive(Clone, Debug, Default)]
+        pub struct Model {
+            $($(#[$doc])* pub $items: Items<crate::resource::$type>,)*
+            /// Plugins that were compiled to check their configurations, for the compiler that builds them.
+            pub compiled: CompiledConfs,
+            /// Family that the resources were lowered from.
+            pub family: &'static Family,
+            /// Consumers without the credentials that stand beside them.
+            pub(crate) lone_consumers: Items<Consumer>,
+            /// The credentials that stand beside consumers, under `<username>/credentials/<id>`.
+            pub(crate) lone_credentials: Items<Credential>,
+            /// Pairs of a resource that is referred to and one that refers to it.
+            references: SharedSet<(ResourceKey, ResourceKey)>,
+            /// The order of the next resource.
+            next: u64,
+            /// True for a model that cannot be changed.
+            whole: bool,
+        }
+
+        /// Conversion for configurations that are only ever replaced whole: a model made this way cannot be changed,
+        /// since a document does not record which credentials stand beside their consumers.
+        impl From<Document> for Model {
+            fn from(document: Document) -> Self {
+                Self {
+                    $($items: document.$items.into_iter().map(|item| (item.shared_id(), item)).collect(),)*
+                    compiled: document.compiled,
+                    family: document.family,
+                    whole: true,
+                    ..Self::default()
+                }
+            }
+        }
+    };
 }
+listed!(model);
 
 /// The resources of one section.
 pub struct Items<T>(SharedMap<Arc<str>, Listed<T>>);
@@ -107,92 +74,57 @@ pub struct Items<T>(SharedMap<Arc<str>, Listed<T>>);
 pub struct Listed<T> {
     /// The resource.
     pub item: Arc<T>,
-    /// Less than that of every resource that came later. It stays when the resource is replaced.
+    /// Number below that of every resource that came later; kept when the resource is replaced.
     pub order: u64,
 }
 
-impl Section {
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Secrets => "secrets",
-            Self::Protos => "protos",
-            Self::Ssls => "ssls",
-            Self::Upstreams => "upstreams",
-            Self::Services => "services",
-            Self::PluginConfigs => "plugin_configs",
-            Self::Routes => "routes",
-            Self::ConsumerGroups => "consumer_groups",
-            Self::Consumers => "consumers",
-            Self::GlobalRules => "global_rules",
-            Self::PluginMetadata => "plugin_metadata",
-        }
-    }
-
-    /// The section with this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|section| section.name() == name)
-    }
-
-    const ALL: [Self; 11] = [
-        Self::Secrets,
-        Self::Protos,
-        Self::Ssls,
-        Self::Upstreams,
-        Self::Services,
-        Self::PluginConfigs,
-        Self::Routes,
-        Self::ConsumerGroups,
-        Self::Consumers,
-        Self::GlobalRules,
-        Self::PluginMetadata,
-    ];
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.section.name(), self.id)
-    }
-}
-
 impl Model {
-    /// Whether it can be changed piece by piece.
+    /// True for a model that can be changed piece by piece.
     #[must_use]
     pub fn is_changeable(&self) -> bool {
         !self.whole
     }
 
-    /// Whether there is such a resource; `<username>/credentials/<id>` among the consumers is a credential of one.
+    /// True if there is such a resource.
     #[must_use]
-    pub fn contains(&self, section: Section, id: &str) -> bool {
-        match section {
-            Section::Secrets => self.secrets.get(id).is_some(),
-            Section::Protos => self.protos.get(id).is_some(),
-            Section::Ssls => self.ssls.get(id).is_some(),
-            Section::Upstreams => self.upstreams.get(id).is_some(),
-            Section::Services => self.services.get(id).is_some(),
-            Section::PluginConfigs => self.plugin_configs.get(id).is_some(),
-            Section::Routes => self.routes.get(id).is_some_and(|route| route.status != Status::LeftOut),
-            Section::ConsumerGroups => self.consumer_groups.get(id).is_some(),
-            Section::Consumers => self.consumers.get(id).is_some() || self.lone_credentials.get(id).is_some(),
-            Section::GlobalRules => self.global_rules.get(id).is_some(),
-            Section::PluginMetadata => self.plugin_metadata.get(id).is_some(),
+    pub fn contains(&self, key: &ResourceKey) -> bool {
+        with_type!(key.kind(), T => T::items(self).get(key.id()).is_some_and(|item| !item.is_left_out()), else false)
+    }
+
+    /// Calls a function with the id and the JSON text of each resource of a kind that is not left out, in the order of the ids.
+    pub fn each_as_json(&self, kind: ResourceKind, each: &mut dyn FnMut(&str, &[u8])) {
+        fn all<T: Item>(items: &Items<T>, each: &mut dyn FnMut(&str, &[u8])) {
+            let mut text = Vec::new();
+            for (id, item) in items.iter().filter(|(_, item)| !item.is_left_out()) {
+                write_json(&**item, &mut text);
+                each(id, &text);
+            }
         }
+        with_type!(kind, T => all(T::items(self), each), else ());
     }
 
-    /// What refers to a resource.
-    pub fn referrers<'a>(&'a self, place: &'a Place) -> impl Iterator<Item = &'a Place> {
-        let pairs = starting_at(self.references.root(), move |(target, _)| target < place).map(|(pair, ())| pair);
-        pairs.take_while(move |(target, _)| target == place).map(|(_, referrer)| referrer)
+    /// The JSON text of a resource, unless it is left out.
+    #[must_use]
+    pub fn json_of(&self, key: &ResourceKey) -> Option<Vec<u8>> {
+        fn one<T: Item>(items: &Items<T>, id: &str) -> Option<Vec<u8>> {
+            let mut text = Vec::new();
+            write_json(&**items.get(id).filter(|item| !item.is_left_out())?, &mut text);
+            Some(text)
+        }
+        with_type!(key.kind(), T => one(T::items(self), key.id()), else None)
     }
 
-    pub(crate) fn refer(&mut self, target: Place, referrer: Place) {
+    /// Keys of the resources that refer to one.
+    pub fn referrers<'a>(&'a self, key: &'a ResourceKey) -> impl Iterator<Item = &'a ResourceKey> {
+        let pairs = starting_at(self.references.root(), move |(target, _)| target < key).map(|(pair, ())| pair);
+        pairs.take_while(move |(target, _)| target == key).map(|(_, referrer)| referrer)
+    }
+
+    pub(crate) fn refer(&mut self, target: ResourceKey, referrer: ResourceKey) {
         self.references.insert_cow((target, referrer));
     }
 
-    pub(crate) fn refer_no_more(&mut self, target: Place, referrer: Place) {
+    pub(crate) fn refer_no_more(&mut self, target: ResourceKey, referrer: ResourceKey) {
         self.references.remove_cow(&(target, referrer));
     }
 
@@ -203,26 +135,10 @@ impl Model {
     }
 }
 
-/// For configurations that are only ever replaced whole: a model of this kind cannot be changed, since a document does
-/// not tell which credentials stand beside their consumers.
-impl From<Document> for Model {
-    fn from(document: Document) -> Self {
-        Self {
-            secrets: document.secrets.into_iter().map(|item| (item.id.as_str().into(), item)).collect(),
-            routes: document.routes.into_iter().map(|item| (item.id.shared(), item)).collect(),
-            services: document.services.into_iter().map(|item| (item.id.shared(), item)).collect(),
-            upstreams: document.upstreams.into_iter().map(|item| (item.id.shared(), item)).collect(),
-            consumers: document.consumers.into_iter().map(|item| (item.username.shared(), item)).collect(),
-            consumer_groups: document.consumer_groups.into_iter().map(|item| (item.id.shared(), item)).collect(),
-            plugin_configs: document.plugin_configs.into_iter().map(|item| (item.id.shared(), item)).collect(),
-            protos: document.protos.into_iter().map(|item| (item.id.shared(), item)).collect(),
-            global_rules: document.global_rules.into_iter().map(|item| (item.id.shared(), item)).collect(),
-            ssls: document.ssls.into_iter().map(|item| (item.id.shared(), item)).collect(),
-            plugin_metadata: document.plugin_metadata.into_iter().map(|m| (m.plugin.as_str().into(), m)).collect(),
-            whole: true,
-            ..Self::default()
-        }
-    }
+/// Writes the JSON text of a resource. A failed serialization leaves a text that is cut off, for comparisons only.
+fn write_json(item: &impl Serialize, text: &mut Vec<u8>) {
+    text.clear();
+    let _ = serde_json::to_writer(&mut *text, item);
 }
 
 impl<T> Items<T> {
@@ -232,13 +148,13 @@ impl<T> Items<T> {
         self.0.get(id).map(|listed| &listed.item)
     }
 
-    /// The same, with its order.
+    /// The resource with this id, and its order.
     #[must_use]
     pub fn listed(&self, id: &str) -> Option<&Listed<T>> {
         self.0.get(id)
     }
 
-    /// All of them, in their order.
+    /// All resources, in their order.
     #[must_use]
     pub fn in_order(&self) -> Vec<&Listed<T>> {
         let mut all: Vec<_> = self.0.into_iter().map(|(_, listed)| listed).collect();
@@ -246,7 +162,7 @@ impl<T> Items<T> {
         all
     }
 
-    /// All of them with their ids, in the order of the letters of these.
+    /// All resources with their ids, sorted by id.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<T>)> {
         self.0.into_iter().map(|(id, listed)| (id, &listed.item))
     }
@@ -261,7 +177,7 @@ impl<T> Items<T> {
         self.0.into_iter().map(|(id, _)| &**id)
     }
 
-    /// Those whose ids begin with `prefix`.
+    /// Resources whose ids begin with `prefix`.
     pub(crate) fn below<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a Listed<T>> {
         let all = starting_at(self.0.root(), move |id| **id < *prefix);
         all.take_while(move |(id, _)| id.starts_with(prefix)).map(|(_, listed)| listed)
@@ -276,10 +192,10 @@ impl<T> Items<T> {
     }
 }
 
-/// In the order given.
+/// Collects resources in the order given.
 impl<T> FromIterator<(Arc<str>, Arc<T>)> for Items<T> {
     fn from_iter<I: IntoIterator<Item = (Arc<str>, Arc<T>)>>(items: I) -> Self {
-        /// So many go in at once: neighbours, where one by one each would look for its place.
+        /// Entries inserted at once: neighbours share the search for their place.
         const TOGETHER: usize = 512;
         let listed = items.into_iter().zip(1..).map(|((id, item), order)| (id, Listed { item, order }));
         let mut listed: Vec<_> = listed.collect();

@@ -1,4 +1,4 @@
-//! A configuration text as a tree of values that know where they stood.
+//! A configuration text as a tree of values with their positions.
 
 mod de;
 mod json;
@@ -23,13 +23,17 @@ pub(crate) use yaml::plain_scalar;
 /// [`PluginConf`](crate::PluginConf).
 pub(crate) const UNRESOLVED: &str = "\0unresolved";
 
+/// Key with the number under which a plugin's compiled configuration is kept, on its way to
+/// [`PluginConf`](crate::PluginConf).
+pub(crate) const COMPILED: &str = "\0compiled";
+
 /// The largest text that is read, in bytes. A file of 100,000 routes has some 25 MiB.
 pub const MAX_TEXT_BYTES: usize = 256 * 1024 * 1024;
 
-/// How deep lists and mappings may be nested.
+/// Maximum depth of lists and mappings.
 pub const MAX_DEPTH: usize = 128;
 
-/// How many values YAML aliases may add to those that are written out. It bounds the work a small text can cause:
+/// Number of values that YAML aliases may add to those that are written out. Bounds the work that a small text can cause:
 /// nine lists of nine aliases each, nested nine times, would be 400 million values.
 pub const MAX_ALIASED_NODES: usize = 1_000_000;
 
@@ -38,13 +42,13 @@ pub const MAX_ALIASED_NODES: usize = 1_000_000;
 /// Two nodes are equal when their values are: a change that only moves lines is none.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// Where the value begins.
+    /// Beginning of the value.
     pub mark: Mark,
     /// The value.
     pub kind: Kind,
 }
 
-/// What a [`Node`] holds.
+/// Content of a [`Node`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
     /// `null`, `~` or nothing at all.
@@ -66,10 +70,10 @@ pub enum Kind {
 /// A key of a mapping and where it stood.
 #[derive(Clone, Debug)]
 pub struct Key {
-    /// The key; a number or a boolean as it was written. Shared, because a large file says the same few thousands of
-    /// times.
+    /// The key; a number or a boolean as it was written. Shared, because a large file repeats the same few keys
+    /// thousands of times.
     pub text: Arc<str>,
-    /// Where the key begins.
+    /// Beginning of the key.
     pub mark: Mark,
 }
 
@@ -89,7 +93,7 @@ pub struct Parsed {
     pub root: Node,
     /// Keys that a mapping has twice; the tree holds the later value, as APISIX does.
     pub repeated: Vec<RepeatedKey>,
-    /// Where a second YAML document begins; it is not read.
+    /// Beginning of a second YAML document, which is not read.
     pub second_document: Option<Mark>,
 }
 
@@ -115,13 +119,23 @@ impl Node {
         Self::new(Kind::Map(Vec::new()))
     }
 
+    /// Puts a value under a key of a mapping, in the place of the one that is there.
+    pub fn insert(&mut self, name: &str, value: Node) {
+        let Kind::Map(entries) = &mut self.kind else { return };
+        match entries.iter_mut().find(|(key, _)| &*key.text == name) {
+            Some((_, old)) => *old = value,
+            None => entries.push((Key { text: name.into(), mark: value.mark }, value)),
+        }
+    }
+
     /// Reads YAML or JSON, whichever the text is: JSON when it begins like JSON and can be read as such.
     pub fn parse(text: &str) -> Result<Parsed, Diagnostic> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         if text.trim_start().starts_with(['{', '[']) {
             match parse_json(text) {
                 Ok(parsed) => return Ok(parsed),
-                // Flow-style YAML begins in the same way. If it is neither, the one that got further knows more.
+                // Flow-style YAML begins in the same way. If the text is neither, the parser that got further has the
+                // better error.
                 Err(json) => return parse_yaml(text).map_err(|yaml| if yaml.mark > json.mark { yaml } else { json }),
             }
         }
@@ -187,7 +201,7 @@ impl Node {
         }
     }
 
-    /// Whether the value is null.
+    /// True for null.
     pub fn is_null(&self) -> bool {
         self.kind == Kind::Null
     }
@@ -197,7 +211,7 @@ impl Node {
         self.get(key).map_or(self.mark, |node| node.mark)
     }
 
-    /// The same value as JSON; a number that JSON cannot hold (infinity) becomes null.
+    /// The value as JSON; a number that JSON cannot hold (infinity) becomes null.
     pub fn to_json(&self) -> Value {
         match &self.kind {
             Kind::Null => Value::Null,
@@ -284,7 +298,7 @@ impl Mark {
     /// No position.
     pub const NONE: Self = Self { line: 0, column: 0 };
 
-    /// Whether there is a position.
+    /// True if the position is known.
     pub fn is_known(self) -> bool {
         self.line != 0
     }
@@ -311,7 +325,7 @@ pub(crate) fn quoted(text: &str) -> String {
 }
 
 /// Adds one step to a path: `.name`, or `["na.me"]` where the name would make the path ambiguous.
-pub(crate) fn push_name(path: &mut String, name: &str) {
+pub fn push_name(path: &mut String, name: &str) {
     let plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'$'));
     if !plain {
         path.push_str(&format!("[{}]", quoted(name)));
@@ -323,7 +337,7 @@ pub(crate) fn push_name(path: &mut String, name: &str) {
     path.push_str(name);
 }
 
-/// How a value was reached. It becomes a text only where something is to be said of the value.
+/// Way to a value, which becomes a text only for a finding about the value.
 #[derive(Clone, Copy)]
 pub(crate) enum Path<'a> {
     Root,
@@ -358,9 +372,9 @@ impl Path<'_> {
 /// A step of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// To a field.
+    /// Step to a field.
     Name(String),
-    /// To an element of a list.
+    /// Step to an element of a list.
     Index(usize),
 }
 

@@ -7,29 +7,25 @@ use std::fmt::Write;
 use schemars::{JsonSchema, Schema};
 use serde_json::Value;
 
-use crate::resource::{
-    Consumer, ConsumerGroup, Credential, GlobalRule, Meta, PluginConfig, Proto, Route, SecretManager, Service, Upstream,
-};
+use crate::kind::{ResourceKind, with_type};
+use crate::resource::Meta;
 use crate::schema::{Checker, json_schema};
 use crate::settings::apisix::{Effect, KEYS};
 use crate::settings::{Settings, leaves};
-use crate::unsupported::{Place, UNSUPPORTED, When};
+use crate::unsupported::{Owner, UNSUPPORTED, When};
 
 /// The page, in Markdown.
 pub fn markdown() -> String {
     let mut page = String::from(INTRODUCTION);
-    resource::<Route>(&mut page, "routes");
-    resource::<Service>(&mut page, "services");
-    resource::<Upstream>(&mut page, "upstreams");
-    page.push_str(NODES);
-    resource::<Consumer>(&mut page, "consumers");
-    resource::<Credential>(&mut page, "credentials");
-    resource::<ConsumerGroup>(&mut page, "consumer_groups");
-    resource::<PluginConfig>(&mut page, "plugin_configs");
-    resource::<GlobalRule>(&mut page, "global_rules");
-    resource::<Proto>(&mut page, "protos");
-    resource::<SecretManager>(&mut page, "secrets");
-    page.push_str(PLUGIN_METADATA);
+    for kind in ResourceKind::ranked() {
+        match kind {
+            ResourceKind::PluginMetadata => page.push_str(PLUGIN_METADATA),
+            _ => with_type!(*kind, T => resource::<T>(&mut page, kind.plural()), else ()),
+        }
+        if *kind == ResourceKind::Upstreams {
+            page.push_str(NODES);
+        }
+    }
     page.push_str(PLUGINS);
     rows(&mut page, json_schema::<Meta>().as_value(), "");
     unsupported(&mut page);
@@ -57,7 +53,7 @@ const CONFIG_YAML: &str = "\
 
 <!-- Generated from the table in crates/config. Do not edit: UPDATE_DOCS=1 cargo test -p weir-config -->
 
-`--settings` takes APISIX's own `config.yaml` as it takes a `weir.yaml`, and tells the two apart by their sections:
+`--settings` accepts APISIX's own `config.yaml` in place of a `weir.yaml`, and distinguishes the two by their sections:
 `apisix`, `nginx_config`, `plugin_attr` and `deployment` are those of a `config.yaml`. A file that mixes both kinds is
 refused.
 
@@ -66,12 +62,12 @@ weir check apisix.yaml --settings config.yaml
 ```
 
 - A key either takes effect or is named at start, with the reason why it has none. `weir check` prints the same list.
-  A value that cannot be right is an error, by the name that the key has in the file.
-- What the file does not say keeps this gateway's own default ([configuration](configuration.md#settings)), which is
-  not always APISIX's.
-- Flags and `WEIR_` variables go before it, as before a `weir.yaml`. `${{NAME}}` and `${{NAME:=default}}` are replaced
+  An invalid value is an error, which names the key as in the file.
+- Keys missing from the file keep this gateway's own defaults ([configuration](configuration.md#settings)), which are not
+  always APISIX's.
+- Flags and `WEIR_` variables take precedence over the file, as over a `weir.yaml`. `${{NAME}}` and `${{NAME:=default}}` are replaced
   by variables of the environment.
-- Relative paths begin where the process was started; APISIX's begin in its own folder.
+- Relative paths begin at the working directory of the process; APISIX's begin in its own folder.
 
 | key | sets | note |
 |---|---|---|
@@ -82,30 +78,31 @@ const INTRODUCTION: &str = "\
 
 <!-- Generated from the types in crates/config. Do not edit: UPDATE_DOCS=1 cargo test -p weir-config -->
 
-Two files tell the gateway what to do: the **rules file** (which requests go where, and what happens to them on the way)
-and, if the defaults do not fit, the **settings file** `weir.yaml` (listeners, limits, logs).
+The gateway reads two files: the **rules file** (routes, plugins, upstreams) and, if the defaults do not fit, the
+**settings file** `weir.yaml` (listeners, limits, logs).
 
 # Rules
 
 YAML or JSON, in the resource model of Apache APISIX. A YAML file should end with the line `#END`, so that a file that
-is still being written is not taken for whole; without it there is a warning, and with `strict` the file is refused. An
-empty file is always refused: a file without any route says `routes: []`. How a change of the file is taken over stands
-in [operations](operations.md#changing-the-rules).
+is still being written is not taken for complete; without it there is a warning, and with `strict` the file is refused. An
+empty file is always refused: a file without any route contains `routes: []`. For changes of the file while the gateway
+runs see [operations](operations.md#changing-the-rules).
 
 - Every list below may be missing, empty or null. An item without an `id` is called `arr_<n>`, n being its place in the
-  list, from 1. Of two items with one id the later one holds. A key that stands twice in one mapping is an error.
+  list, from 1. Of two items with one id the later one takes effect. A key that stands twice in one mapping is an error.
 - Ids are texts or whole numbers, and so are references to them.
 - `${{NAME}}` and `${{NAME:=default}}` are replaced by the environment variable before the file is read, wherever they
   stand. A variable that is not set and has no default is an error, except in a comment. `${NAME}` is left as it is.
 - `$env://NAME` and `$env://NAME/key` (a key of a variable that holds JSON) stand for a whole text in a plugin's
   configuration, in `ssls` and for the client certificate of an upstream, and so does `$secret://MANAGER/ID/KEY`
   ([secrets](secrets.md)).
-- A field that is not known is an error. It is a warning where APISIX takes any: in a plugin's configuration, and in
-  `timeout`, `keepalive_pool` and `checks`, there unless it is nearly the name of another.
+- An unknown field is an error. Where APISIX accepts any field it is a warning: in a plugin's configuration, and in
+  `timeout`, `keepalive_pool` and `checks`, but there a name close to that of a known field is an error.
 - By default one invalid item refuses the whole file, and the configuration before it stays. With `--invalid-items skip`
-  the item alone is left out, together with what refers to it. A route that is left out keeps its place: what it matches is
-  answered 503, and no other route takes it. Where that place is wrong itself (its paths, hosts or priority), the file is
-  refused. Never left out are global rules and certificates that verify clients.
+  the item alone is left out, together with the items that refer to it. A route that is left out keeps its place: its
+  requests are answered 503, and no other route takes them. A certificate that verifies clients keeps its names, whose handshakes are
+  refused. The file is refused where such a place is invalid itself (the paths, hosts or priority of a route, the names of such
+  a certificate), and for an invalid global rule, which may guard everything.
 - A file has at most 256 MiB; lists and mappings are nested at most 128 deep; YAML aliases stand for at most 1,000,000
   values.
 ";
@@ -113,7 +110,7 @@ in [operations](operations.md#changing-the-rules).
 const NODES: &str = "
 The nodes of an upstream are a mapping from `HOST:PORT` to weight, or a list of mappings with `host`, `port`, `weight`
 and, for people, `metadata`. A weight is an integer from 0 to 4294967295; a node of weight 0 gets no request. An IPv6
-address stands in brackets. Without a port it is that of the scheme. A node on a Unix socket is `unix:/PATH`
+address stands in brackets. The default port is that of the scheme. A node on a Unix socket is `unix:/PATH`
 ([listeners](listeners.md#nodes-on-unix-sockets)).
 
 ```yaml
@@ -136,16 +133,16 @@ const PLUGINS: &str = "
 ## plugins
 
 A mapping from plugin names to their configurations; each plugin has a page of its own. Of several places that
-configure one plugin for a request the most specific one holds, as a whole: consumer, consumer group, route, plugin
-config, service. Global rules run separately and first. In every configuration there may be `_meta`:
+configure one plugin for a request the most specific one takes precedence, as a whole: consumer, consumer group, route, plugin
+config, service. Global rules run separately and first. Every configuration may have `_meta`:
 ";
 
 const SETTINGS: &str = "
 # Settings
 
-`weir.yaml`, given with `--settings`. Every setting has a default, is an environment variable too, and the environment
-goes before the file; flags go before both. In a variable the elements of a list are parted by commas. A variable
-that begins with `WEIR_` and is no setting is an error.
+`weir.yaml`, given with `--settings`. Every setting has a default and an environment variable. Variables take precedence
+over the file, and flags over both. In a variable the elements of a list are separated by commas. A variable that begins
+with `WEIR_` and is no setting is an error.
 
 Sizes are bytes, or a text with a unit: `64KiB`, `1MiB`. Times are seconds, decimals allowed, or a text with a unit:
 `500ms`, `5s`, `2m`, `1h`.
@@ -190,7 +187,7 @@ fn settings(page: &mut String) {
     let schema = json_schema::<Settings>();
     let mut group = None;
     let group_of = |path: &'static str| path.split_once('.').map(|(group, _)| group);
-    // Those that are in no group come first.
+    // Settings outside of groups come first.
     let (alone, grouped): (Vec<_>, Vec<_>) = leaves().iter().partition(|leaf| group_of(&leaf.path).is_none());
     for leaf in alone.into_iter().chain(grouped) {
         let name = group_of(&leaf.path);
@@ -214,19 +211,19 @@ fn unsupported(page: &mut String) {
     page.push_str("\n## Not supported yet\n\nThese fields of APISIX are refused by name, never ignored.\n\n");
     page.push_str("| in | field | feature |\n|---|---|---|\n");
     for entry in UNSUPPORTED {
-        let place = match entry.place {
-            Place::Document => "the document",
-            Place::Route => "a route",
-            Place::Service => "a service",
-            Place::Upstream => "an upstream",
-            Place::Meta => "`_meta`",
+        let place = match entry.owner {
+            Owner::Document => "the document",
+            Owner::Route => "a route",
+            Owner::Service => "a service",
+            Owner::StreamRoute => "a stream route",
+            Owner::Upstream => "an upstream",
+            Owner::Meta => "`_meta`",
         };
         let field = match entry.when {
             When::Present | When::NotEmpty => format!("`{}`", entry.field),
             When::OneOf(values) => format!("`{}`: {}", entry.field, values.join(", ")),
         };
-        let aside = if entry.left_aside { ", left aside with a warning, as by APISIX in its default mode" } else { "" };
-        row(page, &[place, &field, &format!("{}{aside}", entry.feature)]);
+        row(page, &[place, &field, entry.feature]);
     }
     row(page, &["secrets", "`aws/…`, `gcp/…`", "AWS Secrets Manager, Google Cloud Secret Manager"]);
 }
@@ -240,7 +237,7 @@ fn row(page: &mut String, cells: &[&str]) {
     page.push('\n');
 }
 
-/// What a value has to be, in the words of an error.
+/// Expectation of a value, in the words of an error.
 fn expectation(schema: &Value) -> String {
     let element = schema.get("items").map(|items| format!(", each {}", expectation(items))).unwrap_or_default();
     let element = match schema.get("additionalProperties") {

@@ -1,10 +1,9 @@
 //! Checking a tree against the JSON Schema that a Rust type derives.
 //!
-//! The schema is the one place where a limit stands: the check, the documentation and the schemas that an API serves
-//! all come from it. Unlike reading with serde, which stops at the first fault, a check finds all of them.
+//! The schema is the one place where a limit is written: the check, the documentation and the schemas that an API
+//! serves all come from it. Unlike reading with serde, which stops at the first fault, a check finds all faults.
 //!
-//! The keywords are those that `schemars` derives, and `x-expected`: the words for what a value should be, where a
-//! pattern would say too little.
+//! The keywords are those that `schemars` derives, and `x-expected`: a description of the values a pattern allows.
 
 mod defaults;
 mod fault;
@@ -50,8 +49,8 @@ pub fn read<T: DeserializeOwned + JsonSchema + 'static>(node: &Node) -> Result<T
     node.parse_into().map_err(|error| vec![error])
 }
 
-/// Takes fields that are not known out of a tree, where `open` says that they may stand: APISIX's schemas have places
-/// that take anything, and real files carry fields there that never had an effect. What was found of them becomes a warning.
+/// Takes unknown fields out of a tree at the places that `open` accepts: APISIX's schemas allow any field in some
+/// places, and real files carry fields there that never had an effect. Findings about these fields become warnings.
 pub fn ignore_unknown<'n>(
     node: &'n Node,
     found: &mut [Diagnostic],
@@ -136,7 +135,7 @@ impl Checker {
     /// The checker of a schema.
     ///
     /// # Panics
-    /// When a pattern in the schema is no regular expression: schemas come from types, not from users.
+    /// An error if a pattern in the schema is no regular expression: schemas come from types, not from users.
     pub fn new(schema: &Schema) -> Self {
         Self { rules: rule::compile(schema.as_value()) }
     }

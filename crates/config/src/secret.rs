@@ -1,7 +1,8 @@
-//! Values that stand elsewhere: `$env://NAME` in the environment, `$secret://MANAGER/ID/KEY` with a secret manager.
+//! Values kept outside the configuration: `$env://NAME` in the environment, `$secret://MANAGER/ID/KEY` in a secret
+//! manager.
 //!
-//! They are put in the place of their references while a configuration is read, so that what is written down never
-//! holds them. What is said of a configuration does not show them either ([`Revealed`]).
+//! The values replace their references while a configuration is read, so that no stored configuration holds them.
+//! Messages about a configuration do not show them either ([`Revealed`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::env::{self, MayRead, Variables, reference_after};
 use crate::node::{Kind, Mark, Node, Path, quoted};
 use crate::resource::{Manager, SecretManager};
 
-/// Asks secret managers. This crate has no sockets.
+/// Source of secrets: queries secret managers. This crate opens no sockets.
 pub trait SecretSource {
     /// The value of a key. `reference` is the whole reference after `$secret://`: `vault/1/jack/key`.
     ///
@@ -31,12 +32,12 @@ pub trait SecretSource {
 pub enum NoSecret {
     /// The reference is none, or the settings forbid it: a change with it is refused.
     Refused(String),
-    /// The value is not there yet, or nobody can be asked for it now: a change is taken, and what needs the value refuses
-    /// requests until it is there.
+    /// The value is missing, or its manager cannot be queried now: the change is accepted, and whatever needs the value
+    /// refuses requests until there is one.
     Absent(String),
 }
 
-/// Asks nobody, for tools and tests without secret managers.
+/// A source without secret managers, for tools and tests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoSecrets;
 
@@ -50,12 +51,12 @@ impl SecretSource for NoSecrets {
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Revealed(Vec<String>);
 
-/// What references are looked up in.
+/// Sources that references are looked up in.
 pub(crate) struct References<'a> {
     pub(crate) variables: Variables<'a>,
     pub(crate) may_read: MayRead<'a>,
     pub(crate) source: &'a dyn SecretSource,
-    /// The managers by id; `None` where single items are looked at and nobody knows what there is beside them.
+    /// The managers by id; `None` where single items are checked without the items beside them.
     pub(crate) managers: Option<&'a HashMap<String, Arc<SecretManager>>>,
     pub(crate) revealed: &'a mut Revealed,
     /// Paths of references that are left as they are, because there are no managers.
@@ -204,7 +205,7 @@ impl Revealed {
     }
 
     fn hide(&self, mut text: String) -> String {
-        /// A shorter value may well be a part of words that say something else; in quotes it is not.
+        /// Shortest value that is redacted without quotes: a shorter one may well be part of other words.
         const LONG: usize = 4;
         for value in &self.0 {
             if text == *value {

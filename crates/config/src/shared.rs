@@ -5,9 +5,9 @@ use std::iter;
 use immutable_chunkmap::map::{Map, NodeRef};
 use immutable_chunkmap::set::Set;
 
-/// How many entries lie in one piece. A change copies one of them and the way to it, and whoever drops the map before
-/// takes the same apart: each entry is a few counters of references somewhere in memory, which is what a change costs.
-/// Larger pieces make the way shorter by less than they add.
+/// Entries of one piece. A change copies one piece and the path to it, and dropping the previous map takes the same
+/// apart: each entry is a few reference counters somewhere in memory, which is the cost of a change. Larger pieces
+/// shorten the path by less than they add.
 const PIECE: usize = 16;
 
 /// A map; a copy shares with the original what neither of them changes afterwards.

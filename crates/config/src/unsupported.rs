@@ -1,4 +1,4 @@
-//! What APISIX has and this gateway has not yet: one table. Supporting a feature means taking its line away here and
+//! Features of APISIX that this gateway does not have yet: one table. Supporting a feature means taking its line away here and
 //! adding its field to the resource.
 
 use crate::Diagnostic;
@@ -8,34 +8,34 @@ use crate::node::{Kind, Node, push_name};
 /// A feature that is refused by name.
 #[derive(Clone, Copy, Debug)]
 pub struct Unsupported {
-    /// In what it stands.
-    pub place: Place,
-    /// The field it is asked for with.
+    /// Owner of the field.
+    pub owner: Owner,
+    /// Field that selects the feature.
     pub field: &'static str,
-    /// Which values ask for it.
+    /// Values that select the feature.
     pub when: When,
-    /// What it is called, for the message.
+    /// Name for the message.
     pub feature: &'static str,
-    /// A warning is enough in a rules file, because APISIX leaves it aside as well unless it is set up for it.
-    pub left_aside: bool,
 }
 
-/// What a field belongs to.
+/// Owner of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Owner {
     /// The document itself.
     Document,
     /// A route.
     Route,
     /// A service.
     Service,
+    /// A stream route.
+    StreamRoute,
     /// An upstream, wherever it is written.
     Upstream,
     /// The `_meta` of a plugin configuration.
     Meta,
 }
 
-/// Which values of a field ask for a feature.
+/// Values of a field that select a feature.
 #[derive(Clone, Copy, Debug)]
 pub enum When {
     /// Any but null.
@@ -49,34 +49,29 @@ pub enum When {
 /// Everything that is refused as not supported yet.
 #[rustfmt::skip]
 pub const UNSUPPORTED: &[Unsupported] = &[
-    Unsupported {
-        left_aside: true,
-        ..refuse(Place::Document, "stream_routes", When::NotEmpty, "TCP and UDP proxying")
-    },
-    refuse(Place::Document, "graphql_cost_decorations", When::NotEmpty, "GraphQL cost limits"),
-    refuse(Place::Route, "filter_func", When::Present, "Lua filter functions"),
-    refuse(Place::Route, "script", When::Present, "Lua scripts"),
-    refuse(Place::Route, "script_id", When::Present, "Lua scripts"),
-    refuse(Place::Service, "script", When::Present, "Lua scripts"),
-    refuse(Place::Upstream, "scheme", When::OneOf(&["grpc", "grpcs"]), "gRPC to upstreams"),
-    refuse(Place::Upstream, "scheme", When::OneOf(&["tcp", "tls", "udp"]), "TCP and UDP proxying"),
-    refuse(Place::Upstream, "scheme", When::OneOf(&["kafka"]), "Kafka proxying"),
-    refuse(Place::Upstream, "service_name", When::Present, "service discovery"),
-    refuse(Place::Upstream, "discovery_type", When::Present, "service discovery"),
-    refuse(Place::Meta, "pre_function", When::Present, "Lua functions before plugins"),
+    refuse(Owner::Document, "graphql_cost_decorations", When::NotEmpty, "GraphQL cost limits"),
+    refuse(Owner::Route, "filter_func", When::Present, "Lua filter functions"),
+    refuse(Owner::Route, "script", When::Present, "Lua scripts"),
+    refuse(Owner::Route, "script_id", When::Present, "Lua scripts"),
+    refuse(Owner::StreamRoute, "protocol", When::Present, "protocols above TCP (xRPC)"),
+    refuse(Owner::Service, "script", When::Present, "Lua scripts"),
+    refuse(Owner::Upstream, "scheme", When::OneOf(&["kafka"]), "Kafka proxying"),
+    refuse(Owner::Upstream, "service_name", When::Present, "service discovery"),
+    refuse(Owner::Upstream, "discovery_type", When::Present, "service discovery"),
+    refuse(Owner::Meta, "pre_function", When::Present, "Lua functions before plugins"),
 ];
 
-const fn refuse(place: Place, field: &'static str, when: When, feature: &'static str) -> Unsupported {
-    Unsupported { place, field, when, feature, left_aside: false }
+const fn refuse(owner: Owner, field: &'static str, when: When, feature: &'static str) -> Unsupported {
+    Unsupported { owner, field, when, feature }
 }
 
 impl Unsupported {
-    /// The feature that a section of a document asks for, such as `stream_routes`.
+    /// The feature of a section of a document, such as `stream_routes`.
     pub fn of_section(name: &str) -> Option<&'static Self> {
-        UNSUPPORTED.iter().find(|entry| entry.place == Place::Document && entry.field == name)
+        UNSUPPORTED.iter().find(|entry| entry.owner == Owner::Document && entry.field == name)
     }
 
-    /// The words of a refusal, with what has asked for the feature.
+    /// Text of a refusal; `asked` is the field or section that selects the feature.
     pub fn refusal(&self, asked: &str) -> String {
         format!("not supported yet: {} ({asked})", self.feature)
     }
@@ -97,13 +92,13 @@ impl When {
 }
 
 /// Takes what is not supported out of a mapping, with an error or a warning for each. Returns the fields that were taken.
-pub fn take_out(place: Place, node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) -> Vec<&'static str> {
+pub fn take_out(owner: Owner, node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) -> Vec<&'static str> {
     let mut taken = Vec::new();
     let Kind::Map(entries) = &mut node.kind else { return taken };
     entries.retain(|(key, value)| {
         let entry = UNSUPPORTED
             .iter()
-            .find(|entry| entry.place == place && entry.field == &*key.text && entry.when.asks(value));
+            .find(|entry| entry.owner == owner && entry.field == &*key.text && entry.when.asks(value));
         let Some(entry) = entry else { return true };
         let mut path = path.to_owned();
         push_name(&mut path, entry.field);
@@ -112,12 +107,7 @@ pub fn take_out(place: Place, node: &mut Node, path: &str, found: &mut Vec<Diagn
             _ => entry.refusal(entry.field),
         };
         let code = Code::Unsupported { refusal: message };
-        found.push(if entry.left_aside {
-            let warning = Diagnostic::warning(key.mark, path, code);
-            warning.with_hint("it is left aside, as by APISIX with its default proxy_mode: http")
-        } else {
-            Diagnostic::error(key.mark, path, code)
-        });
+        found.push(Diagnostic::error(key.mark, path, code));
         taken.push(entry.field);
         false
     });

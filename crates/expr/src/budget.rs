@@ -48,6 +48,16 @@ pub fn spend(bytes: u64) -> Result<(), TooLarge> {
     Ok(())
 }
 
+/// Runs `work` within the current budget, or without one. Returns its output and the number of bytes it spent.
+pub fn counted<T>(work: impl FnOnce() -> T) -> (T, u64) {
+    if BUDGET.get().is_none() {
+        return metered(u64::MAX, work);
+    }
+    let before = spent();
+    let done = work();
+    (done, spent().saturating_sub(before))
+}
+
 /// Bytes spent of the innermost budget.
 pub fn spent() -> u64 {
     BUDGET.get().map_or(0, |(_, spent)| spent)
@@ -64,7 +74,7 @@ fn size(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{TooLarge, metered, spend, spent};
+    use super::{TooLarge, counted, metered, spend, spent};
 
     #[test]
     fn budgets_hold_for_what_is_within() {
@@ -77,6 +87,10 @@ mod tests {
             inner
         });
         assert_eq!((inner, outer), (500, 100));
+        assert_eq!(counted(|| spend(70)), (Ok(()), 70), "bytes are counted without a budget");
+        let (within, all) = metered(100, || (spend(10), counted(|| spend(20)), counted(|| spend(80))));
+        assert_eq!(within.1, (Ok(()), 20));
+        assert_eq!((within.2, all), ((Err(TooLarge { needed: 80, left: 70 }), 0), 30));
         let broken = std::panic::catch_unwind(|| metered(1, || panic!("in the middle")));
         assert!(broken.is_err() && spend(2).is_ok(), "a panic ends its budget");
     }

@@ -34,6 +34,9 @@ macro_rules! variables {
             SentHeader(Box<str>),
             /// `upstream_http_<name>`: a field of the upstream's response; name as in [`Variable::Header`].
             UpstreamHeader(Box<str>),
+            /// `upstream_trailer_<name>`: a field of the trailer section of the upstream's response; name as in
+            /// [`Variable::Header`].
+            UpstreamTrailer(Box<str>),
         }
 
         /// All plain names with their variables; an alias follows its main name.
@@ -86,6 +89,10 @@ variables! {
     Scheme = "scheme",
     /// `HTTP/1.0`, `HTTP/1.1`, `HTTP/2.0` or `HTTP/3.0`.
     ServerProtocol = "server_protocol",
+    /// `TCP` or `UDP`.
+    Protocol = "protocol",
+    /// Id that the client of a stream has told by MQTT.
+    MqttClientId = "mqtt_client_id",
     /// Content-Type of the request.
     ContentType = "content_type",
     /// Content-Length of the request.
@@ -120,16 +127,18 @@ variables! {
     UpstreamConnectTime = "upstream_connect_time",
     /// Time until the head of the upstream's response had arrived.
     UpstreamHeaderTime = "upstream_header_time",
-    /// Time since the first byte of the request.
-    RequestTime = "request_time",
-    /// Bytes of the request: head and body.
-    RequestLength = "request_length",
+    /// Time since the first byte of the request, or since a stream began.
+    RequestTime = "request_time" | "session_time",
+    /// Bytes of the request, head and body; of a stream all that its client has sent.
+    RequestLength = "request_length" | "bytes_received",
     /// Bytes sent to the client: head and body.
     BytesSent = "bytes_sent",
     /// Bytes of the response body sent to the client.
     BodyBytesSent = "body_bytes_sent",
     /// Status of the response.
     Status = "status",
+    /// Status of a gRPC call as a number, from the trailer section or the head of the answer.
+    GrpcStatus = "grpc_status",
     /// Local time as in ISO 8601.
     TimeIso8601 = "time_iso8601",
     /// Local time in the Common Log Format.
@@ -167,6 +176,7 @@ const FAMILIES: &[(&str, Member)] = &[
     ("post_arg_", |name| Variable::PostArg(name.as_bytes().into())),
     ("sent_http_", |name| Variable::SentHeader(field_name(name))),
     ("upstream_http_", |name| Variable::UpstreamHeader(field_name(name))),
+    ("upstream_trailer_", |name| Variable::UpstreamTrailer(field_name(name))),
 ];
 
 /// Names of nginx and APISIX that this gateway recognises but does not support.
@@ -179,7 +189,6 @@ const UNSUPPORTED: &[&str] = &[
     "http3",
     "https",
     "limit_rate",
-    "mqtt_client_id",
     "nginx_version",
     "pipe",
     "proxy_add_x_forwarded_for",
@@ -218,7 +227,6 @@ const UNSUPPORTED_FAMILIES: &[&str] = &[
     "ssl_",
     "tcpinfo_",
     "upstream_cookie_",
-    "upstream_trailer_",
     "zipkin_",
 ];
 
@@ -272,6 +280,7 @@ impl Variable {
             Variable::Header(name) => ("http_", Cow::Owned(name.replace('-', "_"))),
             Variable::SentHeader(name) => ("sent_http_", Cow::Owned(name.replace('-', "_"))),
             Variable::UpstreamHeader(name) => ("upstream_http_", Cow::Owned(name.replace('-', "_"))),
+            Variable::UpstreamTrailer(name) => ("upstream_trailer_", Cow::Owned(name.replace('-', "_"))),
             Variable::Arg(name) => ("arg_", String::from_utf8_lossy(name)),
             Variable::Cookie(name) => ("cookie_", Cow::Borrowed(&**name)),
             Variable::UriParam(name) => ("uri_param_", Cow::Borrowed(&**name)),

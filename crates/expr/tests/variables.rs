@@ -16,6 +16,8 @@ fn a_name_is_compiled_once() {
         ("http_x-tenant", Variable::Header("x-tenant".into())),
         ("sent_http_Content_Type", Variable::SentHeader("content-type".into())),
         ("upstream_http_server", Variable::UpstreamHeader("server".into())),
+        ("upstream_trailer_Grpc_Message", Variable::UpstreamTrailer("grpc-message".into())),
+        ("grpc_status", Variable::GrpcStatus),
         ("arg_Page_No", Variable::Arg(b"Page_No"[..].into())),
         ("cookie_SID", Variable::Cookie("SID".into())),
         ("uri_param_id", Variable::UriParam("id".into())),

@@ -3,6 +3,7 @@
 //! The data plane serves clients and nodes through this crate; plugins may open their own connections with it.
 
 pub mod buffers;
+pub mod datagrams;
 pub mod names;
 mod network;
 mod stream;

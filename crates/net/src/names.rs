@@ -1,20 +1,20 @@
-//! Names that workers ask the addresses of. The control thread resolves them, with the settings of `dns`.
+//! Names that workers need the addresses of. The control thread resolves them, with the settings of `dns`.
 
 use std::net::IpAddr;
 
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-/// Most questions that wait for the control thread.
+/// Most queries that wait for the control thread.
 const WAITING: usize = 256;
 
-/// Questions of workers for the addresses of names.
+/// Queries of workers for the addresses of names.
 #[derive(Debug)]
 pub struct Names {
     ask: mpsc::Sender<Question>,
     asked: Mutex<mpsc::Receiver<Question>>,
 }
 
-/// A name whose addresses are asked for.
+/// Query for the addresses of a name.
 #[derive(Debug)]
 pub struct Question {
     name: Box<str>,
@@ -35,7 +35,7 @@ impl Names {
     /// The addresses of `host`: a name, or an address itself.
     ///
     /// # Errors
-    /// Nothing is found, or too many others ask.
+    /// The name has no address, or too many queries wait.
     pub async fn resolve(&self, host: &str) -> Answer {
         if let Ok(address) = host.trim_matches(['[', ']']).parse() {
             return Ok(vec![address]);
@@ -46,24 +46,24 @@ impl Names {
         answered.await.unwrap_or_else(|_| Err("the resolver has ended".to_owned()))
     }
 
-    /// The next question, for the resolver.
+    /// The next query, for the resolver.
     pub async fn next(&self) -> Question {
         match self.asked.lock().await.recv().await {
             Some(question) => question,
-            // `ask` lives as long as this does.
+            // Never: `ask` lives as long as this does.
             None => std::future::pending().await,
         }
     }
 }
 
 impl Question {
-    /// The name.
+    /// The name to resolve.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Answers; whoever asked may have gone.
+    /// Sends the answer; its receiver may be gone.
     pub fn answer(self, answer: Answer) {
         let _ = self.answer.send(answer);
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use rustls::RootCertStore;
 
 use crate::names::Names;
-use crate::tls::client::{Setup, SetupKey, trusted};
+use crate::tls::client::{Alpn, Setup, SetupKey, trusted};
 
 /// Services of the gateway for a plugin's connections: name resolution, and authorities for verification.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Network {
         Self { names: Names::default(), trusted_certificate, trusted: OnceLock::new() }
     }
 
-    /// The names that workers ask for.
+    /// Queries for the addresses of names.
     #[must_use]
     pub fn names(&self) -> &Names {
         &self.names
@@ -45,7 +45,7 @@ impl Network {
             false => None,
             true => Some(self.trusted()?),
         };
-        let key = SetupKey { verify, certificate: None };
+        let key = SetupKey { verify, certificate: None, alpn: Alpn::Http1 };
         Setup::without_protocols(&key, trusted).map_err(|(_, reason)| reason)
     }
 

@@ -26,9 +26,9 @@ const UNIX: &str = "unix:";
 /// A connected stream.
 #[derive(Debug)]
 pub enum Stream {
-    /// Without TLS.
+    /// A stream without TLS.
     Plain(Socket),
-    /// With it.
+    /// A stream with TLS.
     Tls(Box<TlsStream<UnbufferedClientConnection>>),
 }
 
@@ -39,7 +39,7 @@ thread_local! {
 
 impl Stream {
     /// Connects to `host`, which is a name, an address, or `unix:` and a path, and sets TLS up where there is a setup.
-    /// The server is asked for, and verified, by `server_name`. The caller sets the time limit.
+    /// `server_name` is sent (SNI), and the server's certificate verified for it. The caller sets the time limit.
     ///
     /// # Errors
     /// The name has no address, no address takes the connection, or TLS fails.

@@ -24,7 +24,7 @@ pub trait Api: Debug + Send + Sync {
     /// the plugin's.
     ///
     /// # Errors
-    /// What is wrong with the metadata.
+    /// Faults of the metadata.
     fn open(&self, metadata: Option<&Node>) -> Result<Arc<dyn Plugin>, Invalid>;
 }
 
@@ -33,7 +33,7 @@ pub trait ApiSet: Debug {
     /// All of them.
     ///
     /// # Errors
-    /// What is wrong with the metadata of a plugin.
+    /// Faults of the metadata of a plugin.
     fn open(&self) -> Result<Vec<OpenApi>, Invalid>;
 }
 

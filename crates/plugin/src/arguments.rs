@@ -10,7 +10,7 @@ pub struct ArgumentNames {
     firsts: [u64; 4],
 }
 
-/// What a log shows in the place of a value. A value that is shorter keeps its length.
+/// Text that a log shows in the place of a value. A value that is shorter keeps its length.
 const MASK: &[u8] = b"***";
 
 impl ArgumentNames {
@@ -20,7 +20,7 @@ impl ArgumentNames {
         self.names.is_empty()
     }
 
-    /// How many there are.
+    /// Number of names.
     #[must_use]
     pub fn len(&self) -> usize {
         self.names.len()

@@ -13,8 +13,11 @@ use weir_wire::fields::Fields;
 use weir_wire::method::Method;
 use weir_wire::name::FieldName;
 
+use tokio::io::{AsyncRead, AsyncWrite};
+
 use crate::LocalFuture;
 use crate::buffers::Held;
+use crate::exchange::Client;
 
 /// Services of the worker for hooks that wait.
 pub trait Io {
@@ -22,7 +25,19 @@ pub trait Io {
     ///
     /// Dropping the future cancels the callout.
     fn callout(&self, callout: Callout) -> LocalFuture<'_, Result<CalloutResponse, CalloutError>>;
+
+    /// Opens a connection of the gateway to itself, in memory, for a plugin that makes requests of a client's request. On it
+    /// the plugin speaks HTTP/1.1, and is served as this client would be on a socket, with [`Client::inner`] set. `None`: this
+    /// worker serves nobody.
+    fn connect(&self, _client: &Client) -> Option<Box<dyn InnerConnection>> {
+        None
+    }
 }
+
+/// The plugin's end of a connection of the gateway to itself.
+pub trait InnerConnection: AsyncRead + AsyncWrite + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> InnerConnection for T {}
 
 /// A request to a service beside the exchange.
 #[derive(Debug)]

@@ -17,8 +17,19 @@ pub struct Consumer {
     pub group_id: Option<Box<str>>,
     /// Its label `custom_id`, sent as `X-Consumer-Custom-ID`.
     pub custom_id: Option<Box<str>>,
+    /// Its labels, by name in the order of names.
+    pub labels: Box<[(Box<str>, Box<str>)]>,
     /// Ids of its credentials, sent as `X-Credential-Identifier`.
-    pub credentials: Box<[Box<str>]>,
+    pub credentials: Box<[Named]>,
+}
+
+impl Consumer {
+    /// The value of a label.
+    #[must_use]
+    pub fn label(&self, name: &str) -> Option<&str> {
+        let found = self.labels.binary_search_by(|(label, _)| (**label).cmp(name)).ok()?;
+        self.labels.get(found).map(|(_, value)| &**value)
+    }
 }
 
 /// All consumers, by dense id. A copy shares with the original what neither of them changes afterwards.
@@ -77,16 +88,16 @@ impl Consumers {
     /// The id of the credential by which a consumer was found.
     #[must_use]
     pub fn credential(&self, who: ConsumerMatch) -> Option<&str> {
-        self.get(who.consumer)?.credentials.get(who.credential? as usize).map(AsRef::as_ref)
+        self.get(who.consumer)?.credentials.get(who.credential? as usize).map(|credential| &*credential.text)
     }
 
-    /// How many there are.
+    /// Number of consumers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.list.count()
     }
 
-    /// Whether there is none.
+    /// True if there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

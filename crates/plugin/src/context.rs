@@ -1,7 +1,8 @@
-//! What each hook may see and do.
+//! Contexts of hooks: reads and changes that each hook may make.
 
 use std::any::Any;
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
 
 use weir_expr::{Source, Value, Variable};
@@ -10,22 +11,23 @@ use weir_wire::fields::Fields;
 use weir_wire::head::Content;
 use weir_wire::name::FieldName;
 
-use crate::consumer::ConsumerMatch;
+use crate::consumer::{Consumer, ConsumerMatch};
 use crate::encoder::Encoder;
 use crate::exchange::{AddrText, Client, Exchange};
-use crate::mark::{Hold, Mark, Note};
-use crate::request::Request;
+use crate::request::{DIGESTS, Request};
 use crate::response::{BodySource, Origin, Response};
+use crate::tables::Tables;
+use crate::view::View;
 use crate::{Failure, Flow, Reply};
 
-/// What an upstream is told of a consumer.
+/// Fields that tell an upstream of a consumer.
 static CONSUMER_FIELDS: LazyLock<[FieldName; 3]> = LazyLock::new(|| {
     ["X-Consumer-Username", "X-Credential-Identifier", "X-Consumer-Custom-ID"].map(FieldName::constant)
 });
 
 /// A request before it goes upstream.
 #[derive(Debug)]
-pub struct RequestCx<'a>(pub &'a mut Exchange);
+pub struct RequestCx<'a>(pub(crate) &'a mut Exchange);
 
 impl RequestCx<'_> {
     /// The request.
@@ -45,7 +47,7 @@ impl RequestCx<'_> {
         &self.0.client
     }
 
-    /// Where variables are read from.
+    /// The source of variables.
     #[must_use]
     pub fn source(&self) -> &dyn Source {
         &*self.0
@@ -69,10 +71,39 @@ impl RequestCx<'_> {
         self.0.times.unix_ms
     }
 
+    /// What the client of a stream has sent so far: at first nothing, and more each time that a hook has returned
+    /// [`Flow::AwaitBody`]. `None`: this is no stream.
+    #[must_use]
+    pub fn first_bytes(&self) -> Option<&[u8]> {
+        self.0.stream.as_ref().map(|stream| stream.first.as_slice())
+    }
+
+    /// Tells the id of a client that speaks MQTT: the variable `mqtt_client_id`.
+    pub fn set_mqtt_client_id(&mut self, id: Box<[u8]>) {
+        if let Some(stream) = &mut self.0.stream {
+            stream.mqtt_client_id = Some(id);
+        }
+    }
+
     /// The whole request body, decoded; `None` until it was collected because a hook returned [`Flow::AwaitBody`].
     #[must_use]
     pub fn body(&self) -> Option<&[u8]> {
         self.0.request.body()
+    }
+
+    /// Replaces the request body, for the plugins that follow and for the node, which is told its length. The client's own
+    /// is dropped: as much of it as is not here yet is received first, up to `limits.buffered_body` (413 above). Attempts
+    /// at other nodes send the new body as well.
+    pub fn replace_body(&mut self, body: &[u8]) {
+        self.0.request.replace_body(body);
+    }
+
+    /// Asks for [`Plugin::request_body`](crate::Plugin::request_body) to be called with each piece of the request body that
+    /// goes to a node. A body that was collected or replaced is one piece and keeps a length; any other one has no length
+    /// from here on, so that it goes on in chunks where the node speaks HTTP/1.1. A request without a body has no piece.
+    /// Fields such as `Content-Digest` are not touched.
+    pub fn filter_body(&mut self) {
+        self.0.request.filter_body();
     }
 
     /// Sets how many bytes the request body may have, in place of `limits.body_size`; 0: any number. What is longer is
@@ -101,31 +132,19 @@ impl RequestCx<'_> {
         self.0.upstream.chosen = number;
     }
 
-    /// Leaves two numbers for the later phases of this exchange, which find them with `noted`; a later note under the
-    /// same mark takes the place of an earlier one.
-    pub fn note(&mut self, mark: Mark, note: Note) {
-        self.0.notes.set(mark, note);
-    }
-
-    /// What [`RequestCx::note`] left.
-    #[must_use]
-    pub fn noted(&self, mark: Mark) -> Option<Note> {
-        self.0.notes.get(mark)
-    }
-
-    /// Holds a part of `what` until this exchange is over, however it ends; then [`Hold::release`] is called with `note`.
-    /// For what has to be given back: the log phase may be left out, by a panic or by a filter that no longer holds.
-    pub fn hold(&mut self, what: Arc<dyn Hold>, note: Note) {
-        self.0.holds.add(what, note);
-    }
-
     /// Gives the request an id of its own, which is `$request_id` from here on.
     pub fn set_request_id(&mut self, id: &[u8]) {
         self.0.own_id.clear();
         self.0.own_id.extend_from_slice(id);
     }
 
-    /// What [`Define::credentials`](crate::Define::credentials) made last of the consumers, for the plugin at this
+    /// The tables of the configuration; a further reference, of this thread, so that the request can be changed meanwhile.
+    #[must_use]
+    pub fn tables(&self) -> Option<Rc<Arc<Tables>>> {
+        self.0.tables.clone()
+    }
+
+    /// The table that [`Define::credentials`](crate::Define::credentials) made last of the consumers, for the plugin at this
     /// position of the registry ([`BuildCx::position`](crate::BuildCx::position)); `None` when there never were any.
     #[must_use]
     pub fn credentials<T: Any>(&self, position: u8) -> Option<&T> {
@@ -136,6 +155,28 @@ impl RequestCx<'_> {
     #[must_use]
     pub fn consumer(&self) -> Option<ConsumerMatch> {
         self.0.consumer
+    }
+
+    /// The consumer found so far, with what is known of it; of the tables of [`RequestCx::tables`].
+    #[must_use]
+    pub fn consumer_in<'t>(&self, tables: &'t Tables) -> Option<&'t Consumer> {
+        tables.consumers.get(self.0.consumer?.consumer)
+    }
+
+    /// Says on which plan ([`Plans::find`](crate::Plans::find)) the request counts, for the usage.
+    pub fn set_plan(&mut self, number: u32) {
+        self.0.plan = Some(number);
+    }
+
+    /// Says who calls, and tells the upstream nothing of it: for a plugin that has fields of its own for that.
+    pub fn set_consumer_alone(&mut self, who: ConsumerMatch) {
+        self.0.consumer = Some(who);
+    }
+
+    /// Asks for the times of the exchange, for a plugin that tells them before the log phase: else the clock is read once
+    /// a request.
+    pub fn need_times(&mut self) {
+        self.0.timed = true;
     }
 
     /// Says who calls. The upstream is told by `X-Consumer-Username` and, where known, `X-Credential-Identifier` and
@@ -259,7 +300,7 @@ impl Answer<'_> {
 
 /// A request about to be sent to a node.
 #[derive(Debug)]
-pub struct UpstreamCx<'a>(pub &'a mut Exchange);
+pub struct UpstreamCx<'a>(pub(crate) &'a mut Exchange);
 
 impl UpstreamCx<'_> {
     /// The request, to change it.
@@ -276,13 +317,26 @@ impl UpstreamCx<'_> {
         write(request, &mut upstream.mirror_target);
     }
 
+    /// Scratch memory, cleared; give it back with [`UpstreamCx::put_scratch`].
+    #[must_use]
+    pub fn take_scratch(&mut self) -> Vec<u8> {
+        let mut scratch = std::mem::take(&mut self.0.scratch);
+        scratch.clear();
+        scratch
+    }
+
+    /// Gives scratch memory back.
+    pub fn put_scratch(&mut self, scratch: Vec<u8>) {
+        self.0.scratch = scratch;
+    }
+
     /// Which try this is, from 0.
     #[must_use]
     pub fn attempt(&self) -> usize {
         self.0.upstream.tries.len().saturating_sub(1)
     }
 
-    /// Where variables are read from.
+    /// The source of variables.
     #[must_use]
     pub fn source(&self) -> &dyn Source {
         &*self.0
@@ -291,7 +345,7 @@ impl UpstreamCx<'_> {
 
 /// A response whose head is known and not yet sent.
 #[derive(Debug)]
-pub struct ResponseCx<'a>(pub &'a mut Exchange);
+pub struct ResponseCx<'a>(pub(crate) &'a mut Exchange);
 
 impl ResponseCx<'_> {
     /// Milliseconds since 1970 at the start of the request.
@@ -324,13 +378,13 @@ impl ResponseCx<'_> {
         &self.0.request
     }
 
-    /// What [`RequestCx::set_request_id`] set; empty when nothing did.
+    /// The id of [`RequestCx::set_request_id`]; empty when nothing did.
     #[must_use]
     pub fn request_id(&self) -> &[u8] {
         &self.0.own_id
     }
 
-    /// Where variables are read from.
+    /// The source of variables.
     #[must_use]
     pub fn source(&self) -> &dyn Source {
         &*self.0
@@ -351,6 +405,16 @@ impl ResponseCx<'_> {
     pub fn remove_field(&mut self, name: &FieldName) -> bool {
         let response = &mut self.0.response;
         response.head.fields.remove(response.buffer.bytes(), name)
+    }
+
+    /// The response, to change it.
+    pub fn response_mut(&mut self) -> &mut Response {
+        &mut self.0.response
+    }
+
+    /// The request, and the response to change it by the request.
+    pub fn messages(&mut self) -> (&Request, &mut Response) {
+        (&self.0.request, &mut self.0.response)
     }
 
     /// Scratch memory, cleared; give it back with [`ResponseCx::put_scratch`].
@@ -381,24 +445,6 @@ impl ResponseCx<'_> {
         self.0.response.collected |= whole;
     }
 
-    /// Leaves a mark that the plugin finds again with [`BodyCx::is_marked`]. As soon as one plugin asks for the body all
-    /// that have a body phase are called, so one that asks on some conditions alone has to remember.
-    pub fn mark(&mut self, mark: Mark) {
-        self.0.response.marks.push(mark);
-    }
-
-    /// Leaves state for the body phase, such as a compressor, which finds it with [`BodyCx::state`]. It allocates: for
-    /// plugins whose work is large beside that.
-    pub fn put_state<T: Any>(&mut self, mark: Mark, state: T) {
-        self.0.response.states.put(mark, Box::new(state));
-    }
-
-    /// What [`RequestCx::note`] left.
-    #[must_use]
-    pub fn noted(&self, mark: Mark) -> Option<Note> {
-        self.0.notes.get(mark)
-    }
-
     /// Sends the body in a content coding. The fields that spoke of the body as it was are changed with it: an entity
     /// tag becomes a weak one, since the text is the same and the bytes are not (RFC 9110 section 8.8.3.3), and digests
     /// and ranges go.
@@ -407,7 +453,7 @@ impl ResponseCx<'_> {
         let fields = &mut response.head.fields;
         let base = response.buffer.bytes();
         fields.add(b"Content-Encoding", coding);
-        for name in [&b"Accept-Ranges"[..], b"Content-MD5", b"Content-Digest", b"Repr-Digest", b"Digest"] {
+        for name in [&b"Accept-Ranges"[..]].into_iter().chain(DIGESTS) {
             fields.remove_str(base, name);
         }
         if let Some(tag) = fields.get_str(base, b"ETag").filter(|tag| tag.starts_with(b"\"")) {
@@ -421,36 +467,62 @@ impl ResponseCx<'_> {
     }
 }
 
+/// A request body on its way to a node.
+#[derive(Debug)]
+pub struct RequestBodyCx<'a> {
+    pub(crate) exchange: &'a mut Exchange,
+    pub(crate) begins: bool,
+}
+
+impl RequestBodyCx<'_> {
+    /// True with the first piece of an attempt at a node: after an attempt that failed the body comes once more from its
+    /// beginning.
+    #[must_use]
+    pub fn begins(&self) -> bool {
+        self.begins
+    }
+
+    /// The source of variables.
+    #[must_use]
+    pub fn source(&self) -> &dyn Source {
+        &*self.exchange
+    }
+}
+
 /// A response body on its way.
 #[derive(Debug)]
-pub struct BodyCx<'a>(pub &'a mut Exchange);
+pub struct BodyCx<'a>(pub(crate) &'a mut Exchange);
 
 impl BodyCx<'_> {
-    /// Whether [`ResponseCx::mark`] was called with this mark for this response.
+    /// The response, with the trailer section once the body has ended. Of a body that was requested as a `whole` the head has
+    /// not been sent yet.
     #[must_use]
-    pub fn is_marked(&self, mark: Mark) -> bool {
-        self.0.response.marks.contains(&mark)
+    pub fn response(&self) -> &Response {
+        &self.0.response
     }
 
-    /// The same, and forgets it: for what is to be done with one piece alone.
-    pub fn take_mark(&mut self, mark: Mark) -> bool {
-        let marks = &mut self.0.response.marks;
-        let found = marks.iter().position(|other| *other == mark);
-        found.map(|at| marks.swap_remove(at)).is_some()
+    /// Replaces the status code of a response whose body was requested as a `whole`; of any other the head has been sent.
+    pub fn set_status(&mut self, status: u16) {
+        if self.0.response.collected {
+            self.0.response.head.status = status;
+            self.0.response.head.reason = weir_wire::Span::default();
+        }
     }
 
-    /// What [`ResponseCx::put_state`] left for this response.
-    pub fn state<T: Any>(&mut self, mark: Mark) -> Option<&mut T> {
-        self.0.response.states.get(mark)
+    /// Replaces a field of a response whose body was requested as a `whole`; of any other the head has been sent.
+    pub fn set_field(&mut self, name: &FieldName, value: &[u8]) {
+        let response = &mut self.0.response;
+        if response.collected {
+            response.head.fields.set(response.buffer.bytes(), name, value);
+        }
     }
 
-    /// What [`RequestCx::note`] left.
-    #[must_use]
-    pub fn noted(&self, mark: Mark) -> Option<Note> {
-        self.0.notes.get(mark)
+    /// Keeps the trailer section from the client, for a plugin that puts its content into the body.
+    pub fn drop_trailers(&mut self) {
+        self.0.response.drops_trailers = true;
     }
 
-    /// Where variables are read from.
+    /// The source of variables.
     #[must_use]
     pub fn source(&self) -> &dyn Source {
         &*self.0
@@ -460,22 +532,77 @@ impl BodyCx<'_> {
 /// An exchange that is over.
 #[derive(Debug)]
 pub struct LogCx<'a> {
-    /// The exchange.
-    pub exchange: &'a Exchange,
-    /// The worker's metrics.
-    pub recorder: &'a Recorder,
+    pub(crate) exchange: &'a Exchange,
+    pub(crate) recorder: &'a Recorder,
 }
 
-impl<'x> LogCx<'x> {
-    /// What [`RequestCx::note`] left.
+impl<'a> LogCx<'a> {
+    /// The worker's metrics.
     #[must_use]
-    pub fn noted(&self, mark: Mark) -> Option<Note> {
-        self.exchange.notes.get(mark)
+    pub fn recorder(&self) -> &'a Recorder {
+        self.recorder
     }
 
-    /// What [`ResponseCx::put_state`] left for the body of the response.
+    /// The source of variables.
     #[must_use]
-    pub fn state<T: Any>(&self, mark: Mark) -> Option<&'x T> {
-        self.exchange.response.states.peek(mark)
+    pub fn source(&self) -> &'a dyn Source {
+        self.exchange
+    }
+}
+
+mod sealed {
+    use crate::exchange::Exchange;
+
+    /// Access to the exchange that a hook is about.
+    pub trait HasExchange {
+        fn exchange(&self) -> &Exchange;
+    }
+
+    pub trait HasExchangeMut: HasExchange {
+        fn exchange_mut(&mut self) -> &mut Exchange;
+    }
+}
+
+/// A context in which state of an exchange is read: that of any hook.
+pub trait HookCx: sealed::HasExchange {
+    /// A read-only view of the exchange.
+    fn view(&self) -> View<'_> {
+        View(self.exchange())
+    }
+}
+
+/// A context in which state of an exchange is changed: that of any hook but the log phase's.
+pub trait HookCxMut: HookCx + sealed::HasExchangeMut {}
+
+impl<C: sealed::HasExchange> HookCx for C {}
+impl<C: sealed::HasExchangeMut> HookCxMut for C {}
+
+macro_rules! contexts {
+    ($($cx:ident $exchange:tt;)*) => {
+        $(impl sealed::HasExchange for $cx<'_> {
+            fn exchange(&self) -> &Exchange {
+                self.$exchange
+            }
+        }
+
+        impl sealed::HasExchangeMut for $cx<'_> {
+            fn exchange_mut(&mut self) -> &mut Exchange {
+                self.$exchange
+            }
+        })*
+    };
+}
+
+contexts! {
+    RequestCx 0;
+    UpstreamCx 0;
+    RequestBodyCx exchange;
+    ResponseCx 0;
+    BodyCx 0;
+}
+
+impl sealed::HasExchange for LogCx<'_> {
+    fn exchange(&self) -> &Exchange {
+        self.exchange
     }
 }

@@ -13,15 +13,15 @@ use weir_wire::fields::Fields;
 
 use crate::buffers::Held;
 use crate::consumer::ConsumerMatch;
-use crate::mark::{Holds, Notes};
+use crate::moment::Moment;
+use crate::per_request::States;
 use crate::request::Request;
 use crate::response::Response;
 use crate::tables::{RouteInfo, Tables};
-use crate::variables::Moment;
 
-/// What a read buffer has room for at first.
+/// First capacity of a read buffer, in bytes.
 const FIRST: usize = 4 << 10;
-/// What a buffer may grow to for anybody, and what is kept of it between requests. Beyond that, up to the limits, it is
+/// Bytes to which a buffer may grow for anybody, and which are kept of it between requests. Beyond that, up to the limits, it is
 /// a part of the budget for buffers.
 pub const BUFFER: usize = 16 << 10;
 
@@ -44,11 +44,13 @@ pub struct Exchange {
     pub params: Params,
     /// Who calls.
     pub consumer: Option<ConsumerMatch>,
+    /// Dense id of the plan whose limits hold.
+    pub plan: Option<u32>,
     /// The upstream side.
     pub upstream: UpstreamInfo,
     /// When things happened.
     pub times: Times,
-    /// Whether somebody looks at the times; else the clock is read once a request.
+    /// True if somebody looks at the times; else the clock is read once a request.
     pub timed: bool,
     /// Most bytes that the request body may have, framing not counted; `u64::MAX`: any number.
     pub body_limit: u64,
@@ -64,14 +66,28 @@ pub struct Exchange {
     pub scratch: Vec<u8>,
     /// The part of the budget that its buffers have.
     pub held: Held,
-    pub(crate) notes: Notes,
-    pub(crate) holds: Holds,
-    /// What [`Exchange::once`] was told, by key.
+    /// Data of a stream; `None` for a request.
+    pub stream: Option<Box<StreamInfo>>,
+    pub(crate) states: States,
+    /// Answers given to [`Exchange::once`], by key.
     pub(crate) told: Vec<(usize, bool)>,
     /// The id that a plugin gave the request; empty: `request_id`.
     pub(crate) own_id: Vec<u8>,
     pub(crate) request_id: OnceCell<[u8; 32]>,
     pub(crate) moment: OnceCell<Moment>,
+}
+
+/// A stream of a stream route, of which there is no request.
+#[derive(Debug, Default)]
+pub struct StreamInfo {
+    /// `TCP` or `UDP`.
+    pub protocol: &'static str,
+    /// The name that the client asked for by TLS.
+    pub sni: Option<Box<str>>,
+    /// What the client has sent so far, where a plugin has asked for it; the node gets it first.
+    pub first: Vec<u8>,
+    /// The id that the client has told by MQTT, which may be empty.
+    pub mqtt_client_id: Option<Box<[u8]>>,
 }
 
 /// The text of an address, made once a connection.
@@ -83,7 +99,7 @@ pub struct AddrText {
 }
 
 impl AddrText {
-    /// What stands for the address of a client on a Unix socket, as in nginx.
+    /// Text for the address of a client on a Unix socket, as in nginx.
     pub const UNIX: Self = {
         let mut bytes = [0; 46];
         (bytes[0], bytes[1], bytes[2], bytes[3], bytes[4]) = (b'u', b'n', b'i', b'x', b':');
@@ -130,7 +146,7 @@ pub struct Client {
     /// Whose the connection is: the address in its PROXY header, else the peer's. Whether a request's fields about the
     /// client are believed depends on it, for it is who has sent them.
     pub sender: IpAddr,
-    /// Where it was accepted; 0.0.0.0:0 on a Unix socket.
+    /// Address at which it was accepted; 0.0.0.0:0 on a Unix socket.
     pub local: SocketAddr,
     /// `http` or `https`.
     pub https: bool,
@@ -138,7 +154,7 @@ pub struct Client {
     pub connection: u64,
     /// Number of requests on the connection, this one included.
     pub requests: u64,
-    /// True where a plugin makes the requests of one of this client's ([`crate::inner`]).
+    /// True where a plugin makes the requests of one of this client's ([`Io::connect`](crate::Io::connect)).
     pub inner: bool,
 }
 
@@ -149,7 +165,7 @@ impl Client {
         Self { addr_text: AddrText::UNIX, connection, ..Self::default() }
     }
 
-    /// Whether it was accepted on a Unix socket.
+    /// True if it was accepted on a Unix socket.
     #[must_use]
     pub fn is_unix(&self) -> bool {
         self.local.port() == 0
@@ -189,7 +205,7 @@ pub struct Times {
     pub unix_ms: u64,
 }
 
-/// What was tried upstream.
+/// Tries at nodes of the upstream.
 #[derive(Debug, Default)]
 pub struct UpstreamInfo {
     /// The number of the upstream that a plugin has chosen; `None`: the route's own.
@@ -210,7 +226,7 @@ pub struct UpstreamInfo {
     pub(crate) time_text: Vec<u8>,
 }
 
-/// Where a node is reached.
+/// Address of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeAddress {
     /// Over TCP.
@@ -256,6 +272,7 @@ impl Default for Exchange {
             matched: None,
             params: Params::default(),
             consumer: None,
+            plan: None,
             upstream: UpstreamInfo::default(),
             times: Times::default(),
             timed: false,
@@ -266,9 +283,9 @@ impl Default for Exchange {
             out: Vec::with_capacity(2 << 10),
             scratch: Vec::with_capacity(256),
             held: Held::default(),
-            notes: Notes::default(),
+            stream: None,
+            states: States::default(),
             told: Vec::new(),
-            holds: Holds::default(),
             own_id: Vec::new(),
             request_id: OnceCell::new(),
             moment: OnceCell::new(),
@@ -281,10 +298,12 @@ impl Exchange {
     pub fn reset(&mut self) {
         self.response.reset();
         self.request.forget_values();
+        self.request.forget_changes();
         self.early_fields.clear();
         self.tables = None;
         self.matched = None;
         self.consumer = None;
+        self.plan = None;
         self.upstream.chosen = None;
         self.upstream.mirror = None;
         self.upstream.tries.clear();
@@ -295,15 +314,14 @@ impl Exchange {
         self.sent = 0;
         self.sent_head = 0;
         self.out.clear();
-        self.notes.clear();
-        self.holds.release();
+        self.states.clear();
         self.told.clear();
         self.own_id.clear();
         self.request_id.take();
         self.moment.take();
     }
 
-    /// What `tell` says of it, which is asked once for each key: the first answer stays until the end.
+    /// The answer of `tell`, which is called once for each key: the first answer stays until the end.
     pub fn once(&mut self, key: usize, tell: impl FnOnce(&Self) -> bool) -> bool {
         if let Some((_, told)) = self.told.iter().find(|(known, _)| *known == key) {
             return *told;
@@ -313,9 +331,9 @@ impl Exchange {
         told
     }
 
-    /// Gives back what plugins hold for it. An exchange that is dropped instead does the same.
+    /// Drops the state of plugins. An exchange that is dropped does the same.
     pub fn end(&mut self) {
-        self.holds.release();
+        self.states.clear();
     }
 
     /// Makes room for a message of ordinary size; called when it is taken for a connection.
@@ -343,8 +361,9 @@ impl Exchange {
     /// Bytes that its buffers have beyond the ordinary.
     fn large(&self) -> usize {
         let (request, response) = (self.request.buffer.capacity(), self.response.buffer.capacity());
-        let buffers = [request, response, self.out.capacity(), self.scratch.capacity(), self.response.body.capacity()];
-        buffers.iter().map(|capacity| capacity.saturating_sub(BUFFER)).sum()
+        let bodies = [self.request.changed.capacity(), self.response.body.capacity()];
+        let buffers = [request, response, self.out.capacity(), self.scratch.capacity()].into_iter().chain(bodies);
+        buffers.map(|capacity| capacity.saturating_sub(BUFFER)).sum()
     }
 
     /// Gives memory back that an unusually large message took; called before it is pooled.
@@ -357,8 +376,11 @@ impl Exchange {
         self.response.buffer.clear();
         self.response.buffer.shrink(BUFFER);
         self.response.head.fields.shrink(64, BUFFER);
-        self.response.forget_states();
-        for room in [&mut self.out, &mut self.scratch, &mut self.own_id, &mut self.response.body] {
+        self.response.forget_encoder();
+        self.states.clear();
+        for room in
+            [&mut self.out, &mut self.scratch, &mut self.own_id, &mut self.response.body, &mut self.response.trailers]
+        {
             room.clear();
             // A call less for what is nearly always small.
             if room.capacity() > BUFFER {
@@ -424,7 +446,7 @@ impl Exchange {
                 }
             }
             match &attempt.addr {
-                Some(NodeAddress::Tcp(addr)) => crate::variables::push_socket(&mut info.addr_text, *addr),
+                Some(NodeAddress::Tcp(addr)) => push_socket(&mut info.addr_text, *addr),
                 Some(NodeAddress::Unix(path)) => {
                     info.addr_text.extend_from_slice(b"unix:");
                     info.addr_text.extend_from_slice(path.as_bytes());
@@ -435,4 +457,17 @@ impl Exchange {
             Value::Millis(attempt.end.div_ceil(1000)).write_to(&mut info.time_text);
         }
     }
+}
+
+/// Appends `address:port`.
+fn push_socket(out: &mut Vec<u8>, addr: SocketAddr) {
+    if addr.is_ipv6() {
+        out.push(b'[');
+    }
+    Value::Ip(addr.ip()).write_to(out);
+    if addr.is_ipv6() {
+        out.push(b']');
+    }
+    out.push(b':');
+    weir_wire::push_number(out, u64::from(addr.port()));
 }

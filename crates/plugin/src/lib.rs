@@ -1,25 +1,33 @@
 //! The plugin API: what a plugin is, what it sees of a request, and how it is defined.
 //!
 //! ```text
-//!  route matched ─► rewrite ─► (consumer known) ─► access ─► upstream_request ─► node ─► response ─► encode ─► body ─► log
+//!  route matched ─► rewrite ─► (consumer known) ─► access ─► upstream_request ─► request_body ─► node
+//!                                                      log ◄─ body ◄─ encode ◄─ response ◄─────────┘
 //!                   global rules first, then the route's plugins, from high priority to low, in every phase
 //! ```
 //!
 //! A plugin is one file with a unit struct that implements [`Define`], and one line in the registry. Its hooks are
 //! synchronous; one that has to wait returns [`Flow::Suspend`] and goes on in [`Plugin::request_io`] or
 //! [`Plugin::response_io`], with [`Io`] to ask others. A plugin never knows which version of HTTP carries a message.
+//!
+//! The crate has two faces. Authors of plugins use what stands here: contexts with accessors, and [`View`] to read an
+//! exchange. [`host`] is for the data plane and the registry: the exchange with its fields, contexts made of it, and the
+//! gateway's side of a definition.
 
 mod api;
 mod arguments;
-pub mod buffers;
+mod buffers;
 mod callout;
 mod consumer;
 mod context;
 mod definition;
 mod encoder;
+mod ending;
 mod exchange;
-pub mod inner;
-mod mark;
+pub mod host;
+mod moment;
+mod per_request;
+mod plans;
 mod remembered;
 mod request;
 mod response;
@@ -30,26 +38,31 @@ mod tables;
 mod upstreams;
 mod values;
 mod variables;
+mod view;
 
 pub use api::{Api, ApiSet, NoApis, OpenApi};
 pub use arguments::ArgumentNames;
-pub use callout::{Callout, CalloutError, CalloutResponse, Io};
+pub use buffers::{Held, NO_ROOM};
+pub use callout::{Callout, CalloutError, CalloutResponse, InnerConnection, Io};
 pub use consumer::{Consumer, ConsumerMatch, ConsumerSet, Consumers};
-pub use context::{Answer, BodyCx, LogCx, RequestCx, ResponseCx, UpstreamCx};
+pub use context::{Answer, BodyCx, HookCx, HookCxMut, LogCx, RequestBodyCx, RequestCx, ResponseCx, UpstreamCx};
 pub use definition::{
-    AuthChange, AuthEntries, AuthEntry, BuildCx, CredentialChange, Credentials, Define, Definition, Invalid,
+    AuthChange, AuthEntries, AuthEntry, BuildCx, CompileCx, Compiled, Credentials, Define, Invalid, ProtoSet,
 };
 pub use encoder::Encoder;
-pub use exchange::{AddrText, BUFFER, Client, Exchange, NodeAddress, Times, Try, UpstreamInfo};
-pub use mark::{Hold, Mark, Note};
+pub use ending::at_worker_end;
+pub use exchange::{AddrText, Client, NodeAddress, Try};
+pub use per_request::PerRequest;
+pub use plans::{Plan, PlanAccess, PlanLimit, PlanPath, Plans};
 pub use remembered::{Keep, Remembered};
 pub use request::{OtherPath, Request, UpstreamTarget};
 pub use response::{BodySource, Origin, Response};
-pub use service::{Service, ServiceOptions};
+pub use service::{Service, ServiceOptions, ServiceUri};
 pub use slot::Slot;
 pub use state::{Shared, StateRegistry};
 pub use tables::{Named, RouteInfo, Tables};
 pub use upstreams::{NoUpstreams, Share, Turns, UpstreamSet};
+pub use view::View;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -117,6 +130,12 @@ pub trait Plugin: Send + Sync + 'static {
         Flow::Continue
     }
 
+    /// A piece of the request body on its way to the node, to be changed in place. With `last` the body ends; then the
+    /// piece may be empty. Called only after a plugin asked for it with [`RequestCx::filter_body`].
+    fn request_body(&self, _cx: &mut RequestBodyCx<'_>, _piece: &mut Vec<u8>, _last: bool) -> Flow {
+        Flow::Continue
+    }
+
     /// When the head of the answer is known, whoever gave it.
     fn response(&self, _cx: &mut ResponseCx<'_>) -> Flow {
         Flow::Continue
@@ -138,7 +157,7 @@ pub trait Plugin: Send + Sync + 'static {
     fn log(&self, _cx: &LogCx<'_>) {}
 }
 
-/// What happens after a hook.
+/// Continuation after a hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Flow {
@@ -151,7 +170,8 @@ pub enum Flow {
     Suspend,
     /// The plugin needs the whole request body: it is collected, up to `limits.buffered_body` (413 above), and the same
     /// hook is called again (`rewrite` or `access` also after `request_io`); [`RequestCx::body`] then has it. For the
-    /// hooks of the request phases.
+    /// hooks of the request phases. On a stream: more of what its client sends first, which
+    /// [`RequestCx::first_bytes`] then has.
     AwaitBody,
     /// The plugin cannot decide; the request is refused.
     Abort(Failure),
@@ -168,7 +188,7 @@ pub struct Failure {
     pub status: u16,
     /// Which side failed.
     pub side: Side,
-    /// What failed, in a few fixed words, for the log and the `X-Weir-Error` field.
+    /// The fault in a few fixed words, for the log and the `X-Weir-Error` field.
     pub reason: &'static str,
 }
 
@@ -240,6 +260,8 @@ impl Phases {
     pub const LOG: Self = Self(32);
     /// [`Plugin::encode`]
     pub const ENCODE: Self = Self(64);
+    /// [`Plugin::request_body`]
+    pub const REQUEST_BODY: Self = Self(128);
 
     /// Both sets together.
     #[must_use]
@@ -253,13 +275,13 @@ impl Phases {
         Self(self.0 & !other.0)
     }
 
-    /// Whether all of `other` is in this set.
+    /// True if all of `other` is in this set.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether any of `other` is in this set.
+    /// True if any of `other` is in this set.
     #[must_use]
     pub const fn has_any(self, other: Self) -> bool {
         self.0 & other.0 != 0
@@ -272,6 +294,7 @@ impl Phases {
             (Self::REWRITE, "rewrite"),
             (Self::ACCESS, "access"),
             (Self::UPSTREAM, "upstream_request"),
+            (Self::REQUEST_BODY, "request_body"),
             (Self::RESPONSE, "response"),
             (Self::ENCODE, "encode"),
             (Self::BODY, "body"),

@@ -35,13 +35,13 @@ enum Entry<T> {
     },
 }
 
-/// What comes to one that waits: the answer, or the turn to ask.
+/// Outcome of a wait: the answer, or the turn to ask.
 enum Turn<T> {
     Answer(Arc<T>),
     Ask(Asking<T>),
 }
 
-/// How long an answer is remembered, and how large it is.
+/// Lifetime and size of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
     /// Milliseconds; 0: it is only for those that wait for it now.
@@ -103,7 +103,7 @@ impl<T> Remembered<T> {
         Found::Turn(Some(Asking { remembered: Arc::clone(self), key, done: false }))
     }
 
-    /// How many answers are remembered.
+    /// Number of answers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().order.len()
@@ -140,7 +140,7 @@ impl<T> Inner<T> {
     }
 }
 
-/// What there is for a key.
+/// State of a key.
 enum Found<T> {
     Answer(Arc<T>),
     Waits(oneshot::Receiver<Turn<T>>),

@@ -14,6 +14,9 @@ use weir_wire::{Reject, Span};
 use crate::arguments::ArgumentNames;
 use crate::values::{GraphqlSource, Media, Part, Values};
 
+/// Fields that hold a digest of the content or of what it represents (RFC 9530 and those before it).
+pub(crate) const DIGESTS: [&[u8]; 4] = [b"Content-MD5", b"Content-Digest", b"Repr-Digest", b"Digest"];
+
 /// A request: its head, the one normalised path, and what plugins changed for the upstream.
 #[derive(Debug)]
 pub struct Request {
@@ -23,7 +26,7 @@ pub struct Request {
     pub head: RequestHead,
     /// Bytes of the buffer that the head takes; the body stands behind it.
     pub head_len: usize,
-    /// Where the target's parts stand.
+    /// Positions of the target's parts.
     target: Target,
     /// Host in lower case, with its port.
     host: Vec<u8>,
@@ -42,11 +45,17 @@ pub struct Request {
     decoded_query: OnceCell<Vec<u8>>,
     /// Room for the next one.
     spare: RefCell<Vec<u8>>,
-    /// Whether the whole body stands behind the head, decoded.
+    /// True if the whole body stands behind the head, decoded.
     collected: bool,
+    /// The body that a plugin has made in place of the client's, or a piece of it as plugins have left it.
+    pub changed: Vec<u8>,
+    /// True when `changed` is the body, which does not stand behind the head yet.
+    replaced: bool,
+    /// True when plugins change the body on its way to the node.
+    filtered: bool,
     /// Most bytes of a body that variables read; kept from request to request.
     pub values_limit: u64,
-    /// What variables have asked of the body.
+    /// Values of variables in the body.
     values: OnceCell<Box<Values>>,
     /// Changes to what the upstream receives.
     pub upstream: UpstreamTarget,
@@ -68,7 +77,7 @@ impl OtherPath {
     }
 }
 
-/// What the upstream receives instead of the client's own request line and Host.
+/// Request line and Host for the upstream in the place of the client's own.
 #[derive(Debug, Default)]
 pub struct UpstreamTarget {
     /// The target, path and query, already encoded; empty: the client's, normalised.
@@ -96,6 +105,9 @@ impl Request {
             decoded_query: OnceCell::new(),
             spare: RefCell::default(),
             collected: false,
+            changed: Vec::new(),
+            replaced: false,
+            filtered: false,
             values_limit: 0,
             values: OnceCell::new(),
             upstream: UpstreamTarget::default(),
@@ -309,6 +321,9 @@ impl Request {
         if spare.capacity() > keep {
             spare.shrink_to(keep);
         }
+        if self.changed.capacity() > keep {
+            self.changed = Vec::new();
+        }
     }
 
     /// The target as received.
@@ -380,6 +395,12 @@ impl Request {
         })
     }
 
+    /// The query arguments in order, with their names, decoded.
+    pub fn arguments(&self) -> impl Iterator<Item = (&[u8], Argument<'_>)> {
+        let query = self.query().unwrap_or_default();
+        query::all(query, if query::is_plain(query) { query } else { self.decoded_query(query) })
+    }
+
     fn decoded_query(&self, query: &[u8]) -> &[u8] {
         self.decoded_query.get_or_init(|| {
             let mut room = self.spare.take();
@@ -397,7 +418,7 @@ impl Request {
         self.body_for_values().and_then(|body| self.values().form_field(body, name))
     }
 
-    /// What stands at a path of the body: of JSON, or a field of a form.
+    /// The value at a path of the body: of JSON, or a field of a form.
     #[must_use]
     pub fn post_field(&self, path: &BodyPath) -> Option<Value<'_>> {
         let media = self.media();
@@ -449,23 +470,24 @@ impl Request {
         }
     }
 
-    /// Whether there is a body for variables that has not been collected: one that is not known to be too long.
+    /// True if there is a body for variables that has not been collected: one that is not known to be too long.
     #[must_use]
     pub fn may_have_values(&self) -> bool {
         match self.head.content {
+            _ if self.replaced => false,
             Content::Length(length) => !self.collected && length <= self.values_limit,
             Content::None => false,
             _ => self.values_limit > 0,
         }
     }
 
-    /// Whether a variable was asked for that stands in the body, which has to be collected for it; asked once.
+    /// True if a variable was asked for that stands in the body, which has to be collected for it; asked once.
     #[inline]
     pub fn take_wish_for_body(&self) -> bool {
         self.values.get().is_some_and(|values| values.wants_body.take())
     }
 
-    /// Whether a variable has no value because there was no room for it in the budget for buffers.
+    /// True if a variable has no value because there was no room for it in the budget for buffers.
     #[inline]
     #[must_use]
     pub fn lacks_room_for_values(&self) -> bool {
@@ -528,6 +550,7 @@ impl Request {
     #[must_use]
     pub fn body(&self) -> Option<&[u8]> {
         match self.head.content {
+            _ if self.replaced => Some(&self.changed),
             Content::None => Some(&[]),
             Content::Length(len) if self.collected => {
                 let end = self.head_len.checked_add(usize::try_from(len).ok()?)?;
@@ -535,6 +558,57 @@ impl Request {
             }
             _ => None,
         }
+    }
+
+    /// True when the client's whole body is here, be it that it sent none.
+    #[must_use]
+    pub fn is_collected(&self) -> bool {
+        self.collected || self.head.content == Content::None
+    }
+
+    /// Replaces the body. Digests of the old one go (RFC 9530), for they would be false.
+    pub(crate) fn replace_body(&mut self, body: &[u8]) {
+        self.changed.clear();
+        self.changed.extend_from_slice(body);
+        self.replaced = true;
+        self.forget_values();
+        for name in DIGESTS {
+            self.head.fields.remove_str(self.buffer.bytes(), name);
+        }
+    }
+
+    pub(crate) fn filter_body(&mut self) {
+        self.filtered = true;
+    }
+
+    /// True when a plugin has replaced the body by [`Request::changed`], which does not stand behind the head yet.
+    #[must_use]
+    pub fn is_replaced(&self) -> bool {
+        self.replaced
+    }
+
+    /// True when plugins change the body on its way to the node.
+    #[must_use]
+    pub fn is_filtered(&self) -> bool {
+        self.filtered
+    }
+
+    /// Takes note that plugins have seen the whole body, or that there is none to see.
+    pub fn end_filter(&mut self) {
+        self.filtered = false;
+    }
+
+    /// Leaves the length of the body open, for plugins may change it on its way.
+    pub fn open_body(&mut self) {
+        self.head.fields.remove_known(Known::ContentLength);
+        self.head.content = Content::Unknown;
+    }
+
+    /// Forgets what plugins wanted of the body.
+    #[inline]
+    pub(crate) fn forget_changes(&mut self) {
+        self.replaced = false;
+        self.filtered = false;
     }
 
     /// Takes in the whole body: it stands in the buffer from now on in place of what was received of it, up to `end`,
@@ -557,6 +631,7 @@ impl Request {
         self.head.expect_continue = false;
         self.head.content = Content::Length(len as u64);
         self.collected = true;
+        self.replaced = false;
     }
 
     /// Replaces a field for the plugins that follow and for the upstream, and what a CGI there takes for it.
@@ -598,7 +673,7 @@ impl Request {
         }
     }
 
-    /// Whether the client's Host line may be sent on as it stands.
+    /// True if the client's Host line may be sent on as it stands.
     #[must_use]
     pub fn host_line_is_good(&self) -> bool {
         self.target.authority.is_none() && self.head.host.is_some()

@@ -7,7 +7,6 @@ use weir_wire::method::Method;
 
 use crate::Failure;
 use crate::encoder::Encoder;
-use crate::mark::{Mark, States};
 
 /// A response on its way to the client.
 #[derive(Debug)]
@@ -20,18 +19,19 @@ pub struct Response {
     pub head_len: usize,
     /// Who gave it.
     pub origin: Origin,
-    /// Where the body comes from.
+    /// Source of the body.
     pub source: BodySource,
     /// The body, when it is made here or was replaced.
     pub body: Vec<u8>,
-    /// Whether plugins change the body on its way.
+    /// Lines of the body's trailer section, as far as they have arrived: `Name: value` and a line end each.
+    pub trailers: Vec<u8>,
+    /// True when the trailer section is not passed on to the client.
+    pub drops_trailers: bool,
+    /// True if plugins change the body on its way.
     pub filtered: bool,
-    /// Whether the body is collected whole before plugins see it.
+    /// True if the body is collected whole before plugins see it.
     pub collected: bool,
-    /// What plugins left in the response phase for their body phase.
-    pub(crate) marks: Vec<Mark>,
-    pub(crate) states: States,
-    /// What makes the body's content coding.
+    /// Encoder of the body's content coding.
     pub(crate) encoder: Option<Box<dyn Encoder>>,
 }
 
@@ -49,7 +49,7 @@ pub enum Origin {
     Failed(Failure),
 }
 
-/// Where a response's body comes from.
+/// Source of a response's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BodySource {
     /// From the upstream's connection, framed as its head says.
@@ -68,10 +68,10 @@ impl Response {
             origin: Origin::Nobody,
             source: BodySource::Upstream,
             body: Vec::new(),
+            trailers: Vec::new(),
+            drops_trailers: false,
             filtered: false,
             collected: false,
-            marks: Vec::new(),
-            states: States::default(),
             encoder: None,
         }
     }
@@ -98,18 +98,15 @@ impl Response {
         self.origin = Origin::Nobody;
         self.source = BodySource::Upstream;
         self.body.clear();
+        self.trailers.clear();
+        self.drops_trailers = false;
         self.filtered = false;
         self.collected = false;
-        self.marks.clear();
-        self.forget_states();
+        self.forget_encoder();
     }
 
-    /// Frees what plugins left for the body.
     #[inline]
-    pub(crate) fn forget_states(&mut self) {
-        if !self.states.0.is_empty() {
-            self.states.0.clear();
-        }
+    pub(crate) fn forget_encoder(&mut self) {
         if self.encoder.is_some() {
             self.encoder = None;
         }
@@ -145,6 +142,29 @@ impl Response {
             (BodySource::Upstream, Content::None) => Some(0),
             (BodySource::Upstream, Content::Unknown) => None,
         }
+    }
+
+    /// The fields of the trailer section, as far as they have arrived.
+    pub fn trailers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let lines = self.trailers.split(|byte| *byte == b'\n');
+        lines.filter_map(|line| {
+            let colon = line.iter().position(|byte| *byte == b':')?;
+            let (name, value) = line.split_at_checked(colon)?;
+            Some((name, weir_wire::trim_ows(value.get(1..)?.trim_ascii_end())))
+        })
+    }
+
+    /// The value of the first trailer field with this name.
+    #[must_use]
+    pub fn trailer(&self, name: &[u8]) -> Option<&[u8]> {
+        self.trailers().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    /// Status of the gRPC call that this answers: from the trailer section, or from the head where the answer is one
+    /// without a body. `None` while there is no status, and for answers of other kinds.
+    #[must_use]
+    pub fn grpc_status(&self) -> Option<&[u8]> {
+        self.trailer(b"grpc-status").or_else(|| self.field_str("grpc-status"))
     }
 
     /// The status code.

@@ -9,14 +9,14 @@ use weir_wire::method::Method;
 use crate::callout::Callout;
 use crate::definition::{BuildCx, Invalid};
 
-/// How connections to a service are kept.
+/// Options of connections to a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServiceOptions {
-    /// Whether certificates of `https` are verified.
+    /// True if certificates of `https` are verified.
     pub verify: bool,
     /// Idle connections that a worker keeps; `None`: every connection carries one request.
     pub keepalive: Option<u32>,
-    /// How long an idle connection is kept.
+    /// Time for which an idle connection is kept.
     pub idle: Duration,
     /// Limit for connecting, and between two reads or writes.
     pub timeout: Duration,
@@ -37,6 +37,26 @@ pub struct Service {
     target: Box<[u8]>,
 }
 
+/// The URI of a service, before its upstream is built.
+#[derive(Debug)]
+pub struct ServiceUri {
+    field: &'static str,
+    upstream: Box<Upstream>,
+    host: Box<[u8]>,
+    target: Box<[u8]>,
+}
+
+impl ServiceUri {
+    /// The service, with an upstream of its own.
+    ///
+    /// # Errors
+    /// The upstream cannot be built.
+    pub fn build(self, cx: &BuildCx<'_>) -> Result<Service, Invalid> {
+        let number = cx.inline_upstream(self.field, &self.upstream)?;
+        Ok(Service { number, host: self.host, target: self.target })
+    }
+}
+
 /// The parts of a URI.
 #[derive(Debug, PartialEq, Eq)]
 struct Parts<'a> {
@@ -47,28 +67,26 @@ struct Parts<'a> {
 }
 
 impl Service {
-    /// Checks a URI without building anything of it.
+    /// Reads the URI of a service, which stands in `field` of the configuration.
     ///
     /// # Errors
     /// It is none of `http` or `https`, or a host in it cannot be one.
-    pub fn check(field: &str, uri: &str) -> Result<(), Invalid> {
-        upstream(field, uri, ServiceOptions::default()).map(drop)
-    }
-
-    /// The service at `uri`, which stands in `field` of the configuration.
-    ///
-    /// # Errors
-    /// As [`Service::check`], or its upstream cannot be built.
-    pub fn build(field: &str, uri: &str, options: ServiceOptions, cx: &BuildCx<'_>) -> Result<Self, Invalid> {
+    pub fn parse(field: &'static str, uri: &str, options: ServiceOptions) -> Result<ServiceUri, Invalid> {
         let (parts, upstream) = upstream(field, uri, options)?;
-        let number = cx.inline_upstream(field, &upstream)?;
-        Ok(Self { number, host: parts.authority.as_bytes().into(), target: parts.target.as_bytes().into() })
+        let (host, target) = (parts.authority.as_bytes().into(), parts.target.as_bytes().into());
+        Ok(ServiceUri { field, upstream: Box::new(upstream), host, target })
     }
 
     /// A request to the service.
     #[must_use]
     pub fn callout(&self, method: Method) -> Callout {
         Callout::new(self.number, method, &self.target, &self.host)
+    }
+
+    /// A request to another target of the same scheme, host and port, such as one that the service has named itself.
+    #[must_use]
+    pub fn callout_to(&self, method: Method, target: &[u8]) -> Callout {
+        Callout::new(self.number, method, target, &self.host)
     }
 }
 

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-/// How often a worker looks for states whose slots have gone.
+/// Interval at which a worker looks for states whose slots have gone.
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// Numbers of slots that have gone, to be given again: so numbers stay dense.

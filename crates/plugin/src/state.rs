@@ -42,13 +42,13 @@ impl StateRegistry {
         states.retain(|_, state| state.strong_count() > 0);
     }
 
-    /// How many keys are held.
+    /// Number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.states.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Whether no key is held.
+    /// True if no key is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

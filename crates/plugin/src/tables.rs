@@ -1,4 +1,4 @@
-//! What the exchange needs to know of the configuration besides what it runs: names for variables, logs and metrics.
+//! Tables of a configuration that an exchange reads: names for variables, logs and metrics.
 
 use std::sync::Arc;
 
@@ -7,8 +7,9 @@ use weir_telemetry::metrics::LazyLabel;
 
 use crate::consumer::Consumers;
 use crate::definition::Credentials;
+use crate::plans::Plans;
 
-/// What one configuration is made of, found by dense ids.
+/// Parts of one configuration, found by dense ids.
 #[derive(Default)]
 pub struct Tables {
     /// The matcher; `None` before there is a configuration.
@@ -17,7 +18,9 @@ pub struct Tables {
     pub routes: Slots<Arc<RouteInfo>>,
     /// The consumers.
     pub consumers: Arc<Consumers>,
-    /// What authentication plugins find consumers by, by position in the registry.
+    /// The plans.
+    pub plans: Arc<Plans>,
+    /// Tables by which authentication plugins find consumers, by position in the registry.
     pub credentials: Box<[Option<Credentials>]>,
 }
 
@@ -27,7 +30,7 @@ impl std::fmt::Debug for Tables {
     }
 }
 
-/// What a route is called.
+/// Names of a route.
 #[derive(Debug)]
 pub struct RouteInfo {
     /// Its id.

@@ -69,6 +69,6 @@ impl Turns for NoUpstreams {
 pub struct Share {
     /// Its number; `None`: the route's own.
     pub upstream: Option<u32>,
-    /// How many of all requests it gets, beside the weights of the others.
+    /// Its share of all requests, beside the weights of the others.
     pub weight: u32,
 }

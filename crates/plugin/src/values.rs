@@ -1,4 +1,4 @@
-//! What variables read in the body of a request: fields of forms, places in JSON, GraphQL operations.
+//! Values of variables in the body of a request: fields of forms, places in JSON, GraphQL operations.
 //!
 //! Nothing is made before a variable asks, and what was made is kept until the request is over. Bodies are looked at in
 //! place; what is copied out of them is a part of the budget for buffers.
@@ -16,24 +16,24 @@ use crate::buffers::Held;
 use graphql::Graphql;
 pub(crate) use graphql::Part;
 
-/// What was made of a body for variables.
+/// Values made of a body for variables.
 #[derive(Debug, Default)]
 pub(crate) struct Values {
-    /// Whether a variable was asked for that the body may have, which is not here yet.
+    /// True if a variable was asked for that the body may have, which is not here yet.
     pub(crate) wants_body: Cell<bool>,
-    /// Whether there was no room for a value in the budget.
+    /// True if there was no room for a value in the budget.
     pub(crate) lacks_room: Cell<bool>,
     held: RefCell<Held>,
     taken: Cell<usize>,
     /// A form, decoded.
     form: OnceCell<Vec<u8>>,
-    /// Whether the body is JSON.
+    /// True if the body is JSON.
     is_json: OnceCell<bool>,
     found: OnceCell<Box<Entry>>,
     graphql: OnceCell<Option<Graphql>>,
 }
 
-/// What kind of body a request says it has.
+/// Kind of body by a request's `Content-Type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Media<'a> {
     /// `application/x-www-form-urlencoded`
@@ -46,7 +46,7 @@ pub(crate) enum Media<'a> {
     Other,
 }
 
-/// What stands at a path.
+/// The value at a path.
 #[derive(Debug)]
 enum Found {
     Nothing,
@@ -102,7 +102,7 @@ impl Values {
         })
     }
 
-    /// What stands at a path.
+    /// The value at a path.
     pub(crate) fn at_path<'v>(&'v self, body: &'v [u8], media: Media<'_>, path: &BodyPath) -> Option<Value<'v>> {
         let bytes = |range: &std::ops::Range<usize>| body.get(range.clone()).unwrap_or_default();
         Some(match self.find(body, media, path) {
@@ -195,7 +195,7 @@ impl Values {
     }
 }
 
-/// Where a GraphQL document stands.
+/// Place of a GraphQL document.
 pub(crate) enum GraphqlSource<'a> {
     /// As it is, with the name of the operation that is to be executed.
     Query { text: &'a [u8], operation_name: Option<&'a [u8]> },
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(Media::of(None), Media::Other);
     }
 
-    /// What `post_arg.` finds, printed; JSON with a mark before it.
+    /// The value that `post_arg.` finds, printed; JSON with a mark before it.
     fn at(body: &str, media: Media<'_>, path: &str) -> Option<String> {
         let Ok(Variable::PostField(path)) = Variable::parse(&format!("post_arg.{path}")) else { panic!("{path}") };
         let values = Values::default();

@@ -1,68 +1,20 @@
 //! The values of variables, read from an exchange.
 
 use std::io::Write;
-use std::net::SocketAddr;
 use std::sync::OnceLock;
 
 use weir_expr::{Source, Value, Variable};
 use weir_wire::name::Known;
 
 use crate::exchange::{AddrText, Exchange, NodeAddress};
+use crate::moment::Moment;
 use crate::values::Part;
-
-/// Local time texts of one second.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Moment {
-    iso8601: [u8; 25],
-    common: [u8; 26],
-}
-
-impl Moment {
-    /// The texts for this second, made once a second and thread.
-    fn at(unix_seconds: u64) -> Self {
-        thread_local! {
-            static LAST: std::cell::Cell<(u64, Moment)> =
-                const { std::cell::Cell::new((u64::MAX, Moment { iso8601: [b'-'; 25], common: [b'-'; 26] })) };
-        }
-        let (second, cached) = LAST.get();
-        if second == unix_seconds {
-            return cached;
-        }
-        let mut made = Self { iso8601: [b'-'; 25], common: [b'-'; 26] };
-        if let Ok(at) = jiff::Timestamp::from_second(unix_seconds.min(253_402_207_200) as i64) {
-            let at = at.to_zoned(zone().clone());
-            // The formats have a fixed length; a name that did not fit would be cut, not overrun.
-            let _ = write!(&mut made.iso8601[..], "{}", at.strftime("%Y-%m-%dT%H:%M:%S%:z"));
-            let _ = write!(&mut made.common[..], "{}", at.strftime("%d/%b/%Y:%H:%M:%S %z"));
-        }
-        LAST.set((unix_seconds, made));
-        made
-    }
-}
-
-fn zone() -> &'static jiff::tz::TimeZone {
-    static ZONE: OnceLock<jiff::tz::TimeZone> = OnceLock::new();
-    ZONE.get_or_init(jiff::tz::TimeZone::system)
-}
 
 fn hostname() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
         std::fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| String::new(), |s| s.trim().to_owned())
     })
-}
-
-/// Appends `address:port`.
-pub(crate) fn push_socket(out: &mut Vec<u8>, addr: SocketAddr) {
-    if addr.is_ipv6() {
-        out.push(b'[');
-    }
-    Value::Ip(addr.ip()).write_to(out);
-    if addr.is_ipv6() {
-        out.push(b']');
-    }
-    out.push(b':');
-    weir_wire::push_number(out, u64::from(addr.port()));
 }
 
 /// A port; nothing on a Unix socket, as in nginx.
@@ -116,6 +68,8 @@ impl Source for Exchange {
             Variable::UpstreamHeader(name) => {
                 self.response.head.fields.received(self.response.buffer.bytes(), name.as_bytes()).map(Value::Bytes)
             }
+            Variable::UpstreamTrailer(name) => self.response.trailer(name.as_bytes()).map(Value::Bytes),
+            Variable::GrpcStatus => self.response.grpc_status().map(Value::Bytes),
             Variable::RemoteAddr => Some(Value::Bytes(self.client.addr_text.as_bytes())),
             Variable::RemotePort => port(self.client.port),
             Variable::ServerAddr => Some(match self.client.is_unix() {
@@ -137,6 +91,11 @@ impl Source for Exchange {
             }
             Variable::RequestMethod => Some(Value::Bytes(request.method_bytes())),
             Variable::Scheme => text(self.scheme()),
+            Variable::Protocol => text(self.stream.as_ref().map_or("TCP", |stream| stream.protocol)),
+            Variable::MqttClientId => {
+                let id = self.stream.as_ref()?.mqtt_client_id.as_deref()?;
+                Some(id).filter(|id| !id.is_empty()).map(Value::Bytes)
+            }
             Variable::ServerProtocol => text(request.head.version.name()),
             Variable::ContentType => request.head.fields.get_known(base, Known::ContentType).map(Value::Bytes),
             Variable::ContentLength => request.head.fields.get_known(base, Known::ContentLength).map(Value::Bytes),

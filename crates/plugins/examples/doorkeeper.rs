@@ -7,7 +7,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    BuildCx, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin, RequestCx, Service, ServiceOptions,
+    BuildCx, CompileCx, Compiled, Define, Flow, Io, LocalFuture, Phases, Plugin, RequestCx, Service, ServiceOptions,
 };
 use weir_wire::method::Method;
 use weir_wire::name::FieldName;
@@ -34,13 +34,10 @@ impl Define for Doorkeeper {
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        Service::check("uri", &conf.uri).map_err(|fault| vec![fault])
-    }
-
-    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        let service = Service::build("uri", &conf.uri, ServiceOptions::default(), cx)?;
-        Ok(Arc::new(Asking { service, address: FieldName::constant("X-Client-Address") }))
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let service = cx.ok(Service::parse("uri", &conf.uri, ServiceOptions::default()))?;
+        let address = FieldName::constant("X-Client-Address");
+        Some(Compiled::build(move |build| Ok(Asking { service: service.build(build)?, address })))
     }
 }
 
@@ -112,16 +109,19 @@ impl weir_plugin::UpstreamSet for Upstreams {
 }
 
 /// One exchange by hand, with this answer of the service.
-fn exchange(answer: Result<weir_plugin::CalloutResponse, weir_plugin::CalloutError>) -> (weir_plugin::Exchange, Flow) {
+fn exchange(
+    answer: Result<weir_plugin::CalloutResponse, weir_plugin::CalloutError>,
+) -> (weir_plugin::host::Exchange, Flow) {
     let conf = weir_config::Node::parse(Doorkeeper::EXAMPLE).expect("the example is YAML").root;
-    let plugin = weir_plugin::Definition::build(
+    let plugin = <dyn weir_plugin::host::Definition>::compile(
         &Doorkeeper,
-        &conf,
         &BuildCx {
             plugin: Doorkeeper::NAME,
             place: "route/example",
             states: &weir_plugin::StateRegistry::default(),
             consumers: &weir_plugin::Consumers::default(),
+            plans: &weir_plugin::Plans::default(),
+            protos: &weir_config::Items::<weir_config::Proto>::default(),
             position: 0,
             conf: &conf,
             limit_keys: 1000,
@@ -133,9 +133,9 @@ fn exchange(answer: Result<weir_plugin::CalloutResponse, weir_plugin::CalloutErr
             apis: &weir_plugin::NoApis,
         },
     );
-    let plugin = plugin.expect("the example is a good configuration");
-    let mut exchange = weir_plugin::Exchange::default();
-    let mut cx = RequestCx(&mut exchange);
+    let plugin = plugin.expect("the example is a good configuration").plugin;
+    let mut exchange = weir_plugin::host::Exchange::default();
+    let mut cx = weir_plugin::host::request(&mut exchange);
     assert_eq!(plugin.access(&mut cx), Flow::Suspend);
     let services = Services(std::cell::RefCell::new(Some(answer)));
     let mut hook = plugin.request_io(&mut cx, &services);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_expr::{Template, TemplateError};
-use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+use weir_expr::Template;
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 
 /// The definition.
 #[derive(Debug)]
@@ -47,18 +47,11 @@ message: $host is back in ten minutes
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        message(conf).map(drop).map_err(|fault| vec![fault])
-    }
-
-    fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let message = Template::parse(&conf.message).map_err(|error| Invalid::new("message", error.to_string()));
         let retry_after = conf.retry_after.to_string().into_bytes();
-        Ok(Arc::new(Closed { retry_after, message: message(&conf)? }))
+        Some(Compiled::ready(Closed { retry_after, message: cx.ok(message)? }))
     }
-}
-
-fn message(conf: &Conf) -> Result<Template, Invalid> {
-    Template::parse(&conf.message).map_err(|error: TemplateError| Invalid::new("message", error.to_string()))
 }
 
 /// An instance: what `Conf` says, in the form in which a request needs it.
@@ -86,16 +79,17 @@ fn main() {
 }
 
 /// One exchange by hand: the plugin built from `conf`, and what it makes of a request.
-fn exchange(conf: &str) -> Result<weir_plugin::Exchange, weir_config::Diagnostic> {
+fn exchange(conf: &str) -> Result<weir_plugin::host::Exchange, weir_config::Diagnostic> {
     let conf = weir_config::Node::parse(conf)?.root;
-    let plugin = weir_plugin::Definition::build(
+    let plugin = <dyn weir_plugin::host::Definition>::compile(
         &Maintenance,
-        &conf,
-        &BuildCx {
+        &weir_plugin::BuildCx {
             plugin: Maintenance::NAME,
             place: "route/example",
             states: &weir_plugin::StateRegistry::default(),
             consumers: &weir_plugin::Consumers::default(),
+            plans: &weir_plugin::Plans::default(),
+            protos: &weir_config::Items::<weir_config::Proto>::default(),
             position: 0,
             conf: &conf,
             limit_keys: 1000,
@@ -106,14 +100,15 @@ fn exchange(conf: &str) -> Result<weir_plugin::Exchange, weir_config::Diagnostic
             upstreams: &weir_plugin::NoUpstreams,
             apis: &weir_plugin::NoApis,
         },
-    )?;
-    let mut exchange = weir_plugin::Exchange::default();
+    )?
+    .plugin;
+    let mut exchange = weir_plugin::host::Exchange::default();
     let request = &mut exchange.request;
     request.buffer.extend(b"GET /a HTTP/1.1\r\nHost: a.test\r\n\r\n");
     let head = request.parse(&weir_wire::head::Limits::default());
     assert!(matches!(head, Ok(Some(_))));
     assert_eq!(request.accept_head(weir_wire::target::PathRules::default()), Ok(()));
-    assert!(matches!(plugin.access(&mut RequestCx(&mut exchange)), Flow::Respond(_)));
+    assert!(matches!(plugin.access(&mut weir_plugin::host::request(&mut exchange)), Flow::Respond(_)));
     Ok(exchange)
 }
 

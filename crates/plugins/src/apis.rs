@@ -7,8 +7,8 @@ use serde_json::json;
 use tokio::sync::{Semaphore, oneshot};
 use weir_config::settings::{Endpoint, PluginNames};
 use weir_config::{Node, Settings};
-use weir_plugin::buffers::{Held, NO_ROOM};
 use weir_plugin::{Api, Flow, Invalid, Io, LocalFuture, Plugin, RequestCx};
+use weir_plugin::{Held, NO_ROOM};
 use weir_telemetry::metrics::Metrics;
 use weir_wire::method::Method;
 

@@ -1,11 +1,13 @@
-//! Who calls.
+//! Plugins that authenticate the caller.
 
+pub(crate) mod attach_consumer_label;
 pub(crate) mod basic_auth;
-mod credentials;
+pub(crate) mod credentials;
 pub(crate) mod forward_auth;
 pub(crate) mod hmac_auth;
 pub(crate) mod jwt_auth;
 pub(crate) mod key_auth;
+pub(crate) mod openid_connect;
 
 use weir_plugin::{BuildCx, ConsumerMatch, Flow, Invalid, RequestCx};
 use weir_wire::name::FieldName;
@@ -63,7 +65,7 @@ fn hide_argument(cx: &mut RequestCx<'_>, name: &[u8]) {
     }
 }
 
-/// What happens to a request that does not say who calls: it goes on as the anonymous consumer, or is refused.
+/// Ends a request without credentials: it goes on as the anonymous consumer, or is refused.
 fn refuse(cx: &mut RequestCx<'_>, anonymous: Option<u32>, challenge: &[u8], message: &str) -> Flow {
     match anonymous {
         Some(consumer) => {

@@ -3,7 +3,7 @@
 use weir_plugin::{Request, RequestCx};
 use weir_wire::name::{FieldName, Known};
 
-/// Whether a cookie may have this name: a token (RFC 6265 section 4.1.1).
+/// True if a cookie may have this name: a token (RFC 6265 section 4.1.1).
 pub(crate) fn is_name(name: &str) -> bool {
     FieldName::new(name).is_some()
 }

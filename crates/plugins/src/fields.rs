@@ -87,7 +87,7 @@ impl FromIterator<FieldTemplate> for AnswerFields {
     }
 }
 
-/// Whether an answer may have this field once only: its value is no list.
+/// True if an answer may have this field once only: its value is no list.
 fn is_single(name: &FieldName) -> bool {
     const SINGLE: [&[u8]; 8] =
         [b"age", b"content-type", b"date", b"etag", b"expires", b"last-modified", b"location", b"server"];
@@ -99,7 +99,7 @@ impl AnswerFields {
         conf.map_or(Ok(Vec::new()), |fields| fields.compile(path, false)).map(Self::from_iter)
     }
 
-    /// Whether one of them has this name.
+    /// True if one of them has this name.
     pub(crate) fn has(&self, id: Known) -> bool {
         self.0.iter().any(|field| field.name.id() == id)
     }

@@ -2,11 +2,11 @@
 //!
 //! | group | plugins |
 //! |---|---|
-//! | `auth` | `basic-auth`, `forward-auth`, `hmac-auth`, `jwt-auth`, `key-auth` |
-//! | `security` | `consumer-restriction`, `cors`, `csrf`, `ip-restriction`, `referer-restriction`, `ua-restriction`, `uri-blocker` |
-//! | `traffic` | `api-breaker`, `limit-conn`, `limit-count`, `limit-req`, `proxy-mirror`, `traffic-split` |
+//! | `auth` | `attach-consumer-label`, `basic-auth`, `forward-auth`, `hmac-auth`, `jwt-auth`, `key-auth`, `openid-connect` |
+//! | `security` | `acl`, `consumer-restriction`, `cors`, `csrf`, `ip-restriction`, `referer-restriction`, `ua-restriction`, `uri-blocker` |
+//! | `traffic` | `api-breaker`, `limit-conn`, `limit-count`, `limit-req`, `proxy-mirror`, `traffic-label`, `traffic-split`, `workflow` |
 //! | `transform` | `brotli`, `echo`, `gzip`, `proxy-rewrite`, `response-rewrite` |
-//! | `requests` | `batch-requests`, `client-control`, `real-ip`, `request-validation` |
+//! | `requests` | `batch-requests`, `client-control`, `proxy-control`, `real-ip`, `request-validation` |
 //! | `general` | `fault-injection`, `mocking`, `public-api`, `redirect`, `request-id` |
 //! | `observe` | `file-logger`, `http-logger`, `node-status`, `prometheus` |
 //!
@@ -18,6 +18,7 @@ mod auth;
 mod cookies;
 mod fields;
 mod general;
+pub mod kong;
 mod number_hash;
 mod observe;
 mod pattern;
@@ -31,5 +32,5 @@ mod transform;
 
 pub use apis::{Apis, Offload};
 pub use registry::definitions;
-pub use traffic::limit_keys;
+pub use traffic::{PlanCount, PlanCounts, limit_keys};
 use weir_wire::query;

@@ -12,7 +12,7 @@ const MOST_LIST_BYTES: usize = 16 << 20;
 
 /// Most groups of an expression, with the whole match: they stand on the stack.
 pub(crate) const MOST_GROUPS: usize = 32;
-/// How many places for groups are kept for the next requests: one for each worker that matches at the same time.
+/// Spare sets of groups kept for the next requests: one for each worker that matches at the same time.
 const SPARE: usize = 64;
 
 /// An expression whose groups are asked for.
@@ -22,14 +22,14 @@ pub(crate) struct Grouped {
     spare: ArrayQueue<CaptureLocations>,
 }
 
-/// What a [`Grouped`] expression found in a text.
+/// A match of a [`Grouped`] expression in a text.
 #[derive(Debug)]
 pub(crate) struct Found<'t> {
-    /// What the groups matched, the whole match first; those that matched nothing are empty.
+    /// The texts of the groups, the whole match first; a group that matched nothing is empty.
     pub(crate) groups: [&'t [u8]; MOST_GROUPS],
-    /// What stands before the match.
+    /// The text before the match.
     pub(crate) before: &'t [u8],
-    /// What stands behind it.
+    /// The text after the match.
     pub(crate) after: &'t [u8],
 }
 
@@ -90,7 +90,7 @@ impl Patterns {
         Ok(Self { bytes: set(&bytes, false)?, characters: set(&characters, true)? })
     }
 
-    /// Whether any of them matches anywhere in the text.
+    /// True if any of them matches anywhere in the text.
     pub(crate) fn is_match(&self, text: &[u8]) -> bool {
         (!self.bytes.is_empty() && self.bytes.is_match(text))
             || (!self.characters.is_empty() && self.characters.is_match(text))

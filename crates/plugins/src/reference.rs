@@ -7,7 +7,7 @@ use std::fmt::Write;
 use schemars::Schema;
 use serde_json::Value;
 use weir_config::schema::Checker;
-use weir_plugin::Definition;
+use weir_plugin::host::Definition;
 
 /// All pages: file name and text, the list of plugins first.
 #[must_use]
@@ -101,7 +101,7 @@ fn row(page: &mut String, cells: [&str; 4]) {
     page.push('\n');
 }
 
-/// What a value has to be, in the words of an error.
+/// The expected value, in the words of an error.
 fn expectation(schema: &Value) -> String {
     // Every branch that is a mapping is one in the same words.
     if list_of(schema, "anyOf").count() > 1

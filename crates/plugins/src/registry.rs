@@ -1,12 +1,14 @@
 //! The list of all plugins. There is no other.
 
-use weir_plugin::Definition;
+use weir_plugin::host::Definition;
 
+use crate::auth::attach_consumer_label::AttachConsumerLabel;
 use crate::auth::basic_auth::BasicAuth;
 use crate::auth::forward_auth::ForwardAuth;
 use crate::auth::hmac_auth::HmacAuth;
 use crate::auth::jwt_auth::JwtAuth;
 use crate::auth::key_auth::KeyAuth;
+use crate::auth::openid_connect::OpenidConnect;
 use crate::general::fault_injection::FaultInjection;
 use crate::general::mocking::Mocking;
 use crate::general::public_api::PublicApi;
@@ -18,8 +20,10 @@ use crate::observe::node_status::NodeStatus;
 use crate::observe::prometheus::Prometheus;
 use crate::requests::batch_requests::BatchRequests;
 use crate::requests::client_control::ClientControl;
+use crate::requests::proxy_control::ProxyControl;
 use crate::requests::real_ip::RealIp;
 use crate::requests::request_validation::RequestValidation;
+use crate::security::acl::Acl;
 use crate::security::consumer_restriction::ConsumerRestriction;
 use crate::security::cors::Cors;
 use crate::security::csrf::Csrf;
@@ -31,10 +35,16 @@ use crate::traffic::api_breaker::ApiBreaker;
 use crate::traffic::limit_conn::LimitConn;
 use crate::traffic::limit_count::LimitCount;
 use crate::traffic::limit_req::LimitReq;
+use crate::traffic::mqtt_proxy::MqttProxy;
+use crate::traffic::plan::OnPlan;
 use crate::traffic::proxy_mirror::ProxyMirror;
+use crate::traffic::traffic_label::TrafficLabel;
 use crate::traffic::traffic_split::TrafficSplit;
+use crate::traffic::workflow::Workflow;
 use crate::transform::brotli::Brotli;
 use crate::transform::echo::Echo;
+use crate::transform::grpc_transcode::GrpcTranscode;
+use crate::transform::grpc_web::GrpcWeb;
 use crate::transform::gzip::Gzip;
 use crate::transform::proxy_rewrite::ProxyRewrite;
 use crate::transform::response_rewrite::ResponseRewrite;
@@ -43,7 +53,9 @@ use crate::transform::response_rewrite::ResponseRewrite;
 #[must_use]
 pub fn definitions() -> &'static [&'static dyn Definition] {
     &[
+        &Acl,
         &ApiBreaker,
+        &AttachConsumerLabel,
         &BasicAuth,
         &BatchRequests,
         &Brotli,
@@ -55,6 +67,8 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &FaultInjection,
         &FileLogger,
         &ForwardAuth,
+        &GrpcTranscode,
+        &GrpcWeb,
         &Gzip,
         &HmacAuth,
         &HttpLogger,
@@ -65,8 +79,12 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &LimitCount,
         &LimitReq,
         &Mocking,
+        &MqttProxy,
         &NodeStatus,
+        &OpenidConnect,
+        &OnPlan,
         &Prometheus,
+        &ProxyControl,
         &ProxyMirror,
         &ProxyRewrite,
         &PublicApi,
@@ -76,8 +94,10 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &RequestId,
         &RequestValidation,
         &ResponseRewrite,
+        &TrafficLabel,
         &TrafficSplit,
         &UaRestriction,
         &UriBlocker,
+        &Workflow,
     ]
 }

@@ -1,6 +1,7 @@
-//! Who and what may come in, and which pages may read the answers.
+//! Plugins that decide who and what may come in, and which pages may read the answers.
 
-mod address_set;
+pub(crate) mod acl;
+pub(crate) mod address_set;
 pub(crate) mod consumer_restriction;
 pub(crate) mod cors;
 pub(crate) mod csrf;
@@ -38,7 +39,7 @@ impl<T> Listed<T> {
         }
     }
 
-    /// Whether something is let through of which `is_listed` says whether it stands in the list.
+    /// True if something is let through of which `is_listed` says whether it stands in the list.
     fn lets_through(&self, is_listed: impl Fn(&T) -> bool) -> bool {
         match self {
             Self::Allowed(list) => is_listed(list),

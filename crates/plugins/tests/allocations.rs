@@ -10,7 +10,8 @@ use std::alloc::System;
 use bench::{Bench, definition};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use visit::Visit;
-use weir_plugin::{Flow, Origin, Phases, Plugin, ResponseCx, UpstreamCx};
+use weir_plugin::host;
+use weir_plugin::{Flow, Origin, Phases, Plugin};
 use weir_telemetry::metrics::{Metrics, MetricsOptions, Recorder};
 
 #[global_allocator]
@@ -126,6 +127,8 @@ fn main() {
         ("limit-req", "{rate: 1000000, burst: 1000, key: remote_addr}", "", true),
         ("limit-req", "{rate: 1, burst: 1000, nodelay: true, key: a, key_type: constant}", "", true),
         ("limit-req", "{rate: 0.001, burst: 0, key: $uri $arg_x, key_type: var_combination}", "", false),
+        ("plan", "{plans: [gold], expires: 9000000000}", "", true),
+        ("plan", "{plans: [gold], suspended: true}", "", false),
         ("mocking", "{response_example: hello}", "", false),
         ("public-api", "", "", false),
         ("public-api", "{uri: /apisix/status}", "", false),
@@ -137,6 +140,13 @@ fn main() {
             false,
         ),
         ("mocking", "{response_schema: {properties: {a: {type: string, example: x}, b: {type: object}}}}", "", false),
+        ("file-logger", "{path: /nowhere/requests.log}", "Accept: a\r\naccept: \"b\"\r\nVia: 1.1 ü\r\n", true),
+        (
+            "http-logger",
+            "{uri: 'http://127.0.0.1:1/', log_format: {at: $time_iso8601, line: '$request_method $arg_apikey', by: {us: weir}}}",
+            "",
+            true,
+        ),
         ("prometheus", "", "", true),
         ("prometheus", "{prefer_name: true}", "", true),
         ("proxy-rewrite", "{uri: /new, method: POST, host: b.test}", "", true),
@@ -154,6 +164,7 @@ fn main() {
         // For whom nothing is encoded; an encoder takes memory of its own.
         ("gzip", "{types: [text/plain], vary: true}", "Accept-Encoding: br, gzip;q=0\r\n", true),
         ("brotli", "{types: [text/plain], vary: true}", "Accept-Encoding: gzip\r\n", true),
+        ("grpc-web", "", "", false),
         (
             "traffic-split",
             "{rules: [{match: [{vars: [[arg_x, ==, '2']]}]}, {weighted_upstreams: [{upstream_id: next}, {weight: 2}]}]}",
@@ -200,24 +211,28 @@ fn main() {
 fn round(visit: &mut Visit, name: &str, plugin: &dyn Plugin, head: &str, recorder: &Recorder) -> bool {
     let phases = plugin.phases(definition(name).phases());
     visit.request(head);
+    if name == "plan" {
+        // An authentication plugin has found out who calls.
+        visit.exchange.consumer = Some(weir_plugin::ConsumerMatch { consumer: 0, credential: None });
+    }
     match visit.run(plugin) {
         Flow::Continue => {}
         Flow::Respond(_) => return false,
         other => panic!("{name}: {other:?}"),
     }
     if phases.contains(Phases::UPSTREAM) {
-        assert_eq!(plugin.upstream_request(&mut UpstreamCx(&mut visit.exchange)), Flow::Continue);
+        assert_eq!(plugin.upstream_request(&mut host::upstream_request(&mut visit.exchange)), Flow::Continue);
     }
     if phases.contains(Phases::RESPONSE) {
         visit.exchange.response.begin(200, Origin::Upstream);
-        assert_eq!(plugin.response(&mut ResponseCx(&mut visit.exchange)), Flow::Continue);
+        assert_eq!(plugin.response(&mut host::response(&mut visit.exchange)), Flow::Continue);
     }
     if phases.contains(Phases::ENCODE) {
         let response = &mut visit.exchange.response;
         response.begin(200, Origin::Upstream);
         response.head.fields.add(b"Content-Type", b"text/plain");
         response.body.extend_from_slice(b"twenty bytes or more of text");
-        assert_eq!(plugin.encode(&mut ResponseCx(&mut visit.exchange)), Flow::Continue);
+        assert_eq!(plugin.encode(&mut host::response(&mut visit.exchange)), Flow::Continue);
     }
     if phases.contains(Phases::LOG) {
         visit.log(plugin, recorder);

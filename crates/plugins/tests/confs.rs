@@ -8,8 +8,9 @@ mod bench;
 use std::path::{Path, PathBuf};
 
 use bench::{Bench, definition};
-use weir_config::{Diagnostic, LoadOptions, Node, PluginCatalog, Scope, load};
-use weir_plugin::{Consumer, ConsumerMatch, Consumers, CredentialChange, Definition, Named};
+use weir_config::{Checked, Diagnostic, LoadOptions, Node, PluginCatalog, Scope, load};
+use weir_plugin::host::{CredentialChange, Definition};
+use weir_plugin::{Consumer, ConsumerMatch, Consumers, Named};
 
 #[test]
 fn bad_configurations_are_told_why() {
@@ -48,10 +49,11 @@ fn check_entry(definition: &dyn Definition, entry: &Node) {
 /// What is said of an entry's configuration, and while it is built when it was not refused before.
 fn findings(definition: &dyn Definition, entry: &Node, at: &str) -> Vec<Diagnostic> {
     if let Some(conf) = entry.get("metadata") {
-        return definition.check(Scope::Metadata, conf).err().unwrap_or_default();
+        return definition.check(Scope::Metadata, conf).0;
     }
     if let Some(conf) = entry.get("conf") {
-        let mut found = definition.check(Scope::Route, conf).err().unwrap_or_default();
+        let scope = if definition.is_for_requests() { Scope::Route } else { Scope::StreamRoute };
+        let mut found = definition.check(scope, conf).0;
         let built = Bench::new().build_node(definition.name(), conf);
         if !found.iter().any(Diagnostic::is_error) {
             found.extend(built.err());
@@ -65,7 +67,7 @@ fn findings(definition: &dyn Definition, entry: &Node, at: &str) -> Vec<Diagnost
         (_, Some(several)) => several.iter().collect(),
         _ => panic!("{at}: nothing to check"),
     };
-    let checked = confs.iter().filter_map(|conf| definition.check(Scope::Consumer, conf).err());
+    let checked = confs.iter().map(|conf| definition.check(Scope::Consumer, conf).0);
     let mut found: Vec<Diagnostic> = checked.flatten().collect();
     let names: Vec<String> = (0..confs.len()).map(|n| format!("c{n}")).collect();
     let who = |consumer: u32| ConsumerMatch { consumer, credential: None };
@@ -73,7 +75,13 @@ fn findings(definition: &dyn Definition, entry: &Node, at: &str) -> Vec<Diagnost
     let mut consumers = Consumers::default();
     for name in &names {
         let name = Named::from(name.as_str());
-        consumers.put(Consumer { name, group_id: None, custom_id: None, credentials: Box::default() });
+        consumers.put(Consumer {
+            name,
+            group_id: None,
+            custom_id: None,
+            labels: Box::default(),
+            credentials: Box::default(),
+        });
     }
     let change = CredentialChange { held: None, gone: &[], came: &entries, consumers: &consumers };
     match definition.credentials(&change) {
@@ -90,8 +98,12 @@ impl PluginCatalog for Plugins {
         weir_plugins::definitions().iter().map(|definition| definition.name()).collect()
     }
 
-    fn check(&self, name: &str, scope: Scope, conf: &Node) -> Result<(), Vec<Diagnostic>> {
-        definition(name).check(scope, conf)
+    fn is_auth(&self, name: &str) -> bool {
+        weir_plugins::definitions().iter().any(|definition| definition.name() == name && definition.is_auth())
+    }
+
+    fn check(&self, name: &str, scope: Scope, conf: &Node) -> Checked {
+        Checked { found: definition(name).check(scope, conf).0, compiled: None }
     }
 }
 

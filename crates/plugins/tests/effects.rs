@@ -7,7 +7,8 @@ mod visit;
 
 use bench::Bench;
 use visit::Visit;
-use weir_plugin::{Flow, Origin, Plugin, ResponseCx, Try};
+use weir_plugin::host;
+use weir_plugin::{Flow, Origin, Plugin, Try};
 use weir_telemetry::metrics::{Metrics, MetricsOptions};
 
 const GET: &str = "GET /a/b HTTP/1.1\r\nHost: a.test\r\n\r\n";
@@ -111,7 +112,7 @@ fn settings_of_a_coding_change_its_bytes() {
         response.begin(200, Origin::Gateway);
         response.head.fields.add(b"Content-Type", b"text/plain");
         response.body.extend_from_slice(body.as_bytes());
-        assert_eq!(plugin.encode(&mut ResponseCx(&mut visit.exchange)), Flow::Continue);
+        assert_eq!(plugin.encode(&mut host::response(&mut visit.exchange)), Flow::Continue);
         let mut piece = body.clone().into_bytes();
         visit.exchange.response.encode(&mut piece, true).unwrap();
         assert!(piece.len() < body.len(), "it is coded");

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bench::{Bench, definition, node};
 use visit::Visit;
-use weir_plugin::{BodyCx, BuildCx, ConsumerMatch, Failure, Flow, Origin, Plugin, ResponseCx, Side, Try};
+use weir_plugin::host;
+use weir_plugin::{BuildCx, ConsumerMatch, Failure, Flow, Origin, Plugin, Side, Try};
 use weir_telemetry::metrics::{Metrics, MetricsOptions};
 
 const GET: &str = "GET /a/b HTTP/1.1\r\nHost: a.test\r\n\r\n";
@@ -37,6 +38,8 @@ impl Place<'_> {
             place: self.place,
             states: &bench.states,
             consumers: &*bench.tables.consumers,
+            plans: &weir_plugin::Plans::default(),
+            protos: &weir_config::Items::<weir_config::Proto>::default(),
             position: 0,
             conf: &conf,
             limit_keys: self.keys,
@@ -47,7 +50,7 @@ impl Place<'_> {
             upstreams: &weir_plugin::NoUpstreams,
             apis: &weir_plugin::NoApis,
         };
-        definition(plugin).build(&conf, &cx).unwrap_or_else(|error| panic!("{error}"))
+        definition(plugin).compile(&cx).unwrap_or_else(|error| panic!("{error}")).plugin
     }
 }
 
@@ -332,9 +335,9 @@ fn filters_read_gzip_and_only_what_they_asked_for() {
         let limits = weir_wire::head::Limits::default();
         assert!(response.parse(&limits, weir_wire::method::Method::Get).unwrap().is_some());
         response.origin = Origin::Upstream;
-        assert_eq!(plugin.response(&mut ResponseCx(&mut visit.exchange)), Flow::Continue);
+        assert_eq!(plugin.response(&mut host::response(&mut visit.exchange)), Flow::Continue);
         let mut chunk = body.to_vec();
-        let flow = plugin.body(&mut BodyCx(&mut visit.exchange), &mut chunk, true);
+        let flow = plugin.body(&mut host::body(&mut visit.exchange), &mut chunk, true);
         let at = format!("{status} {coding:?}");
         match changed {
             Some(changed) => assert_eq!((flow, &*chunk), (Flow::Continue, changed), "{at}"),

@@ -21,15 +21,17 @@ use crate::listener::{Bound, Listening};
 use crate::schedule;
 use crate::snapshot::Snapshot;
 use crate::spread::{Arrivals, Handed};
+use crate::stream::Entrance;
 use crate::timer::TICK_MS;
-use crate::worker::{Context, Drain, Worker};
+use crate::tls::server::Offer;
+use crate::worker::{Context, Drain, Shared, Worker};
 
-/// How long accepting pauses when there is no room for another connection.
+/// Pause of accepting while there is no room for another connection.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Most connections that a worker accepts from the queue of a listener it is about to close.
 const LAST_ACCEPTS: usize = 4096;
 
-/// What a worker is started with.
+/// Everything a worker is started with.
 pub(crate) struct Start {
     pub(crate) context: Context,
     pub(crate) listeners: Vec<Listening>,
@@ -56,12 +58,7 @@ pub(crate) fn run(start: Start) -> std::io::Result<()> {
 }
 
 async fn serve(start: Start) -> std::io::Result<()> {
-    let worker = Worker::new(start.context);
-    let weak = Rc::downgrade(&worker);
-    weir_plugin::inner::set_connect(Box::new(move |client| {
-        let stream = downstream::inner::connect(client, &weak.upgrade()?);
-        Some(Box::new(stream))
-    }));
+    let worker = Worker::new(start.context, downstream::inner::connect);
     weir_runtime::spawn(tick(Rc::clone(&worker), start.beat));
 
     // Nothing is accepted before there is a configuration to serve with.
@@ -70,6 +67,16 @@ async fn serve(start: Start) -> std::io::Result<()> {
     worker.take_snapshot(first, &start.revision, &start.taken);
     let (accepting, mut accepted) = mpsc::channel::<Infallible>(1);
     for Listening { socket, entrance } in start.listeners {
+        if let Some(bound) = worker.entrances.get(entrance).filter(|bound| bound.udp) {
+            let entrance = Entrance::new(socket, bound, &worker)?;
+            let (mut drain, accepting) = (start.drain.clone(), accepting.clone());
+            weir_runtime::spawn(async move {
+                entrance.receive(async { drop(drain.wait_for(|drain| *drain != Drain::No).await) }).await;
+                drop(accepting);
+                entrance.end().await;
+            });
+            continue;
+        }
         let listener = Listener::new(socket)?;
         let (worker, drain, accepting) = (Rc::clone(&worker), start.drain.clone(), accepting.clone());
         weir_runtime::spawn(async move {
@@ -94,7 +101,7 @@ async fn serve(start: Start) -> std::io::Result<()> {
         }
     }
     worker.drain.set(Drain::KeepIdle);
-    // They end by themselves, when what waits in the queues has been accepted.
+    // The acceptors end by themselves, once the connections in the queues have been accepted.
     accepted.recv().await;
     drop(start.accepts);
     let mut kept_idle = true;
@@ -118,6 +125,7 @@ async fn serve(start: Start) -> std::io::Result<()> {
         }
     }
     worker.pools.clear(&worker.recorder);
+    weir_plugin::host::end_worker().await;
     Ok(())
 }
 
@@ -210,7 +218,7 @@ fn client(accepted: &Accepted, entrance: &Bound, number: u64) -> Client {
         port: peer.port(),
         peer: addr,
         sender: addr,
-        // The listener may be bound to all addresses; which one this came in at is asked when needed.
+        // A listener bound to all addresses: the local address of the connection is looked up when needed.
         local: if local.ip().is_unspecified() { accepted.local_addr().unwrap_or(local) } else { local },
         https: entrance.tls,
         connection: number,
@@ -229,7 +237,7 @@ fn is_of_one_connection(error: &std::io::Error) -> bool {
 struct Open(Rc<Worker>);
 
 impl Open {
-    /// For a connection that [`place`] has counted.
+    /// Guard of a connection that [`place`] has counted.
     fn new(worker: &Rc<Worker>) -> Self {
         worker.recorder.connection_opened(ConnectionState::Waiting);
         Self(Rc::clone(worker))
@@ -277,13 +285,16 @@ fn open(Handed { accepted, entrance }: Handed, worker: &Rc<Worker>) -> std::io::
     let client = client(&accepted, entrance, number);
     let stream = Socket::accepted(accepted)?;
     let worker = Rc::clone(worker);
+    let (http2, streams) = (entrance.http2, entrance.streams);
     // Kinds of tasks, so that an idle connection has no room for a handshake, or for a header that it does not begin
     // with.
     if entrance.proxy_protocol {
         weir_runtime::spawn(async move {
             let _open = guard;
             match Box::pin(proxy_protocol::receive(&stream, client, &worker)).await {
-                Ok(client) if client.https => Box::pin(serve_tls(stream, client, worker)).await,
+                Ok(client) if streams => Box::pin(crate::stream::serve(stream, client, worker)).await,
+                Ok(client) if client.https => Box::pin(serve_tls(stream, client, worker, http2)).await,
+                Ok(client) if http2 => Box::pin(serve_either(stream, client, worker)).await,
                 Ok(client) => downstream::h1::serve(stream, client, worker).await,
                 Err(Refused::Nothing) => {}
                 Err(refused) => {
@@ -292,10 +303,20 @@ fn open(Handed { accepted, entrance }: Handed, worker: &Rc<Worker>) -> std::io::
                 }
             }
         });
+    } else if streams {
+        weir_runtime::spawn(async move {
+            let _open = guard;
+            crate::stream::serve(stream, client, worker).await;
+        });
     } else if client.https {
         weir_runtime::spawn(async move {
             let _open = guard;
-            serve_tls(stream, client, worker).await;
+            serve_tls(stream, client, worker, http2).await;
+        });
+    } else if http2 {
+        weir_runtime::spawn(async move {
+            let _open = guard;
+            serve_either(stream, client, worker).await;
         });
     } else {
         weir_runtime::spawn(async move {
@@ -306,9 +327,13 @@ fn open(Handed { accepted, entrance }: Handed, worker: &Rc<Worker>) -> std::io::
     Ok(())
 }
 
-async fn serve_tls(stream: Socket, client: Client, worker: Rc<Worker>) {
+async fn serve_tls(stream: Socket, client: Client, worker: Rc<Worker>, http2: bool) {
     // In a box that is gone once the connection stands: a handshake needs more room than an idle connection.
-    match Box::pin(downstream::tls::accept(stream, &worker)).await {
+    match Box::pin(downstream::tls::accept(stream, &worker, if http2 { Offer::Http2 } else { Offer::Http1 })).await {
+        Ok(stream) if stream.is_http2() => {
+            let tls = stream.facts();
+            Box::pin(downstream::h2::serve(stream, client, Some(tls), worker)).await;
+        }
         Ok(stream) => downstream::h1::serve(stream, client, worker).await,
         Err(NoSession::PlainHttp(stream, received)) => {
             Box::pin(downstream::h1::refuse_without_tls(stream, client, worker, &received)).await;
@@ -320,13 +345,23 @@ async fn serve_tls(stream: Socket, client: Client, worker: Rc<Worker>) {
     }
 }
 
+/// Serves a client without TLS that may use HTTP/2 by prior knowledge (RFC 9113 section 3.3).
+async fn serve_either(stream: Socket, client: Client, worker: Rc<Worker>) {
+    match Box::pin(downstream::h2::knows_http2(&stream, &worker)).await {
+        Some(true) => Box::pin(downstream::h2::serve(stream, client, None, worker)).await,
+        Some(false) => downstream::h1::serve(stream, client, worker).await,
+        None => {}
+    }
+}
+
 impl Worker {
-    /// Whether there are connections, of this worker or another.
+    /// True if this worker or another has connections.
     fn has_connections(&self) -> bool {
-        self.shared.connections.load(Ordering::Relaxed) > 0
+        let Shared { connections, sessions, .. } = &*self.shared;
+        connections.load(Ordering::Relaxed) + sessions.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether there is no room for another connection.
+    /// True if there is no room for another connection.
     fn is_full(&self) -> bool {
         self.shared.connections.load(Ordering::Relaxed) >= self.options.connections
     }
@@ -355,9 +390,9 @@ impl Worker {
     /// Warns, at most once a minute, that there are as many connections as there may be.
     fn tell_full(&self) {
         const QUIET: u64 = 60;
-        let (now, last) = (now_us() / 1_000_000 + QUIET, self.shared.told_full.load(Ordering::Relaxed));
+        let (now, last) = (now_us() / 1_000_000 + QUIET, self.shared.last_full_log.load(Ordering::Relaxed));
         let due = now >= last + QUIET;
-        if due && self.shared.told_full.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        if due && self.shared.last_full_log.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             tracing::warn!(
                 connections = self.options.connections,
                 "as many clients are connected as limits.connections and the limit of file descriptors (ulimit -n) \

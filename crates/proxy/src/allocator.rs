@@ -1,4 +1,4 @@
-//! How the C library's allocator deals with memory that was freed: it goes back to the system.
+//! Settings of the C library's allocator that return freed memory to the system.
 
 /// Blocks from this size on are mapped each by itself, so that they go back when they are freed and grow without a copy.
 /// Larger than all that serving a request takes but for bodies that are held whole.

@@ -4,24 +4,25 @@ use std::ptr;
 use std::sync::{Arc, LazyLock};
 
 use weir_expr::Expr;
-use weir_plugin::{Exchange, Phases, Plugin};
+use weir_plugin::host::Exchange;
+use weir_plugin::{Phases, Plugin};
 
 /// A plugin as it runs in one place.
 #[derive(Clone)]
 pub(crate) struct Step {
     pub(crate) plugin: Arc<dyn Plugin>,
-    /// Its position in the registry: which plugin it is.
+    /// Position of the plugin in the registry.
     pub(crate) kind: u8,
     pub(crate) priority: i64,
     pub(crate) phases: Phases,
-    /// Whether it stands back in a global rule for the route's own.
+    /// True if the step of a global rule gives way to the same plugin of the route.
     pub(crate) prefers_route: bool,
-    /// Whether it, or its filter, reads variables of the request body.
+    /// True if the plugin, or its filter, reads variables of the request body.
     pub(crate) reads_body: bool,
     pub(crate) meta: Option<Arc<StepMeta>>,
 }
 
-/// What `_meta` says.
+/// Contents of `_meta` that matter while a step runs.
 #[derive(Debug, Default)]
 pub(crate) struct StepMeta {
     /// The step runs only when this holds.
@@ -29,6 +30,10 @@ pub(crate) struct StepMeta {
     /// Replaces the body of a refusal.
     pub(crate) error_response: Option<Box<[u8]>>,
 }
+
+/// Most plugins that there may be: positions of steps, and how far a phase has come, are bytes. With more of them nothing is
+/// compiled.
+pub(crate) const MOST_PLUGINS: usize = u8::MAX as usize;
 
 /// A phase, as an index into a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,21 +45,30 @@ pub(crate) enum Phase {
     Body,
     Log,
     Encode,
+    RequestBody,
 }
 
-const PHASES: [Phases; 7] =
-    [Phases::REWRITE, Phases::ACCESS, Phases::UPSTREAM, Phases::RESPONSE, Phases::BODY, Phases::LOG, Phases::ENCODE];
+const PHASES: [Phases; 8] = [
+    Phases::REWRITE,
+    Phases::ACCESS,
+    Phases::UPSTREAM,
+    Phases::RESPONSE,
+    Phases::BODY,
+    Phases::LOG,
+    Phases::ENCODE,
+    Phases::REQUEST_BODY,
+];
 
 /// The plugins of one place, ready to run. Places with the same plugins share it: many routes have only those of their
 /// service, or none.
 #[derive(Default)]
 pub(crate) struct Chain {
     steps: Box<[Step]>,
-    /// For each phase, positions in `steps`; all lists in one allocation.
+    /// Positions in `steps` for each phase; all lists in one allocation.
     lists: Box<[u8]>,
-    /// Where each phase's list ends in `lists`.
+    /// End of each phase's list in `lists`.
     ends: [u16; PHASES.len()],
-    /// Those that any step has.
+    /// Phases that any step has.
     phases: Phases,
     kinds: Kinds,
     reads_body: bool,
@@ -64,7 +78,7 @@ pub(crate) struct Chain {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Kinds([u64; 4]);
 
-/// How far a phase has come in a route's chain and in that of the consumer laid over it.
+/// Progress of a phase through a route's chain and the consumer's chain laid over it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Walk {
     base: u8,
@@ -74,6 +88,26 @@ pub(crate) struct Walk {
 impl std::fmt::Debug for Step {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Step").field("kind", &self.kind).field("priority", &self.priority).finish_non_exhaustive()
+    }
+}
+
+/// What a consumer brings along.
+#[derive(Debug)]
+pub(crate) struct Brought {
+    pub(crate) chain: Arc<Chain>,
+    /// Chains of credentials with plugins of their own, by position.
+    pub(crate) keys: Box<[(u32, Arc<Chain>)]>,
+}
+
+impl Brought {
+    /// The chain for requests with this credential.
+    pub(crate) fn chain(&self, credential: Option<u32>) -> &Chain {
+        let mut keys = self.keys.iter();
+        keys.find(|(at, _)| Some(*at) == credential).map_or(&self.chain, |(_, chain)| chain)
+    }
+
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.chain.is_nothing() && self.keys.is_empty()
     }
 }
 
@@ -106,8 +140,8 @@ impl Chain {
     ///
     /// `off` are plugins that are switched off here: nothing runs, and over another chain they take the place of its steps.
     pub(crate) fn new(mut steps: Vec<Step>, off: &[u8]) -> Self {
-        // A chain has at most one step for each of the plugins there are; positions fit into a byte.
-        steps.truncate(usize::from(u8::MAX));
+        // One at most for each plugin.
+        debug_assert!(steps.len() <= MOST_PLUGINS);
         steps.sort_by_key(|s| std::cmp::Reverse(s.priority));
         let mut lists = Vec::new();
         let mut ends = [0; PHASES.len()];
@@ -124,22 +158,22 @@ impl Chain {
         Self { steps: steps.into(), lists: lists.into(), ends, phases, kinds, reads_body }
     }
 
-    /// Whether it makes no difference, be it alone or over another.
+    /// True if the chain has no effect, neither alone nor laid over another.
     pub(crate) fn is_nothing(&self) -> bool {
         self.kinds == Kinds::default()
     }
 
-    /// Whether a step is of this plugin, which is not switched off here.
+    /// True if a step belongs to this plugin and is not switched off here.
     pub(crate) fn runs(&self, kind: u8) -> bool {
         self.steps.iter().any(|step| step.kind == kind)
     }
 
-    /// Whether any step reads variables of the request body.
+    /// True if any step reads variables of the request body.
     pub(crate) fn reads_body(&self) -> bool {
         self.reads_body
     }
 
-    /// Whether any step has this phase.
+    /// True if any step has this phase.
     pub(crate) fn has(&self, phase: Phase) -> bool {
         PHASES.get(phase as usize).is_some_and(|phase| self.phases.has_any(*phase))
     }
@@ -208,8 +242,8 @@ impl Walk {
 }
 
 impl Step {
-    /// Whether `_meta.filter` lets the step run for this request: decided once, when the step is first to run, as in
-    /// APISIX. What plugins change after that makes no difference.
+    /// True if `_meta.filter` lets the step run for this request. Evaluated once, when the step is first due, as in
+    /// APISIX: later changes by plugins make no difference.
     pub(crate) fn applies(&self, x: &mut Exchange) -> bool {
         match self.filter() {
             None => true,

@@ -1,4 +1,4 @@
-//! The worker's clock: microseconds, read from the kernel only when asked to.
+//! The worker's clock: microseconds, read from the kernel only on request.
 
 use std::cell::Cell;
 

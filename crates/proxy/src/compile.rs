@@ -1,31 +1,38 @@
-//! From a configuration to a [`Snapshot`]: a pure step, all or nothing, away from the path of a request. A change makes
-//! a snapshot out of the one before, with which it shares what it does not concern.
+//! Compilation of a configuration to a [`Snapshot`]: a pure step, all or nothing, away from the path of a request.
+//! After a change the new snapshot shares all unaffected parts with the one before.
 
 mod certificates;
 mod consumers;
 mod ledger;
-mod left_out;
+pub(crate) mod left_out;
 mod making;
 mod plugins;
+mod references;
 mod routes;
-mod unresolved;
+mod streams;
+pub(crate) mod unresolved;
 mod upstreams;
 
 use std::sync::Arc;
 
 use weir_config::settings::{Dns, PluginNames};
-use weir_config::{Diagnostic, InvalidItems, Model, Node, Place, PluginCatalog, RouterMode, Scope, Settings};
+use weir_config::{
+    APISIX, Checked, Code, CompiledConf, Diagnostic, Family, InvalidItems, Mark, Model, Node, PluginCatalog,
+    ResourceKey, RouterMode, Scope, Settings,
+};
 use weir_net::Network;
-use weir_plugin::{Api, Definition, StateRegistry};
+use weir_plugin::host::Definition;
+use weir_plugin::{Api, StateRegistry};
 use weir_router::Mode;
 
+use crate::chain::MOST_PLUGINS;
 use crate::snapshot::Snapshot;
 use crate::upstream::endpoint::Endpoints;
 use crate::upstream::health::HealthTable;
 use crate::upstream::resolve::Resolver;
 use certificates::Certificates;
+use making::Compilation;
 pub(crate) use making::Kept;
-use making::Making;
 
 /// The plugins there are.
 pub type Definitions = &'static [&'static dyn Definition];
@@ -33,13 +40,16 @@ pub type Definitions = &'static [&'static dyn Definition];
 /// Compiles configurations; what outlives a single one is kept here.
 #[derive(Debug)]
 pub struct Compiler {
+    /// Plugins of APISIX's family.
     definitions: ListedDefinitions,
+    /// Plugins of the other families, by name.
+    families: Vec<(&'static str, ListedDefinitions)>,
     mode: Mode,
     limit_keys: usize,
     route_entries: u64,
     compiled_size: u64,
     https_port: u16,
-    /// Whether logs mask credentials: `access_log.hide_credentials`.
+    /// True if logs mask credentials: `access_log.hide_credentials`.
     hides_credentials: bool,
     product: String,
     apis: Vec<Arc<dyn Api>>,
@@ -53,9 +63,9 @@ pub struct Compiler {
 /// A compiled configuration.
 #[derive(Debug)]
 pub struct Compiled {
-    /// To be handed to the data plane.
+    /// Snapshot for the data plane.
     pub snapshot: Arc<Snapshot>,
-    /// What was dropped because it cannot be built, when invalid items are skipped.
+    /// Items dropped because they cannot be built, when invalid items are skipped.
     pub warnings: Vec<Diagnostic>,
 }
 
@@ -69,7 +79,7 @@ impl std::fmt::Debug for ListedDefinitions {
     }
 }
 
-/// The plugins as the loader asks about them.
+/// The plugins as the loader sees them.
 #[derive(Clone, Copy)]
 pub struct Catalog(pub Definitions);
 
@@ -78,12 +88,18 @@ impl PluginCatalog for Catalog {
         self.0.iter().map(|d| d.name()).collect()
     }
 
-    fn check(&self, name: &str, scope: Scope, conf: &Node) -> Result<(), Vec<Diagnostic>> {
-        self.0.iter().find(|d| d.name() == name).map_or(Ok(()), |d| d.check(scope, conf))
+    fn is_auth(&self, name: &str) -> bool {
+        self.0.iter().any(|definition| definition.name() == name && definition.is_auth())
+    }
+
+    fn check(&self, name: &str, scope: Scope, conf: &Node) -> Checked {
+        let Some(definition) = self.0.iter().find(|d| d.name() == name) else { return Checked::default() };
+        let (found, prepared) = definition.check(scope, conf);
+        Checked { found, compiled: prepared.map(|prepared| Box::new(prepared) as CompiledConf) }
     }
 }
 
-/// Those that the settings name; all of them where none is named.
+/// The plugins that the settings name; all plugins where none is named.
 #[derive(Clone, Copy)]
 pub struct ChosenPlugins<'a> {
     /// All plugins.
@@ -100,7 +116,9 @@ impl ChosenPlugins<'_> {
     }
 
     fn has(&self, name: &str) -> bool {
-        self.names.iter().any(|known| known == PluginNames::ALL || known == name)
+        // APISIX's list of the plugins of streams is another one.
+        let on_streams_alone = |name: &str| self.catalog.0.iter().any(|d| d.name() == name && !d.is_for_requests());
+        self.names.iter().any(|known| known == PluginNames::ALL || known == name) || on_streams_alone(name)
     }
 
     /// Names in the setting that no plugin has.
@@ -117,8 +135,12 @@ impl PluginCatalog for ChosenPlugins<'_> {
         self.catalog.0.iter().map(|d| d.name()).filter(|name| self.has(name)).collect()
     }
 
-    fn check(&self, name: &str, scope: Scope, conf: &Node) -> Result<(), Vec<Diagnostic>> {
+    fn check(&self, name: &str, scope: Scope, conf: &Node) -> Checked {
         self.catalog.check(name, scope, conf)
+    }
+
+    fn is_auth(&self, name: &str) -> bool {
+        self.catalog.is_auth(name)
     }
 
     fn is_left_out(&self, name: &str) -> bool {
@@ -126,7 +148,7 @@ impl PluginCatalog for ChosenPlugins<'_> {
     }
 }
 
-/// Why an item cannot be built, and what to do about it.
+/// Faults of items that cannot be built, and the policy for them.
 struct Faults {
     invalid: InvalidItems,
     errors: Vec<Diagnostic>,
@@ -134,7 +156,7 @@ struct Faults {
 }
 
 impl Faults {
-    /// Notes why an item is not built. It refuses the change, unless invalid items are skipped.
+    /// Records why an item is not built. The change is refused, unless invalid items are skipped.
     fn item(&mut self, diagnostic: Diagnostic) {
         match self.invalid {
             InvalidItems::Refuse => self.errors.push(diagnostic),
@@ -149,7 +171,7 @@ impl Faults {
 }
 
 impl Compiler {
-    /// A compiler for these plugins and settings; `product` is told in fields such as `x-mock-by`.
+    /// A compiler for these plugins and settings; `product` is shown in fields such as `x-mock-by`.
     #[must_use]
     pub fn new(definitions: Definitions, settings: &Settings, product: &str) -> Self {
         let mode = match settings.router {
@@ -159,6 +181,7 @@ impl Compiler {
         };
         Self {
             definitions: ListedDefinitions(definitions),
+            families: Vec::new(),
             mode,
             limit_keys: settings.limits.limit_keys as usize,
             route_entries: settings.limits.route_entries.into(),
@@ -175,24 +198,55 @@ impl Compiler {
         }
     }
 
-    /// The same, with APIs that routes may expose.
+    /// Sets the APIs that routes may expose.
     #[must_use]
     pub fn with_apis(self, apis: Vec<Arc<dyn Api>>) -> Self {
         Self { apis, ..self }
     }
 
+    /// The same, with the plugins of another family.
+    #[must_use]
+    pub fn with_family(mut self, family: &Family, definitions: Definitions) -> Self {
+        self.families.push((family.name, ListedDefinitions(definitions)));
+        self
+    }
+
+    /// The plugins of a family; none for one that was not added.
+    fn definitions(&self, family: &Family) -> ListedDefinitions {
+        let other = || self.families.iter().find(|(name, _)| *name == family.name);
+        if family == &APISIX { self.definitions } else { other().map_or_else(Default::default, |(_, list)| *list) }
+    }
+
+    /// The order of routes in a family.
+    fn mode(&self, family: &Family) -> Mode {
+        if family.is_ranked { Mode::Ranked } else { self.mode }
+    }
+
+    /// State of plugins that outlives changes.
+    #[must_use]
+    pub fn states(&self) -> &StateRegistry {
+        &self.states
+    }
+
     /// Compiles a configuration.
     ///
     /// # Errors
-    /// Everything that cannot be built.
+    /// Everything that cannot be built, or that there are more than 255 plugins.
     pub fn compile(&self, model: &Model, invalid: InvalidItems, revision: u64) -> Result<Compiled, Vec<Diagnostic>> {
+        let registered = self.definitions(model.family).0.len();
+        if registered > MOST_PLUGINS {
+            let text = format!("{registered} plugins are registered: there may be {MOST_PLUGINS}");
+            return Err(vec![Diagnostic::error(Mark::NONE, "", Code::PluginRule { text: text.into() })]);
+        }
         let mut faults = Faults { invalid, errors: Vec::new(), warnings: Vec::new() };
-        let snapshot = Making::whole(self, model).finish(&mut faults, revision)?;
+        let snapshot = Compilation::whole(self, model).finish(&mut faults, revision);
+        model.compiled.clear();
+        let snapshot = snapshot?;
         Ok(Compiled { snapshot: Arc::new(snapshot), warnings: faults.warnings })
     }
 
-    /// Compiles what has changed of a configuration, and shares the rest with `base`, the snapshot of what it was before.
-    /// What comes of it is what [`Compiler::compile`] would make of `model`.
+    /// Compiles the changes of a configuration, and shares the rest with `base`, the snapshot before them. The result
+    /// equals that of [`Compiler::compile`] for `model`.
     ///
     /// # Errors
     /// Everything that cannot be built.
@@ -200,15 +254,17 @@ impl Compiler {
         &self,
         base: &Snapshot,
         model: &Model,
-        places: &[Place],
+        places: &[ResourceKey],
         revision: u64,
     ) -> Result<Compiled, Vec<Diagnostic>> {
         let invalid = InvalidItems::Refuse;
-        let Some(making) = Making::change(self, base, model, places) else {
+        let Some(making) = Compilation::change(self, base, model, places) else {
             return self.compile(model, invalid, revision);
         };
         let mut faults = Faults { invalid, errors: Vec::new(), warnings: Vec::new() };
-        let snapshot = making.finish(&mut faults, revision)?;
+        let snapshot = making.finish(&mut faults, revision);
+        model.compiled.clear();
+        let snapshot = snapshot?;
         Ok(Compiled { snapshot: Arc::new(snapshot), warnings: faults.warnings })
     }
 
@@ -220,7 +276,7 @@ impl Compiler {
         self.certificates.sweep();
     }
 
-    /// What keeps the addresses of named nodes fresh, and answers for names that plugins connect to.
+    /// The resolver that keeps the addresses of named nodes fresh, and resolves names that plugins connect to.
     ///
     /// # Errors
     /// The system's DNS configuration cannot be read.

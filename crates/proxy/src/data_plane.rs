@@ -10,12 +10,13 @@ use std::{io, mem};
 use tokio::sync::{Notify, mpsc, watch};
 use weir_config::Settings;
 use weir_config::settings::Workers;
-use weir_telemetry::access_log::AccessLog;
+use weir_telemetry::access_log::AccessLogs;
 use weir_telemetry::metrics::Metrics;
+use weir_usage::Usage;
 
 use crate::acceptor::{self, Start};
 use crate::clock::now_us;
-use crate::listener::{Bound, HTTP, HTTPS, ListenSocket, Listeners, SocketFile, Wanted};
+use crate::listener::{Bound, HTTP, HTTPS, ListenRequest, ListenSocket, Listeners, SocketFile, TCP, UDP};
 use crate::options::Options;
 use crate::snapshot::Snapshot;
 use crate::spread::Spread;
@@ -32,7 +33,7 @@ pub struct DataPlane {
     /// Closed when no worker accepts any more.
     accepting: mpsc::Receiver<Infallible>,
     shared: Arc<Shared>,
-    /// Told by each worker that has taken a snapshot.
+    /// Notified by each worker that has taken a snapshot.
     taken: Arc<Notify>,
     /// The listening sockets, for a process that takes them over.
     sockets: Vec<ListenSocket>,
@@ -45,13 +46,13 @@ struct Running {
     thread: JoinHandle<io::Result<()>>,
     /// The revision it serves with; 0: none yet.
     revision: Arc<AtomicU64>,
-    /// When it was last seen to work, in microseconds of [`now_us`].
+    /// Time of the last sign of life, in microseconds of [`now_us`].
     beat: Arc<AtomicU64>,
 }
 
 impl DataPlane {
-    /// Binds the listeners and starts the workers. Nothing is accepted before the first snapshot. Sockets that are
-    /// inherited are used for the addresses that they were opened for, and closed when nobody asks for theirs.
+    /// Binds the listeners and starts the workers. Nothing is accepted before the first snapshot. Inherited sockets are
+    /// used for the addresses that they were opened for; those of addresses no longer configured are closed.
     ///
     /// # Errors
     /// An address cannot be bound, or a thread not be started.
@@ -59,17 +60,46 @@ impl DataPlane {
         settings: &Settings,
         inherited: Vec<ListenSocket>,
         metrics: &Arc<Metrics>,
-        access_log: Option<&Arc<AccessLog>>,
+        access_logs: &AccessLogs,
+        usage: Option<&Arc<Usage>>,
     ) -> io::Result<Self> {
         let count = Self::worker_count(settings);
         let listen = &settings.listen;
-        let plain = listen.http.iter().map(|listener| Wanted { setting: HTTP, listener, tls: false });
-        let secure = listen.https.iter().map(|listener| Wanted { setting: HTTPS, listener, tls: true });
-        let listeners = Listeners::bind(plain.chain(secure), count, inherited)?;
+        let plain = listen.http.iter().map(|listener| ListenRequest {
+            setting: HTTP,
+            listener,
+            tls: false,
+            streams: false,
+            http2: false,
+        });
+        let http2 = settings.http2.enabled;
+        let secure = listen.https.iter().map(|listener| ListenRequest {
+            setting: HTTPS,
+            listener,
+            tls: true,
+            streams: false,
+            http2,
+        });
+        let streams = listen.tcp.iter().map(|listener| ListenRequest {
+            setting: TCP,
+            listener,
+            tls: listener.tls,
+            streams: true,
+            http2: false,
+        });
+        let datagrams = listen.udp.iter().map(|listener| ListenRequest {
+            setting: UDP,
+            listener,
+            tls: false,
+            streams: true,
+            http2: false,
+        });
+        let wanted = plain.chain(secure).chain(streams).chain(datagrams);
+        let listeners = Listeners::bind(wanted, count, inherited)?;
         let Listeners { addresses, by_worker, sockets, files, .. } = listeners;
         let addresses: Arc<[Bound]> = addresses.into();
         let options = Arc::new(Options::new(settings));
-        weir_plugin::buffers::set_limit(settings.limits.buffers.as_usize());
+        weir_plugin::host::buffers::set_limit(settings.limits.buffers.as_usize());
         let (snapshots, _) = watch::channel(None);
         let (drain, _) = watch::channel(Drain::No);
         let (accepts, accepting) = mpsc::channel(1);
@@ -84,7 +114,9 @@ impl DataPlane {
                 options: Arc::clone(&options),
                 entrances: Arc::clone(&addresses),
                 recorder: metrics.recorder(),
-                access_log: access_log.map(|log| log.writer()),
+                access_log: access_logs.requests.as_ref().map(|log| log.writer()),
+                stream_log: access_logs.streams.as_ref().map(|log| log.writer()),
+                usage: usage.map(|usage| usage.writer()),
                 shared: Arc::clone(&shared),
             };
             let start = Start {
@@ -139,7 +171,7 @@ impl DataPlane {
         self.snapshots.subscribe()
     }
 
-    /// Whether all workers serve with a configuration.
+    /// Checks that all workers serve with a configuration.
     ///
     /// # Errors
     /// The number of a worker that does not.
@@ -148,8 +180,14 @@ impl DataPlane {
         self.workers.iter().position(idle).map_or(Ok(()), Err)
     }
 
-    /// Whether all workers have moved within this time; those that have ended after a drain count as well. A worker
-    /// moves every 50 ms unless something holds it up.
+    /// True if the current configuration answers every request with 503.
+    #[must_use]
+    pub fn refuses_all(&self) -> bool {
+        self.snapshots.borrow().as_ref().is_some_and(|snapshot| snapshot.refuses_all())
+    }
+
+    /// Checks that all workers have shown a sign of life within this time; a worker that has ended after a drain counts
+    /// as well. A worker shows one every 50 ms unless something blocks it.
     ///
     /// # Errors
     /// The number of a worker that has not.
@@ -163,7 +201,7 @@ impl DataPlane {
         self.workers.iter().position(stuck).map_or(Ok(()), Err)
     }
 
-    /// Whether all workers serve with this revision or a later one; those that have ended after a drain count as well.
+    /// True if all workers serve with this revision or a later one; those that have ended after a drain count as well.
     #[must_use]
     pub fn serves(&self, revision: u64) -> bool {
         let draining = *self.drain.borrow() > Drain::No;
@@ -171,13 +209,13 @@ impl DataPlane {
         self.workers.iter().all(|w| serves(w) || (draining && w.thread.is_finished()))
     }
 
-    /// Notified whenever a worker has begun to serve with another snapshot: the time to ask [`DataPlane::serves`].
+    /// Notified whenever a worker has begun to serve with another snapshot: the moment to call [`DataPlane::serves`].
     #[must_use]
     pub fn taken(&self) -> Arc<Notify> {
         Arc::clone(&self.taken)
     }
 
-    /// The snapshots that no worker uses any more. Whoever lets go of them frees them, which takes a while.
+    /// The snapshots that no worker uses any more. Dropping the last reference frees a snapshot, which takes a while.
     pub fn retire(&mut self) -> Vec<Arc<Snapshot>> {
         let current = self.snapshots.borrow().as_ref().map(Arc::as_ptr);
         let unused = |s: &mut Arc<Snapshot>| current != Some(Arc::as_ptr(s)) && !s.is_used_elsewhere();
@@ -203,7 +241,7 @@ impl DataPlane {
     /// worker accepts; the workers stop without it.
     pub fn stop_accepting(&mut self, handed_over: bool) -> impl Future<Output = ()> + use<> {
         if !handed_over {
-            // Who comes now learns that nobody listens, rather than waiting in a queue that nobody looks at.
+            // Later clients are refused at once, rather than left in a queue that nothing accepts from.
             self.files.drain(..).for_each(|file| file.remove());
         }
         self.sockets.clear();
@@ -239,12 +277,12 @@ impl DataPlane {
         while !self.has_ended() {
             tokio::time::sleep(LOOK).await;
         }
-        // Those that the other process had no use for.
+        // Socket files that the other process had no use for.
         self.files.iter().for_each(SocketFile::remove_if_dead);
         cut
     }
 
-    /// Whether all workers have.
+    /// True if all workers have ended.
     fn has_ended(&self) -> bool {
         self.workers.iter().all(|w| w.thread.is_finished())
     }

@@ -1,13 +1,14 @@
 //! An exchange: a request through its plugins, to a node of its upstream, and the response back.
 //!
-//! Nothing here knows how a message travels: the client is a [`Downstream`](crate::downstream::Downstream), the node a
-//! [`NodeConnection`](crate::upstream::connection::NodeConnection), and bodies go between them in pieces
+//! The exchange is independent of the protocol: the client is a [`Downstream`](crate::downstream::Downstream), the node
+//! a [`NodeConnection`](crate::upstream::connection::NodeConnection), and bodies go between them in pieces
 //! ([`crate::relay`]).
 
 mod body;
 mod callout;
 mod connect;
 mod forward;
+mod grpc;
 mod mirror;
 mod reply;
 mod response;
@@ -19,6 +20,7 @@ mod wait;
 
 use std::rc::Rc;
 
+pub(crate) use forward::{Attempt, AttemptError};
 use mirror::RequestCopy;
 
 use crate::timer::Timer;
@@ -40,7 +42,7 @@ enum Outcome {
     Answered,
     /// The client has gone, or was sent a part.
     Cut,
-    /// Another protocol has taken the connection over, and has ended.
+    /// The connection was switched to another protocol, and has ended.
     Switched,
 }
 

@@ -1,14 +1,16 @@
-//! What would become of a request: for people, and off the path of any.
+//! Explanation of how a request would be handled: for people, and off the path of requests.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use weir_config::{Checks, NodeHost, Settings};
-use weir_plugin::{AddrText, Client, Exchange};
+use weir_plugin::host::Exchange;
+use weir_plugin::{AddrText, Client};
 use weir_router::{Outcome, Query};
 use weir_wire::Reject;
 
 use crate::chain::{Chain, Step};
+use crate::compile::unresolved;
 use crate::options::Options;
 use crate::phases;
 use crate::readings;
@@ -18,7 +20,7 @@ use crate::upstream::{Node, PassHost};
 /// A request to be explained.
 #[derive(Debug, Clone)]
 pub struct ExplainRequest {
-    /// Whether it comes over TLS.
+    /// True for a request over TLS.
     pub https: bool,
     /// The method.
     pub method: String,
@@ -32,12 +34,12 @@ pub struct ExplainRequest {
     pub remote: IpAddr,
 }
 
-/// What would become of it.
+/// The way a request would take.
 #[derive(Debug)]
 pub struct Explanation {
     /// The path that routes are matched against.
     pub path: String,
-    /// What the upstream would receive, when no plugin changes it.
+    /// The request target that the upstream would receive if no plugin changed it.
     pub upstream_target: String,
     /// Every route whose path takes the request's, in the order in which they are tried.
     pub candidates: Vec<Candidate>,
@@ -45,16 +47,16 @@ pub struct Explanation {
     pub ambiguity: Option<Ambiguity>,
     /// Plugins of the global rules, and then of the route, in the order of their priority.
     pub plugins: Vec<PlannedPlugin>,
-    /// Where it would go; `None`: nowhere, or a plugin answers.
+    /// The upstream and its nodes; `None`: nowhere, or a plugin answers.
     pub upstream: Option<PlannedUpstream>,
-    /// A plugin's choice, which goes before `upstream`.
+    /// A plugin's choice, which takes precedence over `upstream`.
     pub choice: Option<PlannedChoice>,
 }
 
 /// A plugin that sends shares of requests such as this one to different upstreams.
 #[derive(Debug)]
 pub struct PlannedChoice {
-    /// Its name.
+    /// Name of the plugin.
     pub plugin: String,
     /// Weights, and where their share of the requests goes; `None`: nowhere.
     pub shares: Vec<(u32, Option<PlannedUpstream>)>,
@@ -72,39 +74,41 @@ pub struct Ambiguity {
 /// A route that was looked at.
 #[derive(Debug)]
 pub struct Candidate {
-    /// Its id.
+    /// Id of the route.
     pub id: String,
-    /// Its name, where it has one.
+    /// Name of the route, if any.
     pub name: Option<String>,
     /// The path pattern that took the path.
     pub pattern: String,
-    /// Whether it is the one.
+    /// True for the route that takes the request.
     pub chosen: bool,
-    /// Why it is, or is not.
+    /// Reason why the route takes the request, or does not.
     pub reason: String,
 }
 
 /// A plugin that would run.
 #[derive(Debug)]
 pub struct PlannedPlugin {
-    /// Its name.
+    /// Name of the plugin.
     pub name: String,
-    /// Whether a global rule brings it.
+    /// True if a global rule brings the plugin.
     pub global: bool,
-    /// Its priority here.
+    /// Priority of the plugin here.
     pub priority: i64,
     /// The phases it runs in.
     pub phases: Vec<&'static str>,
-    /// Whether `_meta.filter` decides for each request.
+    /// True if `_meta.filter` decides for each request.
     pub filtered: bool,
+    /// True if a reference in the configuration has no value, so that the request is answered 503.
+    pub unresolved: bool,
 }
 
-/// Where a request would go.
+/// The upstream that a request would go to.
 #[derive(Debug)]
 pub struct PlannedUpstream {
     /// `host:port` of each node, with its weight and priority where they differ.
     pub nodes: Vec<String>,
-    /// How a node is chosen; `None` where there is at most one to choose.
+    /// Balancer's name in a configuration; `None` with at most one node to choose.
     pub balancer: Option<&'static str>,
     /// The node that is chosen while it is available, where the request decides that.
     pub node: Option<String>,
@@ -114,7 +118,7 @@ pub struct PlannedUpstream {
     pub retries: u32,
     /// Connect, send and read timeout in milliseconds.
     pub timeouts_ms: (u64, u64, u64),
-    /// How the health of the nodes is found out, where it is.
+    /// Health checks of the nodes, if any.
     pub checks: Option<Arc<Checks>>,
 }
 
@@ -174,7 +178,7 @@ impl Snapshot {
         })
     }
 
-    /// What the last plugin that would choose among upstreams would choose.
+    /// The choice of the last plugin that would choose among upstreams.
     fn choice(&self, route: &Route, x: &Exchange, host: &str) -> Option<PlannedChoice> {
         let steps = self.global.steps().iter().chain(route.chain.steps());
         let mut choosing = steps
@@ -254,6 +258,7 @@ impl Snapshot {
                 priority: step.priority,
                 phases: step.phases.names(),
                 filtered: step.filter().is_some(),
+                unresolved: unresolved::stands_in(step),
             })
             .collect()
     }

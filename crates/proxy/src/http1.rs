@@ -5,11 +5,12 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::AsyncWrite;
-use weir_plugin::buffers::{Held, NO_ROOM};
-use weir_plugin::{BUFFER, Exchange, Failure};
+use weir_plugin::Failure;
+use weir_plugin::host::buffers::{Held, NO_ROOM};
+use weir_plugin::host::{BUFFER, Exchange};
 use weir_wire::buffer::Buffer;
 use weir_wire::chunked::{self, Decoder, Event};
-use weir_wire::head::Framing;
+use weir_wire::head::{Framing, Limits};
 use weir_wire::{Reject, Span};
 
 use crate::relay::{Piece, poll_write};
@@ -20,9 +21,9 @@ const STAGE: usize = 64 << 10;
 const SHORT: usize = 1 << 10;
 /// Room that there is always for the next piece of a body.
 const LEAST_ROOM: usize = 1 << 10;
-/// From here on a body is long.
+/// Bytes from which on a body counts as long.
 const LONG_BODY: u64 = 32 << 10;
-/// What a long body is moved in.
+/// Bytes of the buffer that a long body is moved in.
 const LONG_BUFFER: usize = 64 << 10;
 
 /// A body that arrives in a connection's buffer, behind its head.
@@ -30,12 +31,14 @@ const LONG_BUFFER: usize = 64 << 10;
 pub(crate) struct Incoming {
     framing: Framing,
     state: State,
-    /// Where the body begins in the buffer: the length of the head.
+    /// Offset of the body in the buffer: the length of the head.
     base: usize,
     /// The first byte of the buffer that has not been taken.
     pos: usize,
     /// Bytes taken so far, framing included.
     taken: u64,
+    /// Bytes that were received of a body which another one stands in the place of.
+    replaced: Option<u64>,
     /// True when bytes were dropped from the buffer, so that the body cannot be taken again.
     dropped: bool,
     /// The part of the budget that a large buffer has.
@@ -70,6 +73,7 @@ impl Incoming {
         self.base = base;
         self.pos = base;
         self.taken = 0;
+        self.replaced = None;
         self.dropped = false;
         self.large.shrink_to(0);
     }
@@ -88,14 +92,15 @@ impl Incoming {
         matches!(self.state, State::Done)
     }
 
-    /// Where in the buffer the body has been taken up to; once complete, where the next message begins.
+    /// Offset in the buffer up to which the body has been taken; once the body is complete, the offset of the next
+    /// message.
     pub(crate) fn position(&self) -> usize {
         self.pos
     }
 
     /// Bytes taken so far, framing included.
     pub(crate) fn taken(&self) -> u64 {
-        self.taken + (self.pos - self.base) as u64
+        self.replaced.unwrap_or(self.taken + (self.pos - self.base) as u64)
     }
 
     /// Bytes that have to come before the body ends, as far as that is known.
@@ -152,12 +157,12 @@ impl Incoming {
         self.is_complete()
     }
 
-    /// Takes note that the body stands decoded in the buffer, in place of what was received of it.
+    /// Takes note that another body stands in the buffer in place of the one that was received: the same decoded, or a
+    /// plugin's.
     pub(crate) fn replaced(&mut self, len: usize) {
-        self.taken += (self.pos - self.base) as u64;
-        let taken = self.taken.saturating_sub(len as u64);
+        let received = self.taken();
         self.begin(Framing::Length(len as u64), self.base);
-        self.taken = taken;
+        self.replaced = Some(received);
     }
 
     /// Gives the part of the budget back; for the end of an exchange.
@@ -173,15 +178,21 @@ impl Incoming {
             self.taken += (self.pos - self.base) as u64;
             self.pos = self.base;
         }
-        // The head may fill the buffer to its end, and a trailer line is only taken whole.
-        if buffer.spare().len() < LEAST_ROOM {
-            buffer.grow(buffer.len() + 4 * LEAST_ROOM);
-        }
-        // There is more to come, so the room it began with is too small. A long body is worth a still larger buffer, if
-        // there is memory; it is cut back when the exchange ends.
-        let long = self.taken > LONG_BODY && buffer.capacity() < LONG_BUFFER;
-        buffer.grow(if long && self.large.grow_if_plenty(2 * LONG_BUFFER) { LONG_BUFFER } else { BUFFER });
+        grow_for_body(buffer, self.taken, &mut self.large);
     }
+}
+
+/// Makes room for more of a body, of which `taken` bytes have come and gone. `large` is the part of the budget that a large
+/// buffer has.
+pub(crate) fn grow_for_body(buffer: &mut Buffer, taken: u64, large: &mut Held) {
+    // The head may fill the buffer to its end, and a trailer line is only taken whole.
+    if buffer.spare().len() < LEAST_ROOM {
+        buffer.grow(buffer.len() + 4 * LEAST_ROOM);
+    }
+    // There is more to come, so the room it began with is too small. A long body is worth a still larger buffer, if
+    // there is memory; it is cut back when the exchange ends.
+    let long = taken > LONG_BODY && buffer.capacity() < LONG_BUFFER;
+    buffer.grow(if long && large.grow_if_plenty(2 * LONG_BUFFER) { LONG_BUFFER } else { BUFFER });
 }
 
 /// A message that leaves on a connection.
@@ -225,7 +236,7 @@ impl Outgoing {
             push_chunk(out, data);
             return Poll::Ready(Ok(data.len()));
         }
-        // What is short goes out with the head, or with its neighbours.
+        // Short pieces go out with the head, or with their neighbours.
         if out.len() + data.len() <= STAGE && (!out.is_empty() || data.len() < SHORT) {
             out.extend_from_slice(data);
             return Poll::Ready(Ok(data.len()));
@@ -278,13 +289,27 @@ impl Outgoing {
     }
 }
 
-/// Asks the budget for a buffer that holds a large head. It is copied and decoded on its way, so it takes four times its
-/// size.
+/// Reserves room in the budget for a buffer that holds a large head. The head is copied and decoded on its way, so four
+/// times its size is reserved.
 ///
 /// # Errors
 /// There is no room.
 pub(crate) fn may_hold_head(x: &mut Exchange, room: usize) -> Result<(), Failure> {
     if room <= BUFFER || x.may_grow(4 * room) { Ok(()) } else { Err(NO_ROOM) }
+}
+
+/// Makes room for more of the head of a response, which is text in the form of HTTP/1 whatever its protocol.
+///
+/// # Errors
+/// There is no room.
+pub(crate) fn make_room_for_response_head(x: &mut Exchange, limits: &Limits) -> Result<(), Failure> {
+    let buffer = &mut x.response.buffer;
+    if buffer.spare().is_empty() {
+        let room = (buffer.capacity() * 2).max(BUFFER).min(limits.head + 64);
+        may_hold_head(x, room)?;
+        x.response.buffer.grow(room);
+    }
+    Ok(())
 }
 
 fn push_chunk(out: &mut Vec<u8>, data: &[u8]) {
@@ -320,7 +345,7 @@ mod tests {
 
     impl AsyncWrite for Memory {
         fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
-            // Less than is asked for, as sockets do.
+            // Fewer bytes than requested, as from a socket.
             let n = bytes.len().min(7);
             self.0.extend_from_slice(&bytes[..n]);
             Poll::Ready(Ok(n))
@@ -381,7 +406,7 @@ mod tests {
                 None if close => drop(from.incoming.end_by_close()),
                 None => break,
             }
-            let taken = relay.poll_take(&mut cx, (&mut from, &buffer), (&mut to, &mut out), |_| Ok(()));
+            let taken = relay.poll_take(&mut cx, (&mut from, &buffer), (&mut to, &mut out), |_, _| Ok(()));
             assert!(matches!(taken, Poll::Ready(Ok(()))));
             assert!(matches!(to.poll_flush(&mut cx, &mut out), Poll::Ready(Ok(()))));
             from.make_room(&mut buffer);
@@ -420,7 +445,7 @@ mod tests {
         from.incoming.begin(Framing::Length(200 << 10), 0);
         to.outgoing.begin(false);
         let mut cx = Context::from_waker(Waker::noop());
-        let taken = Relay::default().poll_take(&mut cx, (&mut from, &buffer), (&mut to, &mut out), |_| Ok(()));
+        let taken = Relay::default().poll_take(&mut cx, (&mut from, &buffer), (&mut to, &mut out), |_, _| Ok(()));
         assert!(matches!(taken, Poll::Ready(Ok(()))));
         assert!(out.capacity() <= 2 << 10, "{}", out.capacity());
         assert!(matches!(to.poll_flush(&mut cx, &mut out), Poll::Ready(Ok(()))));

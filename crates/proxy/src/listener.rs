@@ -1,9 +1,9 @@
 //! Listening sockets: for an IP address one a worker, so that the kernel spreads connections without a lock; for a
 //! path one Unix socket that all workers accept from.
 //!
-//! `SO_REUSEPORT`, by which workers share a port, would let another gateway share it as well, and each would serve some of
-//! the connections. So the first socket of an address is bound and listens without it, which fails where anybody else
-//! listens, and shares its port with the others afterwards.
+//! `SO_REUSEPORT`, by which workers share a port, would let another gateway share it as well, and each would serve some
+//! of the connections. So the first socket of an address is bound and listens without it, which fails if any other
+//! process listens there, and shares its port with the others afterwards.
 //!
 //! Sockets that were open before this process was, those of a process that is upgraded or of a service manager, are all
 //! kept: closing one of several that share an address resets the connections in its queue. With more of them than
@@ -18,25 +18,48 @@ use std::path::Path;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use weir_config::settings::{ListenAddr, Listener};
+use weir_net::datagrams;
 
 pub(crate) use unix::SocketFile;
 
 /// Connections the kernel holds until they are accepted.
 const BACKLOG: i32 = 4096;
 
-/// Settings that ask for addresses.
+/// Names of the settings that list addresses.
 pub(crate) const HTTP: &str = "listen.http";
 pub(crate) const HTTPS: &str = "listen.https";
+pub(crate) const TCP: &str = "listen.tcp";
+pub(crate) const UDP: &str = "listen.udp";
 
 /// An address that traffic is accepted at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bound {
     /// The address; port 0 of the settings has become a real one.
     pub address: ListenAddr,
-    /// Whether it speaks TLS.
+    /// True if TLS is spoken.
     pub tls: bool,
-    /// Whether connections begin with a PROXY header.
+    /// True if connections begin with a PROXY header.
     pub proxy_protocol: bool,
+    /// True if HTTP/2 is spoken.
+    pub http2: bool,
+    /// True if connections are for stream routes, and carry no HTTP that the gateway would read.
+    pub streams: bool,
+    /// True if datagrams of UDP arrive here, and no connections.
+    pub udp: bool,
+}
+
+impl Bound {
+    /// Scheme that tells what is spoken here: `http`, `https`, `tcp`, `tls` or `udp`.
+    #[must_use]
+    pub fn scheme(&self) -> &'static str {
+        match (self.streams, self.tls) {
+            (false, false) => "http",
+            (false, true) => "https",
+            (true, _) if self.udp => "udp",
+            (true, false) => "tcp",
+            (true, true) => "tls",
+        }
+    }
 }
 
 /// A listening socket, with what it was opened for: an address of the settings may be bound to another port.
@@ -48,7 +71,7 @@ pub struct ListenSocket {
     pub asked: String,
     /// The bound socket.
     pub socket: OwnedFd,
-    /// Whether a service manager opened it, to whom the file of a Unix socket belongs then.
+    /// True if a service manager opened the socket; the file of a Unix socket belongs to the service manager then.
     pub activated: bool,
 }
 
@@ -62,37 +85,41 @@ impl ListenSocket {
 
 /// An address to listen at.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct ListenRequest<'a> {
     pub(crate) setting: &'static str,
     pub(crate) listener: &'a Listener,
     pub(crate) tls: bool,
+    /// True if it is for stream routes.
+    pub(crate) streams: bool,
+    /// True if HTTP/2 is spoken where the listener does not say it.
+    pub(crate) http2: bool,
 }
 
 /// A listening socket of a worker.
 pub(crate) struct Listening {
     pub(crate) socket: OwnedFd,
-    /// Which of the addresses it is for, by its number.
+    /// Number of the address among all that are listened at.
     pub(crate) entrance: usize,
 }
 
-/// All listening sockets. They do not block.
+/// All listening sockets, non-blocking.
 pub(crate) struct Listeners {
     /// The addresses as bound.
     pub(crate) addresses: Vec<Bound>,
-    /// For each worker, one for each address or more.
+    /// The sockets of each worker: at least one for each address.
     pub(crate) by_worker: Vec<Vec<Listening>>,
     /// Every socket once more, for a process that takes them over.
     pub(crate) sockets: Vec<ListenSocket>,
     /// Files of Unix sockets that go with this process.
     pub(crate) files: Vec<SocketFile>,
-    /// Addresses of sockets that the process before this one may still listen on.
-    taken_over: Vec<SocketAddr>,
+    /// Addresses of sockets that the process before this one may still listen on, and whether they are of UDP.
+    taken_over: Vec<(SocketAddr, bool)>,
 }
 
 impl Listeners {
-    /// Listens at every address for all workers. What is inherited for an address that nobody asks for is closed.
+    /// Listens at every address for all workers. Inherited sockets of addresses no longer configured are closed.
     pub(crate) fn bind<'a>(
-        wanted: impl Iterator<Item = Wanted<'a>>,
+        wanted: impl Iterator<Item = ListenRequest<'a>>,
         workers: usize,
         mut inherited: Vec<ListenSocket>,
     ) -> io::Result<Self> {
@@ -100,7 +127,9 @@ impl Listeners {
         let mut all =
             Self { addresses: Vec::new(), by_worker, sockets: Vec::new(), files: Vec::new(), taken_over: Vec::new() };
         let mut made = Vec::new();
-        all.taken_over = inherited.iter().filter_map(|socket| local_address(&socket.socket)).collect();
+        let bound =
+            inherited.iter().filter_map(|socket| local_address(&socket.socket).map(|at| (at, is_udp(&socket.socket))));
+        all.taken_over = bound.collect();
         for wanted in wanted {
             if let Err(error) = all.add(wanted, &mut inherited, &mut made) {
                 // Not those of inherited sockets: another process still listens on them.
@@ -115,17 +144,18 @@ impl Listeners {
 
     fn add(
         &mut self,
-        Wanted { setting, listener, tls }: Wanted<'_>,
+        ListenRequest { setting, listener, tls, streams, http2 }: ListenRequest<'_>,
         inherited: &mut Vec<ListenSocket>,
         made: &mut Vec<SocketFile>,
     ) -> io::Result<()> {
         let workers = self.by_worker.len();
+        let udp = setting == UDP;
         let found = take(inherited, setting, &listener.address);
         let activated = found.iter().any(|socket| socket.activated);
         let found: Vec<OwnedFd> = found.into_iter().map(|socket| socket.socket).collect();
         let (address, open) = match &listener.address {
             ListenAddr::Tcp(address) => {
-                let (address, open) = complete(*address, found, workers, self.first_bind(*address))?;
+                let (address, open) = complete(*address, found, workers, self.first_bind(*address, udp), udp)?;
                 (ListenAddr::Tcp(address), open)
             }
             ListenAddr::Unix(path) => {
@@ -142,7 +172,8 @@ impl Listeners {
             }
         };
         let entrance = self.addresses.len();
-        self.addresses.push(Bound { address, tls, proxy_protocol: listener.proxy_protocol });
+        let http2 = listener.http2.unwrap_or(http2);
+        self.addresses.push(Bound { address, tls, proxy_protocol: listener.proxy_protocol, http2, streams, udp });
         for socket in &open.sockets {
             let (setting, asked) = (setting.to_owned(), listener.address.to_string());
             self.sockets.push(ListenSocket { setting, asked, socket: socket.try_clone()?, activated });
@@ -155,12 +186,13 @@ impl Listeners {
         Ok(())
     }
 
-    /// How the first socket of an address is bound: exclusively, unless another address of this gateway covers it.
-    fn first_bind(&self, address: SocketAddr) -> Bind {
-        let mut own = self.addresses.iter().filter_map(|bound| bound.address.tcp());
+    /// Mode of the first bind of an address: exclusive, unless another address of this gateway covers it.
+    fn first_bind(&self, address: SocketAddr, udp: bool) -> Bind {
+        let of_kind = self.addresses.iter().filter(|bound| bound.udp == udp);
+        let mut own = of_kind.filter_map(|bound| bound.address.tcp());
         // The same address in two settings would be two services that share their connections by chance.
         let covered = own.any(|own| own != address && overlap(own, address));
-        let taken_over = self.taken_over.iter().any(|own| overlap(*own, address));
+        let taken_over = self.taken_over.iter().any(|(own, kind)| *kind == udp && overlap(*own, address));
         if covered || taken_over { Bind::Shared } else { Bind::Exclusive }
     }
 }
@@ -168,6 +200,10 @@ impl Listeners {
 /// True when connections to one address may arrive at a socket that is bound to the other.
 fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
     a.port() == b.port() && (a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified())
+}
+
+fn is_udp(socket: &OwnedFd) -> bool {
+    SockRef::from(socket).r#type().is_ok_and(|kind| kind == Type::DGRAM)
 }
 
 fn local_address(socket: &OwnedFd) -> Option<SocketAddr> {
@@ -178,7 +214,7 @@ fn local_address(socket: &OwnedFd) -> Option<SocketAddr> {
 fn take(inherited: &mut Vec<ListenSocket>, setting: &str, address: &ListenAddr) -> Vec<ListenSocket> {
     let words = address.to_string();
     let is_same = |s: &ListenSocket| s.setting == setting && s.asked == words;
-    let is_bound = |s: &ListenSocket| is_bound_to(&s.socket, address);
+    let is_bound = |s: &ListenSocket| is_udp(&s.socket) == (setting == UDP) && is_bound_to(&s.socket, address);
     let by_words = inherited.iter().any(is_same);
     inherited.extract_if(.., |s| if by_words { is_same(s) } else { is_bound(s) }).collect()
 }
@@ -194,21 +230,30 @@ fn is_bound_to(socket: &OwnedFd, address: &ListenAddr) -> bool {
 /// The sockets of one address.
 struct Open {
     sockets: Vec<OwnedFd>,
-    /// Further handles of these, for workers that would have none.
+    /// Further handles of these sockets, for workers that would have none.
     shared: Vec<OwnedFd>,
 }
 
 /// Adds sockets until every worker has one.
-fn complete(asked: SocketAddr, inherited: Vec<OwnedFd>, workers: usize, first: Bind) -> io::Result<(SocketAddr, Open)> {
+///
+/// Of UDP a worker without a socket of its own has none: datagrams of one client would go to any worker that shares a
+/// socket, whereas the system chooses one of several sockets by the addresses of both sides.
+fn complete(
+    asked: SocketAddr,
+    inherited: Vec<OwnedFd>,
+    workers: usize,
+    first: Bind,
+    udp: bool,
+) -> io::Result<(SocketAddr, Open)> {
     let mut sockets = inherited;
     let inherited = sockets.len();
     if sockets.is_empty() {
-        sockets.push(bind(asked, first)?);
+        sockets.push(bind(asked, first, udp)?);
     }
     // The first one has found the port for the others.
     let address = sockets.first().and_then(local_address).unwrap_or(asked);
     while sockets.len() < workers {
-        match bind(address, Bind::Shared) {
+        match bind(address, Bind::Shared, udp) {
             Ok(socket) => sockets.push(socket),
             // The socket of a service manager does not share its port, or we may not bind this one ourselves: all
             // workers accept from what there is.
@@ -216,7 +261,11 @@ fn complete(asked: SocketAddr, inherited: Vec<OwnedFd>, workers: usize, first: B
             Err(error) => return Err(error),
         }
     }
-    Ok((address, share(sockets, workers)?))
+    if udp && address.ip().is_unspecified() {
+        sockets.iter().try_for_each(|socket| datagrams::tell_local(socket, address))?;
+    }
+    let sharing = if udp { 0 } else { workers };
+    Ok((address, share(sockets, sharing)?))
 }
 
 /// Adds handles until every worker has one.
@@ -232,23 +281,25 @@ fn share(sockets: Vec<OwnedFd>, workers: usize) -> io::Result<Open> {
     Ok(Open { sockets, shared })
 }
 
-/// Who else may listen on an address at the moment when a socket begins to.
+/// Sharing of an address at the moment when a socket begins to listen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bind {
-    /// Nobody.
+    /// Fails if any other socket listens on the address.
     Exclusive,
-    /// This gateway, or the process that it takes over from.
+    /// Allows sockets of this gateway, or of the process that it takes over from.
     Shared,
 }
 
-fn bind(address: SocketAddr, bind: Bind) -> io::Result<OwnedFd> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // For connections of an earlier process that have not quite ended.
-    socket.set_reuse_address(true)?;
+fn bind(address: SocketAddr, bind: Bind, udp: bool) -> io::Result<OwnedFd> {
+    let (kind, protocol) = if udp { (Type::DGRAM, Protocol::UDP) } else { (Type::STREAM, Protocol::TCP) };
+    let socket = Socket::new(Domain::for_address(address), kind, Some(protocol))?;
+    // For connections of an earlier process that have not quite ended. With UDP it would let others share the address.
+    socket.set_reuse_address(!udp)?;
     socket.set_reuse_port(bind == Bind::Shared)?;
     socket.set_nonblocking(true)?;
     // Of two sockets that are bound at the same moment, the kernel lets the first one listen.
-    socket.bind(&address.into()).and_then(|()| socket.listen(BACKLOG)).map_err(|error| match error.kind() {
+    let listen = || if udp { Ok(()) } else { socket.listen(BACKLOG) };
+    socket.bind(&address.into()).and_then(|()| listen()).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => {
             io::Error::new(error.kind(), format!("{error}: another process or another setting has a socket there"))
         }
@@ -266,15 +317,21 @@ mod tests {
 
     use socket2::SockRef;
 
-    use super::{Bind, HTTP, HTTPS, ListenAddr, ListenSocket, Listener, Listeners, Wanted, bind};
+    use super::{Bind, HTTP, HTTPS, ListenAddr, ListenRequest, ListenSocket, Listener, Listeners, bind};
 
-    fn wanted(setting: &'static str, address: &str) -> Wanted<'static> {
+    fn wanted(setting: &'static str, address: &str) -> ListenRequest<'static> {
         let address = match address.strip_prefix("unix:") {
             Some(path) => ListenAddr::Unix(path.into()),
             None => ListenAddr::Tcp(address.parse().unwrap()),
         };
         let listener = Listener::from(address);
-        Wanted { setting, listener: Box::leak(Box::new(listener)), tls: setting == HTTPS }
+        ListenRequest {
+            setting,
+            listener: Box::leak(Box::new(listener)),
+            tls: setting == HTTPS,
+            streams: false,
+            http2: false,
+        }
     }
 
     fn inherited(setting: &str, asked: &str, socket: impl Into<OwnedFd>) -> ListenSocket {
@@ -292,10 +349,10 @@ mod tests {
         let cases: [(usize, usize, &[usize]); 5] =
             [(0, 2, &[1, 1]), (1, 3, &[1, 1, 1]), (2, 2, &[1, 1]), (3, 2, &[2, 1]), (4, 1, &[4])];
         for (open, workers, expected) in cases {
-            let first = bind("127.0.0.1:0".parse().unwrap(), Bind::Exclusive).unwrap();
+            let first = bind("127.0.0.1:0".parse().unwrap(), Bind::Exclusive, false).unwrap();
             let address = local(&first);
             let mut sockets = vec![first];
-            sockets.extend((1..open).map(|_| bind(address, Bind::Shared).unwrap()));
+            sockets.extend((1..open).map(|_| bind(address, Bind::Shared, false).unwrap()));
             sockets.truncate(open);
             let sockets = sockets.into_iter().map(|s| inherited(HTTP, "127.0.0.1:0", s)).collect();
             let all = Listeners::bind([wanted(HTTP, "127.0.0.1:0")].into_iter(), workers, sockets).unwrap();
@@ -310,7 +367,7 @@ mod tests {
         }
     }
 
-    /// A port that a socket had and nobody has now.
+    /// A port that was free a moment ago.
     fn free_port() -> u16 {
         TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
     }
@@ -329,7 +386,7 @@ mod tests {
             assert!(error.starts_with(&format!("listen.http: cannot listen on {other}: ")), "{error}");
             assert!(error.contains("another process"), "{error}");
         }
-        // Who takes over may listen beside the old process, at other addresses of its ports as well.
+        // A process that takes over may listen beside the old one, at other addresses of its ports as well.
         let pass = || first.sockets.iter().map(|socket| socket.try_clone().unwrap()).collect::<Vec<_>>();
         assert!(listen(&own, pass()).is_ok());
         assert!(listen(&[format!("0.0.0.0:{port}")], pass()).is_ok());
@@ -382,7 +439,7 @@ mod tests {
         let sockets = vec![
             inherited(HTTP, "127.0.0.1:0", a),
             inherited(HTTPS, "127.0.0.1:0", b),
-            // The words of this one have changed, and its setting; nobody asks for the next.
+            // The text of this address has changed, and its setting; the next is no longer configured.
             inherited(HTTP, "127.0.0.2:0", c),
             inherited(HTTP, "127.0.0.3:0", d),
         ];

@@ -6,11 +6,14 @@ use weir_wire::head::Limits;
 use weir_wire::name::FieldName;
 use weir_wire::target::PathRules;
 
-/// What workers need of the settings. Times are milliseconds.
+use crate::http2;
+
+/// Settings that workers need. Times are milliseconds.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) head: Limits,
     pub(crate) response_head: Limits,
+    pub(crate) http2: http2::Limits,
     pub(crate) paths: PathRules,
     /// True when a path may have readings that lead to other routes.
     pub(crate) ambiguous_paths: bool,
@@ -27,6 +30,7 @@ pub(crate) struct Options {
     pub(crate) callouts: u32,
     pub(crate) callout_body: usize,
     pub(crate) connections: usize,
+    pub(crate) udp_sessions: usize,
     /// `u64::MAX`: no limit.
     pub(crate) requests_per_connection: u64,
     pub(crate) upstream_idle: usize,
@@ -37,6 +41,14 @@ pub(crate) struct Options {
     pub(crate) idle_ms: u64,
     pub(crate) body_ms: u64,
     pub(crate) send_ms: u64,
+    /// For how long a stream may be silent both ways, where its upstream does not say it.
+    pub(crate) stream_idle_ms: u64,
+    /// The same for a session of UDP.
+    pub(crate) udp_idle_ms: u64,
+    /// 0: that of the upstream.
+    pub(crate) websocket_ms: u64,
+    /// Time from the end of idle connections in a drain to the end of WebSocket.
+    pub(crate) drain_websocket_ms: u64,
     /// Deadline of a hook that waits.
     pub(crate) plugin_ms: u64,
     pub(crate) trusted_proxies: Box<[IpNet]>,
@@ -70,6 +82,7 @@ impl Options {
         let real_ip = &settings.real_ip;
         Self {
             head,
+            http2: http2_limits(settings),
             response_head: Limits { head: limits.response_head_size.as_usize(), ..head },
             paths: PathRules {
                 delete_tail_slash: settings.uri.delete_tail_slash,
@@ -87,6 +100,7 @@ impl Options {
             callouts: limits.callouts,
             callout_body: limits.callout_body.as_usize(),
             connections: limits.connections as usize,
+            udp_sessions: limits.udp_sessions as usize,
             requests_per_connection: unlimited(u64::from(limits.requests_per_connection)),
             upstream_idle: limits.upstream_idle_connections as usize,
             set_aside_ms: ms(settings.upstream.set_aside.duration()),
@@ -95,6 +109,10 @@ impl Options {
             idle_ms: ms(settings.timeouts.idle.duration()),
             body_ms: ms(settings.timeouts.body.duration()),
             send_ms: ms(settings.timeouts.send.duration()),
+            stream_idle_ms: ms(settings.timeouts.stream_idle.duration()),
+            udp_idle_ms: ms(settings.timeouts.udp_idle.duration()),
+            websocket_ms: ms(settings.timeouts.websocket.duration()),
+            drain_websocket_ms: ms(settings.timeouts.drain_websocket.duration()),
             plugin_ms: ms(settings.timeouts.plugin.duration()),
             proxy_trusted: settings.proxy_protocol.trusted.iter().map(|r| r.net()).collect(),
             trusted_proxies: settings.trusted_proxies.iter().map(|r| r.net()).collect(),
@@ -110,5 +128,22 @@ impl Options {
                 format!("Server: {server}\r\n").into_bytes().into()
             },
         }
+    }
+}
+
+fn http2_limits(settings: &Settings) -> http2::Limits {
+    let (http2, limits) = (&settings.http2, &settings.limits);
+    http2::Limits {
+        streams: http2.concurrent_streams,
+        stream_window: http2.stream_window.as_usize() as u32,
+        connection_window: http2.connection_window.as_usize() as u32,
+        frame_size: http2.frame_size.as_usize() as u32,
+        write_buffer: http2.write_buffer.as_usize(),
+        head: limits.head_size.as_usize(),
+        fields: usize::from(limits.header_count),
+        continuations: http2.continuations,
+        resets: http2.resets,
+        control_frames: http2.control_frames,
+        empty_frames: http2.empty_frames,
     }
 }

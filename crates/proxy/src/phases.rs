@@ -1,7 +1,8 @@
-//! The way of one exchange through the plugins. Nothing here knows how a message travels.
+//! The way of one exchange through the plugins, independent of the protocol.
 
-use weir_plugin::buffers::NO_ROOM;
-use weir_plugin::{BodyCx, Exchange, Failure, Flow, LogCx, RequestCx, ResponseCx, UpstreamCx};
+use weir_plugin::host::buffers::NO_ROOM;
+use weir_plugin::host::{self, Exchange};
+use weir_plugin::{Failure, Flow};
 use weir_router::Query;
 use weir_telemetry::metrics::Recorder;
 
@@ -9,21 +10,21 @@ use crate::chain::{Chain, Phase, Step, Walk};
 use crate::snapshot::{Route, Snapshot};
 use crate::upstream::Upstream;
 
-/// What becomes of a request after its plugins.
+/// Outcome of the request phases.
 pub(crate) enum Verdict<'s> {
-    /// It goes to the upstream at this position, with this route.
+    /// The request goes to the chosen upstream, with this route.
     Forward(&'s Route),
     /// The answer is in [`Exchange::response`].
     Answered,
-    /// It is refused.
+    /// The request is refused.
     Failed(Failure),
-    /// This step has to wait; then [`Requests::resumed`] goes on.
+    /// The step waits; [`Requests::resumed`] continues afterwards.
     Suspended(&'s Step),
-    /// This step needs the whole request body; then [`Requests::collected`] goes on.
+    /// The step needs the whole request body; [`Requests::collected`] continues afterwards.
     AwaitsBody(&'s Step),
 }
 
-/// How far a request has come.
+/// Progress of a request through the request phases.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Requests {
     stage: Stage,
@@ -64,7 +65,7 @@ pub(crate) fn route<'s>(x: &Exchange, snapshot: &'s Snapshot) -> Option<&'s Rout
     snapshot.routes.get(x.matched?.route)
 }
 
-/// Whose plugins see an exchange.
+/// The chains whose plugins see an exchange.
 #[derive(Clone, Copy)]
 struct Chains<'s> {
     global: &'s Chain,
@@ -80,7 +81,7 @@ impl<'s> Chains<'s> {
         Self { global: &snapshot.global, route, consumer: consumer_chain(x, snapshot) }
     }
 
-    /// Whether there may be a plugin with this phase.
+    /// True if a plugin may have this phase.
     fn may_have(self, phase: Phase) -> bool {
         self.global.has(phase) || self.route.has(phase) || self.consumer.is_some()
     }
@@ -94,7 +95,8 @@ fn chain_of(route: Option<&Route>) -> &Chain {
 }
 
 fn consumer_chain<'s>(x: &Exchange, snapshot: &'s Snapshot) -> Option<&'s Chain> {
-    Some(&**snapshot.consumers.get(x.consumer?.consumer)?)
+    let who = x.consumer?;
+    Some(snapshot.consumers.get(who.consumer)?.chain(who.credential))
 }
 
 impl Requests {
@@ -139,7 +141,7 @@ impl Requests {
         match route {
             Some(route) => Verdict::Forward(route),
             None => {
-                let mut cx = RequestCx(x);
+                let mut cx = host::request(x);
                 let answer = cx.reply(404).field("Content-Type", b"text/plain; charset=utf-8");
                 let _ = answer.body(b"{\"error_msg\":\"404 Route Not Found\"}\n").done();
                 Verdict::Answered
@@ -149,9 +151,9 @@ impl Requests {
 
     fn call<'s>(&self, step: &'s Step, x: &mut Exchange) -> Option<Verdict<'s>> {
         let flow = if self.is_rewrite() {
-            step.plugin.rewrite(&mut RequestCx(x))
+            step.plugin.rewrite(&mut host::request(x))
         } else {
-            step.plugin.access(&mut RequestCx(x))
+            step.plugin.access(&mut host::request(x))
         };
         if step.reads_body && x.request.lacks_room_for_values() {
             return Some(Verdict::Failed(NO_ROOM));
@@ -159,8 +161,8 @@ impl Requests {
         self.judge(flow, step, x)
     }
 
-    /// Goes on with the plugin that asked for the request body, or reads variables of it, which is there now; `None`:
-    /// [`Requests::run`] goes on.
+    /// Continues with the plugin that needed the request body, for itself or for variables of the body, once the body
+    /// is complete; `None`: [`Requests::run`] continues.
     pub(crate) fn collected<'s>(&self, step: &'s Step, x: &mut Exchange) -> Option<Verdict<'s>> {
         if !step.applies(x) {
             return x.request.lacks_room_for_values().then_some(Verdict::Failed(NO_ROOM));
@@ -222,7 +224,7 @@ impl Requests {
     }
 }
 
-/// Whether what comes after the request phases reads variables of the request body: plugins or the choice of a node.
+/// True if a plugin of a later phase, or the choice of a node, reads variables of the request body.
 pub(crate) fn reads_body(x: &Exchange, snapshot: &Snapshot, upstream: &Upstream) -> bool {
     let Chains { global, route, consumer } = Chains::of(x, snapshot);
     upstream.reads_body || global.reads_body() || route.reads_body() || consumer.is_some_and(Chain::reads_body)
@@ -259,10 +261,25 @@ fn each(
 
 /// Before each try at a node.
 pub(crate) fn before_upstream(x: &mut Exchange, snapshot: &Snapshot) -> Result<(), Failure> {
-    each(Phase::Upstream, x, Chains::of(x, snapshot), |step, x| step.plugin.upstream_request(&mut UpstreamCx(x)))
+    each(Phase::Upstream, x, Chains::of(x, snapshot), |step, x| {
+        step.plugin.upstream_request(&mut host::upstream_request(x))
+    })
 }
 
-/// How far the response phases of an exchange have come: `response` of all plugins, then `encode`.
+/// A piece of the request body; `begins` with the first one of an attempt.
+pub(crate) fn on_request_body(
+    x: &mut Exchange,
+    snapshot: &Snapshot,
+    piece: &mut Vec<u8>,
+    begins: bool,
+    last: bool,
+) -> Result<(), Failure> {
+    each(Phase::RequestBody, x, Chains::of(x, snapshot), |step, x| {
+        step.plugin.request_body(&mut host::request_body(x, begins), piece, last)
+    })
+}
+
+/// Progress of an exchange through the response phases: `response` of all plugins, then `encode`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Responses {
     encodes: bool,
@@ -294,8 +311,8 @@ impl Responses {
                     continue;
                 }
                 let flow = match self.encodes {
-                    true => step.plugin.encode(&mut ResponseCx(x)),
-                    false => step.plugin.response(&mut ResponseCx(x)),
+                    true => step.plugin.encode(&mut host::response(x)),
+                    false => step.plugin.response(&mut host::response(x)),
                 };
                 match flow {
                     Flow::Abort(failure) => return Err(failure),
@@ -314,11 +331,11 @@ impl Responses {
 
 /// A piece of the response body; its content coding comes last.
 pub(crate) fn on_body(x: &mut Exchange, snapshot: &Snapshot, chunk: &mut Vec<u8>, last: bool) -> Result<(), Failure> {
-    each(Phase::Body, x, Chains::of(x, snapshot), |step, x| step.plugin.body(&mut BodyCx(x), chunk, last))?;
+    each(Phase::Body, x, Chains::of(x, snapshot), |step, x| step.plugin.body(&mut host::body(x), chunk, last))?;
     x.response.encode(chunk, last)
 }
 
-/// Whether anything looks at an exchange after its end.
+/// True if a plugin sees the exchange after its end.
 pub(crate) fn has_log(x: &Exchange, snapshot: &Snapshot, route: Option<&Route>) -> bool {
     let logs = snapshot.global.has(Phase::Log) || route.is_some_and(|r| r.logs);
     logs || consumer_chain(x, snapshot).is_some_and(|c| c.has(Phase::Log))
@@ -328,7 +345,7 @@ pub(crate) fn has_log(x: &Exchange, snapshot: &Snapshot, route: Option<&Route>) 
 pub(crate) fn on_log(x: &mut Exchange, snapshot: &Snapshot, recorder: &Recorder) {
     // Nothing is refused any more.
     let _ = each(Phase::Log, x, Chains::of(x, snapshot), |step, x| {
-        step.plugin.log(&LogCx { exchange: x, recorder });
+        step.plugin.log(&host::log(x, recorder));
         Flow::Continue
     });
 }

@@ -1,7 +1,8 @@
 //! Paths with `;` or `\\`, which some servers read in another way than this gateway: what is served has to lead to the
 //! same route in every reading, or a client could take one route's rules to another route's path.
 
-use weir_plugin::{Exchange, Request};
+use weir_plugin::Request;
+use weir_plugin::host::Exchange;
 use weir_wire::Reject;
 use weir_wire::target::{PathRules, Reading};
 
@@ -20,8 +21,8 @@ pub(crate) struct OtherWay {
     pub(crate) route: Option<u32>,
 }
 
-/// The first reading that leads to another route than the gateway's own, or to none, or that `admits` does not hold for.
-/// A path that no route takes is served to nobody, whatever it may be read as.
+/// The first reading that leads to another route than the gateway's own, or to none, or that `admits` refuses. A path
+/// that no route takes is never served, whatever its other readings.
 pub(crate) fn other_way(
     x: &mut Exchange,
     snapshot: &Snapshot,

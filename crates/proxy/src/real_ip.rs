@@ -1,18 +1,18 @@
-//! Fields in which proxies tell whom they ask for: what is believed of them, and the client's address in them (nginx's
+//! Request fields that name the client of a proxy: which of them are trusted, and the client's address in them (nginx's
 //! realip rules).
 
 use std::net::IpAddr;
 
-use weir_plugin::Exchange;
+use weir_plugin::host::Exchange;
 use weir_wire::forwarded;
 use weir_wire::name::Known;
 
 use crate::options::{Options, RealIp};
 
 impl Options {
-    /// Removes what an untrusted peer says of whom it asks for, before anything looks at the request: X-Forwarded-Proto,
-    /// -Host and -Port, and Forwarded; where some proxies are trusted, X-Forwarded-For as well. As in APISIX the list in
-    /// X-Forwarded-For is continued for everybody where none are.
+    /// Removes an untrusted peer's statements about its client before anything reads the request: X-Forwarded-Proto,
+    /// -Host and -Port, and Forwarded; X-Forwarded-For as well where some proxies are trusted. Where none are, the list
+    /// in X-Forwarded-For is continued for every peer, as in APISIX.
     #[cold]
     pub(crate) fn distrust(&self, x: &mut Exchange) {
         if self.trusted_proxies.iter().any(|net| net.contains(&x.client.sender)) {

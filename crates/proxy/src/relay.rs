@@ -1,5 +1,5 @@
-//! Moving a body from whoever sends it to whoever takes it: piece by piece, never more in memory than one buffer, and
-//! without a word of either side's protocol.
+//! Moves a body from its sender to its receiver: piece by piece, never more in memory than one buffer, and independent
+//! of both sides' protocols.
 //!
 //! A [`Source`] decodes what has arrived in a buffer of the exchange, a [`Sink`] frames what leaves. Both wait where their
 //! side does: a source for bytes, a sink for room on its connection or in its window of flow control.
@@ -88,15 +88,15 @@ impl Relay {
         self.ended
     }
 
-    /// Hands on what has arrived; `see` is shown each piece of content before, and may refuse it. Ready when all of it
-    /// was taken; whether it has left is another question ([`Sink::poll_flush`]).
+    /// Hands on what has arrived; `see` is shown each piece of content and each trailer line before, and may refuse it.
+    /// Ready when all of it was taken; whether it has left is another question ([`Sink::poll_flush`]).
     #[inline]
     pub(crate) fn poll_take<F: Source, T: Sink>(
         &mut self,
         cx: &mut Context<'_>,
         (from, buffer): (&mut F, &Buffer),
         (to, out): (&mut T, &mut Vec<u8>),
-        mut see: impl FnMut(&[u8]) -> Result<(), Reject>,
+        mut see: impl FnMut(Piece, &[u8]) -> Result<(), Reject>,
     ) -> Poll<Result<(), Broken>> {
         loop {
             while !self.rest.is_empty() {
@@ -108,28 +108,57 @@ impl Relay {
                 return Poll::Ready(Ok(()));
             }
             match from.next(buffer)? {
-                Piece::Data(span) => {
+                piece @ Piece::Data(span) => {
                     self.moved += span.len() as u64;
-                    see(span.of(buffer.bytes()))?;
+                    see(piece, span.of(buffer.bytes()))?;
                     self.rest = span;
                 }
-                Piece::Trailer(span) => to.push_trailer(out, span.of(buffer.bytes())),
-                Piece::More => return Poll::Ready(Ok(())),
-                Piece::End => {
-                    self.ended = true;
-                    to.push_end(out);
+                piece @ Piece::Trailer(span) => {
+                    let line = span.of(buffer.bytes());
+                    see(piece, line)?;
+                    to.push_trailer(out, line);
                 }
+                Piece::More => return Poll::Ready(Ok(())),
+                Piece::End => self.end(to, out),
             }
         }
+    }
+
+    /// Gives the sink the end.
+    #[inline]
+    pub(crate) fn end<T: Sink>(&mut self, to: &mut T, out: &mut Vec<u8>) {
+        self.ended = true;
+        to.push_end(out);
     }
 }
 
 /// Appends what has arrived of a body to `to`; trailers are dropped. True when that was the end.
 pub(crate) fn take_all(from: &mut impl Source, buffer: &Buffer, to: &mut Vec<u8>) -> Result<bool, Reject> {
+    take_parts(from, buffer, to, &mut Vec::new())
+}
+
+/// The same, with the lines of the trailer section appended to `trailers`.
+pub(crate) fn take_parts(
+    from: &mut impl Source,
+    buffer: &Buffer,
+    content: &mut Vec<u8>,
+    trailers: &mut Vec<u8>,
+) -> Result<bool, Reject> {
     loop {
         match from.next(buffer)? {
-            Piece::Data(span) => to.extend_from_slice(span.of(buffer.bytes())),
-            Piece::Trailer(_) => {}
+            Piece::Data(span) => content.extend_from_slice(span.of(buffer.bytes())),
+            Piece::Trailer(line) => trailers.extend_from_slice(line.of(buffer.bytes())),
+            Piece::More => return Ok(false),
+            Piece::End => return Ok(true),
+        }
+    }
+}
+
+/// Passes over what has arrived of a body. True when that was the end.
+pub(crate) fn drop_all(from: &mut impl Source, buffer: &Buffer) -> Result<bool, Reject> {
+    loop {
+        match from.next(buffer)? {
+            Piece::Data(_) | Piece::Trailer(_) => {}
             Piece::More => return Ok(false),
             Piece::End => return Ok(true),
         }

@@ -1,10 +1,10 @@
-//! How the kernel divides a core between threads, where there are more of them that have work than cores.
+//! Division of a core between threads by the kernel, when more threads have work than there are cores.
 //!
-//! A request takes a worker some microseconds, a piece of other work hundreds. With the same time slice for all, a worker
-//! that is woken while something else runs waits until that has used up its slice: up to milliseconds. So workers ask for
-//! the shortest slice there is, with which Linux (6.12 and later) lets them run at once as long as they have had no more
-//! than their share; and threads that work on the configuration are a batch ([`stand_back`]), which never interrupts
-//! others.
+//! A request takes a worker some microseconds, a piece of other work hundreds. With the same time slice for all
+//! threads, a worker woken while another thread runs waits until that thread has used up its slice: up to milliseconds.
+//! So workers request the shortest slice, with which Linux (6.12 and later) lets them run at once as long as they have
+//! not exceeded their share; threads that work on the configuration are batch threads ([`stand_back`]), which never
+//! preempt others.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use libc::{SCHED_BATCH, SCHED_OTHER, SYS_sched_getattr, SYS_sched_setattr, c_int
 /// The time slice of a worker, in nanoseconds: the least that Linux gives. Earlier kernels take no notice.
 const SLICE: u64 = 100_000;
 
-/// Says that this thread serves requests.
+/// Schedules this thread as one that serves requests.
 ///
 /// # Errors
 /// The kernel refuses, as in a sandbox. Everything works, only less evenly.
@@ -21,7 +21,7 @@ pub(crate) fn serve_requests() -> io::Result<()> {
     set(SCHED_OTHER, SLICE)
 }
 
-/// Says that this thread's work can wait; threads that it starts from now on inherit that.
+/// Schedules this thread as a batch thread; threads that it starts from now on inherit the policy.
 ///
 /// # Errors
 /// As for [`serve_requests`].
@@ -29,8 +29,8 @@ pub fn stand_back() -> io::Result<()> {
     set(SCHED_BATCH, 0)
 }
 
-/// Sets the policy of this thread, and its time slice; 0: the usual one. Its `nice` stays. A thread that whoever started the
-/// gateway gave another policy, as for real time, stays as it is.
+/// Sets the scheduling policy of this thread, and its time slice; 0: the default slice. `nice` stays. A thread that was
+/// given another policy at start, as for real time, keeps it.
 fn set(policy: c_int, slice: u64) -> io::Result<()> {
     let size = size_of::<sched_attr>() as c_uint;
     let mut attr = sched_attr {
@@ -53,7 +53,7 @@ fn set(policy: c_int, slice: u64) -> io::Result<()> {
     }
     attr.sched_policy = policy.cast_unsigned();
     attr.sched_runtime = slice;
-    // SAFETY: the kernel reads `size` bytes, which the first field tells and which belong to `attr`.
+    // SAFETY: the kernel reads `size` bytes, the number in the first field, and they belong to `attr`.
     if unsafe { syscall(SYS_sched_setattr, 0, &raw const attr, 0) } != 0 {
         return Err(io::Error::last_os_error());
     }

@@ -8,8 +8,9 @@ use weir_config::SharedSet;
 use weir_plugin::{ArgumentNames, Tables};
 use weir_router::Slots;
 
-use crate::chain::Chain;
-use crate::compile::{Kept, ListedDefinitions};
+use crate::chain::{Brought, Chain};
+use crate::compile::{Kept, ListedDefinitions, left_out};
+use crate::stream::table::StreamTable;
 use crate::tls::server::Hosts;
 use crate::upstream::{Timeouts, Upstream};
 
@@ -20,36 +21,39 @@ pub struct Snapshot {
     pub(crate) revision: u64,
     /// The matcher and all names.
     pub(crate) tables: Arc<Tables>,
-    /// By route number.
+    /// Routes by number.
     pub(crate) routes: Slots<Route>,
     pub(crate) upstreams: Slots<Arc<Upstream>>,
     /// Numbers of the upstreams with health checks.
     pub(crate) checked: SharedSet<u32>,
     /// Certificates.
     pub(crate) tls: Arc<Hosts>,
+    pub(crate) streams: Arc<StreamTable>,
     /// Global rules.
     pub(crate) global: Arc<Chain>,
-    /// By consumer number.
-    pub(crate) consumers: Arc<Slots<Arc<Chain>>>,
+    /// What consumers bring along, by number.
+    pub(crate) consumers: Arc<Slots<Arc<Brought>>>,
     /// Query arguments whose values logs do not show.
     pub(crate) credential_arguments: Arc<ArgumentNames>,
     /// The registry that the positions in chains belong to.
     pub(crate) definitions: ListedDefinitions,
-    /// What the next snapshot may be made from, where the configuration can be changed piece by piece.
+    /// State from which the next snapshot is made, if the configuration can be changed piece by piece.
     pub(crate) kept: Option<Kept>,
+    /// True if every request is answered 503.
+    pub(crate) refuses_all: bool,
 }
 
-/// What is done with the requests of a route. It is small, since each of many routes that are asked for by turns is read
-/// from memory: what most of them have not, or have in common, stands elsewhere.
+/// A route as a request needs it. Small, because each of many routes requested in turn is read from memory: parts that
+/// are rare, or common to several routes, are kept elsewhere.
 #[derive(Debug, Clone)]
 pub(crate) struct Route {
     pub(crate) chain: Arc<Chain>,
     /// Position of its upstream; `None`: a plugin has to answer.
     pub(crate) upstream: Option<u32>,
-    /// Its own time limits, which go before the upstream's.
+    /// The route's own time limits, which take precedence over the upstream's.
     pub(crate) timeouts: Option<Box<Timeouts>>,
     pub(crate) websocket: bool,
-    /// Whether one of its plugins looks at an exchange after its end.
+    /// True if one of the route's plugins sees the exchange after its end.
     pub(crate) logs: bool,
 }
 
@@ -61,25 +65,52 @@ impl Route {
 }
 
 impl Snapshot {
-    /// Its revision.
+    /// Revision of the configuration.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Whether clients with TLS are shown a certificate made here, because the configuration has none.
+    /// True if clients with TLS are shown a certificate made here, because the configuration has none.
     #[must_use]
     pub fn is_self_signed(&self) -> bool {
         self.tls.is_self_signed()
     }
 
-    /// Whether somebody else has it, or its tables, which a worker's exchange may hold for a moment longer: whoever lets
-    /// go of the last reference frees them, and no worker may have to.
+    /// True if the snapshot or its tables have another owner, such as a worker's exchange for a moment longer. Dropping
+    /// the last reference frees them, which must not happen on a worker.
     pub(crate) fn is_used_elsewhere(self: &Arc<Self>) -> bool {
-        Arc::strong_count(self) > 1 || Arc::strong_count(&self.tables) > 1
+        let tables = [&self.tables, &self.streams.tables];
+        Arc::strong_count(self) > 1 || tables.into_iter().any(|tables| Arc::strong_count(tables) > 1)
     }
 
-    /// How many routes it has.
+    /// The same configuration with 503 for every request, because of an invalid item that may guard any of them.
+    #[must_use]
+    pub fn refusing_all(&self) -> Arc<Self> {
+        Arc::new(Self {
+            revision: self.revision,
+            tables: Arc::clone(&self.tables),
+            routes: self.routes.clone(),
+            upstreams: self.upstreams.clone(),
+            checked: self.checked.clone(),
+            tls: Arc::clone(&self.tls),
+            streams: Arc::clone(&self.streams),
+            global: left_out::before(&self.global),
+            consumers: Arc::clone(&self.consumers),
+            credential_arguments: Arc::clone(&self.credential_arguments),
+            definitions: self.definitions,
+            kept: None,
+            refuses_all: true,
+        })
+    }
+
+    /// True if every request is answered 503, because an item is invalid that may guard any of them.
+    #[must_use]
+    pub fn refuses_all(&self) -> bool {
+        self.refuses_all
+    }
+
+    /// Number of routes.
     #[must_use]
     pub fn route_count(&self) -> usize {
         self.routes.count()
@@ -102,7 +133,7 @@ impl Local {
         Rc::new_cyclic(|this| Self { snapshot, tables, this: Weak::clone(this) })
     }
 
-    /// Another reference to it, for a task that outlives the caller.
+    /// Another reference to the worker's configuration, for a task that outlives the caller.
     pub(crate) fn share(&self) -> Rc<Self> {
         // There is no other way to make one than `new`.
         self.this.upgrade().unwrap_or_else(|| Self::new(Arc::clone(&self.snapshot)))

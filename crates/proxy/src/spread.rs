@@ -23,7 +23,7 @@ pub(crate) struct Spread {
     seats: Box<[Seat]>,
 }
 
-/// One worker. Its count is written with every connection, and so has a cache line of its own (two, since processors
+/// One worker. The count is written with every connection, and so has a cache line of its own (two, since processors
 /// fetch pairs).
 #[derive(Debug)]
 #[repr(align(128))]
@@ -41,11 +41,11 @@ pub(crate) struct Handed {
     pub(crate) entrance: usize,
 }
 
-/// What one worker takes over.
+/// Connections handed over to one worker.
 pub(crate) type Arrivals = mpsc::Receiver<Handed>;
 
 impl Spread {
-    /// For so many workers, with what each takes over.
+    /// The spread over so many workers, and the arrivals of each.
     pub(crate) fn new(workers: usize) -> (Self, Vec<Arrivals>) {
         let (seats, arrivals) = (0..workers)
             .map(|_| {
@@ -56,8 +56,8 @@ impl Spread {
         (Self { seats: seats.into() }, arrivals)
     }
 
-    /// Counts a connection that worker `own` has accepted, and hands it over when it is another's. What is given back
-    /// is the worker's own. `fresh` is how many it has accepted since the last tick.
+    /// Counts a connection that worker `own` has accepted, and hands it over when it is another worker's. Returns a
+    /// connection that is the worker's own. `fresh` is the number of connections it has accepted since the last tick.
     pub(crate) fn place(&self, own: usize, fresh: usize, handed: Handed) -> Option<Handed> {
         if let Some(seat) = self.other(own, fresh) {
             seat.connections.fetch_add(1, Ordering::Relaxed);

@@ -34,8 +34,8 @@ struct Inner {
     buckets: Vec<Vec<u32>>,
     /// Room for the entries of one look.
     due: Vec<u32>,
-    /// Since when a connection has been idle, and its key: some of those idle longest, the longest last. They may have
-    /// moved on since they were found.
+    /// Start of idleness, and key, of some of the connections idle longest, the longest last. They may have become
+    /// active since they were found.
     longest: Vec<(u64, usize)>,
     /// The last tick that was processed.
     tick: u64,
@@ -44,6 +44,8 @@ struct Inner {
 #[derive(Debug)]
 struct Entry {
     deadline: u64,
+    /// Bound of all deadlines.
+    cap: u64,
     /// The tick at which it is looked at next.
     scheduled: u64,
     /// Since when the connection has been idle, on the wheel's clock; [`BUSY`] while it is not.
@@ -79,7 +81,7 @@ impl Timers {
 
     /// A deadline that is not set.
     pub(crate) fn timer(self: &Rc<Self>) -> Timer {
-        let entry = Entry { deadline: u64::MAX, scheduled: u64::MAX, idle_since: BUSY, waker: None };
+        let entry = Entry { deadline: u64::MAX, cap: u64::MAX, scheduled: u64::MAX, idle_since: BUSY, waker: None };
         let key = self.inner.borrow_mut().entries.insert(entry);
         Timer { timers: Rc::clone(self), key }
     }
@@ -193,8 +195,8 @@ impl Timer {
         self.set_at(self.timers.now.get().saturating_add(ms).saturating_add(TICK_MS));
     }
 
-    /// The same for a connection that waits for its client to send a request: it gives way to a new one when there are
-    /// too many. Ends with the next deadline that is set in another way.
+    /// Sets the deadline of an idle client connection, which is closed in favour of a new one when there are too many.
+    /// Idle until another method sets the next deadline.
     pub(crate) fn set_idle(&self, ms: u64) {
         let now = self.timers.now.get();
         self.put(now.saturating_add(ms).saturating_add(TICK_MS), now);
@@ -230,6 +232,7 @@ impl Timer {
         let inner = &mut *self.timers.inner.borrow_mut();
         let tick = inner.tick;
         let Some(entry) = inner.entries.get_mut(self.key) else { return };
+        let deadline = deadline.min(entry.cap);
         entry.deadline = deadline;
         entry.idle_since = idle_since;
         if deadline.div_ceil(TICK_MS) < entry.scheduled {
@@ -237,12 +240,30 @@ impl Timer {
         }
     }
 
+    /// Bounds the deadlines that are set from now on by a time of the wheel's clock; `u64::MAX`: they have no bound.
+    pub(crate) fn cap(&self, at: u64) {
+        let inner = &mut *self.timers.inner.borrow_mut();
+        if let Some(entry) = inner.entries.get_mut(self.key) {
+            entry.cap = at;
+        }
+    }
+
+    /// The bound of the deadlines; `u64::MAX`: there is none.
+    pub(crate) fn bound(&self) -> u64 {
+        self.timers.inner.borrow().entries.get(self.key).map_or(u64::MAX, |entry| entry.cap)
+    }
+
+    /// True when the bound of the deadlines has come.
+    pub(crate) fn is_over(&self) -> bool {
+        self.bound() <= self.timers.now.get()
+    }
+
     /// The wheel's clock.
     pub(crate) fn now(&self) -> u64 {
         self.timers.now.get()
     }
 
-    /// What comes of `work`; `None` when the deadline has come before.
+    /// The output of `work`; `None` when the deadline has passed first.
     pub(crate) async fn within<F: Future>(&self, work: F) -> Option<F::Output> {
         let mut work = pin!(work);
         poll_fn(|cx| match work.as_mut().poll(cx) {
@@ -336,6 +357,22 @@ mod tests {
             timers.advance(1000 + 300 + 2 * TICK_MS);
             assert_eq!(timer.poll_expired(&mut cx), Poll::Ready(()));
         }
+    }
+
+    /// A deadline that is bounded is seen at its bound, also where a later one was scheduled before.
+    #[test]
+    fn a_bound_wakes_in_time() {
+        let timers = Timers::new(0);
+        let timer = timers.timer();
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        let waker = Waker::from(count.clone());
+        timer.set(10_000);
+        timer.cap(200);
+        timer.set(60_000);
+        assert_eq!(timer.poll_expired(&mut Context::from_waker(&waker)), Poll::Pending);
+        timers.advance(200 + TICK_MS);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1, "the task is woken");
+        assert_eq!(timer.poll_expired(&mut Context::from_waker(&waker)), Poll::Ready(()));
     }
 
     #[test]

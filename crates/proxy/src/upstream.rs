@@ -6,9 +6,11 @@ pub(crate) mod balance;
 pub(crate) mod connection;
 pub(crate) mod endpoint;
 pub(crate) mod h1;
+pub(crate) mod h2;
 pub(crate) mod health;
 pub(crate) mod load;
 mod lookup;
+pub(crate) mod outgoing;
 pub(crate) mod pool;
 pub(crate) mod resolve;
 pub(crate) mod stream;
@@ -16,20 +18,21 @@ pub(crate) mod stream;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use weir_config::ProxyHeader;
+use weir_config::{ProxyHeader, Scheme};
 
 use balance::Balancer;
 use endpoint::{Choice, Endpoint};
 use health::{Health, Seen};
 use weir_config::Checks;
-use weir_plugin::{Exchange, Failure, Side};
+use weir_plugin::host::Exchange;
+use weir_plugin::{Failure, Side};
 
 /// A compiled upstream.
 #[derive(Debug)]
 pub(crate) struct Upstream {
     pub(crate) nodes: Box<[Node]>,
     pub(crate) balancer: Balancer,
-    /// Whether its balancer reads variables of the request body.
+    /// True if the balancer reads variables of the request body.
     pub(crate) reads_body: bool,
     /// Bytes of the balancer, as the compiler counts them.
     pub(crate) size: u64,
@@ -38,15 +41,22 @@ pub(crate) struct Upstream {
     /// Milliseconds after which no further try is made; `u64::MAX`: no limit.
     pub(crate) retry_ms: u64,
     pub(crate) timeouts: Timeouts,
+    /// True where its configuration says them.
+    pub(crate) has_timeouts: bool,
+    pub(crate) scheme: Scheme,
+    /// Protocol of its nodes.
+    pub(crate) protocol: Protocol,
+    /// True when its nodes are gRPC services.
+    pub(crate) is_grpc: bool,
     pub(crate) keepalive: Keepalive,
     /// The PROXY header that connections to its nodes begin with.
     pub(crate) proxy_protocol: Option<ProxyHeader>,
     pub(crate) host: PassHost,
-    /// Whether its nodes are checked, and how; each node has its [`Health`] then.
+    /// Health checks of the nodes; with them each node has its [`Health`].
     pub(crate) checked: Option<Checked>,
 }
 
-/// An upstream with health checks: where it is written, and what it says.
+/// The item and the checks of an upstream with health checks.
 #[derive(Debug)]
 pub(crate) struct Checked {
     /// `upstreams`, `routes`, `services` or `plugins`.
@@ -59,23 +69,23 @@ pub(crate) struct Checked {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) endpoint: Arc<Endpoint>,
-    /// Its name for `pass_host: node`, with the port where that is not the scheme's.
+    /// Host for `pass_host: node`, with the port where it is not the scheme's.
     pub(crate) host: Box<[u8]>,
-    /// Its share of the requests; 0: none.
+    /// Share of the requests; 0: none.
     pub(crate) weight: u32,
-    /// For people; balancers have their groups.
+    /// Priority, for people; balancers have their groups.
     pub(crate) priority: i64,
-    /// Where its upstream has health checks.
+    /// Health of the node; `None` without health checks of the upstream.
     pub(crate) health: Option<Arc<Health>>,
 }
 
 impl Node {
-    /// Whether a balancer may choose it.
+    /// True if a balancer may choose the node.
     pub(crate) fn is_available(&self) -> bool {
         !self.endpoint.aside.is_set() && self.is_healthy()
     }
 
-    /// Whether health checks, where there are some, have not found otherwise.
+    /// True unless health checks have found the node unhealthy.
     pub(crate) fn is_healthy(&self) -> bool {
         self.health.as_ref().is_none_or(|health| health.is_up())
     }
@@ -85,7 +95,7 @@ impl Node {
         self.endpoint.choose(now_ms, |addr| self.takes(addr))
     }
 
-    /// Whether a connection to this one of its addresses is worth a try.
+    /// True if a connection to this address of the node is worth a try.
     pub(crate) fn takes(&self, addr: SocketAddr) -> bool {
         self.health.as_ref().is_none_or(|health| health.takes(addr))
     }
@@ -106,6 +116,12 @@ impl Node {
 }
 
 impl Upstream {
+    /// Milliseconds for which neither side of a stream may be silent, `usual` where the configuration does not say it.
+    pub(crate) fn idle_ms(&self, usual: u64) -> u64 {
+        let Timeouts { send, read, .. } = self.timeouts;
+        if self.has_timeouts { send.max(read) } else { usual }
+    }
+
     /// The Host that a node is sent, by `pass_host`.
     pub(crate) fn host_for<'a>(&'a self, x: &'a Exchange, node: &'a Node) -> &'a [u8] {
         let request = &x.request;
@@ -120,7 +136,16 @@ impl Upstream {
     }
 }
 
-/// Which Host a node sees.
+/// Protocols spoken to nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Http1,
+    Http2,
+    /// HTTP/2 with nodes that choose it by ALPN, else HTTP/1.1.
+    Negotiated,
+}
+
+/// Sources of the Host that a node receives.
 #[derive(Debug)]
 pub(crate) enum PassHost {
     Pass,
@@ -128,7 +153,7 @@ pub(crate) enum PassHost {
     Rewrite(Box<[u8]>),
 }
 
-/// What an upstream says about the connections it keeps.
+/// Limits of the idle connections of an upstream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Keepalive {
     /// Idle connections to one node that a worker keeps over a sweep. Until then there may be more: a crowd of requests

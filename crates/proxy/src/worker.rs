@@ -7,12 +7,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 use weir_net::tls::HandshakeQueue;
-use weir_plugin::Exchange;
+use weir_plugin::host::Exchange;
+use weir_plugin::{Client, InnerConnection};
 use weir_telemetry::access_log::LogWriter;
 use weir_telemetry::metrics::Recorder;
+use weir_usage::Writer as UsageWriter;
 use weir_wire::date::DateLine;
 
 use crate::clock::Clock;
+use crate::http2::{Rooms, Seats};
 use crate::listener::Bound;
 use crate::options::Options;
 use crate::snapshot::{Local, Snapshot};
@@ -23,17 +26,22 @@ use crate::upstream::pool::Pools;
 /// Exchanges kept for reuse; each has some 35 KiB of buffers.
 const KEPT_EXCHANGES: usize = 256;
 
-/// What the connections of one worker share.
+/// State that the connections of one worker share.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) options: Arc<Options>,
     pub(crate) clock: Clock,
     pub(crate) timers: Rc<Timers>,
-    /// Whose handshake is next.
+    /// Queue of the handshakes on this worker.
     pub(crate) handshakes: HandshakeQueue,
     pub(crate) pools: Pools,
     pub(crate) recorder: Recorder,
     pub(crate) access_log: Option<LogWriter>,
+    /// The access log of streams.
+    pub(crate) stream_log: Option<LogWriter>,
+    pub(crate) usage: Option<UsageWriter>,
+    /// True if the end of every exchange is looked at, for the access log or the usage.
+    pub(crate) observes_all: bool,
     pub(crate) date: RefCell<DateLine>,
     /// A configuration without plugins, for copies of requests.
     pub(crate) bare: Rc<Local>,
@@ -44,28 +52,39 @@ pub(crate) struct Worker {
     current: RefCell<Option<Rc<Local>>>,
     #[allow(clippy::vec_box, reason = "an exchange is large and changes hands with every request")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
+    /// Memory for connections over HTTP/2 that have work to do.
+    pub(crate) rooms: Rooms,
+    /// Tasks that wait for a stream to serve.
+    pub(crate) seats: Seats,
     pub(crate) drain: Cell<Drain>,
-    /// What holds at the listeners, by the numbers that those have.
+    /// Properties of the listeners, by listener number.
     pub(crate) entrances: Arc<[Bound]>,
     pub(crate) number: usize,
     /// Connections accepted since the last tick.
     pub(crate) fresh: Cell<usize>,
     pub(crate) shared: Arc<Shared>,
+    /// Opens connections of the gateway to itself, which this worker serves.
+    pub(crate) connect: Connect,
 }
 
-/// What all workers share; none of it is written to by a request.
+/// Opens a connection of the gateway to itself, which a worker serves for a client.
+pub(crate) type Connect = fn(&Client, &Rc<Worker>) -> Box<dyn InnerConnection>;
+
+/// State that all workers share; no request writes to it.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// Open client connections.
     pub(crate) connections: AtomicUsize,
+    /// Open sessions of UDP.
+    pub(crate) sessions: AtomicUsize,
     /// Serial number of the last accepted connection.
     pub(crate) accepted: AtomicU64,
     pub(crate) stop: AtomicBool,
     /// A worker that has no idle connection needs the place of one that another worker has.
     pub(crate) place_wanted: AtomicBool,
-    /// When the log was last told that there are as many connections as there may be, in seconds.
-    pub(crate) told_full: AtomicU64,
-    /// Which worker a connection goes to.
+    /// Time of the last log line about the connection limit being reached, in seconds.
+    pub(crate) last_full_log: AtomicU64,
+    /// Choice of a worker for each new connection.
     pub(crate) spread: Spread,
 }
 
@@ -73,19 +92,20 @@ impl Shared {
     pub(crate) fn new(spread: Spread) -> Self {
         Self {
             connections: AtomicUsize::default(),
+            sessions: AtomicUsize::default(),
             accepted: AtomicU64::default(),
             stop: AtomicBool::default(),
             place_wanted: AtomicBool::default(),
-            told_full: AtomicU64::default(),
+            last_full_log: AtomicU64::default(),
             spread,
         }
     }
 }
 
-/// How far a worker is on its way to its end.
+/// Progress of a worker's shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Drain {
-    /// It serves.
+    /// Serving.
     No,
     /// Nothing is accepted any more, and each connection gets one more request.
     KeepIdle,
@@ -93,21 +113,24 @@ pub(crate) enum Drain {
     CloseIdle,
 }
 
-/// What a worker gets of the process.
+/// Parts that the process gives each worker.
 pub(crate) struct Context {
     /// The number of the worker.
     pub(crate) number: usize,
     pub(crate) options: Arc<Options>,
-    /// What holds at the listeners, by the numbers that those have.
+    /// Properties of the listeners, by listener number.
     pub(crate) entrances: Arc<[Bound]>,
     pub(crate) recorder: Recorder,
     pub(crate) access_log: Option<LogWriter>,
+    /// The access log of streams.
+    pub(crate) stream_log: Option<LogWriter>,
+    pub(crate) usage: Option<UsageWriter>,
     pub(crate) shared: Arc<Shared>,
 }
 
 impl Worker {
-    pub(crate) fn new(context: Context) -> Rc<Self> {
-        let Context { number, options, entrances, recorder, access_log, shared } = context;
+    pub(crate) fn new(context: Context, connect: Connect) -> Rc<Self> {
+        let Context { number, options, entrances, recorder, access_log, stream_log, usage, shared } = context;
         let clock = Clock::default();
         clock.adjust();
         Rc::new(Self {
@@ -117,18 +140,24 @@ impl Worker {
             options,
             clock,
             recorder,
+            observes_all: access_log.is_some() || usage.is_some(),
             access_log,
+            stream_log,
+            usage,
             date: RefCell::default(),
             bare: Local::new(Arc::default()),
             copies: Cell::new(0),
             callouts: Cell::new(0),
             current: RefCell::default(),
             exchanges: RefCell::default(),
+            rooms: Rooms::default(),
+            seats: Seats::default(),
             drain: Cell::new(Drain::No),
             entrances,
             number,
             fresh: Cell::new(0),
             shared,
+            connect,
         })
     }
 
@@ -146,12 +175,12 @@ impl Worker {
         self.current.borrow().clone()
     }
 
-    /// Whether connections are to be closed after the request that they serve, or that comes next.
+    /// True if connections are to be closed after the current request, or the next one on an idle connection.
     pub(crate) fn is_draining(&self) -> bool {
         self.drain.get() != Drain::No
     }
 
-    /// Whether connections that wait for a request are to be closed.
+    /// True if idle connections are to be closed.
     pub(crate) fn closes_idle(&self) -> bool {
         self.drain.get() == Drain::CloseIdle
     }

@@ -30,7 +30,7 @@ enum Servers {
     Cluster(Rc<Cluster>),
 }
 
-/// What follows from a reply.
+/// The step that follows a reply.
 enum Next {
     /// The result.
     Done(Value),
@@ -72,9 +72,21 @@ impl Client {
     /// # Errors
     /// The server is away, refuses the command, or does not answer in time.
     pub async fn run(&self, script: &Script, key: &[u8], arguments: &[&[u8]]) -> Result<Value, Error> {
+        self.attempt(script, key, arguments, false).await
+    }
+
+    /// The same for a script that must not run twice: a command whose connection breaks is not sent again.
+    ///
+    /// # Errors
+    /// As those of [`run`](Self::run); the script may have run nevertheless.
+    pub async fn run_once(&self, script: &Script, key: &[u8], arguments: &[&[u8]]) -> Result<Value, Error> {
+        self.attempt(script, key, arguments, true).await
+    }
+
+    async fn attempt(&self, script: &Script, key: &[u8], arguments: &[&[u8]], once: bool) -> Result<Value, Error> {
         let slot = slot_of(key);
         let mut link = self.server(slot).await?;
-        let (mut whole, mut asking, mut broken) = (false, false, false);
+        let (mut whole, mut asking, mut broken) = (false, false, once);
         for _ in 0..ATTEMPTS {
             let sent = link.send(asking, |out| script.write(whole, key, arguments, out));
             let reply = match sent {
@@ -122,7 +134,7 @@ impl Client {
         }
     }
 
-    /// Where a command goes whose server was of no use.
+    /// Sends a command to another server, after one that was of no use.
     async fn another(&self, slot: u16, link: Rc<Link>, error: Error) -> Result<Rc<Link>, Error> {
         match &self.servers {
             Servers::Single(_) if matches!(error, Error::Away(_)) => Err(error),

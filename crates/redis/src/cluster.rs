@@ -43,7 +43,7 @@ pub(crate) struct Cluster {
     ranges: RefCell<Vec<Range>>,
     /// One look at a time.
     turn: Semaphore,
-    /// When a look ended last, and what it came to.
+    /// Time and outcome of the last look at the cluster.
     looked: Cell<Option<u64>>,
     failed: RefCell<Option<Error>>,
     /// True while the slots are looked at again beside the commands.

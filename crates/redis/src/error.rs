@@ -1,4 +1,4 @@
-//! What may go wrong with a command.
+//! Errors of a command.
 
 use std::rc::Rc;
 

@@ -37,7 +37,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// A connection, or what becomes one when there is a command.
 pub(crate) struct Link(Rc<Shared>);
 
-/// What the server has to be.
+/// The role that the server has to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Whatever it is.
@@ -100,8 +100,8 @@ impl Link {
         &self.0.server
     }
 
-    /// Sends a command, after ASKING where a slot is on its way to this server. The command has been sent whether or not
-    /// the reply is awaited.
+    /// Sends a command, after ASKING where a slot is on its way to this server. The command has been sent whether or
+    /// not the reply is awaited.
     ///
     /// # Errors
     /// The server is away, or too much waits for it.
@@ -310,7 +310,7 @@ struct Serving<'a> {
     sent: usize,
     /// Wakes the task for the earliest time that something may be late.
     alarm: Option<(u64, Pin<Box<Sleep>>)>,
-    /// When the last command was waited for.
+    /// Time of the last use.
     used: u64,
 }
 

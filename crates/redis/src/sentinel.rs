@@ -25,7 +25,7 @@ pub(crate) struct Sentinels {
     master: RefCell<Option<Rc<Link>>>,
     /// One question at a time.
     turn: Semaphore,
-    /// When the sentinels were asked last, and why that came to nothing.
+    /// Time and outcome of the last question to the sentinels.
     asked: Cell<Option<u64>>,
     failed: RefCell<Option<Error>>,
 }

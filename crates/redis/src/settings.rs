@@ -1,4 +1,4 @@
-//! Where a Redis is, and how it is spoken to.
+//! The address of a Redis, and the way to speak with it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,15 +17,15 @@ pub struct Settings {
     pub password: Option<String>,
     /// Number of the database; a cluster has only 0.
     pub database: u32,
-    /// How TLS is set up; `None`: without.
+    /// The set-up of TLS; `None`: without.
     pub tls: Option<Setup>,
     /// Longest time to connect, with TLS and authentication.
     pub connect_timeout: Duration,
     /// Longest time from a command to its reply.
     pub timeout: Duration,
-    /// How long a connection stays open without a command.
+    /// The time for which a connection stays open without a command.
     pub keepalive: Duration,
-    /// What connections are made with.
+    /// The network that connections are made with.
     pub network: Arc<Network>,
 }
 

@@ -7,7 +7,8 @@ use crate::host::HostPattern;
 use crate::index::{Hosts, Index, Site};
 use crate::needs::Needs;
 use crate::numbered::{Compiled, Routes};
-use crate::pattern::{Pattern, Rest};
+use crate::pattern::{self, Pattern, Rest};
+use crate::ranked;
 use crate::route::{Mode, Route};
 use crate::router::BuildError;
 use crate::table::Table;
@@ -34,13 +35,20 @@ impl Compiled {
         }
         let mut hosts = Vec::with_capacity(route.hosts.len());
         for (place, host) in route.hosts.iter().enumerate() {
-            hosts.push(HostPattern::parse(host).map_err(|message| fault(format!("hosts[{place}]"), message))?);
+            hosts.push(HostPattern::parse(mode, host).map_err(|message| fault(format!("hosts[{place}]"), message))?);
         }
         let mut patterns = Vec::with_capacity(route.paths.len());
+        let mut regexes = Vec::new();
         for (place, path) in route.paths.iter().enumerate() {
-            patterns.push(checked_pattern(mode, path).map_err(|message| fault(format!("paths[{place}]"), message))?);
+            let fault = |message| fault(format!("paths[{place}]"), message);
+            let pattern = checked_pattern(mode, path).map_err(fault)?;
+            if mode == Mode::Ranked {
+                let regex = path.strip_prefix(pattern::REGEX).filter(|_| pattern.rest == Rest::Regex);
+                regexes.push(regex.map(ranked::compile_regex).transpose().map_err(fault)?);
+            }
+            patterns.push(pattern);
         }
-        Ok(Compiled { route, patterns: patterns.into(), hosts: hosts.into() })
+        Ok(Compiled { route, patterns: patterns.into(), regexes: regexes.into(), hosts: hosts.into() })
     }
 }
 
@@ -88,8 +96,8 @@ struct Edit<'r> {
 impl<'r> Edit<'r> {
     /// Appends the edits that add or remove a route.
     fn add(edits: &mut Vec<Edit<'r>>, mode: Mode, number: u32, compiled: &'r Compiled, is_added: bool) {
-        let Compiled { route, patterns, hosts } = compiled;
-        let host_decides = mode == Mode::HostUri && !hosts.is_empty();
+        let Compiled { route, patterns, hosts, .. } = compiled;
+        let host_decides = matches!(mode, Mode::HostUri | Mode::Ranked) && !hosts.is_empty();
         let needs = Needs::HOST.when(!host_decides && !hosts.is_empty())
             | Needs::REMOTE_ADDR.when(!route.remote_addrs.is_empty())
             | Needs::VARS.when(route.vars.is_some());
@@ -107,7 +115,7 @@ impl<'r> Edit<'r> {
                 });
                 let exact = pattern.rest == Rest::Nothing;
                 let turn = CandidateEdit { is_added, ranked, rest: &pattern.rest };
-                Edit { host, exact, key: &text.as_bytes()[..pattern.prefix], turn }
+                Edit { host, exact, key: pattern.key(text), turn }
             }));
         }
     }
@@ -121,11 +129,12 @@ impl<'r> Edit<'r> {
 
 impl Hosts {
     fn change(&mut self, edits: &[Edit<'_>], routes: &Routes) {
-        let (mut wildcard, mut wildcard_with_port) = (Vec::new(), Vec::new());
+        let (mut wildcard, mut wildcard_with_port, mut open) = (Vec::new(), Vec::new(), Vec::new());
         let sites = edits.chunk_by(|a, b| a.host.map(HostPattern::order) == b.host.map(HostPattern::order));
         for edits in sites {
             let Some(host) = edits[0].host else { continue };
             match (host.wildcard, host.with_port) {
+                _ if host.open => open.push(change_wildcard(&self.open, host, edits, routes)),
                 (false, false) => change_exact(&mut self.exact, host, edits, routes),
                 (false, true) => change_exact(&mut self.exact_with_port, host, edits, routes),
                 (true, false) => wildcard.push(change_wildcard(&self.wildcard, host, edits, routes)),
@@ -134,6 +143,7 @@ impl Hosts {
         }
         self.wildcard.change(wildcard);
         self.wildcard_with_port.change(wildcard_with_port);
+        self.open.change(open);
         self.with_port = !self.exact_with_port.is_empty() || !self.wildcard_with_port.is_empty();
     }
 }
@@ -156,8 +166,8 @@ fn change_exact(sites: &mut Table<Arc<Site>>, host: &HostPattern, edits: &[Edit<
     }
 }
 
-fn change_wildcard<'h>(
-    sites: &Tree<Arc<Site>, true>,
+fn change_wildcard<'h, const REVERSED: bool>(
+    sites: &Tree<Arc<Site>, REVERSED>,
     host: &'h HostPattern,
     edits: &[Edit<'_>],
     routes: &Routes,

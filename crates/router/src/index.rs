@@ -25,6 +25,8 @@ pub(crate) struct Hosts {
     pub(crate) wildcard: Tree<Arc<Site>, true>,
     pub(crate) exact_with_port: Table<Arc<Site>>,
     pub(crate) wildcard_with_port: Tree<Arc<Site>, true>,
+    /// Patterns with a wildcard at the end, only with [`Mode::Ranked`].
+    pub(crate) open: Tree<Arc<Site>, false>,
     /// True if there are patterns with a port.
     pub(crate) with_port: bool,
 }
@@ -80,7 +82,7 @@ impl Hosts {
     /// Calls `visit` with the sites of the request's host: exact before wildcard, long suffix before short, and each
     /// with port before without.
     #[inline]
-    fn walk(&self, query: &Query<'_>, mut visit: impl FnMut(&Site) -> ControlFlow<()>) -> ControlFlow<()> {
+    pub(crate) fn walk(&self, query: &Query<'_>, mut visit: impl FnMut(&Site) -> ControlFlow<()>) -> ControlFlow<()> {
         if self.with_port
             && let Some(site) = self.exact_with_port.find(query.host_port)
         {

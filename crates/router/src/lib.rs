@@ -43,6 +43,13 @@
 //!    hosts. The conditions are methods, hosts unless they were decided already, networks of the client's address and
 //!    `vars`; all have to hold. An IPv4-mapped IPv6 address counts as IPv4.
 //!
+//! # Ranks
+//! With [`Mode::Ranked`] a path is a prefix by characters (`/a` takes `/a`, `/ab`, `/a/b`), or after `~` a regular
+//! expression of the crate `regex` that is matched from the beginning of the path. A host may also end in a wildcard
+//! (`foo.*`). Of all paths and hosts whose conditions hold, the one with the greatest rank wins ([`Route::ranks`]),
+//! then the lower `order`, then the lower number. A lookup visits the prefixes of the path under each host pattern
+//! that takes the host, and the regular expressions whose literal beginning is such a prefix.
+//!
 //! # Cost
 //! A path without wildcards costs one hash lookup, a prefix one walk down a radix tree along the path, parameters one
 //! lookup per segment, hosts one more lookup: the cost depends on the request and on the number of candidates with a
@@ -65,6 +72,7 @@ mod method;
 mod needs;
 mod numbered;
 mod pattern;
+mod ranked;
 mod route;
 mod router;
 mod segments;

@@ -15,6 +15,8 @@ impl Needs {
     pub(crate) const COMPARISON: Needs = Needs(16);
     /// The path continues behind a star.
     pub(crate) const INNER_STAR: Needs = Needs(32);
+    /// The path is a regular expression.
+    pub(crate) const REGEX: Needs = Needs(64);
 
     /// Returns `self` if the condition holds, else no needs.
     pub(crate) fn when(self, so: bool) -> Needs {

@@ -1,5 +1,7 @@
 use std::sync::Arc;
 
+use regex::bytes::Regex;
+
 use crate::candidate::{Candidate, Ranked};
 use crate::host::HostPattern;
 use crate::pattern::{Pattern, Rest, Segment};
@@ -14,6 +16,8 @@ pub(crate) struct Compiled {
     pub(crate) route: Route,
     /// Patterns in the order of the paths.
     pub(crate) patterns: Box<[Pattern]>,
+    /// Regular expressions in the order of the paths, with [`Mode::Ranked`](crate::Mode::Ranked); `None` for a prefix.
+    pub(crate) regexes: Box<[Option<Regex>]>,
     /// Patterns in the order of the hosts.
     pub(crate) hosts: Box<[HostPattern]>,
 }
@@ -21,7 +25,11 @@ pub(crate) struct Compiled {
 impl Compiled {
     /// Adds the values that order a candidate of this route.
     pub(crate) fn ranked(&self, candidate: Candidate) -> Ranked {
-        let Route { priority, order, ref paths, .. } = self.route;
+        let Route { priority, order, ref paths, ref ranks, .. } = self.route;
+        if let Some(rank) = ranks.get(usize::from(candidate.path)) {
+            // The order of unsigned numbers, kept among signed ones.
+            return Ranked { candidate, priority: (rank ^ 1 << 63) as i64, order, length: 0 };
+        }
         let length = paths.get(usize::from(candidate.path)).map_or(0, String::len);
         Ranked { candidate, priority, order, length: u32::try_from(length).unwrap_or(u32::MAX) }
     }

@@ -19,6 +19,8 @@ pub(crate) enum Rest {
     Anything,
     /// Segments, the first of which is a wildcard.
     Segments(Box<[Segment]>),
+    /// The regular expression of the whole path, kept with the route; the prefix is its literal beginning.
+    Regex,
 }
 
 /// Text between two slashes.
@@ -33,6 +35,12 @@ pub(crate) enum Segment {
 
 impl Pattern {
     pub(crate) fn parse(mode: Mode, path: &str) -> Pattern {
+        if mode == Mode::Ranked {
+            return match path.strip_prefix(REGEX) {
+                Some(regex) => Pattern { prefix: literal_beginning(regex), rest: Rest::Regex },
+                None => Pattern { prefix: path.len(), rest: Rest::Anything },
+            };
+        }
         let mut prefix = 0;
         for segment in path.split('/') {
             if wildcard(mode, segment).is_some() {
@@ -48,14 +56,35 @@ impl Pattern {
 
     /// True if the pattern of `text` takes `path`; for explanations only.
     pub(crate) fn takes(&self, text: &str, path: &[u8]) -> bool {
-        let Some(rest) = path.strip_prefix(&text.as_bytes()[..self.prefix]) else {
+        let Some(rest) = path.strip_prefix(self.key(text)) else {
             return false;
         };
         match &self.rest {
             Rest::Nothing => rest.is_empty(),
-            Rest::Anything => true,
+            Rest::Anything | Rest::Regex => true,
             Rest::Segments(segments) => capture(segments, rest, &mut |_, _| {}),
         }
+    }
+
+    /// Text that leads to the pattern in an index of prefixes.
+    pub(crate) fn key<'t>(&self, text: &'t str) -> &'t [u8] {
+        let text = if self.rest == Rest::Regex { text.strip_prefix(REGEX).unwrap_or(text) } else { text };
+        text.as_bytes().get(..self.prefix).unwrap_or_default()
+    }
+}
+
+/// Beginning of a path that is a regular expression, with [`Mode::Ranked`].
+pub(crate) const REGEX: char = '~';
+
+/// Length of the text with which everything begins that a regular expression takes from its start on. Text before a
+/// quantifier may be absent, and before an alternative at the top level it may be another one.
+fn literal_beginning(regex: &str) -> usize {
+    let is_literal = |c: char| c.is_ascii_alphanumeric() || "/-_~%@!&=,;: ".contains(c);
+    let end = regex.find(|c| !is_literal(c)).unwrap_or(regex.len());
+    match regex.as_bytes().get(end) {
+        _ if regex.contains('|') => 0,
+        Some(b'?' | b'*' | b'{' | b'+') => end.saturating_sub(1),
+        _ => end,
     }
 }
 
@@ -66,7 +95,7 @@ impl Rest {
     /// Segments of the rest, even if there was no need to store them.
     pub(crate) fn segments(&self) -> &[Segment] {
         match self {
-            Rest::Nothing => &[],
+            Rest::Nothing | Rest::Regex => &[],
             Rest::Anything => &ANYTHING,
             Rest::Segments(segments) => segments,
         }
@@ -74,8 +103,10 @@ impl Rest {
 
     /// Needs of a candidate with this rest.
     pub(crate) fn needs(&self) -> Needs {
-        let Rest::Segments(segments) = self else {
-            return Needs::default();
+        let segments = match self {
+            Rest::Segments(segments) => segments,
+            Rest::Regex => return Needs::REGEX,
+            Rest::Nothing | Rest::Anything => return Needs::default(),
         };
         let star = segments.iter().position(|segment| matches!(segment, Segment::Star(_)));
         let last = segments.len() - 1;

@@ -5,7 +5,7 @@ use weir_expr::{Expr, Source};
 
 use crate::method::MethodSet;
 
-/// Choice among APISIX's three routers; see the crate documentation.
+/// Order of routes: APISIX's three routers, or ranks; see the crate documentation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// `radixtree_host_uri`: the host is decided first, then the path.
@@ -15,6 +15,9 @@ pub enum Mode {
     Uri,
     /// `radixtree_uri_with_parameter`: as `Uri`, and `:name` takes a segment.
     UriWithParameter,
+    /// The order is given from outside: of all paths that take a request, the one of the greatest rank wins
+    /// ([`Route::ranks`]).
+    Ranked,
 }
 
 /// Conditions of a route. A route is identified by its number: its position in the list given to
@@ -33,6 +36,8 @@ pub struct Route {
     pub vars: Option<Expr>,
     /// Priority among routes of the same path: the greater goes first.
     pub priority: i64,
+    /// Ranks of the paths, in their order, with [`Mode::Ranked`]; a path without a rank has 0.
+    pub ranks: Vec<u64>,
     /// Order of two routes that are otherwise equal: the lower goes first, and at equal order the route with the
     /// lower number.
     pub order: u64,

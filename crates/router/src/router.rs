@@ -91,7 +91,7 @@ pub struct BuildError {
 
 /// Compiled routes.
 pub struct Router {
-    index: Index,
+    pub(crate) index: Index,
 }
 
 impl Router {
@@ -128,6 +128,9 @@ impl Router {
 
     /// Finds the route of a request, and stores the text of its wildcards in `params`.
     pub fn find(&self, query: &Query<'_>, params: &mut Params) -> Option<Match> {
+        if self.index.mode == Mode::Ranked {
+            return self.find_ranked(query, params);
+        }
         let method = MethodSet::of(query.method);
         let mut found = None;
         let _ = self.index.walk(query, |candidate| match self.check(candidate, query, method, params) {
@@ -202,10 +205,11 @@ impl Router {
         let mut params = Params::default();
         let mut steps = Vec::new();
         let mut chosen = false;
-        let _ = self.index.walk(query, |candidate| {
+        let _ = self.in_order(query, |candidate| {
             let outcome = match self.check(candidate, query, method, &mut params) {
                 _ if chosen => Outcome::NotTried,
                 Ok(_) => Outcome::Chosen,
+                Err(Refusal::Path) => return ControlFlow::Continue(()),
                 Err(Refusal::Method) => Outcome::Method,
                 Err(Refusal::Host) => Outcome::Host,
                 Err(Refusal::RemoteAddr) => Outcome::RemoteAddr,
@@ -219,7 +223,9 @@ impl Router {
         for (number, compiled) in self.index.routes.iter() {
             for (path, (text, pattern)) in (0u16..).zip(compiled.route.paths.iter().zip(&compiled.patterns)) {
                 let seen = steps[..tried].iter().any(|step| step.route == number && step.path == path);
-                if !seen && pattern.takes(text, query.path) {
+                let regex = compiled.regexes.get(usize::from(path)).and_then(Option::as_ref);
+                let takes = regex.map_or_else(|| pattern.takes(text, query.path), |regex| regex.is_match(query.path));
+                if !seen && takes {
                     steps.push(Step { route: number, path, outcome: Outcome::Host });
                 }
             }
@@ -229,7 +235,7 @@ impl Router {
 
     /// Checks the conditions of a candidate besides its path, cheapest first. Returns the host that matched.
     #[inline]
-    fn check(
+    pub(crate) fn check(
         &self,
         candidate: &Candidate,
         query: &Query<'_>,
@@ -259,6 +265,12 @@ impl Router {
         if needs.has(Needs::HOST) {
             let takes = |host: &HostPattern| host.takes(query.host, query.host_port);
             host = Some(compiled.hosts.iter().position(takes).ok_or(Refusal::Host)? as u16);
+        }
+        if needs.has(Needs::REGEX) {
+            let regex = compiled.regexes.get(usize::from(candidate.path)).and_then(Option::as_ref);
+            if !regex.is_some_and(|regex| regex.is_match(query.path)) {
+                return Err(Refusal::Path);
+            }
         }
         if needs.has(Needs::REMOTE_ADDR) {
             let remote = query.remote.to_canonical();
@@ -294,7 +306,8 @@ fn compile(mode: Mode, number: u32, mut route: Route) -> Result<Arc<Compiled>, B
     Compiled::new(mode, number, route).map(Arc::new)
 }
 
-enum Refusal {
+pub(crate) enum Refusal {
+    Path,
     Method,
     Host,
     RemoteAddr,

@@ -195,7 +195,7 @@ impl<'a, 'p, R: Fn(&Candidate) -> &'p Rest> Search<'a, R> {
 fn takes(rest: &Rest, text: &[u8]) -> bool {
     match rest {
         Rest::Segments(segments) => capture(segments, text, &mut |_, _| {}),
-        Rest::Anything => true,
+        Rest::Anything | Rest::Regex => true,
         Rest::Nothing => text.is_empty(),
     }
 }

@@ -193,7 +193,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Registers a descriptor. It is not ready before its first event.
+    /// Registers a descriptor, which is not ready before its first event.
     ///
     /// # Errors
     /// The kernel cannot watch the descriptor.

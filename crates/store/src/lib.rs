@@ -14,7 +14,6 @@ mod embedded;
 mod etcd;
 mod folder;
 mod frozen;
-mod key;
 mod last_good;
 mod memory;
 mod seal;
@@ -31,12 +30,12 @@ pub use embedded::{Embedded, Health, Options};
 pub use etcd::{Etcd, EtcdHealth, EtcdOptions, KeyLengthError, Keyring, Sealing};
 pub use folder::{Folder, Lock, OpenError};
 pub use frozen::Frozen;
-pub use key::{Key, Kind};
 pub use last_good::{LastGood, Served};
 pub use memory::Memory;
 pub use seal::{NoSecrets, Seal, SealError, Secrets};
 use tokio::sync::mpsc;
 pub use watchers::{Watchers, events};
+pub use weir_config::{ResourceKey as Key, ResourceKind as Kind};
 
 /// Future returned by a store's methods; it may be sent to another thread.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;

@@ -60,6 +60,23 @@ pub struct AccessLog {
     shared: Arc<Shared>,
 }
 
+/// The access logs of a process, as far as they are not off.
+#[derive(Debug, Clone, Default)]
+pub struct AccessLogs {
+    /// A line for each request.
+    pub requests: Option<Arc<AccessLog>>,
+    /// A line for each stream of a stream route.
+    pub streams: Option<Arc<AccessLog>>,
+}
+
+impl AccessLogs {
+    /// Those that are open, with the names of their settings.
+    pub fn open(&self) -> impl Iterator<Item = (&'static str, &Arc<AccessLog>)> {
+        let named = [("access_log", &self.requests), ("stream_access_log", &self.streams)];
+        named.into_iter().filter_map(|(name, log)| Some((name, log.as_ref()?)))
+    }
+}
+
 /// Log writer of one worker, created with [`AccessLog::writer`].
 #[derive(Debug)]
 pub struct LogWriter {

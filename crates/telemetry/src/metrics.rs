@@ -32,8 +32,10 @@ mod recorder;
 mod reports;
 mod series;
 mod store;
+mod streams;
 mod text;
 mod upstream;
+mod usage;
 
 pub use callouts::CalloutOutcome;
 pub use clients::Clients;
@@ -43,7 +45,9 @@ pub use label::{Label, Labels, LazyLabel, MAX_LABEL_BYTES};
 pub use recorder::{ClientError, ConnectionState, Mirrored, Recorder, UpstreamState};
 pub use series::{HiddenLabels, HttpLabel, HttpMetric, HttpSeries, ResponseSource, Sample};
 pub use store::StoreStatus;
+pub use streams::StreamSample;
 pub use upstream::{NodeHealth, UpstreamStatus};
+pub use usage::UsageStatus;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -113,6 +117,9 @@ pub struct Metrics {
     upstreams: Mutex<Arc<[UpstreamStatus]>>,
     etcd: OnceLock<Arc<dyn EtcdStatus>>,
     store: OnceLock<Arc<dyn StoreStatus>>,
+    usage: OnceLock<Arc<dyn UsageStatus>>,
+    /// Attempts to write counts of plans that failed.
+    plan_failures: OnceLock<Arc<AtomicU64>>,
     hostname: String,
     version: String,
     types: MetricTypes,
@@ -176,6 +183,8 @@ impl Metrics {
             upstreams: Mutex::default(),
             etcd: OnceLock::new(),
             store: OnceLock::new(),
+            usage: OnceLock::new(),
+            plan_failures: OnceLock::new(),
             hostname: options.hostname,
             version: options.version,
             types: options.types,
@@ -231,6 +240,17 @@ impl Metrics {
     /// first call has an effect.
     pub fn watch_store(&self, store: Arc<dyn StoreStatus>) {
         let _ = self.store.set(store);
+    }
+
+    /// Sets the usage whose totals are on the page: `weir_usage_*`. Only the first call has an effect.
+    pub fn watch_usage(&self, usage: Arc<dyn UsageStatus>) {
+        let _ = self.usage.set(usage);
+    }
+
+    /// Sets the number of attempts to write counts of plans that failed: `weir_plan_write_failures_total`. Only the first
+    /// call has an effect.
+    pub fn watch_plan_counts(&self, failures: Arc<AtomicU64>) {
+        let _ = self.plan_failures.set(failures);
     }
 
     /// Sets the maximum number of concurrent client connections: `weir_client_connections_limit`.

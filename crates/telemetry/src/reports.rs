@@ -29,14 +29,14 @@ pub use deliver::{Post, Poster};
 use queue::Queue;
 use spill::Spill;
 
-/// How records of one configuration are batched, and where the batches go.
+/// Batching and destination of the records of one configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChannelOptions {
     /// The plugin, for metrics.
     pub plugin: &'static str,
     /// The name of the channel in the log.
     pub name: String,
-    /// Where batches go.
+    /// The destination of batches.
     pub destination: Destination,
     /// Text between the records of a batch, and around it.
     pub frame: Frame,
@@ -54,7 +54,7 @@ pub struct ChannelOptions {
     pub retry_delay: Duration,
 }
 
-/// Where the batches of a channel go.
+/// The destination of a channel's batches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
     /// A collector, with POST.
@@ -92,11 +92,12 @@ pub struct Bounds {
     pub spill: Option<(PathBuf, u64)>,
 }
 
-/// Where records of one configuration are reported. The last one that is dropped has what waits sent at once.
+/// The sending side of a channel, for records of one configuration. The last one that is dropped has what waits sent at
+/// once.
 #[derive(Debug)]
 pub struct Channel(Arc<Shared>);
 
-/// What the workers and the thread know of a channel.
+/// The part of a channel that the workers and the thread share.
 #[derive(Debug)]
 struct Shared {
     id: u32,
@@ -122,13 +123,13 @@ const MIN_RING: usize = 4096;
 const HEADER: usize = 8;
 /// A buffer for a record that grew beyond this is given back.
 const KEPT_RECORD: usize = 256 << 10;
-/// How long the thread sleeps between two looks: the first after it found something, then twice as long each time.
+/// The thread's sleep between two looks: the first after it found something, then twice as long each time.
 const POLL: Duration = Duration::from_millis(20);
 const IDLE_POLL: Duration = Duration::from_millis(320);
 
 static HUB: LazyLock<Hub> = LazyLock::new(Hub::default);
 
-/// What is one in a process.
+/// The state that a process has once.
 struct Hub {
     next: AtomicU32,
     ring_bytes: AtomicUsize,
@@ -268,8 +269,8 @@ pub fn reopen() {
     HUB.wake();
 }
 
-/// Sends what was reported before this call. What is reported from now on is dropped and counted. False when not all was
-/// sent or spilled within `limit`.
+/// Sends what was reported before this call. What is reported from now on is dropped and counted. False when not all
+/// was sent or spilled within `limit`.
 pub fn close(limit: Duration) -> bool {
     if HUB.thread.get().is_none() {
         return true;

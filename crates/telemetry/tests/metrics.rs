@@ -208,17 +208,40 @@ fn plain_counters_and_gauges_sum_over_workers() {
         ),
         (
             |_, a, b| {
+                a.grpc_call(Some(0));
+                b.grpc_call(Some(0));
+                b.grpc_call(Some(16));
+                b.grpc_call(Some(400));
+                b.grpc_call(None);
                 a.mirrored(Mirrored::Answered);
                 b.mirrored(Mirrored::Answered);
                 b.mirrored(Mirrored::Dropped);
             },
             &[
+                ("weir_grpc_calls_total{status=\"OK\"}", 2.0),
+                ("weir_grpc_calls_total{status=\"UNAUTHENTICATED\"}", 1.0),
+                ("weir_grpc_calls_total{status=\"none\"}", 2.0),
                 ("weir_mirror_requests_total{outcome=\"answered\"}", 2.0),
                 ("weir_mirror_requests_total{outcome=\"failed\"}", 0.0),
                 ("weir_mirror_requests_total{outcome=\"dropped\"}", 1.0),
             ],
         ),
         (|_, a, _| a.worker_panicked(), &[("weir_worker_panics_total", 1.0)]),
+        (
+            |_, a, b| {
+                a.websocket_opened();
+                a.websocket_opened();
+                a.websocket_moved(7, 5);
+                b.websocket_moved(1, 0);
+                a.websocket_closed();
+            },
+            &[
+                ("weir_websocket_connections", 1.0),
+                ("weir_websocket_connections_total", 2.0),
+                ("weir_websocket_bytes_total{direction=\"received\"}", 8.0),
+                ("weir_websocket_bytes_total{direction=\"sent\"}", 5.0),
+            ],
+        ),
         (
             |m, _, _| {
                 m.config_applied(7, UNIX_EPOCH + Duration::from_millis(1_700_000_000_250));

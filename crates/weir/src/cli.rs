@@ -73,6 +73,10 @@ pub(crate) struct RunArgs {
     /// Treat warnings as errors, such as the warning about a YAML file without `#END`. Not together with `skip`.
     #[arg(long, requires = "file")]
     pub(crate) strict: bool,
+    /// Family of an empty store, and so of its Admin API: `apisix` or `kong`. A store with resources knows its own, and
+    /// FILE says it by its content. [default: apisix]
+    #[arg(long, value_name = "apisix|kong", hide_possible_values = true, conflicts_with = "file")]
+    pub(crate) family: Option<FamilyArg>,
     #[command(flatten)]
     pub(crate) data: DataArgs,
     #[command(flatten)]
@@ -189,6 +193,12 @@ pub(crate) struct RulesArgs {
     /// Treat warnings as errors, such as the warning about a YAML file without `#END`. Not together with `skip`.
     #[arg(long)]
     pub(crate) strict: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FamilyArg {
+    Apisix,
+    Kong,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -15,6 +15,7 @@
     reason = "the bans guard the request path, and this crate is not on it"
 )]
 
+mod agents;
 mod cli;
 mod commands;
 mod failure;

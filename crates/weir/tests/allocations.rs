@@ -5,12 +5,19 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use weir_config::{InvalidItems, LoadOptions, Model, Settings, load, settings::SettingsSource};
 use weir_proxy::{Catalog, Compiler, DataPlane};
+use weir_telemetry::access_log::AccessLogs;
 use weir_telemetry::metrics::{Metrics, MetricsOptions};
+use weir_usage::{Arguments, Keep, Options, Usage};
+use weir_wire::http2::PREFACE;
+use weir_wire::http2::frame::{self, END_STREAM, Header, HeaderBlock, Kind};
+use weir_wire::http2::hpack::Encoder;
 
 /// Counts what worker threads ask of the allocator.
 struct Counting;
@@ -112,10 +119,75 @@ fn exchange(client: &mut TcpStream, request: &[u8], status: &str) {
     }
 }
 
-/// Starts the data plane with this configuration.
-fn start(rules: &str) -> (DataPlane, SocketAddr) {
+/// A client over HTTP/2 that has sent its preface.
+struct Streams {
+    stream: TcpStream,
+    encoder: Encoder,
+    received: Vec<u8>,
+    next: u32,
+}
+
+impl Streams {
+    fn connect(addr: SocketAddr) -> Self {
+        let mut stream = TcpStream::connect(addr).expect("connect");
+        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
+        let mut begin = PREFACE.to_vec();
+        frame::push_settings(&mut begin, &[]);
+        stream.write_all(&begin).expect("send");
+        Self { stream, encoder: Encoder::new(), received: Vec::new(), next: 1 }
+    }
+
+    /// Sends so many requests at once, and reads their responses, each with 5 bytes of content.
+    fn exchange(&mut self, path: &str, count: usize) {
+        let mut out = Vec::new();
+        for _ in 0..count {
+            let block = HeaderBlock::begin(&mut out, self.next);
+            self.next += 2;
+            self.encoder.begin(&mut out);
+            self.encoder.push_method(&mut out, b"GET");
+            self.encoder.push_scheme(&mut out, b"http");
+            self.encoder.push_authority(&mut out, b"a.test:80");
+            self.encoder.push_path(&mut out, path.as_bytes());
+            self.encoder.push(&mut out, b"user-agent", b"test");
+            self.encoder.push(&mut out, b"apikey", b"secret");
+            self.encoder.push(&mut out, b"authorization", b"Basic amFjazpwdw==");
+            block.finish(&mut out, 16_384, true);
+        }
+        self.stream.write_all(&out).expect("send");
+        let (mut ended, mut content) = (0, 0);
+        while ended < count {
+            while let Some(header) = Header::read(&self.received) {
+                let end = Header::LEN + header.length as usize;
+                if self.received.len() < end {
+                    break;
+                }
+                self.received.drain(..end);
+                match header.kind {
+                    Kind::Data => {
+                        content += header.length;
+                        ended += usize::from(header.has(END_STREAM));
+                    }
+                    Kind::Headers => assert!(!header.has(END_STREAM), "no content"),
+                    Kind::Settings | Kind::WindowUpdate => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+            if ended < count {
+                let mut room = [0; 16 << 10];
+                let n = self.stream.read(&mut room).expect("receive");
+                assert!(n > 0, "the connection was closed");
+                self.received.extend_from_slice(&room[..n]);
+            }
+        }
+        assert_eq!(content as usize, 5 * count);
+    }
+}
+
+/// Starts the data plane with this configuration, which records usage; its addresses for HTTP/1.1, and for HTTP/2 as well.
+fn start(rules: &str, folder: &Path) -> (DataPlane, Arc<Usage>, SocketAddr, SocketAddr) {
     let definitions = weir_plugins::registry::definitions();
-    let flags = [("listen.http", "127.0.0.1:0"), ("listen.https", "127.0.0.1:0"), ("workers", "1")]
+    let listeners = r#"["127.0.0.1:0", {"address": "127.0.0.1:0", "http2": true}]"#;
+    let flags = [("listen.http", listeners), ("listen.https", "127.0.0.1:0"), ("workers", "1")]
         .map(|(path, value)| (path.to_owned(), value.to_owned()));
     let source = SettingsSource { file: None, variables: &[], flags: &flags };
     let (settings, _) = Settings::load(source).expect("settings");
@@ -127,15 +199,21 @@ fn start(rules: &str) -> (DataPlane, SocketAddr) {
     let compiled =
         compiler.compile(&Model::from(loaded.document.expect("document")), InvalidItems::Refuse, 1).expect("compiled");
     let metrics = Metrics::new(MetricsOptions::default());
-    let mut plane = DataPlane::start(&settings, Vec::new(), &metrics, None).expect("start");
+    let keep = Keep { minutes: 1, hours: 1, days: 1, size: u64::MAX };
+    let (path, at_start) = (folder.join("usage.db"), Box::new(|| {}));
+    let options = Options { path, ring: 1 << 16, series: 1000, metric_apis: 100, keep, at_start };
+    let usage = Usage::open(options, metrics.clone()).expect("usage");
+    let mut plane =
+        DataPlane::start(&settings, Vec::new(), &metrics, &AccessLogs::default(), Some(&usage)).expect("start");
     plane.apply(compiled.snapshot);
     let limit = Instant::now() + Duration::from_secs(10);
     while plane.ready().is_err() {
         assert!(Instant::now() < limit, "no worker became ready");
         std::thread::yield_now();
     }
-    let addr = plane.addresses()[0].address.tcp().expect("an address and a port");
-    (plane, addr)
+    let addr = |at: usize| plane.addresses()[at].address.tcp().expect("an address and a port");
+    let (plain, http2) = (addr(0), addr(1));
+    (plane, usage, plain, http2)
 }
 
 /// One test, because the counter is one for the whole process.
@@ -189,7 +267,8 @@ fn a_request_on_a_kept_connection_allocates_nothing() {
         "routes:\n{routes}consumers:\n  - {{username: jack, plugins: {{key-auth: {{key: secret}}, \
          basic-auth: {{username: jack, password: pw}}}}}}\n#END\n"
     );
-    let (_plane, addr) = start(&rules);
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_plane, usage, addr, http2) = start(&rules, folder.path());
     let mut failures = Vec::new();
     // A connection that ends may cost an allocation, and must not do so while the next one is counted.
     let mut clients = Vec::new();
@@ -216,6 +295,29 @@ fn a_request_on_a_kept_connection_allocates_nothing() {
         }
         clients.push(client);
     }
+    let mut others = Vec::new();
+    for (name, _) in plugins {
+        let mut client = Streams::connect(http2);
+        let path = format!("/{name}/x?a=1");
+        // With more at once than are counted: how many come together is a matter of timing.
+        for at_once in [1, 20, 1, 20] {
+            (0..200 / at_once).for_each(|_| client.exchange(&path, at_once));
+        }
+        let (before, began) = (ALLOCATED.load(Ordering::Relaxed), Instant::now());
+        for at_once in [1, 8] {
+            (0..800 / at_once).for_each(|_| client.exchange(&path, at_once));
+        }
+        let allocated = ALLOCATED.load(Ordering::Relaxed) - before;
+        // HPACK's table of a connection grows up to its size, by the `Date` of each second among others.
+        if allocated > 4 + began.elapsed().as_secs() {
+            failures.push(format!("{name} over HTTP/2: {allocated} allocations in 1600 streams"));
+        }
+        others.push(client);
+    }
     assert!(ALLOCATED.load(Ordering::Relaxed) > 0, "the counter does not see the workers");
     assert!(failures.is_empty(), "{failures:?}");
+    assert!(usage.close(Duration::from_secs(20)));
+    let found = usage.ask(&Arguments::default()).expect("an answer").text;
+    let found: serde_json::Value = serde_json::from_str(&found).expect("JSON");
+    assert!(found["rows"][0]["requests"].as_u64() > Some(10_000), "usage was recorded meanwhile: {found}");
 }

@@ -4,13 +4,24 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Fault, Framing, Gateway, Origin, RawClient, chunked, each, post, route_with, weighted};
+use crate::harness::{
+    Fault, Framing, Gateway, Origin, Protocol, RawClient, Start, chunked, each, over_both, post, route_with, weighted,
+};
+
+over_both!(
+    a_collected_body_goes_up_whole_with_its_length,
+    a_refused_body_leaves_the_connection_to_the_next_request,
+    a_client_that_holds_its_body_back_is_asked_for_it,
+    a_body_over_a_limit_is_refused,
+    a_collected_body_can_be_sent_again,
+    a_route_may_have_its_own_limit,
+);
 
 /// One route to these nodes whose plugin reads all bodies and takes whatever is JSON.
-fn reading(nodes: &[String], settings: Value) -> Gateway {
+fn reading(over: Protocol, nodes: &[String], settings: Value) -> Gateway {
     let fields = json!({ "plugins": { "request-validation": { "body_schema": {} } } });
     let upstream = json!({ "nodes": weighted(nodes), "timeout": { "connect": 5, "send": 5, "read": 5 } });
-    Gateway::with(route_with(fields, upstream), settings)
+    Start::new(route_with(fields, upstream)).settings(settings).over(over).start()
 }
 
 /// A JSON text of so many bytes.
@@ -26,10 +37,11 @@ fn in_chunks(body: &str, size: usize) -> Vec<u8> {
     bytes
 }
 
-#[test]
-fn a_collected_body_goes_up_whole_with_its_length() {
+fn a_collected_body_goes_up_whole_with_its_length(over: Protocol) {
     let origin = Origin::echo();
-    let gateway = reading(&[origin.node()], json!({}));
+    let gateway = reading(over, &[origin.node()], json!({}));
+    // DATA frames of one byte are an abuse of HTTP/2.
+    let tiny = if over == Protocol::Http1 { 1 } else { 100 };
     let cases: Vec<(String, Vec<u8>, String)> = [2, 100, 16 << 10, 70_000, 1 << 20]
         .into_iter()
         .flat_map(|size| {
@@ -42,13 +54,13 @@ fn a_collected_body_goes_up_whole_with_its_length() {
                 (of("in large chunks"), in_chunks(&body, 1 << 20), body),
             ]
         })
-        .chain([("tiny chunks".to_owned(), in_chunks(&json_of(5000), 1), json_of(5000))])
+        .chain([("tiny chunks".to_owned(), in_chunks(&json_of(5000), tiny), json_of(5000))])
         .collect();
     each(
         &cases,
         |(name, ..)| name.clone(),
         |(_, bytes, body)| {
-            let mut client = gateway.client();
+            let mut client = gateway.caller();
             // The bytes after a body are the next request, even if the body was not used.
             client.send([bytes.as_slice(), post("/next", "1").as_bytes()].concat());
             for expected in [body.as_str(), "1"] {
@@ -64,12 +76,11 @@ fn a_collected_body_goes_up_whole_with_its_length() {
     }
 }
 
-#[test]
-fn a_refused_body_leaves_the_connection_to_the_next_request() {
+fn a_refused_body_leaves_the_connection_to_the_next_request(over: Protocol) {
     let origin = Origin::echo();
-    let gateway = reading(&[origin.node()], json!({}));
+    let gateway = reading(over, &[origin.node()], json!({}));
     for refused in [post("/", "no JSON").into_bytes(), in_chunks("no JSON", 3), post("/", "").into_bytes()] {
-        let mut client = gateway.client();
+        let mut client = gateway.caller();
         client.send([refused.as_slice(), post("/next", "7").as_bytes()].concat());
         assert_eq!(client.response().status, 400);
         let response = client.response();
@@ -78,14 +89,13 @@ fn a_refused_body_leaves_the_connection_to_the_next_request() {
     assert!(origin.requests().iter().all(|request| request.target == "/next"));
 }
 
-#[test]
-fn a_client_that_holds_its_body_back_is_asked_for_it() {
+fn a_client_that_holds_its_body_back_is_asked_for_it(over: Protocol) {
     let origin = Origin::echo();
-    let gateway = reading(&[origin.node()], json!({ "limits": { "buffered_body": 1000 } }));
+    let gateway = reading(over, &[origin.node()], json!({ "limits": { "buffered_body": 1000 } }));
     let head = |length: usize| {
         format!("POST / HTTP/1.1\r\nHost: a.test\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n\r\n")
     };
-    let mut client = gateway.client();
+    let mut client = gateway.caller();
     for body in ["[1]", "[22]"] {
         client.send(head(body.len()));
         assert_eq!(client.head().start, "HTTP/1.1 100 Continue");
@@ -103,13 +113,12 @@ fn a_client_that_holds_its_body_back_is_asked_for_it() {
     client.expect_close();
 }
 
-#[test]
-fn a_body_over_a_limit_is_refused() {
+fn a_body_over_a_limit_is_refused(over: Protocol) {
     let origin = Origin::echo();
     for (limits, most) in
         [(json!({ "buffered_body": 1000 }), 1000), (json!({ "buffered_body": 5000, "body_size": 1000 }), 1000)]
     {
-        let gateway = reading(&[origin.node()], json!({ "limits": limits }));
+        let gateway = reading(over, &[origin.node()], json!({ "limits": limits }));
         let cases = [
             ("fits", post("/", &json_of(most)).into_bytes(), 200),
             ("fits in chunks", in_chunks(&json_of(most), 10), 200),
@@ -122,7 +131,7 @@ fn a_body_over_a_limit_is_refused() {
             &cases,
             |(name, ..)| format!("{name} of {most}"),
             |(_, bytes, status)| {
-                let mut client = gateway.client();
+                let mut client = gateway.caller();
                 client.offer(bytes);
                 let response = client.response();
                 assert_eq!(response.status, *status, "{response:?}");
@@ -146,7 +155,7 @@ fn a_body_that_breaks_off_reaches_nobody() {
     let start = |client: &mut RawClient| {
         client.send("POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n\"hell\r\n");
     };
-    let gateway = reading(&[origin.node()], json!({ "timeouts": { "body": 0.3 } }));
+    let gateway = reading(Protocol::Http1, &[origin.node()], json!({ "timeouts": { "body": 0.3 } }));
     let mut late = gateway.client();
     start(&mut late);
     assert_eq!(late.response().status, 408);
@@ -154,7 +163,7 @@ fn a_body_that_breaks_off_reaches_nobody() {
     errors(&gateway, "body_timeout");
 
     let rate = json!({ "body_rate": 1_000_000, "body_rate_grace": "1s" });
-    let gateway = reading(&[origin.node()], json!({ "timeouts": { "body": 20 }, "limits": rate }));
+    let gateway = reading(Protocol::Http1, &[origin.node()], json!({ "timeouts": { "body": 20 }, "limits": rate }));
     let mut slow = gateway.client();
     start(&mut slow);
     let mut sender = slow.sender();
@@ -169,7 +178,7 @@ fn a_body_that_breaks_off_reaches_nobody() {
     dripping.join().expect("the sender");
     errors(&gateway, "body_timeout");
 
-    let gateway = reading(&[origin.node()], json!({}));
+    let gateway = reading(Protocol::Http1, &[origin.node()], json!({}));
     let mut malformed = gateway.client();
     start(&mut malformed);
     malformed.send("zz\r\n");
@@ -184,8 +193,7 @@ fn a_body_that_breaks_off_reaches_nobody() {
     assert_eq!(origin.requests().len(), 0);
 }
 
-#[test]
-fn a_collected_body_can_be_sent_again() {
+fn a_collected_body_can_be_sent_again(over: Protocol) {
     let body = json_of(900_000);
     for (method, status, resent) in [("PUT", 200, 1), ("POST", 502, 0)] {
         // The origin reads a part of the body, or all of it, and closes.
@@ -196,8 +204,8 @@ fn a_collected_body_can_be_sent_again() {
                 }
             });
             let second = Origin::echo();
-            let gateway = reading(&[first.node(), second.node()], json!({}));
-            let mut client = gateway.client();
+            let gateway = reading(over, &[first.node(), second.node()], json!({}));
+            let mut client = gateway.caller();
             let head = format!("{method} / HTTP/1.1\r\nHost: a.test\r\nContent-Length: {}\r\n\r\n", body.len());
             let response = client.request(head + &body);
             assert_eq!(response.status, status, "{method} {takes}");
@@ -207,8 +215,7 @@ fn a_collected_body_can_be_sent_again() {
     }
 }
 
-#[test]
-fn a_route_may_have_its_own_limit() {
+fn a_route_may_have_its_own_limit(over: Protocol) {
     let origin = Origin::echo();
     let limit = |bytes: usize| json!({ "client-control": { "max_body_size": bytes } });
     let reads = json!({ "client-control": { "max_body_size": 100 }, "request-validation": { "body_schema": {} } });
@@ -224,7 +231,8 @@ fn a_route_may_have_its_own_limit() {
         route("reads", &reads),
         route("setting", &plain),
     ];
-    let gateway = Gateway::with(json!({ "routes": routes }), json!({ "limits": { "body_size": 1000 } }));
+    let gateway =
+        Start::new(json!({ "routes": routes })).settings(json!({ "limits": { "body_size": 1000 } })).over(over).start();
     let cases = [
         ("less", 100, 200),
         ("less", 101, 413),
@@ -246,7 +254,7 @@ fn a_route_may_have_its_own_limit() {
             let length = format!("{head}Content-Length: {size}\r\n\r\n{body}").into_bytes();
             let chunks = format!("{head}Transfer-Encoding: chunked\r\n\r\n").into_bytes();
             for bytes in [length, [chunks, chunked(body.as_bytes(), 70)].concat()] {
-                let mut client = gateway.client();
+                let mut client = gateway.caller();
                 client.offer(&bytes);
                 let response = client.response();
                 assert_eq!(response.status, *status, "{response:?}");

@@ -40,7 +40,7 @@ fn calls(summary: &str) -> Vec<(String, u64)> {
         .collect()
 }
 
-/// Why no system calls can be seen, where tracing is not allowed (a container without the capability).
+/// Reason for not counting system calls, if tracing is not allowed (a container without the capability).
 pub(crate) fn tracing_is_refused() -> Option<String> {
     let mut probe = Command::new(program("strace"));
     let probe = probe.args(["-f", "-c", "-o", "/dev/null", "true"]).output().expect("run strace");

@@ -496,6 +496,9 @@ fn explain_tells_what_would_be_done() {
         let told: Vec<&str> = stdout.lines().filter_map(|line| line.strip_prefix("upstream:   ")).collect();
         assert_eq!(told, upstreams, "{url}");
     }
+    let waits = "routes: [{id: a, uri: /a, plugins: {mocking: {response_example: $env://GATEWAY_NONE}}}]\n#END\n";
+    let (code, stdout, stderr) = run(&[("a.yaml", waits)], &[], "", &["explain", "a.yaml", "--request", "/a"]);
+    assert!(code == 0 && stdout.contains(": a reference has no value, answered 503\n"), "{stdout}{stderr}");
     let none = GOOD.replace("uri: /*,", "uri: /other,");
     let (code, stdout, _) = run(&[("a.yaml", &none)], &[], "", &["explain", "a.yaml", "--request", "/nowhere"]);
     assert!(code == 0 && stdout.contains("route:      none: answered 404\n"), "{stdout}");

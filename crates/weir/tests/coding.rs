@@ -6,8 +6,12 @@ use std::sync::{Arc, Barrier};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Fault, Framing, Gateway, LIMIT, Origin, each, program, route_with, wait_until};
+use crate::harness::{
+    Answer, Fault, Framing, Gateway, LIMIT, Origin, Protocol, Start, each, over_both, program, route_with, wait_until,
+};
 use crate::plugins::decoded;
+
+over_both!(each_event_reaches_the_client_when_it_has_come);
 
 const CODINGS: [(&str, &str); 2] = [("gzip", "gzip"), ("brotli", "br")];
 
@@ -30,8 +34,7 @@ fn readable(coding: &str, stream: &[u8]) -> String {
     String::from_utf8(text).expect("text")
 }
 
-#[test]
-fn each_event_reaches_the_client_when_it_has_come() {
+fn each_event_reaches_the_client_when_it_has_come(over: Protocol) {
     const EVENTS: [&str; 3] = ["data: one\n\n", "data: two\n\n", "data: three\n\n"];
     for (plugin, coding) in CODINGS {
         let gate = Arc::new(Barrier::new(2));
@@ -47,8 +50,9 @@ fn each_event_reaches_the_client_when_it_has_come() {
             }
             connection.send("0\r\n\r\n");
         });
-        let gateway = Gateway::start(config(&json!({ (plugin): { "types": ["text/event-stream"] } }), &origin));
-        let mut client = gateway.client();
+        let gateway =
+            Start::new(config(&json!({ (plugin): { "types": ["text/event-stream"] } }), &origin)).over(over).start();
+        let mut client = gateway.caller();
         client.send(ask(coding));
         let head = client.head();
         assert_eq!(head.fields.get("content-encoding"), Some(coding));

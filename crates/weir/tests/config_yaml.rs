@@ -88,7 +88,6 @@ fn handshake(addr: &SocketAddr, version: &str) -> bool {
 #[test]
 fn what_has_no_effect_is_listed_at_start_and_by_check() {
     let expected = [
-        "warning: apisix.enable_http2: has no effect here: HTTP/2 is not spoken yet",
         "warning: nginx_config.http_server_configuration_snippet: has no effect here: it is text for nginx's configuration",
         "warning: nginx_config.http.access_log_format: variable 'upstream_scheme' is not supported yet: nothing is written for it",
         "warning: plugins: the gateway does not have: wolf-rbac",

@@ -135,9 +135,12 @@ fn schemas_are_told() {
     {
         assert_eq!(schema["main"][name]["type"], "object", "{name}");
     }
-    assert_eq!(schema["stream_plugins"], json!({}));
+    let on_streams: Vec<&String> = schema["stream_plugins"].as_object().expect("plugins").keys().collect();
+    assert_eq!(on_streams, ["ip-restriction", "limit-conn", "mqtt-proxy", "traffic-split", "prometheus"]);
+    assert!(schema["plugins"].get("mqtt-proxy").is_none() && schema["plugins"].get("limit-conn").is_some());
     for definition in weir_plugins::definitions() {
-        let plugin = &schema["plugins"][definition.name()];
+        let subsystem = if definition.is_for_requests() { "plugins" } else { "stream_plugins" };
+        let plugin = &schema[subsystem][definition.name()];
         assert!(plugin["schema"].is_object() && plugin["version"].is_number(), "{}: {plugin}", definition.name());
         assert_eq!(plugin["priority"], definition.priority(), "{}", definition.name());
         assert_eq!(plugin.get("type").is_some(), definition.is_auth(), "{}", definition.name());

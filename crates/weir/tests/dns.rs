@@ -17,17 +17,17 @@ use crate::harness::{
 };
 
 /// A real name server that answers from a hosts file with a TTL of one second.
-struct Dnsmasq {
+pub(crate) struct Dnsmasq {
     process: Process,
     folder: TempDir,
-    port: u16,
+    pub(crate) port: u16,
 }
 
 /// Option that makes dnsmasq the only authority for the names of the tests.
 const NOBODY_ELSE: &str = "--local=/test/";
 
 impl Dnsmasq {
-    fn start(hosts: &str) -> Self {
+    pub(crate) fn start(hosts: &str) -> Self {
         Self::with(hosts, &[NOBODY_ELSE])
     }
 

@@ -13,13 +13,13 @@ fn request(addr: std::net::SocketAddr, line: &str) -> Response {
     RawClient::connect(addr).request(format!("{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
 }
 
-fn accept(gateway: &Gateway) -> Value {
+pub(crate) fn accept(gateway: &Gateway) -> Value {
     let answer = request(gateway.control.expect("a control API"), "POST /v1/store/accept");
     assert_eq!(answer.status, 200);
     answer.json()["accepted"].clone()
 }
 
-fn is_ready(gateway: &Gateway) -> bool {
+pub(crate) fn is_ready(gateway: &Gateway) -> bool {
     request(gateway.status, "GET /status/ready").status == 200
 }
 

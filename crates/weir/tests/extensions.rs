@@ -224,7 +224,11 @@ fn plugins_and_schemas_are_told() {
     let gateway = Start::stored().start();
     let names = gateway.must("GET", "plugins/list", "");
     let names: Vec<&str> = names.as_array().expect("a list").iter().filter_map(Value::as_str).collect();
-    assert!(weir_plugins::definitions().iter().all(|plugin| names.contains(&plugin.name())), "{names:?}");
+    for plugin in weir_plugins::definitions() {
+        assert_eq!(names.contains(&plugin.name()), plugin.is_for_requests(), "{}", plugin.name());
+    }
+    let on_streams = gateway.must("GET", "plugins/list?subsystem=stream", "");
+    assert_eq!(on_streams, json!(["ip-restriction", "limit-conn", "mqtt-proxy", "traffic-split", "prometheus"]));
     assert!(names.iter().position(|n| *n == "real-ip") < names.iter().position(|n| *n == "prometheus"), "{names:?}");
     assert_eq!(gateway.must("GET", "plugins/limit-count", "")["properties"]["policy"]["default"], "local");
     assert_eq!(gateway.must("GET", "schema/plugins/cors", "")["type"], "object");
@@ -259,5 +263,5 @@ fn the_openapi_document_is_valid() {
 fn the_listings_of_the_document_do_what_they_say() {
     let gateway = Start::stored().start();
     let addr = format!("http://{}/weir/v1", gateway.admin.expect("an Admin API"));
-    assert_eq!(listings::run("docs/admin-extensions.md", &[("weir", &addr), ("key", ADMIN_KEY)]), 9);
+    assert_eq!(listings::run("docs/admin-extensions.md", &[("weir", &addr), ("key", ADMIN_KEY)]), 11);
 }

@@ -1,69 +1,13 @@
-//! HTTP/1.1 messages from end to end: every framing, every kind of connection.
+//! HTTP/1.1 with clients: heads and messages in pieces, versions, every kind of connection.
 
 use std::time::Duration;
 
 use serde_json::json;
 
 use crate::harness::{
-    Answer, Fault, Framing, Gateway, LIMIT, Nginx, Origin, chunked, each, get, post, route_to, route_with, timed,
-    wait_until,
+    Answer, Fault, Framing, Gateway, LIMIT, Origin, chunked, each, get, post, route_to, timed, wait_until,
 };
-
-/// Deterministic bytes in which a shift or a repetition shows.
-fn pattern(count: usize) -> Vec<u8> {
-    (0..count).map(|i| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect()
-}
-
-/// An origin that gives every request's body back, in the framing that the target names.
-fn mirror() -> Origin {
-    Origin::answering(|request| {
-        let body = &request.body;
-        let head = |framing: &str| format!("HTTP/1.1 200 OK\r\n{framing}\r\n\r\n").into_bytes();
-        match request.target.as_str() {
-            "/length" => Answer::keep([head(&format!("Content-Length: {}", body.len())), body.clone()].concat()),
-            "/chunked" => Answer::keep([head("Transfer-Encoding: chunked"), chunked(body, 7001)].concat()),
-            "/close" => Answer::close([head("X-Until: close"), body.clone()].concat()),
-            "/old" => Answer::close([b"HTTP/1.0 200 OK\r\n\r\n".to_vec(), body.clone()].concat()),
-            other => panic!("no answer for {other}"),
-        }
-    })
-}
-
-#[test]
-fn bodies_cross_both_ways_in_every_framing() {
-    let origin = mirror();
-    let gateway = Gateway::start(route_to(&[origin.node()]));
-    let mut cases = Vec::new();
-    for size in [0, 1, 13, 4095, 16 << 10, (64 << 10) + 1, 1 << 20] {
-        for sent in ["length", "chunked"] {
-            for answered in ["length", "chunked", "close", "old"] {
-                cases.push((size, sent, answered));
-            }
-        }
-    }
-    let name = |case: &(usize, &str, &str)| format!("{case:?}");
-    each(&cases, name, |(size, sent, answered)| {
-        let body = pattern(*size);
-        let (framing, encoded) = match *sent {
-            "length" => (format!("Content-Length: {size}"), body.clone()),
-            _ => ("Transfer-Encoding: chunked".to_owned(), chunked(&body, 3001)),
-        };
-        let head = format!("POST /{answered} HTTP/1.1\r\nHost: a.test\r\n{framing}\r\n\r\n");
-        let mut client = gateway.client();
-        // Twice on one connection: what the first message leaves behind would show in the second.
-        for _ in 0..2 {
-            let response = client.request([head.as_bytes(), &encoded].concat());
-            assert_eq!(response.status, 200);
-            assert!(response.body == body, "{} bytes came back, or others", response.body.len());
-            assert!(response.keeps_connection(), "the upstream's close is not the client's: {response:?}");
-            match *answered {
-                "length" => assert_eq!(response.framing, Framing::Length(*size)),
-                _ => assert_eq!(response.framing, Framing::Chunked),
-            }
-        }
-    });
-    assert!(origin.requests().iter().all(|r| r.minor == 1 && r.field("connection").is_none()), "{:?}", origin.last());
-}
+use crate::messages::{mirror, pattern};
 
 #[test]
 fn a_message_may_come_in_pieces_of_any_size() {
@@ -156,58 +100,6 @@ fn a_long_trailer_finds_room_behind_a_long_head() {
 }
 
 #[test]
-fn trailers_cross_both_ways() {
-    let origin = Origin::answering(|_| {
-        Answer::keep(
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Down\r\n\r\n\
-             2\r\nhi\r\n0\r\nX-Down: 2\r\nContent-Length: 9\r\n\r\n",
-        )
-    });
-    let gateway = Gateway::start(route_to(&[origin.node()]));
-    let mut client = gateway.client();
-    for _ in 0..2 {
-        let response = client.request(
-            "POST / HTTP/1.1\r\nHost: a.test\r\nTE: trailers\r\nConnection: TE\r\nTransfer-Encoding: chunked\r\n\r\n\
-             2\r\nhi\r\n0\r\nX-Up: 1\r\nTransfer-Encoding: chunked\r\nHost: evil.test\r\n\r\n",
-        );
-        assert_eq!(response.trailers.0, [("X-Down".to_owned(), "2".to_owned())], "no framing field in a trailer");
-        assert_eq!(origin.last().trailers.0, [("X-Up".to_owned(), "1".to_owned())], "no routing field in a trailer");
-    }
-}
-
-#[test]
-fn answers_without_a_body_end_with_their_head() {
-    let origin = Origin::answering(|request| {
-        let answer = match request.target.as_str() {
-            "/head" => "HTTP/1.1 200 OK\r\nContent-Length: 1234\r\n\r\n",
-            "/head-chunked" => "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
-            "/204" => "HTTP/1.1 204 No Content\r\n\r\n",
-            "/304" => "HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\nContent-Length: 99\r\n\r\n",
-            "/empty" => "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
-            "/205" => "HTTP/1.1 205 Reset Content\r\nContent-Length: 0\r\n\r\n",
-            other => panic!("no answer for {other}"),
-        };
-        Answer::keep(answer)
-    });
-    let gateway = Gateway::start(route_to(&[origin.node()]));
-    let mut client = gateway.client();
-    for (method, path, status, length) in [
-        ("HEAD", "/head", 200, Some("1234")),
-        ("HEAD", "/head-chunked", 200, None),
-        ("HEAD", "/304", 304, Some("99")),
-        ("GET", "/204", 204, None),
-        ("GET", "/304", 304, Some("99")),
-        ("GET", "/empty", 200, Some("0")),
-        ("GET", "/205", 205, Some("0")),
-    ] {
-        let response = client.request(format!("{method} {path} HTTP/1.1\r\nHost: a.test\r\n\r\n"));
-        assert_eq!((response.status, response.field("content-length")), (status, length), "{method} {path}");
-        assert!(!response.reason.is_empty(), "{method} {path}");
-    }
-    assert_eq!(origin.connections(), 1, "each answer left a connection that could be used again");
-}
-
-#[test]
 fn reason_phrases_go_on() {
     let lines = [
         ("HTTP/1.1 200 All is well", "All is well"),
@@ -227,104 +119,6 @@ fn reason_phrases_go_on() {
         let response = client.request(format!("GET /{at} HTTP/1.1\r\nHost: a.test\r\n\r\n"));
         assert_eq!((response.reason.as_str(), response.minor), (*reason, 1), "{line}");
     }
-}
-
-#[test]
-fn interim_responses_reach_the_client() {
-    let origin = Origin::scripted(|connection| {
-        while let Some(request) = connection.head() {
-            match request.target.as_str() {
-                "/continue" => {
-                    assert_eq!(request.field("expect"), Some("100-continue"));
-                    connection.send("HTTP/1.1 100 Continue\r\n\r\n");
-                }
-                "/hints" => {
-                    connection
-                        .send("HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\nConnection: x-hop\r\nX-Hop: 1\r\n\r\n");
-                    connection.send("HTTP/1.1 103 Early Hints\r\nLink: </b.css>\r\n\r\n");
-                }
-                _ => {}
-            }
-            let Some(request) = connection.body_of(request) else { return };
-            connection.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", request.body.len()));
-            connection.send(&request.body);
-        }
-    });
-    let gateway = Gateway::start(route_to(&[origin.node()]));
-    let mut client = gateway.client();
-
-    client.send("POST /continue HTTP/1.1\r\nHost: a.test\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
-    assert_eq!(client.head().status(), Ok((100, "Continue", 1)));
-    client.send("hello");
-    assert_eq!(client.response().text(), "hello");
-
-    // The body is there already: an interim response may come or not (RFC 9110 section 10.1.1), the answer has to.
-    client.send("POST /continue HTTP/1.1\r\nHost: a.test\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\nhello");
-    let head = client.head();
-    let (status, ..) = head.status().expect("a status line");
-    let text = match status {
-        100 => client.response().body,
-        _ => client.exactly(5),
-    };
-    assert_eq!(text, b"hello");
-
-    client.send(get("/hints"));
-    for link in ["</a.css>", "</b.css>"] {
-        let head = client.head();
-        assert_eq!(head.status().map(|(status, ..)| status), Ok(103));
-        assert_eq!((head.fields.get("link"), head.fields.get("x-hop")), (Some(link), None));
-    }
-    assert_eq!(client.response().status, 200);
-
-    // RFC 9110 section 15.2: no interim response to an HTTP/1.0 client.
-    assert_eq!(gateway.client().request("GET /hints HTTP/1.0\r\nHost: a.test\r\n\r\n").status, 200);
-}
-
-#[test]
-fn an_expectation_may_be_answered_without_the_body() {
-    let origin = Origin::scripted(|connection| {
-        while let Some(request) = connection.head() {
-            connection.send("HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno");
-            if request.method == "POST" {
-                return;
-            }
-        }
-    });
-    let gateway = Gateway::start(route_to(&[origin.node()]));
-    let mut client = gateway.client();
-    client.send("POST / HTTP/1.1\r\nHost: a.test\r\nExpect: 100-continue\r\nContent-Length: 50\r\n\r\n");
-    let response = client.response();
-    assert_eq!((response.status, response.text().as_str()), (403, "no"));
-    // RFC 9110 section 10.1.1: it is closed now, or what follows is the body that was announced.
-    if response.keeps_connection() {
-        client.send(format!("{}{}", "x".repeat(50), get("/next")));
-        let response = client.response();
-        assert_eq!((response.status, response.text().as_str()), (403, "no"));
-        assert_eq!(origin.last().target, "/next");
-    } else {
-        client.expect_close();
-    }
-}
-
-#[test]
-fn an_answer_may_come_before_the_request_has_ended() {
-    let origin = Origin::scripted(|connection| {
-        if connection.head().is_some() {
-            connection.send("HTTP/1.1 413 Too Large\r\nContent-Length: 6\r\nConnection: close\r\n\r\nenough");
-            connection.finish_sending();
-            connection.await_close();
-        }
-    });
-    let gateway = Gateway::start(route_to(&[origin.node()]));
-    for framing in ["Content-Length: 100000000", "Transfer-Encoding: chunked"] {
-        let mut client = gateway.client();
-        client.send(format!("POST / HTTP/1.1\r\nHost: a.test\r\n{framing}\r\n\r\n"));
-        client.send("5\r\nhello\r\n");
-        let response = client.response();
-        assert_eq!((response.status, response.text().as_str()), (413, "enough"), "{framing}");
-        assert!(!response.keeps_connection(), "{framing}: the rest of the body is still to come");
-    }
-    assert_eq!(origin.connections(), 2, "a connection with half a request on it is not used again");
 }
 
 #[test]
@@ -512,71 +306,4 @@ fn absolute_targets_name_their_host() {
     }
     let elsewhere = gateway.client().request("GET http://c.test/x HTTP/1.1\r\nHost: b.test\r\n\r\n");
     assert_eq!(elsewhere.status, 404, "Host does not count beside an absolute target");
-}
-
-#[test]
-fn a_body_that_is_cut_off_upstream_does_not_look_whole() {
-    let origin = Origin::scripted(|connection| {
-        let Some(request) = connection.request() else { return };
-        connection.send(match request.target.as_str() {
-            "/length" => "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello",
-            "/chunked" | "/chunked-reset" => "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
-            "/chunk" => "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nhello",
-            "/bad-chunk" => "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nxyz\r\n",
-            other => panic!("no answer for {other}"),
-        });
-        if request.target.ends_with("-reset") {
-            connection.reset();
-        }
-    });
-    let gateway = Gateway::start(route_to(&[origin.node()]));
-    each(
-        &["/length", "/chunked", "/chunked-reset", "/chunk", "/bad-chunk"],
-        |path| path.to_string(),
-        |path| {
-            let mut client = gateway.client();
-            client.send(get(path));
-            let answer = client.try_response();
-            // A failure before the head was sent may also be answered as an error.
-            let told = answer.as_ref().is_ok_and(|r| r.status == 502);
-            assert!(told || matches!(answer, Err(Fault::Closed | Fault::Reset)), "{answer:?}");
-        },
-    );
-}
-
-#[test]
-fn an_nginx_origin_is_served_through() {
-    let nginx = Nginx::start(
-        "location /upload { client_body_in_file_only off; return 200 \"$request_length\"; }\n\
-         location /gone { return 404 'nothing here'; }\n\
-         location /moved { return 302 /elsewhere; }\n\
-         location /gzip { gzip on; gzip_min_length 1; gzip_types text/plain; alias FOLDER; }",
-    );
-    let file = pattern(300_000);
-    nginx.write("file", &file);
-    let gateway = Gateway::start(route_with(json!({}), json!({ "nodes": { (nginx.node()): 1 } })));
-    let mut client = gateway.client();
-
-    let response = client.get("/file");
-    assert_eq!((response.status, response.framing), (200, Framing::Length(300_000)));
-    assert!(response.body == file);
-    let etag = response.field("etag").expect("nginx sends an ETag").to_owned();
-
-    let with = |fields: &str| format!("GET /file HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n\r\n");
-    let response = client.request(with(&format!("If-None-Match: {etag}")));
-    assert_eq!((response.status, response.body.len()), (304, 0));
-    let response = client.request(with("Range: bytes=100-199"));
-    assert_eq!((response.status, &response.body[..]), (206, &file[100..200]));
-    let response = client.request("HEAD /file HTTP/1.1\r\nHost: a.test\r\n\r\n");
-    assert_eq!((response.status, response.field("content-length")), (200, Some("300000")));
-    // nginx answers this one before it has read the body, which may cost the connection.
-    let response = gateway.client().request(
-        [b"PUT /upload HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec(), chunked(&file, 5000)]
-            .concat(),
-    );
-    assert_eq!(response.status, 200);
-    assert_eq!(client.get("/gone").text(), "nothing here");
-    assert_eq!(client.get("/moved").status, 302);
-    let response = client.request("GET /gzip/file HTTP/1.1\r\nHost: a.test\r\nAccept-Encoding: gzip\r\n\r\n");
-    assert_eq!((response.field("content-encoding"), response.framing), (Some("gzip"), Framing::Chunked));
 }

@@ -10,9 +10,6 @@ use crate::harness::repository;
 /// Most files that may know each other in a circle.
 const MOST: usize = 3;
 
-/// Crates with a larger circle, and its files today. A number here may become smaller, and goes at [`MOST`].
-const LARGER: &[(&str, usize)] = &[("admin", 5)];
-
 /// A module, as the path from the root of its crate.
 type Module = Vec<String>;
 
@@ -29,15 +26,13 @@ fn files_know_each_other_in_small_circles_only() {
         let imports = imports_of(&sources(&folder.join("src")));
         crates += 1;
         let largest = circles(&imports).into_iter().max_by_key(Vec::len).unwrap_or_default();
-        let most = LARGER.iter().find(|(of, _)| *of == name).map_or(MOST, |(_, most)| *most);
-        if largest.len() > most {
+        if largest.len() > MOST {
             let files: Vec<String> = largest.iter().map(path_of).collect();
-            wrong.push(format!("{name}: {} files, {most} allowed: {}", largest.len(), files.join(" ")));
+            wrong.push(format!("{name}: {} files, {MOST} allowed: {}", largest.len(), files.join(" ")));
         }
     }
     assert!(crates >= 11, "{crates} crates");
     assert!(wrong.is_empty(), "circles of imports that are too large:\n{}", wrong.join("\n"));
-    assert!(LARGER.iter().all(|(_, most)| *most > MOST), "what is small enough needs no entry");
 }
 
 /// The files of a crate, without those of its tests.

@@ -5,13 +5,18 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use weir_config::load::load_node;
+use weir_config::node::Kind;
 use weir_config::settings::SettingsSource;
-use weir_config::{Diagnostic, InvalidItems, ItemChange, LoadOptions, Model, Node, PluginCatalog, Section, Settings};
+use weir_config::{Diagnostic, InvalidItems, ItemChange, LoadOptions, Model, Node, PluginCatalog, Settings};
+use weir_plugin::host::Definition;
+use weir_plugin::{CompileCx, Compiled, Define, Phases, Plugin};
 use weir_proxy::{Catalog, Compiler, DataPlane, ExplainRequest, Snapshot};
+use weir_telemetry::access_log::AccessLogs;
 use weir_telemetry::metrics::{Metrics, MetricsOptions};
 
 /// Number of changes in a row; [`SEEDS`] is the number of such rows.
@@ -37,7 +42,7 @@ struct Plane {
 impl Plane {
     fn start(settings: &Settings) -> Self {
         let metrics = Metrics::new(MetricsOptions::default());
-        let plane = DataPlane::start(settings, Vec::new(), &metrics, None).expect("start");
+        let plane = DataPlane::start(settings, Vec::new(), &metrics, &AccessLogs::default(), None).expect("start");
         let address: SocketAddr = plane.addresses()[0].address.tcp().expect("an address and a port");
         let client = TcpStream::connect(address).expect("connect");
         client.set_read_timeout(Some(Duration::from_secs(20))).expect("a time limit");
@@ -79,9 +84,8 @@ impl Plane {
 type Resources = Vec<(String, String)>;
 
 fn change((place, node): &(String, Option<String>)) -> ItemChange {
-    let (section, id) = place.split_once('/').expect("a place");
     let node = node.as_ref().map(|text| Node::parse(text).expect("a tree").root);
-    ItemChange { section: Section::named(section).expect("a section"), id: id.into(), node, left_out: false }
+    ItemChange { key: place.parse().expect("a key"), node, left_out: false }
 }
 
 /// Compiles all there is from the document of it.
@@ -285,7 +289,7 @@ fn any_sequence_of_changes_answers_like_the_whole() {
             let expected = whole(&reference, &wanted, &options, revision);
             let changed = model.change("t", changes.iter().map(change).collect(), &options);
             let compiled = changed.and_then(|changed| {
-                let compiled = step.change(&snapshot, &changed.model, &changed.places, revision)?;
+                let compiled = step.change(&snapshot, &changed.model, &changed.keys, revision)?;
                 Ok((changed.model, compiled.snapshot))
             });
             let at = || format!("seed {seed}, revision {revision}: {changes:#?}\nto {resources:#?}");
@@ -317,4 +321,98 @@ fn any_sequence_of_changes_answers_like_the_whole() {
         assert!(resources.len() > 5, "{} resources are left", resources.len());
     }
     assert!(made > 100 && refused > 100, "{made} made, {refused} refused");
+}
+
+/// A plugin that counts how often its configurations are compiled, and how many instances are built.
+#[derive(Debug)]
+struct Counted;
+
+static COMPILED: AtomicUsize = AtomicUsize::new(0);
+static BUILT: AtomicUsize = AtomicUsize::new(0);
+
+impl Define for Counted {
+    const NAME: &'static str = "counted";
+    const PRIORITY: i32 = 1;
+    const PHASES: Phases = Phases::ACCESS;
+    const DOC: &'static str = "";
+    const EXAMPLE: &'static str = "{}";
+
+    type Conf = BTreeMap<String, u32>;
+    type ConsumerConf = ();
+
+    fn compile(conf: Self::Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        COMPILED.fetch_add(1, SeqCst);
+        if conf.contains_key("warn") {
+            cx.warn("warn", "a warning");
+        }
+        Some(Compiled::build(|_| {
+            BUILT.fetch_add(1, SeqCst);
+            Ok(Self)
+        }))
+    }
+}
+
+impl Plugin for Counted {}
+
+#[test]
+fn a_configuration_is_compiled_once_to_be_checked_and_built() {
+    let counts = || (COMPILED.swap(0, SeqCst), BUILT.swap(0, SeqCst));
+    let definitions: &'static [&'static dyn Definition] = &[&Counted];
+    let (catalog, settings) = (Catalog(definitions), settings());
+    let options = options(&catalog);
+    let compiler = Compiler::new(definitions, &settings, "weir/test");
+    let route = |value: &str| {
+        let upstream = "upstream: {nodes: {'127.0.0.1:1': 1}}";
+        let text = format!("{{uri: /a, plugins: {{counted: {{a: {value}}}}}, {upstream}}}");
+        change(&("routes/a".to_owned(), Some(text)))
+    };
+
+    // A document, also where the plugin stands with others of its kind.
+    let resources: Resources = [
+        ("services/s", "{plugins: {counted: {warn: 1}}}"),
+        ("routes/r", "{uri: /r, service_id: s, plugins: {counted: {}}, upstream: {nodes: {'127.0.0.1:1': 1}}}"),
+        (
+            "routes/off",
+            "{uri: /o, plugins: {counted: {_meta: {disable: true}}}, upstream: {nodes: {'127.0.0.1:1': 1}}}",
+        ),
+        ("global_rules/g", "{plugins: {counted: {b: 2}}}"),
+        ("consumers/c", "{plugins: {counted: {c: 3}}}"),
+    ]
+    .map(|(place, text)| (place.to_owned(), text.to_owned()))
+    .into();
+    whole(&compiler, &resources, &options, 1).expect("a document");
+    assert_eq!(counts(), (5, 4), "what is switched off is checked alone");
+
+    // A change, whose base keeps nothing of it.
+    let base = Model::default().change("t", vec![route("1")], &options).expect("a change");
+    let snapshot = compiler.compile(&base.model, InvalidItems::Refuse, 2).expect("compiled").snapshot;
+    assert_eq!(counts(), (1, 1));
+    let changed = base.model.change("t", vec![route("2")], &options).expect("a change");
+    let snapshot = compiler.change(&snapshot, &changed.model, &changed.keys, 3).expect("compiled").snapshot;
+    assert_eq!(counts(), (1, 1));
+
+    // A change that was only checked leaves nothing behind that a later one could be built of.
+    let dropped = changed.model.change("t", vec![route("3")], &options).expect("a change");
+    assert_eq!((counts(), dropped.warnings.len()), ((1, 0), 0));
+    drop(dropped);
+    let keys = changed.keys.clone();
+    compiler.change(&snapshot, &changed.model, &keys, 4).expect("compiled");
+    assert_eq!(counts(), (1, 1), "built anew without a check, it is compiled anew");
+}
+
+#[test]
+fn a_text_cannot_name_the_compiled_configuration_of_another() {
+    let definitions = weir_plugins::registry::definitions();
+    let catalog = Catalog(definitions);
+    let options = options(&catalog);
+    let hidden = (1..200).map(|number| format!("\"\\u0000compiled\": {number}"));
+    for field in hidden {
+        let text = format!("{{\"uri\": \"/a\", \"plugins\": {{\"key-auth\": {{{field}}}}}}}");
+        let loaded = Model::default().change("t", vec![change(&("routes/a".to_owned(), Some(text)))], &options);
+        let model = loaded.expect("a change").model;
+        let conf = model.routes.get("a").and_then(|route| route.plugins.as_ref()?.get("key-auth").cloned());
+        let conf = conf.expect("the plugin");
+        assert!(matches!(&conf.conf.kind, Kind::Map(fields) if fields.capacity() == 0), "{conf:?}");
+        assert!(model.compiled.take(conf.compiled).is_some(), "its own");
+    }
 }

@@ -3,9 +3,10 @@
 
 use std::fs;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::harness::{Gateway, Origin, Start, each, weir};
+use crate::harness::{Authority, Gateway, Kind, Origin, Start, each, weir};
+use crate::tls::curl;
 
 /// A file whose route for every path takes whatever is left to it.
 fn rules(origin: &Origin, further: &str) -> String {
@@ -116,7 +117,11 @@ fn a_route_without_a_place_refuses_the_file() {
         ("routes:\n- {id: a, uri: /a, priority: high, upstream_id: o}", false),
         ("services:\n- {id: s, hosts: [5], upstream_id: o}\nroutes:\n- {id: a, uri: /a, service_id: s}", false),
         ("routes:\n- {id: a, upstream_id: o}", true),
-        ("ssls:\n- {id: c, sni: a.test, cert: x, key: y, client: {ca: z}}\nroutes:", false),
+        ("ssls:\n- {id: c, sni: 5, cert: x, key: y, client: {ca: z}}\nroutes:", false),
+        ("ssls:\n- {id: c, snis: [a.test, 5], cert: x, key: y, client: {ca: z}}\nroutes:", false),
+        ("ssls:\n- {id: c, sni: a.test, sni: b.test, cert: x, key: y, client: {ca: z}}\nroutes:", false),
+        ("ssls:\n- {id: c, sni: a.test, cert: x, key: y, client: {ca: z}}\nroutes:", true),
+        ("ssls:\n- {id: c, sni: 5, cert: x, key: y}\nroutes:", true),
         ("ssls:\n- {id: c, sni: a.test, cert: x, key: y}\nroutes:", true),
     ] {
         fs::write(&file, rules(&origin, route)).expect("written");
@@ -124,6 +129,43 @@ fn a_route_without_a_place_refuses_the_file() {
         assert_eq!(code == 0, taken, "{route}: {out}{err}");
         assert!(taken || err.contains("left out"), "{route}: {out}{err}");
     }
+}
+
+#[test]
+fn nobody_else_takes_the_names_of_a_certificate_that_verifies_clients() {
+    let (origin, authority) = (Origin::hello(), Authority::new());
+    let good = authority.certificate(Kind::P256, &["a.test", "b.test"]);
+    let any = json!({ "id": "any", "sni": "*.test", "cert": good.cert, "key": good.key });
+    let with = |change: &dyn Fn(&mut Value)| {
+        let mut item = any.clone();
+        item["id"] = json!("mtls");
+        item["sni"] = json!("a.test");
+        item["client"] = json!({ "ca": authority.pem() });
+        change(&mut item);
+        item
+    };
+    let broken = [
+        ("a certificate that cannot be read", with(&|item| item["cert"] = json!("x".repeat(200)))),
+        ("an authority that cannot be read", with(&|item| item["client"]["ca"] = json!("x".repeat(200)))),
+        ("an unknown field", with(&|item| item["clients"] = json!(5))),
+        ("no key", with(&|item| drop(item.as_object_mut().expect("an object").remove("key")))),
+    ];
+    each(
+        &broken,
+        |(name, _)| (*name).to_owned(),
+        |(name, item)| {
+            let ssls = json!([any, item]);
+            let gateway = Start::new(rules(&origin, &format!("ssls: {ssls}\nroutes:")))
+                .argument("--invalid-items")
+                .argument("skip")
+                .https()
+                .start();
+            let [named, other] = ["a.test", "b.test"].map(|host| curl(&gateway, Some(&authority), (host, "/"), &[]));
+            assert!(!named.good && named.err.contains("unrecognized name"), "{name}: {}{}", named.out, named.err);
+            assert!(other.good, "{name}: {}{}", other.out, other.err);
+            assert_eq!([status(&gateway, "GET", "a.test", "/"), status(&gateway, "GET", "b.test", "/")], [400, 200]);
+        },
+    );
 }
 
 /// A resource in a store is invalid not because of a change, but because of another version, or other settings.

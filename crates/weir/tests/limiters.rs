@@ -232,8 +232,7 @@ fn a_websocket_has_a_place_until_it_is_closed() {
     let origin = Origin::scripted(|connection| {
         while let Some(request) = connection.request() {
             if request.field("upgrade").is_some() {
-                connection
-                    .send("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n");
+                connection.send(crate::streaming::SWITCHED);
                 return connection.await_close();
             }
             connection.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");

@@ -28,7 +28,7 @@ fn await_status(gateway: &Gateway, path: &str, fields: &str, wanted: u16) {
     });
 }
 
-/// What a change over the extended API is told.
+/// The warnings in the answer to a change over the extended API.
 fn told(gateway: &Gateway, path: &str, body: &Value) -> String {
     let (status, answer) = extensions::ask(gateway, "PUT", &format!("resources/{path}"), &body.to_string());
     assert!(status < 300, "{path}: {status} {answer}");
@@ -149,7 +149,7 @@ fn as_file(resources: &[(&str, Value)], more: &Value) -> Value {
     file
 }
 
-/// What is asked, and the status with the secret and without it.
+/// A request, and its status with the secret and without it.
 const REQUESTS: [(&str, &str, u16, u16); 9] = [
     ("/route", "", 200, 503),
     ("/service", "", 200, 503),

@@ -14,18 +14,20 @@ use weir_config::load::load_node;
 use weir_config::settings::SettingsSource;
 use weir_config::{InvalidItems, LoadOptions, Model, Node, Settings};
 use weir_plugins::Apis;
-use weir_proxy::{Catalog, Compiler, DataPlane, Snapshot};
+use weir_proxy::{Catalog, Compiler, DataPlane, Definitions, Snapshot};
+use weir_telemetry::access_log::AccessLogs;
 use weir_telemetry::metrics::{Metrics, MetricsOptions};
 
 use crate::harness::{LIMIT, Origin, each, repository, wait_until};
 use crate::plugins::{files, holds, read, service};
 
-/// How long an answer may take without a field: some fields keep a plugin from waiting for minutes.
+/// Time limit of an answer without a field: some fields keep a plugin from waiting for minutes.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// A data plane within this process, which serves one configuration after the other.
-struct Plane {
+pub(crate) struct Plane {
     settings: Settings,
+    definitions: Definitions,
     plane: DataPlane,
     apis: Apis,
     revision: u64,
@@ -33,25 +35,32 @@ struct Plane {
 
 impl Plane {
     fn start() -> Self {
+        Self::with(weir_plugins::definitions(), &[])
+    }
+
+    /// A data plane with these plugins, and further settings.
+    pub(crate) fn with(definitions: Definitions, more: &[(&str, &str)]) -> Self {
         let flags = [("listen.http", "127.0.0.1:0"), ("listen.https", "127.0.0.1:0"), ("workers", "1")];
-        let flags = flags.map(|(path, value)| (path.to_owned(), value.to_owned()));
+        let flags = flags.iter().chain(more).map(|(path, value)| ((*path).to_owned(), (*value).to_owned()));
+        let flags: Vec<_> = flags.collect();
         let (settings, ..) =
             Settings::load(SettingsSource { file: None, variables: &[], flags: &flags }).expect("settings");
         let metrics = Metrics::new(MetricsOptions::default());
-        let plane = DataPlane::start(&settings, Vec::new(), &metrics, None).expect("start a data plane");
+        let plane = DataPlane::start(&settings, Vec::new(), &metrics, &AccessLogs::default(), None)
+            .expect("start a data plane");
         let apis = Apis::default();
         apis.start(&metrics, Box::new(|work| work()));
-        Self { settings, plane, apis, revision: 0 }
+        Self { settings, definitions, plane, apis, revision: 0 }
     }
 
-    fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.plane.addresses()[0].address.tcp().expect("an address and a port")
     }
 
     /// Serves a configuration, with nothing that one before has left; false: it is refused.
-    fn serve(&mut self, config: &Value) -> bool {
+    pub(crate) fn serve(&mut self, config: &Value) -> bool {
         self.revision += 1;
-        let definitions = weir_plugins::definitions();
+        let definitions = self.definitions;
         let compiler =
             Compiler::new(definitions, &self.settings, "weir/test").with_apis(self.apis.list(&self.settings));
         let options = LoadOptions { plugins: &Catalog(definitions), ..LoadOptions::PLAIN };

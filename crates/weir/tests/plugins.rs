@@ -2,7 +2,8 @@
 //!
 //! A file has a configuration in which `${ORIGIN}` stands for an origin that gives back the body it receives, and
 //! cases that are run one after the other. `upstream` in what is expected is what the origin has to see; `none: true`
-//! says that nothing reaches it; `took` is the least number of milliseconds. `${SERVICE}` stands for a service that
+//! says that nothing reaches it; `took` is the least number of milliseconds. Cases are run over HTTP/1.1 and over HTTP/2,
+//! those with `over: HTTP/1.1` over that alone. `${SERVICE}` stands for a service that
 //! plugins may ask. The list `bad` holds configurations with what `weir check` says or warns, and `elsewhere` fields whose
 //! effect another test shows (`plugin_fields.rs`).
 
@@ -15,9 +16,16 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use weir_config::Node;
 
-use crate::harness::{Answer, Fields, Gateway, LIMIT, Origin, RawClient, Response, each, repository, timed, weir};
+use crate::harness::{
+    Answer, Fields, H2Client, LIMIT, Origin, RawClient, Response, Start, each, repository, timed, weir,
+};
 
+/// The files with cases of requests: all but those of plugins that run on streams alone.
 pub(crate) fn files() -> Vec<PathBuf> {
+    all_files().into_iter().filter(|file| read(file)["subsystem"] != "stream").collect()
+}
+
+fn all_files() -> Vec<PathBuf> {
     let folder = repository().join("crates/plugins/cases");
     let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
@@ -42,26 +50,53 @@ fn every_case_of_every_plugin_holds() {
             let config = document["config"].as_str().expect("a configuration");
             let cases = document["cases"].as_array().expect("a list of cases");
             assert!(cases.len() >= 5, "only {} cases", cases.len());
-            let failed = failures(config, cases);
-            assert!(failed.is_empty(), "{} of {} cases:\n{}", failed.len(), cases.len(), failed.join("\n"));
+            for protocol in [Protocol::Http1, Protocol::Http2] {
+                let failed = failures(config, cases, protocol);
+                let (wrong, all) = (failed.len(), cases.len());
+                assert!(failed.is_empty(), "{wrong} of {all} cases over {protocol:?}:\n{}", failed.join("\n"));
+            }
         },
     );
 }
 
+/// Protocol that a client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Http1,
+    Http2,
+}
+
 /// Runs cases against a gateway with this configuration. Returns the failed ones.
-fn failures(config: &str, cases: &[Value]) -> Vec<String> {
+fn failures(config: &str, cases: &[Value], protocol: Protocol) -> Vec<String> {
     let origin = Origin::echo();
     let service = service();
     let config = config.replace("${ORIGIN}", &origin.node()).replace("${SERVICE}", &service.node());
-    let gateway = Gateway::start(config);
-    cases.iter().filter_map(|case| holds(case, gateway.addr, &origin, LIMIT).err()).collect()
+    let gateway = Start::new(config).http2().start();
+    cases.iter().filter_map(|case| holds_over(protocol, case, gateway.addr, &origin, LIMIT).err()).collect()
+}
+
+/// As [`holds`], with this protocol.
+fn holds_over(
+    protocol: Protocol,
+    case: &Value,
+    gateway: SocketAddr,
+    origin: &Origin,
+    limit: Duration,
+) -> Result<(), String> {
+    known(case, &["name", "over", "request", "expect"]);
+    // Targets over HTTP/2 are paths; what a connection is counted as is another matter there.
+    let is_whole_uri = case["request"]["path"].as_str().is_some_and(|path| path.contains("://"));
+    if protocol == Protocol::Http2 && (is_whole_uri || case["over"] == "HTTP/1.1") {
+        return Ok(());
+    }
+    let times = case["expect"]["repeat"].as_u64().unwrap_or(1);
+    let once = |_| run(protocol, case, gateway, origin, limit);
+    (0..times).try_for_each(once).map_err(|why| format!("{}: {why}", case["name"]))
 }
 
 /// Runs a case against the gateway at this address, whose answers begin within this time.
 pub(crate) fn holds(case: &Value, gateway: SocketAddr, origin: &Origin, limit: Duration) -> Result<(), String> {
-    known(case, &["name", "request", "expect"]);
-    let times = case["expect"]["repeat"].as_u64().unwrap_or(1);
-    (0..times).try_for_each(|_| run(case, gateway, origin, limit)).map_err(|why| format!("{}: {why}", case["name"]))
+    holds_over(Protocol::Http1, case, gateway, origin, limit)
 }
 
 /// A service beside: it answers with the status at the end of the path.
@@ -84,12 +119,15 @@ fn known(part: &Value, names: &[&str]) {
     }
 }
 
-fn run(case: &Value, gateway: SocketAddr, origin: &Origin, limit: Duration) -> Result<(), String> {
+fn run(protocol: Protocol, case: &Value, gateway: SocketAddr, origin: &Origin, limit: Duration) -> Result<(), String> {
     let (request, expect) = (&case["request"], &case["expect"]);
     known(request, &["method", "path", "headers", "body", "chunked"]);
     known(expect, &["status", "headers", "absent", "body", "body_contains", "decoded", "upstream", "repeat", "took"]);
     let before = origin.requests().len();
-    let (response, took) = timed(|| RawClient::connect(gateway).try_request(encode(request), limit));
+    let (response, took) = timed(|| match protocol {
+        Protocol::Http1 => RawClient::connect(gateway).try_request(encode(request), limit),
+        Protocol::Http2 => Some(H2Client::connect(gateway).try_request(encode(request))),
+    });
     let response = response.ok_or("no answer in time")?.map_err(|fault| format!("no answer: {fault:?}"))?;
 
     let wrong = |what: &str, expected: &dyn std::fmt::Debug, found: &dyn std::fmt::Debug| {
@@ -208,7 +246,7 @@ fn show(response: &Response) -> String {
 #[test]
 fn bad_configurations_are_told_with_their_place() {
     let mut cases = Vec::new();
-    for file in files() {
+    for file in all_files() {
         let document = read(&file);
         let plugin = document["plugin"].as_str().expect("a plugin").to_owned();
         let bad = document["bad"].as_array().expect("a list of bad configurations").clone();
@@ -235,13 +273,20 @@ fn bad_configurations_are_told_with_their_place() {
     );
 }
 
+/// The proto that configurations refer to.
+const GREETER: &str = "syntax = \"proto3\";\npackage helloworld;\nmessage Hello { string name = 1; }\n\
+    service Greeter { rpc SayHello(Hello) returns (Hello); rpc Greet(Hello) returns (stream Hello); }\n";
+
 /// A whole document around one configuration of a plugin.
 fn document(plugin: &str, entry: &Value) -> Value {
     let route = |conf: &Value| json!({ "id": "r", "uri": "/*", "upstream": { "nodes": { "127.0.0.1:1": 1 } }, "plugins": { (plugin): conf } });
     let consumer =
         |number: usize, conf: &Value| json!({ "username": format!("c{number}"), "plugins": { (plugin): conf } });
-    if let Some(conf) = entry.get("conf") {
-        json!({ "routes": [route(conf)] })
+    let on_streams = weir_plugins::definitions().iter().any(|d| d.name() == plugin && !d.is_for_requests());
+    if let Some(conf) = entry.get("conf").filter(|_| on_streams) {
+        json!({ "stream_routes": [{ "id": "r", "upstream": { "nodes": { "127.0.0.1:1": 1 } }, "plugins": { (plugin): conf } }] })
+    } else if let Some(conf) = entry.get("conf") {
+        json!({ "routes": [route(conf)], "protos": [{ "id": "greeter", "content": GREETER }] })
     } else if let Some(conf) = entry.get("consumer") {
         json!({ "consumers": [consumer(0, conf)] })
     } else if let Some(confs) = entry["consumers"].as_array() {

@@ -101,10 +101,10 @@ fn what_cannot_be_compiled_is_refused() {
             assert!(status == 400 && message.starts_with(expected), "{message}\n{expected}");
         }
     }
-    // A plugin that would use a proto is refused by its name as not supported, not as unknown.
+    // What a plugin refers to has to be there.
     let route = r#"{"uri":"/","plugins":{"grpc-transcode":{"proto_id":"1","service":"a","method":"b"}}}"#;
     let (status, answer) = gateway.ask("PUT", "routes/1", route);
-    let expected = json!({ "error_msg": "unknown plugin [grpc-transcode]: it is not supported yet" });
+    let expected = json!({ "error_msg": "failed to fetch proto info by proto id [1], response code: 404" });
     assert_eq!((status, answer), (400, expected));
     assert_eq!(gateway.must("GET", "protos", "")["total"], 0);
 }

@@ -1,17 +1,16 @@
-//! What loggers report: entries, batches, collectors that fail, files, and the end of the process.
+//! Reports of loggers: entries, batches, collectors that fail, files, and the end of the process.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering::SeqCst};
-use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Answer, Authority, Connection, Gateway, Kind, LIMIT, Nginx, Origin, Refusing, Reload, Start, get, post, timed,
-    wait_until,
+    Answer, Authority, Connection, Framing, Gateway, Kind, LIMIT, Nginx, Origin, Refusing, Reload, Start, chunked, get,
+    post, timed, wait_until,
 };
 
 /// A route for everything with this plugin.
@@ -57,7 +56,7 @@ fn lines(file: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line:?}"))).collect()
 }
 
-/// Where a logger reports one entry at a time, for tests that hold for each logger.
+/// Destination of a logger that reports one entry at a time, for tests of all loggers.
 enum Sink {
     Collector(Origin),
     File(tempfile::TempDir),
@@ -293,7 +292,7 @@ fn what_waits_is_sent_at_the_end_and_after_a_change() {
     more["routes"][0]["id"] = json!("renamed");
     assert_eq!(gateway.reload(&more), Reload::Applied);
     assert_eq!(gateway.get("/2").status, 200);
-    std::thread::sleep(Duration::from_millis(600));
+    gateway.await_metric("weir_reports_pending", &[("plugin", "http-logger")], 2.0);
     assert_eq!(collector.complete().len(), 0, "it is not time");
     // Nobody reports to it any more.
     assert_eq!(gateway.reload(rules(&origin.node(), "request-id", &json!({}))), Reload::Applied);
@@ -352,18 +351,27 @@ fn bodies_stand_in_entries_where_they_are_asked_for() {
         for request in [post("/?resp=1", "a\"bcd"), post("/", "hello"), post("/", &long), get("/")] {
             assert_eq!(client.request(&request).status, 200);
         }
-        let entries = sink.entries(&gateway, 4);
+        // Of one in chunks the beginning, and the node gets it in chunks as well.
+        for body in ["hello", &long] {
+            let head = "POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n";
+            let request = [head.as_bytes(), &chunked(body.as_bytes(), 600)].concat();
+            assert_eq!(client.request(request).text(), body);
+            assert_eq!(origin.last().framing, Framing::Chunked);
+        }
+        let entries = sink.entries(&gateway, 6);
         let bodies: Vec<_> =
             entries.iter().map(|entry| [&entry["request"]["body"], &entry["response"]["body"]]).collect();
         let null = &Value::Null;
-        let (whole, begin, hello) = (&json!("a\"bcd"), &json!("a\"b"), &json!("hello"));
-        assert_eq!(bodies, [[whole, begin], [hello, null], [null, null], [null, null]], "{}", sink.plugin());
+        let (whole, begin, hello, cut) = (&json!("a\"bcd"), &json!("a\"b"), &json!("hello"), &json!("x".repeat(1000)));
+        let none = [null, null];
+        let expected = [[whole, begin], [hello, null], none, none, [hello, null], [cut, null]];
+        assert_eq!(bodies, expected, "{}", sink.plugin());
         // A request of which the condition does not hold.
         let mut config = rules(&origin.node(), sink.plugin(), &conf);
         config["routes"][0]["plugins"]["response-rewrite"] = json!({ "status_code": 202 });
         assert_eq!(gateway.reload(&config), Reload::Applied);
         assert_eq!(client.request(post("/", "hello")).status, 202);
-        assert_eq!(sink.entries(&gateway, 5)[4]["request"].get("body"), None, "{}", sink.plugin());
+        assert_eq!(sink.entries(&gateway, 7)[6]["request"].get("body"), None, "{}", sink.plugin());
     }
 }
 

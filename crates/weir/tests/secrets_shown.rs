@@ -8,6 +8,7 @@ use std::net::TcpStream;
 use serde_json::{Value, json};
 
 use crate::harness::{ADMIN_KEY, Authority, Certificate, Gateway, Kind, LIMIT, RawClient, Reload, Start, weir};
+use crate::tokens::openssl;
 
 const VIEWER_KEY: &str = "viewer-key-of-the-test";
 
@@ -21,17 +22,23 @@ const FIELDS: &[&str] = &[
     "s3cret-of-redis",
     "s3cret-of-sentinels",
     "s3cret-of-http-logger",
+    "s3cret-of-openid-connect",
+    "s3cret-of-openid-sessions",
 ];
 /// Read by nobody.
 const TOKEN: &str = "hvs.t0ken-of-vault";
 
 struct Secrets {
     pair: Certificate,
+    /// A private RSA key.
+    rsa: String,
 }
 
 impl Secrets {
     fn new() -> Self {
-        Self { pair: Authority::new().certificate(Kind::P256, &["a.test"]) }
+        let rsa = openssl(&["genpkey", "-quiet", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"], b"");
+        let rsa = String::from_utf8(rsa).expect("PEM");
+        Self { pair: Authority::new().certificate(Kind::P256, &["a.test"]), rsa }
     }
 
     /// A resource for each place in which a secret may stand.
@@ -53,7 +60,12 @@ impl Secrets {
             "limit-count": limit(json!({ "count": 1, "time_window": 1 })),
             "limit-req": limit(json!({ "rate": 1, "burst": 0 })),
             "limit-conn": limit(json!({ "conn": 1, "burst": 0, "default_conn_delay": 1 })),
+            "workflow": { "rules": [{ "actions": [["limit-count", limit(json!({ "count": 1, "time_window": 1 }))]] }] },
             "http-logger": { "uri": "http://127.0.0.1:1/", "auth_header": FIELDS[7] },
+        });
+        let identity = json!({
+            "client_id": "a", "client_secret": FIELDS[8], "discovery": "http://127.0.0.1:1/",
+            "session": { "secret": FIELDS[9] }, "client_rsa_private_key": self.rsa,
         });
         vec![
             ("ssls/1", json!({ "sni": "a.test", "cert": cert, "key": key, "certs": [cert], "keys": [key] })),
@@ -63,6 +75,7 @@ impl Secrets {
             ("routes/1", json!({ "uri": "/a", "upstream": upstream, "plugins": csrf })),
             ("routes/2", json!({ "uri": "/b", "upstream_id": "1", "plugins": { "traffic-split": split } })),
             ("routes/3", json!({ "uri": "/c", "upstream_id": "1", "plugins": limits })),
+            ("routes/4", json!({ "uri": "/d", "upstream_id": "1", "plugins": { "openid-connect": identity } })),
             ("plugin_configs/1", with_plugins(csrf.clone())),
             ("consumer_groups/1", with_plugins(csrf.clone())),
             ("global_rules/1", with_plugins(csrf)),
@@ -87,8 +100,8 @@ impl Secrets {
     /// Checks that a text contains no secret key, and with `fields` no secret of a plugin.
     fn assert_hidden(&self, what: &str, text: &str, fields: bool) {
         // Of a private key any line is too much.
-        let line = self.pair.key.lines().nth(1).expect("a private key");
-        for secret in [line, TOKEN].iter().chain(FIELDS.iter().filter(|_| fields)) {
+        let [line, rsa] = [&self.pair.key, &self.rsa].map(|key| key.lines().nth(2).expect("a private key"));
+        for secret in [line, rsa, TOKEN].iter().chain(FIELDS.iter().filter(|_| fields)) {
             assert!(!text.contains(secret), "{what} shows {secret}:\n{text}");
         }
     }
@@ -104,7 +117,7 @@ fn ask(gateway: &Gateway, key: &str, method: &str, path: &str, body: &str) -> (u
 }
 
 fn start() -> Gateway {
-    Start::stored().variable("WEIR_VIEWER_KEY", VIEWER_KEY).control().start()
+    Start::stored().settings("usage: { enabled: true }").variable("WEIR_VIEWER_KEY", VIEWER_KEY).control().start()
 }
 
 /// The first event of a stream, with all changes since the beginning.
@@ -207,14 +220,17 @@ fn nothing_that_shows_resources_shows_their_keys_nor_any_secret_to_viewers() {
 #[test]
 fn every_secret_of_every_plugin_is_among_them() {
     let all = Secrets::new().resources();
+    fn leads_somewhere(value: &Value, path: &str) -> bool {
+        let (step, rest) = path.split_once('.').unwrap_or((path, ""));
+        match step {
+            "" => true,
+            "*" => value.as_array().is_some_and(|all| all.iter().any(|value| leads_somewhere(value, rest))),
+            name => value.get(name).is_some_and(|value| leads_somewhere(value, rest)),
+        }
+    }
     let has = |plugin: &str, path: &str| {
-        all.iter().any(|(_, value)| {
-            let mut found = value.pointer(&format!("/plugins/{plugin}"));
-            for step in path.split('.') {
-                found = found.and_then(|value| if step == "*" { value.get(0) } else { value.get(step) });
-            }
-            found.is_some()
-        })
+        let confs = all.iter().filter_map(|(_, value)| value.get("plugins")?.get(plugin));
+        { confs }.any(|conf| leads_somewhere(conf, path))
     };
     for definition in weir_plugins::registry::definitions() {
         for field in definition.encrypted().iter().chain(definition.private_keys()) {

@@ -16,7 +16,7 @@ fn date(from_now: i32) -> String {
     String::from_utf8(output.stdout).expect("a date").trim().to_owned()
 }
 
-fn base64(bytes: &[u8]) -> String {
+pub(crate) fn base64(bytes: &[u8]) -> String {
     String::from_utf8(openssl(&["base64", "-A"], bytes)).expect("base64 is text")
 }
 

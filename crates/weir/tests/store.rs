@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::etcd_loss::is_ready;
 use crate::harness::{
     ADMIN_KEY, Gateway, LIMIT, Origin, RawClient, Start, binary, program, put_program, repository, wait_until, weir,
 };
@@ -512,6 +513,28 @@ fn a_resource_that_another_version_left_is_named_and_the_rest_serves() {
     assert_eq!(gateway.ask("PUT", "routes/b", r#"{"uri": "/b", "plugins": {"of-tomorrow": {}}}"#).0, 400);
     gateway.must("PUT", "routes/b", &mock("/b", "b"));
     assert_eq!((gateway.get("/b").status, gateway.get("/c").status), (200, 200));
+}
+
+/// The rule may guard every request, and nobody knows of a time without it.
+#[test]
+fn a_global_rule_that_another_version_left_refuses_every_request() {
+    let data = tempfile::tempdir().expect("a folder");
+    {
+        let gateway = Start::stored().data_dir(data.path()).start();
+        gateway.must("PUT", "routes/a", &mock("/a", "a"));
+        gateway.must("PUT", "global_rules/g", r#"{"plugins": {"request-id": {}}}"#);
+    }
+    assert!(set_by_hand(data.path(), "global_rules/g", r#"{"plugins": {"of-tomorrow": {}}}"#));
+    let copy = || fs::read(data.path().join("last-good.json")).ok();
+    let before = copy();
+    let gateway = Start::stored().data_dir(data.path()).start();
+    assert_eq!((gateway.get("/a").status, is_ready(&gateway)), (503, false));
+    gateway.logged("global_rules/g.plugins.of-tomorrow");
+    gateway.must("PUT", "routes/b", &mock("/b", "b"));
+    assert_eq!((gateway.get("/b").status, is_ready(&gateway)), (503, false));
+    assert!(copy() == before, "there is nothing good to copy");
+    gateway.must("DELETE", "global_rules/g", "");
+    assert_eq!((gateway.get("/a").status, gateway.get("/b").status, is_ready(&gateway)), (200, 200, true));
 }
 
 /// Writes a value past the gateway, which is not running, with SQLite's own tool.

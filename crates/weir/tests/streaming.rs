@@ -8,8 +8,20 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::harness::{
-    Answer, Connection, Framing, Gateway, LIMIT, Origin, RawClient, get, route_to, route_with, wait_until,
+    Answer, Connection, Framing, Gateway, LIMIT, Origin, Protocol, RawClient, Start, get, over_both, route_to,
+    route_with, wait_until,
 };
+
+over_both!(
+    a_slow_reader_holds_the_origin_back,
+    a_slow_origin_holds_the_client_back,
+    events_arrive_while_the_origin_holds_the_rest,
+    a_body_until_close_is_not_held_back_either,
+    request_bodies_are_not_held_back,
+    an_answer_and_its_request_may_run_at_the_same_time,
+    a_client_that_goes_away_takes_its_upstream_connection_with_it,
+    a_client_that_goes_away_is_not_waited_for,
+);
 
 const MIB: u64 = 1 << 20;
 
@@ -27,8 +39,7 @@ fn settled(counter: &AtomicU64) -> u64 {
     })
 }
 
-#[test]
-fn a_slow_reader_holds_the_origin_back() {
+fn a_slow_reader_holds_the_origin_back(over: Protocol) {
     const SIZE: u64 = 200 * MIB;
     let pushed = Arc::new(AtomicU64::new(0));
     let of_origin = Arc::clone(&pushed);
@@ -54,11 +65,11 @@ fn a_slow_reader_holds_the_origin_back() {
             connection.send("0\r\n\r\n");
         }
     });
-    let gateway = Gateway::start(route_to(&[origin.node()]));
+    let gateway = Start::new(route_to(&[origin.node()])).over(over).start();
     for path in ["/length", "/chunked"] {
         pushed.store(0, SeqCst);
         let before = gateway.process.resident();
-        let mut client = gateway.client();
+        let mut client = gateway.caller();
         client.send(get(path));
         let head = client.head();
         let held = settled(&pushed);
@@ -73,8 +84,7 @@ fn a_slow_reader_holds_the_origin_back() {
     }
 }
 
-#[test]
-fn a_slow_origin_holds_the_client_back() {
+fn a_slow_origin_holds_the_client_back(over: Protocol) {
     const SIZE: usize = 200 << 20;
     let gate = Arc::new(Barrier::new(2));
     let of_origin = Arc::clone(&gate);
@@ -86,10 +96,10 @@ fn a_slow_origin_holds_the_client_back() {
             connection.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{length}", length.len()));
         }
     });
-    let gateway = Gateway::start(route_to(&[origin.node()]));
+    let gateway = Start::new(route_to(&[origin.node()])).over(over).start();
     let before = gateway.process.resident();
     let pushed = Arc::new(AtomicU64::new(0));
-    let mut client = gateway.client();
+    let mut client = gateway.caller();
     client.send(format!("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: {SIZE}\r\n\r\n"));
     let counter = Arc::clone(&pushed);
     let sender = thread::spawn(move || {
@@ -99,7 +109,7 @@ fn a_slow_origin_holds_the_client_back() {
             counter.fetch_add(block.len() as u64, SeqCst);
         }
         // The origin may have much of it to read yet.
-        client.sender().set_read_timeout(Some(LIMIT)).expect("set a time limit");
+        client.be_patient(LIMIT);
         client.response()
     });
     let held = settled(&pushed);
@@ -127,16 +137,15 @@ fn step_by_step(pieces: &'static [&'static str]) -> (Origin, Arc<Barrier>) {
     (origin, gate)
 }
 
-#[test]
-fn events_arrive_while_the_origin_holds_the_rest() {
+fn events_arrive_while_the_origin_holds_the_rest(over: Protocol) {
     let (origin, gate) = step_by_step(&[
         "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
         "9\r\ndata: 1\n\n\r\n",
         "9\r\ndata: 2\n\n\r\n",
         "0\r\n\r\n",
     ]);
-    let gateway = Gateway::start(route_to(&[origin.node()]));
-    let mut client = gateway.client();
+    let gateway = Start::new(route_to(&[origin.node()])).over(over).start();
+    let mut client = gateway.caller();
     client.send(get("/events"));
     assert_eq!(client.head().fields.get("content-type"), Some("text/event-stream"), "the head waits for nothing");
     gate.wait();
@@ -148,13 +157,13 @@ fn events_arrive_while_the_origin_holds_the_rest() {
     gate.wait();
 }
 
-#[test]
-fn a_body_until_close_is_not_held_back_either() {
+fn a_body_until_close_is_not_held_back_either(over: Protocol) {
     let (origin, gate) = step_by_step(&["HTTP/1.0 200 OK\r\n\r\n", "one", "two"]);
-    let gateway = Gateway::start(route_to(&[origin.node()]));
-    let mut client = gateway.client();
+    let gateway = Start::new(route_to(&[origin.node()])).over(over).start();
+    let mut client = gateway.caller();
     client.send(get("/"));
-    assert_eq!(client.head().response_framing("GET"), Ok(Framing::Chunked));
+    let framing = client.head().response_framing("GET");
+    assert!(over == Protocol::Http2 || framing == Ok(Framing::Chunked), "{framing:?}");
     gate.wait();
     for piece in ["one", "two"] {
         assert_eq!(client.chunk().as_deref(), Some(piece.as_bytes()));
@@ -163,8 +172,7 @@ fn a_body_until_close_is_not_held_back_either() {
     assert_eq!(client.chunk(), None);
 }
 
-#[test]
-fn request_bodies_are_not_held_back() {
+fn request_bodies_are_not_held_back(over: Protocol) {
     let gate = Arc::new(Barrier::new(2));
     let of_origin = Arc::clone(&gate);
     let origin = Origin::scripted(move |connection| {
@@ -176,8 +184,8 @@ fn request_bodies_are_not_held_back() {
         }
         connection.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     });
-    let gateway = Gateway::start(route_to(&[origin.node()]));
-    let mut client = gateway.client();
+    let gateway = Start::new(route_to(&[origin.node()])).over(over).start();
+    let mut client = gateway.caller();
     client.send("POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n");
     gate.wait();
     for _ in 0..3 {
@@ -188,8 +196,7 @@ fn request_bodies_are_not_held_back() {
     assert_eq!(client.response().status, 200);
 }
 
-#[test]
-fn an_answer_and_its_request_may_run_at_the_same_time() {
+fn an_answer_and_its_request_may_run_at_the_same_time(over: Protocol) {
     // A conversation over one exchange: each side speaks only after it has heard the other.
     let origin = Origin::scripted(|connection| {
         let Some(_) = connection.head() else { return };
@@ -200,8 +207,8 @@ fn an_answer_and_its_request_may_run_at_the_same_time() {
         connection.send("0\r\n\r\n");
         connection.await_close();
     });
-    let gateway = Gateway::start(route_to(&[origin.node()]));
-    let mut client = gateway.client();
+    let gateway = Start::new(route_to(&[origin.node()])).over(over).start();
+    let mut client = gateway.caller();
     client.send("POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n");
     client.head();
     for word in ["alpha", "beta", "gamma"] {
@@ -212,13 +219,13 @@ fn an_answer_and_its_request_may_run_at_the_same_time() {
     assert_eq!(client.chunk(), None);
 }
 
-const UPGRADE: &str = "GET /chat HTTP/1.1\r\nHost: a.test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+pub(crate) const UPGRADE: &str = "GET /chat HTTP/1.1\r\nHost: a.test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                        Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
-const SWITCHED: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+pub(crate) const SWITCHED: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                         Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 
 /// An origin that switches protocols and then runs a script.
-fn switching(then: impl Fn(&mut Connection) + Send + Sync + 'static) -> Origin {
+pub(crate) fn switching(then: impl Fn(&mut Connection) + Send + Sync + 'static) -> Origin {
     Origin::scripted(move |connection| {
         let Some(request) = connection.head() else { return };
         if request.field("upgrade").is_some_and(|u| u.eq_ignore_ascii_case("websocket")) {
@@ -232,7 +239,7 @@ fn switching(then: impl Fn(&mut Connection) + Send + Sync + 'static) -> Origin {
     })
 }
 
-fn repeat(connection: &mut Connection) {
+pub(crate) fn repeat(connection: &mut Connection) {
     while let Ok(bytes) = connection.some() {
         if bytes.is_empty() || !connection.send(bytes) {
             return;
@@ -240,7 +247,7 @@ fn repeat(connection: &mut Connection) {
     }
 }
 
-fn upgraded(gateway: &Gateway, more: &[u8]) -> RawClient {
+pub(crate) fn upgraded(gateway: &Gateway, more: &[u8]) -> RawClient {
     let mut client = gateway.client();
     client.send([UPGRADE.as_bytes(), more].concat());
     let head = client.head();
@@ -251,7 +258,7 @@ fn upgraded(gateway: &Gateway, more: &[u8]) -> RawClient {
     client
 }
 
-fn websocket_route(origin: &Origin) -> serde_json::Value {
+pub(crate) fn websocket_route(origin: &Origin) -> serde_json::Value {
     route_with(json!({ "enable_websocket": true }), json!({ "nodes": { (origin.node()): 1 } }))
 }
 
@@ -354,35 +361,33 @@ fn an_origin_does_not_switch_protocols_unasked() {
     assert_eq!(response.status, 502, "{response:?}");
 }
 
-#[test]
-fn a_client_that_goes_away_takes_its_upstream_connection_with_it() {
+fn a_client_that_goes_away_takes_its_upstream_connection_with_it(over: Protocol) {
     let origin = Origin::scripted(|connection| {
         if connection.request().is_some() {
             connection.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
             connection.await_close();
         }
     });
-    let gateway = Gateway::start(route_to(&[origin.node()]));
-    let mut client = gateway.client();
+    let gateway = Start::new(route_to(&[origin.node()])).over(over).start();
+    let mut client = gateway.caller();
     client.send(get("/"));
     client.head();
     assert_eq!(client.chunk().as_deref(), Some(&b"hello"[..]));
-    client.reset();
+    let _open = client.reset();
     // Long before any timeout of the origin's or the gateway's.
     wait_until("the upstream connection to be closed", LIMIT / 4, || (origin.open() == 0).then_some(()));
 }
 
-#[test]
-fn a_client_that_goes_away_is_not_waited_for() {
+fn a_client_that_goes_away_is_not_waited_for(over: Protocol) {
     let origin = Origin::scripted(|connection| {
         connection.request();
         connection.await_close();
     });
-    let gateway = Gateway::start(route_to(&[origin.node()]));
-    let mut client = gateway.client();
+    let gateway = Start::new(route_to(&[origin.node()])).over(over).start();
+    let mut client = gateway.caller();
     client.send(get("/"));
     wait_until("the request to reach the origin", LIMIT, || (origin.requests().len() == 1).then_some(()));
-    client.reset();
+    let _open = client.reset();
     wait_until("the upstream connection to be closed", LIMIT / 4, || (origin.open() == 0).then_some(()));
     gateway.await_metric("weir_client_errors_total", &[("reason", "aborted")], 1.0);
 }

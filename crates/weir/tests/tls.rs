@@ -151,7 +151,8 @@ fn keys_and_versions_are_agreed_upon() {
         ("TLS 1.3 alone", "new.test", &[], Ok(&["TLSv1.3"])),
         ("TLS 1.2 where 1.3 is asked for", "new.test", &["-tls1_2"], Err("protocol version")),
         ("TLS 1.1", "both.test", &["-tls1_1", "-cipher", "ALL:@SECLEVEL=0"], Err("handshake failure")),
-        ("HTTP/1.1 by ALPN", "both.test", &["-alpn", "h2,http/1.1"], Ok(&["ALPN protocol: http/1.1"])),
+        ("HTTP/2 by ALPN", "both.test", &["-alpn", "http/1.1,h2"], Ok(&["ALPN protocol: h2"])),
+        ("HTTP/1.1 by ALPN", "both.test", &["-alpn", "http/1.1"], Ok(&["ALPN protocol: http/1.1"])),
         ("HTTP/1.0 by ALPN", "both.test", &["-alpn", "http/1.0"], Ok(&["ALPN protocol: http/1.0"])),
         ("no common protocol", "both.test", &["-alpn", "imap"], Err("no application protocol")),
     ];
@@ -272,14 +273,15 @@ fn clients_show_certificates_where_they_are_asked_for() {
         ("a path that is exempt in one reading", "part.test", "/open/..%5cx", None, &["--path-as-is"], Ok("400")),
         ("another path with", "part.test", "/x", Some(&good), &[], Ok("hello")),
         ("an exempt path with a foreign one", "part.test", "/health", Some(&foreign), &[], Err(refused)),
-        ("a host that asks, by another name", "plain.test", "/", None, &["-H", "Host: mtls.test"], Ok("400")),
-        ("the same with a certificate", "plain.test", "/", Some(&good), &["-H", "Host: mtls.test"], Ok("400")),
-        ("verified for another host", "deep.test", "/", Some(&good), &["-H", "Host: MTLS.test:443"], Ok("400")),
-        ("names of one wildcard", "a.wild.test", "/", Some(&good), &["-H", "Host: b.wild.test"], Ok("400")),
+        ("a host that asks, by another name", "plain.test", "/", None, &["-H", "Host: mtls.test"], Ok("421")),
+        ("the same with a certificate", "plain.test", "/", Some(&good), &["-H", "Host: mtls.test"], Ok("421")),
+        ("verified for another host", "deep.test", "/", Some(&good), &["-H", "Host: MTLS.test:443"], Ok("421")),
+        ("names of one wildcard", "a.wild.test", "/", Some(&good), &["-H", "Host: b.wild.test"], Ok("421")),
         ("a host that asks nothing", "mtls.test", "/", Some(&good), &["-H", "Host: plain.test"], Ok("hello")),
-        ("exempt by another name", "plain.test", "/health", None, &["-H", "Host: part.test"], Ok("400")),
-        ("a host that asks nothing, without", "part.test", "/x", None, &["-H", "Host: plain.test"], Ok("400")),
-        ("a host that nothing is known of, without", "part.test", "/x", None, &["-H", "Host: any"], Ok("400")),
+        ("over HTTP/1.1", "plain.test", "/", None, &["--http1.1", "-H", "Host: mtls.test"], Ok("421")),
+        ("exempt by another name", "plain.test", "/health", None, &["-H", "Host: part.test"], Ok("421")),
+        ("a host that asks nothing, without", "part.test", "/x", None, &["-H", "Host: plain.test"], Ok("421")),
+        ("a host that nothing is known of, without", "part.test", "/x", None, &["-H", "Host: any"], Ok("421")),
         ("no host, without", "part.test", "/x", None, &["--http1.0", "-H", "Host:"], Ok("400")),
         (
             "an exempt path of a host that asks nothing",
@@ -532,6 +534,25 @@ fn a_handshake_that_does_not_end_is_ended() {
 
 #[test]
 fn an_idle_connection_with_tls_is_small() {
+    idle_connections_are_small(
+        "http/1.1",
+        "s.sendall(b'GET / HTTP/1.1\\r\\nHost: a.test\\r\\n\\r\\n'); assert b'200 OK' in s.recv(4096)",
+    );
+}
+
+#[test]
+fn an_idle_connection_over_http2_is_small() {
+    // The preface, SETTINGS and their acknowledgement, and a GET with END_STREAM.
+    idle_connections_are_small(
+        "h2",
+        "s.sendall(b'PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n' + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 4, 1, 0, 0, 0, 0]) + \
+         bytes([0, 0, 11, 1, 5, 0, 0, 0, 1, 0x82, 0x87, 0x84, 0x41, 6]) + b'a.test'); got = b''\n\
+         \x20   while b'hello' not in got: more = s.recv(4096); assert more; got += more",
+    );
+}
+
+/// `ask`: lines of Python that use the connection `s` once.
+fn idle_connections_are_small(protocol: &str, ask: &str) {
     const CONNECTIONS: usize = 400;
     const MOST: usize = 12 << 10;
     let authority = Authority::new();
@@ -548,10 +569,11 @@ fn an_idle_connection_with_tls_is_small() {
     let script = format!(
         "import socket, ssl, sys\n\
          c = ssl.create_default_context(cafile={:?})\n\
+         c.set_alpn_protocols([{protocol:?}])\n\
          def one():\n\
          \x20   s = c.wrap_socket(socket.create_connection(({:?}, {})), server_hostname='a.test')\n\
-         \x20   s.sendall(b'GET / HTTP/1.1\\r\\nHost: a.test\\r\\n\\r\\n')\n\
-         \x20   assert b'200 OK' in s.recv(4096)\n\
+         \x20   assert s.selected_alpn_protocol() == {protocol:?}\n\
+         \x20   {ask}\n\
          \x20   return s\n\
          kept = []\n\
          for count in sys.stdin:\n\

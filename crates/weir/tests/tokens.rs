@@ -27,7 +27,7 @@ pub(crate) fn openssl(arguments: &[&str], input: &[u8]) -> Vec<u8> {
 }
 
 /// Base64 as tokens have it (RFC 7515 section 2); a process for each part of each token would take most of the time.
-fn base64url(bytes: &[u8]) -> String {
+pub(crate) fn base64url(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut text = String::new();
     for three in bytes.chunks(3) {
@@ -38,9 +38,16 @@ fn base64url(bytes: &[u8]) -> String {
     text
 }
 
+/// A token that is signed with HS256.
+pub(crate) fn hs256(header: &str, claims: &str, secret: &str) -> String {
+    let signed = format!("{}.{}", base64url(header.as_bytes()), base64url(claims.as_bytes()));
+    let signature = openssl(&["dgst", "-sha256", "-hmac", secret, "-binary"], signed.as_bytes());
+    format!("{signed}.{}", base64url(&signature))
+}
+
 /// One algorithm, with a key of its own.
-struct Signer {
-    name: &'static str,
+pub(crate) struct Signer {
+    pub(crate) name: &'static str,
     folder: TempDir,
 }
 
@@ -51,7 +58,7 @@ const ALGORITHMS: [&str; 13] = [
 const SECRET: &str = "a secret of some length";
 
 impl Signer {
-    fn new(name: &'static str) -> Self {
+    pub(crate) fn new(name: &'static str) -> Self {
         let signer = Self { name, folder: tempfile::tempdir().expect("create a folder") };
         let key = signer.file("key");
         let made: &[&str] = match name {
@@ -69,7 +76,7 @@ impl Signer {
         signer
     }
 
-    fn file(&self, name: &str) -> String {
+    pub(crate) fn file(&self, name: &str) -> String {
         self.folder.path().join(name).display().to_string()
     }
 
@@ -85,8 +92,13 @@ impl Signer {
     }
 
     fn token(&self, claims: &Value) -> String {
-        let header = json!({ "alg": self.name }).to_string();
-        let signed = format!("{}.{}", base64url(header.as_bytes()), base64url(claims.to_string().as_bytes()));
+        self.token_with(&json!({ "alg": self.name }), claims)
+    }
+
+    /// A token with this header.
+    pub(crate) fn token_with(&self, header: &Value, claims: &Value) -> String {
+        let part = |part: &Value| base64url(part.to_string().as_bytes());
+        let signed = format!("{}.{}", part(header), part(claims));
         let signature = self.sign(signed.as_bytes());
         format!("{signed}.{}", base64url(&signature))
     }
@@ -129,7 +141,7 @@ fn fixed(der: &[u8], name: &str) -> Vec<u8> {
     both
 }
 
-fn now() -> Duration {
+pub(crate) fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970")
 }
 

@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 use serde_json::json;
+use weir_wire::http2::ErrorCode;
 
 use crate::harness::{
-    Answer, EtcdCluster, Fault, Gateway, LIMIT, Origin, Page, RawClient, Start, each, get, program, put_program,
-    replace, route_to, wait_until,
+    Answer, EtcdCluster, Fault, Frame, Gateway, H2Client, LIMIT, Origin, Page, RawClient, Start, each, get, program,
+    put_program, replace, route_to, wait_until,
 };
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -127,7 +128,7 @@ impl Drop for Until<'_> {
 }
 
 /// Upgrades once and waits until the new process serves.
-fn upgrade(gateway: &Gateway) {
+pub(crate) fn upgrade(gateway: &Gateway) {
     let before = upgrades(gateway);
     gateway.signal(Signal::USR2);
     wait_until("the new process to serve", LIMIT, || (upgrades(gateway) > before).then_some(()));
@@ -305,6 +306,22 @@ fn a_new_process_that_fails_leaves_the_old_one_serving() {
     );
 }
 
+/// Such as a version, or settings, without a plugin that a global rule has.
+#[test]
+fn a_new_process_that_would_refuse_every_request_does_not_take_over() {
+    let settings = json!({ "timeouts": { "upgrade": "20s" } });
+    let gateway = Start::stored().settings(settings).linked().start();
+    gateway.must("PUT", "routes/a", r#"{"uri": "/a", "plugins": {"mocking": {"response_example": "a"}}}"#);
+    gateway.must("PUT", "global_rules/g", r#"{"plugins": {"request-id": {}}}"#);
+    replace(&gateway.file("weir.yaml"), "plugins: [mocking]\ntimeouts: {upgrade: 20s}\n");
+    gateway.signal(Signal::USR2);
+    let log = gateway.logged("the upgrade has failed");
+    assert!(log.contains("global_rules/g"), "{log}");
+    assert_eq!(gateway.get("/a").status, 200);
+    gateway.must("PUT", "routes/b", r#"{"uri": "/b", "plugins": {"mocking": {"response_example": "b"}}}"#);
+    await_processes(&gateway, 1);
+}
+
 #[test]
 fn the_number_of_workers_may_change() {
     let origin = Origin::hello();
@@ -412,6 +429,71 @@ fn connections_of_the_old_process_get_one_more_answer() {
     wait_until("the old process to drain", LIMIT, || {
         gateway.stderr().contains("stopped; all requests in flight were finished").then_some(())
     });
+}
+
+/// Sends requests over HTTP/2, one after the other, until `stop`; their number. A connection that gets GOAWAY is left, and a
+/// request above its last stream goes to the next one (RFC 9113 section 6.8).
+fn ask_over_http2(gateway: &Gateway, stop: &AtomicBool) -> usize {
+    let mut answered = 0;
+    let mut client = H2Client::connect(gateway.addr);
+    while !stop.load(SeqCst) {
+        if client.gone.is_some() {
+            client = H2Client::connect(gateway.addr);
+        }
+        let id = client.open(&REQUEST, true);
+        match client.try_response(id) {
+            Ok(response) => {
+                assert_eq!(response.status, 200);
+                answered += 1;
+            }
+            Err(fault) => assert!(client.gone.is_some_and(|(last, _)| id > last), "{fault:?} {:?}", client.gone),
+        }
+    }
+    answered
+}
+
+const REQUEST: [(&str, &str); 4] = [(":method", "GET"), (":scheme", "http"), (":authority", "a.test"), (":path", "/")];
+
+#[test]
+fn streams_end_and_clients_over_http2_go_to_the_new_process() {
+    let hold = Arc::new(AtomicBool::new(true));
+    let held = Arc::clone(&hold);
+    let origin = Origin::answering(move |request| {
+        while request.target == "/held" && held.load(SeqCst) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        Answer::ok("hello")
+    });
+    let settings = json!({ "timeouts": { "drain_idle": "1s", "upgrade": "20s" } });
+    let gateway = Start::new(route_to([&origin.node()])).settings(settings).http2().workers(2).linked().start();
+    let stop = AtomicBool::new(false);
+    let mut busy = H2Client::connect(gateway.addr);
+    let mut idle = H2Client::connect(gateway.addr);
+    idle.ping();
+    let answered = thread::scope(|scope| {
+        let until = Until(&stop);
+        let load: Vec<_> = (0..4).map(|_| scope.spawn(|| ask_over_http2(&gateway, &stop))).collect();
+        let mut fields = REQUEST;
+        fields[3].1 = "/held";
+        let id = busy.open(&fields, true);
+        wait_until("the request to be held", LIMIT, || {
+            origin.requests().iter().any(|request| request.target == "/held").then_some(())
+        });
+        upgrade(&gateway);
+        // Told while its stream is still under way, which ends all the same.
+        let gone = busy.until(|frame| matches!(frame, Frame::GoAway { .. }));
+        assert_eq!(gone, Frame::GoAway { last: id, code: ErrorCode::NoError });
+        hold.store(false, SeqCst);
+        assert_eq!(busy.response(id).status, 200);
+        assert_eq!(busy.until_end(), Some(ErrorCode::NoError));
+        assert_eq!(idle.until_end(), Some(ErrorCode::NoError));
+        await_processes(&gateway, 2);
+        drop(until);
+        load.into_iter().map(|one| one.join().expect("no request is lost")).sum::<usize>()
+    });
+    // What was asked again had not been seen.
+    assert_eq!(origin.requests().len(), answered + 1);
+    assert!(answered > 100, "{answered}");
 }
 
 #[test]

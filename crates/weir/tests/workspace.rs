@@ -138,6 +138,28 @@ fn unsafe_code_is_where_the_architecture_says() {
     assert_eq!(allowed, ["weir-proxy"; 2], "weir_proxy::schedule and weir_proxy::allocator");
 }
 
+/// Plugins use the accessors of contexts; the exchange itself, and the gateway's side of definitions, are for the data
+/// plane and for the files here, which define or look up plugins.
+#[test]
+fn plugins_keep_to_their_face_of_the_api() {
+    let folder = repository().join("crates/plugins/src");
+    let mut users = Vec::new();
+    let mut folders = vec![folder.clone()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(next).expect("a folder of sources") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if fs::read_to_string(&path).expect("read a source").contains("weir_plugin::host") {
+                users.push(path.strip_prefix(&folder).expect("below").to_string_lossy().into_owned());
+            }
+        }
+    }
+    users.sort_unstable();
+    let allowed = ["kong.rs", "kong/consumer.rs", "reference.rs", "registry.rs", "traffic/workflow.rs"];
+    assert_eq!(users, allowed, "files that use the gateway's side of the plugin API");
+}
+
 /// Appends every Rust source below a folder, which may be missing.
 fn read_sources(folder: &Path, out: &mut String) {
     let Ok(entries) = fs::read_dir(folder) else { return };
@@ -170,6 +192,7 @@ fn tools_of_the_tests_are_installed_by_root_and_by_others() {
         executable("bin/python3", "exit 0");
         executable("target/test-tools/bin/openapi-spec-validator", "exit 0");
         executable("target/test-tools/bin/sslyze", "exit 0");
+        executable("target/test-tools/bin/python", "exit 0");
         for program in ["env", "bash", "dirname"] {
             std::os::unix::fs::symlink(Path::new("/usr/bin").join(program), at("bin").join(program)).expect("link");
         }

@@ -1,7 +1,7 @@
 //! A read buffer: bytes received and not yet consumed, with spare room for more.
 
 /// A growable byte buffer whose spare room is always initialised, so that a socket can read into it without `unsafe`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Buffer {
     /// The whole buffer, initialised; `..filled` holds received bytes.
     data: Vec<u8>,

@@ -220,6 +220,14 @@ impl Fields {
             .map(|f| (self.bytes(base, f, f.name), self.bytes(base, f, f.value)))
     }
 
+    /// (name, value) pairs of all forwarded fields, in order.
+    pub fn sent<'a>(&'a self, base: &'a [u8]) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        self.list
+            .iter()
+            .filter(|f| !matches!(f.state, State::Removed | State::Hop))
+            .map(|f| (self.bytes(base, f, f.name), self.bytes(base, f, f.value)))
+    }
+
     /// Values of all fields with this name, in order.
     pub fn all<'a>(&'a self, base: &'a [u8], name: &'a FieldName) -> impl Iterator<Item = &'a [u8]> {
         self.list.iter().filter(move |f| self.is(base, f, name.id(), name.text())).map(|f| self.bytes(base, f, f.value))

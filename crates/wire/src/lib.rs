@@ -10,12 +10,15 @@ pub mod date;
 pub mod fields;
 pub mod forwarded;
 pub mod head;
+pub mod http2;
 pub mod method;
+pub mod mqtt;
 pub mod name;
 pub mod proxy_protocol;
 pub mod query;
 pub mod status;
 pub mod target;
+pub mod websocket;
 
 /// Refusal of a message: a status code and a short reason, both constants.
 ///

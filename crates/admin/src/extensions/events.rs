@@ -7,7 +7,7 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use serde_json::json;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{sleep, timeout};
 use weir_store::{Event, Item, Key};
 
@@ -16,9 +16,7 @@ use crate::Gateway;
 use crate::answer::{Answer, Body, Outcome};
 use crate::api::Api;
 use crate::request::Request;
-
-/// Streams that may be open at one time.
-const STREAMS: usize = 64;
+use crate::streams::STREAMS;
 
 /// Events that wait for a reader, and how long the oldest may wait before the reader is cut off.
 const WAITING: usize = 1;
@@ -28,34 +26,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// streams that there may be, and three events of each in memory, that is 48 MiB.
 const EVENT_SIZE: usize = 256 * 1024;
 
-/// How often a stream without events shows that it is alive, so that neither side holds on to a dead connection.
+/// Interval of comments in a stream without events, so that neither side holds on to a dead connection.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-
-/// Places for streams.
-#[derive(Debug)]
-pub(crate) struct Streams {
-    free: Arc<Semaphore>,
-    /// Whether all of them end.
-    ended: watch::Sender<bool>,
-}
-
-impl Default for Streams {
-    fn default() -> Self {
-        Self { free: Arc::new(Semaphore::new(STREAMS)), ended: watch::Sender::new(false) }
-    }
-}
-
-impl Streams {
-    /// Ends all of them, and those to come.
-    pub(crate) fn end(&self) {
-        self.ended.send_replace(true);
-    }
-}
 
 impl Api {
     /// A stream of changes.
     pub(crate) async fn events(&self, request: &Request) -> Outcome {
-        let place = Arc::clone(&self.streams.free).try_acquire_owned().map_err(|_| {
+        let place = self.streams.open().ok_or_else(|| {
             let message = format!("{STREAMS} streams of events are open already: close one, or try again later");
             Answer::error(StatusCode::SERVICE_UNAVAILABLE, message)
         })?;
@@ -70,11 +47,11 @@ impl Api {
         let events = self.configuration.store().watch(after);
         let (sender, pieces) = mpsc::channel(WAITING);
         let telling = tell(Arc::clone(&self.gateway), events, after, sender, place);
-        let mut ended = self.streams.ended.subscribe();
+        let ended = self.streams.ended();
         tokio::spawn(async move {
             tokio::select! {
                 () = telling => {}
-                _ = ended.wait_for(|ended| *ended) => {}
+                () = ended => {}
             }
         });
         Ok(stream_of(Body::Stream(pieces, None)))

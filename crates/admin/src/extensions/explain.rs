@@ -1,4 +1,4 @@
-//! What would become of a request.
+//! Explanation of the treatment of a request.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

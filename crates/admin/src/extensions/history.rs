@@ -1,4 +1,4 @@
-//! What was, what is different, and back again.
+//! Earlier revisions, differences between revisions, and rollback.
 
 use std::time::UNIX_EPOCH;
 
@@ -85,7 +85,7 @@ impl Api {
         differences.iter().map(told).collect()
     }
 
-    /// What is different between two revisions.
+    /// Differences between two revisions.
     pub(crate) async fn difference_of(&self, request: &Request) -> Outcome {
         let store = self.configuration.store();
         let from = revision(request, "from")?.ok_or_else(|| Answer::bad("from: expected a revision"))?;

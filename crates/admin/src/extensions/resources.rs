@@ -11,7 +11,6 @@ use weir_store::{Change, Expectation, Item, Key, Kind};
 use super::{Precondition, conflict, etag, object, tags_of};
 use crate::answer::{Answer, Outcome, Pieces};
 use crate::api::Api;
-use crate::kinds::{Resource, own_id};
 use crate::read::{bytes_of, conceal};
 use crate::request::Request;
 use crate::write::{id_text, set_times};
@@ -180,23 +179,20 @@ fn key(path: &[String]) -> Result<Key, Answer> {
 }
 
 fn named(name: &str) -> Result<Kind, Answer> {
-    let found = Kind::ALL.into_iter().find(|kind| *kind != Kind::Credentials && kind.directory() == name);
-    let found = if name == "credentials" { Some(Kind::Credentials) } else { found };
-    found.ok_or_else(|| Answer::bad(format!("kind: there is no kind {name}; one is routes")))
+    Kind::named(name).ok_or_else(|| Answer::bad(format!("kind: there is no kind {name}; one is routes")))
 }
 
 /// Puts the id and the times into a value.
 fn complete(key: &Key, value: &mut Map<String, Value>, before: Option<&Item>) -> Result<(), Answer> {
-    let resource = Resource::of(key.kind());
-    let own = own_id(key);
+    let own = key.own_id();
     // What was stored as a secret by itself told no manager.
     let short = own.rsplit('/').next().unwrap_or_default();
-    let field = if resource.has_id() { "id" } else { "username" };
+    let field = key.kind().id_field();
     if value.get(field).is_some_and(|told| id_text(told).is_none_or(|told| told != own && told != short)) {
         return Err(Answer::bad(format!("{field}: expected {own}, as in the key {key}, or none")));
     }
     value.insert(field.to_owned(), own.into());
-    if resource.has_times() {
+    if key.kind().entry().has_times {
         // What a client read may be sent back as it came.
         value.shift_remove("create_time");
         set_times(value, before, None);

@@ -25,7 +25,7 @@ fn standalone_mode_takes_whole_configurations() {
     let server = Server::standalone(options());
     let (head, config) = configs(&server);
     assert!(!head.contains("x-digest"), "{head}");
-    assert_eq!(config.as_object().unwrap().len(), 12);
+    assert_eq!(config.as_object().unwrap().len(), 13);
     assert!(config.as_object().unwrap().values().all(|version| *version == 0), "{config}");
     let routes = r#""routes":[{"id":"r1","uri":"/a","service_id":"s","modifiedIndex":5}]"#;
     let one = format!(r#"{{{routes},"routes_conf_version":10,"services":[{{"id":"s"}}]}}"#);
@@ -206,20 +206,21 @@ fn schemas_are_told_and_checked_with() {
     let server = Server::start(options());
     let cases = [
         ("GET", "plugins/list", "", 200, json!(["key-auth", "echo"])),
-        ("GET", "plugins/list?subsystem=stream", "", 200, json!([])),
+        ("GET", "plugins/list?subsystem=stream", "", 200, json!(["echo"])),
+        (
+            "GET",
+            "plugins/key-auth?subsystem=stream",
+            "",
+            404,
+            json!({ "error_msg": "plugin not found in subsystem stream" }),
+        ),
+        ("GET", "plugins/echo?subsystem=stream", "", 200, json!({ "type": "object", "properties": { "_meta": {} } })),
         ("GET", "plugins/echo?subsystem=x", "", 400, json!({ "error_msg": "unsupported subsystem: x" })),
         ("GET", "plugins?all=true", "", 200, json!({ "echo": { "priority": -1 }, "key-auth": { "type": "auth" } })),
         ("GET", "plugins/echo", "", 200, json!({ "type": "object", "properties": { "_meta": {} } })),
         ("GET", "plugins/key-auth?schema_type=consumer", "", 200, json!({ "type": "object" })),
         ("GET", "plugins/echo?schema_type=consumer", "", 400, json!({ "error_msg": "not found schema" })),
         ("GET", "plugins/x", "", 404, json!({ "error_msg": "plugin not found in subsystem http" })),
-        (
-            "GET",
-            "plugins/echo?subsystem=stream",
-            "",
-            404,
-            json!({ "error_msg": "plugin not found in subsystem stream" }),
-        ),
         ("GET", "schema/route", "", 200, json!({ "properties": { "uri": { "type": "string" } } })),
         ("GET", "schema/plugins/echo", "", 200, json!({ "type": "object" })),
         ("GET", "schema/x", "", 400, json!({ "error_msg": "not found schema: x" })),

@@ -148,8 +148,8 @@ impl Gateway for Pretended {
         &self.0
     }
 
-    fn check_item(&self, section: &str, item: Node) -> Option<Vec<Diagnostic>> {
-        check_item(section, item, &LoadOptions::PLAIN)
+    fn check_item(&self, kind: Kind, item: Node) -> Option<Vec<Diagnostic>> {
+        check_item(kind, item, &LoadOptions::PLAIN)
     }
 
     fn check_document(&self, root: Node) -> Vec<Diagnostic> {
@@ -161,6 +161,10 @@ impl Gateway for Pretended {
             "GET /a" => Ok(json!({ "request": request, "fields": fields, "remote": remote })),
             other => Err(format!("no request: {other}")),
         }
+    }
+
+    fn usage(&self) -> Option<Arc<weir_usage::Usage>> {
+        None
     }
 
     fn may_hold_secrets(&self, json: &str) -> bool {
@@ -194,6 +198,8 @@ fn schemas() -> Schemas {
         name,
         priority,
         auth: priority > 0,
+        streams: priority < 0,
+        requests: true,
         supported: true,
         schema: schema.clone(),
         consumer_schema: (priority > 0).then(|| schema.clone()),
@@ -224,7 +230,7 @@ impl Server {
 
     fn serving(options: Options, mode: impl FnOnce(Api) -> Api) -> Self {
         let memory = Arc::new(Memory::default());
-        let api = Arc::new(mode(Api::new(memory.clone(), Arc::new(Pretended(schemas())), options)));
+        let api = mode(Api::new(memory.clone(), Arc::new(Pretended(schemas())), options));
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let addr = listener.local_addr().unwrap();
@@ -234,7 +240,7 @@ impl Server {
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                serve(TcpListener::from_std(listener).unwrap(), 100, None, leaving, at_rest, api).await
+                serve(TcpListener::from_std(listener).unwrap(), 100, None, leaving, at_rest, api.into()).await
             });
         });
         Self { addr, memory, leave, rest }

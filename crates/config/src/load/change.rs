@@ -3,18 +3,16 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::item::Item;
+use super::kinds::{Item, references};
 use super::link::Known;
 use super::rules::field;
 use super::{LoadOptions, Loaded, Loader};
 use crate::code::Code;
 use crate::diagnostic::Diagnostic;
-use crate::model::{ItemChange, Items, Model, Place, Section};
+use crate::kind::{ResourceKey, ResourceKind, with_type};
+use crate::model::{ItemChange, Items, Model};
 use crate::node::{Key, Kind, Mark, Node};
-use crate::resource::{
-    Consumer, ConsumerGroup, Credential, GlobalRule, PluginConfig, Proto, Route, SecretManager, Service, Ssl, SslType,
-    Upstream,
-};
+use crate::resource::{Consumer, Credential, GlobalRule};
 use crate::secret::Revealed;
 
 /// A change that is right.
@@ -22,17 +20,17 @@ use crate::secret::Revealed;
 pub struct Changed {
     /// The resources with it.
     pub model: Model,
-    /// The places of what came, changed or went, each once.
-    pub places: Vec<Place>,
-    /// What is doubtful about it.
+    /// The keys of what came, changed or went, each once; that of the consumer for a credential.
+    pub keys: Vec<ResourceKey>,
+    /// Warnings about the change.
     pub warnings: Vec<Diagnostic>,
-    /// The secrets in it. Whoever says something about it takes them out.
+    /// The secrets in the change, to be taken out of every text about it.
     pub revealed: Revealed,
 }
 
 impl Model {
-    /// The resources after some were put in place, or taken away. What did not change is not checked again, but for its
-    /// references to what did; and it is shared with this model.
+    /// The resources after some were put in place, or taken away. Unchanged resources are not checked again, but for
+    /// their references to changed ones; and they are shared with this model.
     ///
     /// Paths in messages begin with the place of a resource: `routes/a.uri`, where those of a file have `routes[0].uri`.
     ///
@@ -51,97 +49,84 @@ impl Model {
             return Err(vec![Diagnostic::error(Mark::NONE, "", Code::NotChangeable)]);
         }
         let mut model = self.clone();
-        let places = loader.change(&mut model, changes);
+        model.compiled = self.compiled.moved();
+        loader.compiled = model.compiled.clone();
+        let keys = loader.change(&mut model, changes);
         let failed = loader.failed_since(0);
         let Loaded { diagnostics, revealed, .. } = loader.finish(name, None);
-        if failed { Err(diagnostics) } else { Ok(Changed { model, places, warnings: diagnostics, revealed }) }
+        if failed { Err(diagnostics) } else { Ok(Changed { model, keys, warnings: diagnostics, revealed }) }
     }
 }
 
 impl Loader<'_> {
-    fn change(&mut self, model: &mut Model, changes: Vec<ItemChange>) -> Vec<Place> {
-        let mut places = BTreeSet::new();
+    fn change(&mut self, model: &mut Model, changes: Vec<ItemChange>) -> Vec<ResourceKey> {
+        let mut keys = BTreeSet::new();
         // The others may refer to what is kept there.
-        let (secrets, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(|c| c.section == Section::Secrets);
-        for ItemChange { section, id, node, .. } in secrets {
-            places.insert(Place { section, id: Arc::clone(&id) });
-            self.put::<SecretManager>(model, &id, node);
+        let (secrets, others): (Vec<_>, Vec<_>) =
+            changes.into_iter().partition(|change| change.key.kind() == ResourceKind::Secrets);
+        for change in secrets {
+            self.put_change(model, change, &mut keys);
         }
         let managers = model.secrets.in_order();
         let managers =
             managers.into_iter().map(|listed| (listed.item.id.as_str().to_owned(), Arc::clone(&listed.item)));
         self.managers = Some(managers.collect());
-        for ItemChange { section, id, node, left_out } in others {
-            // The consumer changes with its credentials.
-            let owner = id.split_once("/credentials/").filter(|_| section == Section::Consumers);
-            places.insert(Place { section, id: owner.map_or_else(|| Arc::clone(&id), |(owner, _)| owner.into()) });
-            match section {
-                Section::Secrets => self.put::<SecretManager>(model, &id, node),
-                Section::Protos => self.put::<Proto>(model, &id, node),
-                Section::Ssls => self.put::<Ssl>(model, &id, node),
-                Section::Upstreams => self.put::<Upstream>(model, &id, node),
-                Section::Services => self.put::<Service>(model, &id, node),
-                Section::PluginConfigs => self.put::<PluginConfig>(model, &id, node),
-                Section::Routes if left_out => self.put_place(model, &id, node),
-                Section::Routes => self.put::<Route>(model, &id, node),
-                Section::ConsumerGroups => self.put::<ConsumerGroup>(model, &id, node),
-                Section::Consumers if owner.is_some() => self.put_credential(model, &id, node),
-                Section::Consumers => self.put::<Consumer>(model, &id, node),
-                Section::GlobalRules => self.put::<GlobalRule>(model, &id, node),
-                Section::PluginMetadata => self.put_metadata(model, &id, node),
-            }
+        for change in others {
+            self.put_change(model, change, &mut keys);
         }
-        for place in places.iter().filter(|place| place.section == Section::Consumers) {
-            self.compose_consumer(model, &place.id);
+        for key in keys.iter().filter(|key| key.kind() == ResourceKind::Consumers) {
+            self.compose_consumer(model, &key.shared_id());
         }
         if !self.failed_since(0) {
-            self.relink(model, &places);
+            self.relink(model, &keys);
         }
-        places.into_iter().collect()
+        keys.into_iter().collect()
+    }
+
+    fn put_change(&mut self, model: &mut Model, change: ItemChange, keys: &mut BTreeSet<ResourceKey>) {
+        let ItemChange { key, node, left_out } = change;
+        // The consumer changes with its credentials.
+        keys.insert(match key.consumer() {
+            Some(consumer) => ResourceKey::new(ResourceKind::Consumers, consumer),
+            None => key.clone(),
+        });
+        if left_out {
+            return match key.kind() {
+                ResourceKind::Ssls => self.put_names(model, &key, node),
+                _ => self.put_place(model, &key, node),
+            };
+        }
+        with_type!(key.kind(), T => self.put::<T>(model, &key, node), else {
+            self.found.push(Diagnostic::error(Mark::NONE, key.to_string(), Code::UnknownSection));
+        });
     }
 
     /// Puts an item in its place, or takes it away.
-    fn put<T: Item>(&mut self, model: &mut Model, id: &Arc<str>, node: Option<Node>) {
-        let place = Place { section: T::KIND, id: Arc::clone(id) };
-        let before = T::items(model).remove(id);
+    fn put<T: Item>(&mut self, model: &mut Model, key: &ResourceKey, node: Option<Node>) {
+        let before = T::own_items(model).remove(&key.shared_id());
         if let Some(before) = &before {
             for target in targets(&*before.item) {
-                model.refer_no_more(target, place.clone());
+                model.refer_no_more(target, key.clone());
             }
         }
         let Some(mut node) = node else { return };
-        let path = place.to_string();
-        let key = if T::KIND == Section::Consumers { "username" } else { "id" };
-        name(&mut node, key, id);
-        let Some(item) = self.read_item::<T>(&path, node) else { return };
-        if item.id() != &**id {
-            let code = Code::OtherId { key, id: item.id().to_owned(), place: id.to_string() };
-            self.found.push(Diagnostic::error(item.origin().mark, field(&path, key), code));
+        let path = key.to_string();
+        let (id_field, own) = (T::KIND.id_field(), key.own_id());
+        // Stores have a credential with its own id, rules files with that of its consumer before it.
+        if own != key.id() && node.get(id_field).and_then(Node::as_str) == Some(key.id()) {
+            node.remove(id_field);
+        }
+        name(&mut node, id_field, own);
+        let Some(item) = T::read(self, &path, node) else { return };
+        if item.id() != own {
+            let code = Code::OtherId { key: id_field, id: item.id().to_owned(), place: key.id().to_owned() };
+            self.found.push(Diagnostic::error(item.origin().mark, field(&path, id_field), code));
         }
         for target in targets(&item) {
-            model.refer(target, place.clone());
+            model.refer(target, key.clone());
         }
         let order = before.map_or_else(|| model.next_order(), |before| before.order);
-        T::items(model).put(Arc::clone(id), Arc::new(item), order);
-    }
-
-    fn put_credential(&mut self, model: &mut Model, id: &Arc<str>, node: Option<Node>) {
-        let before = model.lone_credentials.remove(id);
-        let Some(mut node) = node else { return };
-        let path = Place { section: Section::Consumers, id: Arc::clone(id) }.to_string();
-        let own = id.split_once("/credentials/").map_or(&**id, |(_, own)| own);
-        // Stores have it with its own id, rules files with the whole path.
-        if node.get("id").and_then(Node::as_str) == Some(&**id) {
-            node.remove("id");
-        }
-        name(&mut node, "id", own);
-        let Some(credential) = self.credential(&path, node, 0) else { return };
-        if credential.id.as_str() != own {
-            let code = Code::OtherId { key: "id", id: credential.id.to_string(), place: id.to_string() };
-            self.found.push(Diagnostic::error(credential.origin.mark, field(&path, "id"), code));
-        }
-        let order = before.map_or_else(|| model.next_order(), |before| before.order);
-        model.lone_credentials.put(Arc::clone(id), Arc::new(credential), order);
+        T::own_items(model).put(key.shared_id(), Arc::new(item), order);
     }
 
     /// Gives a consumer the credentials that stand beside it.
@@ -169,90 +154,47 @@ impl Loader<'_> {
         model.consumers.put(Arc::clone(username), item, alone.order);
     }
 
-    fn put_metadata(&mut self, model: &mut Model, id: &Arc<str>, node: Option<Node>) {
-        let before = model.plugin_metadata.remove(id);
-        let Some(mut node) = node else { return };
-        let path = Place { section: Section::PluginMetadata, id: Arc::clone(id) }.to_string();
-        name(&mut node, "id", id);
-        let item = self.metadata_item(&path, node);
-        if item.plugin != **id {
-            let code = Code::OtherId { key: "id", id: item.plugin.clone(), place: id.to_string() };
-            self.found.push(Diagnostic::error(item.origin.mark, field(&path, "id"), code));
-        }
-        let order = before.map_or_else(|| model.next_order(), |before| before.order);
-        model.plugin_metadata.put(Arc::clone(id), Arc::new(item), order);
-    }
-
     /// Checks the references of what changed, and those to it.
-    fn relink(&mut self, model: &Model, places: &BTreeSet<Place>) {
-        for place in places {
-            self.refers_from(model, place);
-            if model.has(place.section, &place.id) {
+    fn relink(&mut self, model: &Model, keys: &BTreeSet<ResourceKey>) {
+        for key in keys {
+            self.refers_from(model, key);
+            if model.has(key.kind(), key.id()) {
                 continue; // It can be referred to; of an upstream's users there may be very many.
             }
-            for referrer in model.referrers(place).filter(|referrer| !places.contains(*referrer)) {
+            for referrer in model.referrers(key).filter(|referrer| !keys.contains(*referrer)) {
                 self.refers_from(model, referrer);
             }
         }
-        if places.iter().any(|place| place.section == Section::GlobalRules) {
+        if keys.iter().any(|key| key.kind() == ResourceKind::GlobalRules) {
             let rules = model.global_rules.in_order();
             let mut rules: Vec<Arc<GlobalRule>> = rules.into_iter().map(|listed| Arc::clone(&listed.item)).collect();
             self.plugins_of_global_rules(&mut rules);
         }
     }
 
-    fn refers_from(&mut self, model: &Model, place: &Place) {
+    fn refers_from(&mut self, model: &Model, key: &ResourceKey) {
         fn check<T: Item>(loader: &mut Loader<'_>, items: &Items<T>, model: &Model, id: &str) {
             if let Some(item) = items.get(id) {
                 loader.refers(&**item, model);
             }
         }
-        match place.section {
-            Section::Upstreams => check(self, &model.upstreams, model, &place.id),
-            Section::Services => check(self, &model.services, model, &place.id),
-            Section::Routes => check(self, &model.routes, model, &place.id),
-            Section::Consumers => check(self, &model.consumers, model, &place.id),
-            // They refer to nothing.
-            Section::Secrets
-            | Section::Protos
-            | Section::Ssls
-            | Section::PluginConfigs
-            | Section::ConsumerGroups
-            | Section::GlobalRules
-            | Section::PluginMetadata => {}
-        }
+        with_type!(key.kind(), T => check(self, T::items(model), model, key.id()), else ());
     }
 }
 
 impl Known for Model {
-    fn has(&self, section: Section, id: &str) -> bool {
-        match section {
-            Section::Ssls => self.ssls.get(id).is_some_and(|ssl| ssl.r#type == SslType::Client),
-            _ => self.contains(section, id),
-        }
+    fn has(&self, kind: ResourceKind, id: &str) -> bool {
+        with_type!(kind, T => T::items(self).get(id).is_some_and(|item| item.may_be_referred_to()), else false)
     }
 
-    fn ids(&self, section: Section) -> Vec<&str> {
-        match section {
-            Section::Secrets => self.secrets.ids().collect(),
-            Section::Protos => self.protos.ids().collect(),
-            Section::Ssls => self.ssls.ids().collect(),
-            Section::Upstreams => self.upstreams.ids().collect(),
-            Section::Services => self.services.ids().collect(),
-            Section::PluginConfigs => self.plugin_configs.ids().collect(),
-            Section::Routes => self.routes.ids().collect(),
-            Section::ConsumerGroups => self.consumer_groups.ids().collect(),
-            Section::Consumers => self.consumers.ids().collect(),
-            Section::GlobalRules => self.global_rules.ids().collect(),
-            Section::PluginMetadata => self.plugin_metadata.ids().collect(),
-        }
+    fn ids(&self, kind: ResourceKind) -> Vec<&str> {
+        with_type!(kind, T => T::items(self).ids().collect(), else Vec::new())
     }
 }
 
-/// What an item refers to.
-fn targets<T: Item>(item: &T) -> Vec<Place> {
-    let references = item.references().into_iter();
-    references.map(|reference| Place { section: reference.to, id: reference.id.shared() }).collect()
+/// Keys of the resources that an item refers to.
+fn targets<T: Item>(item: &T) -> Vec<ResourceKey> {
+    references(item).map(|reference| ResourceKey::shared(reference.to, reference.id.shared())).collect()
 }
 
 /// Gives an item the id that it stands under, unless it has one.

@@ -9,7 +9,10 @@ use crate::node::{Kind, Node, push_index, quoted};
 const HTTP_FIELDS: [&str; 6] =
     ["http_method", "http_path", "http_req_body", "req_headers", "host", "https_verify_certificate"];
 
-/// Fields that frame a check's request, which nobody but the gateway can get right.
+/// Fields of an active check that only a request over HTTP/1.1 has.
+const REQUEST_FIELDS: [&str; 4] = ["http_method", "http_path", "http_req_body", "req_headers"];
+
+/// Fields that frame a check's request, which only the gateway can get right.
 const OWN_FIELDS: [&str; 3] = ["connection", "content-length", "transfer-encoding"];
 
 /// Looks at the `checks` of an upstream; `tls`: its nodes are spoken to over TLS.
@@ -42,12 +45,14 @@ pub(super) fn prepare_checks(checks: &mut Node, tls: bool, path: &str, found: &m
 }
 
 fn check_active(active: &Node, path: &str, found: &mut Vec<Diagnostic>) {
-    if active.get("type").and_then(Node::as_str) == Some("tcp") {
-        for name in HTTP_FIELDS {
-            if let Some((key, _)) = active.entry(name) {
-                let why = "with the type tcp: a connection is all that is tried".into();
-                found.push(Diagnostic::warning(key.mark, field(path, name), Code::NoEffect { why }));
-            }
+    let (fields, why): (&[&str], _) = match active.get("type").and_then(Node::as_str) {
+        Some("tcp") => (&HTTP_FIELDS, "with the type tcp: a connection is all that is tried"),
+        Some("grpc") => (&REQUEST_FIELDS, "with the type grpc: the call is always the same"),
+        _ => (&[], ""),
+    };
+    for name in fields {
+        if let Some((key, _)) = active.entry(name) {
+            found.push(Diagnostic::warning(key.mark, field(path, name), Code::NoEffect { why: why.into() }));
         }
     }
     let seconds = match active.get("timeout").map(|value| &value.kind) {

@@ -63,7 +63,7 @@ mod tests {
             ("routes: []\n#END", Ending::Shown),
             ("routes: []\r\n#END\r\n\r\n", Ending::Shown),
             ("\u{feff}{\"routes\": []}", Ending::Shown),
-            // It cannot be read, which says more.
+            // A text that cannot be parsed: the parser's error has more detail.
             ("  {\"routes\": [", Ending::Shown),
         ];
         for (text, expected) in cases {

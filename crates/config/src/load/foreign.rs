@@ -1,43 +1,36 @@
 //! Files of other tools that come under the name of a rules file, recognised by what they hold.
 
+use crate::kind::ResourceKind;
 use crate::node::{Kind, Mark, Node};
 use crate::settings;
 
-/// What a document is instead of a rules file.
-pub(super) struct Foreign {
-    /// With its article.
+/// Kind of document that is no rules file.
+pub(crate) struct Foreign {
+    /// Name, with an article.
     pub(super) what: &'static str,
-    /// What to do about it; may be empty.
+    /// Advice; may be empty.
     pub(super) hint: &'static str,
-    /// What gives it away.
+    /// Position of the key that gives the document away.
     pub(super) mark: Mark,
-    /// The path of that.
+    /// Path of the key.
     pub(super) path: &'static str,
 }
 
 /// The sections of a rules file, whether supported or not.
-pub(super) const SECTIONS: &[&str] = &[
-    "routes",
-    "services",
-    "upstreams",
-    "consumers",
-    "consumer_groups",
-    "plugin_configs",
-    "global_rules",
-    "plugin_metadata",
-    "ssls",
-    "protos",
-    "secrets",
-    "stream_routes",
-    "graphql_cost_decorations",
-    "plugins",
-];
+pub(super) fn section_names() -> impl Iterator<Item = &'static str> {
+    ResourceKind::sections().map(ResourceKind::directory).chain(["graphql_cost_decorations", "plugins"])
+}
+
+/// True for the name of a section, whether supported or not.
+pub(super) fn is_section(name: &str) -> bool {
+    section_names().any(|section| section == name)
+}
 
 /// Sections of APISIX's `config.yaml`.
 pub(super) const GATEWAY: &[&str] = &["deployment", "apisix", "nginx_config", "plugin_attr", "etcd", "stream_plugins"];
 
-/// Says what the document is when it is not a rules file.
-pub(super) fn identify(root: &Node) -> Option<Foreign> {
+/// Identifies a document that is not a rules file.
+pub(crate) fn identify(root: &Node) -> Option<Foreign> {
     let entries = match &root.kind {
         Kind::Map(entries) if !entries.is_empty() => entries,
         Kind::Seq(items) if !items.is_empty() => {
@@ -111,7 +104,7 @@ pub(super) fn identify(root: &Node) -> Option<Foreign> {
         return tell(key, ADC, "a rules file says desc and id, and refers to services and upstreams by id");
     }
     // A list of plugins alone is what a config.yaml has as well.
-    let known = entries.iter().any(|(key, _)| SECTIONS.contains(&&*key.text) && &*key.text != "plugins");
+    let known = entries.iter().any(|(key, _)| is_section(&key.text) && &*key.text != "plugins");
     if known || entries.iter().all(|(key, _)| key.text.ends_with("_conf_version")) {
         return None;
     }
@@ -122,10 +115,18 @@ pub(super) fn identify(root: &Node) -> Option<Foreign> {
     if entries.iter().all(|(key, _)| is_setting(&key.text)) {
         return tell("", "a file of gateway settings (weir.yaml)", "give it with --settings");
     }
-    tell("", "none of the known kinds of file", "a rules file has sections: routes, services, upstreams, consumers, …")
+    Some(Foreign::unknown(root))
 }
 
-/// Whether routes or services have names, and none of them an id: ADC knows them by their names.
+impl Foreign {
+    /// A document that nothing gives away.
+    pub(super) fn unknown(root: &Node) -> Self {
+        let hint = "a rules file has sections: routes, services, upstreams, consumers, …";
+        told(root, "", "none of the known kinds of file", hint)
+    }
+}
+
+/// True if routes or services have names, and none of them an id: ADC identifies them by name.
 fn names_stand_for_ids(root: &Node) -> bool {
     let items = || ["routes", "services"].into_iter().filter_map(|section| root.get(section)?.as_seq()).flatten();
     items().next().is_some() && items().all(|item| item.get("name").is_some() && item.get("id").is_none())

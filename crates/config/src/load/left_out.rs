@@ -1,38 +1,45 @@
-//! Routes that are left out keep their places in the matcher, where they answer 503: otherwise another route, such as one
-//! for every path, would take their requests without what they ask of a request.
+//! Places of items that are left out. A route keeps its place in the matcher, where it answers 503, and a certificate
+//! that verifies clients keeps its names, whose handshakes are refused: otherwise another route or certificate, such as
+//! one for everything, would take these requests without the same conditions.
 
 use std::sync::Arc;
 
-use super::item::{Item, readable_id};
+use super::item::readable_id;
+use super::kinds::{Item, references};
 use super::link::Known;
+use super::reserve::Reserve;
 use super::{InvalidItems, Loader};
 use crate::code::Code;
 use crate::diagnostic::Diagnostic;
-use crate::model::{Model, Place, Section};
+use crate::kind::{ResourceKey, ResourceKind};
+use crate::model::Model;
 use crate::node::{Kind, Mark, Node};
-use crate::resource::{HostPattern, Id, Origin, Route, Status};
+use crate::resource::{HostPattern, Id, Origin, Route, Ssl, Status};
 
-/// Fields that say which requests a route is for.
+/// Fields that determine the requests of a route.
 const PLACE: [&str; 8] = ["id", "name", "uri", "uris", "host", "hosts", "priority", "service_id"];
 
 /// Fields that only narrow that down. One that is wrong is left aside: then the route answers 503 to more requests.
 const CONDITIONS: [&str; 5] = ["methods", "remote_addr", "remote_addrs", "vars", "status"];
 
-/// What keeps the place of an item that may turn out to be invalid.
-pub(super) struct Reserve {
-    fields: Node,
-    /// One of the fields stands there twice.
-    ambiguous: bool,
-}
+/// Fields that determine the names of a certificate.
+const NAMES: [&str; 3] = ["id", "sni", "snis"];
 
 impl Loader<'_> {
     /// The fields of an item that keep its place, in case that it is left out.
-    pub(super) fn reserve(&self, section: Section, path: &str, node: &Node) -> Option<Reserve> {
-        let keeps = matches!(section, Section::Routes | Section::Services);
+    pub(super) fn reserve(&self, kind: ResourceKind, path: &str, node: &Node) -> Option<Reserve> {
+        let keeps = match kind {
+            ResourceKind::Routes | ResourceKind::Services => true,
+            ResourceKind::Ssls => verifies_clients(node),
+            _ => false,
+        };
         if !keeps || self.options.invalid_items == InvalidItems::Refuse {
             return None;
         }
-        let is_place = |name: &str| PLACE.contains(&name) || CONDITIONS.contains(&name);
+        let is_place = |name: &str| match kind {
+            ResourceKind::Ssls => NAMES.contains(&name) || matches!(name, "type" | "status" | "client"),
+            _ => PLACE.contains(&name) || CONDITIONS.contains(&name),
+        };
         let repeated = self.text_errors.get(path).into_iter().flatten();
         let ambiguous = repeated.filter_map(|error| error.path.strip_prefix(path)?.strip_prefix('.')).any(is_place);
         let fields = node.as_map().unwrap_or_default().iter();
@@ -41,15 +48,15 @@ impl Loader<'_> {
     }
 
     /// Keeps the place of an item that is left out.
-    pub(super) fn keep_place(&mut self, section: Section, path: &str, index: usize, reserve: Reserve) {
+    pub(super) fn keep_place(&mut self, kind: ResourceKind, path: &str, index: usize, reserve: Reserve) {
         let Reserve { fields, ambiguous } = reserve;
-        match section {
-            Section::Services => {
+        match kind {
+            ResourceKind::Services => {
                 let hosts = fields.get("hosts").map_or(Ok(Vec::new()), Node::parse_into::<Vec<HostPattern>>);
                 let id = fields.get("id").and_then(readable_id).unwrap_or_else(|| Id::numbered(index + 1).to_string());
                 self.lost_hosts.insert(id, hosts.ok().filter(|_| !ambiguous));
             }
-            Section::Routes => {
+            ResourceKind::Routes => {
                 let mark = fields.mark;
                 match self.place_of_route(path, fields).filter(|_| !ambiguous) {
                     Some(Some(mut route)) => {
@@ -64,6 +71,20 @@ impl Loader<'_> {
         }
     }
 
+    /// Keeps the names of a certificate that is left out.
+    pub(super) fn keep_names(&mut self, path: &str, reserve: Reserve) -> Option<Ssl> {
+        let Reserve { fields, ambiguous } = reserve;
+        let mark = fields.mark;
+        let kept = names_of_ssl(path, fields).filter(|_| !ambiguous);
+        kept.unwrap_or_else(|| {
+            self.refuse(
+                Diagnostic::error(mark, path, Code::ClientVerifierNotLeftOut)
+                    .with_hint("put its names right, or take it out"),
+            );
+            None
+        })
+    }
+
     /// The route that is left out, with nothing but its place; `Some(None)`: it takes no request. `None`: its place is
     /// wrong itself.
     pub(super) fn place_of_route(&mut self, path: &str, mut fields: Node) -> Option<Option<Route>> {
@@ -76,14 +97,14 @@ impl Loader<'_> {
             CONDITIONS.iter().for_each(|name| drop(fields.remove(name)));
             route = self.typed::<Route>(path, &fields);
         }
-        // What is wrong was said before.
+        // The faults were reported before.
         self.found.truncate(found);
         let mut route = route?;
         if route.status == Status::Disabled {
             return Some(None);
         }
         route.status = Status::LeftOut;
-        route.origin = Origin { path: path.to_owned(), mark: fields.mark, references: Vec::new() };
+        route.origin = Origin { path: path.to_owned(), mark: fields.mark, ..Origin::default() };
         Some(Some(route))
     }
 
@@ -118,7 +139,7 @@ impl Loader<'_> {
         route.status = Status::LeftOut;
         (route.plugins, route.plugin_config_id, route.timeout) = (None, None, None);
         (route.upstream, route.upstream_id) = (None, None);
-        let Some(id) = route.service_id.clone().filter(|id| !known.has(Section::Services, id.as_str())) else {
+        let Some(id) = route.service_id.clone().filter(|id| !known.has(ResourceKind::Services, id.as_str())) else {
             return true;
         };
         route.service_id = None;
@@ -138,22 +159,54 @@ impl Loader<'_> {
         true
     }
 
+    /// Puts the names of a certificate that is left out into a model, if it verifies clients.
+    pub(super) fn put_names(&mut self, model: &mut Model, key: &ResourceKey, node: Option<Node>) {
+        let named = node.filter(verifies_clients).and_then(|node| names_of_ssl(&key.to_string(), node));
+        let Some(Some(ssl)) = named else { return };
+        let order = model.next_order();
+        model.ssls.put(key.shared_id(), Arc::new(ssl), order);
+    }
+
     /// Puts the place of a route that is left out into a model.
-    pub(super) fn put_place(&mut self, model: &mut Model, id: &Arc<str>, node: Option<Node>) {
-        let place = Place { section: Section::Routes, id: Arc::clone(id) };
+    pub(super) fn put_place(&mut self, model: &mut Model, key: &ResourceKey, node: Option<Node>) {
         let Some(fields) = node else { return };
-        let path = place.to_string();
-        let Some(Some(route)) = self.place_of_route(&path, fields) else { return };
-        for reference in route.references() {
-            model.refer(Place { section: reference.to, id: reference.id.shared() }, place.clone());
+        let Some(Some(route)) = self.place_of_route(&key.to_string(), fields) else { return };
+        for reference in references(&route) {
+            model.refer(ResourceKey::shared(reference.to, reference.id.shared()), key.clone());
         }
         let order = model.next_order();
-        model.routes.put(Arc::clone(id), Arc::new(route), order);
+        model.routes.put(key.shared_id(), Arc::new(route), order);
     }
 
     fn unplaced(&mut self, mark: Mark, path: &str) {
         self.unplaced.push(unplaceable(mark, path));
     }
+}
+
+/// True for a certificate in any state that requires client certificates.
+fn verifies_clients(ssl: &Node) -> bool {
+    let asks = ssl.get("client").is_some_and(|client| !client.is_null());
+    asks && ssl.get("type").and_then(Node::as_str) != Some("client")
+}
+
+/// A certificate that is left out, with nothing but its names; `Some(None)`: it has none. `None`: they are wrong themselves.
+fn names_of_ssl(path: &str, mut fields: Node) -> Option<Option<Ssl>> {
+    let is_off = fields.get("status").is_some_and(|status| status.kind == Kind::Int(0));
+    let has_names = ["sni", "snis"].iter().any(|name| fields.get(name).is_some_and(|names| !names.is_null()));
+    if is_off || !has_names {
+        return Some(None);
+    }
+    let mark = fields.mark;
+    if let Kind::Map(fields) = &mut fields.kind {
+        fields.retain(|(key, value)| NAMES.contains(&&*key.text) && !value.is_null());
+    }
+    for secret in ["cert", "key"] {
+        fields.insert(secret, Node { mark, kind: Kind::Str(String::new()) });
+    }
+    let mut ssl = fields.parse_into::<Ssl>().ok()?;
+    ssl.status = Status::LeftOut;
+    ssl.origin = Origin { path: path.to_owned(), mark, ..Origin::default() };
+    Some(Some(ssl))
 }
 
 fn unplaceable(mark: Mark, path: &str) -> Diagnostic {

@@ -3,75 +3,64 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::item::Item;
+use super::kinds::{Item, references};
 use super::{InvalidItems, Loader};
 use crate::code::Code;
 use crate::diagnostic::{Diagnostic, Hint, nearest};
-use crate::model::Section;
+use crate::kind::{ResourceKind, listed};
 use crate::node::{Mark, push_name, quoted};
-use crate::resource::{Document, GlobalRule, Id, Origin, Route, Service, SslType, Status};
+use crate::resource::{Document, GlobalRule, Id, Origin, Route, Status};
 
-/// An id of another item, and where it stands.
-pub(super) struct Reference<'a> {
-    /// The field, from the item on.
+/// Id of another item, and its field.
+pub(crate) struct Reference<'a> {
+    /// Path of the field within the item.
     pub(super) field: &'static str,
-    pub(super) to: Section,
+    pub(super) to: ResourceKind,
     pub(super) id: &'a Id,
 }
 
 /// The items that there are. Of certificates only those for upstreams count: nothing refers to the others.
 pub(super) trait Known {
-    fn has(&self, section: Section, id: &str) -> bool;
+    fn has(&self, kind: ResourceKind, id: &str) -> bool;
 
-    /// Their ids, in any order.
-    fn ids(&self, section: Section) -> Vec<&str>;
+    /// Ids of the items, in any order.
+    fn ids(&self, kind: ResourceKind) -> Vec<&str>;
 }
 
 impl Loader<'_> {
-    /// Checks that every reference leads to an item. Those that are referred to come first, so that what refers to a
-    /// dropped item is dropped in turn.
+    /// Checks that every reference leads to an item. Items are checked after the kinds that they refer to, so that
+    /// users of a dropped item are dropped in turn.
     pub(super) fn link(&mut self, document: &mut Document) {
         let mut known = Ids::default();
-        let clients = document.ssls.iter().filter(|ssl| ssl.r#type == SslType::Client);
-        known.0.insert(Section::Ssls, clients.map(|ssl| ssl.id.to_string()).collect());
-        self.keep(&mut document.upstreams, &known);
-        known.note(&document.upstreams);
-        known.note(&document.plugin_configs);
-        known.note(&document.consumer_groups);
-        let services: Vec<Arc<Service>> = document.services.clone();
-        self.keep(&mut document.services, &known);
-        known.note(&document.services);
-        if services.len() > document.services.len() {
-            for service in services.iter().filter(|service| !known.has(Section::Services, service.id.as_str())) {
-                self.lost_hosts.insert(service.id.to_string(), Some(service.hosts.clone()));
-            }
+        macro_rules! link {
+            ($($(#[$doc:meta])* $type:ident $items:ident;)*) => {
+                $(crate::resource::$type::link(self, &mut document.$items, &mut known);)*
+            };
         }
-        self.keep_routes(&mut document.routes, &known);
-        self.keep(&mut document.consumers, &known);
-        self.plugins_of_global_rules(&mut document.global_rules);
+        listed!(link);
     }
 
     /// Leaves the items whose references all lead somewhere.
-    fn keep<T: Item>(&mut self, items: &mut Vec<Arc<T>>, known: &Ids) {
+    pub(super) fn keep<T: Item>(&mut self, items: &mut Vec<Arc<T>>, known: &Ids) {
         items.retain(|item| {
             let keep = self.refers(&**item, known);
             if !keep {
                 let Origin { path, mark, .. } = item.origin().clone();
-                self.drop_item(T::SECTION, mark, path, Some(item.id().to_owned()));
+                self.drop_item(T::KIND, mark, path, Some(item.id().to_owned()));
             }
             keep
         });
     }
 
     /// Leaves the routes whose references all lead somewhere; the others keep their places where items are skipped.
-    fn keep_routes(&mut self, routes: &mut Vec<Arc<Route>>, known: &Ids) {
+    pub(super) fn keep_routes(&mut self, routes: &mut Vec<Arc<Route>>, known: &Ids) {
         routes.retain_mut(|item| {
             if item.status != Status::LeftOut {
                 if self.refers(&**item, known) {
                     return true;
                 }
                 let Origin { path, mark, .. } = item.origin.clone();
-                self.drop_item(Route::SECTION, mark, path, Some(item.id.to_string()));
+                self.drop_item(ResourceKind::Routes, mark, path, Some(item.id.to_string()));
                 if self.options.invalid_items == InvalidItems::Refuse || item.status == Status::Disabled {
                     return false;
                 }
@@ -80,10 +69,10 @@ impl Loader<'_> {
         });
     }
 
-    /// Whether all references of an item lead somewhere; says which do not.
+    /// True if all references of an item lead somewhere; reports those that do not.
     pub(super) fn refers<T: Item>(&mut self, item: &T, known: &dyn Known) -> bool {
         let mut all = true;
-        for reference in item.references() {
+        for reference in references(item) {
             all &= self.leads(item.origin(), &reference, known);
         }
         all
@@ -94,16 +83,16 @@ impl Loader<'_> {
         if known.has(to, id.as_str()) {
             return true;
         }
-        let section = to.name();
+        let section = to.directory();
         let mark = origin.references.iter().find(|(name, _)| *name == field).map_or(origin.mark, |(_, mark)| *mark);
         let path = format!("{}.{field}", origin.path);
-        if to == Section::Ssls {
+        if to == ResourceKind::Ssls {
             let code = Code::NoClientCertificate { id: quoted(id.as_str()) };
             self.found.push(Diagnostic::error(mark, path, code));
             return false;
         }
         let kind = section.trim_end_matches('s').replace('_', " ");
-        if self.invalid_ids.get(section).is_some_and(|ids| ids.contains(id.as_str())) {
+        if self.invalid_ids.get(&to).is_some_and(|ids| ids.contains(id.as_str())) {
             // Otherwise that error is enough.
             if self.options.invalid_items == InvalidItems::Skip {
                 let code = Code::InvalidReferent { kind, id: quoted(id.as_str()) };
@@ -116,7 +105,7 @@ impl Loader<'_> {
         let near = self.nearest_id(id.as_str(), &mut ids);
         self.found.push(match near {
             Some(near) => error.with_hint(Hint::DidYouMean(near)),
-            None if ids.is_empty() && !self.invalid_ids.contains_key(section) => {
+            None if ids.is_empty() && !self.invalid_ids.contains_key(&to) => {
                 error.with_hint(format!("there are no {section} at all"))
             }
             None => error,
@@ -131,7 +120,7 @@ impl Loader<'_> {
         nearest(id, known.iter().copied()).map(str::to_owned)
     }
 
-    /// A plugin may stand in one global rule only: which of two would hold is not said.
+    /// Drops global rules that repeat a plugin of an earlier one: nothing defines which of the two takes precedence.
     pub(super) fn plugins_of_global_rules(&mut self, rules: &mut Vec<Arc<GlobalRule>>) {
         let mut first: HashMap<String, (String, Mark)> = HashMap::new();
         rules.retain(|rule| {
@@ -151,29 +140,33 @@ impl Loader<'_> {
                 first.extend(names.map(|(name, plugin)| (name.clone(), (rule.id.to_string(), plugin.conf.mark))));
             } else {
                 let Origin { path, mark, .. } = rule.origin.clone();
-                self.drop_item(GlobalRule::SECTION, mark, path, Some(rule.id.to_string()));
+                self.drop_item(ResourceKind::GlobalRules, mark, path, Some(rule.id.to_string()));
             }
             keep
         });
     }
 }
 
-/// The ids of a document's items, by section.
+/// The ids of a document's items, by kind.
 #[derive(Default)]
-struct Ids(HashMap<Section, HashSet<String>>);
+pub(crate) struct Ids(HashMap<ResourceKind, HashSet<String>>);
 
 impl Ids {
-    fn note<T: Item>(&mut self, items: &[Arc<T>]) {
-        self.0.insert(T::KIND, items.iter().map(|item| item.id().to_owned()).collect());
+    /// Takes the ids of the items that others may refer to.
+    pub(super) fn note<T: Item>(&mut self, items: &[Arc<T>]) {
+        if T::KIND.is_referred_to() {
+            let items = items.iter().filter(|item| item.may_be_referred_to());
+            self.0.insert(T::KIND, items.map(|item| item.id().to_owned()).collect());
+        }
     }
 }
 
 impl Known for Ids {
-    fn has(&self, section: Section, id: &str) -> bool {
-        self.0.get(&section).is_some_and(|ids| ids.contains(id))
+    fn has(&self, kind: ResourceKind, id: &str) -> bool {
+        self.0.get(&kind).is_some_and(|ids| ids.contains(id))
     }
 
-    fn ids(&self, section: Section) -> Vec<&str> {
-        self.0.get(&section).into_iter().flatten().map(String::as_str).collect()
+    fn ids(&self, kind: ResourceKind) -> Vec<&str> {
+        self.0.get(&kind).into_iter().flatten().map(String::as_str).collect()
     }
 }

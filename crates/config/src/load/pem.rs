@@ -1,4 +1,4 @@
-//! Certificates and keys that stand elsewhere: what is said of a reference that leads to none.
+//! Certificates and keys kept outside the configuration, and findings about references without values.
 
 use std::collections::HashMap;
 
@@ -12,8 +12,9 @@ use crate::secret::is_reference;
 const FIELDS: [&str; 5] = ["cert", "key", "certs", "keys", "ca"];
 
 impl Loader<'_> {
-    /// Puts values in the places of the references of a certificate, or of a text that has to be PEM itself. A text that comes to no PEM is spoken of once: how long
-    /// it is, or its reference, does not matter then. `meanwhile` tells what becomes of requests while a value is not there.
+    /// Resolves the references of a certificate, or of a text that has to be PEM itself. A text that is no PEM is
+    /// reported once, without findings about its length or its reference. `meanwhile` describes the fate of requests
+    /// while a value is missing.
     pub(super) fn resolve_certificate(&mut self, node: &mut Node, path: &Path<'_>, meanwhile: &str) {
         let is_pem = node.as_str().is_some();
         let mut references = HashMap::new();

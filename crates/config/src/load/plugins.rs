@@ -4,11 +4,11 @@ use weir_expr::Expr;
 
 use super::Loader;
 use super::rules::{drop_nulls, field};
-use crate::catalog::Scope;
+use crate::catalog::{Checked, Scope};
 use crate::code::Code;
 use crate::diagnostic::{Diagnostic, Hint, nearest};
-use crate::node::{Key, Kind, Mark, Node, Path, UNRESOLVED, quoted};
-use crate::unsupported::{Place, take_out};
+use crate::node::{COMPILED, Key, Kind, Mark, Node, Path, UNRESOLVED, quoted};
+use crate::unsupported::{Owner, take_out};
 
 /// Names that people write, as other gateways have them, with APISIX's own.
 #[rustfmt::skip]
@@ -46,6 +46,8 @@ impl Loader<'_> {
         if conf.as_map().is_none() {
             return;
         }
+        // A text that has this key must not get at what belongs to another configuration.
+        conf.remove(COMPILED);
         self.meta(conf, path);
         let known = self.plugin_name(&key.text, key.mark, path);
         let meta = conf.remove("_meta");
@@ -55,26 +57,28 @@ impl Loader<'_> {
             let is_disabled = meta.as_ref().is_some_and(|(_, meta)| is_on(meta.get("disable")));
             self.wait_for(unresolved, &self.meanwhile(&key.text, scope, is_disabled));
         }
-        if known {
-            self.plugin_conf(&key.text, conf, path, scope);
-        }
+        let compiled = if known { self.plugin_conf(&key.text, conf, path, scope) } else { None };
         if let Kind::Map(fields) = &mut conf.kind {
             fields.extend(meta);
+            if let Some(number) = compiled {
+                fields.push((Key { text: COMPILED.into(), mark: key.mark }, Node::new(Kind::Int(number))));
+            }
             if is_unresolved {
                 fields.push((Key { text: UNRESOLVED.into(), mark: key.mark }, Node::new(Kind::Bool(true))));
             }
         }
     }
 
-    /// Tells what becomes of requests while a value is not there.
+    /// Describes the fate of requests while a value is missing.
     pub(super) fn meanwhile(&self, plugin: &str, scope: Scope, is_disabled: bool) -> String {
         match scope {
             _ if is_disabled => format!("{plugin} cannot be switched on"),
             Scope::GlobalRule => "all requests are answered 503".to_owned(),
-            Scope::Consumer if self.options.plugins.is_auth(plugin) => {
+            Scope::Consumer if self.plugins.is_auth(plugin) => {
                 format!("nobody is let in by this configuration of {plugin}")
             }
             Scope::Consumer => "the requests of this consumer are answered 503".to_owned(),
+            Scope::StreamRoute => "connections of this route are closed".to_owned(),
             Scope::Route | Scope::Metadata => format!("requests for which {plugin} runs are answered 503"),
         }
     }
@@ -89,7 +93,7 @@ impl Loader<'_> {
         }
         if let Some(meta) = conf.get_mut("_meta") {
             drop_nulls(meta, &path, &mut self.found);
-            take_out(Place::Meta, meta, &path, &mut self.found);
+            take_out(Owner::Meta, meta, &path, &mut self.found);
             self.conditions(meta, &path, "filter");
         }
     }
@@ -121,16 +125,16 @@ impl Loader<'_> {
         parent.remove(name);
     }
 
-    /// Whether there is such a plugin; says so when there is none.
+    /// True if the plugin exists; reports a plugin that does not.
     pub(super) fn plugin_name(&mut self, name: &str, mark: Mark, path: &Path<'_>) -> bool {
         if self.plugin_names.contains(name) {
             return true;
         }
         let path = path.text();
-        let error = if self.options.plugins.is_left_out(name) {
+        let error = if self.plugins.is_left_out(name) {
             Diagnostic::error(mark, path, Code::PluginTurnedOff { plugin: name.to_owned() })
                 .with_hint("add it there, or take the setting out")
-        } else if self.options.plugins.peers_known(name) {
+        } else if self.plugins.peers_known(name) {
             Diagnostic::error(mark, path, Code::UnsupportedPlugin { plugin: name.to_owned() })
         } else {
             let code = Code::UnknownPlugin { plugin: name.to_owned(), shown: quoted(name) };
@@ -146,11 +150,14 @@ impl Loader<'_> {
         false
     }
 
-    pub(super) fn plugin_conf(&mut self, name: &str, conf: &Node, path: &Path<'_>, scope: Scope) {
-        if let Err(found) = self.options.plugins.check(name, scope, conf) {
+    /// Checks the configuration of a plugin, and keeps what the plugin has compiled of it under a number.
+    pub(super) fn plugin_conf(&mut self, name: &str, conf: &Node, path: &Path<'_>, scope: Scope) -> Option<i64> {
+        let Checked { found, compiled } = self.plugins.check(name, scope, conf);
+        if !found.is_empty() {
             let path = path.text();
             let found = found.into_iter().map(|found| found.under(&path));
             self.found.extend(found.filter(|found| !self.unresolved.contains(&found.path)));
         }
+        compiled.map(|compiled| self.compiled.put(compiled))
     }
 }

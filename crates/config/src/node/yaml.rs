@@ -166,7 +166,7 @@ impl Reader<'_> {
             .with_hint("known are !!str, !!int, !!float, !!bool, !!null, !!seq and !!map; a text that begins with '!' must stand in quotes")
     }
 
-    /// Says what is usually meant where YAML says only that it is wrong.
+    /// Explains an error of the YAML parser by its usual cause.
     fn explain(&self, error: &ScanError) -> Diagnostic {
         if let Some(at) = self.text.lines().position(|line| line.starts_with("<<<<<<< ")) {
             let mark = Mark { line: at as u32 + 1, column: 1 };
@@ -179,7 +179,7 @@ impl Reader<'_> {
         let error = Diagnostic::error(mark, self.tree.path(), Code::NotYaml { reason });
         let value = line.split_once(": ").map_or(line, |(_, value)| value);
         let value = value.trim_start_matches(['-', ' ', '[', '"', '\'']);
-        // The parser often stands behind the alias it does not know.
+        // The parser often stands behind the unknown alias.
         let list_item = line.split([' ', '[', ',']).any(|word| word.starts_with('*'));
         if is_alias || (list_item && line.contains('*')) {
             return error

@@ -5,7 +5,7 @@ use weir_expr::{Template, Variable};
 use crate::code::Code;
 use crate::node::quoted;
 
-/// How a node is chosen.
+/// Algorithm that chooses a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Balancer {
@@ -14,18 +14,18 @@ pub enum Balancer {
     Roundrobin,
     /// By a hash of `key`: the same key goes to the same node while that is there.
     Chash,
-    /// Where the fewest requests are under way for its weight.
+    /// The node with the fewest requests under way for its weight.
     LeastConn,
     /// Of two nodes by chance, the one that has answered sooner of late; weights other than 0 do not count.
     Ewma,
 }
 
-/// What `type: chash` hashes.
+/// Input of the hash of `type: chash`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HashOn {
     /// The variable that `key` names: `uri`, `server_name`, `server_addr`, `request_uri`, `remote_port`,
-    /// `remote_addr`, `query_string`, `host`, `hostname` or `arg_NAME`.
+    /// `remote_addr`, `query_string`, `host`, `hostname`, `mqtt_client_id` (on streams with mqtt-proxy) or `arg_NAME`.
     #[default]
     Vars,
     /// The request header that `key` names.
@@ -38,7 +38,7 @@ pub enum HashOn {
     VarsCombinations,
 }
 
-/// What a request is hashed on, ready to be read.
+/// Input of a request's hash, ready to be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HashKey {
     /// The value of a variable.
@@ -47,7 +47,7 @@ pub enum HashKey {
     Text(Template),
 }
 
-/// The variables that `hash_on: vars` knows, beside `arg_NAME`.
+/// The variables that `hash_on: vars` takes, beside `arg_NAME`.
 const VARS: &[&str] = &[
     "uri",
     "server_name",
@@ -58,6 +58,7 @@ const VARS: &[&str] = &[
     "query_string",
     "host",
     "hostname",
+    "mqtt_client_id",
 ];
 
 impl Balancer {
@@ -73,7 +74,7 @@ impl Balancer {
 }
 
 impl HashOn {
-    /// What APISIX's schema asks of the key; `None`: any text will do, or none.
+    /// Pattern of the key in APISIX's schema; `None`: any text will do, or none.
     pub(crate) const fn key_pattern(self) -> Option<&'static str> {
         match self {
             Self::Vars => Some(
@@ -90,7 +91,7 @@ impl HashKey {
     /// Compiles `hash_on` and `key`.
     ///
     /// # Errors
-    /// What is wrong with the key.
+    /// Checks and compiles the key; the error says what is wrong with it.
     pub fn new(hash_on: HashOn, key: Option<&str>) -> Result<Self, Code> {
         let named = |what: &'static str| key.ok_or(Code::ChashWithoutKey { what });
         let text = |error: &dyn ToString| Code::HashKeyText { reason: error.to_string() };
@@ -107,11 +108,9 @@ impl HashKey {
             HashOn::Consumer => Self::Variable(Variable::ConsumerName),
             HashOn::Header => Self::Variable(member("http_", named("the name of a header field")?)?),
             HashOn::Cookie => Self::Variable(member("cookie_", named("the name of a cookie")?)?),
-            HashOn::Vars => match named("the name of a variable, such as remote_addr or arg_id")? {
-                "mqtt_client_id" => {
-                    return Err(Code::NotSupported { feature: "TCP and UDP proxying (mqtt_client_id)".into() });
-                }
-                key => match key.strip_prefix("arg_") {
+            HashOn::Vars => {
+                let key = named("the name of a variable, such as remote_addr or arg_id")?;
+                match key.strip_prefix("arg_") {
                     Some(name) => Self::Variable(member("arg_", name)?),
                     None if VARS.contains(&key) => Self::Variable(Variable::parse(key).map_err(|error| text(&error))?),
                     None => {
@@ -119,8 +118,8 @@ impl HashKey {
                         let pattern = hash_on.key_pattern().unwrap_or_default();
                         return Err(Code::HashKeyVariable { known, found, key, pattern });
                     }
-                },
-            },
+                }
+            }
             HashOn::VarsCombinations => {
                 let template = named("a text with variables, such as $host$request_uri")?;
                 Self::Text(Template::parse(template).map_err(|error| text(&error))?)

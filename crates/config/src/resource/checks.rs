@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 use super::Method;
 use super::upstream::{UpstreamHost, seconds};
 
-/// How the health of an upstream's nodes is found out.
+/// Health checks of an upstream's nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Checks {
     /// Checks that the gateway makes by itself.
     pub active: ActiveChecks,
-    /// Looking at the requests that are forwarded anyway. Only beside `active`, which brings a node back.
+    /// Judgement of nodes by the requests that are forwarded anyway. Only beside `active`, which brings a node back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passive: Option<PassiveChecks>,
 }
@@ -21,17 +21,17 @@ pub struct Checks {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ActiveChecks {
-    /// What a check is.
+    /// Kind of check.
     pub r#type: CheckType,
     /// Seconds for all of a check, decimals allowed.
     #[serde(with = "seconds")]
     #[schemars(with = "f64", extend("exclusiveMinimum" = 0))]
     pub timeout: Duration,
-    /// How many nodes of the upstream are checked at one time; 256 at most over all upstreams.
+    /// Nodes of the upstream that are checked at one time; 256 at most over all upstreams.
     #[schemars(range(min = 1))]
     pub concurrency: u32,
-    /// Host of the checks' requests, and the name that a node's certificate has to carry. Unset: what `pass_host` says
-    /// for requests, the node's own name for `pass`.
+    /// Host of the checks' requests, and the name that a node's certificate has to carry. Unset: the Host that requests
+    /// get by `pass_host`, or the node's own name for `pass`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<UpstreamHost>,
     /// Port that is checked. Unset: the node's.
@@ -47,20 +47,20 @@ pub struct ActiveChecks {
     /// Body of the checks' requests.
     #[schemars(length(max = 65536))]
     pub http_req_body: String,
-    /// Whether a node's certificate is verified, for the type `https`: by an authority of `tls.trusted_certificate` in
-    /// the settings.
+    /// Verification of a node's certificate, for the type `https`: by an authority of `tls.trusted_certificate` in the
+    /// settings.
     pub https_verify_certificate: bool,
     /// Further fields of the checks' requests, each `Name: value`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "headers_schema")]
     pub req_headers: Vec<String>,
-    /// What makes a node healthy.
+    /// Rules by which a node becomes healthy.
     pub healthy: ActiveHealthy,
-    /// What makes a node unhealthy.
+    /// Rules by which a node becomes unhealthy.
     pub unhealthy: ActiveUnhealthy,
 }
 
-/// What a check is.
+/// Kind of check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckType {
@@ -71,9 +71,12 @@ pub enum CheckType {
     Https,
     /// A connection that can be opened.
     Tcp,
+    /// A call of `grpc.health.v1.Health/Check` for the whole server, over TLS with `scheme: grpcs`. `SERVING` counts as the
+    /// status 200, any other answer as 503. An extension.
+    Grpc,
 }
 
-/// What makes a node healthy, for active checks.
+/// Rules by which a node becomes healthy, for active checks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ActiveHealthy {
@@ -83,70 +86,71 @@ pub struct ActiveHealthy {
     /// Statuses that count as a success.
     #[schemars(schema_with = "statuses_schema")]
     pub http_statuses: Vec<u16>,
-    /// So many successes in a row make an unhealthy node healthy.
+    /// Number of successes in a row that makes an unhealthy node healthy.
     #[schemars(range(min = 1, max = 254))]
     pub successes: u8,
 }
 
-/// What makes a node unhealthy, for active checks.
+/// Rules by which a node becomes unhealthy, for active checks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ActiveUnhealthy {
     /// Seconds between two checks of an unhealthy node.
     #[schemars(range(min = 1))]
     pub interval: u32,
-    /// Statuses that count as a failure. One that stands in neither list counts as nothing.
+    /// Statuses that count as a failure. Statuses in neither list do not count.
     #[schemars(schema_with = "statuses_schema")]
     pub http_statuses: Vec<u16>,
-    /// So many such statuses, or answers that are not HTTP, without a success between them make a node unhealthy.
+    /// Number of such statuses, or answers that are not HTTP, without a success between them, that makes a node
+    /// unhealthy.
     #[schemars(range(min = 1, max = 254))]
     pub http_failures: u8,
-    /// The same for connections that are refused or reset.
+    /// Number of refused or reset connections with the same effect.
     #[schemars(range(min = 1, max = 254))]
     pub tcp_failures: u8,
-    /// The same for timeouts.
+    /// Number of timeouts with the same effect.
     #[schemars(range(min = 1, max = 254))]
     pub timeouts: u8,
 }
 
-/// Looking at the requests that are forwarded anyway.
+/// Judgement of nodes by the requests that are forwarded anyway.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PassiveChecks {
-    /// What counts: with `tcp` connections and timeouts but no statuses; `http` and `https` are the same here.
+    /// Events that count: with `tcp` connections and timeouts but no statuses; `http` and `https` are the same here.
     pub r#type: CheckType,
-    /// What makes a node healthy.
+    /// Rules by which a node becomes healthy.
     pub healthy: PassiveHealthy,
-    /// What makes a node unhealthy.
+    /// Rules by which a node becomes unhealthy.
     pub unhealthy: PassiveUnhealthy,
 }
 
-/// What makes a node healthy, for passive checks.
+/// Rules by which a node becomes healthy, for passive checks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PassiveHealthy {
     /// Statuses that count as a success.
     #[schemars(schema_with = "statuses_schema")]
     pub http_statuses: Vec<u16>,
-    /// So many successes in a row make an unhealthy node healthy; 0: they do not count.
+    /// Number of successes in a row that makes an unhealthy node healthy; 0: they do not count.
     #[schemars(range(max = 254))]
     pub successes: u8,
 }
 
-/// What makes a node unhealthy, for passive checks.
+/// Rules by which a node becomes unhealthy, for passive checks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PassiveUnhealthy {
-    /// Statuses that count as a failure. One that stands in neither list counts as nothing.
+    /// Statuses that count as a failure. Statuses in neither list do not count.
     #[schemars(schema_with = "statuses_schema")]
     pub http_statuses: Vec<u16>,
-    /// So many such statuses without a success between them make a node unhealthy; 0: they do not count.
+    /// Number of such statuses without a success between them that makes a node unhealthy; 0: they do not count.
     #[schemars(range(max = 254))]
     pub http_failures: u8,
-    /// The same for connections that are refused or reset.
+    /// Number of refused or reset connections with the same effect.
     #[schemars(range(max = 254))]
     pub tcp_failures: u8,
-    /// The same for timeouts.
+    /// Number of timeouts with the same effect.
     #[schemars(range(max = 254))]
     pub timeouts: u8,
 }
@@ -202,12 +206,13 @@ impl Default for PassiveUnhealthy {
 }
 
 impl CheckType {
-    /// Its name in a file.
+    /// Name of the type in a file.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",
             Self::Https => "https",
             Self::Tcp => "tcp",
+            Self::Grpc => "grpc",
         }
     }
 }
@@ -240,7 +245,7 @@ fn headers_schema(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// CONNECT asks for a tunnel and not for an answer.
+/// CONNECT requests a tunnel and not a response.
 fn method_schema(_: &mut SchemaGenerator) -> Schema {
     let methods = Method::ALL.into_iter().filter(|method| *method != Method::Connect).map(Method::as_str);
     json_schema!({ "type": "string", "enum": methods.collect::<Vec<_>>() })

@@ -3,35 +3,28 @@ use std::sync::Arc;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use super::{Consumer, ConsumerGroup, Id, Labels, Plugins, Proto, Route, SecretManager, Service, Ssl, Upstream};
+use super::{Id, Labels, Plugins};
+use crate::catalog::CompiledConfs;
+use crate::front_end::{Entity, Family, Origins};
+use crate::kind::listed;
 use crate::node::{Mark, Node};
 
-/// A whole rules file. Ids are unique in each list and every reference leads to an item of the document.
-#[derive(Clone, Debug, Default, PartialEq, JsonSchema)]
-pub struct Document {
-    /// Which requests are taken and what is done with them.
-    pub routes: Vec<Arc<Route>>,
-    /// What several routes have in common.
-    pub services: Vec<Arc<Service>>,
-    /// Where requests go.
-    pub upstreams: Vec<Arc<Upstream>>,
-    /// Who calls.
-    pub consumers: Vec<Arc<Consumer>>,
-    /// Plugins that several consumers have in common.
-    pub consumer_groups: Vec<Arc<ConsumerGroup>>,
-    /// Plugins that several routes have in common.
-    pub plugin_configs: Vec<Arc<PluginConfig>>,
-    /// Plugins for every request.
-    pub global_rules: Vec<Arc<GlobalRule>>,
-    /// Certificates.
-    pub ssls: Vec<Arc<Ssl>>,
-    /// What gRPC services look like.
-    pub protos: Vec<Arc<Proto>>,
-    /// Where secrets are kept. Their values stand in the places of references already.
-    pub secrets: Vec<Arc<SecretManager>>,
-    /// Settings of a plugin that hold wherever it is used.
-    pub plugin_metadata: Vec<Arc<PluginMetadata>>,
+macro_rules! document {
+    ($($(#[$doc:meta])* $type:ident $items:ident;)*) => {
+        /// A whole rules file. Ids are unique in each list and every reference leads to an item of the document.
+        #[derive(Clone, Debug, Default, PartialEq, JsonSchema)]
+        pub struct Document {
+            $($(#[$doc])* pub $items: Vec<Arc<super::$type>>,)*
+            /// Plugins that were compiled to check their configurations.
+            #[schemars(skip)]
+            pub compiled: CompiledConfs,
+            /// Family whose document it was read from.
+            #[schemars(skip)]
+            pub family: &'static Family,
+        }
+    };
 }
+listed!(document);
 
 /// Plugins that several routes have in common.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -51,15 +44,15 @@ pub struct PluginConfig {
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     #[schemars(schema_with = "labels_schema")]
     pub labels: Labels,
-    /// When it was made, in seconds since 1970. Information only.
+    /// Time of creation, in seconds since 1970. Information only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub create_time: Option<i64>,
-    /// When it was last changed, in seconds since 1970. Information only.
+    /// Time of the last change, in seconds since 1970. Information only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_time: Option<i64>,
     /// Plugins by name.
     pub plugins: Plugins,
-    /// Where it stood.
+    /// Position in the document.
     #[serde(skip)]
     pub origin: Origin,
 }
@@ -71,15 +64,15 @@ pub struct GlobalRule {
     /// Identifier, unique among global rules; `arr_<n>` when there is none.
     #[serde(default = "Id::unset", skip_serializing_if = "Id::is_unset")]
     pub id: Id,
-    /// When it was made, in seconds since 1970. Information only.
+    /// Time of creation, in seconds since 1970. Information only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub create_time: Option<i64>,
-    /// When it was last changed, in seconds since 1970. Information only.
+    /// Time of the last change, in seconds since 1970. Information only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_time: Option<i64>,
     /// Plugins by name.
     pub plugins: Plugins,
-    /// Where it stood.
+    /// Position in the document.
     #[serde(skip)]
     pub origin: Origin,
 }
@@ -91,28 +84,39 @@ pub struct PluginMetadata {
     /// Name of the plugin.
     #[serde(rename = "id")]
     pub plugin: String,
-    /// What the plugin is told; its own documentation says which fields it knows.
+    /// Fields of the plugin; its own documentation describes them.
     #[serde(flatten)]
     #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
     pub conf: Node,
     /// True while a reference in it has no value: then the plugin cannot run anywhere.
     #[serde(skip)]
     pub is_unresolved: bool,
-    /// Where it stood.
+    /// Position in the document.
     #[serde(skip)]
     pub origin: Origin,
 }
 
-/// Where a resource stood, for errors that are found later. All origins are equal, so that a resource that only
-/// moved is no changed resource.
+/// Position of a resource, for errors that are found later. All origins are equal, so that a resource that has only
+/// moved counts as unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
-    /// Path in the document: `routes[3]`.
+    /// Path in the document as written: `routes[3]`.
     pub path: String,
     /// Position of the item.
     pub mark: Mark,
     /// Positions of its references to other items, by field.
-    pub(crate) references: Vec<(&'static str, Mark)>,
+    pub(crate) references: Box<[(&'static str, Mark)]>,
+    /// Entity that the item was made from, in a document of a family other than APISIX's.
+    pub entity: Option<Arc<Entity>>,
+}
+
+impl Origin {
+    /// Replaces the path in the form of the model by that in the document as written.
+    pub(crate) fn relocate(&mut self, origins: &Origins) {
+        if let Some((entity, path)) = origins.find(&self.path) {
+            (self.entity, self.path) = (Some(Arc::clone(entity)), path);
+        }
+    }
 }
 
 impl PartialEq for Origin {

@@ -23,14 +23,14 @@ pub struct UriPattern(#[schemars(length(min = 1, max = 4096))] String);
 #[serde(transparent)]
 pub struct HostPattern(String);
 
-/// What a [`HostPattern`] matches.
+/// Hosts that a [`HostPattern`] matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostKind<'a> {
     /// Every host.
     Any,
     /// Hosts that end in this text and have something before it.
     Suffix(&'a str),
-    /// This host alone. With a colon it is the host with its port.
+    /// This host alone. With a colon, the host with its port.
     Exact(&'a str),
 }
 
@@ -53,7 +53,7 @@ pub struct AddrRange(IpNet);
 pub struct Vars {
     source: Value,
     expr: Expr,
-    /// What its regular expressions take.
+    /// Bytes that the regular expressions take.
     size: u64,
 }
 
@@ -89,7 +89,7 @@ impl HostPattern {
         &self.0
     }
 
-    /// What it matches.
+    /// The hosts that the pattern matches.
     pub fn kind(&self) -> HostKind<'_> {
         match self.0.strip_prefix('*') {
             Some("") => HostKind::Any,
@@ -120,7 +120,7 @@ impl JsonSchema for HostPattern {
 }
 
 impl Method {
-    /// All of them, in the order of the reference.
+    /// All methods, in the order of the reference.
     pub const ALL: [Self; 10] = [
         Self::Get,
         Self::Post,
@@ -157,12 +157,12 @@ impl Method {
 }
 
 impl Methods {
-    /// Whether no method is named, which on a route means that every method is taken.
+    /// True if no method is named; a route without methods takes every method.
     pub fn is_empty(&self) -> bool {
         self.0 == 0
     }
 
-    /// Whether the method is named.
+    /// True if the method is named.
     pub fn contains(self, method: Method) -> bool {
         self.0 & (1 << method as u16) != 0
     }
@@ -232,7 +232,7 @@ impl AddrRange {
         }
         match text.parse::<IpAddr>() {
             Ok(address) => Some(Self(address.into())),
-            // Host bits that are set do no harm: the range is what the prefix says.
+            // Host bits that are set do no harm: the prefix determines the range.
             Err(_) => text.parse::<IpNet>().ok().map(|net| Self(net.trunc())),
         }
     }
@@ -242,7 +242,7 @@ impl AddrRange {
         self.0
     }
 
-    /// Whether the address is in the range. An IPv4 address that came mapped into IPv6 counts as IPv4.
+    /// True if the address is in the range. An IPv4 address mapped into IPv6 counts as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.contains(&address.to_canonical())
     }
@@ -278,7 +278,7 @@ impl JsonSchema for AddrRange {
 }
 
 impl Vars {
-    /// Compiles conditions; the error says what is wrong with them.
+    /// Compiles conditions; the error describes their fault.
     pub fn new(source: Value) -> Result<Self, weir_expr::ExprError> {
         let before = weir_expr::spent();
         let expr = Expr::parse(&source)?;

@@ -9,19 +9,28 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use super::Vars;
-use crate::node::{Kind, Node, PLUGIN_CONF, UNRESOLVED};
+use crate::node::{COMPILED, Kind, Node, PLUGIN_CONF, UNRESOLVED};
 
 /// Plugins by name, in the order they were written (which decides nothing: priorities do).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plugins(pub Vec<(String, PluginConf)>);
 
-/// What one plugin is told in one place.
-#[derive(Clone, Debug, PartialEq)]
+/// The configuration of one plugin in one place.
+#[derive(Clone, Debug)]
 pub struct PluginConf {
     /// The plugin's own configuration, a mapping without `_meta`; [`Node::parse_into`] gives it a type.
     pub conf: Node,
-    /// What the gateway does with the plugin here, where it is told anything.
+    /// The contents of `_meta`, if present.
     pub meta: Option<Box<Meta>>,
+    /// Number of the compiled configuration in [`CompiledConfs`](crate::CompiledConfs); 0: there is none.
+    pub compiled: i64,
+}
+
+/// The number of the compiled configuration says nothing about the configuration.
+impl PartialEq for PluginConf {
+    fn eq(&self, other: &Self) -> bool {
+        self.conf == other.conf && self.meta == other.meta
+    }
 }
 
 /// `_meta`, which every plugin configuration may have.
@@ -56,7 +65,7 @@ pub enum ErrorResponse {
 }
 
 impl PluginConf {
-    /// Whether the plugin is switched off here.
+    /// True if the plugin is switched off here.
     pub fn is_disabled(&self) -> bool {
         self.meta.as_ref().is_some_and(|meta| meta.disable)
     }
@@ -146,8 +155,8 @@ impl Serialize for PluginConf {
     }
 }
 
-/// A plugin's configuration keeps its positions, which serde's data model cannot carry. The deserializer of
-/// [`Node`] knows this type by name and hands over two values: the tree and what `_meta` holds.
+/// A plugin's configuration keeps its positions, which serde's data model cannot carry. The deserializer of [`Node`]
+/// recognises this type by name and hands over two values: the tree and the contents of `_meta`.
 impl<'de> Deserialize<'de> for PluginConf {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct PluginConfVisitor;
@@ -167,7 +176,14 @@ impl<'de> Deserialize<'de> for PluginConf {
                 }
                 conf.remove("_meta");
                 meta.is_unresolved = conf.remove(UNRESOLVED).is_some();
-                Ok(PluginConf { conf, meta: Some(meta).filter(|meta| **meta != Meta::default()) })
+                let compiled = match conf.remove(COMPILED) {
+                    Some((_, Node { kind: Kind::Int(number), .. })) => number,
+                    _ => 0,
+                };
+                if let Kind::Map(fields) = &mut conf.kind {
+                    fields.shrink_to_fit();
+                }
+                Ok(PluginConf { conf, meta: Some(meta).filter(|meta| **meta != Meta::default()), compiled })
             }
         }
         deserializer.deserialize_tuple_struct(PLUGIN_CONF, 2, PluginConfVisitor)

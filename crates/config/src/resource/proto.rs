@@ -1,5 +1,6 @@
 use std::fmt;
 
+use super::head::resource;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use protox::Compiler;
@@ -10,48 +11,20 @@ use protox::prost_reflect::prost_types::{
     DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet,
     UninterpretedOption,
 };
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
-use super::document::labels_schema;
-use super::{Id, Labels, Origin};
-
-/// What gRPC services and their messages look like, for plugins that speak gRPC. They are checked and kept; no plugin
-/// uses one yet.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Proto {
-    /// Identifier, unique among protos; `arr_<n>` when there is none.
-    #[serde(default = "Id::unset", skip_serializing_if = "Id::is_unset")]
-    pub id: Id,
-    /// A name for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 256))]
-    pub name: Option<String>,
-    /// A description for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 256))]
-    pub desc: Option<String>,
-    /// Labels for people and tools.
-    #[serde(default, skip_serializing_if = "Labels::is_empty")]
-    #[schemars(schema_with = "labels_schema")]
-    pub labels: Labels,
-    /// When it was made, in seconds since 1970. Information only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub create_time: Option<i64>,
-    /// When it was last changed, in seconds since 1970. Information only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub update_time: Option<i64>,
-    /// The text of one `.proto` file, which may import Google's own (`google/protobuf/…`) and no others; or, in base64,
-    /// a descriptor set with everything in it, as `protoc --include_imports --descriptor_set_out` writes it.
-    #[schemars(length(min = 1, max = 1_048_576))]
-    pub content: String,
-    /// Where it stood.
-    #[serde(skip)]
-    pub origin: Origin,
+resource! {
+    /// Descriptions of gRPC services and their messages, for plugins that speak gRPC: `grpc-transcode` refers to them by
+    /// `proto_id`.
+    pub struct Proto {
+        /// The text of one `.proto` file, which may import Google's own (`google/protobuf/…`, `google/api/annotations.proto`
+        /// and `google/api/http.proto`) and no others; or, in base64,
+        /// a descriptor set with everything in it, as `protoc --include_imports --descriptor_set_out` writes it.
+        #[schemars(length(min = 1, max = 1_048_576))]
+        pub content: String,
+    }
 }
 
-/// Why a content is none.
+/// Reason why a content is not a proto.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NotAProto(String);
 
@@ -64,6 +37,14 @@ impl fmt::Display for NotAProto {
 impl Proto {
     /// Characters of a content, at most.
     pub(crate) const LONGEST: usize = 1 << 20;
+
+    /// Compiles a content.
+    ///
+    /// # Errors
+    /// It is neither a `.proto` file nor a descriptor set.
+    pub fn compile(content: &str) -> Result<DescriptorPool, String> {
+        compile(content).map_err(|refusal| refusal.0)
+    }
 }
 
 /// Compiles a content, to see whether it can be.
@@ -80,7 +61,7 @@ pub(crate) fn compile(content: &str) -> Result<DescriptorPool, NotAProto> {
     })
 }
 
-/// What the text is called in its compiler. Nobody can import it by that name.
+/// File name of the text in its compiler. No file can import it by that name.
 const NAME: &str = "content";
 
 fn compile_text(content: &str) -> Result<DescriptorPool, String> {
@@ -90,6 +71,7 @@ fn compile_text(content: &str) -> Result<DescriptorPool, String> {
     let mut resolver = ChainFileResolver::new();
     resolver.add(Only(File::from_file_descriptor_proto(descriptor)));
     resolver.add(GoogleFileResolver::new());
+    resolver.add(Annotations);
     let mut compiler = Compiler::with_file_resolver(resolver);
     compiler.open_file(NAME).map_err(|error| told(&error))?;
     Ok(compiler.descriptor_pool())
@@ -100,9 +82,13 @@ fn compile_set(bytes: &[u8]) -> Result<DescriptorPool, String> {
     if set.file.is_empty() {
         return Err("there is no file in it".to_owned());
     }
+    let files = set.file.clone();
     set.file.iter_mut().for_each(leave_out_literals);
     let mut pool = DescriptorPool::new();
-    pool.add_file_descriptor_set(set).map_err(|error| error.to_string())?;
+    // Only the bytes have the values of options beyond Google's own, such as those of `google.api.http`.
+    let added =
+        if files == set.file { pool.decode_file_descriptor_set(bytes) } else { pool.add_file_descriptor_set(set) };
+    added.map_err(|error| error.to_string())?;
     Ok(pool)
 }
 
@@ -115,6 +101,52 @@ impl FileResolver for Only {
     }
 }
 
+/// The option by which a method says which requests of HTTP stand for its calls.
+struct Annotations;
+
+/// Name of the option.
+const HTTP: &str = "google.api.http";
+
+impl FileResolver for Annotations {
+    fn open_file(&self, name: &str) -> Result<File, protox::Error> {
+        let text = match name {
+            "google/api/annotations.proto" => ANNOTATIONS,
+            "google/api/http.proto" => RULES,
+            _ => return Err(protox::Error::file_not_found(name)),
+        };
+        File::from_source(name, text)
+    }
+}
+
+const ANNOTATIONS: &str = "\
+syntax = \"proto3\";
+package google.api;
+import \"google/api/http.proto\";
+import \"google/protobuf/descriptor.proto\";
+extend google.protobuf.MethodOptions { HttpRule http = 72295728; }
+";
+
+const RULES: &str = "\
+syntax = \"proto3\";
+package google.api;
+message Http { repeated HttpRule rules = 1; bool fully_decode_reserved_expansion = 2; }
+message HttpRule {
+  string selector = 1;
+  oneof pattern {
+    string get = 2;
+    string put = 3;
+    string post = 4;
+    string delete = 5;
+    string patch = 6;
+    CustomHttpPattern custom = 8;
+  }
+  string body = 7;
+  string response_body = 12;
+  repeated HttpRule additional_bindings = 11;
+}
+message CustomHttpPattern { string kind = 1; string path = 2; }
+";
+
 /// An error on one line, which begins with line and column where they are known.
 fn told(error: &protox::Error) -> String {
     // The form for programmers is the one that has them.
@@ -122,13 +154,29 @@ fn told(error: &protox::Error) -> String {
     told.strip_prefix("content:").map_or(told.as_str(), str::trim_start).to_owned()
 }
 
-/// Takes options with a message for a value (`option (x) = { … }`) out of a file. The library that reads them goes as
-/// deep as they do, and the stack ends somewhere; and nobody here reads them.
+/// Takes options with a message for a value (`option (x) = { … }`) out of a file. The library recurses as deep as they
+/// are nested, and the stack is bounded; no code here reads them, but for those of `google.api.http`, which nest little.
 fn leave_out_literals(file: &mut FileDescriptorProto) {
     fn clean(options: Option<&mut Vec<UninterpretedOption>>) {
         if let Some(options) = options {
-            options.retain(|option| option.aggregate_value.is_none());
+            options
+                .retain(|option| option.aggregate_value.as_ref().is_none_or(|value| is_http(option) && is_flat(value)));
         }
+    }
+    fn is_http(option: &UninterpretedOption) -> bool {
+        matches!(&option.name[..], [part] if part.is_extension && part.name_part.trim_start_matches('.') == HTTP)
+    }
+    /// Counts every bracket, in texts too: those in paths come in pairs.
+    fn is_flat(value: &str) -> bool {
+        let mut depth = 0_usize;
+        value.bytes().all(|byte| {
+            match byte {
+                b'{' | b'<' | b'[' => depth += 1,
+                b'}' | b'>' | b']' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            depth <= 16
+        })
     }
     macro_rules! of {
         ($($item:expr),*) => {$(clean($item.options.as_mut().map(|options| &mut options.uninterpreted_option));)*};
@@ -192,6 +240,17 @@ mod tests {
         let set = STANDARD.encode(pool.encode_to_vec());
         let again = compile(&format!("{set}\n")).expect("a descriptor set");
         assert!(again.get_message_by_name("echo.Say").is_some());
+        // Of texts and of sets the rules of HTTP are kept.
+        let ruled = "syntax = \"proto3\";\npackage a;\nimport \"google/api/annotations.proto\";\nmessage M {}\n\
+            service S { rpc N(M) returns (M) { option (google.api.http) = { get: \"/{x}\" }; } }\n";
+        let text = compile(ruled).expect("a .proto file");
+        let set = compile(&STANDARD.encode(text.encode_to_vec())).expect("a descriptor set");
+        for pool in [text, set] {
+            let options =
+                pool.get_service_by_name("a.S").and_then(|of| of.methods().next()).expect("a method").options();
+            let names: Vec<_> = options.extensions().map(|(option, _)| option.full_name().to_owned()).collect();
+            assert_eq!(names, ["google.api.http"]);
+        }
         let option = "syntax = \"proto2\";\nimport \"google/protobuf/descriptor.proto\";\n\
             message M { optional M m = 1; }\nextend google.protobuf.FileOptions { optional M o = 50000; }\n\
             option java_package = \"a\";\noption (o) = { m { m {} } };\n";
@@ -222,7 +281,7 @@ mod tests {
         }
     }
 
-    /// Whatever somebody sends, the process goes on.
+    /// The process survives every content.
     #[test]
     fn depth_and_size_have_bounds() {
         const SIZE: usize = 1 << 20;
@@ -232,6 +291,11 @@ mod tests {
         }
         let head = "syntax = \"proto2\";\nimport \"google/protobuf/descriptor.proto\";\nmessage M { repeated M m = 1; }\n\
             extend google.protobuf.FileOptions { optional M o = 50000; }\noption (o) = { ";
+        let rule = "syntax = \"proto3\";\nimport \"google/api/annotations.proto\";\nmessage M {}\n\
+            service S { rpc N(M) returns (M) { option (google.api.http) = { ";
+        for (open, close) in [("additional_bindings{", "}"), ("additional_bindings<", ">")] {
+            assert!(compile(&format!("{rule}{} }}; }} }}\n", deep(open, close))).is_ok(), "{open}");
+        }
         for (open, close) in [("m{", "}"), ("m<", ">"), ("m:[{", "}]")] {
             assert!(compile(&format!("{head}{} }};\n", deep(open, close))).is_ok(), "{open}");
         }

@@ -2,94 +2,71 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, Unexpected};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::head::resource;
 use super::matching::{AddrRange, HostPattern, Methods, UriPattern, Vars};
-use super::{Id, Labels, Origin, Plugins, Timeout, Upstream};
+use super::{Id, Plugins, Timeout, Upstream};
 
-/// Which requests are taken, what is done with them and where they go.
-///
-/// Needs `uri` or `uris`, and at least one of `plugins`, `upstream`, `upstream_id` and `service_id`.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Route {
-    /// Identifier, unique among routes; `arr_<n>` (its place in the list, from 1) when there is none.
-    #[serde(default = "Id::unset", skip_serializing_if = "Id::is_unset")]
-    pub id: Id,
-    /// A name for people, logs and metrics.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 256))]
-    pub name: Option<String>,
-    /// A description for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 256))]
-    pub desc: Option<String>,
-    /// Labels for people and tools.
-    #[serde(default, skip_serializing_if = "Labels::is_empty")]
-    #[schemars(schema_with = "super::document::labels_schema")]
-    pub labels: Labels,
-    /// When the route was made, in seconds since 1970. Information only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub create_time: Option<i64>,
-    /// When the route was last changed, in seconds since 1970. Information only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub update_time: Option<i64>,
-    /// The path to match: exact (`/a`), a prefix (`/a/*`, `/a*`) or, with the router `radixtree_uri_with_parameter`,
-    /// with parameters (`/a/:id`). Not together with `uris`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uri: Option<UriPattern>,
-    /// Several paths to match. Not together with `uri`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(min = 1), extend("uniqueItems" = true))]
-    pub uris: Vec<UriPattern>,
-    /// Which of two routes with the same path is tried first: the higher one.
-    #[serde(default)]
-    pub priority: i64,
-    /// The methods taken; none means every method.
-    #[serde(default, skip_serializing_if = "Methods::is_empty")]
-    pub methods: Methods,
-    /// The host to match, exact or `*.example.com`. Not together with `hosts`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub host: Option<HostPattern>,
-    /// Several hosts to match. Not together with `host`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(min = 1), extend("uniqueItems" = true))]
-    pub hosts: Vec<HostPattern>,
-    /// The client address to match: IPv4 or IPv6, alone or as a CIDR range. Not together with `remote_addrs`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub remote_addr: Option<AddrRange>,
-    /// Several client addresses to match. Not together with `remote_addr`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(min = 1), extend("uniqueItems" = true))]
-    pub remote_addrs: Vec<AddrRange>,
-    /// Conditions on request variables, all of which must hold: `[["arg_name", "==", "json"]]`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vars: Option<Vars>,
-    /// Time limits towards the upstream; they go before those of the upstream.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeout: Option<Timeout>,
-    /// Plugins by name. They go before those of the plugin config and of the service, plugin by plugin.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub plugins: Option<Plugins>,
-    /// A plugin config whose plugins the route takes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub plugin_config_id: Option<Id>,
-    /// The upstream, written in place. Without effect beside `upstream_id`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub upstream: Option<Box<Upstream>>,
-    /// The upstream, by its id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub upstream_id: Option<Id>,
-    /// A service whose upstream, plugins and hosts the route takes where it has none itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub service_id: Option<Id>,
-    /// Whether `Upgrade: websocket` is passed on. Unset: what the service says, else no.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub enable_websocket: Option<bool>,
-    /// 1: in use, 0: as if it were not there.
-    #[serde(default)]
-    pub status: Status,
-    /// Where it stood.
-    #[serde(skip)]
-    pub origin: Origin,
+resource! {
+    /// Rules for a set of requests: conditions, plugins and upstream.
+    ///
+    /// Needs `uri` or `uris`, and at least one of `plugins`, `upstream`, `upstream_id` and `service_id`.
+    pub struct Route {
+        /// The path to match: exact (`/a`), a prefix (`/a/*`, `/a*`) or, with the router `radixtree_uri_with_parameter`,
+        /// with parameters (`/a/:id`). Not together with `uris`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub uri: Option<UriPattern>,
+        /// Several paths to match. Not together with `uri`.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        #[schemars(length(min = 1), extend("uniqueItems" = true))]
+        pub uris: Vec<UriPattern>,
+        /// Order of routes with the same path: the one with the higher priority is tried first.
+        #[serde(default)]
+        pub priority: i64,
+        /// The methods taken; none means every method.
+        #[serde(default, skip_serializing_if = "Methods::is_empty")]
+        pub methods: Methods,
+        /// The host to match, exact or `*.example.com`. Not together with `hosts`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub host: Option<HostPattern>,
+        /// Several hosts to match. Not together with `host`.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        #[schemars(length(min = 1), extend("uniqueItems" = true))]
+        pub hosts: Vec<HostPattern>,
+        /// The client address to match: IPv4 or IPv6, alone or as a CIDR range. Not together with `remote_addrs`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub remote_addr: Option<AddrRange>,
+        /// Several client addresses to match. Not together with `remote_addr`.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        #[schemars(length(min = 1), extend("uniqueItems" = true))]
+        pub remote_addrs: Vec<AddrRange>,
+        /// Conditions on request variables, all of which must hold: `[["arg_name", "==", "json"]]`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub vars: Option<Vars>,
+        /// Time limits towards the upstream, which take precedence over those of the upstream.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub timeout: Option<Timeout>,
+        /// Plugins by name, which take precedence over those of the plugin config and of the service, plugin by plugin.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub plugins: Option<Plugins>,
+        /// A plugin config whose plugins the route takes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub plugin_config_id: Option<Id>,
+        /// The upstream, written in place. Without effect beside `upstream_id`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub upstream: Option<Box<Upstream>>,
+        /// The upstream, by its id.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub upstream_id: Option<Id>,
+        /// A service whose upstream, plugins and hosts the route takes where it has none itself.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub service_id: Option<Id>,
+        /// `Upgrade: websocket` is passed on if true. Unset: as the service sets it, else false.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub enable_websocket: Option<bool>,
+        /// 1: in use, 0: as if it were not there.
+        #[serde(default)]
+        pub status: Status,
+    }
 }
 
 impl Route {
@@ -109,7 +86,7 @@ impl Route {
     }
 }
 
-/// Whether a resource is in use.
+/// State of a resource: in use or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Status {
     /// As if it were not there (0).
@@ -117,7 +94,7 @@ pub enum Status {
     /// In use (1).
     #[default]
     Enabled,
-    /// Left out, because something is wrong with it: its requests are answered 503. It is never read.
+    /// Left out, because the item is invalid: its requests are refused. Never read from a file.
     LeftOut,
 }
 

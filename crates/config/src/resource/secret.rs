@@ -8,20 +8,20 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::{Origin, Secret};
 use crate::secret::is_reference;
 
-/// Where secrets are kept that `$secret://MANAGER/ID/KEY` refers to: HashiCorp Vault or a folder. See
+/// A place for secrets that `$secret://MANAGER/ID/KEY` refers to: HashiCorp Vault or a folder. See
 /// [secrets](secrets.md).
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SecretManager {
     /// Manager and identifier: `vault/1`, `file/1`.
     pub id: ManagerId,
-    /// When it was made, in seconds since 1970. Information only.
+    /// Time of creation, in seconds since 1970. Information only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub create_time: Option<i64>,
-    /// When it was last changed, in seconds since 1970. Information only.
+    /// Time of the last change, in seconds since 1970. Information only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_time: Option<i64>,
-    /// Where Vault is: `http://HOST:PORT` or `https://HOST:PORT`, with a path in front of Vault's own if it has one.
+    /// Address of Vault: `http://HOST:PORT` or `https://HOST:PORT`, with a path in front of Vault's own if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(max = 4096),
@@ -29,8 +29,8 @@ pub struct SecretManager {
         extend("x-expected" = "http://HOST:PORT or https://HOST:PORT, which a path may follow")
     )]
     pub uri: Option<String>,
-    /// What paths in Vault begin with: its engine for keys and values and a folder in it, such as `kv/apisix`; with
-    /// version 2 of the engine `kv/data/apisix`.
+    /// Prefix of paths in Vault: its engine for keys and values and a folder in it, such as `kv/apisix`; with version 2
+    /// of the engine `kv/data/apisix`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 1024),
@@ -49,7 +49,7 @@ pub struct SecretManager {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096), regex(pattern = "^/"), extend("x-expected" = "an absolute path"))]
     pub directory: Option<String>,
-    /// Where it stood.
+    /// Position in the document.
     #[serde(skip)]
     pub origin: Origin,
 }
@@ -59,18 +59,18 @@ pub struct SecretManager {
 #[serde(transparent)]
 pub struct ManagerId(String);
 
-/// What a secret manager is asked with.
+/// Everything needed to query a secret manager.
 #[derive(Clone, Copy, Debug)]
 pub enum Manager<'a> {
     /// HashiCorp Vault, its engine for keys and values.
     Vault {
         /// Scheme, host, port and what comes before Vault's own paths.
         uri: &'a str,
-        /// What paths begin with.
+        /// Prefix of paths.
         prefix: &'a str,
-        /// What it is asked with.
+        /// Token of the queries.
         token: &'a Secret,
-        /// Where it has several.
+        /// Namespace of Vault, if any.
         namespace: Option<&'a str>,
     },
     /// A folder with a file for each secret.
@@ -78,7 +78,8 @@ pub enum Manager<'a> {
 }
 
 impl SecretManager {
-    /// What to ask; `None` for an item that was not checked, and while its token is a reference without a value.
+    /// The manager to query; `None` for an item that was not checked, and while its token is a reference without a
+    /// value.
     #[must_use]
     pub fn manager(&self) -> Option<Manager<'_>> {
         if let Some(directory) = &self.directory {

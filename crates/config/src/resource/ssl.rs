@@ -5,93 +5,71 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, Unexpected};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{Id, Labels, Origin, Status};
+use super::Status;
+use super::head::resource;
 use crate::secret::is_reference;
 
-/// A certificate: one to show to clients by the name they ask for, or one to show to upstreams.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Ssl {
-    /// Identifier, unique among certificates; `arr_<n>` when there is none.
-    #[serde(default = "Id::unset", skip_serializing_if = "Id::is_unset")]
-    pub id: Id,
-    /// A name for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 256))]
-    pub name: Option<String>,
-    /// A description for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 256))]
-    pub desc: Option<String>,
-    /// Labels for people and tools.
-    #[serde(default, skip_serializing_if = "Labels::is_empty")]
-    #[schemars(schema_with = "super::document::labels_schema")]
-    pub labels: Labels,
-    /// When it was made, in seconds since 1970. Information only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub create_time: Option<i64>,
-    /// When it was last changed, in seconds since 1970. Information only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub update_time: Option<i64>,
-    /// From when the certificate holds, in seconds since 1970. Information only: the certificate itself says so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub validity_start: Option<i64>,
-    /// Until when the certificate holds, in seconds since 1970. Information only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub validity_end: Option<i64>,
-    /// To whom it is shown.
-    #[serde(default)]
-    pub r#type: SslType,
-    /// The name of the server, as clients ask for it (SNI): `example.com`, `*.example.com` (one label), or `*`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sni: Option<Sni>,
-    /// The same, for several names.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(min = 1))]
-    pub snis: Vec<Sni>,
-    /// The certificate in PEM, with the intermediate ones after it.
-    #[schemars(length(min = 128, max = 65536))]
-    pub cert: String,
-    /// Its private key in PEM: PKCS#8, PKCS#1 or SEC1.
-    // APISIX asks for 128 characters, which the key of an Ed25519 certificate has not.
-    #[schemars(length(min = 64, max = 65536))]
-    pub key: Secret,
-    /// Further certificates for the same names, such as an ECDSA one beside an RSA one. A client gets the first that it
-    /// can use, ECDSA and EdDSA before RSA.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(inner(length(min = 128, max = 65536)))]
-    pub certs: Vec<String>,
-    /// Their private keys, in the same order.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(inner(length(min = 64, max = 65536)))]
-    pub keys: Vec<Secret>,
-    /// What is asked of clients.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub client: Option<ClientVerification>,
-    /// Whether it is in use.
-    #[serde(default)]
-    pub status: Status,
-    /// Versions of the protocol; all that are supported where there are none. TLSv1.1 is not spoken any more.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 3), extend("uniqueItems" = true))]
-    pub ssl_protocols: Vec<SslProtocol>,
-    /// Where it stood.
-    #[serde(skip)]
-    pub origin: Origin,
+resource! {
+    /// A certificate: shown to clients by server name (SNI), or shown to upstreams.
+    pub struct Ssl {
+        /// Beginning of the certificate's validity, in seconds since 1970. Information only: the certificate itself
+        /// decides.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub validity_start: Option<i64>,
+        /// End of the certificate's validity, in seconds since 1970. Information only.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub validity_end: Option<i64>,
+        /// Side that the certificate is shown to.
+        #[serde(default)]
+        pub r#type: SslType,
+        /// The server name that clients send (SNI): `example.com`, `*.example.com` (one label), or `*`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub sni: Option<Sni>,
+        /// As `sni`, for several names.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        #[schemars(length(min = 1))]
+        pub snis: Vec<Sni>,
+        /// The certificate in PEM, with the intermediate ones after it.
+        #[schemars(length(min = 128, max = 65536))]
+        pub cert: String,
+        /// Private key of the certificate in PEM: PKCS#8, PKCS#1 or SEC1.
+        // APISIX requires 128 characters, more than the key of an Ed25519 certificate has.
+        #[schemars(length(min = 64, max = 65536))]
+        pub key: Secret,
+        /// Further certificates for the same names, such as an ECDSA one beside an RSA one. A client gets the first that it
+        /// can use, ECDSA and EdDSA before RSA.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        #[schemars(inner(length(min = 128, max = 65536)))]
+        pub certs: Vec<String>,
+        /// Private keys of `certs`, in the same order.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        #[schemars(inner(length(min = 64, max = 65536)))]
+        pub keys: Vec<Secret>,
+        /// Verification of clients.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub client: Option<ClientVerification>,
+        /// State of the certificate: in use or not.
+        #[serde(default)]
+        pub status: Status,
+        /// Versions of the protocol; all that are supported where there are none. TLSv1.1 is not spoken any more.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        #[schemars(length(max = 3), extend("uniqueItems" = true))]
+        pub ssl_protocols: Vec<SslProtocol>,
+    }
 }
 
-/// To whom a certificate is shown.
+/// Side that a certificate is shown to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SslType {
-    /// To clients, by the name they ask for.
+    /// Shown to clients, by server name (SNI).
     #[default]
     Server,
-    /// To the nodes of upstreams that name it.
+    /// Shown to the nodes of upstreams that name it.
     Client,
 }
 
-/// What is asked of the clients of a name: a certificate of their own.
+/// Verification of the clients of a name: each has to show a certificate of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClientVerification {

@@ -9,7 +9,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Balancer, Checks, HashOn, Id, Labels, NodeFault, Origin, Secret};
+use super::head::resource;
+use super::{Balancer, Checks, HashOn, Id, NodeFault, Origin, Secret};
 use crate::diagnostic::{Diagnostic, Hint};
 use crate::load::prepare_upstream;
 use crate::node::{Node, Step};
@@ -17,84 +18,66 @@ use crate::schema::{Checker, ignore_unknown};
 use crate::secret::is_reference;
 use crate::settings::{UNIX, unix_path};
 
-/// Where requests go: nodes and how to speak to them.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Upstream {
-    /// Identifier, unique among upstreams; `arr_<n>` when there is none. Without meaning in an upstream that is
-    /// written in place.
-    #[serde(default = "Id::unset", skip_serializing_if = "Id::is_unset")]
-    pub id: Id,
-    /// A name for people, logs and metrics.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 256))]
-    pub name: Option<String>,
-    /// A description for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 256))]
-    pub desc: Option<String>,
-    /// Labels for people and tools.
-    #[serde(default, skip_serializing_if = "Labels::is_empty")]
-    #[schemars(schema_with = "super::document::labels_schema")]
-    pub labels: Labels,
-    /// When the upstream was made, in seconds since 1970. Information only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub create_time: Option<i64>,
-    /// When the upstream was last changed, in seconds since 1970. Information only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub update_time: Option<i64>,
-    /// The nodes: a mapping from `host:port` to weight, or a list of `{host, port, weight, priority}`. An empty one answers 503.
-    /// A name stands for all its addresses, `_SERVICE._tcp.DOMAIN` for the targets of its SRV records.
-    pub nodes: Nodes,
-    /// How a node is chosen for a request.
-    #[serde(default)]
-    pub r#type: Balancer,
-    /// What `type: chash` hashes. A request without it is hashed on the client's address.
-    #[serde(default)]
-    pub hash_on: HashOn,
-    /// The key of `type: chash`, by `hash_on`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
-    /// How often a request is tried again on another node after a failure to connect, send or read, where that is
-    /// safe. Unset: once for each further node; 0: never.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retries: Option<u32>,
-    /// After how many seconds, over all tries, no further try is made; 0: no limit.
-    #[serde(default, with = "seconds")]
-    #[schemars(with = "f64", range(min = 0))]
-    pub retry_timeout: Duration,
-    /// Time limits towards the nodes.
-    #[serde(default)]
-    pub timeout: Timeout,
-    /// What is spoken to the nodes.
-    #[serde(default)]
-    pub scheme: Scheme,
-    /// How TLS is spoken with `scheme: https`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tls: Option<UpstreamTls>,
-    /// Which Host the nodes see.
-    #[serde(default)]
-    pub pass_host: PassHost,
-    /// The Host for `pass_host: rewrite`, which needs it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub upstream_host: Option<UpstreamHost>,
-    /// Idle connections that are kept for further requests.
-    #[serde(default)]
-    pub keepalive_pool: KeepalivePool,
-    /// Arguments of service discovery, without effect while there is no `discovery_type`: forms of tools send them empty.
-    #[serde(default, rename = "discovery_args", skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<std::collections::BTreeMap<String, serde_json::Value>>")]
-    pub _discovery_args: Option<Node>,
-    /// The PROXY header that begins each connection to a node and tells it the client's address and port. Such a
-    /// connection carries one request. An extension: APISIX has it for streams only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub proxy_protocol: Option<ProxyHeader>,
-    /// How the health of its nodes is found out; see [health checks](health-checks.md). Unset: it is not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub checks: Option<Checks>,
-    /// Where it stood.
-    #[serde(skip)]
-    pub origin: Origin,
+resource! {
+    /// Targets of requests: nodes, and how to speak to them. The id of an upstream that is written in place has no
+    /// meaning.
+    pub struct Upstream {
+        /// The nodes: a mapping from `host:port` to weight, or a list of `{host, port, weight, priority}`. An empty one
+        /// answers 503. A name stands for all its addresses, `_SERVICE._tcp.DOMAIN` for the targets of its SRV records.
+        pub nodes: Nodes,
+        /// Algorithm that chooses a node for a request.
+        #[serde(default)]
+        pub r#type: Balancer,
+        /// Input of the hash of `type: chash`. A request without it is hashed on the client's address.
+        #[serde(default)]
+        pub hash_on: HashOn,
+        /// The key of `type: chash`, by `hash_on`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub key: Option<String>,
+        /// Further tries of a request on other nodes after a failure to connect, send or read, where that is safe.
+        /// Unset: one for each further node; 0: none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub retries: Option<u32>,
+        /// After how many seconds, over all tries, no further try is made; 0: no limit.
+        #[serde(default, with = "seconds")]
+        #[schemars(with = "f64", range(min = 0))]
+        pub retry_timeout: Duration,
+        /// Time limits towards the nodes.
+        #[serde(default)]
+        pub timeout: Timeout,
+        /// Protocol spoken to the nodes.
+        #[serde(default)]
+        pub scheme: Scheme,
+        /// HTTP/2 to the nodes: with `scheme: http` by prior knowledge, so that all nodes have to speak it; with
+        /// `scheme: https` where a node chooses it by ALPN, and HTTP/1.1 where not. Requests of many clients share a
+        /// connection. An extension.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        pub http2: bool,
+        /// The set-up of TLS with `scheme: https`, `grpcs` and `tls`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub tls: Option<UpstreamTls>,
+        /// Host that the nodes receive.
+        #[serde(default)]
+        pub pass_host: PassHost,
+        /// The Host for `pass_host: rewrite`, which needs it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub upstream_host: Option<UpstreamHost>,
+        /// Idle connections that are kept for further requests.
+        #[serde(default)]
+        pub keepalive_pool: KeepalivePool,
+        /// Arguments of service discovery, without effect while there is no `discovery_type`: forms of tools send them
+        /// empty.
+        #[serde(default, rename = "discovery_args", skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<std::collections::BTreeMap<String, serde_json::Value>>")]
+        pub _discovery_args: Option<Node>,
+        /// The PROXY header that begins each connection to a node and carries the client's address and port. Such a
+        /// connection carries one request. An extension: APISIX has it for streams only.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub proxy_protocol: Option<ProxyHeader>,
+        /// Health checks of the nodes; see [health checks](health-checks.md). Unset: none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub checks: Option<Checks>,
+    }
 }
 
 /// The version of a PROXY header.
@@ -107,18 +90,29 @@ pub enum ProxyHeader {
     V2,
 }
 
-/// What is spoken to the nodes of an upstream.
+/// Protocol spoken to the nodes of an upstream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scheme {
     /// HTTP/1.1 without TLS; port 80 where a node has none.
     #[default]
     Http,
-    /// HTTP/1.1 over TLS; port 443 where a node has none. The name asked for (SNI) is the Host that the node sees.
+    /// HTTP/1.1 over TLS; port 443 where a node has none. The server name (SNI) is the Host that the node receives.
     Https,
+    /// gRPC: HTTP/2 without TLS, by prior knowledge; port 80 where a node has none.
+    Grpc,
+    /// gRPC over TLS; port 443 where a node has none.
+    Grpcs,
+    /// Bytes over TCP, for stream routes.
+    Tcp,
+    /// Bytes over TLS, for stream routes. The name asked for (SNI) is the one that the client asked for, else the
+    /// node's.
+    Tls,
+    /// Datagrams of UDP, for stream routes.
+    Udp,
 }
 
-/// How TLS is spoken to the nodes.
+/// TLS towards the nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct UpstreamTls {
@@ -127,19 +121,19 @@ pub struct UpstreamTls {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 128, max = 65536))]
     pub client_cert: Option<String>,
-    /// Its private key in PEM, or a reference to it.
+    /// Private key of `client_cert` in PEM, or a reference to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 64, max = 65536))]
     pub client_key: Option<Secret>,
     /// The same by the id of an item of `ssls` with `type: client`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_cert_id: Option<Id>,
-    /// Whether the certificates of the nodes are verified: by an authority of `tls.trusted_certificate` in the settings
-    /// and for the name asked for. Off unless asked for, as in APISIX.
+    /// Verification of the nodes' certificates: by an authority of `tls.trusted_certificate` in the settings and for
+    /// the server name (SNI). Off by default, as in APISIX.
     pub verify: bool,
 }
 
-/// Which Host the nodes see.
+/// Host that the nodes receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PassHost {
@@ -148,7 +142,7 @@ pub enum PassHost {
     Pass,
     /// The node's own name, with its port where that is not the scheme's.
     Node,
-    /// The node's own name, never with its port: no configuration says so, but plugins do.
+    /// The node's own name, never with its port: set by plugins, not by configurations.
     #[serde(skip)]
     NodeName,
     /// `upstream_host`.
@@ -176,20 +170,23 @@ pub struct Timeout {
     #[serde(with = "seconds")]
     #[schemars(with = "f64", extend("exclusiveMinimum" = 0))]
     pub read: Duration,
+    /// True where nothing was written, so that a stream is idle by `timeouts.stream_idle` of the settings.
+    #[serde(skip)]
+    pub is_default: bool,
 }
 
 /// Idle connections to an upstream that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct KeepalivePool {
-    /// How many are kept by each worker. Above that they are closed within a second.
+    /// Idle connections that each worker keeps. Those beyond are closed within a second.
     #[schemars(range(min = 1))]
     pub size: u32,
-    /// Seconds after which an idle one is closed; 0: never.
+    /// Seconds after which an idle connection is closed; 0: never.
     #[serde(with = "seconds")]
     #[schemars(with = "f64", range(min = 0))]
     pub idle_timeout: Duration,
-    /// After how many requests a connection is closed.
+    /// Requests after which a connection is closed.
     #[schemars(range(min = 1))]
     pub requests: u32,
 }
@@ -201,11 +198,12 @@ pub struct Nodes(pub Vec<NodeAddr>);
 /// A node of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct NodeAddr {
-    /// Its address or name.
+    /// Address or name of the node.
     pub host: NodeHost,
-    /// Its port; the scheme's where none was written, 0 of a service, whose SRV records have it, and of a Unix socket.
+    /// Port of the node; the scheme's where none was written, 0 for a service, whose SRV records have it, and for a
+    /// Unix socket.
     pub port: u16,
-    /// Its share of the requests; 0: none.
+    /// Share of the requests; 0: none.
     pub weight: u32,
     /// Nodes of a lower priority are used when none of a higher one can be.
     pub priority: i64,
@@ -222,8 +220,8 @@ pub enum NodeHost {
     Unix(Arc<str>),
 }
 
-/// Whether a field that is not known may stand here, as in APISIX: in `timeout`, `keepalive_pool` and `checks` of an
-/// upstream or of what has one. One that is nearly the name of a field is taken for a slip.
+/// True if an unknown field is allowed at this place, as in APISIX: in `timeout`, `keepalive_pool` and `checks` of an
+/// upstream or of an item with one. A field that is nearly the name of a known one is taken for a slip.
 pub(crate) fn is_open(fault: &Diagnostic, way: &[Step]) -> bool {
     let is_slip = matches!(fault.hint, Some(Hint::DidYouMean(_)));
     let parents = way.split_last().map_or(&[][..], |(_, parents)| parents);
@@ -233,8 +231,8 @@ pub(crate) fn is_open(fault: &Diagnostic, way: &[Step]) -> bool {
 }
 
 impl Upstream {
-    /// Reads an upstream that is written in a plugin's configuration, as strictly as a route's own: unless there is an
-    /// error the upstream, and what there is to say about it, with paths from the upstream on.
+    /// Reads an upstream that is written in a plugin's configuration, as strictly as a route's own. Returns the
+    /// upstream, unless there is an error, and all findings, with paths relative to the upstream.
     pub fn from_node(node: &Node) -> (Option<Self>, Vec<Diagnostic>) {
         let (mut node, mut found) = (node.clone(), Vec::new());
         prepare_upstream(&mut node, "", &mut found);
@@ -260,7 +258,7 @@ impl Upstream {
     /// True while a reference to its own certificate has no value.
     #[must_use]
     pub fn is_unresolved(&self) -> bool {
-        let tls = self.tls.as_ref().filter(|_| self.scheme == Scheme::Https);
+        let tls = self.tls.as_ref().filter(|_| self.scheme.has_tls());
         let key = tls.and_then(|tls| tls.client_key.as_ref()).map(Secret::reveal);
         tls.and_then(|tls| tls.client_cert.as_deref()).into_iter().chain(key).any(is_reference)
     }
@@ -278,7 +276,7 @@ impl Upstream {
 impl Default for Timeout {
     fn default() -> Self {
         let minute = Duration::from_secs(60);
-        Self { connect: minute, send: minute, read: minute }
+        Self { connect: minute, send: minute, read: minute, is_default: true }
     }
 }
 
@@ -292,9 +290,31 @@ impl Scheme {
     /// The port where none is written.
     pub const fn default_port(self) -> u16 {
         match self {
-            Self::Http => 80,
-            Self::Https => 443,
+            Self::Http | Self::Grpc => 80,
+            Self::Https | Self::Grpcs => 443,
+            // The loader wants a port to be written.
+            Self::Tcp | Self::Tls | Self::Udp => 0,
         }
+    }
+
+    /// True if TLS is spoken.
+    pub const fn has_tls(self) -> bool {
+        matches!(self, Self::Https | Self::Grpcs | Self::Tls)
+    }
+
+    /// Name of a scheme that only stream routes know.
+    pub const fn of_streams(self) -> Option<&'static str> {
+        match self {
+            Self::Tcp => Some("tcp"),
+            Self::Tls => Some("tls"),
+            Self::Udp => Some("udp"),
+            Self::Http | Self::Https | Self::Grpc | Self::Grpcs => None,
+        }
+    }
+
+    /// True if the nodes are gRPC services, which HTTP/2 is always spoken to.
+    pub const fn is_grpc(self) -> bool {
+        matches!(self, Self::Grpc | Self::Grpcs)
     }
 }
 
@@ -337,7 +357,7 @@ impl Deref for Nodes {
 }
 
 impl fmt::Display for NodeHost {
-    /// As it stands in a URI: an IPv6 address in brackets.
+    /// The host as in a URI: an IPv6 address in brackets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ip(IpAddr::V4(address)) => address.fmt(f),
@@ -349,7 +369,7 @@ impl fmt::Display for NodeHost {
 }
 
 impl NodeAddr {
-    /// Whether no port was written and none has been put in yet, where one is needed.
+    /// True if a port is needed, and none was written or filled in yet.
     pub(crate) fn has_no_port(&self) -> bool {
         self.port == PORT_UNSET && self.host.refuses_port().is_none()
     }
@@ -380,7 +400,7 @@ impl NodeHost {
     /// Takes an IPv4 address, an IPv6 address in brackets, a name, or `unix:/PATH`.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// Parses the text; the error says what is wrong with it.
     pub fn new(text: &str) -> Result<Self, NodeFault> {
         if let Some(path) = text.strip_prefix(UNIX) {
             return unix_path(path).map(|path| Self::Unix(path.into())).map_err(NodeFault::UnixPath);
@@ -407,8 +427,8 @@ impl NodeHost {
         }
     }
 
-    /// Whether a name is that of a service (RFC 2782), `_SERVICE._tcp.DOMAIN`: then its SRV records tell hosts, ports and
-    /// shares.
+    /// True if a name is that of a service (RFC 2782), `_SERVICE._tcp.DOMAIN`, whose SRV records hold hosts, ports and
+    /// weights.
     pub fn is_service_name(name: &str) -> bool {
         Self::domain_of_service(name).is_some()
     }
@@ -421,17 +441,17 @@ impl NodeHost {
         whole.then_some(domain)
     }
 
-    /// Whether the first two labels begin with an underscore, which those of no host do.
+    /// True if the first two labels begin with an underscore, which those of no host do.
     fn looks_like_a_service(name: &str) -> bool {
         name.starts_with('_') && name.split_once('.').is_some_and(|(_, rest)| rest.starts_with('_'))
     }
 
-    /// Whether its port comes from SRV records.
+    /// True if the port comes from SRV records.
     pub fn is_service(&self) -> bool {
         matches!(self, Self::Name(name) if Self::is_service_name(name))
     }
 
-    /// Why no port may be written with it, for what has none of its own.
+    /// Reason why no port may be written with the host, for hosts without ports of their own.
     pub(crate) fn refuses_port(&self) -> Option<NodeFault> {
         match self {
             Self::Unix(_) => Some(NodeFault::UnixPort),
@@ -483,7 +503,7 @@ struct ListedNode {
     /// Nodes of a lower priority are used when none of a higher one can be.
     #[serde(default)]
     priority: i64,
-    /// For people and tools.
+    /// Data for people and tools.
     #[serde(default, rename = "metadata")]
     #[schemars(with = "Option<std::collections::BTreeMap<String, serde_json::Value>>")]
     _metadata: Option<Node>,

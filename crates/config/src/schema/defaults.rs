@@ -1,8 +1,9 @@
-//! Filling in the defaults that a schema tells.
+//! Defaults of a schema, filled into a value.
 
 use serde_json::{Map, Value};
 
-/// Puts the defaults of a schema where a value has no such field, at any depth. What the value says stays as it is.
+/// Inserts the defaults of a schema where a value lacks the field, at any depth. Fields that are present stay as they
+/// are.
 ///
 /// Of several alternatives (`anyOf`, `oneOf`) those of the first whose type fits hold, where there is only one such.
 pub fn fill_defaults(schema: &Value, value: &mut Value) {

@@ -1,8 +1,7 @@
 //! Rules of a JSON Schema that a value breaks, and their texts.
 //!
 //! The texts are those of the JSON Schema library that APISIX uses: answers of the Admin API and of plugins that check
-//! requests are compared with APISIX's. What people are told of a configuration is rendered from
-//! [`Code`](crate::Code).
+//! requests are compared with APISIX's. Messages for people are rendered from [`Code`](crate::Code).
 
 use std::fmt;
 
@@ -16,14 +15,14 @@ use crate::node::Step;
 pub enum Fault {
     /// The type is another one than the only possible one.
     WrongType {
-        /// As in a schema: `string`, `integer`, `object`, …
+        /// Name of the type in a schema: `string`, `integer`, `object`, …
         expected: String,
         /// Type of the value: `string`, `number`, `boolean`, `null`, `array`, `object`.
         found: &'static str,
     },
     /// The type is none of several.
     NoneOfTypes {
-        /// As in a schema.
+        /// Names of the types in a schema.
         expected: Vec<String>,
         /// Type of the value.
         found: &'static str,
@@ -75,7 +74,7 @@ pub enum Fault {
     NotMultiple {
         /// The number.
         found: Amount,
-        /// Of what it should be a multiple.
+        /// Number of which the value should be a multiple.
         of: Amount,
     },
     /// A text with fewer characters than the least number, or more than the largest.
@@ -120,7 +119,7 @@ pub enum Fault {
     },
     /// A list with two equal elements. The path is that of the list.
     NotUnique {
-        /// Their places, from 1; `None` where they are not known.
+        /// Numbers of the elements, from 1; `None` where unknown.
         places: Option<(usize, usize)>,
     },
     /// A mapping with fewer fields than the least number.
@@ -169,14 +168,14 @@ impl Fault {
         way_to(way) + &text
     }
 
-    /// The same in a resource, whose schema APISIX has written in its own way: labels follow a pattern, and some fields
-    /// have alternatives.
+    /// The text for a resource, whose schema APISIX has written in its own way: labels follow a pattern, and some
+    /// fields have alternatives.
     #[must_use]
     pub fn text_in_resource(&self, path: &[Step]) -> String {
         let (way, text) = match self {
             Self::NoAlternative { inside } => {
                 let way = path.get(..path.len().saturating_sub(*inside)).unwrap_or_default();
-                // What is `anyOf` there and what is `oneOf` cannot be told from the forms.
+                // The forms do not show which keyword is `anyOf` and which is `oneOf`.
                 let text = match way.last().and_then(name) {
                     Some(field) if field == "nodes" || field == "id" || field.ends_with("_id") => NONE_OF_ANY,
                     _ => NONE_OF_ONE,
@@ -277,7 +276,7 @@ pub fn way_to(path: &[Step]) -> String {
     path.iter().map(step_to).collect()
 }
 
-/// The same in a resource.
+/// The path of a fault in a resource.
 #[must_use]
 pub fn way_in_resource(path: &[Step]) -> String {
     let parents = std::iter::once(None).chain(path.iter().map(name));

@@ -40,7 +40,7 @@ pub(super) struct Rule {
     pub(super) all_of: Vec<usize>,
 }
 
-/// What a mapping may hold beyond its known fields.
+/// Fields of a mapping beyond its known fields.
 #[derive(Debug, Default)]
 pub(super) enum Others {
     #[default]
@@ -270,7 +270,7 @@ impl Rule {
             && self.below.is_none_or(|below| number < below)
     }
 
-    /// What a value breaks of this rule, which it does not fit.
+    /// The fault of a value that does not fit this rule.
     pub(super) fn fault(&self, node: &Node) -> Fault {
         if !self.fits_type(node) {
             return match self.types.as_slice() {
@@ -338,7 +338,7 @@ impl Rule {
 }
 
 impl Type {
-    /// Its name in a schema.
+    /// Name of the type in a schema.
     fn name(self) -> &'static str {
         match self {
             Self::Bool => "boolean",

@@ -29,7 +29,7 @@ const CHECKED: &[&str] = &[
     "$defs",
 ];
 
-/// Keywords that say nothing about what is valid, or whose values are checked when they are read.
+/// Keywords without effect on validity, or whose values are checked when they are read.
 const TOLD: &[&str] = &["$schema", "title", "description", "default", "format", "x-expected"];
 
 fn unknown_keywords(schema: &Value, found: &mut Vec<String>) {

@@ -28,17 +28,17 @@ pub enum Endpoint {
     On(SocketAddr),
 }
 
-/// An address to listen on, `off`, or `auto`: whoever opens it knows whether it has a use.
+/// An address to listen on, `off`, or `auto`, which is resolved at start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AutoEndpoint {
-    /// Nobody has decided.
+    /// Not set.
     #[default]
     Auto,
-    /// It was decided.
+    /// Set explicitly.
     Given(Endpoint),
 }
 
-/// What stands before the path of a Unix socket, as in nginx.
+/// Prefix of the path of a Unix socket, as in nginx.
 pub(crate) const UNIX: &str = "unix:";
 
 /// Longest path of a Unix socket in bytes: `sun_path` of unix(7) without its last 0.
@@ -110,7 +110,7 @@ impl Endpoint {
 }
 
 impl AutoEndpoint {
-    /// What was decided, or else this.
+    /// The endpoint that was set, or else `auto`.
     #[must_use]
     pub fn unless_given(self, auto: Endpoint) -> Endpoint {
         match self {

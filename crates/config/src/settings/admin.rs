@@ -8,25 +8,26 @@ use crate::resource::AddrRange;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Admin {
-    /// The key that may do everything. Empty: the one that was made at the first start, and shown then. In the data
-    /// directory only its digest is kept.
+    /// The key with all rights. Empty: the one that was made at the first start, and shown then. In the data directory
+    /// only its digest is kept.
     pub key: Secret,
-    /// Further keys: a list of mappings with `name`, `key` and `role`, which is `admin` or `viewer`.
+    /// Further keys: a list of mappings with `name`, `key` and `role`, which is `admin`, `operator` or `viewer`.
     #[schemars(length(max = 64))]
     pub keys: Vec<AdminKey>,
-    /// Whether requests need a key. `false` lets everybody who reaches the API do everything.
+    /// Requests need a key if true. `false` gives everyone who reaches the API all rights.
     pub key_required: bool,
-    /// Where requests may come from: addresses and ranges. An empty list is everywhere.
+    /// Sources that requests may come from: addresses and ranges. An empty list is everywhere.
     pub allow: Vec<AddrRange>,
-    /// True: pages of other origins that know a key may use the API from a browser (CORS). Without a key they may not,
+    /// True: pages of other origins may use the API from a browser (CORS) with a key. Without a key they may not,
     /// unless their host is in `admin.hosts`.
     pub cors: bool,
-    /// Names by which the Admin API and the control API are reached. Over the loopback address, requests without a key are
-    /// answered for `localhost`, addresses and these names alone; and pages of these hosts may use the APIs without a key.
+    /// Names by which the Admin API and the control API are reached. Over the loopback address, requests without a key
+    /// are answered for `localhost`, addresses and these names alone; and pages of these hosts may use the APIs without
+    /// a key.
     #[schemars(length(max = 64), inner(length(max = 253), regex(pattern = r"^[0-9a-zA-Z._-]+$")))]
     pub hosts: Vec<String>,
-    /// The path of a folder whose files are shown at `/ui`, such as APISIX's dashboard ([how](dashboard.md)). They are public:
-    /// whoever may reach the API reads them without a key. Empty: there is nothing at `/ui`.
+    /// The path of a folder whose files are served at `/ui`, such as APISIX's dashboard ([how](dashboard.md)). The
+    /// files are public: every client that reaches the API reads them without a key. Empty: nothing is served at `/ui`.
     #[schemars(length(max = 4096))]
     pub ui: String,
     /// TLS towards clients of the API.
@@ -45,25 +46,27 @@ pub struct Viewer {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AdminKey {
-    /// What the history calls whoever uses it.
+    /// Name of the key's user in the history.
     #[schemars(length(min = 1, max = 256))]
     pub name: String,
     /// The key itself.
     pub key: Secret,
-    /// What it allows.
+    /// Rights of the key.
     pub role: AdminRole,
 }
 
-/// What a key of the Admin API allows.
+/// Rights of a key of the Admin API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AdminRole {
     /// Everything.
     Admin,
+    /// Reading, and changing callers: consumers, credentials, consumer groups and plans.
+    Operator,
     /// Reading.
     Viewer,
     /// Nothing: the Admin API does not start with such a key. Stands for a role in APISIX's `config.yaml` that is
-    /// neither of the two.
+    /// neither `admin` nor `viewer`.
     None,
 }
 
@@ -74,7 +77,7 @@ pub struct AdminTls {
     /// The path of the certificate, in PEM. Empty: the API speaks no TLS.
     #[schemars(length(max = 4096))]
     pub cert: String,
-    /// The path of its private key, in PEM.
+    /// The path of the private key of `cert`, in PEM.
     #[schemars(length(max = 4096))]
     pub key: String,
     /// The path of the authorities of clients, in PEM: clients have to show a certificate of one of them, beside their

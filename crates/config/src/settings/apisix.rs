@@ -1,8 +1,8 @@
 //! APISIX's own `config.yaml`, read as settings of this gateway.
 //!
-//! [`KEYS`] says of every key of it what it does here: it sets a setting, it is how things are anyway, or it has no
-//! effect, for a reason. [`translate`] walks through a file and makes of it the tree that a `weir.yaml` would have
-//! given, with the positions of the file, and a finding for each key without an effect.
+//! [`KEYS`] lists the effect of every key: it sets settings, it confirms fixed behaviour, or it has no effect, for a
+//! reason. [`translate`] walks through a file and builds the tree that a `weir.yaml` would have given, with the
+//! positions of the file, and a finding for each key without an effect.
 
 mod keys;
 mod readers;
@@ -15,34 +15,34 @@ use super::overlay::{is_at_or_under, leaves, put};
 
 pub use keys::KEYS;
 
-/// A key of `config.yaml` and what it does here.
+/// A key of `config.yaml` and its effect here.
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigKey {
-    /// Its path. What stands below it belongs to it.
+    /// Path of the key. Everything below belongs to the key.
     pub path: &'static str,
-    /// What it does.
+    /// Effect of the key.
     pub effect: Effect,
-    /// What is different here, or why it has no effect.
+    /// Difference from APISIX, or the reason why the key has no effect.
     pub note: &'static str,
 }
 
-/// What a key of `config.yaml` does here.
+/// Effect of a key of `config.yaml`.
 #[derive(Clone, Copy, Debug)]
 pub enum Effect {
-    /// It sets these settings.
+    /// The key sets these settings.
     Sets(&'static [&'static str], Reader),
-    /// With this value it says what is so in any case; another one has no effect.
+    /// The key confirms fixed behaviour with this value; another value has no effect.
     Always(&'static str),
-    /// It has no effect.
+    /// The key has no effect.
     Nothing,
 }
 
 /// Puts a value into the settings.
-pub type Reader = fn(&mut Translation<'_>, &Place<'_>);
+pub type Reader = fn(&mut Translation<'_>, &Entry<'_>);
 
-/// Where a reader is.
+/// A key of a `config.yaml`, and the settings that it sets.
 #[derive(Debug)]
-pub struct Place<'a> {
+pub struct Entry<'a> {
     path: &'a str,
     settings: &'static [&'static str],
     key: &'a Key,
@@ -67,7 +67,7 @@ const SHARED: &[&str] = &["deployment", "plugins"];
 /// Sections of older versions.
 const OLD: &[&str] = &["etcd"];
 
-/// Whether a tree is a `config.yaml`. An error when it is half of one.
+/// True if a tree is a `config.yaml`. An error when it is half of one.
 pub(crate) fn recognise(root: &Node) -> Result<bool, Box<Diagnostic>> {
     let keys = || root.as_map().unwrap_or_default().iter().map(|(key, _)| key);
     let theirs = keys().find(|key| SECTIONS.contains(&&*key.text) || OLD.contains(&&*key.text));
@@ -82,7 +82,7 @@ pub(crate) fn recognise(root: &Node) -> Result<bool, Box<Diagnostic>> {
         }
         (Some(_), None) => Ok(true),
         (None, Some(_)) => Ok(false),
-        // What only says what it is among others is a config.yaml, whose names are all there are.
+        // A file with shared sections alone is taken for a config.yaml: the names in these sections are APISIX's.
         (None, None) => Ok(keys().next().is_some() && keys().all(|key| SHARED.contains(&&*key.text))),
     }
 }
@@ -103,7 +103,7 @@ impl Translation<'_> {
             let is_group = || KEYS.iter().any(|row| is_at_or_under(row.path, &path));
             match row {
                 None if !is_group() => self.unknown(key, &path, above),
-                // Of all keys this one says something when nothing stands there: no plugin.
+                // Only this key has a meaning with an empty value: no plugin.
                 _ if value.is_null() && path != "plugins" => {}
                 None if value.as_map().is_some() => self.group(value, &path),
                 None => {
@@ -119,7 +119,7 @@ impl Translation<'_> {
         match row.effect {
             Effect::Sets(settings, read) => {
                 self.origins.extend(settings.iter().map(|setting| ((*setting).to_owned(), path.to_owned())));
-                read(self, &Place { path, settings, key, value });
+                read(self, &Entry { path, settings, key, value });
             }
             Effect::Always(expected) if plain(value).as_deref() == Some(expected) => {}
             // Text for nginx that is all comments, as the file that people copy has it.
@@ -168,9 +168,9 @@ impl Translation<'_> {
         path.split('.').try_fold(self.source, |node, name| node.get(name)).filter(|node| !node.is_null())
     }
 
-    fn error(&mut self, place: &Place<'_>, expected: &str) {
-        let code = Code::Unlike { expected: expected.to_owned().into(), found: place.value.describe() };
-        self.found.push(Diagnostic::error(place.value.mark, place.path, code));
+    fn error(&mut self, entry: &Entry<'_>, expected: &str) {
+        let code = Code::Unlike { expected: expected.to_owned().into(), found: entry.value.describe() };
+        self.found.push(Diagnostic::error(entry.value.mark, entry.path, code));
     }
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::resource::SslProtocol;
 
-/// How many workers there are.
+/// Number of workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Workers {
     /// One for each core the process may use.
@@ -19,7 +19,7 @@ pub enum Workers {
     Count(NonZeroU16),
 }
 
-/// How routes are matched; APISIX's names.
+/// Algorithm that matches routes; the names are APISIX's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RouterMode {
@@ -32,7 +32,7 @@ pub enum RouterMode {
     RadixtreeUriWithParameter,
 }
 
-/// Where an access log goes.
+/// Destination of an access log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AccessLogPath {
     /// Nowhere.
@@ -44,7 +44,7 @@ pub enum AccessLogPath {
     File(PathBuf),
 }
 
-/// Where the gateway's own messages go.
+/// Destination of the gateway's own messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ErrorLogPath {
     /// Standard error.
@@ -54,7 +54,7 @@ pub enum ErrorLogPath {
     File(PathBuf),
 }
 
-/// What an access log line looks like.
+/// Format of an access log line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AccessLogFormat {
     /// A JSON object a line.
@@ -64,7 +64,7 @@ pub enum AccessLogFormat {
     Template(String),
 }
 
-/// How values are written in a line of the access log.
+/// Escaping of values in a line of the access log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AccessLogEscape {
@@ -75,13 +75,13 @@ pub enum AccessLogEscape {
     Json,
 }
 
-/// How the metrics are declared whose type in APISIX is at odds with their name: `apisix_http_status`, `apisix_bandwidth` and
-/// `apisix_http_requests_total`.
+/// Declared types of the metrics whose type in APISIX is at odds with their name: `apisix_http_status`,
+/// `apisix_bandwidth` and `apisix_http_requests_total`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum MetricTypes {
-    /// `untyped`, `untyped` and `counter`: `promtool check metrics` has nothing to say against the page. Collectors that go
-    /// by the declared type take what is untyped for gauges.
+    /// `untyped`, `untyped` and `counter`: `promtool check metrics` accepts the page. Collectors that go by the
+    /// declared type take `untyped` for gauges.
     Linted,
     /// `counter`, `counter` and `gauge`, as APISIX declares them.
     #[default]
@@ -103,14 +103,14 @@ pub enum TlsVersion {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// What the gateway could not do.
+    /// Failures of the gateway.
     Error,
-    /// What is doubtful.
+    /// Doubtful conditions.
     Warn,
-    /// What happens rarely: start, reload, stop.
+    /// Rare events: start, reload, stop.
     #[default]
     Info,
-    /// What helps to find a fault.
+    /// Details for finding a fault.
     Debug,
     /// Everything.
     Trace,

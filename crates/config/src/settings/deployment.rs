@@ -7,13 +7,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Seconds;
 
-/// What this gateway is among others, and where its resources come from. The names are APISIX's.
+/// Role of this gateway in a deployment, and the source of its resources. The names are APISIX's.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Deployment {
-    /// What this process is for: traffic, administration or both.
+    /// Role of this process: traffic, administration or both.
     pub role: Role,
-    /// Where resources come from.
+    /// Source of the resources.
     pub config_provider: ConfigProvider,
     /// The etcd that holds the resources of many gateways, for `config_provider: etcd`. See [etcd](etcd.md).
     pub etcd: Etcd,
@@ -22,7 +22,7 @@ pub struct Deployment {
     pub etcd_is_set: bool,
 }
 
-/// What a process is for.
+/// Role of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -31,11 +31,11 @@ pub enum Role {
     Traditional,
     /// Has the Admin API and carries no traffic. Needs `config_provider: etcd`.
     ControlPlane,
-    /// Carries traffic and has no Admin API. It writes nothing to etcd, so rights to read are enough.
+    /// Carries traffic and has no Admin API. Writes nothing to etcd, so that rights to read are enough.
     DataPlane,
 }
 
-/// Where resources come from.
+/// Source of the resources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ConfigProvider {
@@ -48,7 +48,7 @@ pub enum ConfigProvider {
     /// The rules file on the command line. Without one the Admin API, which takes the configuration as a whole and
     /// keeps it in memory only: API-driven standalone mode.
     Yaml,
-    /// The same: both take YAML and JSON.
+    /// As `yaml`: both take YAML and JSON.
     Json,
 }
 
@@ -60,29 +60,29 @@ pub struct Etcd {
     /// that does not answer is left for the next.
     #[schemars(length(min = 1, max = 64))]
     pub host: Vec<EtcdUrl>,
-    /// What all keys begin with.
+    /// Prefix of all keys.
     #[schemars(length(min = 1, max = 256), regex(pattern = r"^(/[0-9a-zA-Z._-]+)+$"), extend("x-expected" = "a path such as /apisix"))]
     pub prefix: String,
-    /// The user, where etcd asks for one.
+    /// The user, if etcd requires one.
     #[schemars(length(max = 256))]
     pub user: String,
     /// The user's password.
     pub password: Secret,
-    /// How long an answer is waited for; connecting included.
+    /// Time limit of a request to etcd, connecting included.
     pub timeout: Seconds<100, 600_000>,
-    /// How long one watch lasts before it is set up again.
+    /// Lifetime of one watch before it is set up again.
     pub watch_timeout: Seconds<1_000, 3_600_000>,
-    /// How often it is checked that the watch has told everything.
+    /// Interval at which the watch is checked for missed events.
     pub health_check_interval: Seconds<100, 3_600_000>,
-    /// How long to wait at first before etcd is asked again after it failed. Each time in a row doubles it, up to 16
-    /// times; and each is a time by chance between half of it and all of it, so that many gateways do not come at once.
+    /// First delay before etcd is tried again after a failure. Each failure in a row doubles the delay, up to 16 times;
+    /// each delay is random between half of it and all of it, so that many gateways do not reconnect at once.
     pub resync_delay: Seconds<10, 600_000>,
-    /// How often etcd is asked again at start before the local copy is taken.
+    /// Further tries to reach etcd at start before the local copy is used.
     #[schemars(range(max = 100))]
     pub startup_retry: u32,
     /// TLS towards etcd.
     pub tls: EtcdTls,
-    /// What is encrypted in etcd.
+    /// Encryption of secrets in etcd.
     pub data_encryption: DataEncryption,
 }
 
@@ -96,25 +96,25 @@ pub struct EtcdTls {
     /// The path of the certificate that is shown to members, in PEM; empty for none.
     #[schemars(length(max = 4096))]
     pub cert: String,
-    /// The path of its private key, in PEM.
+    /// The path of the private key of `cert`, in PEM.
     #[schemars(length(max = 4096))]
     pub key: String,
-    /// Whether certificates of members are verified.
+    /// Verification of the members' certificates.
     pub verify: bool,
-    /// The name that is asked for and that certificates are verified for; empty for the host of the member.
+    /// The server name (SNI) that certificates are verified for; empty for the host of the member.
     #[schemars(length(max = 253), regex(pattern = r"^[0-9a-zA-Z._-]*$"), extend("x-expected" = "a host name"))]
     pub sni: String,
 }
 
-/// What is encrypted in etcd, so that APISIX can read it: AES-128 in CBC mode.
+/// Encryption of secrets in etcd, readable by APISIX: AES-128 in CBC mode.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataEncryption {
-    /// Whether fields of plugins that hold secrets are encrypted when they are written. Private keys of `ssls` and
-    /// upstreams are in any case. What is encrypted is read whatever this says.
+    /// Fields of plugins that hold secrets are encrypted when they are written, if true. Private keys of `ssls` and
+    /// upstreams always are. Encrypted values are read either way.
     pub enable_encrypt_fields: bool,
-    /// Keys of 16 bytes. The first one encrypts, all of them decrypt. None: the two that APISIX comes with, which
-    /// everybody knows.
+    /// Keys of 16 bytes. The first one encrypts, all of them decrypt. None: the two that APISIX comes with, which are
+    /// public.
     #[schemars(length(max = 16))]
     pub keyring: Vec<Secret>,
 }

@@ -11,9 +11,9 @@ pub struct FileMode(u16);
 const EXPECTED: &str = "octal permissions as a text: \"0660\"";
 
 impl FileMode {
-    /// For the owner alone.
+    /// Permissions for the owner alone.
     pub const OWNER: Self = Self(0o600);
-    /// For everyone, as a port of the loopback address is; nginx and systemd make Unix sockets so.
+    /// Permissions for everyone, as with a port of the loopback address; nginx and systemd make Unix sockets so.
     pub const EVERYONE: Self = Self(0o666);
 
     /// The permission bits.

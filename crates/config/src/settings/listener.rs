@@ -9,14 +9,18 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::address::{LISTEN_EXPECTED, ListenVisitor};
 use super::{FileMode, ListenAddr};
 
-/// Where traffic comes in: an address, or a mapping that says more of it.
+/// A listener for traffic: an address, or a mapping with more fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// Where it listens.
+    /// Address that the listener is bound to.
     pub address: ListenAddr,
-    /// Whether every connection has to begin with a PROXY protocol header.
+    /// True if every connection has to begin with a PROXY protocol header.
     pub proxy_protocol: bool,
-    /// Who may connect to a Unix socket.
+    /// HTTP/2 if true; `None`: as `http2.enabled` with TLS, off without.
+    pub http2: Option<bool>,
+    /// True if TLS is ended at a listener for streams; other listeners say it by their setting.
+    pub tls: bool,
+    /// The permissions of a Unix socket.
     pub mode: FileMode,
 }
 
@@ -26,10 +30,18 @@ pub struct Listener {
 struct Described {
     /// `ADDRESS:PORT`, a port alone, or `unix:/PATH`.
     address: ListenAddr,
-    /// Whether every connection has to begin with a PROXY protocol header, version 1 or 2, from a peer in
-    /// `proxy_protocol.trusted`.
+    /// Every connection has to begin with a PROXY protocol header, version 1 or 2, from a peer in
+    /// `proxy_protocol.trusted`, if true.
     #[serde(default)]
     proxy_protocol: bool,
+    /// HTTP/2: offered to clients with TLS, or taken by prior knowledge without. Unset: as `http2.enabled` for
+    /// listeners with TLS; those without take HTTP/1.1 alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    http2: Option<bool>,
+    /// True if TLS is ended here, with certificates of `ssls`: for `listen.tcp`, since the other settings say it
+    /// themselves.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    tls: bool,
     /// The permissions of a Unix socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mode: Option<FileMode>,
@@ -37,7 +49,7 @@ struct Described {
 
 impl From<ListenAddr> for Listener {
     fn from(address: ListenAddr) -> Self {
-        Self { address, proxy_protocol: false, mode: FileMode::EVERYONE }
+        Self { address, proxy_protocol: false, http2: None, tls: false, mode: FileMode::EVERYONE }
     }
 }
 
@@ -53,7 +65,8 @@ impl Serialize for Listener {
             return self.address.serialize(serializer);
         }
         let mode = self.address.unix().map(|_| self.mode);
-        Described { address: self.address.clone(), proxy_protocol: self.proxy_protocol, mode }.serialize(serializer)
+        let Self { proxy_protocol, http2, tls, .. } = *self;
+        Described { address: self.address.clone(), proxy_protocol, http2, tls, mode }.serialize(serializer)
     }
 }
 
@@ -76,12 +89,12 @@ impl<'de> Deserialize<'de> for Listener {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Listener, A::Error> {
-                let Described { address, proxy_protocol, mode } =
+                let Described { address, proxy_protocol, http2, tls, mode } =
                     Described::deserialize(MapAccessDeserializer::new(map))?;
                 if mode.is_some() && address.unix().is_none() {
                     return Err(A::Error::custom("`mode` is for a Unix socket, and this is none"));
                 }
-                Ok(Listener { address, proxy_protocol, mode: mode.unwrap_or(FileMode::EVERYONE) })
+                Ok(Listener { address, proxy_protocol, http2, tls, mode: mode.unwrap_or(FileMode::EVERYONE) })
             }
         }
         deserializer.deserialize_any(ListenerVisitor)

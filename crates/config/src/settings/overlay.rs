@@ -2,7 +2,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-use super::{Settings, apisix};
+use super::{Listener, Settings, apisix};
 use crate::code::Code;
 use crate::diagnostic::{Diagnostic, Hint, nearest};
 use crate::env::substitute;
@@ -12,15 +12,15 @@ use crate::schema;
 /// A single setting.
 #[derive(Clone, Debug)]
 pub struct Leaf {
-    /// Its path in the file: `limits.head_size`.
+    /// Path of the setting in the file: `limits.head_size`.
     pub path: String,
-    /// Its environment variable: `WEIR_LIMITS_HEAD_SIZE`.
+    /// Environment variable of the setting: `WEIR_LIMITS_HEAD_SIZE`.
     pub variable: String,
-    /// Whether it is a list; in a variable its elements are parted by commas.
+    /// True for a list; in a variable its elements are separated by commas.
     pub list: bool,
-    /// Whether it is a text, whatever it looks like.
+    /// True if the value is always a text, even if it looks like a number or a boolean.
     pub(super) text: bool,
-    /// Its schema, with description, default and range.
+    /// Schema of the value, with description, default and range.
     pub schema: Value,
 }
 
@@ -53,7 +53,7 @@ fn collect(schema: &Value, path: &str, leaves: &mut Vec<Leaf>) {
     });
 }
 
-/// What settings are read from.
+/// Sources of settings.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SettingsSource<'a> {
     /// Name and text of the settings file, if there is one.
@@ -98,7 +98,7 @@ struct Overlay {
     given: Vec<(String, String)>,
     /// Settings that came from a `config.yaml`, with the key they have there.
     origins: Vec<(String, String)>,
-    /// Whether the file is so wrong that its settings are not worth looking at.
+    /// True if the file is too faulty to check its settings.
     unreadable: bool,
 }
 
@@ -117,7 +117,7 @@ impl Overlay {
             }
         };
         let mut found = substituted.settle(&mut parsed);
-        // What follows would only repeat that the values are wrong.
+        // Later findings would only repeat that the values are wrong.
         self.unreadable = found.iter().any(Diagnostic::is_error);
         for repeated in &parsed.repeated {
             let code = Code::RepeatedKey { first: repeated.first };
@@ -155,7 +155,7 @@ impl Overlay {
         self.root = parsed.root;
     }
 
-    /// Puts what a `config.yaml` says in the place of it.
+    /// Replaces a `config.yaml` by the settings it stands for.
     fn config_yaml(&mut self, root: &mut Node, found: &mut Vec<Diagnostic>) {
         let mut translation = apisix::translate(root);
         found.append(&mut translation.found);
@@ -246,7 +246,7 @@ impl Overlay {
     }
 }
 
-/// What is wrong between settings that are right by themselves.
+/// Conflicts between settings that are valid by themselves.
 fn between(settings: &Settings) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     let mut error = |path: String, rule: &'static str| {
@@ -255,8 +255,28 @@ fn between(settings: &Settings) -> Vec<Diagnostic> {
     if settings.dns.min_ttl.duration() > settings.dns.max_ttl.duration() {
         error("dns.min_ttl".into(), "dns.min_ttl must not be longer than dns.max_ttl");
     }
+    let listen = &settings.listen;
+    let traffic = [("http", &listen.http), ("https", &listen.https), ("tcp", &listen.tcp), ("udp", &listen.udp)];
+    for (at, listener) in listen.udp.iter().enumerate() {
+        if *listener != Listener::from(listener.address.clone()) || listener.address.tcp().is_none() {
+            error(format!("listen.udp[{at}]"), "a listener of listen.udp has an address and a port, and nothing else");
+        }
+    }
+    for (name, listeners) in traffic {
+        for (at, listener) in listeners.iter().enumerate() {
+            if listener.tls && name != "tcp" {
+                error(
+                    format!("listen.{name}[{at}].tls"),
+                    "tls is for listen.tcp: listen.https is the setting with TLS",
+                );
+            }
+            if listener.http2.is_some() && name == "tcp" {
+                error(format!("listen.{name}[{at}].http2"), "a listener of listen.tcp knows no HTTP/2");
+            }
+        }
+    }
     if settings.proxy_protocol.trusted.is_empty() {
-        for (name, listeners) in [("http", &settings.listen.http), ("https", &settings.listen.https)] {
+        for (name, listeners) in traffic {
             for (at, listener) in listeners.iter().enumerate() {
                 if listener.proxy_protocol && listener.address.tcp().is_some() {
                     let message =
@@ -310,7 +330,7 @@ fn at<'a>(node: &'a Node, path: &str) -> Option<&'a Node> {
 pub(super) fn put(node: &mut Node, path: &str, value: Node) {
     let (name, rest) = path.split_once('.').map_or((path, None), |(name, rest)| (name, Some(rest)));
     let Kind::Map(entries) = &mut node.kind else {
-        // What is no mapping here is reported, and the setting with it is lost in any case.
+        // A value that is not a mapping is reported elsewhere, and the setting is lost in any case.
         return;
     };
     let at = match entries.iter().position(|(key, _)| &*key.text == name) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use weir_config::load::load_node;
-use weir_config::{Diagnostic, ItemChange, Model, Node, Section};
+use weir_config::{Diagnostic, ItemChange, Model, Node};
 
 use crate::support::OPTIONS;
 
@@ -14,8 +14,7 @@ fn change(text: &str) -> ItemChange {
         Some((place, node)) => (place, Some(Node::parse(node).expect("a tree").root)),
         None => (text, None),
     };
-    let (section, id) = place.split_once('/').expect("a place");
-    ItemChange { section: Section::named(section).expect("a section"), id: id.into(), node, left_out: false }
+    ItemChange { key: place.parse().expect("a key"), node, left_out: false }
 }
 
 fn model(changes: &[&str]) -> Model {
@@ -130,7 +129,7 @@ fn credentials_belong_to_their_consumers() {
     };
     assert_eq!(ids(&base), ["c0", "c1"]);
     let more = after(&base, "consumers/jack/credentials/c2: {}");
-    assert_eq!(more.places.iter().map(ToString::to_string).collect::<Vec<_>>(), ["consumers/jack"]);
+    assert_eq!(more.keys.iter().map(ToString::to_string).collect::<Vec<_>>(), ["consumers/jack"]);
     assert_eq!(ids(&more.model), ["c0", "c1", "c2"]);
     // One that stands beside its consumer goes before one of the same id within.
     assert_eq!(ids(&after(&more.model, "consumers/jack/credentials/c0: {}").model), ["c1", "c2", "c0"]);

@@ -43,6 +43,32 @@ fn a_key_sets_what_the_table_says() {
             "/listen/http",
             json!(["[::1]:1", "[::2]:9080"]),
         ),
+        (
+            "apisix: {node_listen: [9081, {port: 9082, enable_http2: true}, {port: 9083, enable_http2: false}]}",
+            "/listen/http",
+            json!([
+                "0.0.0.0:9081",
+                {"address": "0.0.0.0:9082", "proxy_protocol": false, "http2": true},
+                {"address": "0.0.0.0:9083", "proxy_protocol": false, "http2": false},
+            ]),
+        ),
+        (
+            "apisix: {ssl: {listen: [{port: 1, enable_http2: false}]}}",
+            "/listen/https",
+            json!([{"address": "0.0.0.0:1", "proxy_protocol": false, "http2": false}]),
+        ),
+        ("apisix: {enable_http2: false}", "/http2/enabled", json!(false)),
+        ("apisix: {enable_http2: false}", "/listen/http", json!(["0.0.0.0:9080"])),
+        (
+            "apisix: {enable_http2: true}",
+            "/listen/http",
+            json!([{"address": "0.0.0.0:9080", "proxy_protocol": false, "http2": true}]),
+        ),
+        (
+            "apisix: {enable_http2: true, node_listen: [1]}",
+            "/listen/http",
+            json!([{"address": "0.0.0.0:1", "proxy_protocol": false, "http2": true}]),
+        ),
         ("apisix: {node_listen: '9081'}", "/listen/http", json!(["0.0.0.0:9081"])),
         ("apisix: {enable_ipv6: true, node_listen: 1}", "/listen/http", json!(["0.0.0.0:1", "[::]:1"])),
         ("apisix: {enable_ipv6: true}", "/listen/https", json!(["0.0.0.0:9443", "[::]:9443"])),
@@ -158,6 +184,22 @@ fn a_key_sets_what_the_table_says() {
             json!([]),
         ),
         ("nginx_config: {http: {upstream: {keepalive: 320}}}", "/limits/upstream_idle_connections", json!(320)),
+        (
+            "nginx_config: {stream: {enable_access_log: true}}",
+            "/stream_access_log/path",
+            json!("logs/access_stream.log"),
+        ),
+        ("nginx_config: {stream: {access_log: logs/s.log}}", "/stream_access_log/path", json!("off")),
+        (
+            "nginx_config: {stream: {enable_access_log: true, access_log: logs/s.log, access_log_format: $protocol}}",
+            "/stream_access_log/format",
+            json!("$protocol"),
+        ),
+        (
+            "apisix: {proxy_mode: stream, stream_proxy: {udp: [9100, '127.0.0.1:9101']}}",
+            "/listen/udp",
+            json!(["0.0.0.0:9100", "127.0.0.1:9101"]),
+        ),
         ("plugins: [key-auth, cors]", "/plugins", json!(["key-auth", "cors"])),
         ("plugin_attr: {prometheus: {export_uri: /m}}", "/metrics/path", json!("/m")),
         ("plugin_attr: {prometheus: {metric_prefix: gw_}}", "/metrics/prefix", json!("gw_")),
@@ -268,13 +310,10 @@ fn what_has_no_effect_is_told_by_name_with_its_reason() {
             "apisix: {extra_lua_path: /x}",
             &["config.yaml:1:10: warning: apisix.extra_lua_path: has no effect here: there is no Lua here"],
         ),
-        ("apisix: {enable_http2: true}", &["apisix.enable_http2: has no effect here: HTTP/2 is not spoken yet"]),
+        ("apisix: {enable_http2: true}", &[]),
         ("apisix: {enable_http2: false, enable_reuseport: true, proxy_mode: http}", &[]),
         ("apisix: {enable_reuseport: false}", &["apisix.enable_reuseport: has no effect"]),
-        (
-            "apisix: {node_listen: [{port: 1, enable_http2: true}]}",
-            &["apisix.node_listen[0].enable_http2: has no effect here: HTTP/2"],
-        ),
+        ("apisix: {node_listen: [{port: 1, enable_http2: true}]}", &[]),
         (
             "apisix: {ssl: {listen: [{port: 1, enable_http3: true}]}}",
             &["apisix.ssl.listen[0].enable_http3: has no effect here: HTTP/3"],
@@ -282,8 +321,20 @@ fn what_has_no_effect_is_told_by_name_with_its_reason() {
         ("apisix: {ssl: {ssl_protocols: TLSv1.1 TLSv1.2}}", &["apisix.ssl.ssl_protocols: TLSv1.1 has no effect here"]),
         (
             "apisix: {stream_proxy: {tcp: [9100]}}",
-            &["apisix.stream_proxy: has no effect here: TCP and UDP are not proxied yet"],
+            &["apisix.stream_proxy.tcp: has no effect here: apisix.proxy_mode opens no ports for streams"],
         ),
+        ("apisix: {proxy_mode: http&stream, stream_proxy: {tcp: [9100]}}", &[]),
+        (
+            "apisix: {stream_proxy: {udp: [9100]}}",
+            &["apisix.stream_proxy.udp: has no effect here: apisix.proxy_mode opens no ports for streams"],
+        ),
+        ("apisix: {proxy_mode: http&stream, stream_proxy: {udp: [9100, '127.0.0.1:9101']}}", &[]),
+        ("nginx_config: {stream: {enable_access_log: true, access_log_format: $protocol $status}}", &[]),
+        (
+            "nginx_config: {stream: {enable_access_log: true, access_log_format: $protocol $tcpinfo_rtt}}",
+            &["nginx_config.stream.access_log_format: "],
+        ),
+        ("nginx_config: {stream: {lua_shared_dict: {}}}", &["nginx_config.stream.lua_shared_dict: has no effect"]),
         ("apisix: {ssl: {ssl_ciphers: HIGH}}", &["apisix.ssl.ssl_ciphers: has no effect"]),
         (
             "apisix: {node_lisen: 1}",
@@ -424,6 +475,24 @@ fn variables_and_flags_go_before_it_as_before_a_weir_yaml() {
     );
 }
 
+/// Ports for streams, in the forms that they may have.
+#[test]
+fn stream_ports_become_listeners() {
+    let text = "apisix:\n  proxy_mode: http&stream\n  proxy_protocol: {enable_tcp_pp: true}\n  \
+        stream_proxy: {tcp: [{addr: 9100, tls: true}, \"127.0.0.1:9101\", 9102]}\n\
+        nginx_config: {http: {real_ip_from: [10.0.0.0/8]}}";
+    let (settings, found) = good(text);
+    assert!(found.is_empty(), "{found:?}");
+    assert_eq!(
+        settings["listen"]["tcp"],
+        json!([
+            {"address": "0.0.0.0:9100", "proxy_protocol": true, "tls": true},
+            {"address": "127.0.0.1:9101", "proxy_protocol": true},
+            {"address": "0.0.0.0:9102", "proxy_protocol": true},
+        ])
+    );
+}
+
 /// The file that comes with APISIX, with every key of it.
 const WHOLE: &str = include_str!("config.yaml");
 
@@ -436,7 +505,13 @@ fn every_key_of_apisix_own_file_is_in_the_table() {
         found.iter().all(|one| one.contains("has no effect here: ") || one.contains("- is written for it")),
         "{found:#?}"
     );
-    assert_eq!(settings["listen"]["http"], json!(["0.0.0.0:9080", "[::]:9080"]));
+    assert_eq!(
+        settings["listen"]["http"],
+        json!([
+            {"address": "0.0.0.0:9080", "proxy_protocol": false, "http2": true},
+            {"address": "[::]:9080", "proxy_protocol": false, "http2": true},
+        ])
+    );
     assert_eq!(settings["limits"]["upstream_idle_connections"], json!(320));
     assert_eq!(settings["limits"]["body_variables"], json!("512KiB"));
 }

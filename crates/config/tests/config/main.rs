@@ -4,6 +4,7 @@ mod changes;
 mod checks;
 mod config_yaml;
 mod environment;
+mod front_end;
 mod limits;
 mod node;
 mod oddities;

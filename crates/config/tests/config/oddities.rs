@@ -36,7 +36,7 @@ fn files_that_are_taken() {
             Case {
                 about: "empty sections",
                 text: "routes: []\nservices: {}\nssls: []\nprotos: {}\nstream_routes:\n#END",
-                said: &[],
+                said: &["t:5:1: warning: stream_routes: null is taken as an empty list"],
                 routes: Some(&[]),
             },
             Case {
@@ -121,11 +121,9 @@ fn files_that_are_taken() {
                 routes: Some(&["arr_1"]),
             },
             Case {
-                about: "stream routes, which APISIX leaves aside as well",
+                about: "stream routes, for which there may be no port",
                 text: "routes: [{uri: /a, plugins: {}}]\nstream_routes: [{server_port: 9100, upstream: {nodes: {\"a:80\": 1}}}]\n#END",
-                said: &[
-                    "t:2:1: warning: stream_routes: not supported yet: TCP and UDP proxying (stream_routes); it is left aside, as by APISIX with its default proxy_mode: http",
-                ],
+                said: &[],
                 routes: Some(&["arr_1"]),
             },
             Case {
@@ -220,6 +218,17 @@ fn files_that_are_refused() {
                     "t:4:13: upstreams[2].nodes[\"unix:/a:80\"]: a Unix socket has no port, such as unix:/run/app.sock",
                     "t:4:30: upstreams[2].nodes[\"unix@/a\"]: a Unix socket is written unix:/run/app.sock",
                     "t:6:31: upstreams[3].nodes[0].port: a Unix socket has no port",
+                ],
+                routes: None,
+            },
+            Case {
+                about: "what connections over HTTP/2 cannot have",
+                text: "upstreams:\n  - {nodes: {'a:1': 1}, scheme: grpc, http2: true, proxy_protocol: v1}\n  - {nodes: {'a:1': 1}, http2: true, proxy_protocol: v1}\n  - {nodes: {'a:1': 1}, scheme: grpc, checks: {active: {}}}\n#END",
+                said: &[
+                    "t:2:39: warning: upstreams[0].http2: has no effect with scheme: grpc and grpcs, which are HTTP/2",
+                    "t:2:52: upstreams[0].proxy_protocol: not supported yet: proxy_protocol on connections over HTTP/2",
+                    "t:3:38: upstreams[1].proxy_protocol: not supported yet: proxy_protocol on connections over HTTP/2",
+                    "t:4:39: upstreams[2].checks: not supported yet: health checks over HTTP/1.1 of a node that speaks gRPC (`type: grpc` and `tcp` can be used)",
                 ],
                 routes: None,
             },

@@ -204,7 +204,7 @@ fn what_is_wrong_is_named_with_its_source() {
             &[],
             &[
                 "weir.yaml:3:34: listen.http[0].mode: expected octal permissions as a text: \"0660\", found 660; put it in quotes",
-                "weir.yaml:4:8: listen.http[1].proxy: unknown field; known fields: address, proxy_protocol, mode",
+                "weir.yaml:4:8: listen.http[1].proxy: unknown field; known fields: address, proxy_protocol, http2, tls, mode",
                 "weir.yaml:4:7: listen.http[1]: the field address is missing",
                 "weir.yaml:5:34: listen.http[2].mode: expected octal permissions as a text: \"0660\", found \"0888\"",
             ],

@@ -2,7 +2,7 @@
 
 use schemars::json_schema;
 use weir_config::schema::Checker;
-use weir_config::{Code, Diagnostic, LoadOptions, Loaded, Node, PluginCatalog, Scope, load};
+use weir_config::{Checked, Code, Diagnostic, LoadOptions, Loaded, Node, PluginCatalog, Scope, load};
 
 /// Four plugins, with schemas like those of the real ones.
 pub(crate) struct Catalog;
@@ -12,7 +12,11 @@ impl PluginCatalog for Catalog {
         vec!["key-auth", "limit-count", "prometheus", "mocking"]
     }
 
-    fn check(&self, name: &str, scope: Scope, conf: &Node) -> Result<(), Vec<Diagnostic>> {
+    fn is_auth(&self, name: &str) -> bool {
+        name == "key-auth"
+    }
+
+    fn check(&self, name: &str, scope: Scope, conf: &Node) -> Checked {
         let schema = match (name, scope) {
             ("limit-count", Scope::Metadata) => json_schema!({ "type": "object", "additionalProperties": false }),
             ("limit-count", _) => json_schema!({
@@ -31,14 +35,12 @@ impl PluginCatalog for Catalog {
             }
             ("mocking", _) if conf.get("old").is_some() => {
                 let code = Code::PluginRule { text: "this field has no effect".into() };
-                return Err(vec![Diagnostic::warning(conf.mark_of("old"), "old", code)]);
+                let found = vec![Diagnostic::warning(conf.mark_of("old"), "old", code)];
+                return Checked { found, compiled: None };
             }
-            _ => return Ok(()),
+            _ => return Checked::default(),
         };
-        match Checker::new(&schema).check(conf) {
-            found if found.is_empty() => Ok(()),
-            found => Err(found),
-        }
+        Checked { found: Checker::new(&schema).check(conf), compiled: None }
     }
 }
 

@@ -28,6 +28,21 @@ pub struct SetupKey {
     pub verify: bool,
     /// Certificate and key to present, in PEM.
     pub certificate: Option<(String, String)>,
+    /// Protocols that are offered.
+    pub alpn: Alpn,
+}
+
+/// Protocols that are offered by ALPN (RFC 7301).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Alpn {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2.
+    Http2,
+    /// HTTP/2, and HTTP/1.1 for servers without it.
+    Http2OrHttp1,
+    /// None is named.
+    Nothing,
 }
 
 impl Setup {
@@ -37,7 +52,13 @@ impl Setup {
     /// True if the key is at fault, false if the certificate is, and a description.
     pub fn new(key: &SetupKey, trusted: Option<Arc<RootCertStore>>) -> Result<Self, (bool, String)> {
         let mut config = config(trusted, key.certificate.as_ref())?;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let protocols: &[&[u8]] = match key.alpn {
+            Alpn::Http1 => &[b"http/1.1"],
+            Alpn::Http2 => &[b"h2"],
+            Alpn::Http2OrHttp1 => &[b"h2", b"http/1.1"],
+            Alpn::Nothing => &[],
+        };
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         Ok(Self { config: Arc::new(config) })
     }
 
@@ -79,8 +100,8 @@ fn server_name(host: &[u8]) -> Result<ServerName<'static>, &'static str> {
 
 /// Client configuration for peers other than nodes, such as a store.
 ///
-/// `authorities` is `system` or the path of a PEM file; `None` accepts every certificate. `certificate` and its key,
-/// in PEM, are presented if the peer asks for them.
+/// `authorities` is `system` or the path of a PEM file; `None` accepts every certificate. `certificate` and its key, in
+/// PEM, are presented if the peer requests them.
 ///
 /// # Errors
 /// Description of a fault in either of them.

@@ -4,6 +4,7 @@
 //! keeps only the beginning of an incomplete record, and plaintext that did not fit into its reader's buffer.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -24,6 +25,8 @@ const MOST: usize = 64 << 10;
 const KEPT: usize = 16;
 /// Length of the longest record (RFC 8446 section 5.2, RFC 5246 section 6.2.3), including its header.
 const RECORD: usize = (16 << 10) + 2048 + 5;
+/// Maximum number of bytes dropped after a failed handshake.
+const MOST_REFUSED: usize = 64 << 10;
 /// Maximum number of bytes kept of incomplete records or handshake messages.
 const MOST_PENDING: usize = 68 << 10;
 
@@ -202,6 +205,23 @@ impl<C: Session> TlsStream<C> {
         self.outgoing = Vec::new();
         self.held.shrink_to(0);
         Poll::Ready(Ok(()))
+    }
+
+    /// Ends our side after a failed handshake and drops what the peer sends until it ends its own: a client of TLS 1.3 may
+    /// send its request before it reads the alert, and closing with unread bytes would reset the connection and could
+    /// destroy the alert. The caller limits the time; at most [`MOST_REFUSED`] bytes are dropped.
+    pub async fn refuse(&mut self) {
+        if poll_fn(|cx| Pin::new(&mut self.socket).poll_shutdown(cx)).await.is_err() {
+            return;
+        }
+        let mut dropped = 0;
+        while dropped < MOST_REFUSED {
+            self.pending.clear();
+            if poll_fn(|cx| self.poll_receive(cx)).await.is_err() {
+                return;
+            }
+            dropped += self.pending.len();
+        }
     }
 
     /// Processes records from the front of `received`; returns the number of bytes processed. Plaintext goes to the

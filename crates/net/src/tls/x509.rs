@@ -71,7 +71,7 @@ impl<'a> Certificate<'a> {
     }
 
     /// Verifies a certificate of version 1 as OpenSSL does: it was issued directly by one of the authorities, and is
-    /// valid at the present time. It has no extensions to check.
+    /// valid at the present time. Version 1 has no extensions to check.
     ///
     /// # Errors
     /// The check that failed.

@@ -41,7 +41,7 @@ fn append(list: &mut String, field: Found) {
     }
 }
 
-/// Where the body of the last part with this name stands.
+/// Position of the body of the last part with this name.
 pub(super) fn part(body: &[u8], boundary: &[u8], name: &[u8]) -> Option<Range<usize>> {
     let mut found = None;
     let mut begin = None;

@@ -22,7 +22,7 @@ pub(crate) enum Part {
 
 /// More definitions than a document has; it is not read then.
 const MOST_DEFINITIONS: usize = 1000;
-/// How deep brackets may be nested, and how many fragments an operation may have.
+/// Bound of the depth of brackets, and of the number of fragments of an operation.
 const DEEPEST: usize = 128;
 
 impl Graphql {
@@ -60,7 +60,7 @@ struct Definition<'a> {
     /// `None`: a fragment.
     operation: Option<&'static str>,
     name: &'a [u8],
-    /// What stands between its braces.
+    /// The text between its braces.
     selections: &'a [u8],
 }
 

@@ -6,10 +6,10 @@ use weir_expr::{BodyPath, JsonPart, JsonParts, PathStep, unescaped};
 
 use super::Found;
 
-/// How deep `..` looks: each level of a body is read once more for it.
+/// Depth to which `..` looks: each level of a body is read once more for it.
 const DEEPEST: usize = 32;
 
-/// What stands at a path of a body that is JSON.
+/// The value at a path of a body that is JSON.
 pub(super) fn find(json: &str, path: &BodyPath) -> Found {
     if path.finds_list() {
         let mut list = String::from("[");
@@ -53,7 +53,7 @@ fn text(value: &str) -> Option<&str> {
     value.strip_prefix('"')?.strip_suffix('"')
 }
 
-/// Where a part of the text stands in it.
+/// Position of a part of the text in it.
 fn place(whole: &str, part: &str) -> Range<usize> {
     let begin = (part.as_ptr().addr()).saturating_sub(whole.as_ptr().addr());
     begin..begin + part.len()

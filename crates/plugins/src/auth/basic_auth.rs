@@ -8,7 +8,8 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    AuthChange, AuthEntry, BuildCx, ConsumerMatch, Credentials, Define, Flow, Invalid, Phases, Plugin, RequestCx,
+    AuthChange, AuthEntry, CompileCx, Compiled, ConsumerMatch, Credentials, Define, Flow, Invalid, Phases, Plugin,
+    RequestCx,
 };
 use weir_wire::name::Known;
 
@@ -24,7 +25,8 @@ pub(crate) struct BasicAuth;
 pub(crate) struct Conf {
     /// Takes `Authorization` out of the request before it goes upstream.
     hide_credentials: bool,
-    /// Name of the consumer as whom requests without valid credentials are let through; without it, and while it does not exist, they are refused.
+    /// Name of the consumer as whom requests without valid credentials are let through; without it, and while it does
+    /// not exist, they are refused.
     #[schemars(length(min = 1))]
     anonymous_consumer: Option<String>,
     /// The realm told in `WWW-Authenticate` when a request is refused (RFC 7617 section 2).
@@ -75,17 +77,15 @@ realm: example
     type Conf = Conf;
     type ConsumerConf = ConsumerConf;
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        super::check_realm(&conf.realm).map_err(|fault| vec![fault])
-    }
-
-    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        super::check_realm(&conf.realm)?;
-        Ok(Arc::new(Checked {
-            hide: conf.hide_credentials,
-            anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), cx),
-            challenge: format!("Basic realm=\"{}\"", conf.realm).into_bytes(),
-            position: cx.position,
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        cx.say(super::check_realm(&conf.realm).err());
+        Some(Compiled::build(move |build| {
+            Ok(Checked {
+                hide: conf.hide_credentials,
+                anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), build),
+                challenge: format!("Basic realm=\"{}\"", conf.realm).into_bytes(),
+                position: build.position,
+            })
         }))
     }
 
@@ -111,12 +111,12 @@ struct Checked {
     hide: bool,
     anonymous: Option<u32>,
     challenge: Vec<u8>,
-    /// Where its credentials stand.
+    /// Position of the plugin's credentials in the registry.
     position: u8,
 }
 
 /// Padding is often left out or wrong in what clients send, and says nothing.
-const BASE64: GeneralPurpose = GeneralPurpose::new(
+pub(crate) const BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new()
         .with_decode_padding_mode(DecodePaddingMode::Indifferent)
@@ -165,8 +165,8 @@ fn find(
     user.filter(|_| same).map(|user| user.who).ok_or("Invalid user authorization")
 }
 
-/// What follows the scheme, which is compared without regard to case (RFC 9110 section 11.1).
-fn credentials_of(field: &[u8]) -> Option<&[u8]> {
+/// The credentials after the scheme, which is compared without regard to case (RFC 9110 section 11.1).
+pub(crate) fn credentials_of(field: &[u8]) -> Option<&[u8]> {
     let (scheme, rest) = field.split_at_checked(5)?;
     let rest = rest.strip_prefix(b" ").filter(|_| scheme.eq_ignore_ascii_case(b"basic"))?;
     Some(weir_wire::trim_ows(rest)).filter(|rest| !rest.is_empty())

@@ -20,14 +20,14 @@ use weir_plugin::{AuthChange, AuthEntry, ConsumerMatch, Invalid};
 /// Looking up takes a time that tells nothing of the credentials held: the hash is keyed with a random seed, and the
 /// final comparison takes constant time.
 #[derive(Debug, Clone)]
-pub(super) struct CredentialTable<X = ()> {
+pub(crate) struct CredentialTable<X = ()> {
     /// A power of two of them.
     pieces: Vec<Arc<Piece<X>>>,
     count: usize,
     seed: foldhash::quality::RandomState,
 }
 
-/// How many credentials a piece is made for, and how many it may come to have on average.
+/// Credentials that a piece is made for, and most that it may hold on average.
 const PIECE: usize = 256;
 const CROWDED: usize = 4 * PIECE;
 
@@ -40,7 +40,7 @@ struct Piece<X> {
 
 #[derive(Debug, Clone)]
 struct Entry<X> {
-    /// Where the name begins in `texts`; the secret follows it.
+    /// Offset of the name in `texts`; the secret follows it.
     start: u32,
     name_len: u32,
     secret_len: u32,
@@ -48,32 +48,32 @@ struct Entry<X> {
     more: X,
 }
 
-/// What a name leads to.
+/// The target of a name.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Found<'a, X> {
-    pub(super) who: ConsumerMatch,
-    pub(super) secret: &'a [u8],
-    pub(super) more: &'a X,
-    pub(super) at: Place,
+pub(crate) struct Found<'a, X> {
+    pub(crate) who: ConsumerMatch,
+    pub(crate) secret: &'a [u8],
+    pub(crate) more: &'a X,
+    pub(crate) at: Place,
 }
 
-/// Where a credential stands in one state of a table.
+/// The location of a credential in one state of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(crate) struct Place {
     piece: u32,
     entry: u32,
 }
 
 #[cfg(test)]
 impl Place {
-    pub(super) fn numbered(entry: usize) -> Self {
+    pub(crate) fn numbered(entry: usize) -> Self {
         Self { piece: 0, entry: entry as u32 }
     }
 }
 
 /// Why a credential was not taken in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(crate) enum Refused {
     /// The name is held already, for this one.
     Duplicate(ConsumerMatch),
     /// The texts of a piece have more than 4 GiB.
@@ -81,14 +81,14 @@ pub(super) enum Refused {
 }
 
 impl<X: Clone> CredentialTable<X> {
-    pub(super) fn with_capacity(credentials: usize) -> Self {
+    pub(crate) fn with_capacity(credentials: usize) -> Self {
         let pieces = credentials.div_ceil(PIECE).next_power_of_two();
         let room = credentials.div_ceil(pieces);
         let piece = || Arc::new(Piece::with_capacity(room + room / 4));
         Self { pieces: std::iter::repeat_with(piece).take(pieces).collect(), count: 0, seed: Default::default() }
     }
 
-    pub(super) fn insert(&mut self, name: &[u8], secret: &[u8], who: ConsumerMatch, more: X) -> Result<(), Refused> {
+    pub(crate) fn insert(&mut self, name: &[u8], secret: &[u8], who: ConsumerMatch, more: X) -> Result<(), Refused> {
         if self.count >= CROWDED * self.pieces.len() {
             self.spread()?;
         }
@@ -105,7 +105,7 @@ impl<X: Clone> CredentialTable<X> {
     }
 
     /// Takes a credential out, if it is that of `who`.
-    pub(super) fn remove(&mut self, name: &[u8], who: ConsumerMatch) {
+    pub(crate) fn remove(&mut self, name: &[u8], who: ConsumerMatch) {
         let hash = self.seed.hash_one(name);
         let Self { pieces, seed, .. } = self;
         let at = piece_of(hash, pieces.len());
@@ -140,7 +140,7 @@ impl<X: Clone> CredentialTable<X> {
     }
 
     /// The credential with this name.
-    pub(super) fn find(&self, name: &[u8]) -> Option<Found<'_, X>> {
+    pub(crate) fn find(&self, name: &[u8]) -> Option<Found<'_, X>> {
         let hash = self.seed.hash_one(name);
         let at = piece_of(hash, self.pieces.len());
         let piece = self.pieces.get(at)?;
@@ -148,7 +148,7 @@ impl<X: Clone> CredentialTable<X> {
     }
 
     /// The credential that stands there.
-    pub(super) fn get(&self, at: Place) -> Option<Found<'_, X>> {
+    pub(crate) fn get(&self, at: Place) -> Option<Found<'_, X>> {
         let piece = self.pieces.get(at.piece as usize)?;
         let entry = piece.entries.get(at.entry as usize)?;
         Some(Found { who: entry.who, secret: entry.secret(&piece.texts), more: &entry.more, at })
@@ -217,7 +217,7 @@ impl<X> Entry<X> {
 }
 
 /// The table after a change: `name_of` is what a configuration is found by, `put` takes one in.
-pub(super) fn changed<C: DeserializeOwned + JsonSchema + 'static, X: Clone + Send + Sync + 'static>(
+pub(crate) fn changed<C: DeserializeOwned + JsonSchema + 'static, X: Clone + Send + Sync + 'static>(
     change: &AuthChange<'_, C>,
     held: Option<&CredentialTable<X>>,
     name_of: impl Fn(&C) -> &str,
@@ -246,8 +246,8 @@ pub(super) fn changed<C: DeserializeOwned + JsonSchema + 'static, X: Clone + Sen
     Ok(table)
 }
 
-/// Whether `given` is the secret. The time depends on the length of `given` alone, which its sender knows.
-pub(super) fn same_secret(given: &[u8], secret: &[u8]) -> bool {
+/// True if `given` is the secret. The time depends on the length of `given` alone, which its sender knows.
+pub(crate) fn same_secret(given: &[u8], secret: &[u8]) -> bool {
     let mut same = subtle::Choice::from(u8::from(given.len() == secret.len()));
     // The byte beyond an empty secret: the lengths differ then, or there is nothing to compare.
     let padded = secret.iter().chain(secret.is_empty().then_some(&0)).cycle();
@@ -257,8 +257,8 @@ pub(super) fn same_secret(given: &[u8], secret: &[u8]) -> bool {
     same.into()
 }
 
-/// Whether a value says where a credential is kept, and is none itself.
-pub(super) fn is_reference(value: &str) -> bool {
+/// True if a value says where a credential is kept, and is none itself.
+pub(crate) fn is_reference(value: &str) -> bool {
     ["$secret://", "$env://"]
         .iter()
         .any(|scheme| value.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_expr::Template;
 use weir_plugin::{
-    BuildCx, Callout, CalloutError, CalloutResponse, ConsumerMatch, ConsumerSet, Define, Flow, Invalid, Io, Keep,
-    LocalFuture, Phases, Plugin, Remembered, RequestCx, Service, ServiceOptions,
+    BuildCx, Callout, CalloutError, CalloutResponse, CompileCx, Compiled, ConsumerMatch, ConsumerSet, Define, Flow,
+    Invalid, Io, Keep, LocalFuture, Phases, Plugin, Remembered, RequestCx, Service, ServiceOptions,
 };
 use weir_wire::method::Method;
 use weir_wire::name::FieldName;
@@ -28,8 +28,8 @@ pub(crate) struct Conf {
     /// Verifies the certificate of the service, by an authority of `tls.trusted_certificate` and for the name in `uri`.
     #[serde(default = "yes")]
     ssl_verify: bool,
-    /// The method of requests to the service. `POST`: with the body of the client's request, which is held whole for that,
-    /// up to `limits.buffered_body` (413 above).
+    /// The method of requests to the service. `POST`: with the body of the client's request, which is held whole for
+    /// that, up to `limits.buffered_body` (413 above).
     #[serde(default)]
     request_method: RequestMethod,
     /// Names of the fields of the client's request that the service receives as well.
@@ -42,8 +42,8 @@ pub(crate) struct Conf {
     /// Names of the fields of the service's answer that the client receives when the request is refused.
     #[serde(default)]
     client_headers: Vec<String>,
-    /// The field of the service's answer that names the consumer as whom the request passes. Without it in the answer, or
-    /// with a name that no consumer has, the request is refused with 403.
+    /// The field of the service's answer that names the consumer as whom the request passes. Without it in the answer,
+    /// or with a name that no consumer has, the request is refused with 403.
     #[schemars(length(min = 1))]
     consumer_header: Option<String>,
     /// Further fields for the service. Variables such as `$remote_addr` are replaced.
@@ -80,8 +80,8 @@ pub(crate) struct Conf {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Remember {
-    /// What an answer depends on, such as `[$http_authorization, $host]`: requests in which all of it is the same get the
-    /// same answer, so whatever the service decides by has to be in it.
+    /// The values that an answer depends on, such as `[$http_authorization, $host]`: requests in which all of it is the
+    /// same get the same answer, so whatever the service decides by has to be in it.
     #[schemars(length(min = 1))]
     key: Vec<String>,
     /// Seconds for which an answer that lets pass is remembered.
@@ -168,19 +168,7 @@ timeout: 2000
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        let mut faults = Vec::new();
-        faults.extend(Service::check("uri", &conf.uri).err());
-        faults.extend(Fields::new(conf).err());
-        faults.extend(conf.remember.as_ref().and_then(|remember| remember.key().err()));
-        if conf.uri.starts_with("https://") && !conf.ssl_verify {
-            faults.push(Invalid::warning("ssl_verify", "anybody on the way can answer in the place of the service"));
-        }
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
-    }
-
-    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        let fields = Fields::new(&conf)?;
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
         let timeout = Duration::from_millis(conf.timeout);
         let options = ServiceOptions {
             verify: conf.ssl_verify,
@@ -188,15 +176,27 @@ timeout: 2000
             idle: Duration::from_millis(conf.keepalive_timeout),
             timeout,
         };
-        let remembered = conf.remember.map(|remember| Memory::new(&remember, cx)).transpose()?;
-        Ok(Arc::new(Asking {
-            remembered,
-            service: Service::build("uri", &conf.uri, options, cx)?,
-            fields,
-            posts: conf.request_method == RequestMethod::Post,
-            timeout,
-            degrades: conf.allow_degradation,
-            status_on_error: conf.status_on_error,
+        let service = cx.ok(Service::parse("uri", &conf.uri, options));
+        let fields = cx.ok(Fields::new(&conf));
+        let key = conf.remember.as_ref().map(|remember| cx.ok(remember.key()));
+        if conf.uri.starts_with("https://") && !conf.ssl_verify {
+            cx.warn("ssl_verify", "anybody on the way can answer in the place of the service");
+        }
+        let remember = match (conf.remember, key) {
+            (Some(remember), Some(key)) => Some((remember, key?)),
+            _ => None,
+        };
+        let (service, fields) = (service?, fields?);
+        Some(Compiled::build(move |build| {
+            Ok(Asking {
+                remembered: remember.map(|(remember, key)| Memory::new(&remember, key, build)),
+                service: service.build(build)?,
+                fields,
+                posts: conf.request_method == RequestMethod::Post,
+                timeout,
+                degrades: conf.allow_degradation,
+                status_on_error: conf.status_on_error,
+            })
         }))
     }
 }
@@ -283,16 +283,11 @@ struct Memory {
 }
 
 impl Memory {
-    fn new(remember: &Remember, cx: &BuildCx<'_>) -> Result<Self, Invalid> {
+    fn new(remember: &Remember, key: Box<[Template]>, cx: &BuildCx<'_>) -> Self {
         // The same before and after a change that leaves the plugin as it is.
         let place = format!("forward-auth {} {}", cx.place, cx.conf.to_json());
         let answers = cx.states.get_or_create(&place, || Remembered::new(remember.max_entries, remember.max_bytes));
-        Ok(Self {
-            answers,
-            key: remember.key()?,
-            ttl_ms: remember.ttl * 1000,
-            refused_ttl_ms: remember.refused_ttl * 1000,
-        })
+        Self { answers, key, ttl_ms: remember.ttl * 1000, refused_ttl_ms: remember.refused_ttl * 1000 }
     }
 
     async fn answer(&self, asking: &Asking, cx: &RequestCx<'_>, io: &dyn Io) -> Arc<Answer> {
@@ -404,7 +399,7 @@ impl Asking {
             let Some(consumer) = answer.field(name).filter(|name| !name.is_empty()) else {
                 return cx.reply(403).body(b"consumer header missing in auth response").done();
             };
-            let tables = cx.0.tables.clone();
+            let tables = cx.tables();
             let found = std::str::from_utf8(consumer).ok().and_then(|name| tables?.consumers.find(name));
             let Some(consumer) = found else { return cx.reply(403).body(b"consumer not found").done() };
             cx.set_consumer(ConsumerMatch { consumer, credential: None });

@@ -10,8 +10,8 @@ use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    AuthChange, AuthEntry, BuildCx, ConsumerMatch, Credentials, Define, Failure, Flow, Invalid, Mark, Note, Phases,
-    Plugin, RequestCx, Side,
+    AuthChange, AuthEntry, CompileCx, Compiled, ConsumerMatch, Credentials, Define, Failure, Flow, Invalid, PerRequest,
+    Phases, Plugin, RequestCx, Side,
 };
 use weir_wire::name::{FieldName, Known};
 
@@ -44,7 +44,8 @@ pub(crate) struct Conf {
     max_req_body_size: u64,
     /// Takes `Authorization` out of the request before it goes upstream.
     hide_credentials: bool,
-    /// Name of the consumer as whom requests without a valid signature are let through; without it, and while it does not exist, they are refused.
+    /// Name of the consumer as whom requests without a valid signature are let through; without it, and while it does
+    /// not exist, they are refused.
     #[schemars(length(min = 1))]
     anonymous_consumer: Option<String>,
     /// The realm told in `WWW-Authenticate` when a request is refused (RFC 9110 section 11.5).
@@ -104,8 +105,8 @@ impl Algorithm {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ConsumerConf {
-    /// The `keyId` of its signatures. It may not hold quotes, backslashes and control characters, and no two consumers or
-    /// credentials may have the same.
+    /// The `keyId` of its signatures. It may not hold quotes, backslashes and control characters, and no two consumers
+    /// or credentials may have the same.
     #[schemars(length(min = 1, max = MOST_CHARACTERS))]
     key_id: String,
     /// The secret that requests are signed with.
@@ -151,41 +152,34 @@ hide_credentials: true
     type Conf = Conf;
     type ConsumerConf = ConsumerConf;
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        let mut faults = Vec::new();
-        faults.extend(conf.fields().err());
-        faults.extend(super::check_realm(&conf.realm).err());
-        let signs = |field: &str| conf.signed_headers.iter().any(|name| name.eq_ignore_ascii_case(field));
-        if !signs("date") {
-            let message = "without date the time of a request is not signed: clock_skew stops no replay";
-            faults.push(Invalid::warning("signed_headers", message));
-        }
-        if conf.validate_request_body && !signs("digest") {
-            let message = "a Digest that is not signed protects nothing: add digest to signed_headers";
-            faults.push(Invalid::warning("validate_request_body", message));
-        }
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
-    }
-
     fn check_consumer(conf: &ConsumerConf) -> Result<(), Vec<Invalid>> {
         check_key_id(&conf.key_id).map_err(|fault| vec![fault])
     }
 
-    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        super::check_realm(&conf.realm)?;
-        if conf.allowed_algorithms.is_empty() {
-            return Err(Invalid::new("allowed_algorithms", "expected a list of 1 or more"));
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let fields = cx.ok(conf.fields());
+        cx.say(super::check_realm(&conf.realm).err());
+        let signs = |field: &str| conf.signed_headers.iter().any(|name| name.eq_ignore_ascii_case(field));
+        if !signs("date") {
+            cx.warn("signed_headers", "without date the time of a request is not signed: clock_skew stops no replay");
         }
-        Ok(Arc::new(Checked {
-            fields: conf.fields()?,
-            algorithms: conf.allowed_algorithms,
-            skew: u64::from(conf.clock_skew),
-            body: conf.validate_request_body.then(|| usize::try_from(conf.max_req_body_size).unwrap_or(usize::MAX)),
-            hide: conf.hide_credentials,
-            anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), cx),
-            challenge: format!("hmac realm=\"{}\"", conf.realm).into_bytes(),
-            position: cx.position,
-            mark: Mark::unique(),
+        if conf.validate_request_body && !signs("digest") {
+            let message = "a Digest that is not signed protects nothing: add digest to signed_headers";
+            cx.warn("validate_request_body", message);
+        }
+        let fields = fields?;
+        Some(Compiled::build(move |build| {
+            Ok(Checked {
+                fields,
+                algorithms: conf.allowed_algorithms,
+                skew: u64::from(conf.clock_skew),
+                body: conf.validate_request_body.then(|| usize::try_from(conf.max_req_body_size).unwrap_or(usize::MAX)),
+                hide: conf.hide_credentials,
+                anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), build),
+                challenge: format!("hmac realm=\"{}\"", conf.realm).into_bytes(),
+                position: build.position,
+                found: PerRequest::new(),
+            })
         }))
     }
 
@@ -236,16 +230,17 @@ impl Conf {
 struct Checked {
     algorithms: Vec<Algorithm>,
     skew: u64,
-    /// What has to be signed.
+    /// The fields that have to be signed.
     fields: Vec<Vec<u8>>,
-    /// Whether the body is looked at, and up to which size.
+    /// Largest body whose digest is checked, in bytes; `None`: digests of bodies are not.
     body: Option<usize>,
     hide: bool,
     anonymous: Option<u32>,
     challenge: Vec<u8>,
-    /// Where its credentials stand.
+    /// Position of the plugin's credentials in the registry.
     position: u8,
-    mark: Mark,
+    /// The consumer whose signature was good, while the body is collected.
+    found: PerRequest<ConsumerMatch>,
 }
 
 /// All that a client is told of a signature that is not good.
@@ -254,8 +249,8 @@ const REFUSED: &str = "client request can't be validated";
 impl Plugin for Checked {
     fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
         // The signature was good before the body was collected, which may have changed the framing fields.
-        let found = match cx.noted(self.mark) {
-            Some(note) => Ok(who(note)),
+        let found = match self.found.get(cx) {
+            Some(who) => Ok(*who),
             None => {
                 let mut room = cx.take_scratch();
                 let found = self.find(cx, &mut room);
@@ -266,7 +261,7 @@ impl Plugin for Checked {
         let found = match (found, self.body) {
             (Ok(who), Some(most)) => match cx.body() {
                 None => {
-                    cx.note(self.mark, note(who));
+                    self.found.put(cx, who);
                     return Flow::AwaitBody;
                 }
                 Some(body) if body.len() > most => {
@@ -292,18 +287,6 @@ impl Plugin for Checked {
             }
             Err(message) => super::refuse(cx, self.anonymous, &self.challenge, message),
         }
-    }
-}
-
-fn note(who: ConsumerMatch) -> Note {
-    [u64::from(who.consumer), who.credential.map_or(0, |credential| u64::from(credential) + 1)]
-}
-
-fn who([consumer, credential]: Note) -> ConsumerMatch {
-    // They were of 32 bits when they were noted.
-    ConsumerMatch {
-        consumer: consumer as u32,
-        credential: credential.checked_sub(1).map(|credential| credential as u32),
     }
 }
 
@@ -344,7 +327,7 @@ impl Checked {
     }
 }
 
-/// Whether the request has the digest of this body, in the form of RFC 3230 that APISIX takes.
+/// True if the request has the digest of this body, in the form of RFC 3230 that APISIX takes.
 fn has_digest(cx: &RequestCx<'_>, body: &[u8]) -> bool {
     let Some((algorithm, given)) = cx.request().field_str("Digest").and_then(|field| field.split_at_checked(8)) else {
         return false;

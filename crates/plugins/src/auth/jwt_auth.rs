@@ -1,7 +1,7 @@
 //! `jwt-auth`: a consumer is known by a signed token (RFC 7519).
 
-mod key;
-mod token;
+pub(crate) mod key;
+pub(crate) mod token;
 mod verified;
 
 use std::num::NonZeroU64;
@@ -10,7 +10,8 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    AuthChange, AuthEntry, BuildCx, ConsumerMatch, Credentials, Define, Flow, Invalid, Phases, Plugin, RequestCx,
+    AuthChange, AuthEntry, CompileCx, Compiled, ConsumerMatch, Credentials, Define, Flow, Invalid, Phases, Plugin,
+    RequestCx,
 };
 use weir_wire::name::FieldName;
 
@@ -34,8 +35,8 @@ pub(crate) struct Conf {
     query: String,
     /// Name of the cookie that carries the token, when field and argument are absent. Empty: no cookie does.
     cookie: String,
-    /// Takes the token out of the request before it goes upstream, wherever it stands: the field, every query argument and
-    /// every cookie of that name, also those that were not looked at.
+    /// Takes the token out of the request before it goes upstream, wherever it stands: the field, every query argument
+    /// and every cookie of that name, also those that were not looked at.
     hide_credentials: bool,
     /// Name of the claim that holds the consumer's key.
     #[schemars(length(min = 1))]
@@ -46,7 +47,8 @@ pub(crate) struct Conf {
     claims_to_verify: Option<Vec<Claim>>,
     /// For Lua plugins in APISIX, which find the claims in their context. There are none here: it has no effect.
     store_in_ctx: bool,
-    /// Name of the consumer as whom requests without a valid token are let through; without it, and while it does not exist, they are refused.
+    /// Name of the consumer as whom requests without a valid token are let through; without it, and while it does not
+    /// exist, they are refused.
     #[schemars(length(min = 1))]
     anonymous_consumer: Option<String>,
     /// The realm told in `WWW-Authenticate` when a request is refused (RFC 6750 section 3).
@@ -83,35 +85,35 @@ impl Default for Conf {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ConsumerConf {
-    /// What the claim `key_claim_name` holds in the consumer's tokens. No two consumers or credentials may have the same.
+    /// Value of the claim `key_claim_name` in the consumer's tokens. No two consumers or credentials may have the same.
     #[schemars(length(min = 1))]
-    key: String,
+    pub(crate) key: String,
     /// The secret that tokens are signed with, for HS256, HS384 and HS512.
     #[schemars(length(min = 1))]
-    secret: Option<String>,
-    /// The public key of the issuer in PEM, for the other algorithms: RSA of 2048 to 8192 bits for RS and PS, the curves
-    /// P-256, P-384 and P-521 for ES256, ES384 and ES512, Ed25519 for EdDSA.
+    pub(crate) secret: Option<String>,
+    /// The public key of the issuer in PEM, for the other algorithms: RSA of 2048 to 8192 bits for RS and PS, the
+    /// curves P-256, P-384 and P-521 for ES256, ES384 and ES512, Ed25519 for EdDSA.
     #[schemars(length(min = 1))]
-    public_key: Option<String>,
+    pub(crate) public_key: Option<String>,
     /// The algorithm of the consumer's tokens. A token that names another is refused.
     #[serde(default)]
     #[schemars(extend("default" = "HS256"))]
-    algorithm: Algorithm,
-    /// Seconds for which APISIX made tokens valid while it issued them. Tokens are issued elsewhere, with an `exp` of their
-    /// own: it has no effect.
+    pub(crate) algorithm: Algorithm,
+    /// Seconds for which APISIX made tokens valid while it issued them. Tokens are issued elsewhere, with an `exp` of
+    /// their own: it has no effect.
     #[serde(default = "exp")]
-    exp: NonZeroU64,
-    /// Whether `secret` is written in base64.
+    pub(crate) exp: NonZeroU64,
+    /// True if `secret` is written in base64.
     #[serde(default)]
-    base64_secret: bool,
+    pub(crate) base64_secret: bool,
     /// Seconds by which the clocks of issuer and gateway may differ: for so long is a token taken after its `exp` and
     /// before its `nbf`.
     #[serde(default)]
-    lifetime_grace_period: u32,
+    pub(crate) lifetime_grace_period: u32,
 }
 
-/// What APISIX writes into stored configurations that say nothing of it.
-fn exp() -> NonZeroU64 {
+/// The default lifetime that APISIX writes into stored configurations without one.
+pub(crate) fn exp() -> NonZeroU64 {
     const { NonZeroU64::new(86400).unwrap() }
 }
 
@@ -156,19 +158,6 @@ hide_credentials: true
     type Conf = Conf;
     type ConsumerConf = ConsumerConf;
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        let mut faults = Vec::new();
-        faults.extend(super::source_field(&conf.header).err());
-        faults.extend(conf.check_names());
-        faults.extend(super::check_sources(&[&conf.header, &conf.query, &conf.cookie], "token"));
-        faults.extend(super::check_realm(&conf.realm).err());
-        if conf.store_in_ctx {
-            let message = "no plugin here reads the claims that it would keep: it has no effect";
-            faults.push(Invalid::warning("store_in_ctx", message));
-        }
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
-    }
-
     fn check_consumer(conf: &ConsumerConf) -> Result<(), Vec<Invalid>> {
         let mut faults = Vec::from_iter(Verifier::new(conf).err());
         faults.extend(conf.unused());
@@ -179,21 +168,27 @@ hide_credentials: true
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
-    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        super::check_realm(&conf.realm)?;
-        if let Some(fault) = conf.check_names().next() {
-            return Err(fault);
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let header = cx.ok(super::source_field(&conf.header));
+        cx.say(conf.check_names());
+        cx.say(super::check_sources(&[&conf.header, &conf.query, &conf.cookie], "token"));
+        cx.say(super::check_realm(&conf.realm).err());
+        if conf.store_in_ctx {
+            cx.warn("store_in_ctx", "no plugin here reads the claims that it would keep: it has no effect");
         }
-        Ok(Arc::new(Checked {
-            header: super::source_field(&conf.header)?,
-            checks: Checks::new(conf.claims_to_verify.as_deref().unwrap_or_default()),
-            query: super::source(conf.query),
-            cookie: super::source(conf.cookie),
-            hide: conf.hide_credentials,
-            claim: conf.key_claim_name,
-            anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), cx),
-            challenge: format!("Bearer realm=\"{}\"", conf.realm).into_bytes(),
-            position: cx.position,
+        let header = header?;
+        Some(Compiled::build(move |build| {
+            Ok(Checked {
+                header,
+                checks: Checks::new(conf.claims_to_verify.as_deref().unwrap_or_default()),
+                query: super::source(conf.query),
+                cookie: super::source(conf.cookie),
+                hide: conf.hide_credentials,
+                claim: conf.key_claim_name,
+                anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), build),
+                challenge: format!("Bearer realm=\"{}\"", conf.realm).into_bytes(),
+                position: build.position,
+            })
         }))
     }
 
@@ -214,7 +209,7 @@ hide_credentials: true
 }
 
 impl ConsumerConf {
-    /// What is there for algorithms of the other kind.
+    /// Findings for fields that belong to algorithms of the other kind.
     fn unused(&self) -> impl Iterator<Item = Invalid> {
         let algorithm = self.algorithm.name();
         let with_secret = self.algorithm.has_secret();
@@ -238,7 +233,7 @@ impl Conf {
     }
 }
 
-/// What all instances know of the consumers.
+/// The state of consumers that all instances share.
 #[derive(Debug)]
 struct Keys {
     /// Keys, with the secrets of those that have one.
@@ -258,11 +253,11 @@ struct Checked {
     checks: Checks,
     anonymous: Option<u32>,
     challenge: Vec<u8>,
-    /// Where its credentials stand.
+    /// Position of the plugin's credentials in the registry.
     position: u8,
 }
 
-/// Where the token was.
+/// The part of a request that carried the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Field,
@@ -381,7 +376,7 @@ fn without_scheme(field: &[u8]) -> &[u8] {
     }
 }
 
-/// How much is made of the claims about time.
+/// Strictness about the claims of time.
 #[derive(Debug, Clone, Copy)]
 struct Checks {
     exp: Need,
@@ -408,7 +403,7 @@ impl Checks {
         Self { exp: need(Claim::Exp), nbf: need(Claim::Nbf) }
     }
 
-    /// Whether the claims hold at `now`, in seconds since 1970, with clocks that may differ by `grace`.
+    /// True if the claims hold at `now`, in seconds since 1970, with clocks that may differ by `grace`.
     fn hold(&self, claims: &Known, now: f64, grace: f64) -> bool {
         let holds = |need: Need, claim: Option<f64>, at_its_time: &dyn Fn(f64) -> bool| match (need, claim) {
             (Need::None, _) | (Need::WhereThere, None) => true,

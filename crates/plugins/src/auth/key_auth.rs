@@ -5,7 +5,8 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    AuthChange, AuthEntry, BuildCx, ConsumerMatch, Credentials, Define, Flow, Invalid, Phases, Plugin, RequestCx,
+    AuthChange, AuthEntry, CompileCx, Compiled, ConsumerMatch, Credentials, Define, Flow, Invalid, Phases, Plugin,
+    RequestCx,
 };
 use weir_wire::name::FieldName;
 
@@ -25,10 +26,11 @@ pub(crate) struct Conf {
     /// Name of the query argument that carries the key, when the field is absent. Name and value are compared decoded.
     /// Empty: no argument does.
     query: String,
-    /// Takes the key out of the request before it goes upstream, wherever it stands: the field and every query argument of
-    /// that name, also those that were not looked at.
+    /// Takes the key out of the request before it goes upstream, wherever it stands: the field and every query argument
+    /// of that name, also those that were not looked at.
     hide_credentials: bool,
-    /// Name of the consumer as whom requests without a valid key are let through; without it, and while it does not exist, they are refused.
+    /// Name of the consumer as whom requests without a valid key are let through; without it, and while it does not
+    /// exist, they are refused.
     #[schemars(length(min = 1))]
     anonymous_consumer: Option<String>,
     /// The realm told in `WWW-Authenticate` when a request is refused (RFC 9110 section 11.5).
@@ -81,24 +83,20 @@ hide_credentials: true
     type Conf = Conf;
     type ConsumerConf = ConsumerConf;
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        let mut faults = Vec::new();
-        faults.extend(super::source_field(&conf.header).err());
-        faults.extend(super::check_sources(&[&conf.header, &conf.query], "key"));
-        faults.extend(super::check_realm(&conf.realm).err());
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
-    }
-
-    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        let header = super::source_field(&conf.header)?;
-        super::check_realm(&conf.realm)?;
-        Ok(Arc::new(Checked {
-            header,
-            query: super::source(conf.query),
-            hide: conf.hide_credentials,
-            anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), cx),
-            challenge: format!("apikey realm=\"{}\"", conf.realm).into_bytes(),
-            position: cx.position,
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let header = cx.ok(super::source_field(&conf.header));
+        cx.say(super::check_sources(&[&conf.header, &conf.query], "key"));
+        cx.say(super::check_realm(&conf.realm).err());
+        let header = header?;
+        Some(Compiled::build(move |build| {
+            Ok(Checked {
+                header,
+                query: super::source(conf.query),
+                hide: conf.hide_credentials,
+                anonymous: super::anonymous(conf.anonymous_consumer.as_deref(), build),
+                challenge: format!("apikey realm=\"{}\"", conf.realm).into_bytes(),
+                position: build.position,
+            })
         }))
     }
 
@@ -122,7 +120,7 @@ struct Checked {
     hide: bool,
     anonymous: Option<u32>,
     challenge: Vec<u8>,
-    /// Where its credentials stand.
+    /// Position of the plugin's credentials in the registry.
     position: u8,
 }
 

@@ -1,13 +1,12 @@
 //! `fault-injection`: answers that fail and answers that are late, to see how clients bear them.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_config::Vars;
 use weir_expr::{Expr, Source, Template};
-use weir_plugin::{BuildCx, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin, RequestCx};
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin, RequestCx};
 use weir_wire::name::Known;
 
 use crate::fields::{AnswerFields, FieldsConf};
@@ -34,12 +33,12 @@ pub(crate) struct AbortConf {
     /// Status of the answer.
     #[schemars(range(min = 200, max = 999))]
     http_status: u16,
-    /// Its body, in which variables such as `$remote_addr` are replaced. Without it an answer of 400 and above has status
-    /// and reason phrase in it, another is empty.
+    /// Its body, in which variables such as `$remote_addr` are replaced. Without it an answer of 400 and above has
+    /// status and reason phrase in it, another is empty.
     body: Option<String>,
     /// Its fields; variables in the values are replaced.
     headers: Option<FieldsConf>,
-    /// How many of a hundred requests are answered so; without it all are.
+    /// The share of requests that are answered so, in percent; without it all are.
     #[schemars(range(max = 100))]
     percentage: Option<u8>,
     /// Lists of conditions; only requests for which one of the lists holds are answered so.
@@ -54,7 +53,7 @@ pub(crate) struct DelayConf {
     /// Seconds, with decimals.
     #[schemars(range(min = 0, max = 86400))]
     duration: f64,
-    /// How many of a hundred requests wait; without it all do.
+    /// The share of requests that wait, in percent; without it all do.
     #[schemars(range(max = 100))]
     percentage: Option<u8>,
     /// Lists of conditions; only requests for which one of the lists holds wait.
@@ -89,12 +88,8 @@ delay:
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        conf.faults().map(drop).map_err(|fault| vec![fault])
-    }
-
-    fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        conf.faults().map(|faults| Arc::new(faults) as Arc<dyn Plugin>)
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        Some(Compiled::ready(cx.ok(conf.faults())?))
     }
 }
 

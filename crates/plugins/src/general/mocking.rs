@@ -2,14 +2,13 @@
 
 mod shape;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_expr::Template;
-use weir_plugin::{BuildCx, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin, RequestCx};
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin, RequestCx};
 use weir_wire::fields::Fields;
 use weir_wire::name::Known;
 
@@ -81,33 +80,28 @@ response_headers:
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        let mut faults = Vec::new();
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
         let mut warnings = Vec::new();
-        faults.extend(conf.body(&mut warnings).err());
-        faults.append(&mut warnings);
-        faults.extend(conf.check_content_type().err());
-        faults.extend(conf.fields().err());
+        let body = cx.ok(conf.body(&mut warnings));
+        cx.say(warnings);
+        cx.say(conf.check_content_type().err());
+        let fields = cx.ok(conf.fields());
         if conf.response_example.is_some() && conf.response_schema.is_some() {
-            let message = "response_example goes before response_schema, which has no effect";
-            faults.push(Invalid::warning("response_schema", message));
+            cx.warn("response_schema", "response_example goes before response_schema, which has no effect");
         }
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
-    }
-
-    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        conf.check_content_type()?;
-        let fields = conf.fields()?;
-        let body = conf.body(&mut Vec::new())?;
+        let fields = fields?;
         let mut constant = Fields::default();
         if !fields.has(Known::ContentType) {
             constant.add(b"Content-Type", conf.content_type.as_bytes());
         }
-        if conf.with_mock_header {
-            constant.add(b"x-mock-by", cx.product.as_bytes());
-        }
         let delay = Duration::from_secs(conf.delay.into());
-        Ok(Arc::new(Mocked { status: conf.response_status, delay, body, constant, fields }))
+        let body = body?;
+        Some(Compiled::build(move |build| {
+            if conf.with_mock_header {
+                constant.add(b"x-mock-by", build.product.as_bytes());
+            }
+            Ok(Mocked { status: conf.response_status, delay, body, constant, fields })
+        }))
     }
 }
 

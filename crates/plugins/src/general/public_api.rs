@@ -1,11 +1,10 @@
 //! `public-api`: lets clients reach an API that a plugin offers.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{BuildCx, Define, Flow, Invalid, Io, LocalFuture, OpenApi, Phases, Plugin, RequestCx};
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Io, LocalFuture, OpenApi, Phases, Plugin, RequestCx};
 
 use crate::rejection::error_msg;
 
@@ -45,28 +44,24 @@ uri: /apisix/status
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        match &conf.uri {
-            Some(uri) if !uri.starts_with('/') => {
-                Err(vec![Invalid::warning("uri", "a path begins with '/': this one is no API, and the answer is 404")])
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        if conf.uri.as_ref().is_some_and(|uri| !uri.starts_with('/')) {
+            cx.warn("uri", "a path begins with '/': this one is no API, and the answer is 404");
+        }
+        Some(Compiled::build(move |build| {
+            let mut apis = build.apis.open()?;
+            if let Some(uri) = &conf.uri {
+                apis.retain(|api| *api.path == *uri.as_bytes());
             }
-            _ => Ok(()),
-        }
-    }
-
-    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        let mut apis = cx.apis.open()?;
-        if let Some(uri) = &conf.uri {
-            apis.retain(|api| *api.path == *uri.as_bytes());
-        }
-        Ok(Arc::new(Exposed { has_uri: conf.uri.is_some(), apis: apis.into(), missing: error_msg(404, None) }))
+            Ok(Exposed { has_uri: conf.uri.is_some(), apis: apis.into(), missing: error_msg(404, None) })
+        }))
     }
 }
 
 /// An instance.
 #[derive(Debug)]
 struct Exposed {
-    /// Whether `uri` has chosen among the APIs already.
+    /// True if `uri` has chosen among the APIs already.
     has_uri: bool,
     apis: Box<[OpenApi]>,
     /// The answer where there is no API.

@@ -2,12 +2,10 @@
 
 mod location;
 
-use std::sync::Arc;
-
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_expr::RegexOptions;
-use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 use weir_wire::method::Method;
 use weir_wire::name::Known;
 
@@ -25,19 +23,20 @@ pub(crate) struct Conf {
     /// Sends requests over HTTP to the same host, path and query over HTTPS: with 301 where the method is GET or HEAD,
     /// with 308, which keeps method and body, otherwise. The port is the setting `redirect.https_port`.
     http_to_https: Option<bool>,
-    /// Where to: a path or a whole URI, in which variables are replaced; `\$` is a plain `$`.
+    /// The target: a path or a whole URI, in which variables are replaced; `\$` is a plain `$`.
     #[schemars(length(min = 2))]
     uri: Option<String>,
-    /// A regular expression and where to: what the expression matches in the normalised path is replaced, the rest of the
-    /// path stays. `$1` or `${1}` is what a group matched, `$$` a plain `$`, and variables are replaced. Requests that it
-    /// does not match are not redirected. Look-around and back-references are not supported.
+    /// A regular expression and where to: what the expression matches in the normalised path is replaced, the rest of
+    /// the path stays. `$1` or `${1}` is what a group matched, `$$` a plain `$`, and variables are replaced. Requests
+    /// that it does not match are not redirected. Look-around and back-references are not supported.
     #[schemars(length(min = 2, max = 2))]
     regex_uri: Option<Vec<String>>,
     /// Status of the answer with `uri` and `regex_uri`. Default: 302.
     #[schemars(range(min = 200, max = 999))]
     ret_code: Option<u16>,
-    /// Takes whatever stands before the first `?` of the result for text that is not encoded yet: `%`, `#` and blanks in
-    /// it are encoded too. Without it only what a URI may not hold is encoded, and whatever comes from the decoded path.
+    /// Takes whatever stands before the first `?` of the result for text that is not encoded yet: `%`, `#` and blanks
+    /// in it are encoded too. Without it only what a URI may not hold is encoded, and whatever comes from the decoded
+    /// path.
     encode_uri: bool,
     /// Adds the query of the request, after `&` where there is one already. Not with `http_to_https`.
     append_query_string: bool,
@@ -67,26 +66,23 @@ append_query_string: true
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        let mut faults = Vec::new();
-        faults.extend(conf.rule().err());
-        faults.extend(conf.check_query().err());
-        faults.extend(conf.warnings());
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
-    }
-
-    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        conf.check_query()?;
-        Ok(Arc::new(Redirecting {
-            rule: conf.rule()?,
-            status: conf.ret_code.unwrap_or(302),
-            append: conf.append_query_string,
-            port: Some(cx.https_port).filter(|port| *port != HTTPS_PORT),
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let rule = cx.ok(conf.rule());
+        cx.say(conf.check_query().err());
+        cx.say(conf.warnings());
+        let rule = rule?;
+        Some(Compiled::build(move |build| {
+            Ok(Redirecting {
+                rule,
+                status: conf.ret_code.unwrap_or(302),
+                append: conf.append_query_string,
+                port: Some(build.https_port).filter(|port| *port != HTTPS_PORT),
+            })
         }))
     }
 }
 
-/// What `https` means without a port (RFC 9110 section 4.2.2).
+/// The port of `https` URIs without one (RFC 9110 section 4.2.2).
 const HTTPS_PORT: u16 = 443;
 
 impl Conf {
@@ -201,8 +197,8 @@ impl Redirecting {
         Some(Ok(if matches!(request.method(), Method::Get | Method::Head) { 301 } else { 308 }))
     }
 
-    /// As the client began: before a proxy that is trusted to say so, or at the connection. The field of another peer is
-    /// gone by now.
+    /// As the client began: before a proxy that is trusted to say so, or at the connection. The field of another peer
+    /// is gone by now.
     fn is_https(&self, cx: &RequestCx<'_>) -> bool {
         let request = cx.request();
         let told = request.head.fields.get_known(request.buffer.bytes(), Known::XForwardedProto);

@@ -2,11 +2,9 @@
 
 mod algorithm;
 
-use std::sync::Arc;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx, ResponseCx};
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Phases, Plugin, RequestCx, ResponseCx};
 use weir_wire::name::FieldName;
 
 use crate::fields::editable;
@@ -24,13 +22,13 @@ pub(crate) struct Conf {
     header_name: String,
     /// Tells the client the id under the same name, unless the answer has one there already.
     include_in_response: bool,
-    /// How an id is made.
+    /// The algorithm that makes ids.
     algorithm: AlgorithmName,
     /// For the algorithm `range_id`.
     range_id: RangeConf,
 }
 
-/// How an id is made.
+/// The algorithm that makes ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum AlgorithmName {
@@ -50,7 +48,7 @@ pub(crate) enum AlgorithmName {
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RangeConf {
-    /// How many characters an id has.
+    /// The number of characters of an id.
     #[schemars(range(min = 6, max = MOST_LENGTH))]
     length: u16,
     /// The characters it is made of, in ASCII; one that is written twice comes twice as often.
@@ -96,12 +94,8 @@ algorithm: uuidv7
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        editable("header_name", &conf.header_name).map(drop).map_err(|fault| vec![fault])
-    }
-
-    fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        let name = editable("header_name", &conf.header_name)?;
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let name = cx.ok(editable("header_name", &conf.header_name))?;
         let algorithm = match conf.algorithm {
             AlgorithmName::Uuid => Algorithm::Uuid,
             AlgorithmName::Nanoid => Algorithm::Nanoid,
@@ -109,7 +103,7 @@ algorithm: uuidv7
             AlgorithmName::Uuidv7 => Algorithm::Uuidv7,
             AlgorithmName::RangeId => Algorithm::range(&conf.range_id.char_set, conf.range_id.length),
         };
-        Ok(Arc::new(Identifying { name, algorithm, told: conf.include_in_response }))
+        Some(Compiled::ready(Identifying { name, algorithm, told: conf.include_in_response }))
     }
 }
 

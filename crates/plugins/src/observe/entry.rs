@@ -1,16 +1,16 @@
-//! What loggers report of an exchange: APISIX's entry, or fields of one's own.
+//! The entry that loggers report of an exchange: APISIX's, or fields of one's own.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use serde_json::Value as Json;
 use weir_expr::{Source, Template, Value, Variable};
-use weir_plugin::{Exchange, Invalid};
-use weir_wire::query::{self, Argument};
+use weir_plugin::{Invalid, Request, View};
+use weir_wire::query::Argument;
 
-use super::json::{Object, push_seconds_as_millis, push_string, push_value};
+use super::json::{Object, end_string, push_object, push_seconds_as_millis, push_string, push_value};
 
-/// How deep objects in a format may be nested; APISIX cuts deeper ones off.
+/// Most levels of nested objects in a format; APISIX cuts deeper ones off.
 const DEPTH: usize = 5;
 
 /// Fields that a configuration makes of variables.
@@ -19,16 +19,25 @@ pub(crate) type Format = BTreeMap<String, Json>;
 /// A value of a format.
 #[derive(Debug)]
 enum Shape {
-    Constant(Box<str>),
+    Constant,
     /// Kept out when the variable is not set.
     Variable(Variable),
     Template(Template),
     Object(Fields),
 }
 
+/// A field of a format.
+#[derive(Debug)]
+struct Field {
+    key: Box<str>,
+    /// The key as JSON, with its colon, and the value where that is a constant.
+    json: Box<[u8]>,
+    shape: Shape,
+}
+
 /// The fields of a format, by their keys.
 #[derive(Debug, Default)]
-pub(crate) struct Fields(Box<[(Box<str>, Shape)]>);
+pub(crate) struct Fields(Box<[Field]>);
 
 impl Fields {
     /// Compiles a format, which stands at `place`.
@@ -51,32 +60,46 @@ impl Fields {
                 Json::Object(map) => Shape::Object(Self::compiled(&place, map.iter(), depth + 1)?),
                 _ => return Err(Invalid::new(place, "expected a text, or an object of texts")),
             };
-            Ok((key.as_str().into(), shape))
+            let mut json = Vec::new();
+            push_string(&mut json, key.as_bytes());
+            json.push(b':');
+            if let (Shape::Constant, Json::String(text)) = (&shape, value) {
+                push_string(&mut json, text.as_bytes());
+            }
+            Ok(Field { key: key.as_str().into(), json: json.into(), shape })
         });
         Ok(Self(compiled.collect::<Result<_, Invalid>>()?))
     }
 
     fn write(&self, source: &dyn Source, object: &mut Object<'_>) {
-        for (key, shape) in &self.0 {
+        for Field { json, shape, .. } in &self.0 {
             match shape {
-                Shape::Constant(text) => push_string(object.key(key), text.as_bytes()),
+                Shape::Constant => {
+                    object.written(json);
+                }
                 Shape::Variable(variable) => {
                     if let Some(value) = source.variable(variable) {
-                        push_value(object.key(key), value);
+                        push_value(object.written(json), value);
                     }
                 }
                 Shape::Template(template) => {
-                    let mut text = Vec::new();
-                    template.render(source, &mut text);
-                    push_string(object.key(key), &text);
+                    let out = object.written(json);
+                    out.push(b'"');
+                    let begin = out.len();
+                    template.render(source, out);
+                    end_string(out, begin);
                 }
-                Shape::Object(fields) => object.nested(key, |object| fields.write(source, object)),
+                Shape::Object(fields) => push_object(object.written(json), |object| fields.write(source, object)),
             }
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn has(&self, key: &str) -> bool {
-        self.0.iter().any(|(own, _)| &**own == key)
+        self.0.iter().any(|field| &*field.key == key)
     }
 }
 
@@ -88,13 +111,13 @@ impl Shape {
         let template = Template::parse_lenient(text, false);
         let template = template.map_err(|error| Invalid::new(place, error.to_string()))?;
         match template.literal() {
-            Some(_) => Ok(Self::Constant(text.into())),
+            Some(_) => Ok(Self::Constant),
             None => Ok(Self::Template(template)),
         }
     }
 }
 
-/// What an entry is made of.
+/// The parts of an entry.
 #[derive(Debug)]
 pub(crate) struct Entry {
     /// In the place of APISIX's own fields.
@@ -125,17 +148,17 @@ variables! {
     STATUS = "status";
 }
 
-fn known<'x>(x: &'x Exchange, variable: &'static LazyLock<Option<Variable>>) -> Option<Value<'x>> {
+fn known<'x>(x: View<'x>, variable: &'static LazyLock<Option<Variable>>) -> Option<Value<'x>> {
     x.variable(variable.as_ref()?)
 }
 
 impl Entry {
     /// Appends the entry of an exchange that is over.
-    pub(crate) fn write(&self, x: &Exchange, bodies: Bodies<'_>, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, x: View<'_>, bodies: Bodies<'_>, out: &mut Vec<u8>) {
         let mut entry = Object::begin(out);
         match &self.format {
             Some(format) => {
-                format.write(x, &mut entry);
+                format.write(x.source(), &mut entry);
                 write_ids(x, &mut entry);
             }
             None => self.write_all(x, bodies, &mut entry),
@@ -143,7 +166,7 @@ impl Entry {
         entry.end();
     }
 
-    fn write_all(&self, x: &Exchange, bodies: Bodies<'_>, entry: &mut Object<'_>) {
+    fn write_all(&self, x: View<'_>, bodies: Bodies<'_>, entry: &mut Object<'_>) {
         let over = |key: &str| self.extra.has(key);
         if !over("request") {
             entry.nested("request", |object| write_request(x, bodies.request, object));
@@ -174,19 +197,19 @@ impl Entry {
                     push_string(entry.key("route_id"), route.id.text.as_bytes());
                 }
             }
-            None if !over("service_id") => push_string(entry.key("service_id"), x.request.host()),
+            None if !over("service_id") => push_string(entry.key("service_id"), x.request().host()),
             None => {}
         }
         if let Some(consumer) = x.consumer().filter(|_| !over("consumer")) {
             entry.nested("consumer", |object| push_string(object.key("username"), consumer.name.text.as_bytes()));
         }
         if !over("client_ip") {
-            push_string(entry.key("client_ip"), x.client.addr_text.as_bytes());
+            push_string(entry.key("client_ip"), x.client().addr_text.as_bytes());
         }
         if !over("start_time") {
-            push_value(entry.key("start_time"), Value::Number(x.times.unix_ms));
+            push_value(entry.key("start_time"), Value::Number(x.unix_ms()));
         }
-        let latency = x.times.now.saturating_sub(x.times.start);
+        let latency = x.duration();
         let upstream = x.upstream_us();
         if !over("latency") {
             push_seconds_as_millis(entry.key("latency"), latency);
@@ -197,12 +220,12 @@ impl Entry {
         if !over("apisix_latency") {
             push_seconds_as_millis(entry.key("apisix_latency"), latency.saturating_sub(upstream.unwrap_or(0)));
         }
-        self.extra.write(x, entry);
+        self.extra.write(x.source(), entry);
     }
 }
 
 /// The ids that APISIX adds to fields of one's own.
-fn write_ids(x: &Exchange, entry: &mut Object<'_>) {
+fn write_ids(x: View<'_>, entry: &mut Object<'_>) {
     let Some(route) = x.route() else { return };
     if let Some(service) = &route.service_id {
         push_string(entry.key("service_id"), service.text.as_bytes());
@@ -210,10 +233,10 @@ fn write_ids(x: &Exchange, entry: &mut Object<'_>) {
     push_string(entry.key("route_id"), route.id.text.as_bytes());
 }
 
-fn write_request(x: &Exchange, body: Option<&[u8]>, object: &mut Object<'_>) {
-    let request = &x.request;
+fn write_request(x: View<'_>, body: Option<&[u8]>, object: &mut Object<'_>) {
+    let request = x.request();
     let uri = request.request_uri();
-    let scheme: &[u8] = if x.client.https { b"https" } else { b"http" };
+    let scheme: &[u8] = if x.client().https { b"https" } else { b"http" };
     let url = object.key("url");
     url.push(b'"');
     let begin = url.len();
@@ -225,34 +248,42 @@ fn write_request(x: &Exchange, body: Option<&[u8]>, object: &mut Object<'_>) {
         port.write_to(url);
     }
     url.extend_from_slice(uri);
-    super::json::end_string(url, begin);
+    end_string(url, begin);
     push_string(object.key("uri"), uri);
     push_string(object.key("method"), request.method_bytes());
     let base = request.buffer.bytes();
     object.nested("headers", |headers| write_fields(|| request.head.fields.iter(base), headers));
-    object.nested("querystring", |arguments| write_arguments(request.query().unwrap_or_default(), arguments));
-    push_value(object.key("size"), Value::Number(x.received));
+    object.nested("querystring", |arguments| write_arguments(request, arguments));
+    push_value(object.key("size"), Value::Number(x.received()));
     if let Some(body) = body {
         push_string(object.key("body"), body);
     }
 }
 
-fn write_response(x: &Exchange, body: Option<&[u8]>, object: &mut Object<'_>) {
+fn write_response(x: View<'_>, body: Option<&[u8]>, object: &mut Object<'_>) {
     match known(x, &STATUS) {
         Some(status) => push_value(object.key("status"), status),
-        None => push_value(object.key("status"), Value::Number(u64::from(x.response.status()))),
+        None => push_value(object.key("status"), Value::Number(u64::from(x.response().status()))),
     }
-    let base = x.response.buffer.bytes();
-    object.nested("headers", |headers| write_fields(|| x.response.head.fields.iter(base), headers));
-    push_value(object.key("size"), Value::Number(x.sent));
+    let base = x.response().buffer.bytes();
+    object.nested("headers", |headers| write_fields(|| x.response().head.fields.iter(base), headers));
+    push_value(object.key("size"), Value::Number(x.sent()));
     if let Some(body) = body {
         push_string(object.key("body"), body);
     }
 }
 
 /// The fields of a message: names in lower case, a list where one comes several times.
-fn write_fields<'a, I: Iterator<Item = (&'a [u8], &'a [u8])>>(fields: impl Fn() -> I, object: &mut Object<'_>) {
+pub(crate) fn write_fields<'a, I: Iterator<Item = (&'a [u8], &'a [u8])>>(
+    fields: impl Fn() -> I,
+    object: &mut Object<'_>,
+) {
+    let repeated = Marks::repeated(fields().map(|(name, _)| name));
     for (at, (name, value)) in fields().enumerate() {
+        if !repeated.has(name) {
+            push_string(object.lowered_key(name), value);
+            continue;
+        }
         let same = |(other, _): &(&[u8], &[u8])| other.eq_ignore_ascii_case(name);
         if fields().take(at).any(|field| same(&field)) {
             continue;
@@ -274,20 +305,21 @@ fn write_fields<'a, I: Iterator<Item = (&'a [u8], &'a [u8])>>(fields: impl Fn() 
 }
 
 /// The arguments of a query, decoded; one without a value is `true`.
-fn write_arguments(query: &[u8], object: &mut Object<'_>) {
-    if query.is_empty() {
+pub(crate) fn write_arguments(request: &Request, object: &mut Object<'_>) {
+    if request.query().is_none_or(<[u8]>::is_empty) {
         return;
     }
-    let mut room = Vec::new();
-    let decoded = if query::is_plain(query) {
-        query
-    } else {
-        query::decode(query, &mut room);
-        &room
-    };
-    let all = || query::all(query, decoded);
+    let all = || request.arguments();
+    let repeated = Marks::repeated(all().map(|(name, _)| name));
     for (at, (name, value)) in all().enumerate() {
-        if name.is_empty() || all().take(at).any(|(other, _)| other == name) {
+        if name.is_empty() {
+            continue;
+        }
+        if !repeated.has(name) {
+            push_argument(object.escaped_key(name), &value);
+            continue;
+        }
+        if all().take(at).any(|(other, _)| other == name) {
             continue;
         }
         let mut more = all().skip(at + 1).filter(|(other, _)| *other == name).peekable();
@@ -306,9 +338,57 @@ fn write_arguments(query: &[u8], object: &mut Object<'_>) {
     }
 }
 
+/// A set of names in one word, in which a name may share its bit with others: for a quick look whether names repeat.
+#[derive(Debug, Clone, Copy, Default)]
+struct Marks(u64);
+
+impl Marks {
+    /// The names that come more than once, and perhaps others.
+    fn repeated<'n>(names: impl Iterator<Item = &'n [u8]>) -> Self {
+        let (_, repeated) = names.fold((0, 0), |(seen, repeated), name| {
+            let bit = Self::bit(name);
+            (seen | bit, repeated | (seen & bit))
+        });
+        Self(repeated)
+    }
+
+    /// False for a name that comes only once.
+    fn has(self, name: &[u8]) -> bool {
+        self.0 & Self::bit(name) != 0
+    }
+
+    /// The bit of a name: the same for letters of either case.
+    fn bit(name: &[u8]) -> u64 {
+        let letter = |byte: Option<&u8>| byte.map_or(0, |byte| usize::from(byte | 0x20));
+        let sum =
+            name.len() * 7 + letter(name.first()) * 31 + letter(name.last()) * 11 + letter(name.get(name.len() / 2));
+        1 << (sum % 64)
+    }
+}
+
 fn push_argument(out: &mut Vec<u8>, argument: &Argument<'_>) {
     match argument {
         Argument::Flag => out.extend_from_slice(b"true"),
         Argument::Value(value) => push_string(out, value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Object, write_fields};
+
+    #[test]
+    fn names_that_repeat_have_a_list_whoever_shares_their_mark() {
+        let names: Vec<String> = (0..100).map(|number| format!("X-Field-{number}")).collect();
+        let once = names.iter().map(|name| (name.as_bytes(), &b"1"[..]));
+        let again: [(&[u8], &[u8]); 3] = [(b"x-field-7", b"2"), (b"X-FIELD-7", b"3"), (b"Via", b"4")];
+        let mut out = Vec::new();
+        let mut object = Object::begin(&mut out);
+        write_fields(|| once.clone().chain(again), &mut object);
+        object.end();
+        let json: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
+        assert_eq!(json.as_object().map(serde_json::Map::len), Some(101));
+        assert_eq!(out.windows(11).filter(|text| text == b"\"x-field-7\"").count(), 1, "a key comes once");
+        assert_eq!((&json["x-field-7"], &json["x-field-8"]), (&serde_json::json!(["1", "2", "3"]), &"1".into()));
     }
 }

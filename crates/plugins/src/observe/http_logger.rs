@@ -8,12 +8,14 @@ use serde::Deserialize;
 use weir_config::schema::json_schema;
 use weir_config::{Diagnostic, Node, Vars};
 use weir_plugin::{
-    BodyCx, BuildCx, Define, Flow, Invalid, LogCx, Mark, Phases, Plugin, RequestCx, ResponseCx, Service,
+    BodyCx, CompileCx, Compiled, Define, Flow, HookCx, Invalid, LogCx, Phases, Plugin, RequestBodyCx, RequestCx,
+    ResponseCx, Service, ServiceOptions,
 };
 use weir_telemetry::reports::{Channel, ChannelOptions, Destination, Frame, Post};
 
-use super::body::{Capture, Wanted};
-use super::entry::{Entry, Fields, Format};
+use super::body::Capture;
+use super::entry::Entry;
+use super::entry_conf::{EntryConf, FormatConf};
 
 /// The definition.
 #[derive(Debug)]
@@ -21,7 +23,7 @@ pub(crate) struct HttpLogger;
 
 /// On a route, a service, a consumer or a global rule.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[schemars(extend("additionalProperties" = false))]
 pub(crate) struct Conf {
     /// The collector: `http://HOST:PORT/PATH` or `https://HOST:PORT/PATH`.
     uri: String,
@@ -32,35 +34,11 @@ pub(crate) struct Conf {
     #[serde(default = "three")]
     #[schemars(range(min = 1))]
     timeout: u64,
-    /// Verifies the certificate of the collector, by an authority of `tls.trusted_certificate` and for the name in `uri`.
+    /// Verifies the certificate of the collector, by an authority of `tls.trusted_certificate` and for the name in
+    /// `uri`.
     #[serde(default)]
     ssl_verify: bool,
-    /// The entry: names with texts in which variables such as `$host` are replaced, or objects of such names. A name whose
-    /// variable is not set is left out; `route_id` and `service_id` are added. Without it, and without one in
-    /// `plugin_metadata`, the entry is APISIX's.
-    log_format: Option<Format>,
-    /// Names that are laid over APISIX's entry.
-    log_format_extra: Option<Format>,
-    /// Puts the body of the request into the entry, where its length is announced and at most `max_req_body_bytes`. It is
-    /// held whole for that.
-    #[serde(default)]
-    include_req_body: bool,
-    /// Only for exchanges of which this holds in the end.
-    include_req_body_expr: Option<Vars>,
-    /// Puts the body of the response into the entry, up to `max_resp_body_bytes`.
-    #[serde(default)]
-    include_resp_body: bool,
-    /// Only for responses of which this holds when their head is known.
-    include_resp_body_expr: Option<Vars>,
-    /// Bytes of a request's body.
-    #[serde(default = "half_a_mebibyte")]
-    #[schemars(range(min = 1))]
-    max_req_body_bytes: usize,
-    /// Bytes of a response's body.
-    #[serde(default = "half_a_mebibyte")]
-    #[schemars(range(min = 1))]
-    max_resp_body_bytes: usize,
-    /// What a batch looks like. `json`: a list of its entries. `new_line`: its entries with a line feed between them. A
+    /// The form of a batch. `json`: a list of its entries. `new_line`: its entries with a line feed between them. A
     /// batch of one (`batch_max_size: 1`) is the entry alone.
     #[serde(default)]
     concat_method: ConcatMethod,
@@ -85,9 +63,15 @@ pub(crate) struct Conf {
     /// Seconds before the first of them, and twice as long before each further one, up to a minute.
     #[serde(default = "one")]
     retry_delay: u64,
+    /// `include_req_body` only for exchanges of which this holds in the end.
+    include_req_body_expr: Option<Vars>,
+    /// `include_resp_body` only for responses of which this holds when their head is known.
+    include_resp_body_expr: Option<Vars>,
+    #[serde(flatten)]
+    entry: EntryConf,
 }
 
-/// What a batch looks like.
+/// The form of a batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "explained at the field")]
@@ -101,10 +85,8 @@ pub(crate) enum ConcatMethod {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 struct Metadata {
-    /// The entry where the plugin's own configuration has none.
-    log_format: Format,
-    /// Names that are laid over APISIX's entry where the plugin's own configuration has none.
-    log_format_extra: Format,
+    #[serde(flatten)]
+    formats: FormatConf,
     /// Most entries of one collector that wait to be sent; one more is dropped.
     #[schemars(range(min = 1))]
     max_pending_entries: Option<usize>,
@@ -130,10 +112,6 @@ fn thousand() -> usize {
     1000
 }
 
-fn half_a_mebibyte() -> usize {
-    512 << 10
-}
-
 fn name() -> String {
     "http logger".into()
 }
@@ -141,7 +119,8 @@ fn name() -> String {
 impl Define for HttpLogger {
     const NAME: &'static str = "http-logger";
     const PRIORITY: i32 = 410;
-    const PHASES: Phases = Phases::ACCESS.and(Phases::RESPONSE).and(Phases::BODY).and(Phases::LOG);
+    const PHASES: Phases =
+        Phases::ACCESS.and(Phases::REQUEST_BODY).and(Phases::RESPONSE).and(Phases::BODY).and(Phases::LOG);
     const DOC: &'static str = "\
 Sends an entry in JSON about every exchange to a collector, with POST, when the exchange is over. Entries are sent in \
 batches, and no request waits for that: the worker copies its entry into a ring (`reports.buffer`), from which another \
@@ -173,73 +152,52 @@ log_format:
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        let mut faults = Vec::new();
-        faults.extend(Service::check("uri", &conf.uri).err());
-        for (place, format) in [("log_format", &conf.log_format), ("log_format_extra", &conf.log_format_extra)] {
-            faults.extend(format.as_ref().and_then(|format| Fields::new(place, format).err()));
-        }
-        faults.extend(check_auth_header(&conf.auth_header).err());
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
-    }
-
     fn metadata_schema() -> Option<Schema> {
         Some(json_schema::<Metadata>())
     }
 
     fn check_metadata(metadata: &Node) -> Result<(), Vec<Diagnostic>> {
         let typed = weir_config::schema::read::<Metadata>(metadata)?;
-        super::check_formats(metadata, &typed.log_format, &typed.log_format_extra)
+        typed.formats.check(metadata)
     }
 
-    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        let metadata = cx.metadata.map(|node| node.parse_into::<Metadata>()).transpose();
-        let metadata = metadata.map_err(|d| Invalid::new("", format!("plugin_metadata: {d}")))?.unwrap_or_default();
-        Service::check("uri", &conf.uri)?;
-        check_auth_header(&conf.auth_header)?;
-        let entry = super::entry_of(
-            conf.log_format,
-            conf.log_format_extra,
-            metadata.log_format,
-            metadata.log_format_extra,
-            cx,
-        )?;
-        let wanted = |include: bool, most, when: Option<Vars>| {
-            include.then(|| Wanted { most, when: when.map(|when| when.expr().clone()) })
-        };
-        let seconds = Duration::from_secs;
-        let frame = match conf.concat_method {
-            _ if conf.batch_max_size == 1 => Frame::Single,
-            ConcatMethod::Json => Frame::Array,
-            ConcatMethod::NewLine => Frame::Lines,
-        };
-        let content_type = if conf.concat_method == ConcatMethod::Json { "application/json" } else { "text/plain" };
-        let mut fields = vec![("Content-Type".to_owned(), content_type.to_owned())];
-        if !conf.auth_header.is_empty() {
-            fields.push(("Authorization".to_owned(), conf.auth_header));
-        }
-        let post = Post { uri: conf.uri, fields, timeout: seconds(conf.timeout), verify: conf.ssl_verify };
-        let options = ChannelOptions {
-            plugin: Self::NAME,
-            name: conf.name,
-            destination: Destination::Http(post),
-            frame,
-            batch_records: conf.batch_max_size,
-            batch_age: seconds(conf.buffer_duration),
-            batch_idle: seconds(conf.inactive_timeout),
-            max_pending: metadata.max_pending_entries,
-            retries: conf.max_retry_count,
-            retry_delay: seconds(conf.retry_delay),
-        };
-        Ok(Arc::new(Logging {
-            entry,
-            capture: Capture {
-                request: wanted(conf.include_req_body, conf.max_req_body_bytes, conf.include_req_body_expr),
-                response: wanted(conf.include_resp_body, conf.max_resp_body_bytes, conf.include_resp_body_expr),
-                mark: Mark::unique(),
-            },
-            matches: None,
-            channel: super::channel(options, cx),
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        cx.say(Service::parse("uri", &conf.uri, ServiceOptions::default()).err());
+        let formats = conf.entry.formats(cx);
+        cx.say(check_auth_header(&conf.auth_header).err());
+        let formats = formats?;
+        Some(Compiled::build(move |build| {
+            let metadata = build.metadata::<Metadata>()?;
+            let seconds = Duration::from_secs;
+            let frame = match conf.concat_method {
+                _ if conf.batch_max_size == 1 => Frame::Single,
+                ConcatMethod::Json => Frame::Array,
+                ConcatMethod::NewLine => Frame::Lines,
+            };
+            let content_type = if conf.concat_method == ConcatMethod::Json { "application/json" } else { "text/plain" };
+            let mut fields = vec![("Content-Type".to_owned(), content_type.to_owned())];
+            if !conf.auth_header.is_empty() {
+                fields.push(("Authorization".to_owned(), conf.auth_header));
+            }
+            let post = Post { uri: conf.uri, fields, timeout: seconds(conf.timeout), verify: conf.ssl_verify };
+            let options = ChannelOptions {
+                plugin: Self::NAME,
+                name: conf.name,
+                destination: Destination::Http(post),
+                frame,
+                batch_records: conf.batch_max_size,
+                batch_age: seconds(conf.buffer_duration),
+                batch_idle: seconds(conf.inactive_timeout),
+                max_pending: metadata.max_pending_entries,
+                retries: conf.max_retry_count,
+                retry_delay: seconds(conf.retry_delay),
+            };
+            Ok(Logging {
+                entry: formats.entry(&metadata.formats, build)?,
+                capture: conf.entry.capture(conf.include_req_body_expr, conf.include_resp_body_expr),
+                matches: None,
+                channel: super::channel(options, build),
+            })
         }))
     }
 }
@@ -261,13 +219,19 @@ pub(super) struct Logging {
 
 impl Plugin for Logging {
     fn phases(&self, _: Phases) -> Phases {
-        let request = if self.capture.request.is_some() { Phases::ACCESS } else { Phases::NONE };
+        let of_request = Phases::ACCESS.and(Phases::REQUEST_BODY);
+        let request = if self.capture.request.is_some() { of_request } else { Phases::NONE };
         let response = if self.capture.response.is_some() { Phases::RESPONSE.and(Phases::BODY) } else { Phases::NONE };
         Phases::LOG.and(request).and(response)
     }
 
     fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
         self.capture.on_request(cx)
+    }
+
+    fn request_body(&self, cx: &mut RequestBodyCx<'_>, piece: &mut Vec<u8>, _: bool) -> Flow {
+        self.capture.on_request_body(cx, piece);
+        Flow::Continue
     }
 
     fn response(&self, cx: &mut ResponseCx<'_>) -> Flow {
@@ -281,9 +245,9 @@ impl Plugin for Logging {
     }
 
     fn log(&self, cx: &LogCx<'_>) {
-        if self.matches.as_ref().is_some_and(|all| !all.iter().any(|one| one.eval(cx.exchange))) {
+        if self.matches.as_ref().is_some_and(|all| !all.iter().any(|one| one.eval(cx.source()))) {
             return;
         }
-        self.channel.report(|out| self.entry.write(cx.exchange, self.capture.bodies(cx), out));
+        self.channel.report(|out| self.entry.write(cx.view(), self.capture.bodies(cx), out));
     }
 }

@@ -27,9 +27,22 @@ impl<'o> Object<'o> {
         self.is_empty = false;
     }
 
-    /// Begins a field, whose value comes next.
-    pub(crate) fn key(&mut self, key: &str) -> &mut Vec<u8> {
-        self.escaped_key(key.as_bytes())
+    /// Begins a field, whose value comes next. The key is a constant with nothing to escape.
+    pub(crate) fn key(&mut self, key: &'static str) -> &mut Vec<u8> {
+        debug_assert!(is_plain(key.as_bytes()), "{key}");
+        self.separate();
+        self.out.reserve(key.len() + 3);
+        self.out.push(b'"');
+        self.out.extend_from_slice(key.as_bytes());
+        self.out.extend_from_slice(b"\":");
+        self.out
+    }
+
+    /// Appends the beginning of a field, or a whole one, that was written as JSON before.
+    pub(crate) fn written(&mut self, json: &[u8]) -> &mut Vec<u8> {
+        self.separate();
+        self.out.extend_from_slice(json);
+        self.out
     }
 
     pub(crate) fn escaped_key(&mut self, key: &[u8]) -> &mut Vec<u8> {
@@ -54,20 +67,37 @@ impl<'o> Object<'o> {
     }
 
     /// Writes an object as the value of a field.
-    pub(crate) fn nested(&mut self, key: &str, write: impl FnOnce(&mut Object<'_>)) {
-        let out = self.key(key);
-        let mut object = Object::begin(out);
-        write(&mut object);
-        object.end();
+    pub(crate) fn nested(&mut self, key: &'static str, write: impl FnOnce(&mut Object<'_>)) {
+        push_object(self.key(key), write);
     }
+}
+
+/// Appends an object.
+pub(crate) fn push_object(out: &mut Vec<u8>, write: impl FnOnce(&mut Object<'_>)) {
+    let mut object = Object::begin(out);
+    write(&mut object);
+    object.end();
 }
 
 /// Appends a text. What is not UTF-8 in it becomes U+FFFD.
 pub(crate) fn push_string(out: &mut Vec<u8>, text: &[u8]) {
+    out.reserve(text.len() + 2);
     out.push(b'"');
-    let begin = out.len();
-    out.extend_from_slice(text);
-    end_string(out, begin);
+    if is_plain(text) {
+        out.extend_from_slice(text);
+    } else {
+        escape(text, out);
+    }
+    out.push(b'"');
+}
+
+/// True for a text that stands in JSON as it is. It looks at every byte, for that takes many at a time.
+fn is_plain(text: &[u8]) -> bool {
+    text.iter().fold(true, |so_far, byte| so_far & is_plain_byte(*byte))
+}
+
+fn is_plain_byte(byte: u8) -> bool {
+    (0x20..=0x7e).contains(&byte) & (byte != b'"') & (byte != b'\\')
 }
 
 /// Appends a variable's value: numbers, booleans and JSON as they are, all else as a text.
@@ -107,10 +137,10 @@ pub(crate) fn push_seconds_as_millis(out: &mut Vec<u8>, us: u64) {
 
 /// Ends a text whose bytes stand from `begin` on as they came.
 pub(crate) fn end_string(out: &mut Vec<u8>, begin: usize) {
-    let is_plain = |b: &u8| matches!(b, 0x20..=0x7e) && !matches!(b, b'"' | b'\\');
-    let plain = out.get(begin..).unwrap_or_default().iter().position(|b| !is_plain(b));
-    if let Some(at) = plain {
-        let rest = out.split_off(begin + at);
+    let text = out.get(begin..).unwrap_or_default();
+    if !is_plain(text) {
+        let plain = text.iter().take_while(|byte| is_plain_byte(**byte)).count();
+        let rest = out.split_off(begin + plain);
         escape(&rest, out);
     }
     out.push(b'"');
@@ -118,20 +148,25 @@ pub(crate) fn end_string(out: &mut Vec<u8>, begin: usize) {
 
 #[cold]
 fn escape(bytes: &[u8], out: &mut Vec<u8>) {
-    for c in String::from_utf8_lossy(bytes).chars() {
-        match c {
-            '"' => out.extend_from_slice(b"\\\""),
-            '\\' => out.extend_from_slice(b"\\\\"),
-            '\n' => out.extend_from_slice(b"\\n"),
-            '\r' => out.extend_from_slice(b"\\r"),
-            '\t' => out.extend_from_slice(b"\\t"),
-            '\0'..='\x1f' | '\x7f' => {
-                let hex = |n: u32| char::from_digit(n, 16).unwrap_or('0') as u8;
-                let code = c as u32;
-                out.extend_from_slice(b"\\u00");
-                out.extend([hex(code >> 4), hex(code & 15)]);
+    for chunk in bytes.utf8_chunks() {
+        for byte in chunk.valid().bytes() {
+            match byte {
+                b'"' => out.extend_from_slice(b"\\\""),
+                b'\\' => out.extend_from_slice(b"\\\\"),
+                b'\n' => out.extend_from_slice(b"\\n"),
+                b'\r' => out.extend_from_slice(b"\\r"),
+                b'\t' => out.extend_from_slice(b"\\t"),
+                0..=0x1f | 0x7f => {
+                    let hex = |n: u8| char::from_digit(u32::from(n), 16).unwrap_or('0') as u8;
+                    out.extend_from_slice(b"\\u00");
+                    out.extend([hex(byte >> 4), hex(byte & 15)]);
+                }
+                // Bytes of longer characters stay as they are.
+                byte => out.push(byte),
             }
-            c => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+        if !chunk.invalid().is_empty() {
+            out.extend_from_slice("\u{fffd}".as_bytes());
         }
     }
 }
@@ -147,7 +182,7 @@ mod tests {
         let mut object = Object::begin(&mut out);
         let texts: [&[u8]; 5] = [b"plain", b"a\"b\\c/d", b"\0\x01\x1f\x7f\n\r\t", "ü€😀".as_bytes(), b"a\xff\xfeb"];
         for (at, text) in texts.iter().enumerate() {
-            push_string(object.key(&at.to_string()), text);
+            push_string(object.escaped_key(at.to_string().as_bytes()), text);
         }
         push_value(object.lowered_key(b"X-Number"), Value::Number(7));
         push_value(object.escaped_key(b"a\"b"), Value::Millis(1234));

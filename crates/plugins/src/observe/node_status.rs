@@ -1,10 +1,8 @@
 //! `node-status`: connections and requests in numbers, as an API.
 
-use std::sync::Arc;
-
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{BuildCx, Define, Invalid, Phases, Plugin};
+use weir_plugin::{CompileCx, Compiled, Define, Phases, Plugin};
 
 /// The definition.
 #[derive(Debug)]
@@ -31,8 +29,8 @@ process. Clients reach it through a route with [public-api](public-api.md). The 
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn build(_: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        Ok(Arc::new(Nothing))
+    fn compile(_: Conf, _: &CompileCx<'_>) -> Option<Compiled> {
+        Some(Compiled::ready(Nothing))
     }
 }
 

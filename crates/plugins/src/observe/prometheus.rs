@@ -1,12 +1,10 @@
 //! `prometheus`: counts answered requests.
 
-use std::sync::Arc;
-
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use weir_config::schema::json_schema;
 use weir_config::{Code, Diagnostic, Node};
-use weir_plugin::{BuildCx, Define, Exchange, Failure, Invalid, LogCx, Named, Origin, Phases, Plugin, Side};
+use weir_plugin::{CompileCx, Compiled, Define, Failure, HookCx, LogCx, Named, Origin, Phases, Plugin, Side, View};
 use weir_telemetry::metrics::{HiddenLabels, HttpLabel, HttpMetric, HttpSeries, Label, Labels, ResponseSource, Sample};
 
 /// The definition.
@@ -18,7 +16,7 @@ pub(crate) struct Prometheus;
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Conf {
     /// Tells routes and services by their names, where they have one, instead of their ids.
-    prefer_name: bool,
+    pub(crate) prefer_name: bool,
 }
 
 /// `plugin_metadata` of the plugin.
@@ -160,6 +158,7 @@ impl Define for Prometheus {
     const NAME: &'static str = "prometheus";
     const PRIORITY: i32 = 500;
     const PHASES: Phases = Phases::LOG;
+    const STREAMS: bool = true;
     const DOC: &'static str = "\
 Counts answered requests for the metrics page, under the names that APISIX gave them: `apisix_http_status`, \
 `apisix_http_latency` in milliseconds (of the whole request, the upstream, and the gateway itself), and \
@@ -180,6 +179,8 @@ plugin_metadata:
       http_latency: [consumer, node]
       bandwidth: [consumer, node]
 ```
+
+On a stream route it counts connections: `apisix_stream_connection_total`, by route.
 
 A request counts once: where a route has the plugin, with its service and plugin config, that of a global rule stands \
 back.";
@@ -207,10 +208,11 @@ prefer_name: true
         if found.is_empty() { Ok(()) } else { Err(found) }
     }
 
-    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        let metadata = cx.metadata.map(|node| node.parse_into::<Metadata>()).transpose();
-        let metadata = metadata.map_err(|d| Invalid::new("", format!("plugin_metadata: {d}")))?.unwrap_or_default();
-        Ok(Arc::new(Counting { prefer_name: conf.prefer_name, hidden: metadata.disabled_labels.hidden() }))
+    fn compile(conf: Conf, _: &CompileCx<'_>) -> Option<Compiled> {
+        Some(Compiled::build(move |build| {
+            let hidden = build.metadata::<Metadata>()?.disabled_labels.hidden();
+            Ok(Counting { prefer_name: conf.prefer_name, hidden })
+        }))
     }
 }
 
@@ -221,33 +223,41 @@ struct Counting {
     hidden: HiddenLabels,
 }
 
-/// What nginx logs, and so APISIX counts, when the client went away before there was an answer.
+/// The status that nginx logs, and so APISIX counts, when the client went away before there was an answer.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
 impl Plugin for Counting {
     fn log(&self, cx: &LogCx<'_>) {
-        let exchange = cx.exchange;
-        let series = self.series(exchange, cx.recorder.labels()).without(self.hidden);
-        cx.recorder.http(&series, &sample(exchange));
+        let (exchange, recorder) = (cx.view(), cx.recorder());
+        if exchange.is_stream() {
+            return recorder.stream_connection(self.route(exchange, recorder.labels()));
+        }
+        let series = self.series(exchange, recorder.labels()).without(self.hidden);
+        recorder.http(&series, &sample(exchange));
     }
 }
 
 impl Counting {
-    fn series(&self, exchange: &Exchange, labels: &Labels) -> HttpSeries {
+    /// The route as it is told.
+    fn route(&self, exchange: View<'_>, labels: &Labels) -> Label {
+        let label = |named: &Named| labels.lazy(&named.label, || &named.text);
+        let Some(route) = exchange.route() else { return Label::EMPTY };
+        let name = route.name.as_ref().filter(|_| self.prefer_name).map(label).filter(|name| *name != Label::EMPTY);
+        name.unwrap_or_else(|| label(&route.id))
+    }
+
+    fn series(&self, exchange: View<'_>, labels: &Labels) -> HttpSeries {
         let label = |named: Option<&Named>| named.map_or(Label::EMPTY, |n| labels.lazy(&n.label, || &n.text));
-        let code = match exchange.response.status() {
+        let code = match exchange.response().status() {
             0 => CLIENT_CLOSED_REQUEST,
             status => status,
         };
         let mut series = HttpSeries::unmatched(code, source(exchange));
         series.consumer = label(exchange.consumer().map(|consumer| &consumer.name));
-        series.node = exchange.upstream.node.unwrap_or(Label::EMPTY);
-        let (Some(route), Some(matched)) = (exchange.route(), exchange.matched) else { return series };
+        series.node = exchange.node().unwrap_or(Label::EMPTY);
+        let (Some(route), Some(matched)) = (exchange.route(), exchange.matched()) else { return series };
         let preferred = |name: Option<&Named>| label(name.filter(|_| self.prefer_name));
-        series.route = match preferred(route.name.as_ref()) {
-            Label::EMPTY => label(Some(&route.id)),
-            name => name,
-        };
+        series.route = self.route(exchange, labels);
         series.service = match preferred(route.service_name.as_ref()) {
             Label::EMPTY => label(route.service_id.as_ref()),
             name => name,
@@ -258,27 +268,25 @@ impl Counting {
     }
 }
 
-fn source(exchange: &Exchange) -> ResponseSource {
-    match exchange.response.origin {
+fn source(exchange: View<'_>) -> ResponseSource {
+    match exchange.response().origin {
         Origin::Upstream => ResponseSource::Upstream,
         Origin::Gateway => ResponseSource::Apisix,
         // Without a node to ask, APISIX answers before nginx tries to.
-        Origin::Failed(Failure { side: Side::Upstream, .. }) if exchange.upstream.tries.is_empty() => {
-            ResponseSource::Apisix
-        }
+        Origin::Failed(Failure { side: Side::Upstream, .. }) if exchange.tries().is_empty() => ResponseSource::Apisix,
         Origin::Failed(Failure { side: Side::Gateway, .. }) => ResponseSource::Apisix,
         Origin::Failed(_) | Origin::Nobody => ResponseSource::Nginx,
     }
 }
 
-fn sample(exchange: &Exchange) -> Sample {
-    let request_us = exchange.times.now.saturating_sub(exchange.times.start);
+fn sample(exchange: View<'_>) -> Sample {
+    let request_us = exchange.duration();
     let upstream_us = exchange.upstream_us();
     Sample {
         request_us,
         upstream_us,
         gateway_us: request_us.saturating_sub(upstream_us.unwrap_or(0)),
-        ingress_bytes: exchange.received,
-        egress_bytes: exchange.sent,
+        ingress_bytes: exchange.received(),
+        egress_bytes: exchange.sent(),
     }
 }

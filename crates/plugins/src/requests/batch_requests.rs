@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use weir_config::schema::json_schema;
 use weir_config::{Diagnostic, Node};
-use weir_plugin::buffers::{Held, NO_ROOM};
-use weir_plugin::{Api, BuildCx, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin, RequestCx, inner};
+use weir_plugin::{Api, CompileCx, Compiled, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin, RequestCx};
+use weir_plugin::{Held, NO_ROOM};
 use weir_wire::head::Content;
 use weir_wire::method::Method;
 
@@ -88,8 +88,8 @@ no UTF-8 become U+FFFD.
         weir_config::schema::read::<Metadata>(metadata).map(drop)
     }
 
-    fn build(_: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        Ok(Arc::new(Nothing))
+    fn compile(_: Conf, _: &CompileCx<'_>) -> Option<Compiled> {
+        Some(Compiled::ready(Nothing))
     }
 }
 
@@ -156,7 +156,7 @@ impl Plugin for Batching {
         Some(Duration::MAX)
     }
 
-    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
+    fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, io: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
             let batch = match Batch::parse(cx.body().unwrap_or_default(), self.limits.max_pipeline_items) {
                 Ok(batch) => batch,
@@ -171,7 +171,7 @@ impl Plugin for Batching {
                     Ok(message) => message,
                     Err(message) => return refuse(cx, 400, &message),
                 };
-                let open = connection.take().or_else(|| inner::connect(cx.client()).map(Connection::new));
+                let open = connection.take().or_else(|| io.connect(cx.client()).map(Connection::new));
                 let Some(open) = open else { return cx.fail(503, "no connection to the gateway itself") };
                 let left = MOST_ANSWERS.saturating_sub(answers.bodies);
                 let answer = weir_runtime::timeout(limit, open.ask(&message, item.method(), left)).await;

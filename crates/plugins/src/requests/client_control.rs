@@ -1,10 +1,8 @@
 //! `client-control`: how much a client may send.
 
-use std::sync::Arc;
-
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Phases, Plugin, RequestCx};
 
 /// The definition.
 #[derive(Debug)]
@@ -35,15 +33,11 @@ max_body_size: 1048576
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        match conf.max_body_size {
-            None => Err(vec![Invalid::warning("", "without max_body_size nothing is changed")]),
-            Some(_) => Ok(()),
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        if conf.max_body_size.is_none() {
+            cx.warn("", "without max_body_size nothing is changed");
         }
-    }
-
-    fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        Ok(Arc::new(Bounded { max_body_size: conf.max_body_size }))
+        Some(Compiled::ready(Bounded { max_body_size: conf.max_body_size }))
     }
 }
 

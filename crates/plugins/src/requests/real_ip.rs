@@ -2,13 +2,12 @@
 
 use std::borrow::Cow;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_config::AddrRange;
 use weir_expr::{Value, Variable, VariableError};
-use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 use weir_wire::forwarded;
 use weir_wire::name::FieldName;
 
@@ -20,9 +19,9 @@ pub(crate) struct RealIp;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Conf {
-    /// Name of the variable that holds the address, such as `http_x_real_ip`, `arg_realip` or `http_x_forwarded_for`. The
-    /// address may have a port, which then becomes the client's too. The name of a field, such as `X-Forwarded-For`, is
-    /// taken for its variable, with a warning.
+    /// Name of the variable that holds the address, such as `http_x_real_ip`, `arg_realip` or `http_x_forwarded_for`.
+    /// The address may have a port, which then becomes the client's too. The name of a field, such as
+    /// `X-Forwarded-For`, is taken for its variable, with a warning.
     #[schemars(length(min = 1))]
     source: String,
     /// Addresses and ranges that are believed: from no other client the variable is looked at. Unset: every client is
@@ -55,31 +54,19 @@ recursive: true
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        let mut faults = Vec::new();
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
         let name = name_of(&conf.source);
-        match Source::of(conf) {
-            Err(fault) => faults.push(fault),
-            Ok(_) if *name != conf.source => {
-                let message = format!("{} is the name of a field: taken for the variable {name}", conf.source);
-                faults.push(Invalid::warning("source", message));
-            }
-            Ok(_) => {
-                let doubt = VariableError::doubt(&name);
-                faults.extend(doubt.map(|reason| Invalid::warning("source", reason.to_string())));
-            }
+        let source = cx.ok(Source::of(&conf));
+        if source.is_some() && *name != conf.source {
+            cx.warn("source", format!("{} is the name of a field: taken for the variable {name}", conf.source));
+        } else if source.is_some() {
+            cx.say(VariableError::doubt(&name).map(|reason| Invalid::warning("source", reason.to_string())));
         }
         if conf.recursive && !(name == FORWARDED_FOR && conf.trusted_addresses.is_some()) {
-            let message = "has no effect without trusted_addresses and the source http_x_forwarded_for";
-            faults.push(Invalid::warning("recursive", message));
+            cx.warn("recursive", "has no effect without trusted_addresses and the source http_x_forwarded_for");
         }
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
-    }
-
-    fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        let source = Source::of(&conf)?;
         let trusted = conf.trusted_addresses.map(|ranges| ranges.into_boxed_slice());
-        Ok(Arc::new(Believing { source, recursive: conf.recursive && trusted.is_some(), trusted }))
+        Some(Compiled::ready(Believing { source: source?, recursive: conf.recursive && trusted.is_some(), trusted }))
     }
 }
 
@@ -95,7 +82,7 @@ fn name_of(source: &str) -> Cow<'_, str> {
     }
 }
 
-/// Where the address is.
+/// The part of a request that carries the address.
 #[derive(Debug)]
 enum Source {
     /// In a list, to which each proxy appends.

@@ -4,12 +4,10 @@ mod decode;
 mod schema;
 mod words;
 
-use std::sync::Arc;
-
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 use weir_wire::head::Content;
 use weir_wire::name::Known;
 
@@ -28,8 +26,8 @@ pub(crate) struct Conf {
     header_schema: Option<Map<String, Value>>,
     /// A JSON Schema for the body, which is collected whole, up to `limits.buffered_body`.
     body_schema: Option<Map<String, Value>>,
-    /// Most bytes of a body that is checked, where it is less than `limits.buffered_body`: a longer one is refused as one
-    /// that does not follow its schema.
+    /// Most bytes of a body that is checked, where it is less than `limits.buffered_body`: a longer one is refused as
+    /// one that does not follow its schema.
     #[schemars(range(min = 1))]
     max_req_body_size: u64,
     /// The status of a refusal.
@@ -86,35 +84,33 @@ rejected_code: 422
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        some_schema(conf).map_err(|fault| vec![fault])?;
-        let header = conf.header_schema.clone().map(|schema| FieldsSchema::compile(schema).map(drop));
-        let body = conf.body_schema.clone().map(|schema| Schema::compile("body_schema", schema).map(drop));
-        let mut faults: Vec<Invalid> = [header, body].into_iter().flatten().filter_map(Result::err).collect();
-        for (field, schema) in [("header_schema", &conf.header_schema), ("body_schema", &conf.body_schema)] {
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        if conf.header_schema.is_none() && conf.body_schema.is_none() {
+            cx.say([Invalid::new("", "expected at least one of header_schema and body_schema")]);
+        }
+        let schemas = [("header_schema", conf.header_schema.clone()), ("body_schema", conf.body_schema.clone())];
+        let header = conf.header_schema.map(|schema| cx.ok(FieldsSchema::compile(schema)));
+        let body = conf.body_schema.map(|schema| cx.ok(Schema::compile("body_schema", schema)));
+        let mut unchecked = Vec::new();
+        for (field, schema) in schemas {
             if let Some(schema) = schema {
-                unchecked_formats(field, &Value::Object(schema.clone()), &mut faults);
+                unchecked_formats(field, &Value::Object(schema), &mut unchecked);
             }
         }
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
-    }
-
-    fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        some_schema(&conf)?;
-        Ok(Arc::new(Validated {
-            header: conf.header_schema.map(FieldsSchema::compile).transpose()?,
-            body: conf.body_schema.map(|schema| Schema::compile("body_schema", schema)).transpose()?,
+        cx.say(unchecked);
+        Some(Compiled::ready(Validated {
+            header: match header {
+                Some(header) => Some(header?),
+                None => None,
+            },
+            body: match body {
+                Some(body) => Some(body?),
+                None => None,
+            },
             most: conf.max_req_body_size,
             code: conf.rejected_code,
             message: conf.rejected_msg,
         }))
-    }
-}
-
-fn some_schema(conf: &Conf) -> Result<(), Invalid> {
-    match (&conf.header_schema, &conf.body_schema) {
-        (None, None) => Err(Invalid::new("", "expected at least one of header_schema and body_schema")),
-        _ => Ok(()),
     }
 }
 
@@ -175,7 +171,7 @@ fn content_types(cx: &RequestCx<'_>) -> usize {
     fields.filter(|(name, _)| Known::classify(name) == Known::ContentType).count()
 }
 
-/// Whether the body says that it is a form, whatever parameters follow.
+/// True if the body says that it is a form, whatever parameters follow.
 fn is_form(cx: &RequestCx<'_>) -> bool {
     let request = cx.request();
     let kind = request.head.fields.get_known(request.buffer.bytes(), Known::ContentType).unwrap_or_default();

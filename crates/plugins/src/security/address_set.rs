@@ -6,13 +6,13 @@ use weir_config::AddrRange;
 
 /// Ranges of addresses, in order and apart from each other.
 #[derive(Debug)]
-pub(super) struct AddressSet {
+pub(crate) struct AddressSet {
     v4: Box<[(u32, u32)]>,
     v6: Box<[(u128, u128)]>,
 }
 
 impl AddressSet {
-    pub(super) fn new(ranges: &[AddrRange]) -> Self {
+    pub(crate) fn new(ranges: &[AddrRange]) -> Self {
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         for range in ranges {
             // IPv4 addresses that are written mapped into IPv6 are IPv4 addresses.
@@ -27,8 +27,8 @@ impl AddressSet {
         Self { v4: joined(v4), v6: joined(v6) }
     }
 
-    /// Whether the address is in one of the ranges. One that came mapped into IPv6 counts as IPv4.
-    pub(super) fn contains(&self, address: IpAddr) -> bool {
+    /// True if the address is in one of the ranges. One that came mapped into IPv6 counts as IPv4.
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
         match address.to_canonical() {
             IpAddr::V4(address) => is_within(&self.v4, u32::from(address)),
             IpAddr::V6(address) => is_within(&self.v6, u128::from(address)),

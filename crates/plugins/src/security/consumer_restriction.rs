@@ -1,14 +1,14 @@
 //! `consumer-restriction`: by who calls, and by what they call.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
 use foldhash::quality::RandomState;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_config::{Method, Methods};
 use weir_expr::{Value, Variable};
-use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 
 /// The definition.
 #[derive(Debug)]
@@ -18,15 +18,15 @@ pub(crate) struct ConsumerRestriction;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Conf {
-    /// What is looked at: the consumer's name or that of its group, the id of the route or that of its service. The last
-    /// two are for restrictions on a consumer.
+    /// The compared value: the consumer's name or that of its group, the id of the route or that of its service. The
+    /// last two are for restrictions on a consumer.
     #[serde(rename = "type")]
     #[schemars(extend("default" = "consumer_name"))]
     kind: Kind,
-    /// What is let through; nothing else is. It goes before `allowed_by_methods`.
+    /// The values that are let through; all others are refused. It goes before `allowed_by_methods`.
     #[schemars(length(min = 1))]
     whitelist: Option<Vec<String>>,
-    /// What is refused. It goes before `whitelist`.
+    /// The values that are refused. It goes before `whitelist`.
     #[schemars(length(min = 1))]
     blacklist: Option<Vec<String>>,
     /// The methods that each is let through with. Who is not in this list is not restricted by it.
@@ -35,7 +35,7 @@ pub(crate) struct Conf {
     /// The status of a refusal.
     #[schemars(range(min = 200, max = 999))]
     rejected_code: u16,
-    /// What a refused client is told; unset: `The consumer_name is forbidden.` and so on.
+    /// The message to a refused client; unset: `The consumer_name is forbidden.` and so on.
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
 }
@@ -53,7 +53,7 @@ impl Default for Conf {
     }
 }
 
-/// What is looked at.
+/// The compared value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
@@ -120,37 +120,31 @@ rejected_msg: not for you
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        let mut faults = Vec::new();
-        let by_methods = conf.allowed_by_methods.as_deref();
-        match (&conf.whitelist, &conf.blacklist, by_methods) {
-            (None, None, None) => faults.push(nothing_listed()),
-            (Some(_), _, Some(_)) => {
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let has_methods = conf.allowed_by_methods.is_some();
+        let by_methods = conf.allowed_by_methods.unwrap_or_default();
+        match (&conf.whitelist, &conf.blacklist, has_methods) {
+            (None, None, false) => cx.say([nothing_listed()]),
+            (Some(_), _, true) => {
                 let message = "whitelist goes before it and refuses whatever it does not hold: it has no effect";
-                faults.push(Invalid::warning("allowed_by_methods", message));
+                cx.warn("allowed_by_methods", message);
             }
             _ => {}
         }
-        let mut users = HashSet::new();
-        for (at, allowed) in by_methods.unwrap_or_default().iter().enumerate() {
-            if !users.insert(&allowed.user) {
-                let message = format!("'{}' stands in the list already: it has no effect", allowed.user);
-                faults.push(Invalid::warning(format!("allowed_by_methods[{at}].user"), message));
+        let mut methods: HashMap<_, _, _> = HashMap::default();
+        for (at, Allowed { user, methods: allowed }) in by_methods.into_iter().enumerate() {
+            match methods.entry(user.as_bytes().into()) {
+                Entry::Vacant(place) => {
+                    place.insert(allowed);
+                }
+                Entry::Occupied(_) => {
+                    let message = format!("'{user}' stands in the list already: it has no effect");
+                    cx.warn(format!("allowed_by_methods[{at}].user"), message);
+                }
             }
         }
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
-    }
-
-    fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        if conf.whitelist.is_none() && conf.blacklist.is_none() && conf.allowed_by_methods.is_none() {
-            return Err(nothing_listed());
-        }
-        let mut methods: HashMap<_, _, _> = HashMap::default();
-        for Allowed { user, methods: allowed } in conf.allowed_by_methods.unwrap_or_default() {
-            methods.entry(user.into_bytes().into()).or_insert(allowed);
-        }
         let name = conf.kind.name();
-        Ok(Arc::new(Restricted {
+        Some(Compiled::ready(Restricted {
             looked_at: conf.kind.variable(),
             denied: conf.blacklist.map(set).unwrap_or_default(),
             allowed: conf.whitelist.map(set),
@@ -181,7 +175,7 @@ struct Restricted {
     methods: HashMap<Box<[u8]>, Methods, RandomState>,
     code: u16,
     message: String,
-    /// What is told where there is nothing to look at.
+    /// The message where there is no value to compare.
     nobody: String,
 }
 

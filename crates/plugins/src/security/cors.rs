@@ -3,13 +3,12 @@
 mod origins;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use weir_config::schema::json_schema;
 use weir_config::{Diagnostic, Node};
-use weir_plugin::{BuildCx, Define, Exchange, Flow, Invalid, Phases, Plugin, RequestCx, ResponseCx};
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Phases, Plugin, RequestCx, ResponseCx};
 use weir_wire::fields::Fields;
 use weir_wire::method::Method;
 use weir_wire::name::FieldName;
@@ -25,8 +24,8 @@ pub(crate) struct Cors;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Conf {
-    /// Origins that are allowed: `*` for all, without credentials; `**` for all, whose name is then given back; or origins
-    /// such as `https://example.com:8443`, separated by commas. `null` is what a page without an origin sends.
+    /// Origins that are allowed: `*` for all, without credentials; `**` for all, whose name is then given back; or
+    /// origins such as `https://example.com:8443`, separated by commas. `null` is what a page without an origin sends.
     allow_origins: String,
     /// Methods that are allowed, separated by commas; `*` for all, without credentials; `**` for all that there are.
     allow_methods: String,
@@ -42,12 +41,13 @@ pub(crate) struct Conf {
     /// Allows requests with cookies and other credentials. No other field may be `*` then: `**` or a list says whom one
     /// trusts with them.
     allow_credential: bool,
-    /// Regular expressions, one of which has to match somewhere in the origin, so that `^` and `$` are needed to say where
-    /// it begins and ends. They take the place of `allow_origins`.
+    /// Regular expressions, one of which has to match somewhere in the origin, so that `^` and `$` are needed to say
+    /// where it begins and ends. They take the place of `allow_origins`.
     #[schemars(length(min = 1), inner(length(min = 1, max = 4096)), extend("uniqueItems" = true))]
     allow_origins_by_regex: Option<Vec<String>>,
-    /// Names in `allow_origins` of the plugin's `plugin_metadata`, whose origins are allowed as well; an `allow_origins`
-    /// of `*` here has no effect beside it. A name that is not there allows nothing, and is warned of in the log.
+    /// Names in `allow_origins` of the plugin's `plugin_metadata`, whose origins are allowed as well; an
+    /// `allow_origins` of `*` here has no effect beside it. A name that is not there allows nothing, and is warned of
+    /// in the log.
     #[schemars(length(min = 1), inner(length(min = 1, max = 4096)), extend("uniqueItems" = true))]
     allow_origins_by_metadata: Option<Vec<String>>,
     /// Origins whose pages may see how long what took, as in `allow_origins`. Without it and
@@ -114,16 +114,6 @@ allow_credential: true
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        let mut faults = Vec::new();
-        faults.extend(conf.own_origins().err());
-        faults.extend(conf.timing().err());
-        faults.extend(conf.check_lists().err());
-        faults.extend(conf.check_credentials().err());
-        faults.extend(conf.warnings());
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
-    }
-
     fn metadata_schema() -> Option<Schema> {
         Some(json_schema::<Metadata>())
     }
@@ -139,29 +129,32 @@ allow_credential: true
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
-    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        conf.check_lists()?;
-        conf.check_credentials()?;
-        let metadata = match cx.metadata {
-            Some(node) => {
-                node.parse_into::<Metadata>().map_err(|d| Invalid::new("", format!("plugin_metadata: {d}")))?
-            }
-            None => Metadata::default(),
-        };
-        Ok(Arc::new(Sharing {
-            origins: conf.policy(&metadata, cx.place)?,
-            timing: conf.timing()?,
-            methods: match conf.allow_methods.as_str() {
-                "**" => ALL_METHODS.into(),
-                methods => methods.as_bytes().into(),
-            },
-            headers: match conf.allow_headers.as_str() {
-                "**" => AllowedFields::Asked,
-                fields => AllowedFields::Listed(fields.as_bytes().into()),
-            },
-            exposed: conf.expose_headers.filter(|fields| !fields.is_empty()).map(|fields| fields.into_bytes().into()),
-            max_age: conf.max_age.to_string().into_bytes().into(),
-            credentials: conf.allow_credential,
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let own_origins = cx.ok(conf.own_origins());
+        let timing = cx.ok(conf.timing());
+        cx.say(conf.check_lists().err());
+        cx.say(conf.check_credentials().err());
+        cx.say(conf.warnings());
+        let (own, timing) = (own_origins?, timing?);
+        Some(Compiled::build(move |build| {
+            Ok(Sharing {
+                origins: conf.policy(own, &build.metadata()?, build.place)?,
+                timing,
+                methods: match conf.allow_methods.as_str() {
+                    "**" => ALL_METHODS.into(),
+                    methods => methods.as_bytes().into(),
+                },
+                headers: match conf.allow_headers.as_str() {
+                    "**" => AllowedFields::Asked,
+                    fields => AllowedFields::Listed(fields.as_bytes().into()),
+                },
+                exposed: conf
+                    .expose_headers
+                    .filter(|fields| !fields.is_empty())
+                    .map(|fields| fields.into_bytes().into()),
+                max_age: conf.max_age.to_string().into_bytes().into(),
+                credentials: conf.allow_credential,
+            })
         }))
     }
 }
@@ -181,8 +174,7 @@ impl Conf {
             .transpose()
     }
 
-    fn policy(&self, metadata: &Metadata, place: &str) -> Result<Policy, Invalid> {
-        let own = self.own_origins()?;
+    fn policy(&self, own: Origins, metadata: &Metadata, place: &str) -> Result<Policy, Invalid> {
         let names = self.allow_origins_by_metadata.as_deref().unwrap_or_default();
         let named = |(at, name): (usize, &String)| {
             let path = format!("allow_origins_by_metadata[{at}]");
@@ -303,7 +295,7 @@ impl Plugin for Sharing {
     }
 
     fn response(&self, cx: &mut ResponseCx<'_>) -> Flow {
-        let Exchange { request, response, .. } = &mut *cx.0;
+        let (request, response) = cx.messages();
         // As the client sent it: other plugins may have changed it for the upstream.
         let sent = |name: &[u8]| request.head.fields.received(request.buffer.bytes(), name);
         let origin = sent(b"origin");
@@ -346,7 +338,7 @@ impl Plugin for Sharing {
     }
 }
 
-/// Whether caches are told already (RFC 9110 section 12.5.5).
+/// True if caches are told already (RFC 9110 section 12.5.5).
 fn varies_by_origin(fields: &Fields, base: &[u8]) -> bool {
     let vary = fields.iter(base).filter(|(name, _)| name.eq_ignore_ascii_case(b"vary"));
     vary.flat_map(|(_, value)| weir_wire::list(value)).any(|name| name == b"*" || name.eq_ignore_ascii_case(b"origin"))

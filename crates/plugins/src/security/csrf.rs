@@ -1,7 +1,6 @@
 //! `csrf`: what changes something has to come from a page that could read a cookie of this host.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
@@ -10,7 +9,7 @@ use rand::RngExt;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use subtle::ConstantTimeEq;
-use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx, ResponseCx};
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Phases, Plugin, RequestCx, ResponseCx};
 use weir_wire::method::Method;
 use weir_wire::name::FieldName;
 
@@ -25,8 +24,8 @@ pub(crate) struct Conf {
     /// The secret that tokens are signed with. Gateways that share it take each other's tokens.
     #[schemars(length(min = 1))]
     key: String,
-    /// Seconds for which a token is good, and after which the cookie goes. 0: a token is good for ever, the cookie as long
-    /// as the browser keeps it.
+    /// Seconds for which a token is good, and after which the cookie goes. 0: a token is good for ever, the cookie as
+    /// long as the browser keeps it.
     #[serde(default = "expires")]
     expires: u32,
     /// Name of the cookie, and of the request field that has to have the same value.
@@ -71,17 +70,15 @@ expires: 3600
 
     const ENCRYPTED: &'static [&'static str] = &["key"];
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        conf.field().map(drop).map_err(|fault| vec![fault])
-    }
-
-    fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        if conf.key.is_empty() {
-            return Err(Invalid::new("key", "expected a text of 1 or more characters"));
-        }
-        let set_cookie = FieldName::new("Set-Cookie").ok_or_else(|| Invalid::new("", "Set-Cookie is no field"))?;
-        let (field, key) = (conf.field()?, conf.key.into_bytes());
-        Ok(Arc::new(Guarded { field, key, expires: u64::from(conf.expires), set_cookie }))
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let field = cx.ok(conf.field())?;
+        let set_cookie = FieldName::constant("Set-Cookie");
+        Some(Compiled::ready(Guarded {
+            field,
+            key: conf.key.into_bytes(),
+            expires: u64::from(conf.expires),
+            set_cookie,
+        }))
     }
 }
 
@@ -221,15 +218,15 @@ fn push_cookie_date(room: &mut Vec<u8>, at: u64) {
     }
 }
 
-/// Where that stands which `append` appends.
+/// The range of the text that `append` appends.
 fn appended(room: &mut Vec<u8>, append: impl FnOnce(&mut Vec<u8>)) -> Range<usize> {
     let from = room.len();
     append(room);
     from..room.len()
 }
 
-/// Appends a number between 0 and 1. It has as many digits as Lua reads and writes of one, none of which is a 0 that Lua
-/// would leave out: APISIX signs the number as it writes it.
+/// Appends a number between 0 and 1. It has as many digits as Lua reads and writes of one, none of which is a 0 that
+/// Lua would leave out: APISIX signs the number as it writes it.
 fn push_random(out: &mut Vec<u8>) {
     const DIGITS: usize = 14;
     out.extend_from_slice(b"0.");
@@ -248,14 +245,14 @@ const LONGEST: usize = 512;
 struct Token<'t> {
     /// A number, in the digits in which it was signed.
     random: &'t [u8],
-    /// When it was made, in seconds since 1970.
+    /// The time of issue, in seconds since 1970.
     issued: &'t [u8],
     sign: &'t [u8],
 }
 
 impl<'t> Token<'t> {
-    /// Reads the JSON object of a token in the one form in which it is written: without blanks, of numbers and of a text
-    /// without escapes. The numbers go into what is signed as they stand, so they may hold nothing but a number.
+    /// Reads the JSON object of a token in the one form in which it is written: without blanks, of numbers and of a
+    /// text without escapes. The numbers go into what is signed as they stand, so they may hold nothing but a number.
     fn parse(json: &'t [u8]) -> Option<Self> {
         let (mut random, mut issued, mut sign) = (None, None, None);
         for member in json.strip_prefix(b"{")?.strip_suffix(b"}")?.split(|b| *b == b',') {

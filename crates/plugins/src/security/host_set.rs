@@ -9,9 +9,9 @@ use weir_config::{HostKind, HostPattern};
 pub(super) struct HostSet {
     any: bool,
     exact: HashSet<Box<[u8]>>,
-    /// What stands after the `*` of `*.example.com`, with its dot.
+    /// The texts after the `*` of `*.example.com`, with their dot.
     domains: HashSet<Box<[u8]>>,
-    /// What stands after the `*` of `*example.com`: rare.
+    /// The texts after the `*` of `*example.com`: rare.
     endings: Box<[Box<[u8]>]>,
 }
 
@@ -33,7 +33,7 @@ impl HostSet {
         set
     }
 
-    /// Whether a host, which is given in lower case, is in the set.
+    /// True if a host, which is given in lower case, is in the set.
     pub(super) fn contains(&self, host: &[u8]) -> bool {
         self.any
             || self.exact.contains(host)

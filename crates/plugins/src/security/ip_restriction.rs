@@ -1,11 +1,9 @@
 //! `ip-restriction`: by the client's address.
 
-use std::sync::Arc;
-
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_config::AddrRange;
-use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 
 use super::Listed;
 use super::address_set::AddressSet;
@@ -24,7 +22,7 @@ pub(crate) struct Conf {
     /// Addresses and ranges that are refused, and no others. Either this or `whitelist`.
     #[schemars(length(min = 1))]
     blacklist: Option<Vec<AddrRange>>,
-    /// What a refused client is told.
+    /// The message to a refused client.
     #[schemars(length(min = 1, max = 1024))]
     message: String,
     /// Status of a refusal.
@@ -42,6 +40,7 @@ impl Define for IpRestriction {
     const NAME: &'static str = "ip-restriction";
     const PRIORITY: i32 = 3000;
     const PHASES: Phases = Phases::ACCESS;
+    const STREAMS: bool = true;
     const DOC: &'static str = "\
 Lets clients through, or refuses them, by their address: `$remote_addr`, that is the client's own behind proxies that are \
 trusted to report it (`real_ip`), else the peer's.
@@ -56,12 +55,9 @@ message: only from inside
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        conf.list().map(drop).map_err(|fault| vec![fault])
-    }
-
-    fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        Ok(Arc::new(Restricted { list: conf.list()?, status: conf.response_code, message: conf.message }))
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let list = cx.ok(conf.list())?;
+        Some(Compiled::ready(Restricted { list, status: conf.response_code, message: conf.message }))
     }
 }
 

@@ -1,11 +1,9 @@
 //! `referer-restriction`: by the page a request comes from.
 
-use std::sync::Arc;
-
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_config::HostPattern;
-use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 use weir_wire::authority;
 
 use super::Listed;
@@ -28,7 +26,7 @@ pub(crate) struct Conf {
     /// Hosts that are refused, and no others. Either this or `whitelist`.
     #[schemars(length(min = 1))]
     blacklist: Option<Vec<HostPattern>>,
-    /// What a refused client is told.
+    /// The message to a refused client.
     #[schemars(length(min = 1, max = 1024))]
     message: String,
 }
@@ -61,12 +59,9 @@ whitelist: [example.com, \"*.example.com\"]
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        conf.list().map(drop).map_err(|fault| vec![fault])
-    }
-
-    fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        Ok(Arc::new(Restricted { list: conf.list()?, bypass: conf.bypass_missing, message: conf.message }))
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let list = cx.ok(conf.list())?;
+        Some(Compiled::ready(Restricted { list, bypass: conf.bypass_missing, message: conf.message }))
     }
 }
 

@@ -1,10 +1,8 @@
 //! `ua-restriction`: by what the client calls itself.
 
-use std::sync::Arc;
-
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 use weir_wire::name::FieldName;
 
 use super::Listed;
@@ -26,7 +24,7 @@ pub(crate) struct Conf {
     /// Regular expressions, none of which may match. Either this or `allowlist`.
     #[schemars(length(min = 1), inner(length(min = 1)))]
     denylist: Option<Vec<String>>,
-    /// What a refused client is told.
+    /// The message to a refused client.
     #[schemars(length(min = 1, max = 1024))]
     message: String,
 }
@@ -57,13 +55,9 @@ message: no robots, please
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        conf.list().map(drop).map_err(|fault| vec![fault])
-    }
-
-    fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        let name = FieldName::new("User-Agent").ok_or_else(|| Invalid::new("", "User-Agent is no field"))?;
-        Ok(Arc::new(Restricted { name, list: conf.list()?, bypass: conf.bypass_missing, message: conf.message }))
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let (name, list) = (FieldName::constant("User-Agent"), cx.ok(conf.list())?);
+        Some(Compiled::ready(Restricted { name, list, bypass: conf.bypass_missing, message: conf.message }))
     }
 }
 

@@ -1,10 +1,8 @@
 //! `uri-blocker`: by what stands in the request's target.
 
-use std::sync::Arc;
-
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 
 use crate::pattern::Patterns;
 use crate::rejection;
@@ -57,17 +55,13 @@ rejected_code: 404
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        let mut faults: Vec<Invalid> = conf.rules().err().into_iter().collect();
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let rules = cx.ok(conf.rules());
         if conf.block_rules.is_empty() {
-            faults.push(Invalid::warning("block_rules", "nothing is blocked: the list is empty"));
+            cx.warn("block_rules", "nothing is blocked: the list is empty");
         }
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
-    }
-
-    fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        Ok(Arc::new(Blocking {
-            rules: conf.rules()?,
+        Some(Compiled::ready(Blocking {
+            rules: rules?,
             status: conf.rejected_code,
             body: rejection::error_msg(conf.rejected_code, conf.rejected_msg.as_deref()),
         }))

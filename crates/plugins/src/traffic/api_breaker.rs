@@ -7,7 +7,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_expr::Template;
-use weir_plugin::{BuildCx, Define, Flow, Invalid, LogCx, Mark, Phases, Plugin, RequestCx};
+use weir_plugin::{CompileCx, Compiled, Define, Flow, HookCx, Invalid, LogCx, PerRequest, Phases, Plugin, RequestCx};
 use weir_wire::name::Known;
 
 use crate::fields::{AnswerFields, FieldTemplate};
@@ -29,17 +29,17 @@ pub(crate) struct Conf {
     break_response_code: u16,
     /// Their body. Without it, it is `{"error_msg":"…"}` with status and reason phrase.
     break_response_body: Option<String>,
-    /// Their fields; variables in the values are replaced. A name may stand more than once; of a field that a message has
-    /// once only, such as `Content-Type`, the last counts. Only with `break_response_body`.
+    /// Their fields; variables in the values are replaced. A name may stand more than once; of a field that a message
+    /// has once only, such as `Content-Type`, the last counts. Only with `break_response_body`.
     break_response_headers: Option<Vec<BreakField>>,
     /// Most seconds for which the upstream is left alone.
     #[serde(default = "max_breaker_sec")]
     #[schemars(range(min = 3, max = 31_536_000))]
     max_breaker_sec: u32,
-    /// What tells that the upstream fails.
+    /// Signs that the upstream fails.
     #[serde(default)]
     unhealthy: Unhealthy,
-    /// What tells that it works again.
+    /// Signs that the upstream works again.
     #[serde(default)]
     healthy: Healthy,
 }
@@ -56,26 +56,26 @@ pub(crate) struct BreakField {
     value: String,
 }
 
-/// What tells that the upstream fails.
+/// Signs that the upstream fails.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Unhealthy {
     /// Statuses of failures, 500 to 599.
     #[schemars(length(min = 1), inner(range(min = 500, max = 599)), extend("uniqueItems" = true))]
     http_statuses: Vec<u16>,
-    /// How many failures it takes.
+    /// The number of failures that opens the circuit.
     #[schemars(range(min = 1, max = MAX_COUNT))]
     failures: u32,
 }
 
-/// What tells that it works again.
+/// Signs that the upstream works again.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Healthy {
     /// Statuses of successes, 200 to 499.
     #[schemars(length(min = 1), inner(range(min = 200, max = 499)), extend("uniqueItems" = true))]
     http_statuses: Vec<u16>,
-    /// How many successes it takes, without a failure between them.
+    /// The number of successes that closes the circuit, without a failure between them.
     #[schemars(range(min = 1, max = MAX_COUNT))]
     successes: u32,
 }
@@ -130,34 +130,33 @@ healthy:
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        let mut faults = Vec::new();
-        faults.extend(conf.fields().err());
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let fields = cx.ok(conf.fields());
         if conf.break_response_headers.is_some() && conf.break_response_body.is_none() {
-            faults.push(Invalid::warning("break_response_headers", "it has no effect without break_response_body"));
+            cx.warn("break_response_headers", "it has no effect without break_response_body");
         }
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
-    }
-
-    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        let state_key = format!("api-breaker {} {} {}", cx.place, cx.conf.to_json(), cx.limit_keys);
-        let host_and_path = Template::parse("$host$uri").map_err(|error| Invalid::new("", error.to_string()))?;
+        let host_and_path = Template::parse("$host$uri").map_err(|error| Invalid::new("", error.to_string()));
+        let key = KeySource::Combination(cx.ok(host_and_path)?);
+        let fields = fields?;
         let code = conf.break_response_code;
-        Ok(Arc::new(Breaker {
-            fields: conf.fields()?,
-            rule: Rule {
-                failures: conf.unhealthy.failures,
-                successes: conf.healthy.successes,
-                max_open: u64::from(conf.max_breaker_sec) * 1000,
-            },
-            unhealthy: conf.unhealthy.http_statuses.into(),
-            healthy: conf.healthy.http_statuses.into(),
-            key: KeySource::Combination(host_and_path),
-            circuits: cx.states.get_or_create(&state_key, || Table::new(cx.limit_keys)),
-            asked: Mark::unique(),
-            code,
-            has_body: conf.break_response_body.is_some(),
-            body: conf.break_response_body.map_or_else(|| rejection::error_msg(code, None), String::into_bytes),
+        Some(Compiled::build(move |build| {
+            let state_key = format!("api-breaker {} {} {}", build.place, build.conf.to_json(), build.limit_keys);
+            Ok(Breaker {
+                fields,
+                rule: Rule {
+                    failures: conf.unhealthy.failures,
+                    successes: conf.healthy.successes,
+                    max_open: u64::from(conf.max_breaker_sec) * 1000,
+                },
+                unhealthy: conf.unhealthy.http_statuses.into(),
+                healthy: conf.healthy.http_statuses.into(),
+                key,
+                circuits: build.states.get_or_create(&state_key, || Table::new(build.limit_keys)),
+                asked: PerRequest::new(),
+                code,
+                has_body: conf.break_response_body.is_some(),
+                body: conf.break_response_body.map_or_else(|| rejection::error_msg(code, None), String::into_bytes),
+            })
         }))
     }
 }
@@ -180,8 +179,8 @@ struct Breaker {
     key: KeySource,
     /// They outlive a change of the configuration.
     circuits: Arc<Table<Circuit>>,
-    /// Under which is noted of a request which circuit it asked.
-    asked: Mark,
+    /// The circuit that a request asked.
+    asked: PerRequest<Which>,
     code: u16,
     has_body: bool,
     body: Vec<u8>,
@@ -196,13 +195,13 @@ impl Plugin for Breaker {
             return self.answer(cx);
         }
         // Others may change the request, and with it what its host and path are.
-        cx.note(self.asked, which.to_note());
+        self.asked.put(cx, which);
         Flow::Continue
     }
 
     fn log(&self, cx: &LogCx<'_>) {
-        let (Some(note), Some(last)) = (cx.noted(self.asked), cx.exchange.upstream.tries.last()) else { return };
-        let (which, now) = (Which::from_note(note), cx.exchange.times.now / 1000);
+        let (Some(&which), Some(last)) = (self.asked.get(cx), cx.view().tries().last()) else { return };
+        let now = cx.view().now() / 1000;
         if self.unhealthy.contains(&last.status) {
             let fail = |circuit: &Circuit| circuit.fail(now, &self.rule);
             // Without room for it a failure is not counted, as the reference tells.

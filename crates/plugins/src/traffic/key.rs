@@ -1,4 +1,4 @@
-//! What limiters count apart.
+//! Keys of limiters.
 
 use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_expr::{Template, TemplateError, Value, Variable, VariableError};
-use weir_plugin::{Invalid, Note, RequestCx};
+use weir_plugin::{Invalid, RequestCx};
 
-/// How `key` is read.
+/// The meaning of `key`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum KeyType {
@@ -21,7 +21,7 @@ pub(crate) enum KeyType {
     Constant,
 }
 
-/// Where a request's key comes from.
+/// The source of a request's key.
 #[derive(Debug)]
 pub(crate) enum KeySource {
     /// The client's address: the usual key, and what takes the place of one that is not set.
@@ -55,16 +55,13 @@ const BINARY_ADDRESS: &str = "binary_remote_addr";
 const ADDRESS: u32 = 1 << 31;
 const NUMBER: u32 = 1 << 30;
 
-/// Stands for the one counter; that a key has this hash is as likely as that two have the same.
-const EVERYTHING: Note = [0, 0];
-
 impl KeySource {
     /// `key` and `key_type`. With `shared`, whatever else counts in the same table may have another key.
     pub(crate) fn compile(key: &str, key_type: KeyType, shared: bool) -> Result<Self, Invalid> {
         Self::read(key, key_type, shared).map(|(source, _)| source)
     }
 
-    /// What there is to say of a `key` that can be compiled: no variable may have its name, as that of `$consumer_name`,
+    /// Findings about a `key` that can be compiled: no variable may have its name, as that of `$consumer_name`,
     /// which people write here too.
     pub(crate) fn warning(key: &str, key_type: KeyType) -> Option<Invalid> {
         let (_, warning) = Self::read(key, key_type, false).ok()?;
@@ -152,8 +149,8 @@ impl KeySource {
 }
 
 impl KeySource {
-    /// Writes what a request counts under, as another process would write it: an address after `ip:`, anything else after
-    /// `val:`. False: the request has none of the variables of a rule.
+    /// Writes what a request counts under, as another process would write it: an address after `ip:`, anything else
+    /// after `val:`. False: the request has none of the variables of a rule.
     pub(crate) fn write(&self, number: u32, cx: &RequestCx<'_>, out: &mut Vec<u8>) -> bool {
         let address = |address: IpAddr, out: &mut Vec<u8>| {
             out.extend_from_slice(b"ip:");
@@ -184,24 +181,6 @@ impl KeySource {
             }
         }
         true
-    }
-}
-
-impl Which {
-    /// As two numbers, to be noted on an exchange.
-    pub(crate) fn to_note(self) -> Note {
-        match self {
-            Self::Everything => EVERYTHING,
-            Self::Key(Key(key)) => [(key >> 64) as u64, key as u64],
-        }
-    }
-
-    /// What [`Which::to_note`] made numbers of.
-    pub(crate) fn from_note(note: Note) -> Self {
-        match note {
-            EVERYTHING => Self::Everything,
-            [high, low] => Self::Key(Key(u128::from(high) << 64 | u128::from(low))),
-        }
     }
 }
 
@@ -240,14 +219,7 @@ impl std::hash::Hash for Key {
 
 #[cfg(test)]
 mod tests {
-    use super::{Key, Which};
-
-    #[test]
-    fn a_note_tells_which() {
-        for which in [Which::Everything, Which::Key(Key::new(0, b"a")), Which::Key(Key(1)), Which::Key(Key(1 << 64))] {
-            assert_eq!(Which::from_note(which.to_note()), which);
-        }
-    }
+    use super::Key;
 
     #[test]
     fn kinds_of_keys_are_apart() {

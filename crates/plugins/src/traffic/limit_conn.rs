@@ -9,16 +9,15 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_config::{Diagnostic, Node};
 use weir_plugin::{
-    BuildCx, Define, Flow, Hold, Invalid, Io, LocalFuture, LogCx, Mark, Note, Phases, Plugin, RequestCx,
+    CompileCx, Compiled, Define, Flow, HookCx, Invalid, Io, LocalFuture, LogCx, PerRequest, Phases, Plugin, RequestCx,
 };
 
-use crate::rejection;
 use crate::traffic::amount::{Amount, AmountConf};
 use crate::traffic::key::{KeySource, KeyType, Which};
 use crate::traffic::policy::Policy;
 use crate::traffic::redis::{self, Redis, RedisConf};
+use crate::traffic::refusal::{Refusal, Told, Verdict};
 use crate::traffic::table::{Full, Table};
 use count::Count;
 use remote::Remote;
@@ -31,28 +30,29 @@ pub(crate) struct LimitConn;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub(crate) struct Conf {
-    /// How many requests may be under way: an integer from 1 to 4294967295, or a text with variables that makes one for
+    /// Requests that may be under way: an integer from 1 to 4294967295, or a text with variables that makes one for
     /// each request. Needs `burst` and `key`; not with `rules`.
     conn: Option<AmountConf>,
-    /// How many more may be under way that had to wait first: an integer from 0 to 4294967295, or a text with variables.
-    /// Needs `conn`; not with `rules`.
+    /// Further requests that may be under way, each of which had to wait first: an integer from 0 to 4294967295, or a
+    /// text with variables. Needs `conn`; not with `rules`.
     burst: Option<AmountConf<0>>,
     /// Several limits, all of which a request has to keep, in this order; instead of `conn`, `burst` and `key`.
     #[schemars(length(min = 1))]
     rules: Option<Vec<Rule>>,
-    /// Seconds for which a request beyond `conn` waits, once for each time that `conn` fits into the requests before it.
+    /// Seconds for which a request beyond `conn` waits, once for each time that `conn` fits into the requests before
+    /// it.
     #[schemars(range(max = 86400), extend("exclusiveMinimum" = 0))]
     default_conn_delay: f64,
-    /// Whether that time stays as it is. Otherwise it follows the requests: after each one it is the mean of itself and
+    /// True if that time stays as it is. Otherwise it follows the requests: after each one it is the mean of itself and
     /// of how long the upstream took.
     #[serde(default)]
     only_use_default_delay: bool,
-    /// What is counted apart: by `key_type` the name of a variable, without `$`, a text with variables, or a constant.
+    /// The key of a count: by `key_type` the name of a variable, without `$`, a text with variables, or a constant.
     /// A request that does not have it is counted by its address, and so are all when no variable has that name.
     /// Not with `rules`.
     #[schemars(length(min = 1))]
     key: Option<String>,
-    /// How `key` is read.
+    /// The meaning of `key`.
     #[serde(default)]
     key_type: KeyType,
     /// Status of the answer to a request that is over the limit.
@@ -62,7 +62,7 @@ pub(crate) struct Conf {
     /// The answer's body is `{"error_msg":"…"}` with this text; without it, with status and reason phrase.
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
-    /// Where the counts are kept. `local`: in this process, shared by all its workers. `redis`, `redis-cluster`,
+    /// The place of the counts. `local`: in this process, shared by all its workers. `redis`, `redis-cluster`,
     /// `redis-sentinel`: in a Redis, shared by all gateways that have the same configuration.
     #[serde(default)]
     policy: Policy,
@@ -108,6 +108,7 @@ impl Define for LimitConn {
     const NAME: &'static str = "limit-conn";
     const PRIORITY: i32 = 1003;
     const PHASES: Phases = Phases::ACCESS.and(Phases::LOG);
+    const STREAMS: bool = true;
     const ENCRYPTED: &'static [&'static str] = redis::ENCRYPTED;
     const DOC: &'static str = "\
 Lets `conn` requests of each `key` be under way at once, and `burst` more after a wait; others are answered with \
@@ -142,39 +143,34 @@ rejected_msg: too many requests at once
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        let mut faults = Vec::new();
-        faults.extend(conf.redis.check(conf.policy).err());
-        faults.extend(conf.unit_us().err());
-        faults.extend(conf.limits().err());
-        faults.extend(conf.key.as_deref().and_then(|key| KeySource::warning(key, conf.key_type)));
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
-    }
-
-    fn check_tree(conf: &Node) -> Vec<Diagnostic> {
-        RedisConf::check_tree(conf)
-    }
-
-    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        let version = redis::version(cx.place, cx.conf, &["conn", "burst", "key", "key_type", "rules"]);
-        let redis = Redis::new(&conf.redis, conf.policy, &version, conf.allow_degradation, cx)?;
-        let unit = conf.unit_us()?;
-        let limits = conf.limits()?;
-        let state_key = format!("limit-conn {} {} {}", cx.place, cx.conf.to_json(), cx.limit_keys);
-        let state = || State {
-            counts: Table::new(cx.limit_keys),
-            units: limits.iter().map(|_| AtomicU64::new(unit)).collect(),
-        };
-        let state = cx.states.get_or_create(&state_key, state);
-        let follows = !conf.only_use_default_delay && limits.iter().any(|limit| !limit.never_waits());
-        Ok(Arc::new(Limiting {
-            limits,
-            state,
-            remote: redis.map(|redis| Remote::new(redis, conf.key_ttl)),
-            follows,
-            code: conf.rejected_code,
-            body: rejection::error_msg(conf.rejected_code, conf.rejected_msg.as_deref()),
-            degrade: conf.allow_degradation,
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let topology = cx.ok(conf.redis.topology(conf.policy));
+        let unit = cx.ok(conf.unit_us());
+        let limits = cx.ok(conf.limits());
+        cx.say(conf.key.as_deref().and_then(|key| KeySource::warning(key, conf.key_type)));
+        cx.add(RedisConf::unused(cx.conf()));
+        let (unit, limits, topology) = (unit?, limits?, topology?);
+        Some(Compiled::build(move |build| {
+            let version = redis::version(build.place, build.conf, &["conn", "burst", "key", "key_type", "rules"]);
+            let redis = topology.map(|topology| {
+                let servers = (&conf.redis, conf.policy, topology);
+                Redis::new(servers, &version, conf.allow_degradation, build)
+            });
+            let redis = redis.transpose()?;
+            let state_key = format!("limit-conn {} {} {}", build.place, build.conf.to_json(), build.limit_keys);
+            let state = || State {
+                counts: Table::new(build.limit_keys),
+                units: limits.iter().map(|_| AtomicU64::new(unit)).collect(),
+            };
+            let state = build.states.get_or_create(&state_key, state);
+            let follows = !conf.only_use_default_delay && limits.iter().any(|limit| !limit.never_waits());
+            Ok(Limiting {
+                limits,
+                state,
+                remote: redis.map(|redis| Remote::new(redis, conf.key_ttl)),
+                follows,
+                refusal: Refusal::new(conf.rejected_code, conf.rejected_msg.as_deref(), conf.allow_degradation),
+            })
         }))
     }
 }
@@ -205,7 +201,7 @@ impl Conf {
                 conn: conn.compile("conn", MAX_CONN)?,
                 burst: burst.compile("burst", MAX_CONN)?,
                 key: KeySource::compile(key, self.key_type, false)?,
-                entered: Mark::unique(),
+                entered: PerRequest::new(),
             }]));
         };
         if self.conn.is_some() || self.burst.is_some() || self.key.is_some() {
@@ -221,7 +217,7 @@ impl Conf {
                 conn: rule.conn.compile(&field("conn"), MAX_CONN)?,
                 burst: rule.burst.compile(&field("burst"), MAX_CONN)?,
                 key: KeySource::compile_rule(&rule.key, field("key"))?,
-                entered: Mark::unique(),
+                entered: PerRequest::new(),
             })
         };
         rules.iter().enumerate().map(limit).collect()
@@ -233,13 +229,11 @@ impl Conf {
 struct Limiting {
     limits: Box<[Limit]>,
     state: Arc<State>,
-    /// Where counts are kept in a Redis.
+    /// The Redis that holds the counts.
     remote: Option<Remote>,
-    /// Whether the time to wait follows the requests.
+    /// True if the time to wait follows the requests.
     follows: bool,
-    code: u16,
-    body: Vec<u8>,
-    degrade: bool,
+    refusal: Refusal,
 }
 
 /// One limit.
@@ -250,23 +244,44 @@ struct Limit {
     conn: Amount,
     burst: Amount<0>,
     key: KeySource,
-    /// Under which is noted of a request that counts here how long it waits for that, in microseconds.
-    entered: Mark,
+    /// The place of a request.
+    entered: PerRequest<Entered>,
 }
 
-/// What outlives a change of the configuration.
+/// A request that counts, or that asks to.
+#[derive(Debug)]
+struct Entered {
+    /// Microseconds that it waits; `None` while it has no place.
+    wait: Option<u64>,
+    _place: Place,
+}
+
+/// A place among the requests under way, which is given back when it is dropped.
+#[derive(Debug)]
+enum Place {
+    Here { _held: LocalPlace },
+    Redis { _held: Arc<remote::Entry> },
+}
+
+#[derive(Debug)]
+struct LocalPlace {
+    state: Arc<State>,
+    which: Which,
+}
+
+impl Drop for LocalPlace {
+    fn drop(&mut self) {
+        // A key that has requests stays in its table.
+        self.state.counts.look(self.which, Count::leave);
+    }
+}
+
+/// The state that outlives a change of the configuration.
 #[derive(Debug)]
 struct State {
     counts: Table<Count>,
     /// For each limit, how long one takes for whom the next has to wait, in microseconds.
     units: Box<[AtomicU64]>,
-}
-
-impl Hold for State {
-    fn release(&self, note: Note) {
-        // A key that has requests stays in its table.
-        self.counts.look(Which::from_note(note), Count::leave);
-    }
 }
 
 impl Plugin for Limiting {
@@ -281,12 +296,12 @@ impl Plugin for Limiting {
         let mut told = Told::default();
         for (limit, unit) in self.limits.iter().zip(&self.state.units) {
             let verdict = self.enter(limit, unit, cx);
-            if let Some(flow) = self.conclude(verdict, &mut told, cx) {
+            if let Some(flow) = self.refusal.conclude(verdict, &mut told, cx) {
                 return flow;
             }
         }
         match told {
-            Told { asked: false, .. } => self.fail(cx, NO_RULE),
+            Told { asked: false, .. } => self.refusal.fail(cx, NO_RULE),
             Told { waits: true, .. } => Flow::Suspend,
             Told { waits: false, .. } => Flow::Continue,
         }
@@ -303,28 +318,28 @@ impl Plugin for Limiting {
                 let mut told = Told::default();
                 for (limit, unit) in self.limits.iter().zip(&self.state.units) {
                     let verdict = self.enter_remote(remote, limit, unit, cx).await;
-                    if let Some(flow) = self.conclude(verdict, &mut told, cx) {
+                    if let Some(flow) = self.refusal.conclude(verdict, &mut told, cx) {
                         return flow;
                     }
                 }
                 match told {
-                    Told { asked: false, .. } => return self.fail(cx, NO_RULE),
+                    Told { asked: false, .. } => return self.refusal.fail(cx, NO_RULE),
                     Told { waits: false, .. } => return Flow::Continue,
                     Told { waits: true, .. } => {}
                 }
             }
-            let waits = self.limits.iter().filter_map(|limit| cx.noted(limit.entered));
-            let wait = waits.fold(0, |all: u64, [wait, _]| all.saturating_add(wait));
+            let waits = self.limits.iter().filter_map(|limit| limit.entered.get(cx)?.wait);
+            let wait = waits.fold(0, u64::saturating_add);
             weir_runtime::sleep(Duration::from_micros(wait)).await;
             Flow::Continue
         })
     }
 
     fn log(&self, cx: &LogCx<'_>) {
-        let exchange = cx.exchange;
-        let whole = exchange.times.now.saturating_sub(exchange.times.start);
+        let exchange = cx.view();
+        let whole = exchange.duration();
         for (limit, unit) in self.limits.iter().zip(&self.state.units) {
-            let Some([waited, _]) = cx.noted(limit.entered) else { continue };
+            let Some(waited) = limit.entered.get(cx).and_then(|entered| entered.wait) else { continue };
             let took = exchange.upstream_us().unwrap_or(whole.saturating_sub(waited));
             // One of two that end at once may be lost: it is a mean of what is usual.
             unit.store(unit.load(Relaxed).midpoint(took), Relaxed);
@@ -332,51 +347,10 @@ impl Plugin for Limiting {
     }
 }
 
-/// What a limit says of a request.
-#[derive(Clone, Copy)]
-enum Verdict {
-    Passed,
-    /// It passes, but late.
-    Waits,
-    /// The rule does not concern the request.
-    Skipped,
-    Rejected,
-    /// It could not be counted.
-    Failed(&'static str),
-}
-
-/// What the limits so far have said of a request.
-#[derive(Default)]
-struct Told {
-    /// One of them concerns it.
-    asked: bool,
-    /// One of them makes it wait.
-    waits: bool,
-}
-
 const NO_RULE: &str = "limit-conn: no rule concerns the request";
 const NO_NUMBER: &str = "limit-conn: conn or burst is not a number in bounds";
 
 impl Limiting {
-    /// What follows from a verdict; `None`: the next limit is asked.
-    fn conclude(&self, verdict: Verdict, told: &mut Told, cx: &mut RequestCx<'_>) -> Option<Flow> {
-        match verdict {
-            Verdict::Passed => told.asked = true,
-            Verdict::Waits => *told = Told { asked: true, waits: true },
-            Verdict::Skipped => {}
-            Verdict::Rejected => {
-                let answer = cx.reply(self.code).field("Content-Type", b"text/plain; charset=utf-8");
-                return Some(answer.body(&self.body).done());
-            }
-            Verdict::Failed(reason) => return Some(self.fail(cx, reason)),
-        }
-        None
-    }
-
-    fn fail(&self, cx: &RequestCx<'_>, reason: &'static str) -> Flow {
-        if self.degrade { Flow::Continue } else { cx.fail(500, reason) }
-    }
-
     fn enter(&self, limit: &Limit, unit: &AtomicU64, cx: &mut RequestCx<'_>) -> Verdict {
         // Only the lack of its key keeps a rule from a request: a client must not switch it off with a number's field.
         let Some(which) = limit.key.which(limit.number, cx) else { return Verdict::Skipped };
@@ -386,8 +360,10 @@ impl Limiting {
             Ok(None) => return Verdict::Rejected,
             Err(Full) => return Verdict::Failed("limit-conn: no room for another key"),
         };
-        cx.hold(Arc::clone(&self.state) as Arc<dyn Hold>, which.to_note());
-        Self::pass(limit, unit, place, conn, cx)
+        let held = LocalPlace { state: Arc::clone(&self.state), which };
+        let wait = wait(unit, place, conn);
+        limit.entered.put(cx, Entered { wait: Some(wait), _place: Place::Here { _held: held } });
+        pass(wait)
     }
 
     async fn enter_remote(&self, remote: &Remote, limit: &Limit, unit: &AtomicU64, cx: &mut RequestCx<'_>) -> Verdict {
@@ -398,20 +374,30 @@ impl Limiting {
         let Some(key) = own else { return Verdict::Skipped };
         let Some((conn, burst)) = limit.bounds(cx) else { return Verdict::Failed(NO_NUMBER) };
         let entry = remote.entry(key);
-        cx.hold(Arc::clone(&entry) as Arc<dyn Hold>, [0, 0]);
+        let held = Place::Redis { _held: Arc::clone(&entry) };
+        limit.entered.put(cx, Entered { wait: None, _place: held });
         match entry.enter(conn + burst).await {
-            Ok(Some(place)) => Self::pass(limit, unit, place, conn, cx),
+            Ok(Some(place)) => {
+                let wait = wait(unit, place, conn);
+                if let Some(entered) = limit.entered.get_mut(cx) {
+                    entered.wait = Some(wait);
+                }
+                pass(wait)
+            }
             Ok(None) => Verdict::Rejected,
             Err(_) => Verdict::Failed("limit-conn: Redis cannot be asked"),
         }
     }
+}
 
-    /// A request passes that is at this place among those under way.
-    fn pass(limit: &Limit, unit: &AtomicU64, place: u64, conn: u64, cx: &mut RequestCx<'_>) -> Verdict {
-        let wait = if place > conn { unit.load(Relaxed).saturating_mul((place - 1) / conn.max(1)) } else { 0 };
-        cx.note(limit.entered, [wait, 0]);
-        if wait >= SHORTEST_WAIT { Verdict::Waits } else { Verdict::Passed }
-    }
+/// Microseconds that a request waits which is at this place among those under way.
+fn wait(unit: &AtomicU64, place: u64, conn: u64) -> u64 {
+    if place > conn { unit.load(Relaxed).saturating_mul((place - 1) / conn.max(1)) } else { 0 }
+}
+
+/// A request passes, at once or after this wait.
+fn pass(wait: u64) -> Verdict {
+    if wait >= SHORTEST_WAIT { Verdict::Waits } else { Verdict::Passed }
 }
 
 /// Microseconds; for less nobody waits.

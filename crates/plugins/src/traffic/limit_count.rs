@@ -2,7 +2,11 @@
 
 pub(crate) mod counter;
 mod group;
-mod remote;
+mod lease;
+mod leases;
+pub(crate) mod remote;
+#[cfg(test)]
+mod simulation;
 mod synced;
 
 use std::sync::Arc;
@@ -12,18 +16,19 @@ use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 use weir_config::schema::json_schema;
 use weir_config::{Code, Diagnostic, Node};
-use weir_plugin::{BuildCx, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin, RequestCx};
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Io, LocalFuture, Phases, Plugin, RequestCx};
 use weir_wire::name::FieldName;
 
-use crate::rejection;
 use crate::traffic::amount::{Amount, AmountConf};
 use crate::traffic::key::{KeySource, KeyType};
 use crate::traffic::policy::Policy;
 use crate::traffic::redis::{self, Redis, RedisConf};
+use crate::traffic::refusal::{Refusal, Told, Verdict};
 use crate::traffic::table::Table;
 use counter::{Counter, MAX_COUNT, MAX_WINDOW, Quota, Taken, WindowKind};
 use group::Group;
-use remote::Remote;
+use leases::Leases;
+use remote::{Exchange, Remote};
 
 /// The definition.
 #[derive(Debug)]
@@ -34,14 +39,15 @@ pub(crate) struct LimitCount;
 #[serde(default)]
 #[schemars(extend("additionalProperties" = false))]
 pub(crate) struct Conf {
-    /// How many requests pass in `time_window`: an integer from 1 to 1099511627775, or a text with variables that makes
+    /// Requests that pass in `time_window`: an integer from 1 to 1099511627775, or a text with variables that makes
     /// one for each request. Needs `time_window`; not with `rules`.
     count: Option<AmountConf>,
     /// The window in seconds: an integer from 1 to 4294967295, or a text with variables. Needs `count`; not with
     /// `rules`.
     time_window: Option<AmountConf>,
-    /// How the window moves. `fixed`: it begins with a key's first request, and at its end all is forgotten. `sliding`:
-    /// the requests of the window before count as well, by the share of it that lies less than `time_window` back.
+    /// The movement of the window. `fixed`: it begins with a key's first request, and at its end all is forgotten.
+    /// `sliding`: the requests of the window before count as well, by the share of it that lies less than `time_window`
+    /// back.
     window_type: WindowType,
     /// Several limits, all of which a request has to keep, in this order; instead of `count` and `time_window`.
     #[schemars(length(min = 1))]
@@ -51,11 +57,11 @@ pub(crate) struct Conf {
     /// `count` and `time_window`. Not with `rules`.
     #[schemars(length(min = 1))]
     group: Option<String>,
-    /// What is counted apart: by `key_type` the name of a variable, without `$`, a text with variables, or a constant.
+    /// The key of a count: by `key_type` the name of a variable, without `$`, a text with variables, or a constant.
     /// A request that does not have it is counted by its address, and so are all when no variable has that name.
     #[schemars(length(min = 1))]
     key: String,
-    /// How `key` is read.
+    /// The meaning of `key`.
     key_type: KeyType,
     /// Status of the answer to a request that is over the limit.
     #[schemars(range(min = 200, max = 599))]
@@ -63,23 +69,27 @@ pub(crate) struct Conf {
     /// The answer's body is `{"error_msg":"…"}` with this text; without it, with status and reason phrase.
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
-    /// Where the counts are kept. `local`: in this process, shared by all its workers. `redis`, `redis-cluster`,
+    /// The place of the counts. `local`: in this process, shared by all its workers. `redis`, `redis-cluster`,
     /// `redis-sentinel`: in a Redis, shared by all gateways that have the same configuration.
     policy: Policy,
     /// Lets requests through when they cannot be counted: there is no room for another key (`limits.limit_keys`), Redis
-    /// does not answer, or a `count` or `time_window` from variables is no such number. Otherwise they are answered with
+    /// does not answer, or a `count` or `time_window` from variables is no such number. Otherwise they are answered
+    /// with
     /// 500.
     allow_degradation: bool,
     /// Tells the client the limit, what remains of it and the seconds until it is renewed, on every answer.
     show_limit_quota_header: bool,
-    /// With a policy of Redis: -1 asks Redis for every request, which is exact. Otherwise each worker counts by itself and
-    /// tells Redis every so many seconds, at least 0.1 and less than `time_window`.
+    /// With a policy of Redis: -1 asks Redis for every request, which is exact. Otherwise each worker counts by itself
+    /// and tells Redis every so many seconds, at least 0.1 and less than `time_window`.
     sync_interval: f64,
+    /// With a policy of Redis: each worker takes shares of the window ahead, as many as it needs for 100 ms, so that
+    /// most requests pass without asking Redis. Never more than `count` pass; a few less may. Not with `sync_interval`.
+    lease: bool,
     #[serde(flatten)]
     redis: RedisConf,
 }
 
-/// How the window moves.
+/// The movement of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs, reason = "explained at the field")]
@@ -94,13 +104,14 @@ pub(crate) enum WindowType {
 pub(crate) struct Rule {
     /// As the outer `count`. A request that the rule concerns and that makes no number of it is answered with 500.
     count: AmountConf,
-    /// As the outer `time_window`. A request that the rule concerns and that makes no number of it is answered with 500.
+    /// As the outer `time_window`. A request that the rule concerns and that makes no number of it is answered with
+    /// 500.
     time_window: AmountConf,
     /// A text with variables: what is counted apart. The rule is skipped for a request that has none of them.
     #[schemars(length(min = 1))]
     key: String,
-    /// The rule tells its state in `X-{header_prefix}-RateLimit-Limit`, `-Remaining` and `-Reset`: the prefix stands before
-    /// `RateLimit-` in the names that `plugin_metadata` gives, too. Default: its place in the list, from 1.
+    /// The rule tells its state in `X-{header_prefix}-RateLimit-Limit`, `-Remaining` and `-Reset`: the prefix stands
+    /// before `RateLimit-` in the names that `plugin_metadata` gives, too. Default: its place in the list, from 1.
     #[schemars(length(min = 1))]
     header_prefix: Option<String>,
 }
@@ -133,6 +144,7 @@ impl Default for Conf {
             allow_degradation: false,
             show_limit_quota_header: true,
             sync_interval: NO_SYNC,
+            lease: false,
             redis: RedisConf::default(),
         }
     }
@@ -173,7 +185,7 @@ as it is, and are lost with the process. A limiter holds at most `limits.limit_k
 room, and when there is none, requests with new keys are answered with 500 unless `allow_degradation` is set.
 
 With a policy of Redis a script counts there, so that the limit is exact over all gateways, by the clock of Redis. See \
-[limits in Redis](../redis.md) for keys, failures and `sync_interval`.";
+[limits in Redis](../redis.md) for keys, failures, `lease` and `sync_interval`.";
     const EXAMPLE: &'static str = "\
 count: 100
 time_window: 60
@@ -185,24 +197,6 @@ rejected_msg: too many requests
 
     type Conf = Conf;
     type ConsumerConf = ();
-
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        let mut faults = Vec::new();
-        faults.extend(conf.redis.check(conf.policy).err());
-        faults.extend(conf.interval().err());
-        if conf.policy == Policy::Local && conf.sync_interval != NO_SYNC {
-            faults.push(Invalid::warning("sync_interval", "it has no effect with policy local"));
-        }
-        faults.extend(conf.limits(&Metadata::default(), None).err());
-        if conf.rules.is_none() {
-            faults.extend(KeySource::warning(&conf.key, conf.key_type));
-        }
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
-    }
-
-    fn check_tree(conf: &Node) -> Vec<Diagnostic> {
-        RedisConf::check_tree(conf)
-    }
 
     fn metadata_schema() -> Option<Schema> {
         Some(json_schema::<Metadata>())
@@ -222,47 +216,81 @@ rejected_msg: too many requests
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
-    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        let metadata = match cx.metadata {
-            Some(node) => {
-                node.parse_into::<Metadata>().map_err(|d| Invalid::new("", format!("plugin_metadata: {d}")))?
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let topology = cx.ok(conf.redis.topology(conf.policy));
+        let exchange = cx.ok(conf.exchange());
+        if conf.policy == Policy::Local {
+            if conf.sync_interval != NO_SYNC {
+                cx.warn("sync_interval", "it has no effect with policy local");
             }
-            None => Metadata::default(),
-        };
-        let group = conf.group.as_deref();
-        let limits = conf.limits(&metadata, group)?;
-        let remote = conf.remote(group, cx)?;
-        let state_key = match group {
-            Some(name) => format!("limit-count group {name} {}", cx.limit_keys),
-            None => format!("limit-count {} {} {}", cx.place, cx.conf.to_json(), cx.limit_keys),
-        };
-        let group = group.map(|name| {
-            let group = cx.states.get_or_create(&format!("limit-count members of {name}"), Group::default);
-            if let Some(other) = group.join(cx.place, format!("{conf:?}")) {
-                let place = cx.place;
-                tracing::warn!(group = name, place, other, "limit-count: other settings than elsewhere in its group");
+            if conf.lease {
+                cx.warn("lease", "it has no effect with policy local");
             }
-            group
-        });
-        Ok(Arc::new(Limiting {
-            limits,
-            counters: cx.states.get_or_create(&state_key, || Table::new(cx.limit_keys)),
-            remote,
-            _group: group,
-            code: conf.rejected_code,
-            body: rejection::error_msg(conf.rejected_code, conf.rejected_msg.as_deref()),
-            degrade: conf.allow_degradation,
-            show: conf.show_limit_quota_header,
+        }
+        let limits = cx.ok(conf.limits(&Metadata::default()));
+        if conf.rules.is_none() {
+            cx.say(KeySource::warning(&conf.key, conf.key_type));
+        }
+        cx.add(RedisConf::unused(cx.conf()));
+        let (topology, exchange, mut limits) = (topology?, exchange?, limits?);
+        Some(Compiled::build(move |build| {
+            let metadata: Metadata = build.metadata()?;
+            for limit in &mut limits {
+                limit.names = metadata.fields(limit.number, conf.rules.as_deref().unwrap_or_default())?;
+            }
+            let group = conf.group.as_deref();
+            let version = match group {
+                Some(group) => format!("group/{group}"),
+                None => {
+                    let fields = ["count", "time_window", "window_type", "key", "key_type", "rules"];
+                    redis::version(build.place, build.conf, &fields)
+                }
+            };
+            // Leases have other values in Redis.
+            let version = if conf.lease { format!("{version}:lease") } else { version };
+            let redis = topology.map(|topology| {
+                let servers = (&conf.redis, conf.policy, topology);
+                Redis::new(servers, &version, conf.allow_degradation, build)
+            });
+            let remote = redis.transpose()?.map(|redis| Remote::new(redis, &version, exchange, build));
+            let state_key = match group {
+                Some(name) => format!("limit-count group {name} {}", build.limit_keys),
+                None => format!("limit-count {} {} {}", build.place, build.conf.to_json(), build.limit_keys),
+            };
+            let group = group.map(|name| {
+                let group = build.states.get_or_create(&format!("limit-count members of {name}"), Group::default);
+                if let Some(other) = group.join(build.place, format!("{conf:?}")) {
+                    let place = build.place;
+                    tracing::warn!(
+                        group = name,
+                        place,
+                        other,
+                        "limit-count: other settings than elsewhere in its group"
+                    );
+                }
+                group
+            });
+            Ok(Limiting {
+                limits,
+                counters: build.states.get_or_create(&state_key, || Table::new(build.limit_keys)),
+                remote,
+                _group: group,
+                refusal: Refusal::new(conf.rejected_code, conf.rejected_msg.as_deref(), conf.allow_degradation),
+                show: conf.show_limit_quota_header,
+            })
         }))
     }
 }
 
 impl Conf {
-    /// Milliseconds from one synchronisation to the next; `None`: every request asks.
-    fn interval(&self) -> Result<Option<u64>, Invalid> {
+    /// The moments at which counts are exchanged with Redis.
+    fn exchange(&self) -> Result<Exchange, Invalid> {
         let seconds = self.sync_interval;
         if seconds == NO_SYNC || self.policy == Policy::Local {
-            return Ok(None);
+            return Ok(if self.lease { Exchange::Lease } else { Exchange::Always });
+        }
+        if self.lease {
+            return Err(Invalid::new("lease", "lease and sync_interval cannot be specified at the same time"));
         }
         let fault = |message: &str| Err(Invalid::new("sync_interval", message));
         // YAML has a number for what is none.
@@ -274,22 +302,10 @@ impl Conf {
         if { windows }.any(is_longer) {
             return fault("expected a number below time_window");
         }
-        Ok(Some((seconds * 1000.0) as u64))
+        Ok(Exchange::Interval((seconds * 1000.0) as u64))
     }
 
-    fn remote(&self, group: Option<&str>, cx: &BuildCx<'_>) -> Result<Option<Remote>, Invalid> {
-        let interval = self.interval()?;
-        let version = match group {
-            Some(group) => format!("group/{group}"),
-            None => {
-                redis::version(cx.place, cx.conf, &["count", "time_window", "window_type", "key", "key_type", "rules"])
-            }
-        };
-        let redis = Redis::new(&self.redis, self.policy, &version, self.allow_degradation, cx)?;
-        Ok(redis.map(|redis| Remote::new(redis, &version, interval, cx)))
-    }
-
-    fn limits(&self, metadata: &Metadata, group: Option<&str>) -> Result<Box<[Limit]>, Invalid> {
+    fn limits(&self, metadata: &Metadata) -> Result<Box<[Limit]>, Invalid> {
         let kind = match self.window_type {
             WindowType::Fixed => WindowKind::Fixed,
             WindowType::Sliding => WindowKind::Sliding,
@@ -306,18 +322,14 @@ impl Conf {
             (_, None, _) => return Err(Invalid::new("", "the field time_window is missing")),
         };
         // Whatever else stands in the group may have another key.
-        let key = KeySource::compile(&self.key, self.key_type, group.is_some())?;
-        let [limit, remaining, reset] = metadata.names().map(|(field, name)| {
-            FieldName::new(name)
-                .ok_or_else(|| Invalid::new("", format!("plugin_metadata: {field} is not a field name")))
-        });
+        let key = KeySource::compile(&self.key, self.key_type, self.group.is_some())?;
         Ok(Box::new([Limit {
             number: 0,
             count: one.0.compile("count", MAX_COUNT)?,
             window: one.1.compile("time_window", MAX_WINDOW)?,
             kind,
             key,
-            names: Names { limit: limit?, remaining: remaining?, reset: reset? },
+            names: metadata.fields(0, &[])?,
         }]))
     }
 }
@@ -328,24 +340,33 @@ fn rules_limits(rules: &[Rule], kind: WindowKind, metadata: &Metadata) -> Result
         if rules.iter().take(at).any(|other| other.key == rule.key) {
             return Err(Invalid::new(field("key"), format!("there are two rules with the key {:?}", rule.key)));
         }
-        let prefix = rule.header_prefix.clone().unwrap_or_else(|| (at + 1).to_string());
-        let [limit, remaining, reset] = metadata.names().map(|(_, name)| {
-            FieldName::new(&name.replacen("RateLimit-", &format!("{prefix}-RateLimit-"), 1))
-                .ok_or_else(|| Invalid::new(field("header_prefix"), "expected a part of a field's name"))
-        });
+        let number = at as u32 + 1;
         Ok(Limit {
-            number: at as u32 + 1,
+            number,
             count: rule.count.compile(&field("count"), MAX_COUNT)?,
             window: rule.time_window.compile(&field("time_window"), MAX_WINDOW)?,
             kind,
             key: KeySource::compile_rule(&rule.key, field("key"))?,
-            names: Names { limit: limit?, remaining: remaining?, reset: reset? },
+            names: metadata.fields(number, rules)?,
         })
     };
     rules.iter().enumerate().map(limit).collect()
 }
 
 impl Metadata {
+    /// The names of the fields of the limit with this number, which is that of a rule from 1.
+    fn fields(&self, number: u32, rules: &[Rule]) -> Result<Names, Invalid> {
+        let at = (number as usize).wrapping_sub(1);
+        let prefix = rules.get(at).map(|rule| rule.header_prefix.clone().unwrap_or_else(|| number.to_string()));
+        let [limit, remaining, reset] = self.names().map(|(field, name)| match &prefix {
+            Some(prefix) => FieldName::new(&name.replacen("RateLimit-", &format!("{prefix}-RateLimit-"), 1))
+                .ok_or_else(|| Invalid::new(format!("rules[{at}].header_prefix"), "expected a part of a field's name")),
+            None => FieldName::new(name)
+                .ok_or_else(|| Invalid::new("", format!("plugin_metadata: {field} is not a field name"))),
+        });
+        Ok(Names { limit: limit?, remaining: remaining?, reset: reset? })
+    }
+
     fn names(&self) -> [(&'static str, &str); 3] {
         [
             ("limit_header", &self.limit_header),
@@ -361,13 +382,11 @@ struct Limiting {
     limits: Box<[Limit]>,
     /// It outlives a change of the configuration.
     counters: Arc<Table<Counter>>,
-    /// Where counts are kept in a Redis.
+    /// The Redis that holds the counts.
     remote: Option<Remote>,
     /// Kept as long as somebody is in it.
     _group: Option<Arc<Group>>,
-    code: u16,
-    body: Vec<u8>,
-    degrade: bool,
+    refusal: Refusal,
     show: bool,
 }
 
@@ -390,30 +409,22 @@ struct Names {
     reset: FieldName,
 }
 
-/// What a limit says of a request.
-#[derive(Clone, Copy)]
-enum Verdict {
-    Passed,
-    /// The rule does not concern the request.
-    Skipped,
-    Rejected,
-    /// It could not be counted.
-    Failed(&'static str),
-}
-
 impl Plugin for Limiting {
     fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
-        if self.remote.is_some() {
-            return Flow::Suspend;
+        if let Some(remote) = &self.remote {
+            return match remote.leases() {
+                Some(leases) => self.access_leased(remote, &leases, cx),
+                None => Flow::Suspend,
+            };
         }
-        let mut asked = false;
+        let mut told = Told::default();
         for limit in &self.limits {
             let verdict = self.ask(limit, cx);
-            if let Some(flow) = self.conclude(verdict, &mut asked, cx) {
+            if let Some(flow) = self.refusal.conclude(verdict, &mut told, cx) {
                 return flow;
             }
         }
-        self.finish(asked, cx)
+        self.finish(&told, cx)
     }
 
     fn wait_limit(&self) -> Option<Duration> {
@@ -424,39 +435,21 @@ impl Plugin for Limiting {
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
             let Some(remote) = &self.remote else { return Flow::Continue };
-            let mut asked = false;
+            let mut told = Told::default();
             for limit in &self.limits {
                 let verdict = self.ask_remote(remote, limit, cx).await;
-                if let Some(flow) = self.conclude(verdict, &mut asked, cx) {
+                if let Some(flow) = self.refusal.conclude(verdict, &mut told, cx) {
                     return flow;
                 }
             }
-            self.finish(asked, cx)
+            self.finish(&told, cx)
         })
     }
 }
 
 impl Limiting {
-    /// What follows from a verdict; `None`: the next limit is asked.
-    fn conclude(&self, verdict: Verdict, asked: &mut bool, cx: &mut RequestCx<'_>) -> Option<Flow> {
-        match verdict {
-            Verdict::Passed => *asked = true,
-            Verdict::Skipped => {}
-            Verdict::Rejected => {
-                let answer = cx.reply(self.code).field("Content-Type", b"text/plain; charset=utf-8");
-                return Some(answer.body(&self.body).done());
-            }
-            Verdict::Failed(reason) => return Some(self.fail(cx, reason)),
-        }
-        None
-    }
-
-    fn finish(&self, asked: bool, cx: &RequestCx<'_>) -> Flow {
-        if asked { Flow::Continue } else { self.fail(cx, "limit-count: no rule concerns the request") }
-    }
-
-    fn fail(&self, cx: &RequestCx<'_>, reason: &'static str) -> Flow {
-        if self.degrade { Flow::Continue } else { cx.fail(500, reason) }
+    fn finish(&self, told: &Told, cx: &RequestCx<'_>) -> Flow {
+        if told.asked { Flow::Continue } else { self.refusal.fail(cx, "limit-count: no rule concerns the request") }
     }
 
     fn ask(&self, limit: &Limit, cx: &mut RequestCx<'_>) -> Verdict {
@@ -467,6 +460,31 @@ impl Limiting {
         let taken = self.counters.ask(which, now, quota.linger(), |counter| counter.take(now, &quota));
         let Ok(taken) = taken else { return Verdict::Failed("limit-count: no room for another key") };
         self.tell(limit, &quota, taken, cx)
+    }
+
+    /// Counts a request by leases, or lets it wait where one of its limits has to be asked for. Nothing is spent then.
+    fn access_leased(&self, remote: &Remote, leases: &Leases, cx: &mut RequestCx<'_>) -> Flow {
+        let is_ready = |limit: &Limit, cx: &mut RequestCx<'_>| match leased(remote, limit, cx, Leases::is_ready, leases)
+        {
+            Ok((is_ready, _)) => is_ready,
+            Err(_) => true,
+        };
+        if self.limits.len() > 1 && !self.limits.iter().all(|limit| is_ready(limit, cx)) {
+            return Flow::Suspend;
+        }
+        let mut told = Told::default();
+        for limit in &self.limits {
+            let verdict = match leased(remote, limit, cx, Leases::try_take, leases) {
+                Ok((Some(taken), quota)) => self.tell(limit, &quota, taken, cx),
+                // Of several limits each is ready.
+                Ok((None, _)) => return Flow::Suspend,
+                Err(verdict) => verdict,
+            };
+            if let Some(flow) = self.refusal.conclude(verdict, &mut told, cx) {
+                return flow;
+            }
+        }
+        self.finish(&told, cx)
     }
 
     async fn ask_remote(&self, remote: &Remote, limit: &Limit, cx: &mut RequestCx<'_>) -> Verdict {
@@ -497,11 +515,27 @@ impl Limiting {
 }
 
 impl Limit {
-    /// What a request may take; `None` when its variables make no number in bounds.
+    /// The quota of a request; `None` when its variables make no number in bounds.
     fn quota(&self, cx: &mut RequestCx<'_>) -> Option<Quota> {
         let (count, window) = (self.count.resolve(cx, MAX_COUNT)?, self.window.resolve(cx, MAX_WINDOW)?);
         Some(Quota { count, window: window * 1000, kind: self.kind })
     }
+}
+
+/// Asks a worker's leases of one limit, which may have no say.
+fn leased<T>(
+    remote: &Remote,
+    limit: &Limit,
+    cx: &mut RequestCx<'_>,
+    ask: impl FnOnce(&Leases, &mut Vec<u8>, &Quota) -> T,
+    leases: &Leases,
+) -> Result<(T, Quota), Verdict> {
+    let mut key = cx.take_scratch();
+    let concerns = remote.write_key(limit, cx, &mut key);
+    let quota = if concerns { limit.quota(cx).ok_or(Verdict::Failed(NO_QUOTA)) } else { Err(Verdict::Skipped) };
+    let asked = quota.map(|quota| (ask(leases, &mut key, &quota), quota));
+    cx.put_scratch(key);
+    asked
 }
 
 const NO_QUOTA: &str = "limit-count: count or time_window is not a number in bounds";

@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_config::{Diagnostic, Node};
-use weir_plugin::{BuildCx, Define, Flow, Invalid, Io, LocalFuture, Mark, Phases, Plugin, RequestCx};
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Io, LocalFuture, PerRequest, Phases, Plugin, RequestCx};
 
-use crate::rejection;
 use crate::traffic::key::{KeySource, KeyType};
 use crate::traffic::policy::Policy;
 use crate::traffic::redis::{self, Redis, RedisConf};
+use crate::traffic::refusal::Refusal;
 use crate::traffic::table::{Full, Table};
 use bucket::{Bucket, Rate};
 use weir_redis::Error;
@@ -27,17 +26,17 @@ pub(crate) struct LimitReq;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub(crate) struct Conf {
-    /// How many requests pass in a second; also less than one, such as 0.1.
+    /// Requests that pass in a second; also less than one, such as 0.1.
     #[schemars(range(max = 1_000_000_000), extend("exclusiveMinimum" = 0))]
     rate: f64,
-    /// How many requests above `rate` are let through, late or with `nodelay` at once, before others are rejected.
+    /// Requests above `rate` that are let through, late or with `nodelay` at once, before others are rejected.
     #[schemars(range(min = 0, max = 1_000_000_000))]
     burst: f64,
-    /// What is counted apart: by `key_type` the name of a variable, without `$`, a text with variables, or a constant.
+    /// The key of a count: by `key_type` the name of a variable, without `$`, a text with variables, or a constant.
     /// A request that does not have it is counted by its address, and so are all when no variable has that name.
     #[schemars(length(min = 1))]
     key: String,
-    /// How `key` is read.
+    /// The meaning of `key`.
     #[serde(default)]
     key_type: KeyType,
     /// Lets requests within `burst` through at once.
@@ -50,7 +49,7 @@ pub(crate) struct Conf {
     /// The answer's body is `{"error_msg":"…"}` with this text; without it, with status and reason phrase.
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
-    /// Where the counts are kept. `local`: in this process, shared by all its workers. `redis`, `redis-cluster`,
+    /// The place of the counts. `local`: in this process, shared by all its workers. `redis`, `redis-cluster`,
     /// `redis-sentinel`: in a Redis, shared by all gateways that have the same configuration.
     #[serde(default)]
     policy: Policy,
@@ -99,32 +98,29 @@ rejected_msg: too many requests
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        let mut faults = Vec::new();
-        faults.extend(conf.redis.check(conf.policy).err());
-        faults.extend(conf.rate().err());
-        faults.extend(KeySource::compile(&conf.key, conf.key_type, false).err());
-        faults.extend(KeySource::warning(&conf.key, conf.key_type));
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
-    }
-
-    fn check_tree(conf: &Node) -> Vec<Diagnostic> {
-        RedisConf::check_tree(conf)
-    }
-
-    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        let version = redis::version(cx.place, cx.conf, &["rate", "burst", "key", "key_type"]);
-        let state_key = format!("limit-req {} {} {}", cx.place, cx.conf.to_json(), cx.limit_keys);
-        Ok(Arc::new(Limiting {
-            rate: conf.rate()?,
-            key: KeySource::compile(&conf.key, conf.key_type, false)?,
-            buckets: cx.states.get_or_create(&state_key, || Table::new(cx.limit_keys)),
-            redis: Redis::new(&conf.redis, conf.policy, &version, conf.allow_degradation, cx)?,
-            delays: !conf.nodelay,
-            wait: Mark::unique(),
-            code: conf.rejected_code,
-            body: rejection::error_msg(conf.rejected_code, conf.rejected_msg.as_deref()),
-            degrade: conf.allow_degradation,
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let topology = cx.ok(conf.redis.topology(conf.policy));
+        let rate = cx.ok(conf.rate());
+        let key = cx.ok(KeySource::compile(&conf.key, conf.key_type, false));
+        cx.say(KeySource::warning(&conf.key, conf.key_type));
+        cx.add(RedisConf::unused(cx.conf()));
+        let (rate, key, topology) = (rate?, key?, topology?);
+        Some(Compiled::build(move |build| {
+            let version = redis::version(build.place, build.conf, &["rate", "burst", "key", "key_type"]);
+            let state_key = format!("limit-req {} {} {}", build.place, build.conf.to_json(), build.limit_keys);
+            let redis = topology.map(|topology| {
+                let servers = (&conf.redis, conf.policy, topology);
+                Redis::new(servers, &version, conf.allow_degradation, build)
+            });
+            Ok(Limiting {
+                rate,
+                key,
+                buckets: build.states.get_or_create(&state_key, || Table::new(build.limit_keys)),
+                redis: redis.transpose()?,
+                delays: !conf.nodelay,
+                wait: PerRequest::new(),
+                refusal: Refusal::new(conf.rejected_code, conf.rejected_msg.as_deref(), conf.allow_degradation),
+            })
         }))
     }
 }
@@ -149,14 +145,12 @@ struct Limiting {
     key: KeySource,
     /// They outlive a change of the configuration.
     buckets: Arc<Table<Bucket>>,
-    /// Where buckets are kept in a Redis.
+    /// The Redis that holds the buckets.
     redis: Option<Redis>,
     delays: bool,
-    /// Under which a request's wait is noted, in milliseconds.
-    wait: Mark,
-    code: u16,
-    body: Vec<u8>,
-    degrade: bool,
+    /// Milliseconds that a request waits.
+    wait: PerRequest<u64>,
+    refusal: Refusal,
 }
 
 impl Plugin for Limiting {
@@ -169,13 +163,12 @@ impl Plugin for Limiting {
         let Some(which) = self.key.which(0, cx) else { return Flow::Continue };
         match self.buckets.ask(which, now, self.rate.drain_ms(), |bucket| bucket.pour(now, &self.rate)) {
             Ok(Some(wait)) if wait >= 1 && self.delays => {
-                cx.note(self.wait, [wait, 0]);
+                self.wait.put(cx, wait);
                 Flow::Suspend
             }
             Ok(Some(_)) => Flow::Continue,
-            Ok(None) => self.reject(cx),
-            Err(Full) if self.degrade => Flow::Continue,
-            Err(Full) => cx.fail(500, "limit-req: no room for another key"),
+            Ok(None) => self.refusal.reject(cx),
+            Err(Full) => self.refusal.fail(cx, "limit-req: no room for another key"),
         }
     }
 
@@ -187,12 +180,11 @@ impl Plugin for Limiting {
     fn request_io<'a>(&'a self, cx: &'a mut RequestCx<'_>, _: &'a dyn Io) -> LocalFuture<'a, Flow> {
         Box::pin(async move {
             let wait = match &self.redis {
-                None => cx.noted(self.wait).map_or(0, |[wait, _]| wait),
+                None => self.wait.get(cx).map_or(0, |wait| *wait),
                 Some(redis) => match self.ask(redis, cx).await {
                     Ok(Some(wait)) => wait,
-                    Ok(None) => return self.reject(cx),
-                    Err(_) if self.degrade => return Flow::Continue,
-                    Err(_) => return cx.fail(500, "limit-req: Redis cannot be asked"),
+                    Ok(None) => return self.refusal.reject(cx),
+                    Err(_) => return self.refusal.fail(cx, "limit-req: Redis cannot be asked"),
                 },
             };
             if wait >= 1 && self.delays {
@@ -204,11 +196,6 @@ impl Plugin for Limiting {
 }
 
 impl Limiting {
-    fn reject(&self, cx: &mut RequestCx<'_>) -> Flow {
-        let answer = cx.reply(self.code).field("Content-Type", b"text/plain; charset=utf-8");
-        answer.body(&self.body).done()
-    }
-
     /// Asks Redis for how many milliseconds a request waits; `None`: it is over the limit.
     async fn ask(&self, redis: &Redis, cx: &mut RequestCx<'_>) -> Result<Option<u64>, Error> {
         let mut key = cx.take_scratch();

@@ -1,9 +1,9 @@
-//! Where limiters keep what they count.
+//! The place of limiters' counts.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Where the counts are kept.
+/// The place of the counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs, reason = "explained at the fields of this type")]

@@ -1,12 +1,10 @@
 //! `proxy-mirror`: another service gets a copy of the requests.
 
-use std::sync::Arc;
-
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 use weir_config::{Diagnostic, Node, Upstream};
-use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, Request, UpstreamCx};
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Phases, Plugin, Request, UpstreamCx};
 use weir_wire::target;
 
 /// The definition.
@@ -17,13 +15,14 @@ pub(crate) struct ProxyMirror;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Conf {
-    /// Where the copies go: `http://HOST`, `https://HOST`, either with `:PORT`. The host may be a name or an address.
+    /// The target of the copies: `http://HOST`, `https://HOST`, either with `:PORT`. The host may be a name or an
+    /// address.
     host: String,
     /// The path of the copies; unset: that of the request, as the upstream receives it.
     #[schemars(length(min = 1))]
     path: Option<String>,
-    /// What `path` does. `replace`: it is the path of the copies, which keep the query. `prefix`: it goes before the
-    /// path of the request.
+    /// The effect of `path`. `replace`: it is the path of the copies, which keep the query. `prefix`: it goes before
+    /// the path of the request.
     #[serde(default)]
     path_concat_mode: ConcatMode,
     /// The share of the requests that is copied, from 0.00001 to 1: all.
@@ -32,7 +31,7 @@ pub(crate) struct Conf {
     sample_ratio: f64,
 }
 
-/// What a path does.
+/// The effect of a path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs, reason = "explained at the field")]
@@ -70,16 +69,15 @@ sample_ratio: 0.1
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        let faults: Vec<Invalid> = [mirror(&conf.host).err(), check_path(conf).err()].into_iter().flatten().collect();
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
-    }
-
-    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        check_path(&conf)?;
-        let number = cx.inline_upstream("host", &mirror(&conf.host)?)?;
-        let path = conf.path.map(String::into_bytes);
-        Ok(Arc::new(Mirroring { number, path, mode: conf.path_concat_mode, ratio: conf.sample_ratio }))
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let mirror = cx.ok(mirror(&conf.host));
+        cx.say(check_path(&conf).err());
+        let mirror = mirror?;
+        Some(Compiled::build(move |build| {
+            let number = build.inline_upstream("host", &mirror)?;
+            let path = conf.path.map(String::into_bytes);
+            Ok(Mirroring { number, path, mode: conf.path_concat_mode, ratio: conf.sample_ratio })
+        }))
     }
 }
 

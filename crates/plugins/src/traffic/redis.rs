@@ -1,7 +1,10 @@
 //! Redis, where limiters of several gateways count together.
 
 use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use aws_lc_rs::digest;
@@ -160,13 +163,8 @@ const OF_SENTINEL: [&str; 9] = [
 pub(crate) const ENCRYPTED: &[&str] = &["redis_password", "sentinel_password"];
 
 impl RedisConf {
-    /// Checks what a policy needs.
-    pub(crate) fn check(&self, policy: Policy) -> Result<(), Invalid> {
-        self.topology(policy).map(drop)
-    }
-
     /// Warns of fields that the policy has no use for.
-    pub(crate) fn check_tree(conf: &Node) -> Vec<Diagnostic> {
+    pub(crate) fn unused(conf: &Node) -> Vec<Diagnostic> {
         let policy = conf.get("policy").and_then(Node::as_str).unwrap_or("local");
         let used: &[&str] = match policy {
             "redis" => &OF_REDIS,
@@ -187,7 +185,8 @@ impl RedisConf {
             .collect()
     }
 
-    fn topology(&self, policy: Policy) -> Result<Option<Topology>, Invalid> {
+    /// The servers of a policy; none for `local`.
+    pub(crate) fn topology(&self, policy: Policy) -> Result<Option<Topology>, Invalid> {
         let missing = |field: &str| {
             let policy = policy.name();
             Invalid::new(field, format!("the field is missing: policy {policy} needs it"))
@@ -227,8 +226,7 @@ impl RedisConf {
         }))
     }
 
-    fn settings(&self, policy: Policy, cx: &BuildCx<'_>) -> Result<Option<Settings>, Invalid> {
-        let Some(topology) = self.topology(policy)? else { return Ok(None) };
+    fn settings(&self, policy: Policy, topology: Topology, cx: &BuildCx<'_>) -> Result<Settings, Invalid> {
         let (field, ssl, verify) = match policy {
             Policy::Redis => ("redis_ssl_verify", self.redis_ssl, self.redis_ssl_verify),
             Policy::RedisCluster => ("redis_cluster_ssl_verify", self.redis_cluster_ssl, self.redis_cluster_ssl_verify),
@@ -241,7 +239,7 @@ impl RedisConf {
             Policy::RedisSentinel => (self.redis_connect_timeout, self.redis_read_timeout, SENTINEL_KEEPALIVE),
             _ => (self.redis_timeout, self.redis_timeout, KEEPALIVE),
         };
-        Ok(Some(Settings {
+        Ok(Settings {
             topology,
             username: self.redis_username.clone().filter(|_| !is_cluster),
             password: self.redis_password.clone(),
@@ -251,7 +249,7 @@ impl RedisConf {
             timeout: millis(timeout),
             keepalive: millis(self.redis_keepalive_timeout.unwrap_or(keepalive)),
             network: Arc::clone(cx.network),
-        }))
+        })
     }
 }
 
@@ -272,32 +270,31 @@ struct Shared {
     workers: Slot<Worker>,
 }
 
-/// What a worker has of it.
+/// The state of a worker.
 #[derive(Debug)]
 struct Worker {
     client: Client,
-    /// When the last failure was told.
+    /// Time of the last failure that was logged.
     told: Cell<Option<u64>>,
 }
 
 impl Redis {
-    /// The way to the Redis of a limiter; `None` for one that counts in this process. `version` stands for what of
-    /// the configuration counts depend on, and keys of different versions are apart.
+    /// The way to the Redis of a limiter. `version` stands for what of the configuration counts depend on, and keys of
+    /// different versions are apart.
     pub(crate) fn new(
-        conf: &RedisConf,
-        policy: Policy,
+        (conf, policy, topology): (&RedisConf, Policy, Topology),
         version: &str,
         degrade: bool,
         cx: &BuildCx<'_>,
-    ) -> Result<Option<Self>, Invalid> {
-        let Some(settings) = conf.settings(policy, cx)? else { return Ok(None) };
+    ) -> Result<Self, Invalid> {
+        let settings = conf.settings(policy, topology, cx)?;
         let written = serde_json::to_string(&(policy, conf)).unwrap_or_default();
         let shared = cx.states.get_or_create(&format!("redis {}", hex(written.as_bytes(), 32)), || Shared {
             settings: Arc::new(settings),
             workers: Slot::default(),
         });
         let prefix = format!("weir:{}:{version}:", cx.plugin).into();
-        Ok(Some(Self { shared, patience: degrade.then_some(DEGRADED_WAIT), prefix }))
+        Ok(Self { shared, patience: degrade.then_some(DEGRADED_WAIT), prefix })
     }
 
     /// Runs a script.
@@ -305,9 +302,31 @@ impl Redis {
     /// # Errors
     /// Why there is no result; it has been told.
     pub(crate) async fn run(&self, script: &Script, key: &[u8], arguments: &[&[u8]]) -> Result<Value, Error> {
+        let worker = self.worker();
+        self.finish(&worker, worker.client.run(script, key, arguments)).await
+    }
+
+    /// Runs a script that must not run twice.
+    ///
+    /// # Errors
+    /// As those of [`run`](Self::run); the script may have run nevertheless.
+    pub(crate) async fn run_once(&self, script: &Script, key: &[u8], arguments: &[&[u8]]) -> Result<Value, Error> {
+        let worker = self.worker();
+        self.finish(&worker, worker.client.run_once(script, key, arguments)).await
+    }
+
+    fn worker(&self) -> Rc<Worker> {
         let Shared { settings, workers } = &*self.shared;
-        let worker = workers.get_or_start(|| Worker { client: Client::new(settings), told: Cell::new(None) });
-        let running = worker.client.run(script, key, arguments);
+        workers.get_or_start(|| Worker { client: Client::new(settings), told: Cell::new(None) })
+    }
+
+    /// Waits for a reply, and reports where there is none.
+    async fn finish(
+        &self,
+        worker: &Worker,
+        running: impl Future<Output = Result<Value, Error>>,
+    ) -> Result<Value, Error> {
+        let settings = &self.shared.settings;
         let result = match self.patience {
             None => running.await,
             Some(patience) => weir_runtime::timeout(patience, running).await.unwrap_or(Err(Error::Timeout)),
@@ -334,10 +353,15 @@ impl Redis {
         });
     }
 
+    /// Writes the beginning of its keys.
+    pub(crate) fn write_prefix(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.prefix.as_bytes());
+    }
+
     /// Writes the key of a request: the prefix, the number of the limit, and what is counted apart. False where a rule
     /// does not concern the request.
     pub(crate) fn write_key(&self, source: &KeySource, number: u32, cx: &RequestCx<'_>, out: &mut Vec<u8>) -> bool {
-        out.extend_from_slice(self.prefix.as_bytes());
+        self.write_prefix(out);
         weir_wire::push_number(out, number.into());
         out.push(b':');
         let at = out.len();
@@ -354,7 +378,19 @@ impl Redis {
     }
 }
 
-/// What keys depend on: the place, or what stands for several, and these fields of the configuration.
+/// Runs futures until all are complete. Commands that they send go out in one write.
+pub(crate) async fn together(futures: impl Iterator<Item = impl Future<Output = ()>>) {
+    let mut futures: Vec<_> = futures.map(|future| Some(Box::pin(future))).collect();
+    poll_fn(|cx| {
+        for future in &mut futures {
+            future.take_if(|future| future.as_mut().poll(cx).is_ready());
+        }
+        if futures.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// The version of keys: a digest of the place, or of the group of several, and of these fields of the configuration.
 pub(crate) fn version(place: &str, conf: &Node, fields: &[&str]) -> String {
     let mut written = String::new();
     for field in fields {

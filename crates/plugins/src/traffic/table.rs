@@ -1,4 +1,4 @@
-//! What one limiter counts, by key.
+//! The counts of one limiter, by key.
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
@@ -9,21 +9,21 @@ use crossbeam_queue::SegQueue;
 use super::key::{Key, Which};
 use crate::number_hash::NumberHash;
 
-/// How many keys all limiters of the process hold.
+/// Keys that all limiters of the process hold.
 static ALL_KEYS: AtomicU64 = AtomicU64::new(0);
 
-/// How many keys all limiters of the process hold now, for the metric `weir_limit_keys`.
+/// Keys that all limiters of the process hold now, for the metric `weir_limit_keys`.
 #[must_use]
 pub fn limit_keys() -> u64 {
     ALL_KEYS.load(Relaxed)
 }
 
-/// How many of the oldest keys are looked at when a new one comes: two, so that keys go faster than they come.
+/// Oldest keys that are looked at when a new one comes: two, so that keys go faster than they come.
 const SWEPT_PER_INSERT: usize = 2;
 /// The same when there is no room.
 const SWEPT_WHEN_FULL: usize = 32;
 
-/// What is counted for one key: a few numbers that change as a whole.
+/// The count of one key: a few numbers that change as a whole.
 pub(crate) trait Entry: Sized {
     /// One in which nothing is counted yet.
     fn unused() -> Self;
@@ -32,7 +32,7 @@ pub(crate) trait Entry: Sized {
     /// dead one any more.
     fn retire(&self, now: u64, linger: u64) -> bool;
 
-    /// Whether it is dead.
+    /// True if it is dead.
     fn is_dead(&self) -> bool;
 }
 
@@ -109,6 +109,19 @@ impl<E: Entry> Table<E> {
         }
     }
 
+    /// Puts an entry in that was there before; one that is there already stays.
+    pub(crate) fn restore(&self, key: Key, entry: E, linger: u64) -> Result<(), Full> {
+        self.linger.fetch_max(linger, Relaxed);
+        if !self.admit() {
+            return Err(Full);
+        }
+        match self.entries().pin().try_insert(key, entry) {
+            Ok(_) => self.queue.push(key),
+            Err(_) => self.release(),
+        }
+        Ok(())
+    }
+
     /// Looks at an entry, if there is one.
     pub(crate) fn look<T>(&self, which: Which, look: impl FnOnce(&E) -> T) -> Option<T> {
         match which {
@@ -163,7 +176,7 @@ impl<E: Entry> Table<E> {
         }
     }
 
-    /// How many keys are held.
+    /// Keys that are held.
     #[cfg(test)]
     pub(crate) fn held(&self) -> u64 {
         self.held.load(Relaxed)

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use weir_config::{Code, Diagnostic, Id, Node, PassHost, Scheme, Upstream, Vars};
+use weir_config::{Code, Diagnostic, Id, Node, PassHost, Upstream, Vars};
 use weir_expr::{Expr, ExprError, Source};
-use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx, Share, Turns};
+use weir_plugin::{BuildCx, CompileCx, Compiled, Define, Flow, Invalid, Phases, Plugin, RequestCx, Share, Turns};
 
 /// The definition.
 #[derive(Debug)]
@@ -21,13 +21,13 @@ pub(crate) struct Conf {
     rules: Vec<Rule>,
 }
 
-/// What is done with some requests.
+/// A rule for some requests.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct Rule {
     /// For which requests the rule is: one of these has to hold. Unset or empty: for all.
     r#match: Option<Vec<Match>>,
-    /// Where the requests go.
+    /// The upstreams that share the requests.
     #[schemars(length(min = 1, max = 20))]
     weighted_upstreams: Vec<Weighted>,
 }
@@ -46,10 +46,10 @@ struct Match {
 struct Weighted {
     /// The id of an upstream. Without it and without `upstream` the route's own is meant.
     upstream_id: Option<Id>,
-    /// An upstream, written as in a route. Not with `upstream_id`. With `pass_host: node` its nodes see their name without
-    /// the port, unless the scheme is `https`, as in APISIX.
+    /// An upstream, written as in a route. Not with `upstream_id`. With `pass_host: node` its nodes see their name
+    /// without the port, unless the scheme is `https`, as in APISIX.
     upstream: Option<Map<String, Value>>,
-    /// How many requests it gets, in relation to the weights of the others; 0: none.
+    /// The share of requests, in relation to the weights of the others; 0: none.
     weight: u32,
 }
 
@@ -69,6 +69,7 @@ impl Define for TrafficSplit {
     const NAME: &'static str = "traffic-split";
     const PRIORITY: i32 = 966;
     const PHASES: Phases = Phases::ACCESS;
+    const STREAMS: bool = true;
     const PRIVATE_KEYS: &'static [&'static str] = &["rules.*.weighted_upstreams.*.upstream.tls.client_key"];
     const DOC: &'static str = "\
 Sends shares of the requests, or those that meet conditions, to other upstreams: to try out a version with a few, or to \
@@ -93,47 +94,47 @@ rules:
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
         if conf.rules.is_empty() {
-            return Err(vec![Invalid::warning("", "without rules nothing is changed")]);
+            cx.warn("", "without rules nothing is changed");
         }
-        let faults: Vec<Invalid> = conf.rules.iter().enumerate().flat_map(|(at, rule)| rule.faults(at)).collect();
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
+        cx.say(conf.rules.iter().enumerate().flat_map(|(at, rule)| rule.faults(at)));
+        cx.add(doubts(cx.conf()));
+        Some(Compiled::build(move |build| {
+            let rules = conf.rules.into_iter().enumerate().map(|(at, rule)| Split::new(at, rule, build));
+            Ok(Splits(rules.collect::<Result<_, _>>()?))
+        }))
     }
+}
 
-    fn check_tree(conf: &Node) -> Vec<Diagnostic> {
-        let list = |node: Option<&Node>| node.and_then(Node::as_seq).map(<[Node]>::to_vec).unwrap_or_default();
-        let mut found = Vec::new();
-        for (at, rule) in list(conf.get("rules")).iter().enumerate() {
-            for (number, weighted) in list(rule.get("weighted_upstreams")).iter().enumerate() {
-                if let Some(upstream) = weighted.get("upstream") {
-                    let path = format!("{}.upstream", place(at, number));
-                    found.extend(Upstream::from_node(upstream).1.into_iter().map(|fault| fault.under(&path)));
-                }
-            }
-            for (number, conditions) in list(rule.get("match")).iter().enumerate() {
-                let Some(vars) = conditions.get("vars") else { continue };
-                let path = format!("rules[{at}].match[{number}].vars");
-                let doubts = Expr::doubts(&vars.to_json()).into_iter();
-                let told = |doubt: ExprError| {
-                    let code = Code::DoubtfulCondition { reason: doubt.message };
-                    Diagnostic::warning(vars.mark, format!("{path}{}", doubt.path), code)
-                };
-                found.extend(doubts.map(told));
+/// Findings in upstreams and conditions that are written in the rules.
+fn doubts(conf: &Node) -> Vec<Diagnostic> {
+    let list = |node: Option<&Node>| node.and_then(Node::as_seq).map(<[Node]>::to_vec).unwrap_or_default();
+    let mut found = Vec::new();
+    for (at, rule) in list(conf.get("rules")).iter().enumerate() {
+        for (number, weighted) in list(rule.get("weighted_upstreams")).iter().enumerate() {
+            if let Some(upstream) = weighted.get("upstream") {
+                let path = format!("{}.upstream", place(at, number));
+                found.extend(Upstream::from_node(upstream).1.into_iter().map(|fault| fault.under(&path)));
             }
         }
-        found
+        for (number, conditions) in list(rule.get("match")).iter().enumerate() {
+            let Some(vars) = conditions.get("vars") else { continue };
+            let path = format!("rules[{at}].match[{number}].vars");
+            let doubts = Expr::doubts(&vars.to_json()).into_iter();
+            let told = |doubt: ExprError| {
+                let code = Code::DoubtfulCondition { reason: doubt.message };
+                Diagnostic::warning(vars.mark, format!("{path}{}", doubt.path), code)
+            };
+            found.extend(doubts.map(told));
+        }
     }
-
-    fn build(conf: Conf, cx: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        let rules = conf.rules.into_iter().enumerate().map(|(at, rule)| Split::new(at, rule, cx));
-        Ok(Arc::new(Splits(rules.collect::<Result<_, _>>()?)))
-    }
+    found
 }
 
 const BOTH_UPSTREAMS: Code = Code::OnlyOneOf { one: "upstream_id", other: "upstream" };
 
-/// Where a weighted upstream stands.
+/// The path of a weighted upstream in the configuration.
 fn place(rule: usize, number: usize) -> String {
     format!("rules[{rule}].weighted_upstreams[{number}]")
 }
@@ -143,7 +144,7 @@ fn inline(field: &str, node: &Node, cx: &BuildCx<'_>) -> Result<u32, Invalid> {
     match Upstream::from_node(node) {
         (Some(mut upstream), _) => {
             // Nodes of such an upstream see their name without a port, as with APISIX, which settles the scheme too late.
-            if upstream.pass_host == PassHost::Node && upstream.scheme != Scheme::Https {
+            if upstream.pass_host == PassHost::Node && !upstream.scheme.has_tls() {
                 upstream.pass_host = PassHost::NodeName;
             }
             cx.inline_upstream(field, &upstream)
@@ -186,9 +187,6 @@ struct Split {
 
 impl Split {
     fn new(at: usize, rule: Rule, cx: &BuildCx<'_>) -> Result<Self, Invalid> {
-        if let Some(fault) = rule.faults(at).into_iter().next() {
-            return Err(fault);
-        }
         let matches = rule.r#match.into_iter().flatten().map(|conditions| conditions.vars.expr().clone());
         let written = cx.conf.get("rules").and_then(|rules| rules.as_seq()?.get(at)?.get("weighted_upstreams"));
         let written = written.and_then(Node::as_seq).unwrap_or_default();

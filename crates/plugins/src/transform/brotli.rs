@@ -2,15 +2,14 @@
 
 use std::fmt;
 use std::io::Write;
-use std::sync::Arc;
 
 use brotli::CompressorWriter;
 use brotli::enc::BrotliEncoderParams;
 use brotli::enc::backward_references::BrotliEncoderMode;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::buffers::Held;
-use weir_plugin::{BuildCx, Define, Encoder, Failure, Flow, Invalid, Phases, Plugin, ResponseCx};
+use weir_plugin::Held;
+use weir_plugin::{CompileCx, Compiled, Define, Encoder, Failure, Flow, Invalid, Phases, Plugin, ResponseCx};
 
 use super::coding::{Terms, TermsConf, Types, room};
 
@@ -27,14 +26,14 @@ pub(crate) struct Conf {
     /// Bodies shorter than so many bytes stay as they are, where the length is known beforehand.
     #[schemars(range(min = 1))]
     min_length: u64,
-    /// What bodies are: 0 anything, 1 text in UTF-8, 2 fonts in WOFF 2.0.
+    /// The kind of content: 0 anything, 1 text in UTF-8, 2 fonts in WOFF 2.0.
     #[schemars(range(max = 2))]
     mode: u8,
     /// From 0, the fastest, to 11, the smallest. From 10 on it takes many times as long as before.
     #[schemars(range(max = 11))]
     comp_level: u8,
-    /// Logarithm of the window, 10 to 24; 0 is 22. Where the length of a body is known beforehand, a smaller one is taken
-    /// for a small body.
+    /// Logarithm of the window, 10 to 24; 0 is 22. Where the length of a body is known beforehand, a smaller one is
+    /// taken for a small body.
     #[schemars(range(max = 24))]
     lgwin: u8,
     /// Logarithm of the input block, 16 to 24; 0 lets the coding choose.
@@ -89,25 +88,20 @@ vary: true
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        let mut faults = conf.terms().check();
-        faults.extend(conf.logarithms().err());
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let terms = conf.terms().terms(cx);
+        let logarithms = cx.ok(conf.logarithms());
         if (10..CHEAP_WINDOW).contains(&conf.lgwin) && TABLES.contains(&conf.comp_level) {
-            let message = "with comp_level 5 to 9 a window below 17 takes more memory, not less: 33 MiB a response";
-            faults.push(Invalid::warning("lgwin", message));
+            cx.warn("lgwin", "with comp_level 5 to 9 a window below 17 takes more memory, not less: 33 MiB a response");
         }
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
-    }
-
-    fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        let (window, block) = conf.logarithms()?;
         let mode = match conf.mode {
             1 => BrotliEncoderMode::BROTLI_MODE_TEXT,
             2 => BrotliEncoderMode::BROTLI_MODE_FONT,
             _ => BrotliEncoderMode::BROTLI_MODE_GENERIC,
         };
-        Ok(Arc::new(Compressing {
-            terms: conf.terms().terms()?,
+        let (window, block) = logarithms?;
+        Some(Compiled::ready(Compressing {
+            terms: terms?,
             params: BrotliEncoderParams {
                 mode,
                 quality: i32::from(conf.comp_level),
@@ -194,7 +188,7 @@ fn memory(params: &BrotliEncoderParams) -> usize {
 struct Stream {
     /// `None` once it has ended.
     writer: Option<CompressorWriter<Vec<u8>>>,
-    /// Whether each piece is to reach the client at once.
+    /// True if each piece is to reach the client at once.
     streaming: bool,
     _held: Held,
 }

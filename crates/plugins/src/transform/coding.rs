@@ -1,10 +1,9 @@
-//! What `gzip` and `brotli` have in common: which responses are encoded, for whom, and how many at once.
+//! The common part of `gzip` and `brotli`: which responses are encoded, for whom, and how many at once.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use weir_config::Severity;
-use weir_plugin::buffers::Held;
-use weir_plugin::{Invalid, ResponseCx};
+use weir_plugin::Held;
+use weir_plugin::{CompileCx, Invalid, ResponseCx};
 use weir_wire::head::Version;
 use weir_wire::method::Method;
 use weir_wire::name::{FieldName, Known};
@@ -28,7 +27,7 @@ pub(crate) enum Star {
     Star,
 }
 
-/// What is asked for, apart from what the coding itself is told.
+/// The settings that all content codings share.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TermsConf<'a> {
     pub(super) types: &'a Types,
@@ -51,31 +50,21 @@ pub(super) struct Terms {
 }
 
 impl TermsConf<'_> {
-    pub(super) fn check(&self) -> Vec<Invalid> {
-        let mut faults = Vec::new();
+    pub(super) fn terms(&self, cx: &CompileCx<'_>) -> Option<Terms> {
         if ![1.0, 1.1].contains(&self.http_version) {
-            faults.push(Invalid::new("http_version", "expected 1.0 or 1.1"));
+            cx.say([Invalid::new("http_version", "expected 1.0 or 1.1")]);
         }
         if let Types::List(types) = self.types {
             for (at, text) in types.iter().enumerate() {
                 let path = format!("types[{at}]");
                 if text.is_empty() {
-                    faults.push(Invalid::new(path, "expected a media type"));
+                    cx.say([Invalid::new(path, "expected a media type")]);
                 } else if !text.contains('/') || text.contains([';', '*']) {
-                    let message = "no response has this type: expected one such as text/html, or types: \"*\"";
-                    faults.push(Invalid::warning(path, message));
+                    cx.warn(path, "no response has this type: expected one such as text/html, or types: \"*\"");
                 }
             }
         }
-        faults
-    }
-
-    pub(super) fn terms(&self) -> Result<Terms, Invalid> {
-        if let Some(fault) = self.check().into_iter().find(|fault| fault.severity == Severity::Error) {
-            return Err(fault);
-        }
-        let name = |text| FieldName::new(text).ok_or_else(|| Invalid::new("", "expected the name of a field"));
-        Ok(Terms {
+        Some(Terms {
             types: match self.types {
                 Types::All(Star::Star) => None,
                 Types::List(list) => {
@@ -84,14 +73,14 @@ impl TermsConf<'_> {
             },
             min_length: self.min_length,
             version: if self.http_version > 1.0 { Version::Http11 } else { Version::Http10 },
-            vary: if self.vary { Some(name("Vary")?) } else { None },
-            cache_control: name("Cache-Control")?,
+            vary: self.vary.then(|| FieldName::constant("Vary")),
+            cache_control: FieldName::constant("Cache-Control"),
         })
     }
 }
 
 impl Terms {
-    /// Whether to encode this response for this client; `Vary` is added for whoever else gets it.
+    /// True if this response is encoded for this client; `Vary` is added for whoever else gets it.
     pub(super) fn hold(&self, cx: &mut ResponseCx<'_>, coding: &[&[u8]]) -> bool {
         if !self.fits(cx) {
             return false;
@@ -104,12 +93,12 @@ impl Terms {
             }
         }
         // What the client asked for, even where a plugin took it away from the upstream.
-        let request = &cx.0.request;
+        let request = cx.request();
         let asked = request.head.fields.all_received(request.buffer.bytes(), Known::AcceptEncoding);
         request.method() != Method::Head && request.head.version >= self.version && accepts(asked, coding)
     }
 
-    /// Whether a response is one that is encoded at all.
+    /// True if a response is one that is encoded at all.
     fn fits(&self, cx: &ResponseCx<'_>) -> bool {
         let response = cx.response();
         let (fields, base) = (&response.head.fields, response.buffer.bytes());
@@ -153,7 +142,7 @@ fn has_member(value: &[u8], name: &[u8]) -> bool {
     value.split(|b| *b == b',').any(|member| trim_ows(member).eq_ignore_ascii_case(name))
 }
 
-/// Whether `Accept-Encoding` has one of these names with a weight above 0, or `*` and none of them (RFC 9110 section
+/// True if `Accept-Encoding` has one of these names with a weight above 0, or `*` and none of them (RFC 9110 section
 /// 12.5.3).
 fn accepts<'a>(values: impl Iterator<Item = &'a [u8]>, names: &[&[u8]]) -> bool {
     let (mut named, mut any) = (None, false);
@@ -173,7 +162,7 @@ fn accepts<'a>(values: impl Iterator<Item = &'a [u8]>, names: &[&[u8]]) -> bool 
     named.unwrap_or(any)
 }
 
-/// Whether a weight is more than 0; one that is none is not.
+/// True if a weight is more than 0; one that is none is not.
 fn is_above_zero(weight: &[u8]) -> bool {
     let digits = weight.iter().all(|b| b.is_ascii_digit() || *b == b'.');
     digits && weight.iter().any(|b| (b'1'..=b'9').contains(b))

@@ -1,11 +1,10 @@
 //! `echo`: fixed text around a body or in its place.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{BodyCx, BuildCx, Define, Flow, Invalid, Mark, Phases, Plugin, ResponseCx};
+use weir_plugin::{BodyCx, CompileCx, Compiled, Define, Flow, Invalid, PerRequest, Phases, Plugin, ResponseCx};
 use weir_wire::name::{FieldName, Known};
 
 use crate::fields::{FieldsConf, editable};
@@ -50,26 +49,18 @@ headers:
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        let mut faults = Vec::new();
-        faults.extend(conf.has_text().err());
-        faults.extend(conf.fields().err());
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
-    }
-
-    fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        conf.has_text()?;
-        let fields = conf.fields()?;
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        cx.say(conf.has_text().err());
+        let fields = cx.ok(conf.fields())?;
         let text = |text: Option<String>| text.unwrap_or_default().into_bytes();
         let (before, after) = (text(conf.before_body), text(conf.after_body));
         let whole = conf.body.map(|body| [&before, body.as_bytes(), &after].concat().into());
-        Ok(Arc::new(Echoing {
+        Some(Compiled::ready(Echoing {
             whole,
             before: before.into(),
             after: after.into(),
             fields,
-            begins: Mark::unique(),
-            ends: Mark::unique(),
+            left: PerRequest::new(),
             warned: AtomicBool::new(false),
         }))
     }
@@ -107,11 +98,17 @@ struct Echoing {
     before: Box<[u8]>,
     after: Box<[u8]>,
     fields: Box<[Field]>,
-    /// On responses whose first and whose last piece get the texts.
-    begins: Mark,
-    ends: Mark,
-    /// Whether the log was told of a body that no text can be put around.
+    /// The texts that a body still gets.
+    left: PerRequest<Left>,
+    /// True if the log was told of a body that no text can be put around.
     warned: AtomicBool,
+}
+
+/// The texts that the body of a response still gets.
+#[derive(Debug)]
+struct Left {
+    before: bool,
+    after: bool,
 }
 
 impl Plugin for Echoing {
@@ -120,7 +117,9 @@ impl Plugin for Echoing {
     }
 
     fn response(&self, cx: &mut ResponseCx<'_>) -> Flow {
-        let response = &mut cx.0.response;
+        // That of a response in whose place this one is.
+        self.left.take(cx);
+        let response = cx.response_mut();
         let coded = response.head.fields.get_known(response.buffer.bytes(), Known::ContentEncoding).is_some();
         if let Some(whole) = &self.whole {
             response.head.fields.remove_known(Known::ContentEncoding);
@@ -131,8 +130,7 @@ impl Plugin for Echoing {
                 tracing::warn!("echo: no text is put around a body that has a Content-Encoding");
             }
         } else {
-            cx.mark(self.begins);
-            cx.mark(self.ends);
+            self.left.put(cx, Left { before: true, after: true });
             cx.filter_body(false);
             forget_body(cx);
         }
@@ -143,10 +141,11 @@ impl Plugin for Echoing {
     }
 
     fn body(&self, cx: &mut BodyCx<'_>, chunk: &mut Vec<u8>, last: bool) -> Flow {
-        if cx.take_mark(self.begins) {
+        let Some(left) = self.left.get_mut(cx) else { return Flow::Continue };
+        if std::mem::take(&mut left.before) {
             chunk.splice(..0, self.before.iter().copied());
         }
-        if last && cx.take_mark(self.ends) {
+        if last && std::mem::take(&mut left.after) {
             chunk.extend_from_slice(&self.after);
         }
         Flow::Continue
@@ -155,7 +154,7 @@ impl Plugin for Echoing {
 
 /// Removes the fields that described the body before.
 fn forget_body(cx: &mut ResponseCx<'_>) {
-    let response = &mut cx.0.response;
+    let response = cx.response_mut();
     for name in [&b"ETag"[..], b"Last-Modified"] {
         response.head.fields.remove_str(response.buffer.bytes(), name);
     }

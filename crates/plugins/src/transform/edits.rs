@@ -13,14 +13,14 @@ pub(super) struct Edits {
     remove: Box<[FieldName]>,
 }
 
-/// What is done with a value.
+/// A change to a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     Add,
     Set,
 }
 
-/// What is done to one field.
+/// A change to one field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Edit<'a> {
     /// One more of this name.
@@ -43,7 +43,7 @@ impl Edits {
         Self { values, remove: remove.into() }
     }
 
-    /// Whether a field is touched.
+    /// True if a field is touched.
     pub(super) fn touches(&self, id: Known) -> bool {
         self.names().any(|name| name.id() == id)
     }
@@ -61,9 +61,9 @@ impl Edits {
         self.values.iter().map(|(field, _)| &field.name).chain(&self.remove)
     }
 
-    /// Applies all changes, in order. Values are rendered into `room`; `on` is whatever has the fields, of which `source`
-    /// gives the variables and `apply` changes one field. A value that comes out empty adds nothing, and removes what it
-    /// would have replaced, as nginx has it.
+    /// Applies all changes, in order. Values are rendered into `room`; `on` is whatever has the fields, of which
+    /// `source` gives the variables and `apply` changes one field. A value that comes out empty adds nothing, and
+    /// removes what it would have replaced, as nginx has it.
     pub(super) fn apply<T>(
         &self,
         on: &mut T,

@@ -1,13 +1,12 @@
 //! `gzip`: bodies in gzip, for whoever takes them.
 
 use std::cell::RefCell;
-use std::sync::Arc;
 
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::buffers::Held;
-use weir_plugin::{BuildCx, Define, Encoder, Failure, Flow, Invalid, Phases, Plugin, ResponseCx};
+use weir_plugin::Held;
+use weir_plugin::{CompileCx, Compiled, Define, Encoder, Failure, Flow, Phases, Plugin, ResponseCx};
 
 use super::coding::{Terms, TermsConf, Types, room};
 
@@ -39,7 +38,7 @@ pub(crate) struct Conf {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Buffers {
-    /// How many.
+    /// The number of buffers.
     #[schemars(range(min = 1))]
     #[serde(rename = "number")]
     _number: u32,
@@ -94,16 +93,12 @@ vary: true
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        let mut faults = conf.terms().check();
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let terms = conf.terms().terms(cx);
         if conf.buffers.is_some() {
-            faults.push(Invalid::warning("buffers", "nginx's buffers have no effect here"));
+            cx.warn("buffers", "nginx's buffers have no effect here");
         }
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
-    }
-
-    fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        Ok(Arc::new(Gzipping { terms: conf.terms().terms()?, level: conf.comp_level }))
+        Some(Compiled::ready(Gzipping { terms: terms?, level: conf.comp_level }))
     }
 }
 
@@ -141,12 +136,12 @@ struct Stream {
     crc: Crc,
     out: Vec<u8>,
     begun: bool,
-    /// Whether each piece is to reach the client at once.
+    /// True if each piece is to reach the client at once.
     streaming: bool,
     _held: Held,
 }
 
-/// What a stream takes, at every level.
+/// Memory of a stream in bytes, at every level.
 const MEMORY: usize = 380 << 10;
 
 /// No name, no time, and a system that is none's business.

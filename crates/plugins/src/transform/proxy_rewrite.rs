@@ -3,12 +3,11 @@
 mod replacement;
 
 use std::cell::Cell;
-use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_expr::RegexOptions;
-use weir_plugin::{BuildCx, Define, Flow, Invalid, Phases, Plugin, RequestCx};
+use weir_plugin::{CompileCx, Compiled, Define, Flow, Invalid, Phases, Plugin, RequestCx};
 use weir_wire::method::Method;
 use weir_wire::name::Known;
 
@@ -29,10 +28,10 @@ pub(crate) struct Conf {
     /// follows, after `&` where there is one already.
     #[schemars(length(min = 1, max = 4096), regex(pattern = "^/"))]
     uri: Option<String>,
-    /// Pairs of a regular expression and a replacement, for the normalised path; the first expression that matches counts.
-    /// What it matched is replaced, the rest of the path stays. In the replacement `$1` or `${1}` is what a group matched,
-    /// `$$` is a plain `$`, and variables are replaced. Look-around and back-references are not supported: matching takes
-    /// linear time. Without effect beside `uri`.
+    /// Pairs of a regular expression and a replacement, for the normalised path; the first expression that matches
+    /// counts. The matched text is replaced, the rest of the path stays. In the replacement `$1` or `${1}` is the text
+    /// of a group, `$$` is a plain `$`, and variables are replaced. Look-around and back-references are not supported:
+    /// matching takes linear time. Without effect beside `uri`.
     #[schemars(length(min = 2))]
     regex_uri: Option<Vec<String>>,
     /// The method that the upstream receives.
@@ -43,8 +42,8 @@ pub(crate) struct Conf {
     host: Option<String>,
     /// The scheme spoken to the upstream, in old files. It has no effect: the `scheme` of the upstream decides.
     scheme: Option<String>,
-    /// Changes to the fields: a mapping with `add`, `set` and `remove`, or a mapping from names to values, which are set.
-    /// `Host` is not changed here, but by `host`.
+    /// Changes to the fields: a mapping with `add`, `set` and `remove`, or a mapping from names to values, which are
+    /// set. `Host` is not changed here, but by `host`.
     headers: Option<HeadersConf>,
     /// Starts from the request target as the client sent it, with its query, instead of the normalised path, and sends
     /// the result without making it safe. UNSAFE: the upstream may see another path than the one that routes and other
@@ -148,44 +147,34 @@ headers:
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        let mut faults = Vec::new();
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
         if conf.scheme.is_some() {
-            let message = "it has no effect, as in APISIX 3: the scheme of the upstream decides";
-            faults.push(Invalid::warning("scheme", message));
+            cx.warn("scheme", "it has no effect, as in APISIX 3: the scheme of the upstream decides");
         }
-        faults.extend(conf.target().err());
-        match conf.edits() {
-            Ok(edits) if edits.touches(Known::Host) => {
-                let message = "Host is not changed here, as in APISIX: use the field host";
-                faults.push(Invalid::warning("headers", message));
-            }
-            edits => faults.extend(edits.err()),
+        let target = cx.ok(conf.target());
+        let edits = cx.ok(conf.edits());
+        if edits.as_ref().is_some_and(|edits| edits.touches(Known::Host)) {
+            cx.warn("headers", "Host is not changed here, as in APISIX: use the field host");
         }
         if conf.uri.is_some() && conf.regex_uri.is_some() {
-            faults.push(Invalid::warning("regex_uri", "uri goes before regex_uri, which has no effect"));
+            cx.warn("regex_uri", "uri goes before regex_uri, which has no effect");
         }
-        faults.extend(conf.check_any().err());
+        cx.say(conf.check_any().err());
         if !conf.has_changes() && conf.use_real_request_uri_unsafe == Some(false) {
-            faults.push(Invalid::warning("use_real_request_uri_unsafe", "false by itself changes nothing"));
+            cx.warn("use_real_request_uri_unsafe", "false by itself changes nothing");
         }
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
-    }
-
-    fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        conf.check_any()?;
-        Ok(Arc::new(Rewriting {
-            target: conf.target()?,
+        Some(Compiled::ready(Rewriting {
+            target: target?,
             raw: conf.use_real_request_uri_unsafe == Some(true),
             host: conf.host.as_ref().map(|host| host.as_bytes().into()),
             method: conf.method.map(MethodName::method),
-            edits: conf.edits()?.without(Known::Host),
+            edits: edits?.without(Known::Host),
         }))
     }
 }
 
 impl Conf {
-    /// Whether anything is asked for beside `use_real_request_uri_unsafe`.
+    /// True if anything is asked for beside `use_real_request_uri_unsafe`.
     fn has_changes(&self) -> bool {
         let texts = [&self.uri, &self.host, &self.scheme];
         texts.iter().any(|text| text.is_some())

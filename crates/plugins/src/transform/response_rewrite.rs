@@ -1,7 +1,6 @@
 //! `response-rewrite`: another status, other fields, another body.
 
 use std::io::Read;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use base64::Engine;
@@ -12,7 +11,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_config::Vars;
 use weir_expr::{Expr, RegexOptions, Source, Template, compile_regex};
-use weir_plugin::{BodyCx, BuildCx, Define, Failure, Flow, Invalid, Mark, Phases, Plugin, ResponseCx};
+use weir_plugin::{
+    BodyCx, CompileCx, Compiled, Define, Failure, Flow, Invalid, PerRequest, Phases, Plugin, ResponseCx,
+};
 use weir_wire::name::Known;
 
 use super::edits::{Edit, Edits, removed, single};
@@ -29,7 +30,8 @@ pub(crate) struct Conf {
     /// Status of the response, instead of its own.
     #[schemars(range(min = 200, max = 598))]
     status_code: Option<u16>,
-    /// Changes to the fields: a mapping with `add`, `set` and `remove`, or a mapping from names to values, which are set.
+    /// Changes to the fields: a mapping with `add`, `set` and `remove`, or a mapping from names to values, which are
+    /// set.
     headers: Option<HeadersConf>,
     /// The body, instead of the response's own. Not with `filters`.
     body: Option<String>,
@@ -39,7 +41,8 @@ pub(crate) struct Conf {
     /// gzip is decoded. Not with `body`.
     #[schemars(length(min = 1))]
     filters: Option<Vec<FilterConf>>,
-    /// Most bytes of a body that `filters` read, where it is less than `limits.buffered_body`: a longer one is answered with
+    /// Most bytes of a body that `filters` read, where it is less than `limits.buffered_body`: a longer one is answered
+    /// with
     /// 502.
     #[schemars(range(min = 1))]
     max_resp_body_size: u64,
@@ -90,19 +93,20 @@ pub(crate) struct FilterConf {
     /// A regular expression. Look-around and back-references are not supported: matching takes linear time.
     #[schemars(length(min = 1))]
     regex: String,
-    /// What is replaced.
+    /// The occurrences that are replaced.
     #[serde(default)]
     scope: Scope,
     /// The replacement; `$1` or `${1}` is what a group matched, `$0` is the whole match, `$$` is `$`.
     /// Variables are replaced too.
     replace: String,
-    /// How the expression is read: `i` without regard to case, `m` `^` and `$` at line ends, `s` `.` is any character, `x`
-    /// white space and comments, `u` characters instead of bytes, `a` from the beginning only. `j` and `o` mean nothing.
+    /// Flags of the expression: `i` without regard to case, `m` `^` and `$` at line ends, `s` `.` is any character, `x`
+    /// white space and comments, `u` characters instead of bytes, `a` from the beginning only. `j` and `o` mean
+    /// nothing.
     #[serde(default = "default_options")]
     options: String,
 }
 
-/// What a filter replaces.
+/// The occurrences that a filter replaces.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Scope {
@@ -145,27 +149,22 @@ vars:
     type Conf = Conf;
     type ConsumerConf = ();
 
-    fn check(conf: &Conf) -> Result<(), Vec<Invalid>> {
-        let mut faults = Vec::new();
-        faults.extend(conf.body().err());
-        faults.extend(conf.edits().err());
-        faults.extend(conf.filters().err());
+    fn compile(conf: Conf, cx: &CompileCx<'_>) -> Option<Compiled> {
+        let body = cx.ok(conf.body());
+        let edits = cx.ok(conf.edits());
+        let filters = cx.ok(conf.filters());
         let empty = conf.headers.is_none() && conf.filters.is_none();
         if empty && conf.status_code.is_none() && conf.body.is_none() {
-            faults.push(Invalid::warning("", "nothing is changed: expected status_code, headers, body or filters"));
+            cx.warn("", "nothing is changed: expected status_code, headers, body or filters");
         }
-        if faults.is_empty() { Ok(()) } else { Err(faults) }
-    }
-
-    fn build(conf: Conf, _: &BuildCx<'_>) -> Result<Arc<dyn Plugin>, Invalid> {
-        Ok(Arc::new(Rewriting {
+        Some(Compiled::ready(Rewriting {
             status: conf.status_code,
-            edits: conf.edits()?,
-            body: conf.body()?,
-            filters: conf.filters()?,
+            edits: edits?,
+            body: body?,
+            filters: filters?,
             most: conf.max_resp_body_size,
             vars: conf.vars.map(|vars| vars.expr().clone()),
-            mark: Mark::unique(),
+            filters_body: PerRequest::new(),
             warned: AtomicBool::new(false),
         }))
     }
@@ -240,9 +239,9 @@ struct Rewriting {
     /// Most bytes of a body that the filters read.
     most: u64,
     vars: Option<Expr>,
-    /// Tells this instance from others.
-    mark: Mark,
-    /// Whether the log was told of a body that could not be read.
+    /// Set for a response whose body the filters read.
+    filters_body: PerRequest<()>,
+    /// True if the log was told of a body that could not be read.
     warned: AtomicBool,
 }
 
@@ -253,8 +252,8 @@ struct Filter {
     scope: Scope,
 }
 
-/// Most bytes of a body that was decoded or changed by filters: a small one in gzip can be a thousand times as large, and
-/// what takes the place of each match may be a field of the request.
+/// Most bytes of a body that was decoded or changed by filters: a small one in gzip can be a thousand times as large,
+/// and what takes the place of each match may be a field of the request.
 const MOST_BODY: usize = 16 << 20;
 
 impl Plugin for Rewriting {
@@ -263,6 +262,8 @@ impl Plugin for Rewriting {
     }
 
     fn response(&self, cx: &mut ResponseCx<'_>) -> Flow {
+        // That of a response in whose place this one is.
+        self.filters_body.take(cx);
         if self.vars.as_ref().is_some_and(|vars| !vars.eval(cx.source())) {
             return Flow::Continue;
         }
@@ -296,14 +297,14 @@ impl Plugin for Rewriting {
     }
 
     fn body(&self, cx: &mut BodyCx<'_>, chunk: &mut Vec<u8>, _last: bool) -> Flow {
-        if !cx.is_marked(self.mark) {
+        if self.filters_body.get(cx).is_none() {
             return Flow::Continue;
         }
         if chunk.len() as u64 > self.most {
             return TOO_LONG;
         }
         if chunk.starts_with(&GZIP)
-            && cx.0.response.head.fields.received(cx.0.response.buffer.bytes(), b"content-encoding").is_some()
+            && cx.response().head.fields.received(cx.response().buffer.bytes(), b"content-encoding").is_some()
         {
             match gunzip(chunk) {
                 Ok(decoded) => *chunk = decoded,
@@ -323,7 +324,7 @@ impl Plugin for Rewriting {
 
 const TOO_LONG: Flow = Flow::Abort(Failure::upstream(502, "response body longer than max_resp_body_size"));
 
-/// How a gzip stream begins (RFC 1952 section 2.3.1).
+/// The first bytes of a gzip stream (RFC 1952 section 2.3.1).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 impl Rewriting {
@@ -339,7 +340,7 @@ impl Rewriting {
             }
             return;
         }
-        cx.mark(self.mark);
+        self.filters_body.put(cx, ());
         cx.filter_body(true);
         forget_body(cx);
     }
@@ -347,10 +348,11 @@ impl Rewriting {
 
 /// Removes the fields that described the body before.
 fn forget_body(cx: &mut ResponseCx<'_>) {
-    let fields = &mut cx.0.response.head.fields;
+    let response = cx.response_mut();
+    let fields = &mut response.head.fields;
     fields.remove_known(Known::ContentEncoding);
     for name in [&b"ETag"[..], b"Last-Modified"] {
-        fields.remove_str(cx.0.response.buffer.bytes(), name);
+        fields.remove_str(response.buffer.bytes(), name);
     }
 }
 

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use weir_config::{Diagnostic, Node, Upstream};
+use weir_config::{Diagnostic, Node, Proto, Upstream};
+use weir_plugin::host::{CredentialChange, Definition};
 use weir_plugin::{
-    BuildCx, Consumer, ConsumerMatch, Consumers, CredentialChange, Credentials, Definition, Named, Plugin, RouteInfo,
-    StateRegistry, Tables, Turns, UpstreamSet,
+    BuildCx, Consumer, ConsumerMatch, Consumers, Credentials, Named, Plugin, ProtoSet, RouteInfo, StateRegistry,
+    Tables, Turns, UpstreamSet,
 };
 use weir_router::{Mode, Route, Router, Slots};
 
@@ -57,6 +58,7 @@ impl Bench {
                 name: Named::from(name),
                 group_id: None,
                 custom_id: jill.then(|| "id-7".into()),
+                labels: Box::default(),
                 credentials: jill.then(|| "cred-jill".into()).into_iter().collect(),
             });
         }
@@ -72,10 +74,14 @@ impl Bench {
         };
         routes.set(0, Some(Arc::new(info)));
         let credentials = weir_plugins::definitions().iter().map(|d| credentials(*d, &consumers)).collect();
+        let mut plans = weir_plugin::Plans::default();
+        let plan = r#"{"id": "gold", "limits": [{"count": 1000000, "per": "month", "window": "calendar"}, {"count": 1000000, "per": "second", "scope": "route"}], "access": [{"paths": ["/a/*"]}]}"#;
+        plans.put(&serde_json::from_str(plan).unwrap());
         let tables = Tables {
             router: Some(Router::build(Mode::HostUri, vec![route]).unwrap()),
             routes,
             consumers: Arc::new(consumers),
+            plans: Arc::new(plans),
             credentials,
         };
         Self { states: StateRegistry::default(), tables: Arc::new(tables) }
@@ -90,24 +96,36 @@ impl Bench {
     pub(crate) fn build_node(&self, name: &str, conf: &Node) -> Result<Arc<dyn Plugin>, Diagnostic> {
         let definition = definition(name);
         let position = weir_plugins::definitions().iter().position(|d| d.name() == name).unwrap_or_default();
-        definition.build(
+        let built = definition.compile(&BuildCx {
+            plugin: name,
+            place: "route/r1",
+            states: &self.states,
+            consumers: &*self.tables.consumers,
+            plans: &self.tables.plans,
+            protos: &OneProto,
+            position: position as u8,
             conf,
-            &BuildCx {
-                plugin: name,
-                place: "route/r1",
-                states: &self.states,
-                consumers: &*self.tables.consumers,
-                position: position as u8,
-                conf,
-                limit_keys: 100,
-                metadata: None,
-                https_port: 443,
-                product: "weir/1.2.3",
-                network: &Arc::default(),
-                upstreams: &NamedUpstreams,
-                apis: &weir_plugin::NoApis,
-            },
-        )
+            limit_keys: 100,
+            metadata: None,
+            https_port: 443,
+            product: "weir/1.2.3",
+            network: &Arc::default(),
+            upstreams: &NamedUpstreams,
+            apis: &weir_plugin::NoApis,
+        });
+        built.map(|instance| instance.plugin)
+    }
+}
+
+/// The proto `greeter`.
+#[derive(Debug)]
+struct OneProto;
+
+impl ProtoSet for OneProto {
+    fn find(&self, id: &str) -> Option<Arc<Proto>> {
+        const TEXT: &str = "syntax = \"proto3\";\npackage helloworld;\nmessage Hello { string name = 1; }\n\
+            service Greeter { rpc SayHello(Hello) returns (Hello); rpc Greet(Hello) returns (stream Hello); }\n";
+        (id == "greeter").then(|| Arc::new(serde_json::from_value(serde_json::json!({ "content": TEXT })).unwrap()))
     }
 }
 

@@ -3,7 +3,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use weir_plugin::{Exchange, Flow, LogCx, Plugin, RequestCx, Tables};
+use weir_plugin::host::{self, Exchange};
+use weir_plugin::{Flow, Plugin, Tables};
 use weir_router::Query;
 use weir_telemetry::metrics::Recorder;
 use weir_wire::head::Limits;
@@ -49,7 +50,7 @@ impl Visit {
 
     /// Runs the hooks of the request phases.
     pub(crate) fn run(&mut self, plugin: &dyn Plugin) -> Flow {
-        let mut cx = RequestCx(&mut self.exchange);
+        let mut cx = host::request(&mut self.exchange);
         match plugin.rewrite(&mut cx) {
             Flow::Continue => plugin.access(&mut cx),
             flow => flow,
@@ -59,6 +60,6 @@ impl Visit {
     /// Ends the exchange.
     pub(crate) fn log(&mut self, plugin: &dyn Plugin, recorder: &Recorder) {
         self.exchange.prepare_log();
-        plugin.log(&LogCx { exchange: &self.exchange, recorder });
+        plugin.log(&host::log(&self.exchange, recorder));
     }
 }

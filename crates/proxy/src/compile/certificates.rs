@@ -12,12 +12,12 @@ use weir_config::{
     CheckType, ClientVerification, Code, Diagnostic, Model, Scheme, Settings, Ssl, SslProtocol, SslType, Status,
     Upstream,
 };
-use weir_net::tls::client::{self, Setup, SetupKey};
+use weir_net::tls::client::{self, Alpn, Setup, SetupKey};
 
 use super::Faults;
 use crate::tls::server::{Host, Hosts};
 
-/// What outlives a configuration.
+/// TLS settings and the certificates and setups that outlive a configuration.
 pub(super) struct Certificates {
     fallback_sni: String,
     /// Versions of TLS for certificates that name none.
@@ -32,13 +32,13 @@ pub(super) struct Certificates {
 struct Kept {
     hosts: HashMap<HostKey, Weak<Host>>,
     setups: HashMap<SetupKey, Weak<Setup>>,
-    /// For the certificates that ask nothing of clients.
+    /// Ticket keys of the certificates that require no client certificate.
     tickets: Option<Arc<dyn ProducesTickets>>,
     self_signed: Option<Arc<Host>>,
     trusted: Option<Arc<RootCertStore>>,
 }
 
-/// What makes two items the same for a handshake.
+/// Identity of an item for handshakes.
 #[derive(PartialEq, Eq, Hash)]
 struct HostKey {
     pairs: Vec<(String, String)>,
@@ -69,28 +69,22 @@ impl Certificates {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let ssls = model.ssls.in_order();
         let ssls = ssls.into_iter().map(|listed| &*listed.item);
-        let items = || ssls.clone().filter(|ssl| ssl.r#type == SslType::Server && ssl.status == Status::Enabled);
+        let items = || ssls.clone().filter(|ssl| ssl.r#type == SslType::Server && ssl.status != Status::Disabled);
         let unconfigured = if items().next().is_none() { self.self_signed(&mut kept, faults) } else { None };
         let mut hosts = Hosts::new(&self.fallback_sni, self.mtls_hosts_on_http, unconfigured);
         for ssl in items() {
-            match self.host(&mut kept, ssl) {
-                Ok(host) => {
-                    for name in ssl.names() {
-                        if !hosts.insert(name.as_str(), &host) {
-                            let (mark, path) = (ssl.origin.mark, ssl.origin.path.as_str());
-                            let code = Code::NameTaken { name: name.as_str().to_owned() };
-                            faults.warnings.push(Diagnostic::warning(mark, path, code));
-                        }
-                    }
-                }
-                Err((field, reason)) => {
-                    let path = format!("{}.{field}", ssl.origin.path);
-                    let error = Diagnostic::error(ssl.origin.mark, path, Code::Certificate { reason });
-                    match ssl.client {
-                        // Another certificate could take its names without asking clients for theirs.
-                        Some(_) => faults.whole(error),
-                        None => faults.item(error),
-                    }
+            let host = self.host(&mut kept, ssl).map(Some).unwrap_or_else(|(field, reason)| {
+                let path = format!("{}.{field}", ssl.origin.path);
+                faults.item(Diagnostic::error(ssl.origin.mark, path, Code::Certificate { reason }));
+                // Another certificate could take its names without asking clients for theirs.
+                ssl.client.is_some().then(|| Arc::new(Host::left_out()))
+            });
+            let Some(host) = host else { continue };
+            for name in ssl.names() {
+                if !hosts.insert(name.as_str(), &host) {
+                    let (mark, path) = (ssl.origin.mark, ssl.origin.path.as_str());
+                    let code = Code::NameTaken { name: name.as_str().to_owned() };
+                    faults.warnings.push(Diagnostic::warning(mark, path, code));
                 }
             }
         }
@@ -98,6 +92,9 @@ impl Certificates {
     }
 
     fn host(&self, kept: &mut Kept, ssl: &Ssl) -> Result<Arc<Host>, (String, String)> {
+        if ssl.status == Status::LeftOut {
+            return Ok(Arc::new(Host::left_out()));
+        }
         if ssl.is_unresolved() {
             return Host::withheld(ssl).map(Arc::new);
         }
@@ -109,7 +106,7 @@ impl Certificates {
         if let Some(found) = kept.hosts.get(&key).and_then(Weak::upgrade) {
             return Ok(found);
         }
-        // A session with a client that was verified may only be resumed where the same is asked of it.
+        // A session with a verified client may only be resumed where the same client verification applies.
         let tickets = match ssl.client {
             Some(_) => self.new_tickets(),
             None => self.shared_tickets(kept),
@@ -148,26 +145,33 @@ impl Certificates {
         rustls::crypto::aws_lc_rs::Ticketer::new().map(Some).map_err(|error| error.to_string())
     }
 
-    /// How TLS is set up with the nodes of an upstream; the error's path is relative to the upstream.
+    /// TLS setup for the nodes of an upstream; the error's path is relative to the upstream.
     pub(super) fn setup(
         &self,
         upstream: &Upstream,
         model: &Model,
     ) -> Result<Option<(SetupKey, Arc<Setup>)>, Diagnostic> {
-        if upstream.scheme != Scheme::Https {
-            return Ok(None);
-        }
+        let alpn = match upstream.scheme {
+            Scheme::Http | Scheme::Grpc | Scheme::Tcp | Scheme::Udp => return Ok(None),
+            Scheme::Https if upstream.http2 => Alpn::Http2OrHttp1,
+            Scheme::Https => Alpn::Http1,
+            Scheme::Grpcs => Alpn::Http2,
+            Scheme::Tls => Alpn::Nothing,
+        };
         let verify = upstream.tls.as_ref().is_some_and(|tls| tls.verify);
-        self.setup_with(upstream, model, verify).map(Some)
+        self.setup_with(upstream, model, verify, alpn).map(Some)
     }
 
-    /// How TLS is set up for the active checks of an upstream: as with its nodes, but verified as the checks say.
+    /// TLS setup for the active checks of an upstream: as for its nodes, but verified as the checks demand.
     pub(super) fn setup_of_checks(&self, upstream: &Upstream, model: &Model) -> Result<Option<Arc<Setup>>, Diagnostic> {
-        let Some(checks) = upstream.checks.as_ref().filter(|checks| checks.active.r#type == CheckType::Https) else {
-            return Ok(None);
+        let Some(checks) = &upstream.checks else { return Ok(None) };
+        let alpn = match checks.active.r#type {
+            CheckType::Https => Alpn::Http1,
+            CheckType::Grpc if upstream.scheme.has_tls() => Alpn::Http2,
+            _ => return Ok(None),
         };
         let verify = checks.active.https_verify_certificate;
-        match self.setup_with(upstream, model, verify) {
+        match self.setup_with(upstream, model, verify, alpn) {
             Ok((_, setup)) => Ok(Some(setup)),
             Err(fault) if fault.path == "tls.verify" => {
                 Err(Diagnostic { path: "checks.active.https_verify_certificate".to_owned(), ..fault })
@@ -179,7 +183,7 @@ impl Certificates {
     /// True for an upstream that shows a certificate that is not there, since a reference has no value.
     pub(super) fn lacks_certificate(&self, upstream: &Upstream, model: &Model) -> bool {
         let shown = upstream.tls.as_ref().and_then(|tls| tls.client_cert_id.as_ref());
-        let ssl = shown.and_then(|id| model.ssls.get(id.as_str())).filter(|_| upstream.scheme == Scheme::Https);
+        let ssl = shown.and_then(|id| model.ssls.get(id.as_str())).filter(|_| upstream.scheme.has_tls());
         upstream.is_unresolved() || ssl.is_some_and(|ssl| ssl.is_unresolved())
     }
 
@@ -188,6 +192,7 @@ impl Certificates {
         upstream: &Upstream,
         model: &Model,
         verify: bool,
+        alpn: Alpn,
     ) -> Result<(SetupKey, Arc<Setup>), Diagnostic> {
         let tls = upstream.tls.clone().unwrap_or_default();
         let fault = |field: &str, reason: String| {
@@ -202,7 +207,7 @@ impl Certificates {
             }
             _ => None,
         };
-        let key = SetupKey { verify, certificate };
+        let key = SetupKey { verify, certificate, alpn };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = kept.setups.get(&key).and_then(Weak::upgrade) {
             return Ok((key, found));

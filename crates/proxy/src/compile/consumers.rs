@@ -3,12 +3,16 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use weir_config::{Code, Consumer, Diagnostic, InvalidItems, Model, Node, Place, PluginConf, Scope, Section};
-use weir_plugin::{ConsumerMatch, ConsumerSet, Consumers, CredentialChange, Credentials};
+use weir_config::{
+    Code, Consumer, Diagnostic, InvalidItems, Model, Node, PluginConf, Plugins, ResourceKey, ResourceKind, Scope,
+};
+use weir_plugin::host::CredentialChange;
+use weir_plugin::{ConsumerMatch, ConsumerSet, Consumers, Credentials};
 
-use super::making::Making;
+use super::making::Compilation;
 use super::plugins::{Builder, Built};
-use super::{Compiler, Faults};
+use super::{Faults, ListedDefinitions};
+use crate::chain::Brought;
 
 /// A consumer that came, changed or went.
 pub(super) struct Change<'m> {
@@ -17,13 +21,17 @@ pub(super) struct Change<'m> {
 }
 
 /// The consumers that have changed at these places; without a configuration before, all of them in their order.
-pub(super) fn changes<'m>(before: Option<&'m Model>, model: &'m Model, places: &BTreeSet<Place>) -> Vec<Change<'m>> {
+pub(super) fn changes<'m>(
+    before: Option<&'m Model>,
+    model: &'m Model,
+    places: &BTreeSet<ResourceKey>,
+) -> Vec<Change<'m>> {
     let Some(before) = before else {
         let all = model.consumers.in_order().into_iter();
         return all.map(|listed| Change { before: None, after: Some(&*listed.item) }).collect();
     };
-    let places = places.iter().filter(|place| place.section == Section::Consumers);
-    let find = |model: &'m Model, place: &Place| model.consumers.get(&place.id).map(AsRef::as_ref);
+    let places = places.iter().filter(|place| place.kind() == ResourceKind::Consumers);
+    let find = |model: &'m Model, place: &ResourceKey| model.consumers.get(place.id()).map(AsRef::as_ref);
     places.map(|place| Change { before: find(before, place), after: find(model, place) }).collect()
 }
 
@@ -34,6 +42,7 @@ pub(super) fn list(consumers: &mut Consumers, changes: &[Change<'_>]) -> Vec<u32
             name: consumer.username.shared().into(),
             group_id: consumer.group_id.as_ref().map(|id| id.as_str().into()),
             custom_id: consumer.labels.get("custom_id").map(|id| id.as_str().into()),
+            labels: consumer.labels.iter().map(|(name, value)| (name.as_str().into(), value.as_str().into())).collect(),
             credentials: consumer.credentials.iter().map(|credential| credential.id.as_str().into()).collect(),
         }),
         (None, Some(gone)) => consumers.remove(&gone.username.shared()).unwrap_or(u32::MAX),
@@ -48,7 +57,7 @@ type Entries<'m> = Vec<(ConsumerMatch, &'m Node)>;
 /// Adds all data of a consumer for authentication plugins to their lists, by position in the registry.
 fn add_entries<'m>(lists: &mut [(&str, Entries<'m>)], consumer: &'m Consumer, number: u32) {
     let own = consumer.plugins.iter().map(|plugins| (plugins, None));
-    // A reference without a value is nobody's credential.
+    // A reference without a value is not a credential.
     let is_in_force = |conf: &PluginConf| !conf.is_disabled() && !conf.is_unresolved();
     let further = consumer.credentials.iter().zip(0..).map(|(credential, at)| (&credential.plugins, Some(at)));
     for (plugins, credential) in own.chain(further) {
@@ -62,14 +71,14 @@ fn add_entries<'m>(lists: &mut [(&str, Entries<'m>)], consumer: &'m Consumer, nu
 
 /// Brings up to date what each authentication plugin finds consumers by; by position in the registry.
 pub(super) fn credentials(
-    compiler: &Compiler,
+    definitions: ListedDefinitions,
     held: &mut [Option<Credentials>],
     consumers: &Consumers,
     changes: &[Change<'_>],
     numbers: &[u32],
     faults: &mut Faults,
 ) {
-    let plugins = || compiler.definitions.0.iter().zip(0..).filter(|(definition, _)| definition.is_auth());
+    let plugins = || definitions.0.iter().zip(0..).filter(|(definition, _)| definition.is_auth());
     let mut gone: Vec<(&str, Entries<'_>)> = plugins().map(|(plugin, _)| (plugin.name(), Vec::new())).collect();
     let mut came = gone.clone();
     for (change, number) in changes.iter().zip(numbers) {
@@ -79,7 +88,7 @@ pub(super) fn credentials(
             }
         }
     }
-    // Where a consumer or credential stood, for messages.
+    // Position of a consumer or credential, for messages.
     let origin = |who: ConsumerMatch| {
         let mut known = changes.iter().zip(numbers).filter(|(_, number)| **number == who.consumer);
         let consumer = known.find_map(|(change, _)| change.after)?;
@@ -112,12 +121,12 @@ pub(super) fn credentials(
     }
 }
 
-impl Making<'_> {
+impl Compilation<'_> {
     /// The plugins that a consumer brings along: its group's, and over these its own.
     pub(super) fn consumer_chain(&mut self, builder: &Builder<'_, '_>, id: Arc<str>, faults: &mut Faults) {
         let consumer = self.model().consumers.get(&id);
         let number = self.consumers.find(&id);
-        let place = Place { section: Section::Consumers, id };
+        let place = ResourceKey::shared(ResourceKind::Consumers, id);
         let (Some(consumer), Some(number)) = (consumer, number) else {
             self.drop_layer(builder, &place);
             return;
@@ -125,7 +134,7 @@ impl Making<'_> {
         self.drop_layer(builder, &place);
         let at = format!("consumer/{}", consumer.username);
         let own = builder.build(consumer.plugins.as_ref(), &at, &consumer.origin.path, Scope::Consumer);
-        let group = consumer.group_id.as_ref().map(|id| Place { section: Section::ConsumerGroups, id: id.shared() });
+        let group = consumer.group_id.as_ref().map(|id| ResourceKey::shared(ResourceKind::ConsumerGroups, id.shared()));
         let group = group.map(|place| self.layer(builder, place)).transpose();
         let (group, mut own) = match (group, own) {
             (Ok(group), Ok(own)) => (group, own),
@@ -135,21 +144,51 @@ impl Making<'_> {
                 return;
             }
         };
-        let size = Built::size_of_chain(group.as_deref().into_iter().chain([&own]));
+        let keys: Result<Vec<(u32, Built)>, Diagnostic> = (0..)
+            .zip(&consumer.credentials)
+            .filter_map(|(at, credential)| Some((at, credential, credential.plan.as_ref()?)))
+            .map(|(at, credential, plan)| {
+                let conf = PluginConf { conf: plan.conf(), meta: None, compiled: 0 };
+                let plugins = Plugins(vec![("plan".to_owned(), conf)]);
+                let place = format!("credential/{}/{}", consumer.username, credential.id);
+                let path = &credential.origin.path;
+                let built = builder.build(Some(&plugins), &place, path, Scope::Consumer);
+                built.map(|built| (at, built)).map_err(|mut error| {
+                    // It is written as a field of its own.
+                    error.path = error.path.replacen(".plugins.plan", ".plan", 1);
+                    error.mark = credential.origin.mark;
+                    error
+                })
+            })
+            .collect();
+        let keys = match keys {
+            Ok(keys) => keys,
+            Err(diagnostic) => {
+                faults.whole(diagnostic);
+                return;
+            }
+        };
+        let layers = || group.as_deref().into_iter().chain([&own]);
+        let size = Built::size_of_chain(layers())
+            + keys.iter().map(|(_, key)| Built::size_of_chain(layers().chain([key]))).sum::<u64>();
         if let Err(error) = builder.ledger.take(size) {
             let path = format!("{}.plugins", consumer.origin.path);
             let code = Code::TooLarge { what: String::new(), reason: error.to_string() };
             faults.whole(Diagnostic::error(consumer.origin.mark, path, code));
             return;
         }
-        own.size += size;
         // Most consumers bring credentials and no plugins.
-        let chain = Some(Built::chain(group.as_deref().into_iter().chain([&own]))).filter(|chain| !chain.is_nothing());
-        if chain.is_some() || self.consumer_chains.get(number).is_some() {
-            Arc::make_mut(&mut self.consumer_chains).set(number, chain);
+        let brought = Brought {
+            chain: Built::chain(layers()),
+            keys: keys.iter().map(|(at, key)| (*at, Built::chain(layers().chain([key])))).collect(),
+        };
+        let brought = Some(Arc::new(brought)).filter(|brought| !brought.is_nothing());
+        if brought.is_some() || self.consumer_chains.get(number).is_some() {
+            Arc::make_mut(&mut self.consumer_chains).set(number, brought);
         }
+        own.size += size + keys.iter().map(|(_, key)| key.size).sum::<u64>();
         // Most consumers have none of their own, and there may be a million.
-        if !own.layer.is_empty() {
+        if !own.layer.is_empty() || !keys.is_empty() {
             self.put_layer(builder, place, own);
         }
     }

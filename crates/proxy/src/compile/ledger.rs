@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use weir_expr::{TooLarge, metered};
 
-/// Bytes of all items. What an item takes is noted with what was made of it, and given back when that goes.
+/// Bytes of all items. The bytes of an item are recorded with its compiled form, and given back when that is dropped.
 #[derive(Debug)]
 pub(super) struct Ledger {
     limit: u64,
@@ -12,7 +12,7 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// `total` are the items that are there.
+    /// A ledger with `limit` bytes, of which `total` are taken.
     pub(super) fn new(limit: u64, total: u64) -> Self {
         Self { limit, total: Cell::new(total) }
     }
@@ -21,20 +21,20 @@ impl Ledger {
         self.total.get()
     }
 
-    /// Builds something within what is left, and returns what it took of that.
+    /// Builds a value within the bytes that are left, and returns how many it took.
     pub(super) fn measure<T>(&self, build: impl FnOnce() -> T) -> (T, u64) {
         let (built, taken) = metered(self.limit.saturating_sub(self.total()), build);
         self.total.set(self.total().saturating_add(taken));
         (built, taken)
     }
 
-    /// Notes bytes that something is about to take.
+    /// Takes bytes for a value that is about to be built.
     pub(super) fn take(&self, bytes: u64) -> Result<(), TooLarge> {
         let (taken, _) = self.measure(|| weir_expr::spend(bytes));
         taken
     }
 
-    /// Takes note that something is gone.
+    /// Gives the bytes of a dropped value back.
     pub(super) fn give_back(&self, bytes: u64) {
         self.total.set(self.total().saturating_sub(bytes));
     }
@@ -53,7 +53,7 @@ mod tests {
         assert!(ledger.take(21).is_err() && ledger.take(20).is_ok());
         assert_eq!(ledger.total(), 100);
         ledger.give_back(70);
-        // What is built within something else is noted apart.
+        // A value built within another is recorded apart.
         let ((), outer) = ledger.measure(|| assert_eq!(ledger.measure(|| spend(60)), (Ok(()), 60)));
         assert_eq!((outer, ledger.total()), (0, 90));
     }

@@ -1,4 +1,4 @@
-//! What answers for routes that are left out.
+//! Answers for items that are left out.
 
 use std::sync::{Arc, LazyLock};
 
@@ -6,25 +6,33 @@ use weir_plugin::{Flow, Phases, Plugin, RequestCx};
 
 use crate::chain::{Chain, Step};
 
-/// The plugin of a route that is left out; behind the global rules, it answers every request.
+/// Answers every request, for a reason.
 #[derive(Debug)]
-struct LeftOut;
+struct LeftOut(&'static str);
 
 impl Plugin for LeftOut {
     fn rewrite(&self, cx: &mut RequestCx<'_>) -> Flow {
-        cx.fail(503, "the route is left out, because it is invalid")
+        cx.fail(503, self.0)
     }
 }
 
-/// The plugins of a route that is left out.
+/// The plugins of a route that is left out. They run behind the global rules.
 pub(super) fn chain() -> Arc<Chain> {
-    static CHAIN: LazyLock<Arc<Chain>> = LazyLock::new(|| {
-        let plugin = Arc::new(LeftOut);
-        let phases = Phases::REWRITE;
-        // No plugin of the registry has this number.
-        let (prefers_route, reads_body) = (false, false);
-        let step = Step { plugin, kind: u8::MAX, priority: i64::MAX, phases, prefers_route, reads_body, meta: None };
-        Arc::new(Chain::new(vec![step], &[]))
-    });
+    static CHAIN: LazyLock<Arc<Chain>> =
+        LazyLock::new(|| Arc::new(Chain::new(vec![step("the route is left out, because it is invalid")], &[])));
     Arc::clone(&CHAIN)
+}
+
+/// Global rules behind one that answers every request; those that log run nevertheless.
+pub(crate) fn before(global: &Chain) -> Arc<Chain> {
+    let mut steps = vec![step("an invalid resource may guard this request, see the error log")];
+    steps.extend(global.steps().iter().cloned());
+    Arc::new(Chain::new(steps, &[]))
+}
+
+fn step(reason: &'static str) -> Step {
+    let (prefers_route, reads_body) = (false, false);
+    let (plugin, phases) = (Arc::new(LeftOut(reason)), Phases::REWRITE);
+    // No plugin of the registry has this number.
+    Step { plugin, kind: u8::MAX, priority: i64::MAX, phases, prefers_route, reads_body, meta: None }
 }

@@ -4,35 +4,41 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use weir_config::{Diagnostic, Model, Place, Scope, Section, SharedMap, SharedSet};
-use weir_plugin::{ArgumentNames, ConsumerSet, Consumers, Credentials, RouteInfo, Tables};
+use weir_config::{Diagnostic, Model, ResourceKey, ResourceKind, Scope, SharedMap, SharedSet};
+use weir_plugin::{ArgumentNames, ConsumerSet, Consumers, Credentials, Plans, RouteInfo, Tables};
 use weir_router::{Numbers, Router, Slots};
 
 use super::consumers;
 use super::ledger::Ledger;
 use super::plugins::{Builder, Built, Layer};
-use super::upstreams::{Numbered, SharedUpstreams, Upstreams};
+use super::references::{NamedConsumers, UsedProtos};
+use super::streams::StreamUses;
+use super::upstreams::{Numbered, SharedUpstreams, Upstreams, is_for_streams};
 use super::{Compiler, Faults};
-use crate::chain::Chain;
+use crate::chain::{Brought, Chain};
 use crate::snapshot::{Route, Snapshot};
+use crate::stream::table::StreamTable;
 use crate::tls::server::Hosts;
 
-/// What the compiler knows of a snapshot, to make the next one from it. Workers do not look here.
+/// State of the compiler for a snapshot, from which the next one is made. Workers do not use it.
 #[derive(Debug, Clone)]
 pub(crate) struct Kept {
     model: Model,
     numbered: Numbered,
     slots: RouteSlots,
+    stream_uses: StreamUses,
     layers: Layers,
     /// Consumers that plugins refer to by their numbers.
     named: SharedSet<u32>,
     /// Names of consumers that plugins refer to and that were not there.
     awaited: SharedSet<Arc<str>>,
+    /// Ids of the protos that plugins were built with.
+    protos: SharedSet<Arc<str>>,
     /// Bytes that all of it takes.
     size: u64,
 }
 
-/// Which route has which number.
+/// Numbers of routes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RouteSlots {
     pub(super) by_id: SharedMap<Arc<str>, u32>,
@@ -44,30 +50,34 @@ pub(super) struct RouteSlots {
 }
 
 /// Plugins that were built for services, plugin configs, consumer groups and consumers; and for all global rules under
-/// the place without an id. What cannot be built is not among them: it is tried again when somebody needs it.
-pub(super) type Layers = SharedMap<Place, Arc<Built>>;
+/// the place without an id. Layers that cannot be built are absent, and are built again when needed.
+pub(super) type Layers = SharedMap<ResourceKey, Arc<Built>>;
 
 /// A snapshot while it is made.
-pub(super) struct Making<'m> {
+pub(super) struct Compilation<'m> {
     compiler: &'m Compiler,
-    /// What the configuration was before.
+    /// The configuration before the change.
     before: Option<&'m Model>,
     model: &'m Model,
-    /// What is to be compiled.
-    places: BTreeSet<Place>,
+    /// Items to be compiled.
+    places: BTreeSet<ResourceKey>,
     router: Option<&'m Router>,
     pub(super) routes: Slots<Route>,
     pub(super) infos: Slots<Arc<RouteInfo>>,
     pub(super) consumers: Arc<Consumers>,
-    pub(super) consumer_chains: Arc<Slots<Arc<Chain>>>,
+    pub(super) consumer_chains: Arc<Slots<Arc<Brought>>>,
+    plans: Arc<Plans>,
     credentials: Box<[Option<Credentials>]>,
     tls: Arc<Hosts>,
     global: Arc<Chain>,
+    pub(super) streams: Arc<StreamTable>,
+    pub(super) stream_uses: StreamUses,
     numbered: Numbered,
     pub(super) slots: RouteSlots,
     pub(super) layers: Layers,
     named: SharedSet<u32>,
     awaited: SharedSet<Arc<str>>,
+    protos: SharedSet<Arc<str>>,
     size: u64,
     credential_arguments: Arc<ArgumentNames>,
 }
@@ -76,45 +86,17 @@ pub(super) struct Making<'m> {
 /// plugin has any more.
 const MOST_ARGUMENTS: usize = 256;
 
-/// Consumers as plugins find them, who are noted down for it.
-#[derive(Debug)]
-pub(super) struct NamedConsumers<'a> {
-    consumers: &'a Consumers,
-    asked: RefCell<Vec<u32>>,
-    missing: RefCell<Vec<Missing>>,
-    awaited: RefCell<SharedSet<Arc<str>>>,
+/// Uses of the upstream at a place: requests, streams.
+fn uses_of(model: &Model, place: &ResourceKey) -> Option<(bool, bool)> {
+    let upstream = match place.kind() {
+        ResourceKind::Upstreams => model.upstreams.get(place.id()).map(AsRef::as_ref),
+        _ => model.services.get(place.id()).and_then(|service| service.upstream.as_deref()),
+    };
+    upstream.map(|upstream| (upstream.scheme.of_streams().is_none(), is_for_streams(upstream.scheme)))
 }
 
-/// A consumer that a plugin refers to and that is not there.
-#[derive(Debug)]
-pub(super) struct Missing {
-    /// The field of the plugin's configuration.
-    pub(super) field: String,
-    pub(super) name: String,
-}
-
-impl NamedConsumers<'_> {
-    /// The consumers that were missed since this was called before.
-    pub(super) fn take_missing(&self) -> Vec<Missing> {
-        self.missing.take()
-    }
-}
-
-impl ConsumerSet for NamedConsumers<'_> {
-    fn find(&self, name: &str) -> Option<u32> {
-        let found = self.consumers.find(name);
-        self.asked.borrow_mut().extend(found);
-        found
-    }
-
-    fn wait_for(&self, field: &str, name: &str) {
-        self.awaited.borrow_mut().insert_cow(name.into());
-        self.missing.borrow_mut().push(Missing { field: field.to_owned(), name: name.to_owned() });
-    }
-}
-
-impl<'m> Making<'m> {
-    /// All of a configuration.
+impl<'m> Compilation<'m> {
+    /// A run for all of a configuration.
     pub(super) fn whole(compiler: &'m Compiler, model: &'m Model) -> Self {
         Self {
             compiler,
@@ -126,47 +108,62 @@ impl<'m> Making<'m> {
             infos: Slots::default(),
             consumers: Arc::default(),
             consumer_chains: Arc::default(),
-            credentials: compiler.definitions.0.iter().map(|_| None).collect(),
+            plans: Arc::default(),
+            credentials: compiler.definitions(model.family).0.iter().map(|_| None).collect(),
             tls: Arc::default(),
             global: Arc::clone(Chain::nothing()),
+            streams: Arc::default(),
+            stream_uses: StreamUses::default(),
             numbered: Numbered::default(),
             slots: RouteSlots::default(),
             layers: SharedMap::new(),
             named: SharedSet::new(),
             awaited: SharedSet::new(),
+            protos: SharedSet::new(),
             size: 0,
             credential_arguments: Arc::default(),
         }
     }
 
-    /// What has changed at these places; `None`: it concerns too much, or too little is known of what was before.
+    /// The changes at these places; `None`: they concern too much, or too little is known of the configuration before.
     pub(super) fn change(
         compiler: &'m Compiler,
         base: &'m Snapshot,
         model: &'m Model,
-        places: &[Place],
+        places: &[ResourceKey],
     ) -> Option<Self> {
         let kept = base.kept.as_ref().filter(|_| base.credential_arguments.len() <= MOST_ARGUMENTS)?;
-        let mut all: BTreeSet<Place> = BTreeSet::new();
+        let mut all: BTreeSet<ResourceKey> = BTreeSet::new();
         for place in places {
-            match place.section {
-                // They are in what was built, wherever their plugin or a reference stands.
-                Section::PluginMetadata | Section::Secrets => return None,
-                // A number that plugins hold would lead to somebody else.
-                Section::Consumers if model.consumers.get(&place.id).is_none() => {
-                    let number = base.tables.consumers.find(&place.id);
+            match place.kind() {
+                // Metadata and secrets are part of whatever was built from them, wherever their plugin or a reference
+                // stands.
+                ResourceKind::PluginMetadata | ResourceKind::Secrets => return None,
+                // A number that plugins hold would lead to another consumer.
+                ResourceKind::Consumers if model.consumers.get(place.id()).is_none() => {
+                    let number = base.tables.consumers.find(place.id());
                     if number.is_some_and(|number| kept.named.contains(&number)) {
                         return None;
                     }
                 }
                 // Plugins were built without it, wherever they stand.
-                Section::Consumers
-                    if base.tables.consumers.find(&place.id).is_none() && kept.awaited.contains(&place.id) =>
+                ResourceKind::Consumers
+                    if base.tables.consumers.find(place.id()).is_none() && kept.awaited.contains(place.id()) =>
                 {
                     return None;
                 }
+                // Part of what was built with it, wherever the plugin stands.
+                ResourceKind::Protos if kept.protos.contains(place.id()) => return None,
+                // Plugins that refer to it have to be found.
+                ResourceKind::Plans if model.plans.get(place.id()).is_none() => return None,
                 // Upstreams are set up with the certificate itself.
-                Section::Ssls => all.extend(model.referrers(place).cloned()),
+                ResourceKind::Ssls => all.extend(model.referrers(place).cloned()),
+                // What refers to it by its number may not be able to use it any more.
+                ResourceKind::Upstreams | ResourceKind::Services
+                    if uses_of(&kept.model, place) != uses_of(model, place) =>
+                {
+                    return None;
+                }
                 _ => {}
             }
             all.insert(place.clone());
@@ -181,14 +178,18 @@ impl<'m> Making<'m> {
             infos: base.tables.routes.clone(),
             consumers: Arc::clone(&base.tables.consumers),
             consumer_chains: Arc::clone(&base.consumers),
+            plans: Arc::clone(&base.tables.plans),
             credentials: base.tables.credentials.clone(),
             tls: Arc::clone(&base.tls),
             global: Arc::clone(&base.global),
+            streams: Arc::clone(&base.streams),
+            stream_uses: kept.stream_uses.clone(),
             numbered: kept.numbered.clone(),
             slots: kept.slots.clone(),
             layers: kept.layers.clone(),
             named: kept.named.clone(),
             awaited: kept.awaited.clone(),
+            protos: kept.protos.clone(),
             size: kept.size,
             credential_arguments: Arc::clone(&base.credential_arguments),
         })
@@ -204,8 +205,21 @@ impl<'m> Making<'m> {
         if !changed.is_empty() || self.before.is_none() {
             let consumers = Arc::make_mut(&mut self.consumers);
             let numbers = consumers::list(consumers, &changed);
-            consumers::credentials(compiler, &mut self.credentials, consumers, &changed, &numbers, faults);
+            consumers::credentials(
+                compiler.definitions(model.family),
+                &mut self.credentials,
+                consumers,
+                &changed,
+                &numbers,
+                faults,
+            );
         }
+        for id in self.concerned(ResourceKind::Plans, |model| model.plans.shared_ids().collect()) {
+            if let Some(plan) = model.plans.get(&id) {
+                Arc::make_mut(&mut self.plans).put(plan);
+            }
+        }
+        let plans = Arc::clone(&self.plans);
         let consumers = Arc::clone(&self.consumers);
         let consumers = NamedConsumers {
             consumers: &consumers,
@@ -213,6 +227,7 @@ impl<'m> Making<'m> {
             missing: RefCell::default(),
             awaited: RefCell::new(std::mem::take(&mut self.awaited)),
         };
+        let protos = UsedProtos { protos: &model.protos, used: RefCell::new(std::mem::take(&mut self.protos)) };
         let numbered = std::mem::take(&mut self.numbered);
         let ledger = Ledger::new(compiler.compiled_size, self.size);
         let upstreams =
@@ -224,10 +239,13 @@ impl<'m> Making<'m> {
             }
         }
         let builder = Builder {
-            definitions: compiler.definitions.0,
+            definitions: compiler.definitions(model.family).0,
             states: &compiler.states,
             consumers: &consumers,
+            plans: &plans,
+            protos: &protos,
             metadata: &model.plugin_metadata,
+            compiled: &model.compiled,
             limit_keys: compiler.limit_keys,
             https_port: compiler.https_port,
             product: &compiler.product,
@@ -239,13 +257,14 @@ impl<'m> Making<'m> {
             warnings: RefCell::default(),
         };
         self.consumer_chains(&builder, faults);
-        if self.concerns(Section::GlobalRules) {
+        if self.concerns(ResourceKind::GlobalRules) {
             self.global(&builder, faults);
         }
-        if self.concerns(Section::Ssls) {
+        if self.concerns(ResourceKind::Ssls) {
             self.tls = Arc::new(compiler.certificates.hosts(model, faults));
         }
         let routes = self.routes(&builder, faults);
+        self.streams(&builder, faults);
         let warnings = builder.warnings.take();
         if compiler.hides_credentials {
             self.credential_arguments = builder.credential_arguments.into_inner();
@@ -254,18 +273,19 @@ impl<'m> Making<'m> {
             return Err(std::mem::take(&mut faults.errors));
         }
         let router = match self.router {
-            None => Router::build(compiler.mode, routes.all()),
+            None => Router::build(compiler.mode(model.family), routes.all()),
             Some(before) => before.change(&routes.patterns),
         };
         let router = router.map_err(|error| vec![routes.located(&error)])?;
         faults.warnings.extend(routes.others(&router, &self.infos));
         self.awaited = consumers.awaited.into_inner();
+        self.protos = protos.used.into_inner();
         for number in consumers.asked.into_inner() {
             self.named.insert_cow(number);
         }
         let Some(numbered) = upstreams.0.into_inner().finish() else {
-            // Something refers to an upstream that is gone: the whole tells what.
-            return Making::whole(compiler, model).finish(faults, revision);
+            // A reference to an upstream that is gone: compiling the whole configuration reports it.
+            return Compilation::whole(compiler, model).finish(faults, revision);
         };
         faults.warnings.extend(warnings);
         self.size = ledger.total();
@@ -275,14 +295,16 @@ impl<'m> Making<'m> {
     fn snapshot(self, router: Router, numbered: Numbered, revision: u64, faults: &Faults) -> Snapshot {
         let left_out = faults.warnings.iter().any(Diagnostic::is_error);
         let (compiled, checked) = (numbered.compiled.clone(), numbered.checked.clone());
-        let Self { slots, layers, named, awaited, size, .. } = self;
-        let kept = Kept { model: self.model.clone(), numbered, slots, layers, named, awaited, size };
+        let Self { slots, stream_uses, layers, named, awaited, protos, size, .. } = self;
+        let kept =
+            Kept { model: self.model.clone(), numbered, slots, stream_uses, layers, named, awaited, protos, size };
         Snapshot {
             revision,
             tables: Arc::new(Tables {
                 router: Some(router),
                 routes: self.infos,
                 consumers: self.consumers,
+                plans: self.plans,
                 credentials: self.credentials,
             }),
             routes: self.routes,
@@ -290,21 +312,23 @@ impl<'m> Making<'m> {
             checked,
             tls: self.tls,
             global: self.global,
+            streams: self.streams,
             credential_arguments: self.credential_arguments,
             consumers: self.consumer_chains,
-            definitions: self.compiler.definitions,
+            definitions: self.compiler.definitions(self.model.family),
             // What was left out may fit with the next change.
             kept: (self.model.is_changeable() && !left_out).then_some(kept),
+            refuses_all: false,
         }
     }
 
-    /// Whether anything of this section is to be compiled.
-    fn concerns(&self, section: Section) -> bool {
-        self.before.is_none() || self.places.iter().any(|place| place.section == section)
+    /// True if anything of this kind is to be compiled.
+    pub(super) fn concerns(&self, kind: ResourceKind) -> bool {
+        self.before.is_none() || self.places.iter().any(|place| place.kind() == kind)
     }
 
     fn global(&mut self, builder: &Builder<'_, '_>, faults: &mut Faults) {
-        let place = Place { section: Section::GlobalRules, id: "".into() };
+        let place = ResourceKey::new(ResourceKind::GlobalRules, "");
         self.drop_layer(builder, &place);
         let mut all = Layer::default();
         let mut uses = Vec::new();
@@ -327,7 +351,7 @@ impl<'m> Making<'m> {
     }
 
     /// Keeps plugins that were built for several users, instead of those that were there before.
-    pub(super) fn put_layer(&mut self, builder: &Builder<'_, '_>, place: Place, built: Built) -> Arc<Built> {
+    pub(super) fn put_layer(&mut self, builder: &Builder<'_, '_>, place: ResourceKey, built: Built) -> Arc<Built> {
         let mut upstreams = builder.upstreams.0.borrow_mut();
         upstreams.claim(&built.upstreams);
         let built = Arc::new(built);
@@ -339,7 +363,7 @@ impl<'m> Making<'m> {
     }
 
     /// Forgets the plugins of a place.
-    pub(super) fn drop_layer(&mut self, builder: &Builder<'_, '_>, place: &Place) {
+    pub(super) fn drop_layer(&mut self, builder: &Builder<'_, '_>, place: &ResourceKey) {
         if let Some(before) = self.layers.remove_cow(place) {
             builder.upstreams.0.borrow_mut().release(&before.upstreams);
             builder.ledger.give_back(before.size);
@@ -347,24 +371,24 @@ impl<'m> Making<'m> {
     }
 
     /// Builds the plugins of a place anew, which others lay theirs over.
-    pub(super) fn renew_layer(&mut self, builder: &Builder<'_, '_>, place: Place) {
+    pub(super) fn renew_layer(&mut self, builder: &Builder<'_, '_>, place: ResourceKey) {
         self.drop_layer(builder, &place);
-        // Whoever needs it will tell what is wrong with it.
+        // The items that need the layer report its faults.
         let _ = self.layer(builder, place);
     }
 
     /// The plugins of a place, which others lay theirs over; they are built when they are not there.
-    pub(super) fn layer(&mut self, builder: &Builder<'_, '_>, place: Place) -> Result<Arc<Built>, Diagnostic> {
+    pub(super) fn layer(&mut self, builder: &Builder<'_, '_>, place: ResourceKey) -> Result<Arc<Built>, Diagnostic> {
         if let Some(found) = self.layers.get(&place) {
             return Ok(Arc::clone(found));
         }
-        let (model, id) = (self.model, &*place.id);
-        let (kind, plugins, origin) = match place.section {
-            Section::Services => {
+        let (model, id) = (self.model, place.id());
+        let (kind, plugins, origin) = match place.kind() {
+            ResourceKind::Services => {
                 let service = model.services.get(id);
                 ("service", service.and_then(|s| s.plugins.as_ref()), service.map(|s| &s.origin))
             }
-            Section::PluginConfigs => {
+            ResourceKind::PluginConfigs => {
                 let config = model.plugin_configs.get(id);
                 ("plugin_config", config.map(|c| &c.plugins), config.map(|c| &c.origin))
             }
@@ -379,44 +403,45 @@ impl<'m> Making<'m> {
     }
 
     fn consumer_chains(&mut self, builder: &Builder<'_, '_>, faults: &mut Faults) {
-        for id in self.concerned(Section::ConsumerGroups, |model| model.consumer_groups.shared_ids().collect()) {
-            self.renew_layer(builder, Place { section: Section::ConsumerGroups, id });
+        for id in self.concerned(ResourceKind::ConsumerGroups, |model| model.consumer_groups.shared_ids().collect()) {
+            self.renew_layer(builder, ResourceKey::shared(ResourceKind::ConsumerGroups, id));
         }
-        let mut consumers = self.concerned(Section::Consumers, |model| {
+        let mut consumers = self.concerned(ResourceKind::Consumers, |model| {
             let bringing = model.consumers.iter().filter(|(_, consumer)| builder.brings_plugins(consumer));
             bringing.map(|(id, _)| Arc::clone(id)).collect()
         });
-        consumers.extend(self.users_of(Section::ConsumerGroups, Section::Consumers));
+        consumers.extend(self.users_of(ResourceKind::ConsumerGroups, ResourceKind::Consumers));
         for id in consumers {
             self.consumer_chain(builder, id, faults);
         }
     }
 
-    /// The ids of one section that are to be compiled; all of them where there is no snapshot before.
-    pub(super) fn concerned(&self, section: Section, all: impl Fn(&Model) -> Vec<Arc<str>>) -> Vec<Arc<str>> {
+    /// The ids of one kind that are to be compiled; all of them where there is no snapshot before.
+    pub(super) fn concerned(&self, kind: ResourceKind, all: impl Fn(&Model) -> Vec<Arc<str>>) -> Vec<Arc<str>> {
         match self.before {
             None => all(self.model),
             Some(_) => {
-                let places = self.places.iter().filter(|place| place.section == section);
-                places.map(|place| Arc::clone(&place.id)).collect()
+                let places = self.places.iter().filter(|place| place.kind() == kind);
+                places.map(ResourceKey::shared_id).collect()
             }
         }
     }
 
-    /// Those that refer to what is to be compiled of a section, and are not to be compiled anyway.
-    pub(super) fn users_of(&self, section: Section, users: Section) -> Vec<Arc<str>> {
-        let changed = self.places.iter().filter(|place| place.section == section && self.concerns_users(place));
-        let users = changed.flat_map(|place| self.model.referrers(place)).filter(|user| user.section == users);
-        users.filter(|user| !self.places.contains(*user)).map(|user| Arc::clone(&user.id)).collect()
+    /// Users of the changed items of a kind that are not to be compiled anyway.
+    pub(super) fn users_of(&self, kind: ResourceKind, users: ResourceKind) -> Vec<Arc<str>> {
+        let changed = self.places.iter().filter(|place| place.kind() == kind && self.concerns_users(place));
+        let users = changed.flat_map(|place| self.model.referrers(place)).filter(|user| user.kind() == users);
+        users.filter(|user| !self.places.contains(*user)).map(ResourceKey::shared_id).collect()
     }
 
-    /// Whether what has changed at a place is compiled into what refers to it. An upstream is found by its number.
-    pub(super) fn concerns_users(&self, place: &Place) -> bool {
-        if place.section != Section::Services {
+    /// True if a change at a place is compiled into the items that refer to it. Upstreams are not: they are found by
+    /// number.
+    pub(super) fn concerns_users(&self, place: &ResourceKey) -> bool {
+        if place.kind() != ResourceKind::Services {
             return true;
         }
-        let before = self.before.and_then(|before| before.services.get(&place.id));
-        let (Some(before), Some(after)) = (before, self.model.services.get(&place.id)) else { return true };
+        let before = self.before.and_then(|before| before.services.get(place.id()));
+        let (Some(before), Some(after)) = (before, self.model.services.get(place.id())) else { return true };
         before.name != after.name
             || before.hosts != after.hosts
             || before.plugins != after.plugins
@@ -433,8 +458,8 @@ impl<'m> Making<'m> {
         self.model
     }
 
-    /// Whether an item itself has changed, and not only what it refers to.
-    pub(super) fn has_changed(&self, section: Section, id: &Arc<str>) -> bool {
-        self.before.is_none() || self.places.contains(&Place { section, id: Arc::clone(id) })
+    /// True if an item itself has changed, and not only an item that it refers to.
+    pub(super) fn has_changed(&self, kind: ResourceKind, id: &Arc<str>) -> bool {
+        self.before.is_none() || self.places.contains(&ResourceKey::shared(kind, Arc::clone(id)))
     }
 }

@@ -3,23 +3,30 @@
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 
-use weir_config::{Code, Consumer, Diagnostic, ErrorResponse, Items, Meta, PluginMetadata, Plugins, Scope};
+use weir_config::{
+    Code, CompiledConfs, Consumer, Diagnostic, ErrorResponse, Items, Meta, PluginMetadata, Plugins, Scope,
+};
 use weir_net::Network;
-use weir_plugin::{Api, ApiSet, ArgumentNames, BuildCx, Invalid, OpenApi, StateRegistry};
+use weir_plugin::host::{Instance, Prepared};
+use weir_plugin::{Api, ApiSet, ArgumentNames, BuildCx, Invalid, OpenApi, Plans, StateRegistry};
 
 use super::Definitions;
 use super::ledger::Ledger;
-use super::making::{Missing, NamedConsumers};
+use super::references::{Missing, NamedConsumers, UsedProtos};
 use super::unresolved;
 use super::upstreams::SharedUpstreams;
 use crate::chain::{Chain, Step, StepMeta};
 
-/// What plugins are built with.
+/// Builder of plugins, with everything they are built from.
 pub(super) struct Builder<'a, 'd> {
     pub(super) definitions: Definitions,
     pub(super) states: &'a StateRegistry,
     pub(super) consumers: &'a NamedConsumers<'a>,
+    pub(super) plans: &'a Plans,
+    pub(super) protos: &'a UsedProtos<'a>,
     pub(super) metadata: &'a Items<PluginMetadata>,
+    /// Configurations that were compiled to be checked.
+    pub(super) compiled: &'a CompiledConfs,
     pub(super) limit_keys: usize,
     pub(super) https_port: u16,
     pub(super) product: &'a str,
@@ -39,7 +46,7 @@ pub(super) struct Layer {
 }
 
 impl Layer {
-    /// Lays `over` over this: plugin by plugin, what is over goes before.
+    /// Lays `over` over this layer: plugin by plugin, `over` takes precedence.
     pub(super) fn put_over(&mut self, over: &Self) {
         for (kind, step) in &over.steps {
             match self.steps.iter_mut().find(|(k, _)| k == kind) {
@@ -71,7 +78,7 @@ pub(super) struct Built {
     pub(super) upstreams: Box<[u32]>,
     /// Bytes that it takes, as the ledger has them.
     pub(super) size: u64,
-    /// The layer ready to run, once a place has asked for it that has no other.
+    /// The layer ready to run, once a place without other layers has needed it.
     chain: OnceLock<Arc<Chain>>,
 }
 
@@ -103,7 +110,7 @@ impl Built {
 }
 
 impl Builder<'_, '_> {
-    /// Builds the plugins of one place, and tells which upstreams they asked for.
+    /// Builds the plugins of one place, and returns the upstreams that they registered as well.
     pub(super) fn build(
         &self,
         plugins: Option<&Plugins>,
@@ -122,10 +129,12 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// Whether a consumer brings along plugins to run. Most have none, and there may be a million.
+    /// True if a consumer brings plugins to run. Most have none, and there may be a million.
     pub(super) fn brings_plugins(&self, consumer: &Consumer) -> bool {
         let is_data = |name: &str| self.definitions.iter().any(|d| d.is_auth() && d.name() == name);
-        consumer.group_id.is_some() || consumer.plugins.iter().flatten().any(|(name, _)| !is_data(name))
+        consumer.group_id.is_some()
+            || consumer.plugins.iter().flatten().any(|(name, _)| !is_data(name))
+            || consumer.credentials.iter().any(|credential| credential.plan.is_some())
     }
 
     /// Builds the plugins of one place. On consumers, what authenticates is data and not a plugin to run.
@@ -164,6 +173,8 @@ impl Builder<'_, '_> {
                 place,
                 states: self.states,
                 consumers: self.consumers,
+                plans: self.plans,
+                protos: self.protos,
                 position: kind,
                 conf: &conf.conf,
                 limit_keys: self.limit_keys,
@@ -178,13 +189,17 @@ impl Builder<'_, '_> {
                 let code = Code::TooLarge { what: String::new(), reason: error.to_string() };
                 under(Diagnostic::error(conf.conf.mark, "_meta.filter", code))
             })?;
-            let (plugin, reads_body) = weir_expr::finds_body_reading(|| definition.build(&conf.conf, &cx));
+            let compiled = self.compiled.take(conf.compiled).and_then(|compiled| compiled.downcast::<Prepared>().ok());
+            let instance = match compiled.filter(|prepared| prepared.plugin == name) {
+                Some(prepared) => definition.build(*prepared, &cx),
+                None => definition.compile(&cx),
+            };
             let missing = self.consumers.take_missing().into_iter().map(|Missing { field, name }| {
                 let mark = conf.conf.get(&field).map_or(conf.conf.mark, |node| node.mark);
                 under(Diagnostic::warning(mark, field, Code::ConsumerAwaited { consumer: name }))
             });
             self.warnings.borrow_mut().extend(missing);
-            let plugin = plugin.map_err(under)?;
+            let Instance { plugin, reads_body } = instance.map_err(under)?;
             let reads_body = reads_body || filter_reads_body;
             if let Some(name) = plugin.credential_argument() {
                 let mut names = self.credential_arguments.borrow_mut();

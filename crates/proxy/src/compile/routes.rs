@@ -2,31 +2,33 @@
 
 use std::sync::Arc;
 
-use weir_config::{Code, Diagnostic, InvalidItems, Origin, Place, Scope, Section, Service, Status};
+use weir_config::{
+    Code, Diagnostic, InvalidItems, Matching, Origin, ResourceKey, ResourceKind, Scope, Service, Status,
+};
 use weir_plugin::RouteInfo;
 use weir_router::{BuildError, MethodSet, Mode, Router, Slots};
 
 use super::Faults;
 use super::ledger::Ledger;
 use super::left_out;
-use super::making::Making;
+use super::making::Compilation;
 use super::plugins::{Builder, Built};
 use super::upstreams;
 use crate::chain::{Chain, Phase};
 use crate::snapshot::Route;
 
-/// What is made of routes, and what the router is told.
+/// Compiled routes, and their patterns for the router.
 #[derive(Default)]
 pub(super) struct Routes<'m> {
     compiled: Vec<(u32, Route)>,
     /// Numbers, and what the route of each matches; `None`: it is gone.
     pub(super) patterns: Vec<(u32, Option<weir_router::Route>)>,
     origins: Vec<(u32, &'m Origin)>,
-    /// Those that are left out and keep their places.
+    /// Routes that are left out and keep their places.
     left_out: Vec<(u32, &'m Origin)>,
 }
 
-/// What is done with the requests of a route.
+/// The part of a route that serves its requests.
 struct Serving {
     chain: Arc<Chain>,
     upstream: Option<u32>,
@@ -36,23 +38,23 @@ struct Serving {
     size: u64,
 }
 
-impl<'m> Making<'m> {
+impl<'m> Compilation<'m> {
     /// Compiles all routes that are concerned.
     pub(super) fn routes(&mut self, builder: &Builder<'_, '_>, faults: &mut Faults) -> Routes<'m> {
-        for id in self.concerned(Section::Services, |model| model.services.shared_ids().collect()) {
-            let place = Place { section: Section::Services, id };
+        for id in self.concerned(ResourceKind::Services, |model| model.services.shared_ids().collect()) {
+            let place = ResourceKey::shared(ResourceKind::Services, id);
             if self.concerns_users(&place) {
                 self.renew_layer(builder, place);
             }
         }
-        for id in self.concerned(Section::PluginConfigs, |model| model.plugin_configs.shared_ids().collect()) {
-            self.renew_layer(builder, Place { section: Section::PluginConfigs, id });
+        for id in self.concerned(ResourceKind::PluginConfigs, |model| model.plugin_configs.shared_ids().collect()) {
+            self.renew_layer(builder, ResourceKey::shared(ResourceKind::PluginConfigs, id));
         }
-        let mut ids = self.concerned(Section::Routes, |model| {
+        let mut ids = self.concerned(ResourceKind::Routes, |model| {
             model.routes.in_order().into_iter().map(|listed| listed.item.id.shared()).collect()
         });
-        ids.extend(self.users_of(Section::Services, Section::Routes));
-        ids.extend(self.users_of(Section::PluginConfigs, Section::Routes));
+        ids.extend(self.users_of(ResourceKind::Services, ResourceKind::Routes));
+        ids.extend(self.users_of(ResourceKind::PluginConfigs, ResourceKind::Routes));
         let mut routes = Routes::default();
         for id in &ids {
             self.route(id, builder, faults, &mut routes);
@@ -79,7 +81,7 @@ impl<'m> Making<'m> {
         let size = match self.matcher_size(route, service, builder.ledger) {
             Ok(size) => size,
             Err(diagnostic) => {
-                // It cannot even keep its place.
+                // The route cannot even keep its place.
                 faults.whole(diagnostic);
                 return;
             }
@@ -138,16 +140,24 @@ impl<'m> Making<'m> {
     ) -> Result<Serving, Diagnostic> {
         let own = builder.build(route.plugins.as_ref(), &format!("route/{id}"), &route.origin.path, Scope::Route)?;
         let mut complete = || -> Result<Serving, Diagnostic> {
-            let shared = [(Section::Services, &route.service_id), (Section::PluginConfigs, &route.plugin_config_id)];
+            let mut shared =
+                [(ResourceKind::Services, &route.service_id), (ResourceKind::PluginConfigs, &route.plugin_config_id)];
+            if self.model().family.is_ranked {
+                shared.reverse();
+            }
             let mut below = Vec::new();
-            for (section, id) in shared {
+            for (kind, id) in shared {
                 if let Some(id) = id {
-                    below.push(self.layer(builder, Place { section, id: id.shared() })?);
+                    below.push(self.layer(builder, ResourceKey::shared(kind, id.shared()))?);
                 }
             }
-            let anew = self.has_changed(Section::Routes, id);
+            let anew = self.has_changed(ResourceKind::Routes, id);
             let upstream = builder.upstreams.0.borrow_mut().of_route(route, service, anew)?;
             let places = || below.iter().map(AsRef::as_ref).chain([&own]);
+            for number in places().flat_map(|built| built.upstreams.iter()).copied().chain(upstream) {
+                let checked = builder.upstreams.0.borrow().check_use(number, false);
+                checked.map_err(|code| Diagnostic::error(route.origin.mark, route.origin.path.as_str(), code))?;
+            }
             let size = Built::size_of_chain(places());
             builder.ledger.take(size).map_err(|error| {
                 let path = format!("{}.plugins", route.origin.path);
@@ -160,8 +170,8 @@ impl<'m> Making<'m> {
         complete().inspect_err(|_| builder.ledger.give_back(own.size))
     }
 
-    /// Bytes that what a route matches takes, taken out of what is left: its text does not tell, for the router has an
-    /// entry for each pair of a host and a path.
+    /// Bytes that a route's patterns take in the router, taken out of the ledger. The length of their text is no
+    /// measure: the router has an entry for each pair of a host and a path.
     fn matcher_size(
         &self,
         route: &weir_config::Route,
@@ -171,12 +181,14 @@ impl<'m> Making<'m> {
         /// Bytes of an entry, with what its making takes meanwhile; and of a host, with what finds its paths.
         const ENTRY: u64 = 192;
         const HOST: u64 = 512;
-        let own = route.host_patterns().count();
+        let matching = matching(route);
+        let own = matching.map_or_else(|| route.host_patterns().count(), |matching| matching.hosts.len());
         let of_service = service.map_or(0, |service| service.hosts.len());
         let (hosts, whose) = if own == 0 { (of_service, " of its service") } else { (own, "") };
-        let (hosts, paths) = (hosts as u64, route.paths().count() as u64);
-        let (entries, sign) = match self.compiler().mode {
-            Mode::HostUri => (paths * hosts.max(1), '×'),
+        let paths = matching.map_or_else(|| route.paths().count(), |matching| matching.paths.len());
+        let (hosts, paths) = (hosts as u64, paths as u64);
+        let (entries, sign) = match self.compiler().mode(self.model().family) {
+            Mode::HostUri | Mode::Ranked => (paths * hosts.max(1), '×'),
             Mode::Uri | Mode::UriWithParameter => (paths + hosts, '+'),
         };
         let (most, path) = (self.compiler().route_entries, format!("{}.uris", route.origin.path));
@@ -220,7 +232,7 @@ impl Routes<'_> {
         self.patterns.iter().filter_map(|(_, route)| route.clone()).collect()
     }
 
-    /// Which routes would take the requests of those that are left out.
+    /// Finds the routes that would take the requests of those that are left out.
     pub(super) fn others(&self, router: &Router, infos: &Slots<Arc<RouteInfo>>) -> Vec<Diagnostic> {
         /// Each takes a look at the matcher for some of its paths.
         const MOST: usize = 100;
@@ -236,7 +248,7 @@ impl Routes<'_> {
         self.left_out.iter().take(MOST).map(other).collect()
     }
 
-    /// Tells people of an error in the words of the configuration.
+    /// Renders an error in the words of the configuration.
     pub(super) fn located(&self, error: &BuildError) -> Diagnostic {
         let origin = self.origins.iter().find(|(number, _)| *number as usize == error.route).map(|(_, origin)| origin);
         let path = origin.map(|o| format!("{}.{}", o.path, error.path)).unwrap_or_default();
@@ -245,10 +257,23 @@ impl Routes<'_> {
     }
 }
 
+/// Match of a route in a family that orders routes by ranks.
+fn matching(route: &weir_config::Route) -> Option<&Matching> {
+    route.origin.entity.as_ref()?.matching.as_ref()
+}
+
 fn pattern(route: &weir_config::Route, service: Option<&Service>, order: u64) -> weir_router::Route {
-    let own: Vec<String> = route.host_patterns().map(|h| h.as_str().to_owned()).collect();
+    let matching = matching(route);
+    let own: Vec<String> = match matching {
+        Some(matching) => matching.hosts.clone(),
+        None => route.host_patterns().map(|h| h.as_str().to_owned()).collect(),
+    };
     weir_router::Route {
-        paths: route.paths().map(|p| p.as_str().to_owned()).collect(),
+        paths: match matching {
+            Some(matching) => matching.paths.clone(),
+            None => route.paths().map(|p| p.as_str().to_owned()).collect(),
+        },
+        ranks: matching.map(|matching| matching.ranks.clone()).unwrap_or_default(),
         hosts: match service {
             Some(service) if own.is_empty() => service.hosts.iter().map(|h| h.as_str().to_owned()).collect(),
             _ => own,

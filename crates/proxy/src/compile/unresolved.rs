@@ -1,8 +1,11 @@
 //! The plugin that stands for one whose configuration has a reference without a value.
 
+use std::ptr;
 use std::sync::{Arc, LazyLock};
 
 use weir_plugin::{Flow, Phases, Plugin, RequestCx};
+
+use crate::chain::Step;
 
 /// Answers every request for which the other plugin would run.
 #[derive(Debug)]
@@ -16,6 +19,11 @@ impl Plugin for Unresolved {
     fn access(&self, cx: &mut RequestCx<'_>) -> Flow {
         self.rewrite(cx)
     }
+}
+
+/// True for the plugin that stands for one whose reference has no value.
+pub(crate) fn stands_in(step: &Step) -> bool {
+    ptr::addr_eq(Arc::as_ptr(&step.plugin), Arc::as_ptr(&plugin().0))
 }
 
 /// The plugin and its phases: that of a consumer takes the place of the route's in the second phase alone.

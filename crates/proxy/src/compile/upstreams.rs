@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_config::{
-    Checks, Code, Diagnostic, HashKey, Model, NodeAddr, NodeHost, Origin, PassHost, Place, Scheme, Section, Service,
-    SharedMap, SharedSet, Timeout,
+    Checks, Code, Diagnostic, HashKey, Model, NodeAddr, NodeHost, Origin, PassHost, ResourceKey, ResourceKind, Scheme,
+    Service, SharedMap, SharedSet, Timeout,
 };
 use weir_expr::Variable;
 use weir_plugin::{Turns, UpstreamSet};
@@ -19,14 +19,14 @@ use crate::upstream::balance::turns::RoundRobin;
 use crate::upstream::balance::{Balancer, MAX_NODES};
 use crate::upstream::endpoint::Endpoints;
 use crate::upstream::health::HealthTable;
-use crate::upstream::{Checked, Node, PassHost as CompiledHost, Timeouts, Upstream};
+use crate::upstream::{Checked, Node, PassHost as CompiledHost, Protocol, Timeouts, Upstream};
 
 /// The upstreams of a configuration. Plugins and routes add to them in turn.
 #[derive(Debug)]
 pub(super) struct SharedUpstreams<'d>(pub(super) RefCell<Upstreams<'d>>);
 
 impl SharedUpstreams<'_> {
-    /// The upstreams that plugins have asked for since this was called before.
+    /// The upstreams that plugins have registered since the last call.
     pub(super) fn take_asked(&self) -> Box<[u32]> {
         std::mem::take(&mut self.0.borrow_mut().asked).into()
     }
@@ -62,7 +62,7 @@ impl Turns for RoundRobin {
     }
 }
 
-/// What is compiled of them.
+/// Upstreams under compilation.
 #[derive(Debug)]
 pub(super) struct Upstreams<'d> {
     endpoints: &'d Endpoints,
@@ -71,28 +71,43 @@ pub(super) struct Upstreams<'d> {
     model: &'d Model,
     ledger: &'d Ledger,
     pub(super) numbered: Numbered,
-    /// Those that plugins have asked for.
+    /// Upstreams that plugins have registered.
     asked: Vec<u32>,
-    /// Those that may have come to be used by nobody.
+    /// Upstreams that may have lost their last user.
     idle: Vec<u32>,
+}
+
+/// An item that has an upstream, in place or by its id.
+#[derive(Debug)]
+pub(super) struct Owner<'a> {
+    pub(super) place: ResourceKey,
+    pub(super) origin: &'a Origin,
+    pub(super) upstream: Option<&'a weir_config::Upstream>,
+    pub(super) upstream_id: Option<&'a weir_config::Id>,
+}
+
+/// True for the schemes of upstreams that streams go to. What says nothing of its scheme takes streams as they are, as in
+/// APISIX.
+pub(super) fn is_for_streams(scheme: Scheme) -> bool {
+    scheme == Scheme::Http || scheme.of_streams().is_some()
 }
 
 /// Upstreams by the numbers that they keep as long as somebody uses them, whatever becomes of their content.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Numbered {
     pub(super) compiled: Slots<Arc<Upstream>>,
-    /// Those with health checks.
+    /// Upstreams with health checks.
     pub(super) checked: SharedSet<u32>,
     numbers: Numbers,
-    /// Where those are written that others can find: in `upstreams`, in a service, in a route.
-    places: SharedMap<Place, u32>,
+    /// Numbers of the upstreams that other items can refer to: in `upstreams`, in a service, in a route.
+    places: SharedMap<ResourceKey, u32>,
     uses: Slots<Use>,
 }
 
 #[derive(Debug, Clone)]
 struct Use {
-    place: Option<Place>,
-    /// By how many routes and sets of plugins.
+    place: Option<ResourceKey>,
+    /// Number of routes and sets of plugins that use the upstream.
     count: u32,
 }
 
@@ -108,23 +123,23 @@ impl<'d> Upstreams<'d> {
         Self { endpoints, health, certificates, model, ledger, numbered, asked: Vec::new(), idle: Vec::new() }
     }
 
-    /// Compiles what is written at a place anew, if somebody uses it.
+    /// Compiles the upstream at a place anew, if it is in use.
     ///
     /// # Errors
     /// It cannot be built.
-    pub(super) fn renew(&mut self, place: &Place) -> Result<(), Diagnostic> {
+    pub(super) fn renew(&mut self, place: &ResourceKey) -> Result<(), Diagnostic> {
         let Some(number) = self.numbered.places.get(place).copied() else { return Ok(()) };
-        let id = &*place.id;
-        match place.section {
-            Section::Upstreams => match self.model.upstreams.get(id) {
+        let id = place.id();
+        match place.kind() {
+            ResourceKind::Upstreams => match self.model.upstreams.get(id) {
                 Some(upstream) => self.put_shared(upstream, place.clone()).map(drop)?,
-                // From now on it is not found. Should somebody use it still, that shows in the end.
+                // From now on the upstream is not found. A user that is left is detected at the end.
                 None => {
                     self.numbered.places.remove_cow(place);
                     self.idle.push(number);
                 }
             },
-            Section::Services => {
+            ResourceKind::Services => {
                 let service = self.model.services.get(id);
                 if let Some((service, upstream)) = service.and_then(|s| Some((s, s.upstream.as_ref()?))) {
                     let fault = |fault| inline(&service.origin, fault);
@@ -136,7 +151,7 @@ impl<'d> Upstreams<'d> {
         Ok(())
     }
 
-    /// Where a route's upstream is: its own, else its service's. With `anew` its own is compiled even if it is there.
+    /// The upstream of a route: its own, else its service's. With `anew` its own is compiled even if present.
     ///
     /// # Errors
     /// It cannot be built.
@@ -146,23 +161,42 @@ impl<'d> Upstreams<'d> {
         service: Option<&Service>,
         anew: bool,
     ) -> Result<Option<u32>, Diagnostic> {
-        if let Some(upstream) = &route.upstream {
-            let place = Place { section: Section::Routes, id: route.id.shared() };
+        let owner = Owner {
+            place: ResourceKey::shared(ResourceKind::Routes, route.id.shared()),
+            origin: &route.origin,
+            upstream: route.upstream.as_deref(),
+            upstream_id: route.upstream_id.as_ref(),
+        };
+        self.of_owner(&owner, service, anew)
+    }
+
+    /// The same for any item that has an upstream.
+    ///
+    /// # Errors
+    /// It cannot be built.
+    pub(super) fn of_owner(
+        &mut self,
+        owner: &Owner<'_>,
+        service: Option<&Service>,
+        anew: bool,
+    ) -> Result<Option<u32>, Diagnostic> {
+        if let Some(upstream) = owner.upstream {
+            let place = owner.place.clone();
             let known = self.numbered.places.get(&place).filter(|_| !anew).copied();
             return match known {
                 Some(known) => Ok(Some(known)),
                 None => self
-                    .put(upstream, "routes", route.id.as_str(), Some(place))
+                    .put(upstream, owner.place.kind().directory(), owner.place.id(), Some(place))
                     .map(Some)
-                    .map_err(|fault| inline(&route.origin, fault)),
+                    .map_err(|fault| inline(owner.origin, fault)),
             };
         }
-        if let Some(id) = &route.upstream_id {
+        if let Some(id) = owner.upstream_id {
             return self.find(id.as_str());
         }
         let Some(service) = service else { return Ok(None) };
         if let Some(upstream) = &service.upstream {
-            let place = Place { section: Section::Services, id: service.id.shared() };
+            let place = ResourceKey::shared(ResourceKind::Services, service.id.shared());
             if let Some(found) = self.numbered.places.get(&place) {
                 return Ok(Some(*found));
             }
@@ -172,16 +206,38 @@ impl<'d> Upstreams<'d> {
         service.upstream_id.as_ref().map_or(Ok(None), |id| self.find(id.as_str()))
     }
 
+    /// Scheme of a compiled upstream.
+    pub(super) fn scheme(&self, number: u32) -> Option<Scheme> {
+        Some(self.numbered.compiled.get(number)?.scheme)
+    }
+
+    /// Checks that an upstream can be used for streams, or for requests.
+    ///
+    /// # Errors
+    /// Its scheme is for the other.
+    pub(super) fn check_use(&self, number: u32, streams: bool) -> Result<(), Code> {
+        match self.scheme(number) {
+            Some(scheme) if streams && !is_for_streams(scheme) => {
+                Err(Code::NotOnStreams { what: "an upstream with scheme: https, grpc or grpcs".to_owned() })
+            }
+            Some(scheme) if !streams => match scheme.of_streams() {
+                Some(scheme) => Err(Code::OnlyOnStreams { scheme }),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
     fn find(&mut self, id: &str) -> Result<Option<u32>, Diagnostic> {
         let Some(upstream) = self.model.upstreams.get(id) else { return Ok(None) };
-        let place = Place { section: Section::Upstreams, id: upstream.id.shared() };
+        let place = ResourceKey::shared(ResourceKind::Upstreams, upstream.id.shared());
         match self.numbered.places.get(&place) {
             Some(found) => Ok(Some(*found)),
             None => self.put_shared(upstream, place).map(Some),
         }
     }
 
-    fn put_shared(&mut self, upstream: &weir_config::Upstream, place: Place) -> Result<u32, Diagnostic> {
+    fn put_shared(&mut self, upstream: &weir_config::Upstream, place: ResourceKey) -> Result<u32, Diagnostic> {
         let put = self.put(upstream, "upstreams", upstream.id.as_str(), Some(place));
         put.map_err(|fault| fault.under(&upstream.origin.path))
     }
@@ -201,11 +257,11 @@ impl<'d> Upstreams<'d> {
         self.idle.extend(upstreams);
     }
 
-    /// What there is in the end: without what nobody uses. `None`: something is used that is not there any more.
+    /// The result, without unused upstreams. `None`: an upstream in use is gone.
     pub(super) fn finish(mut self) -> Option<Numbered> {
         for number in std::mem::take(&mut self.idle) {
             let Some(used) = self.numbered.uses.get(number).cloned() else { continue };
-            let is_placed = |place: &Place| self.numbered.places.get(place) == Some(&number);
+            let is_placed = |place: &ResourceKey| self.numbered.places.get(place) == Some(&number);
             if used.count > 0 {
                 // A place that leads elsewhere is that of an upstream that was taken away.
                 if used.place.as_ref().is_some_and(|place| !is_placed(place)) {
@@ -233,7 +289,7 @@ impl<'d> Upstreams<'d> {
         upstream: &weir_config::Upstream,
         kind: &'static str,
         id: &str,
-        place: Option<Place>,
+        place: Option<ResourceKey>,
     ) -> Result<u32, Diagnostic> {
         let known = place.as_ref().and_then(|place| self.numbered.places.get(place)).copied();
         if let Some(before) = known.and_then(|number| self.numbered.compiled.get(number)) {
@@ -279,6 +335,7 @@ impl<'d> Upstreams<'d> {
                 bare = weir_config::Upstream {
                     nodes: weir_config::Nodes::default(),
                     scheme: Scheme::Http,
+                    http2: false,
                     tls: None,
                     checks: None,
                     ..upstream.clone()
@@ -327,6 +384,16 @@ impl<'d> Upstreams<'d> {
                 limit => millis(limit),
             },
             timeouts: timeouts(&upstream.timeout),
+            has_timeouts: !upstream.timeout.is_default,
+            scheme: upstream.scheme,
+            protocol: match upstream.scheme {
+                Scheme::Grpc | Scheme::Grpcs => Protocol::Http2,
+                Scheme::Http if upstream.http2 => Protocol::Http2,
+                Scheme::Https if upstream.http2 => Protocol::Negotiated,
+                // Of streams nobody asks.
+                Scheme::Http | Scheme::Https | Scheme::Tcp | Scheme::Tls | Scheme::Udp => Protocol::Http1,
+            },
+            is_grpc: upstream.scheme.is_grpc(),
             keepalive: Keepalive {
                 size: pool.size,
                 idle_ms: if pool.idle_timeout.is_zero() { u64::MAX } else { millis(pool.idle_timeout) },
@@ -356,7 +423,7 @@ impl Numbered {
     }
 }
 
-/// Where a fault is in an upstream that is written in another item.
+/// Position of a fault in an upstream that is part of another item.
 fn inline(origin: &Origin, fault: Diagnostic) -> Diagnostic {
     Diagnostic { mark: origin.mark, ..fault.under(&format!("{}.upstream", origin.path)) }
 }
@@ -388,7 +455,7 @@ fn host_of(node: &NodeAddr, scheme: Scheme) -> String {
     if has_port && node.port != scheme.default_port() { format!("{name}:{}", node.port) } else { name }
 }
 
-/// The host of a node, without a port. A Unix socket is on this host, and nginx says so too.
+/// The host of a node, without a port. `localhost` for a Unix socket, as in nginx.
 fn name_of(node: &NodeAddr) -> String {
     match &node.host {
         NodeHost::Ip(std::net::IpAddr::V6(ip)) => format!("[{ip}]"),

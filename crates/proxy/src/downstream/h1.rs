@@ -4,19 +4,19 @@ mod encode;
 
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use weir_net::sys::Socket;
-use weir_plugin::{BUFFER, Client, Exchange, Request};
+use weir_plugin::host::{BUFFER, Exchange};
+use weir_plugin::{Client, Request};
 use weir_telemetry::metrics::{ClientError, ConnectionState};
 use weir_wire::Reject;
 use weir_wire::buffer::Buffer;
 use weir_wire::head::{Content, Framing, Version};
 
-use super::{Downstream, Following, NO_ROOM_FOR_HEAD};
+use super::{Downstream, Following, NO_ROOM_FOR_HEAD, Presence, linger};
 use crate::exchange::Runner;
 use crate::http1::{self, Incoming, Outgoing};
 use crate::relay::{self, Piece, Sink, Source};
@@ -26,24 +26,21 @@ use crate::worker::Worker;
 
 /// Most bytes of an unread request body that are thrown away to keep a connection.
 const MAX_DISCARD: u64 = 64 << 10;
-/// How long a client may go on sending after a final answer, in milliseconds, and how much.
-const LINGER_MS: u64 = 1000;
-const LINGER_BYTES: usize = 256 << 10;
 
 /// A client's byte stream.
 pub(crate) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
     /// Ready when there is something to read, without reading it: an idle connection holds no buffer.
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Ready when the client has reset the connection, which nobody who waits for an answer does.
+    /// Ready when the client has reset the connection; a client that waits for its response never does.
     fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Whether bytes that were written wait for the client to make room.
+    /// True while written bytes wait for room in the socket.
     fn has_unsent(&self) -> bool {
         false
     }
 
-    /// Whether bytes that were written have not been sent yet, for that or because the round has not ended.
+    /// True while written bytes are unsent: the socket is full, or the round is not over.
     fn has_pending_write(&self) -> bool {
         false
     }
@@ -51,8 +48,8 @@ pub(crate) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
     /// The connection is about to be closed in the middle of an answer: the client must not take it for whole.
     fn abort(&mut self) {}
 
-    /// Whether this request may be served on this connection: its host may ask for a client certificate, which nobody
-    /// can show without TLS.
+    /// Checks that this request may be served on this connection: its host may require a client certificate, which no
+    /// client can show without TLS.
     fn admit(&self, request: &Request, hosts: &Hosts) -> Result<(), Reject> {
         Ok(hosts.admit_without_tls(request.host(), request.path())?)
     }
@@ -79,7 +76,7 @@ impl ClientStream for Socket {
 /// A client connection.
 struct Connection<S> {
     runner: Runner<H1<S>>,
-    /// What it is counted as while it serves: reading a request, or writing an answer.
+    /// State that the metrics count the connection under: reading a request, or writing a response.
     state: ConnectionState,
 }
 
@@ -93,24 +90,24 @@ pub(crate) struct H1<S> {
     outgoing: Outgoing,
     /// True while the client may send another request after this one.
     keep_alive: bool,
-    /// True when the head of the response has said so.
+    /// True when the head of the response has announced `keep_alive`.
     keeps: bool,
     after: After,
 }
 
-/// What follows an exchange.
+/// Fate of the connection after an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum After {
-    /// The connection is closed.
+    /// Close the connection.
     Close,
     /// The connection is closed, but the client may not have read the answer yet, and bytes it sent may be unread:
     /// closing at once would reset the connection and could destroy the answer (RFC 9112 section 9.6).
     Linger,
-    /// The next request, which begins so many bytes into the buffer.
+    /// Read the next request, which begins so many bytes into the buffer.
     Keep(usize),
 }
 
-/// Why no request head was read.
+/// Reason why no request head was read.
 enum NoHead {
     /// The client closed, or was idle for too long: nothing is owed to it.
     Gone,
@@ -146,7 +143,7 @@ pub(crate) async fn refuse_without_tls(stream: Socket, client: Client, worker: R
     x.request.buffer.extend(received);
     let options = &runner.worker.options;
     if matches!(x.request.parse(&options.head), Ok(Some(_))) {
-        // What is wrong with its target does not matter any more.
+        // Faults of the target do not matter any more.
         let _ = x.request.accept_head(options.paths);
     }
     runner.begin_refusal(&mut x, Reject::bad(REASON));
@@ -251,7 +248,7 @@ impl<S: ClientStream> Connection<S> {
         x.request.head_len = 0;
         // Pipelined bytes may be a whole head already.
         let mut look = !x.request.buffer.is_empty();
-        // Whether the head comes in pieces; a client that lets it wait gives way to others as one that sends nothing.
+        // True when the head comes in pieces; a client that lets its head wait gives way to others like an idle one.
         let mut pieces = false;
         loop {
             if look {
@@ -290,7 +287,7 @@ impl<S: ClientStream> Connection<S> {
             });
             match read.await {
                 Some(Ok(0)) if before == 0 => {
-                    // It may have ended its side only, before it has taken the last answer.
+                    // The client may have ended its side only, before it has taken the last answer.
                     if down.stream.has_pending_write() {
                         down.after = After::Linger;
                     }
@@ -314,30 +311,7 @@ impl<S: ClientStream> Connection<S> {
         if *after != After::Linger {
             return;
         }
-        timer.set(worker.options.send_ms);
-        if !matches!(timer.within(stream.shutdown()).await, Some(Ok(()))) {
-            return;
-        }
-        timer.set(LINGER_MS);
-        let mut sink = vec![0u8; 4096];
-        let mut left = LINGER_BYTES;
-        poll_fn(|cx| {
-            loop {
-                // Enough was thrown away, but the answer may still be on its way: what is unread now waits with it.
-                if left == 0 {
-                    return timer.poll_expired(cx);
-                }
-                let mut room = ReadBuf::new(&mut sink);
-                match Pin::new(&mut *stream).poll_read(cx, &mut room) {
-                    Poll::Ready(Ok(())) if !room.filled().is_empty() => {
-                        left = left.saturating_sub(room.filled().len());
-                    }
-                    Poll::Ready(_) => return Poll::Ready(()),
-                    Poll::Pending => return timer.poll_expired(cx),
-                }
-            }
-        })
-        .await;
+        linger::close(stream, timer, worker.options.send_ms).await;
     }
 }
 
@@ -377,15 +351,17 @@ impl<S: ClientStream> Sink for H1<S> {
     }
 }
 
+impl<S: ClientStream> Presence for H1<S> {
+    fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.stream.poll_reset(cx)
+    }
+}
+
 impl<S: ClientStream> Downstream for H1<S> {
     type Bytes = S;
 
     fn admit(&self, request: &Request, hosts: &Hosts) -> Result<(), Reject> {
         self.stream.admit(request, hosts)
-    }
-
-    fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.stream.poll_reset(cx)
     }
 
     /// A client that has begun to send the body anyway need not be asked for it (RFC 9110 section 10.1.1).
@@ -396,7 +372,7 @@ impl<S: ClientStream> Downstream for H1<S> {
         }
     }
 
-    /// HTTP/1.0 knows no interim responses (RFC 9110 section 15.2).
+    /// HTTP/1.0 has no interim responses (RFC 9110 section 15.2).
     fn push_interim(&mut self, x: &mut Exchange) {
         x.out.clear();
         if x.request.head.version >= Version::Http11 {

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use weir_plugin::Client;
+use weir_plugin::{Client, InnerConnection};
 use weir_telemetry::metrics::ConnectionState;
 
 use super::h1::{self, ClientStream};
@@ -18,28 +18,28 @@ use crate::worker::Worker;
 /// Bytes that one side may have sent ahead of the other.
 const ROOM: usize = 16 << 10;
 
-/// One end of a connection in memory. The other end is told when it is dropped.
+/// One end of a connection in memory. Dropping it notifies the other end.
 #[derive(Debug)]
 pub(crate) struct InnerStream {
-    incoming: Rc<RefCell<Way>>,
-    outgoing: Rc<RefCell<Way>>,
+    incoming: Rc<RefCell<Pipe>>,
+    outgoing: Rc<RefCell<Pipe>>,
 }
 
 /// Bytes on their way in one direction.
 #[derive(Debug, Default)]
-struct Way {
+struct Pipe {
     bytes: VecDeque<u8>,
     /// No more will come.
     has_ended: bool,
-    /// Nobody will take them.
+    /// True when the other end will not read them any more.
     is_abandoned: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
 }
 
 /// Opens a connection that is served here for this client; `client.inner` marks it.
-pub(crate) fn connect(client: &Client, worker: &Rc<Worker>) -> InnerStream {
-    let (there, back) = (Rc::<RefCell<Way>>::default(), Rc::<RefCell<Way>>::default());
+pub(crate) fn connect(client: &Client, worker: &Rc<Worker>) -> Box<dyn InnerConnection> {
+    let (there, back) = (Rc::<RefCell<Pipe>>::default(), Rc::<RefCell<Pipe>>::default());
     let ours = InnerStream { incoming: Rc::clone(&there), outgoing: Rc::clone(&back) };
     let client = Client { inner: true, requests: 0, ..*client };
     let open = Open::new(worker);
@@ -48,7 +48,7 @@ pub(crate) fn connect(client: &Client, worker: &Rc<Worker>) -> InnerStream {
         let _open = open;
         h1::serve(ours, client, worker).await;
     });
-    InnerStream { incoming: back, outgoing: there }
+    Box::new(InnerStream { incoming: back, outgoing: there })
 }
 
 /// Counts the connection while it is open, also when its task panics.

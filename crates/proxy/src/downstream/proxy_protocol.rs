@@ -1,4 +1,4 @@
-//! Whose a connection is, from a PROXY header ahead of its bytes and of TLS.
+//! Client of a connection, from a PROXY header ahead of TLS and of all other bytes.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -11,7 +11,7 @@ use weir_wire::proxy_protocol::{self, Header, MAX_LEN, Malformed};
 use crate::worker::Worker;
 use weir_net::sys::Socket;
 
-/// Why a connection is closed before anything of its own was read.
+/// Reason why a connection is closed before anything of its own was read.
 #[derive(Debug)]
 pub(crate) enum Refused {
     /// The peer is not among those that are believed.
@@ -37,10 +37,10 @@ impl fmt::Display for Refused {
     }
 }
 
-/// Reads the header, exactly, and takes over what it says of the client. What follows it stays in the socket, be it
-/// HTTP or a TLS handshake.
+/// Reads the header, exactly, and takes over the client's address from it. Bytes after the header stay in the socket,
+/// be they HTTP or a TLS handshake.
 pub(crate) async fn receive(stream: &Socket, mut client: Client, worker: &Worker) -> Result<Client, Refused> {
-    // Who may open a Unix socket was decided by its file.
+    // Access to a Unix socket was decided by the permissions of its file.
     let trusted = client.is_unix() || worker.options.proxy_trusted.iter().any(|net| net.contains(&client.peer));
     if !trusted {
         return Err(Refused::NotTrusted);

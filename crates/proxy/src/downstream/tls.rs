@@ -14,11 +14,14 @@ use weir_plugin::Request;
 use weir_wire::Reject;
 
 use super::h1::ClientStream;
-use crate::tls::server::Hosts;
+use crate::http2::TlsFacts;
+use crate::tls::server::{Hosts, Offer};
 use crate::worker::Worker;
 
 /// Most bytes of a ClientHello: with a post-quantum key share it has about 2 KiB.
 const MOST_HELLO: usize = 32 << 10;
+/// Time that a client has to go on sending after its handshake was refused, in milliseconds.
+const REFUSED_MS: u64 = 1000;
 /// A fatal alert in a record: unrecognized_name (RFC 6066 section 3).
 const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 1, 0, 2, 2, 112];
 
@@ -26,9 +29,9 @@ const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 1, 0, 2, 2, 112];
 #[derive(Debug)]
 pub(crate) struct TlsClient {
     stream: TlsStream<UnbufferedServerConnection>,
-    /// The name it asked for.
+    /// Server name that the client sent (SNI).
     sni: Option<Box<str>>,
-    /// Whether it showed a certificate, which was verified then.
+    /// True if the client showed a certificate; it was verified then.
     verified: bool,
 }
 
@@ -36,7 +39,7 @@ pub(crate) struct TlsClient {
 pub(crate) enum NoSession {
     /// The client speaks plain HTTP, which begins with these bytes, and waits for an answer.
     PlainHttp(Socket, Vec<u8>),
-    /// The client has been told where the protocol has words for it.
+    /// The client has received an alert where the protocol has one.
     Failed(io::Error),
 }
 
@@ -47,7 +50,7 @@ impl From<io::Error> for NoSession {
 }
 
 /// Accepts a client's handshake within the time limit.
-pub(crate) async fn accept(socket: Socket, worker: &Worker) -> Result<TlsClient, NoSession> {
+pub(crate) async fn accept(socket: Socket, worker: &Worker, offer: Offer) -> Result<TlsClient, NoSession> {
     let timer = worker.timers.timer();
     timer.set_idle(worker.options.handshake_ms);
     let late = || {
@@ -55,16 +58,16 @@ pub(crate) async fn accept(socket: Socket, worker: &Worker) -> Result<TlsClient,
             if timer.gives_way() { "not finished when another client came" } else { "handshake took too long" };
         Err(io::Error::new(io::ErrorKind::TimedOut, reason).into())
     };
-    timer.within(accept_unlimited(socket, worker)).await.unwrap_or_else(late)
+    timer.within(accept_unlimited(socket, worker, offer)).await.unwrap_or_else(late)
 }
 
-async fn accept_unlimited(mut socket: Socket, worker: &Worker) -> Result<TlsClient, NoSession> {
+async fn accept_unlimited(mut socket: Socket, worker: &Worker, offer: Offer) -> Result<TlsClient, NoSession> {
     let (sni, received) = match read_hello(&mut socket).await? {
         Hello::Tls(sni, received) => (sni, received),
         Hello::PlainHttp(received) => return Err(NoSession::PlainHttp(socket, received)),
     };
     let host = worker.current().and_then(|local| local.snapshot.tls.for_client(sni.as_deref()).cloned());
-    let Some(config) = host.and_then(|host| host.config.clone()) else {
+    let Some(config) = host.and_then(|host| host.config(offer)) else {
         // It does not matter whether the client still hears it.
         let _ = poll_fn(|cx| Pin::new(&mut socket).poll_write(cx, &UNRECOGNIZED_NAME)).await;
         let reason = match sni {
@@ -75,16 +78,21 @@ async fn accept_unlimited(mut socket: Socket, worker: &Worker) -> Result<TlsClie
     };
     let session = UnbufferedServerConnection::new(config).map_err(io::Error::other)?;
     let mut stream = TlsStream::new(socket, session, received);
-    handshake(&mut stream, &worker.handshakes).await?;
+    if let Err(error) = handshake(&mut stream, &worker.handshakes).await {
+        let timer = worker.timers.timer();
+        timer.set(REFUSED_MS);
+        let _ = timer.within(stream.refuse()).await;
+        return Err(error.into());
+    }
     let verified = stream.session().peer_certificates().is_some();
     Ok(TlsClient { stream, sni, verified })
 }
 
-/// How a client begins.
+/// First bytes of a client.
 enum Hello {
-    /// With a ClientHello, for this name; all that was received.
+    /// A ClientHello for this name, and all bytes received.
     Tls(Option<Box<str>>, Vec<u8>),
-    /// With a letter, as the methods of HTTP do and no record of TLS does.
+    /// A letter, which the methods of HTTP begin with and no record of TLS does, and all bytes received.
     PlainHttp(Vec<u8>),
 }
 
@@ -122,6 +130,18 @@ async fn read_hello(socket: &mut Socket) -> io::Result<Hello> {
                 return Err(io::Error::other(error));
             }
         }
+    }
+}
+
+impl TlsClient {
+    /// True if HTTP/2 was agreed upon.
+    pub(crate) fn is_http2(&self) -> bool {
+        self.stream.session().alpn_protocol() == Some(b"h2")
+    }
+
+    /// Facts about the client from the TLS session.
+    pub(crate) fn facts(&self) -> TlsFacts {
+        TlsFacts { sni: self.sni.clone(), verified: self.verified }
     }
 }
 

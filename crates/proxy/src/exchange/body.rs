@@ -3,14 +3,16 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use weir_plugin::buffers::NO_ROOM;
-use weir_plugin::{BUFFER, Exchange, Failure, Origin, Side};
+use weir_plugin::host::buffers::NO_ROOM;
+use weir_plugin::host::{BUFFER, Exchange};
+use weir_plugin::{Failure, Origin, Side};
 use weir_telemetry::metrics::ClientError;
 use weir_wire::Reject;
 use weir_wire::head::Content;
 
 use super::{Outcome, Runner};
 use crate::downstream::Downstream;
+use crate::phases;
 use crate::relay;
 use crate::snapshot::Local;
 use crate::worker::Worker;
@@ -99,6 +101,54 @@ impl<D: Downstream> Runner<D> {
         Ok(())
     }
 
+    /// Puts in place what plugins have made of the body, and shows it to those that filter it where it is here.
+    pub(super) async fn change_body(&mut self, x: &mut Exchange, local: &Local) -> Result<(), Failure> {
+        if x.request.is_replaced() {
+            if !x.request.is_collected() {
+                self.collect_body(x).await?;
+            }
+            self.put_changed(x)?;
+        }
+        match x.request.body() {
+            _ if !x.request.is_filtered() => {}
+            _ if x.request.head.content == Content::None => x.request.end_filter(),
+            None => x.request.open_body(),
+            Some(body) => {
+                // Once here, once behind the head when plugins have changed it.
+                let len = body.len();
+                if len > BUFFER && !x.may_grow(2 * len) {
+                    return Err(NO_ROOM);
+                }
+                let mut piece = std::mem::take(&mut x.request.changed);
+                piece.clear();
+                piece.extend_from_slice(x.request.body().unwrap_or_default());
+                let seen = phases::on_request_body(x, &local.snapshot, &mut piece, true, true);
+                x.request.changed = piece;
+                x.request.end_filter();
+                seen?;
+                self.put_changed(x)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the body in [`Request::changed`](weir_plugin::Request::changed) behind the head, in place of the client's, all
+    /// of which is there. Limits were about that.
+    fn put_changed(&mut self, x: &mut Exchange) -> Result<(), Failure> {
+        let body = std::mem::take(&mut x.request.changed);
+        if body.len() > BUFFER && !x.may_grow(body.capacity() + body.len()) {
+            return Err(NO_ROOM);
+        }
+        relay::drop_all(&mut self.down, &x.request.buffer).map_err(refused_body)?;
+        self.down.replace_body(&mut x.request, &body);
+        x.body_limit = u64::MAX;
+        if body.capacity() <= BUFFER {
+            x.request.changed = body;
+        }
+        x.settle();
+        Ok(())
+    }
+
     /// Receives more of a body.
     async fn receive(&mut self, x: &mut Exchange, pace: &mut Pace) -> Result<(), Failure> {
         let (down, timer, buffer) = (&mut self.down, &self.timer, &mut x.request.buffer);
@@ -172,7 +222,7 @@ impl Pace {
         Self { rate: worker.options.body_rate, began, from: began + worker.options.body_rate_grace, received: 0 }
     }
 
-    /// Whether `received` bytes are enough for the time that has passed.
+    /// Checks that `received` bytes are enough for the time that has passed.
     pub(super) fn check(&self, received: u64, now: u64) -> Result<(), Reject> {
         if self.rate > 0 && now > self.from && received * 1000 < (now - self.began) * self.rate {
             return Err(Reject::new(408, "request body too slow"));

@@ -5,8 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use weir_plugin::buffers::{Held, NO_ROOM};
-use weir_plugin::{BUFFER, Callout, CalloutError, CalloutResponse, Exchange, Failure, Io, LocalFuture};
+use weir_plugin::host::buffers::{Held, NO_ROOM};
+use weir_plugin::host::{BUFFER, Exchange};
+use weir_plugin::{Callout, CalloutError, CalloutResponse, Client, Failure, InnerConnection, Io, LocalFuture};
 use weir_telemetry::metrics::CalloutOutcome;
 
 use super::response::RESPONSE_TOO_LARGE;
@@ -52,6 +53,10 @@ impl Io for WorkerIo<'_> {
             };
             result
         })
+    }
+
+    fn connect(&self, client: &Client) -> Option<Box<dyn InnerConnection>> {
+        Some((self.worker.connect)(client, self.worker))
     }
 }
 

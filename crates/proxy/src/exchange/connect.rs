@@ -9,40 +9,118 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use weir_config::{NodeHost, ProxyHeader};
+use weir_net::datagrams::Datagrams;
 use weir_net::sys::Socket;
 use weir_net::tls;
 use weir_net::tls::client::Setup;
 use weir_net::tls::stream::TlsStream;
-use weir_plugin::{Client, Exchange, Failure, NodeAddress, Side};
-use weir_telemetry::metrics::UpstreamState;
+use weir_plugin::host::Exchange;
+use weir_plugin::{Client, Failure, NodeAddress, Side};
+use weir_telemetry::metrics::{Label, UpstreamState};
 use weir_wire::proxy_protocol;
 
 use super::Runner;
 use super::body::client_gone;
 use super::forward::{Attempt, AttemptError};
-use crate::downstream::Downstream;
+use crate::downstream::Presence;
 use crate::relay;
 use crate::timer::Timer;
 use crate::upstream::addresses::Addresses;
+use crate::upstream::connection::NodeConnection;
 use crate::upstream::endpoint::Choice;
+use crate::upstream::h2::{self, OpenFailure, Taken};
 use crate::upstream::stream::{NodeStream, NodeTls};
-use crate::upstream::{Node, h1};
+use crate::upstream::{Node, Protocol, h1};
 
-/// How long an address has before the next one is tried beside it, in milliseconds (RFC 8305 section 5).
+/// Time that an address has before the next one is tried beside it, in milliseconds (RFC 8305 section 5).
 const HEAD_START_MS: u64 = 250;
 
-impl<D: Downstream> Runner<D> {
+impl<D: Presence> Runner<D> {
     /// Opens a connection to the address whose turn it is, or to another one of the same name.
-    pub(super) async fn connect(
+    pub(super) async fn open(
         &self,
         x: &mut Exchange,
         attempt: &Attempt<'_>,
         choice: Option<Choice>,
-    ) -> Result<h1::Connection, AttemptError> {
-        let (config, timeout) = (attempt.node, attempt.timeouts.connect);
+    ) -> Result<NodeConnection, AttemptError> {
         let Some(choice) = choice else {
             return Err(AttemptError::failed(Failure::upstream(502, "node name has no address")));
         };
+        if attempt.upstream.protocol != Protocol::Http1 {
+            // Rare, and so apart from the memory of every request.
+            return Box::pin(self.open_shared(x, attempt, choice)).await;
+        }
+        let (stream, (addr, label)) = self.connect(x, attempt, choice).await?;
+        Ok(NodeConnection::Http1(Box::new(h1::Connection::new(stream, addr, label))))
+    }
+
+    /// Opens a connection over HTTP/2, or takes a place on one that another request opens. A node that chooses HTTP/1.1 gets
+    /// connections over that.
+    async fn open_shared(
+        &self,
+        x: &mut Exchange,
+        attempt: &Attempt<'_>,
+        choice: Choice,
+    ) -> Result<NodeConnection, AttemptError> {
+        let Attempt { upstream, node, .. } = *attempt;
+        let sessions = &self.worker.pools.sessions;
+        self.timer.set(attempt.timeouts.connect);
+        loop {
+            let host = node.endpoint.tls.is_some().then(|| upstream.host_for(x, node));
+            let opened = match sessions.take_or_open(&node.endpoint, choice.addr, host, self.timer.now()) {
+                Taken::Stream(stream) => return Ok(NodeConnection::Http2(stream)),
+                Taken::Opening(opening) => {
+                    self.wait_for(&opening).await?;
+                    continue;
+                }
+                Taken::Open(opened) => Some(opened),
+                Taken::Http1 => None,
+            };
+            let (stream, (addr, label)) = match self.connect(x, attempt, choice).await {
+                Ok(connected) => connected,
+                Err(error) => {
+                    // What concerns this client alone says nothing to others.
+                    if let Some(opened) = opened.filter(|_| error.failure.side != Side::Client) {
+                        opened.fail(OpenFailure { failure: error.failure, unreachable: error.unreachable });
+                    }
+                    return Err(error);
+                }
+            };
+            if upstream.protocol == Protocol::Negotiated && !stream.has_chosen_http2() {
+                sessions.note_http1(&node.endpoint, self.timer.now());
+                return Ok(NodeConnection::Http1(Box::new(h1::Connection::new(stream, addr, label))));
+            }
+            let session = h2::Session::begin(stream, (addr, label), upstream.keepalive, &self.worker);
+            return Ok(NodeConnection::Http2(sessions.put(&node.endpoint, session, upstream.keepalive.size)));
+        }
+    }
+
+    /// Waits until another request has opened a connection.
+    async fn wait_for(&self, opening: &h2::Opening) -> Result<(), AttemptError> {
+        poll_fn(|cx| match opening.poll_over(cx) {
+            Poll::Ready(over) => Poll::Ready(over.map_err(|OpenFailure { failure, unreachable }| match unreachable {
+                true => AttemptError::unconnected(failure),
+                false => AttemptError::failed(failure),
+            })),
+            Poll::Pending if self.down.poll_reset(cx).is_ready() => {
+                Poll::Ready(Err(AttemptError::failed(client_gone())))
+            }
+            Poll::Pending => {
+                let late = || AttemptError::unconnected(Failure::upstream(504, "connect timed out"));
+                self.timer.poll_expired(cx).map(|()| Err(late()))
+            }
+        })
+        .await
+    }
+
+    /// Connects to an address of a node, with whatever comes before the first byte of a request.
+    pub(crate) async fn connect(
+        &self,
+        x: &mut Exchange,
+        attempt: &Attempt<'_>,
+        choice: Choice,
+    ) -> Result<(NodeStream, (SocketAddr, Label)), AttemptError> {
+        let (config, timeout) = (attempt.node, attempt.timeouts.connect);
         // Who refuses is told as well as who answers.
         tell_node(x, config.endpoint.address(choice.addr), &self.worker);
         let (stream, addr) = match &config.endpoint.host {
@@ -60,7 +138,7 @@ impl<D: Downstream> Runner<D> {
         tell_node(x, address, &self.worker);
         self.worker.recorder.upstream_opened(UpstreamState::Active);
         match self.set_up(x, attempt, stream).await {
-            Ok(stream) => Ok(h1::Connection::new(stream, addr, node)),
+            Ok(stream) => Ok((stream, (addr, node))),
             Err(failure) => {
                 config.observe_failure(addr, &failure);
                 self.worker.recorder.upstream_closed(UpstreamState::Active);
@@ -69,7 +147,29 @@ impl<D: Downstream> Runner<D> {
         }
     }
 
-    /// What comes before the first request: a PROXY header, and ahead of the request's bytes TLS.
+    /// A socket for datagrams between a client and an address of a node; whether it is reached shows later.
+    pub(crate) fn connect_datagrams(
+        &self,
+        x: &mut Exchange,
+        attempt: &Attempt<'_>,
+        choice: Choice,
+    ) -> Result<Datagrams, AttemptError> {
+        tell_node(x, attempt.node.endpoint.address(choice.addr), &self.worker);
+        let socket = Datagrams::connect(choice.addr).map_err(|error| {
+            let failure = connect_failure(&error);
+            attempt.node.observe_failure(choice.addr, &failure);
+            AttemptError::unconnected(failure)
+        })?;
+        self.worker.recorder.upstream_opened(UpstreamState::Active);
+        Ok(socket)
+    }
+
+    /// The failure of a node for an error of such a socket.
+    pub(crate) fn datagrams_failure(error: &io::Error) -> Failure {
+        connect_failure(error)
+    }
+
+    /// Sets up what comes before the first request: a PROXY header, and ahead of the request's bytes TLS.
     async fn set_up(&self, x: &Exchange, attempt: &Attempt<'_>, mut socket: Socket) -> Result<NodeStream, Failure> {
         if let Some(version) = attempt.upstream.proxy_protocol {
             self.introduce(version, &x.client, &mut socket).await?;
@@ -123,7 +223,7 @@ impl<D: Downstream> Runner<D> {
             tried: Vec::new(),
             running: Vec::new(),
             next_at: 0,
-            give_up: timer.now().saturating_add(timeout),
+            give_up: timer.now().saturating_add(timeout).min(timer.bound()),
             failure: Failure::upstream(504, "connect timed out"),
         };
         let winner = poll_fn(|cx| match race.poll(cx, timer) {
@@ -200,7 +300,7 @@ struct Race<'n> {
     /// When the next address is tried.
     next_at: u64,
     give_up: u64,
-    /// What became of the last one that failed.
+    /// Failure of the last one that failed.
     failure: Failure,
 }
 

@@ -5,77 +5,80 @@ use std::io;
 use std::rc::Rc;
 use std::task::Poll;
 
-use weir_plugin::{Exchange, Failure, Side, Try};
-use weir_wire::Reject;
+use weir_plugin::host::Exchange;
+use weir_plugin::{Failure, Side, Try};
 
-use super::body::{BODY_LATE, CLIENT_WENT_AWAY, refused_body};
+use super::body::{BODY_LATE, client_gone};
 use super::upload::Upload;
-use super::{Outcome, Runner};
+use super::{Outcome, Runner, grpc, tunnel};
 use crate::downstream::Downstream;
 use crate::phases;
+use crate::relay::Source;
 use crate::snapshot::{Local, Route};
 use crate::upstream::aside::watch as aside;
-use crate::upstream::connection::{NodeConnection, Outgoing};
-use crate::upstream::{Node, Timeouts, Upstream, h1};
+use crate::upstream::connection::NodeConnection;
+use crate::upstream::endpoint::Choice;
+use crate::upstream::outgoing::Outgoing;
+use crate::upstream::{Node, Protocol, Timeouts, Upstream};
 use crate::worker::Worker;
 
 /// Most interim (1xx) responses passed on for one request.
 const MAX_INTERIM: u32 = 64;
+
+/// Most times that a request is sent to one node again because it was refused there unseen.
+const MAX_REFUSALS: u32 = 3;
 
 /// Time after connecting within which a reset means that the node takes no connections, in microseconds.
 const AT_ONCE_US: u64 = 100_000;
 
 /// One attempt: a request, and the node that is to answer it.
 #[derive(Clone, Copy)]
-pub(super) struct Attempt<'a> {
-    pub(super) local: &'a Rc<Local>,
-    pub(super) upstream: &'a Upstream,
-    pub(super) node: &'a Node,
-    pub(super) timeouts: Timeouts,
-    pub(super) outgoing: Outgoing,
+pub(crate) struct Attempt<'a> {
+    pub(crate) local: &'a Rc<Local>,
+    pub(crate) upstream: &'a Upstream,
+    pub(crate) node: &'a Node,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) outgoing: Outgoing,
 }
 
 /// A response whose head is there. It is lent and not handed on: each hand it went through would hold a place for it in
 /// the memory of every connection, and cost a copy.
-pub(super) struct PendingResponse<N> {
+#[derive(Default)]
+pub(super) struct PendingResponse {
     /// `None` before the head is there, and once the connection has gone elsewhere.
-    pub(super) node: Option<Box<N>>,
+    pub(super) node: Option<NodeConnection>,
     /// The request, of which a rest may still be on its way.
     pub(super) upload: Upload,
 }
 
-impl<N> Default for PendingResponse<N> {
-    fn default() -> Self {
-        Self { node: None, upload: Upload::default() }
-    }
-}
-
 /// The end of an attempt without a response.
-pub(super) struct AttemptError {
-    pub(super) failure: Failure,
+pub(crate) struct AttemptError {
+    pub(crate) failure: Failure,
     /// True when another node may be tried.
-    pub(super) retryable: bool,
+    pub(crate) retryable: bool,
     /// True when the connection was kept from before and had been closed by then, so that it says nothing of the node.
     stale: bool,
+    /// True when the node has refused the request unseen, so that it may be sent to the same node again.
+    refused: bool,
     /// True when the node takes no connections: those that are opened fail, or are reset at once.
-    pub(super) unreachable: bool,
+    pub(crate) unreachable: bool,
 }
 
 impl AttemptError {
     fn final_(failure: impl Into<Failure>) -> Self {
-        Self { failure: failure.into(), retryable: false, stale: false, unreachable: false }
+        Self { failure: failure.into(), retryable: false, stale: false, refused: false, unreachable: false }
     }
 
     /// A connection could not be opened.
     pub(super) fn unconnected(failure: Failure) -> Self {
         // What this side has run out of says nothing of the node.
         let retryable = failure.side != Side::Client;
-        Self { failure, retryable, stale: false, unreachable: failure.side == Side::Upstream }
+        Self { failure, retryable, stale: false, refused: false, unreachable: failure.side == Side::Upstream }
     }
 
     /// Something failed before a response was there, and may do better at another node.
-    pub(super) fn failed(failure: Failure) -> Self {
-        Self { failure, retryable: failure.side != Side::Client, stale: false, unreachable: false }
+    pub(crate) fn failed(failure: Failure) -> Self {
+        Self { failure, retryable: failure.side != Side::Client, stale: false, refused: false, unreachable: false }
     }
 
     /// The same of the node itself.
@@ -95,18 +98,27 @@ impl<D: Downstream> Runner<D> {
     ) -> Outcome {
         let timeouts = route.timeouts(upstream);
         let outgoing = Outgoing::Request { websocket: route.websocket };
-        let give_up = self.timer.now().saturating_add(upstream.retry_ms);
+        let deadline = if upstream.is_grpc { self.timer.now().saturating_add(grpc::time_limit(x)) } else { u64::MAX };
+        self.timer.cap(deadline);
+        let give_up = self.timer.now().saturating_add(upstream.retry_ms).min(deadline);
         let mut failure = Failure { side: Side::Gateway, ..Failure::upstream(503, "upstream has no node") };
         x.times.upstream_start = x.times.now;
         x.timed |= upstream.balancer.is_timed();
         let mut pending = PendingResponse::default();
+        if x.request.is_filtered() {
+            pending.upload.filter_with(local);
+        }
         while let Some(turn) = upstream.pick(x, self.timer.now()) {
             let Some(node) = upstream.nodes.get(usize::from(turn)) else { break };
             x.upstream.tried.push(turn);
             let _active = upstream.begin(node);
             let attempt = Attempt { local, upstream, node, timeouts, outgoing };
             match self.attempt(x, &attempt, &mut pending).await {
-                Ok(()) => return self.relay_response(x, &attempt, &mut pending).await,
+                Ok(()) => {
+                    let outcome = self.relay_response(x, &attempt, &mut pending).await;
+                    self.timer.cap(u64::MAX);
+                    return outcome;
+                }
                 Err(error) => {
                     failure = error.failure;
                     end_try(x, &self.worker, failure.status);
@@ -123,6 +135,7 @@ impl<D: Downstream> Runner<D> {
                 }
             }
         }
+        self.timer.cap(u64::MAX);
         self.copy = None;
         x.times.upstream_end = x.times.now;
         match failure.side {
@@ -136,7 +149,7 @@ impl<D: Downstream> Runner<D> {
         &mut self,
         x: &mut Exchange,
         attempt: &Attempt<'_>,
-        pending: &mut PendingResponse<h1::Connection>,
+        pending: &mut PendingResponse,
     ) -> Result<(), AttemptError> {
         let begin = x.times.now;
         x.upstream.tries.push(Try { addr: None, status: 0, begin, connected: 0, head: 0, end: 0 });
@@ -152,21 +165,17 @@ impl<D: Downstream> Runner<D> {
         &mut self,
         x: &mut Exchange,
         attempt: &Attempt<'_>,
-        pending: &mut PendingResponse<h1::Connection>,
+        pending: &mut PendingResponse,
     ) -> Result<(), AttemptError> {
-        let Attempt { upstream, node: config, timeouts, outgoing, .. } = *attempt;
-        let now = self.timer.now();
-        let choice = config.choose(now);
-        // One with a PROXY header is its client's alone.
-        let pooled = choice.filter(|_| upstream.proxy_protocol.is_none());
-        let host = || upstream.host_for(x, config);
-        let (pools, recorder) = (&self.worker.pools, &self.worker.recorder);
-        let mut kept = pooled.and_then(|c| pools.take(&config.endpoint, c.addr, host, now, recorder));
+        let Attempt { upstream, node: config, outgoing, .. } = *attempt;
+        let choice = config.choose(self.timer.now());
+        let mut kept = self.take_kept(x, attempt, choice);
+        let mut refusals = 0;
         loop {
             let reused = kept.is_some();
             let mut node = match kept.take() {
                 Some(node) => node,
-                None => Box::new(self.connect(x, attempt, choice).await?),
+                None => self.open(x, attempt, choice).await?,
             };
             let addr = node.addr();
             if let Some(attempt) = x.upstream.tries.last_mut() {
@@ -181,7 +190,8 @@ impl<D: Downstream> Runner<D> {
                 aside::clear(&self.worker, &config.endpoint);
             }
             node.push_head(x, upstream, config, outgoing);
-            match self.exchange_heads(x, node, timeouts, pending).await {
+            match self.exchange_heads(x, node, attempt, pending).await {
+                Err(error) if error.refused && error.retryable && refusals < MAX_REFUSALS => refusals += 1,
                 Err(error) if reused && error.stale => {}
                 Err(error) => {
                     config.observe_failure(addr, &error.failure);
@@ -192,16 +202,36 @@ impl<D: Downstream> Runner<D> {
         }
     }
 
+    /// A connection that was kept from before, or a place on one that carries several requests.
+    fn take_kept(&self, x: &Exchange, attempt: &Attempt<'_>, choice: Option<Choice>) -> Option<NodeConnection> {
+        let Attempt { upstream, node, .. } = *attempt;
+        // One with a PROXY header is its client's alone.
+        let choice = choice.filter(|_| upstream.proxy_protocol.is_none())?;
+        let host = || upstream.host_for(x, node);
+        let (pools, recorder) = (&self.worker.pools, &self.worker.recorder);
+        if upstream.protocol != Protocol::Http1 {
+            let asked = node.endpoint.tls.is_some().then(host);
+            if let Some(stream) = pools.sessions.take(&node.endpoint, choice.addr, asked) {
+                return Some(NodeConnection::Http2(stream));
+            }
+            if upstream.protocol == Protocol::Http2 {
+                return None;
+            }
+        }
+        pools.take(&node.endpoint, choice.addr, host, self.timer.now(), recorder).map(NodeConnection::Http1)
+    }
+
     /// Sends the head in [`Exchange::out`] and the body, until the head of the response is there.
-    async fn exchange_heads<N: NodeConnection>(
+    async fn exchange_heads(
         &mut self,
         x: &mut Exchange,
-        mut node: Box<N>,
-        timeouts: Timeouts,
-        pending: &mut PendingResponse<N>,
+        mut node: NodeConnection,
+        attempt: &Attempt<'_>,
+        pending: &mut PendingResponse,
     ) -> Result<(), AttemptError> {
         let upload = &mut pending.upload;
-        upload.begin(x, timeouts.send, &self.worker);
+        let timeouts = attempt.timeouts;
+        upload.begin(x, timeouts.send, attempt.upstream.is_grpc, &self.worker);
         x.response.reset();
         let mut interim = 0;
         let mut waits = false;
@@ -209,9 +239,9 @@ impl<D: Downstream> Runner<D> {
             let (down, timer, copy) = (&mut self.down, &self.timer, &mut self.copy);
             let got = poll_fn(|cx| {
                 if upload.is_running() {
-                    match upload.poll(cx, down, &mut *node, &mut x.request.buffer, timer, copy) {
+                    match upload.poll(cx, down, &mut node, x, timer, copy) {
                         Poll::Ready(Ok(())) | Poll::Pending => {}
-                        Poll::Ready(Err(reject)) => return Poll::Ready(Got::Broken(reject)),
+                        Poll::Ready(Err(failure)) => return Poll::Ready(Got::Broken(failure)),
                     }
                 }
                 if !upload.is_running() && !waits {
@@ -225,7 +255,7 @@ impl<D: Downstream> Runner<D> {
                     Poll::Pending => {}
                 }
                 if !upload.waits_for_client() && down.poll_reset(cx).is_ready() {
-                    return Poll::Ready(Got::Broken(CLIENT_WENT_AWAY));
+                    return Poll::Ready(Got::Broken(client_gone()));
                 }
                 timer.poll_expired(cx).map(|()| Got::Late)
             })
@@ -241,18 +271,20 @@ impl<D: Downstream> Runner<D> {
                     let unreachable = kind == io::ErrorKind::ConnectionReset
                         && node.is_first()
                         && self.worker.clock.refresh().saturating_sub(x.times.now) <= AT_ONCE_US;
-                    let error = AttemptError::node(502, "upstream reset the connection");
-                    break AttemptError { stale: true, unreachable, ..error };
+                    let error = AttemptError::node(502, reason_of_reset(kind));
+                    // What the node itself has said is no sign of a connection that had been closed.
+                    let stale = !matches!(kind, io::ErrorKind::ConnectionAborted | io::ErrorKind::InvalidData);
+                    break AttemptError { stale, unreachable, ..error };
                 }
                 Got::Late if upload.is_running() && upload.waits_for_client() => {
                     break AttemptError::final_(BODY_LATE);
                 }
                 Got::Late if upload.is_running() => break AttemptError::node(504, "send timed out"),
                 Got::Late => break AttemptError::node(504, "read timed out"),
-                Got::Broken(reject) => break AttemptError::final_(refused_body(reject)),
+                Got::Broken(failure) => break AttemptError::final_(failure),
             }
             waits = false;
-            match self.take_head(x, &mut *node, &mut interim).await {
+            match self.take_head(x, &mut node, &mut interim).await {
                 Ok(true) => {
                     upload.give_back(x);
                     pending.node = Some(node);
@@ -265,7 +297,8 @@ impl<D: Downstream> Runner<D> {
         let untouched = x.response.buffer.is_empty() && interim == 0;
         let unreachable = error.unreachable && untouched;
         let to = x.request.upstream.method.unwrap_or(x.request.method());
-        let may_resend = untouched && !upload.is_cut() && (to.is_idempotent() || node.is_unsent());
+        let refused = node.is_refused();
+        let may_resend = refused || untouched && !upload.is_cut() && (to.is_idempotent() || node.is_unsent());
         let resend = may_resend && self.down.rewind();
         node.discard(&self.worker.recorder);
         upload.stop();
@@ -274,19 +307,28 @@ impl<D: Downstream> Runner<D> {
         if let Some(copy) = &mut self.copy {
             copy.restart();
         }
-        Err(AttemptError { retryable: error.retryable && resend, stale: error.stale && resend, unreachable, ..error })
+        Err(AttemptError {
+            retryable: error.retryable && resend,
+            stale: error.stale && resend,
+            refused,
+            unreachable,
+            ..error
+        })
     }
 
     /// Reads response heads and passes interim responses on; true when the final one is there.
-    async fn take_head<N: NodeConnection>(
+    async fn take_head(
         &mut self,
         x: &mut Exchange,
-        node: &mut N,
+        node: &mut NodeConnection,
         interim: &mut u32,
     ) -> Result<bool, Failure> {
         while node.take_head(x, &self.worker.options.response_head)? {
             match x.response.head.status {
-                101 if x.request.head.websocket => return Ok(true),
+                101 if x.request.head.websocket => {
+                    tunnel::check_accept(x)?;
+                    return Ok(true);
+                }
                 101 => return Err(Failure::upstream(502, "upstream switched protocols unasked")),
                 100..=199 => {
                     *interim += 1;
@@ -295,7 +337,7 @@ impl<D: Downstream> Runner<D> {
                     }
                     self.down.push_interim(x);
                     if !x.out.is_empty() && self.send_out(x).await == Outcome::Cut {
-                        return Err(refused_body(CLIENT_WENT_AWAY));
+                        return Err(client_gone());
                     }
                     node.drop_interim(x);
                 }
@@ -306,13 +348,24 @@ impl<D: Downstream> Runner<D> {
     }
 }
 
-/// What a node's side of the exchange came to.
+/// Words for a connection or stream that has ended unasked, for any protocol.
+pub(super) fn reason_of_reset(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::ConnectionAborted => "upstream reset the stream",
+        io::ErrorKind::UnexpectedEof => "upstream closed the connection",
+        io::ErrorKind::TimedOut => "upstream does not answer a PING",
+        io::ErrorKind::InvalidData => "upstream broke the rules of HTTP/2",
+        _ => "upstream reset the connection",
+    }
+}
+
+/// Result of a node's side of the exchange.
 enum Got {
     Bytes,
     Closed(&'static str),
     Reset(io::ErrorKind),
     Late,
-    Broken(Reject),
+    Broken(Failure),
 }
 
 /// Closes the books on the last try.

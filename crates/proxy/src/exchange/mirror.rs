@@ -3,8 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use weir_plugin::Exchange;
-use weir_plugin::buffers::Held;
+use weir_plugin::host::Exchange;
+use weir_plugin::host::buffers::Held;
 use weir_telemetry::metrics::Mirrored;
 use weir_wire::head::Content;
 use weir_wire::name::Known;
@@ -16,11 +16,11 @@ use super::upload::BodyCopy;
 use crate::downstream::Downstream;
 use crate::relay;
 use crate::snapshot::Local;
-use crate::upstream::connection::Outgoing;
 use crate::upstream::h1;
+use crate::upstream::outgoing::Outgoing;
 use crate::worker::Worker;
 
-/// How long a mirror has for a copy, whatever it does meanwhile.
+/// Time that a mirror has for a copy, whatever it does meanwhile.
 const COPY_TIME: Duration = Duration::from_secs(60);
 
 /// A copy in the making: it is held until the whole request is here, since a mirror must never take a part for it.
@@ -42,6 +42,11 @@ impl<D: Downstream> Runner<D> {
     /// Begins a copy of the request for a mirror, unless there are enough, or it is too long.
     pub(super) fn copy_request(&mut self, x: &mut Exchange, mirror: u32, attempt: &Attempt<'_>) {
         let Some(mut copy) = RequestCopy::begin(x, mirror, attempt, &self.worker) else { return };
+        if x.request.is_filtered() {
+            // The mirror gets what the node gets.
+            self.copy = Some(copy);
+            return;
+        }
         // What is here already is not waited for: whatever becomes of the request, its copy goes.
         let whole = relay::take_all(&mut self.down, &x.request.buffer, &mut copy.body);
         self.down.rewind();

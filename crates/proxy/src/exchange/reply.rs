@@ -3,14 +3,16 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
-use weir_plugin::buffers::NO_ROOM;
-use weir_plugin::{BUFFER, BodySource, Exchange, Failure, Origin};
-use weir_telemetry::metrics::ClientError;
+use weir_plugin::host::buffers::NO_ROOM;
+use weir_plugin::host::{BUFFER, Exchange};
+use weir_plugin::{BodySource, Failure, Named, Origin};
+use weir_telemetry::metrics::{ClientError, Label, Labels};
+use weir_usage::Record;
 use weir_wire::method::Method;
 use weir_wire::name::Known;
 use weir_wire::{Span, status};
 
-use super::{Outcome, Runner};
+use super::{Outcome, Runner, grpc};
 use crate::downstream::{Downstream, Following};
 use crate::phases;
 use crate::snapshot::Local;
@@ -51,6 +53,9 @@ impl<D: Downstream> Runner<D> {
         if let Err(failure) = self.finish_reply(x, local).await {
             self.begin_failure(x, failure);
         }
+        if grpc::convert(x) {
+            grpc::count(x, &self.worker.recorder);
+        }
         self.write_reply(x, false).await
     }
 
@@ -83,14 +88,17 @@ impl<D: Downstream> Runner<D> {
         let has_body = !bodyless && x.request.method() != Method::Head;
         let body = std::mem::take(&mut x.response.body);
         let content = if has_body { body.as_slice() } else { &[] };
-        let outcome = self.send(x, Sending { content, ends: true }).await;
+        let trailers = std::mem::take(&mut x.response.trailers);
+        let lines = if has_body && !x.response.drops_trailers { trailers.as_slice() } else { &[] };
+        let outcome = self.send(x, Sending { content, trailers: lines, ends: true }).await;
         x.response.body = body;
+        x.response.trailers = trailers;
         outcome
     }
 
     /// Sends what lies in [`Exchange::out`].
     pub(super) async fn send_out(&mut self, x: &mut Exchange) -> Outcome {
-        self.send(x, Sending { content: &[], ends: false }).await
+        self.send(x, Sending { content: &[], trailers: &[], ends: false }).await
     }
 
     /// Sends what lies in [`Exchange::out`], and content behind it, unless the client is gone or does not read.
@@ -120,28 +128,72 @@ impl<D: Downstream> Runner<D> {
         }
     }
 
-    /// Logs an exchange that has ended: gives back what it holds, and lets whoever observes look at it.
+    /// Logs an exchange that has ended, and drops what plugins hold for it.
     pub(super) fn log(&self, x: &mut Exchange, local: &Local) {
+        self.observe(x, local);
         x.end();
+    }
+
+    /// Shows an exchange that has ended to the log phase and to the access log.
+    fn observe(&self, x: &mut Exchange, local: &Local) {
         let snapshot = &*local.snapshot;
-        if !x.timed && self.worker.access_log.is_none() && !phases::has_log(x, snapshot, phases::route(x, snapshot)) {
+        let worker = &*self.worker;
+        if !x.timed && !worker.observes_all && !phases::has_log(x, snapshot, phases::route(x, snapshot)) {
             return;
         }
-        x.times.now = self.worker.clock.refresh();
+        x.times.now = worker.clock.refresh();
+        if let Some(usage) = &worker.usage {
+            usage.record(usage_of(x, worker.recorder.labels()));
+            // The texts below are for logs alone.
+            if worker.access_log.is_none() && !phases::has_log(x, snapshot, phases::route(x, snapshot)) {
+                return;
+            }
+        }
         x.prepare_log();
         if !snapshot.credential_arguments.is_empty() {
             x.request.mask_arguments(&snapshot.credential_arguments);
         }
-        phases::on_log(x, snapshot, &self.worker.recorder);
-        if let Some(log) = &self.worker.access_log {
+        phases::on_log(x, snapshot, &worker.recorder);
+        if let Some(log) = &worker.access_log {
             log.write(x);
         }
+    }
+}
+
+/// Status that nginx logs for a client that left before there was an answer.
+const CLIENT_CLOSED_REQUEST: u16 = 499;
+
+/// The record of an exchange that has ended.
+fn usage_of(x: &Exchange, labels: &Labels) -> Record {
+    let label = |named: Option<&Named>| named.map_or(Label::EMPTY, |named| labels.lazy(&named.label, || &named.text));
+    let (route, consumer) = (x.route(), x.consumer());
+    let credential = x.consumer.and_then(|who| consumer?.credentials.get(who.credential? as usize));
+    let plan = x.plan.and_then(|number| x.tables.as_ref()?.plans.get(number));
+    let micros = |us: u64| u32::try_from(us).unwrap_or(u32::MAX);
+    let latency = x.times.now.saturating_sub(x.times.start);
+    Record {
+        unix_ms: x.times.unix_ms + latency / 1000,
+        api: label(route.map(|route| route.service_id.as_ref().unwrap_or(&route.id))),
+        route: label(route.map(|route| &route.id)),
+        consumer: label(consumer.map(|consumer| &consumer.name)),
+        key: label(credential),
+        plan: label(plan.map(|plan| &plan.id)),
+        status: match x.response.status() {
+            0 => CLIENT_CLOSED_REQUEST,
+            status => status,
+        },
+        latency_us: micros(latency),
+        upstream_us: micros(x.upstream_us().unwrap_or(0)),
+        received: x.received,
+        sent: x.sent,
     }
 }
 
 /// Content made here on its way out.
 struct Sending<'a> {
     content: &'a [u8],
+    /// Lines of the trailer section.
+    trailers: &'a [u8],
     /// True when the message ends with it.
     ends: bool,
 }
@@ -158,6 +210,7 @@ impl Sending<'_> {
             self.content = self.content.get(taken..).unwrap_or_default();
         }
         if std::mem::take(&mut self.ends) {
+            self.trailers.split_inclusive(|byte| *byte == b'\n').for_each(|line| down.push_trailer(out, line));
             down.push_end(out);
         }
         down.poll_flush(cx, out)

@@ -3,8 +3,9 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
-use weir_plugin::buffers::NO_ROOM;
-use weir_plugin::{BUFFER, Exchange, Failure, Origin};
+use weir_plugin::host::buffers::NO_ROOM;
+use weir_plugin::host::{BUFFER, Exchange};
+use weir_plugin::{Failure, Origin, Response};
 use weir_telemetry::metrics::ClientError;
 use weir_wire::Reject;
 use weir_wire::head::Content;
@@ -13,12 +14,12 @@ use weir_wire::name::Known;
 use weir_wire::status;
 
 use super::body::client_gone;
-use super::forward::{Attempt, PendingResponse, end_try};
+use super::forward::{Attempt, PendingResponse, end_try, reason_of_reset};
 use super::upload::BodyCopy;
-use super::{Outcome, Runner, reply};
+use super::{Outcome, Runner, grpc, reply};
 use crate::downstream::{Downstream, Following};
 use crate::phases;
-use crate::relay::{self, Broken, Relay};
+use crate::relay::{self, Broken, Piece, Relay, Source};
 use crate::snapshot::Snapshot;
 use crate::timer::Timer;
 use crate::upstream::connection::NodeConnection;
@@ -29,7 +30,7 @@ use crate::worker::Worker;
 pub(super) const RESPONSE_TOO_LARGE: Failure =
     Failure::upstream(502, "response body too large for a plugin that needs all of it");
 
-/// What ended a relay before its time.
+/// Cause of a relay's end before its time.
 enum Broke {
     /// The client does not read, or is gone.
     Client(ClientError),
@@ -37,15 +38,20 @@ enum Broke {
     Node(&'static str),
     /// A plugin gave up.
     Plugin(Failure),
+    /// The time of a gRPC call is over.
+    Deadline,
 }
+
+/// The time of a gRPC call is over.
+const OVER: Failure = Failure::upstream(504, "deadline exceeded");
 
 impl<D: Downstream> Runner<D> {
     /// Lets the plugins see the response and relays it; the rest of the request body goes on meanwhile.
-    pub(super) async fn relay_response<N: NodeConnection>(
+    pub(super) async fn relay_response(
         &mut self,
         x: &mut Exchange,
         attempt: &Attempt<'_>,
-        pending: &mut PendingResponse<N>,
+        pending: &mut PendingResponse,
     ) -> Outcome {
         let code = x.response.head.status;
         if let Some(node) = &pending.node {
@@ -62,23 +68,27 @@ impl<D: Downstream> Runner<D> {
             let Some(node) = pending.node.take() else { return Outcome::Cut };
             return self.tunnel(x, attempt.local, node, attempt.timeouts).await;
         }
-        match self.prepare(x, attempt, pending, code).await {
+        let outcome = match self.prepare(x, attempt, pending, code).await {
             Ok(()) if reply::is_replaced(x) => self.send_replaced(x, attempt, pending).await,
             Ok(()) => self.stream_response(x, attempt, pending).await,
             Err(failure) => {
                 self.end_node(x, attempt, pending, false);
                 self.end_upload(x, pending);
-                self.fail(x, attempt.local, failure).await
+                return self.fail(x, attempt.local, failure).await;
             }
+        };
+        if attempt.upstream.is_grpc {
+            grpc::count(x, &self.worker.recorder);
         }
+        outcome
     }
 
     /// Runs the response phases, and collects the body where a plugin needs all of it.
-    async fn prepare<N: NodeConnection>(
+    async fn prepare(
         &mut self,
         x: &mut Exchange,
         attempt: &Attempt<'_>,
-        pending: &mut PendingResponse<N>,
+        pending: &mut PendingResponse,
         code: u16,
     ) -> Result<(), Failure> {
         let snapshot = &attempt.local.snapshot;
@@ -88,7 +98,7 @@ impl<D: Downstream> Runner<D> {
         self.response_phases(x, attempt.local).await?;
         if x.response.collected && x.response.filtered && !reply::is_replaced(x) {
             let Some(node) = &mut pending.node else { return Err(Failure::internal("node given away early")) };
-            self.collect(x, &mut **node, attempt.timeouts.read, self.worker.options.buffered_body).await?;
+            self.collect(x, node, attempt.timeouts.read, self.worker.options.buffered_body).await?;
         }
         if x.response.filtered && reply::is_replaced(x) {
             let mut body = std::mem::take(&mut x.response.body);
@@ -100,10 +110,10 @@ impl<D: Downstream> Runner<D> {
     }
 
     /// Reads the whole body of the node into [`Response::body`](weir_plugin::Response::body).
-    async fn collect<N: NodeConnection>(
+    async fn collect(
         &mut self,
         x: &mut Exchange,
-        node: &mut N,
+        node: &mut NodeConnection,
         read_ms: u64,
         limit: usize,
     ) -> Result<(), Failure> {
@@ -119,7 +129,8 @@ impl<D: Downstream> Runner<D> {
                 x.response.body.reserve_exact(room - len);
             }
             let response = &mut x.response;
-            let ended = relay::take_all(node, &response.buffer, &mut response.body).map_err(bad_body)?;
+            let (content, trailers) = (&mut response.body, &mut response.trailers);
+            let ended = relay::take_parts(node, &response.buffer, content, trailers).map_err(bad_body)?;
             if response.body.len() > limit {
                 return Err(RESPONSE_TOO_LARGE);
             }
@@ -136,6 +147,7 @@ impl<D: Downstream> Runner<D> {
             match read.await? {
                 Some(0) if node.end_by_close() => break,
                 Some(n) if n > 0 => timer.set(read_ms),
+                _ if self.timer.is_over() => return Err(OVER),
                 _ => return Err(Failure::upstream(502, "response body cut short")),
             }
         }
@@ -145,11 +157,11 @@ impl<D: Downstream> Runner<D> {
 
     /// Takes in the whole answer to a subrequest, of which no plugin hears: head and body are in
     /// [`Exchange::response`] then.
-    pub(super) async fn keep_response<N: NodeConnection>(
+    pub(super) async fn keep_response(
         &mut self,
         x: &mut Exchange,
         attempt: &Attempt<'_>,
-        pending: &mut PendingResponse<N>,
+        pending: &mut PendingResponse,
         limit: usize,
     ) -> Result<(), Failure> {
         let code = x.response.head.status;
@@ -159,7 +171,7 @@ impl<D: Downstream> Runner<D> {
             (_, Content::Length(length)) if length > limit as u64 => Err(RESPONSE_TOO_LARGE),
             (Some(node), _) => {
                 attempt.node.observe(node.addr(), Seen::Status(code));
-                self.collect(x, &mut **node, attempt.timeouts.read, limit).await
+                self.collect(x, node, attempt.timeouts.read, limit).await
             }
             (None, _) => Err(Failure::internal("node given away early")),
         };
@@ -170,16 +182,16 @@ impl<D: Downstream> Runner<D> {
     }
 
     /// Sends a body that was made or changed here in place of the node's.
-    async fn send_replaced<N: NodeConnection>(
+    async fn send_replaced(
         &mut self,
         x: &mut Exchange,
         attempt: &Attempt<'_>,
-        pending: &mut PendingResponse<N>,
+        pending: &mut PendingResponse,
     ) -> Outcome {
         // The node's body is of no use; if all of it is here, the connection is.
         if let Some(node) = &mut pending.node {
             x.scratch.clear();
-            let _ = relay::take_all(&mut **node, &x.response.buffer, &mut x.scratch);
+            let _ = relay::take_all(node, &x.response.buffer, &mut x.scratch);
         }
         let uploaded = pending.upload.is_complete();
         self.end_node(x, attempt, pending, uploaded);
@@ -188,13 +200,7 @@ impl<D: Downstream> Runner<D> {
     }
 
     /// Keeps the node's connection for other requests, where that is possible and `may_keep`.
-    fn end_node<N: NodeConnection>(
-        &self,
-        x: &Exchange,
-        attempt: &Attempt<'_>,
-        pending: &mut PendingResponse<N>,
-        may_keep: bool,
-    ) {
+    fn end_node(&self, x: &Exchange, attempt: &Attempt<'_>, pending: &mut PendingResponse, may_keep: bool) {
         let Some(node) = pending.node.take() else { return };
         let Worker { pools, recorder, .. } = &*self.worker;
         if may_keep && node.is_reusable(&x.response.buffer) {
@@ -205,7 +211,7 @@ impl<D: Downstream> Runner<D> {
     }
 
     /// Gives up the rest of a request that the node is not to have any more.
-    fn end_upload<N>(&mut self, x: &mut Exchange, pending: &mut PendingResponse<N>) {
+    fn end_upload(&mut self, x: &mut Exchange, pending: &mut PendingResponse) {
         if pending.upload.is_running() {
             self.down.abandon_request();
             pending.upload.stop();
@@ -214,11 +220,11 @@ impl<D: Downstream> Runner<D> {
     }
 
     /// Relays the node's body as it comes.
-    async fn stream_response<N: NodeConnection>(
+    async fn stream_response(
         &mut self,
         x: &mut Exchange,
         attempt: &Attempt<'_>,
-        pending: &mut PendingResponse<N>,
+        pending: &mut PendingResponse,
     ) -> Outcome {
         let bodyless = status::is_bodyless(x.response.head.status) || x.request.method() == Method::Head;
         let content = x.response.head.content;
@@ -260,6 +266,17 @@ impl<D: Downstream> Runner<D> {
                 }
                 Ok(Turn::Taken) => {}
                 Ok(Turn::Sent) => break None,
+                Err(Broke::Deadline) if following == Following::Open => {
+                    self.timer.cap(u64::MAX);
+                    self.end_node(x, attempt, pending, false);
+                    if pending.upload.is_running() {
+                        self.down.abandon_request();
+                        pending.upload.stop();
+                    }
+                    if let Err(broke) = stream.end_at_deadline(x) {
+                        break Some(broke);
+                    }
+                }
                 Err(broke) => break Some(broke),
             }
         };
@@ -268,7 +285,7 @@ impl<D: Downstream> Runner<D> {
             && pending.upload.is_running()
             && let Some(node) = pending.node.as_mut()
         {
-            self.finish_upload(x, &mut pending.upload, &mut **node).await;
+            self.finish_upload(x, &mut pending.upload, node).await;
         }
         if x.timed {
             x.times.now = self.worker.clock.refresh();
@@ -284,6 +301,9 @@ impl<D: Downstream> Runner<D> {
         match broke {
             None => return Outcome::Answered,
             Some(Broke::Client(reason)) => self.worker.recorder.client_error(reason),
+            Some(Broke::Deadline) => {
+                x.response.origin = Origin::Failed(Failure::upstream(x.response.status(), OVER.reason));
+            }
             Some(Broke::Node(reason) | Broke::Plugin(Failure { reason, .. })) => {
                 let node = x.upstream.tries.last().and_then(|t| t.addr.as_ref()).map(tracing::field::display);
                 tracing::warn!(node, reason, "response cut off");
@@ -294,15 +314,10 @@ impl<D: Downstream> Runner<D> {
     }
 
     /// Sends the rest of a request whose answer is complete, as far as the node takes it.
-    async fn finish_upload<N: NodeConnection>(
-        &mut self,
-        x: &mut Exchange,
-        upload: &mut super::upload::Upload,
-        node: &mut N,
-    ) {
+    async fn finish_upload(&mut self, x: &mut Exchange, upload: &mut super::upload::Upload, node: &mut NodeConnection) {
         let (down, timer, copy) = (&mut self.down, &self.timer, &mut self.copy);
         timer.set(self.worker.options.body_ms);
-        poll_fn(|cx| match upload.poll(cx, down, node, &mut x.request.buffer, timer, copy) {
+        poll_fn(|cx| match upload.poll(cx, down, node, x, timer, copy) {
             Poll::Ready(_) => Poll::Ready(()),
             Poll::Pending => timer.poll_expired(cx),
         })
@@ -333,7 +348,7 @@ enum State {
     /// The client's side takes what plugins have made of it, which is in [`Exchange::scratch`], from this byte on.
     /// `last`: nothing comes after it.
     Passing { from: usize, last: bool },
-    /// What was taken is written. `last`: that is all.
+    /// The bytes taken are written. `last`: that is all.
     Flushing { last: bool },
     /// More has to be received.
     Receiving,
@@ -358,12 +373,12 @@ enum Waits {
 impl ResponseStream<'_> {
     /// Moves on until the client's side has taken everything, and then until all of it has left; the rest of the request
     /// goes on meanwhile.
-    fn poll<D: Downstream, N: NodeConnection>(
+    fn poll<D: Downstream>(
         &mut self,
         cx: &mut Context<'_>,
         x: &mut Exchange,
         down: &mut D,
-        pending: &mut PendingResponse<N>,
+        pending: &mut PendingResponse,
         copy: &mut Option<Box<impl BodyCopy>>,
     ) -> Poll<Result<Turn, Broke>> {
         let timer = self.timer;
@@ -383,8 +398,8 @@ impl ResponseStream<'_> {
             && let Some(node) = pending.node.as_mut()
         {
             // Whatever comes of it, the response goes on.
-            match pending.upload.poll(cx, down, &mut **node, &mut x.request.buffer, timer, copy) {
-                Poll::Ready(Err(reject)) if reject.status == 499 => {
+            match pending.upload.poll(cx, down, node, x, timer, copy) {
+                Poll::Ready(Err(failure)) if failure == client_gone() => {
                     return Poll::Ready(Err(Broke::Client(ClientError::Aborted)));
                 }
                 Poll::Ready(Err(_)) => pending.upload.stop(),
@@ -396,18 +411,32 @@ impl ResponseStream<'_> {
         }
         ready!(timer.poll_expired(cx));
         Poll::Ready(Err(match waits {
+            _ if timer.is_over() => Broke::Deadline,
             Waits::Node => Broke::Node("read timed out"),
             _ => Broke::Client(ClientError::WriteTimeout),
         }))
     }
 
+    /// Ends the answer to a gRPC call with a status of its own in place of what the node would have sent.
+    fn end_at_deadline(&mut self, x: &mut Exchange) -> Result<(), Broke> {
+        x.response.trailers.clear();
+        x.response.trailers.extend_from_slice(grpc::DEADLINE_EXCEEDED);
+        let mut chunk = std::mem::take(&mut x.scratch);
+        chunk.clear();
+        let done = if self.filtered { phases::on_body(x, self.snapshot, &mut chunk, true) } else { Ok(()) };
+        x.scratch = chunk;
+        self.waits = Waits::Nobody;
+        self.state = State::Passing { from: 0, last: true };
+        done.map_err(Broke::Plugin)
+    }
+
     #[inline]
-    fn poll_body<D: Downstream, N: NodeConnection>(
+    fn poll_body<D: Downstream>(
         &mut self,
         cx: &mut Context<'_>,
         x: &mut Exchange,
         down: &mut D,
-        pending: &mut PendingResponse<N>,
+        pending: &mut PendingResponse,
     ) -> Poll<Result<Turn, Broke>> {
         loop {
             match self.state {
@@ -417,12 +446,17 @@ impl ResponseStream<'_> {
                         return Poll::Ready(Err(Broke::Node("node given away early")));
                     };
                     if self.filtered {
-                        let last = filter(x, &mut **node, self.snapshot)?;
+                        let last = filter(x, node, self.snapshot)?;
                         self.state = State::Passing { from: 0, last };
                         continue;
                     }
-                    let buffer = &x.response.buffer;
-                    ready!(self.relay.poll_take(cx, (&mut **node, buffer), (&mut *down, &mut x.out), |_| Ok(())))?;
+                    let Response { buffer, trailers, .. } = &mut x.response;
+                    ready!(self.relay.poll_take(cx, (node, buffer), (&mut *down, &mut x.out), |piece, line| {
+                        if let Piece::Trailer(_) = piece {
+                            trailers.extend_from_slice(line);
+                        }
+                        Ok(())
+                    }))?;
                     self.state = State::Flushing { last: self.relay.has_ended() };
                     if self.relay.has_ended() {
                         return Poll::Ready(Ok(Turn::Taken));
@@ -436,6 +470,10 @@ impl ResponseStream<'_> {
                     }
                     self.state = State::Flushing { last };
                     if last {
+                        if !x.response.drops_trailers {
+                            let lines = x.response.trailers.split_inclusive(|byte| *byte == b'\n');
+                            lines.for_each(|line| down.push_trailer(&mut x.out, line));
+                        }
                         down.push_end(&mut x.out);
                         return Poll::Ready(Ok(Turn::Taken));
                     }
@@ -460,7 +498,7 @@ impl ResponseStream<'_> {
                             return Poll::Ready(Err(Broke::Node("response body cut short")));
                         }
                         Ok(_) => {}
-                        Err(_) => return Poll::Ready(Err(Broke::Node("upstream reset the connection"))),
+                        Err(error) => return Poll::Ready(Err(Broke::Node(reason_of_reset(error.kind())))),
                     }
                     self.waits = Waits::Nobody;
                     self.state = State::Taking;
@@ -471,10 +509,11 @@ impl ResponseStream<'_> {
 }
 
 /// Lets the plugins see what has arrived, which is in [`Exchange::scratch`] then; true when that was the last of it.
-fn filter<N: NodeConnection>(x: &mut Exchange, node: &mut N, snapshot: &Snapshot) -> Result<bool, Broke> {
+fn filter(x: &mut Exchange, node: &mut NodeConnection, snapshot: &Snapshot) -> Result<bool, Broke> {
     let mut chunk = std::mem::take(&mut x.scratch);
     chunk.clear();
-    let seen = relay::take_all(node, &x.response.buffer, &mut chunk)
+    let Response { buffer, trailers, .. } = &mut x.response;
+    let seen = relay::take_parts(node, buffer, &mut chunk, trailers)
         .map_err(|reject| Broke::Node(reject.reason))
         .and_then(|last| phases::on_body(x, snapshot, &mut chunk, last).map(|()| last).map_err(Broke::Plugin));
     x.scratch = chunk;

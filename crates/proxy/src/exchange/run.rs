@@ -2,8 +2,9 @@
 
 use std::rc::Rc;
 
-use weir_plugin::buffers::NO_ROOM;
-use weir_plugin::{AddrText, Exchange, Failure, Request, RequestCx, Side};
+use weir_plugin::host::buffers::NO_ROOM;
+use weir_plugin::host::{self, Exchange};
+use weir_plugin::{AddrText, Failure, Request, Side};
 use weir_telemetry::metrics::ClientError;
 use weir_wire::Reject;
 use weir_wire::head::{Content, TOO_MANY_FIELDS};
@@ -47,7 +48,7 @@ impl<D: Downstream> Runner<D> {
             return self.refuse(x, reject).await;
         }
         let outcome = if self.is_for_the_gateway(x) {
-            let _ = RequestCx(x).reply(200).field("Allow", b"GET, HEAD, POST, PUT, DELETE, PATCH, OPTIONS").done();
+            let _ = host::request(x).reply(200).field("Allow", b"GET, HEAD, POST, PUT, DELETE, PATCH, OPTIONS").done();
             self.send_reply(x, &local).await
         } else {
             self.run(x, &local).await
@@ -146,7 +147,7 @@ impl<D: Downstream> Runner<D> {
             return self.fail_body(x, local, NO_ROOM).await;
         }
         let route = phases::route(x, snapshot);
-        x.timed = self.worker.access_log.is_some() || phases::has_log(x, snapshot, route);
+        x.timed = self.worker.observes_all || phases::has_log(x, snapshot, route);
         let mut requests = Requests::default();
         let mut verdict = requests.run(x, snapshot, route);
         loop {
@@ -177,6 +178,14 @@ impl<D: Downstream> Runner<D> {
                             && let Err(failure) = self.collect_body(x).await
                         {
                             return self.fail_body(x, local, failure).await;
+                        }
+                        if (x.request.is_replaced() || x.request.is_filtered())
+                            && let Err(failure) = self.change_body(x, local).await
+                        {
+                            return match failure.side {
+                                Side::Client => self.fail_body(x, local, failure).await,
+                                _ => self.fail(x, local, failure).await,
+                            };
                         }
                         self.forward(x, local, route, upstream).await
                     }

@@ -10,7 +10,8 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use weir_plugin::{Client, Exchange, Failure, LocalFuture, Origin, Request, Side, Try};
+use weir_plugin::host::Exchange;
+use weir_plugin::{Client, Failure, LocalFuture, Origin, Request, Side, Try};
 use weir_wire::buffer::Buffer;
 use weir_wire::head::Limits;
 use weir_wire::{Reject, Span};
@@ -18,11 +19,11 @@ use weir_wire::{Reject, Span};
 use super::Runner;
 use super::body::client_gone;
 use super::forward::{Attempt, PendingResponse, end_try};
-use crate::downstream::{Downstream, Following};
+use crate::downstream::{Downstream, Following, Presence};
 use crate::relay::{Piece, Sink, Source};
 use crate::timer::Timer;
 use crate::tls::server::Hosts;
-use crate::upstream::connection::Outgoing;
+use crate::upstream::outgoing::Outgoing;
 use crate::upstream::{PassHost, Timeouts, Upstream, aside};
 use crate::worker::Worker;
 
@@ -72,7 +73,7 @@ impl Drop for Slot {
     }
 }
 
-/// What a subrequest sends.
+/// Message of a subrequest.
 pub(super) trait Message {
     /// Appends the whole message, for one attempt. `host` is the `Host` that the upstream names for the node, if it
     /// names one.
@@ -237,13 +238,7 @@ impl Sink for Asker {
     }
 }
 
-impl Downstream for Asker {
-    type Bytes = tokio::io::Empty;
-
-    fn admit(&self, _: &Request, _: &Hosts) -> Result<(), Reject> {
-        Ok(())
-    }
-
+impl Presence for Asker {
     fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut gone = self.gone.borrow_mut();
         if let Some(waits) = &mut *gone {
@@ -251,6 +246,14 @@ impl Downstream for Asker {
             *gone = None;
         }
         Poll::Ready(())
+    }
+}
+
+impl Downstream for Asker {
+    type Bytes = tokio::io::Empty;
+
+    fn admit(&self, _: &Request, _: &Hosts) -> Result<(), Reject> {
+        Ok(())
     }
 
     fn push_continue(&mut self, _: &mut Exchange) {}

@@ -3,24 +3,25 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use weir_plugin::{Exchange, Failure, Flow, LocalFuture, RequestCx, ResponseCx, Side};
+use weir_plugin::host::{self, Exchange};
+use weir_plugin::{Failure, Flow, LocalFuture, Side};
 
 use super::Runner;
 use super::body::client_gone;
 use super::callout::WorkerIo;
 use crate::chain::Step;
-use crate::downstream::Downstream;
+use crate::downstream::Presence;
 use crate::phases::Responses;
 use crate::snapshot::Local;
 
 /// A plugin has not come to an end within its time.
 const WAITED_TOO_LONG: Failure = Failure { status: 504, side: Side::Gateway, reason: "plugin waited too long" };
 
-impl<D: Downstream> Runner<D> {
+impl<D: Presence> Runner<D> {
     /// Goes on with a plugin that has to wait in a request phase.
-    pub(super) async fn wait_for_request(&self, x: &mut Exchange, step: &Step, local: &Local) -> Result<Flow, Failure> {
+    pub(crate) async fn wait_for_request(&self, x: &mut Exchange, step: &Step, local: &Local) -> Result<Flow, Failure> {
         let io = WorkerIo::new(&self.worker, local, step.kind);
-        let mut cx = RequestCx(x);
+        let mut cx = host::request(x);
         let flow = self.wait(step, step.plugin.request_io(&mut cx, &io)).await;
         x.times.now = self.worker.clock.refresh();
         flow
@@ -31,7 +32,7 @@ impl<D: Downstream> Runner<D> {
         let mut responses = Responses::begin(x);
         while let Some(step) = responses.run(x, &local.snapshot)? {
             let io = WorkerIo::new(&self.worker, local, step.kind);
-            let mut cx = ResponseCx(x);
+            let mut cx = host::response(x);
             let flow = self.wait(step, step.plugin.response_io(&mut cx, &io)).await?;
             x.times.now = self.worker.clock.refresh();
             match flow {
@@ -43,7 +44,7 @@ impl<D: Downstream> Runner<D> {
         Ok(())
     }
 
-    /// What `work` comes to, unless its deadline comes first, or the client goes: then it is dropped.
+    /// The result of `work`, unless its deadline comes first, or the client goes: then it is dropped.
     async fn wait(&self, step: &Step, mut work: LocalFuture<'_, Flow>) -> Result<Flow, Failure> {
         let limit = step.plugin.wait_limit().map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
         self.timer.set(limit.unwrap_or(self.worker.options.plugin_ms));

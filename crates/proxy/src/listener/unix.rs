@@ -17,8 +17,8 @@ pub(crate) struct SocketFile {
     made: Identity,
 }
 
-/// Which file it is: device, inode, and the time it was made at, since an inode is soon used again. Other permissions
-/// and owners leave all of them as they are.
+/// Identity of a file: device, inode, and the time it was made at, since an inode is soon used again. Changes of
+/// permissions and owners leave all of them as they are.
 type Identity = (u64, u64, i64, i64);
 
 pub(super) fn bind(path: &Path, mode: FileMode) -> io::Result<(Socket, SocketFile)> {
@@ -26,7 +26,7 @@ pub(super) fn bind(path: &Path, mode: FileMode) -> io::Result<(Socket, SocketFil
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     socket.bind(&SockAddr::unix(path)?)?;
     let file = SocketFile::of(path)?;
-    // Nobody can connect before it listens, so nobody does with permissions that are not meant.
+    // No client can connect before the socket listens, so none does with permissions that are not meant.
     let ready =
         fs::set_permissions(path, Permissions::from_mode(mode.bits().into())).and_then(|()| socket.listen(BACKLOG));
     match ready {
@@ -38,7 +38,7 @@ pub(super) fn bind(path: &Path, mode: FileMode) -> io::Result<(Socket, SocketFil
     }
 }
 
-/// Removes a socket file on which nobody listens any more: a process that was killed has left it behind.
+/// Removes a socket file that no process listens on: left behind by a process that was killed.
 fn remove_stale(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -74,7 +74,7 @@ impl SocketFile {
         Self::of(path)
     }
 
-    /// Removes the file if nobody listens on it.
+    /// Removes the file if no process listens on it.
     pub(crate) fn remove_if_dead(&self) {
         if Self::identity(&self.path).is_ok_and(|found| found == self.made)
             && let Err(error) = remove_stale(&self.path)

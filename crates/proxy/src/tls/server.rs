@@ -1,4 +1,4 @@
-//! What is shown to clients: certificates by name, and what is asked of clients in return.
+//! Certificates shown to clients, by name, and client certificates required in return.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use weir_net::tls::x509::{self, Certificate};
 use weir_net::tls::{self, pem, words};
 use weir_wire::Reject;
 
-/// The certificates of a configuration by the names that clients ask for.
+/// The certificates of a configuration by server name (SNI).
 #[derive(Debug, Default)]
 pub(crate) struct Hosts {
     exact: HashMap<Box<str>, Arc<Host>>,
-    /// By what follows the first label.
+    /// Certificates of wildcards, by the part after the first label.
     wildcard: HashMap<Box<str>, Arc<Host>>,
     any: Option<Arc<Host>>,
-    /// The name that stands for none.
+    /// Name that is used for clients without SNI.
     fallback: Option<Box<str>>,
     /// Stands for all names while there is no certificate at all.
     unconfigured: Option<Arc<Host>>,
-    /// Whether any of them asks clients for a certificate.
+    /// True if any of them requires a client certificate.
     asks_clients: bool,
     /// True when such hosts are served without TLS as well.
     open_on_http: bool,
@@ -39,12 +39,13 @@ pub(crate) struct Hosts {
 /// The certificates of one item, ready for handshakes.
 #[derive(Debug)]
 pub(crate) struct Host {
-    /// `None` while a certificate is not there: then no handshake for its names is accepted.
-    pub(crate) config: Option<Arc<ServerConfig>>,
+    config: Option<Arc<ServerConfig>>,
+    /// The configuration with HTTP/2 among the protocols.
+    config_with_http2: Option<Arc<ServerConfig>>,
     client: Option<Verified>,
 }
 
-/// That clients have to show a certificate, and where they need not.
+/// Client verification, and the paths exempt from it.
 #[derive(Debug)]
 struct Verified {
     skipped: Box<[Regex]>,
@@ -62,12 +63,24 @@ impl Verified {
     }
 }
 
+/// Protocols that a handshake offers by ALPN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Offer {
+    /// HTTP/1.1 and 1.0.
+    Http1,
+    /// HTTP/2 as well.
+    Http2,
+    /// None: whatever the client speaks above TLS is between it and a node.
+    Nothing,
+}
+
 /// Why a request may not be served on its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Denied {
-    /// The name that the connection was made for asks for a certificate, and the client showed none.
+    /// The name of the connection (SNI) requires a client certificate, and the client showed none.
     NoCertificate,
-    /// The host of the request asks for a certificate, and the connection was made for another name.
+    /// The host of the request is not the name that the connection was made for, and one of them asks for a certificate:
+    /// a connection for that host may do.
     OtherHost,
 }
 
@@ -75,7 +88,8 @@ impl From<Denied> for Reject {
     fn from(denied: Denied) -> Self {
         match denied {
             Denied::NoCertificate => Self::bad("client certificate required"),
-            Denied::OtherHost => Self::bad("client certificate verified for another host"),
+            // RFC 9110 section 15.5.20: the client may ask again on a connection of its own.
+            Denied::OtherHost => Self::new(421, "client certificate verified for another host"),
         }
     }
 }
@@ -98,12 +112,12 @@ impl Hosts {
         !taken
     }
 
-    /// Whether there is no certificate but the one made here.
+    /// True if the certificate made here is the only one.
     pub(crate) fn is_self_signed(&self) -> bool {
         self.unconfigured.is_some()
     }
 
-    /// The certificates for what a client asks for.
+    /// The certificates for a client's SNI.
     pub(crate) fn for_client(&self, sni: Option<&str>) -> Option<&Arc<Host>> {
         if let Some(host) = &self.unconfigured {
             return Some(host);
@@ -121,28 +135,31 @@ impl Hosts {
         self.exact.get(name).or_else(|| self.wildcard.get(name.split_once('.')?.1)).or(self.any.as_ref())
     }
 
-    /// Whether a request for `host` (in lower case) and `path` may be served on a connection that asked for `sni` and
-    /// whose client's certificate was or was not `verified`: both the name that the connection was made for and the host
-    /// are asked, as in APISIX, so that neither is a way around the other.
+    /// Checks that a request for `host` (in lower case) and `path` may be served on a connection with the server name
+    /// `sni` and a client certificate that was or was not `verified`. Both the SNI's and the host's requirements apply,
+    /// as in APISIX, so that neither is a way around the other.
     pub(crate) fn admit(&self, host: &[u8], path: &[u8], sni: Option<&str>, verified: bool) -> Result<(), Denied> {
         if !self.asks_clients {
             return Ok(());
         }
+        let name = std::str::from_utf8(host).unwrap_or_default();
+        let is_own = sni.or(self.fallback.as_deref()).is_some_and(|sni| sni.eq_ignore_ascii_case(name));
         let of_connection = self.for_client(sni).and_then(|host| host.client.as_ref());
         if of_connection.is_some_and(|asked| !verified && !asked.skips(path)) {
-            return Err(Denied::NoCertificate);
+            return Err(if is_own || name.is_empty() { Denied::NoCertificate } else { Denied::OtherHost });
         }
-        let name = std::str::from_utf8(host).unwrap_or_default();
         let asks = has_escapes(name) || self.find(name).is_some_and(|host| host.client.is_some());
-        match sni.or(self.fallback.as_deref()) {
-            _ if !asks => Ok(()),
-            Some(sni) if sni.eq_ignore_ascii_case(name) => Ok(()),
-            _ => Err(Denied::OtherHost),
-        }
+        if asks && !is_own { Err(Denied::OtherHost) } else { Ok(()) }
     }
 
-    /// Whether a request for `host` (in lower case) and `path` may be served without TLS, where no client can show a
-    /// certificate.
+    /// True if a connection that asked for `sni` may carry a stream: where its name asks clients for a certificate, one has
+    /// to be `verified`, since a stream has no path by which it could be skipped.
+    pub(crate) fn admits_stream(&self, sni: Option<&str>, verified: bool) -> bool {
+        verified || self.for_client(sni).is_none_or(|host| host.client.is_none())
+    }
+
+    /// Checks that a request for `host` (in lower case) and `path` may be served without TLS, where no client can show
+    /// a certificate.
     #[inline]
     pub(crate) fn admit_without_tls(&self, host: &[u8], path: &[u8]) -> Result<(), Denied> {
         if self.asks_clients && !self.open_on_http { self.admit_unverified(host, path) } else { Ok(()) }
@@ -199,19 +216,24 @@ impl Host {
                 (builder.with_client_cert_verifier(Arc::new(verifier)), Some(verified))
             }
         };
-        Ok(Self { config: Some(finish(builder.with_cert_resolver(Arc::new(Keys(keys))), tickets)), client })
+        Ok(Self::ready(builder.with_cert_resolver(Arc::new(Keys(keys))), tickets, client))
     }
 
-    /// Stands for an item whose certificate is not there: its names are nobody else's, and what they ask of clients is
-    /// asked still.
+    /// Stands for an item whose certificate is missing: its names go to no other item, and its requirements on clients
+    /// apply still.
     ///
     /// # Errors
     /// The field, relative to the item, and what is wrong with it.
     pub(crate) fn withheld(ssl: &Ssl) -> Result<Self, (String, String)> {
-        Ok(Self { config: None, client: ssl.client.as_ref().map(Verified::new).transpose()? })
+        Ok(Self { config: None, config_with_http2: None, client: ssl.client.as_ref().map(Verified::new).transpose()? })
     }
 
-    /// A certificate made here, which nobody trusts: so that TLS can be tried out before there is one.
+    /// Stands for an invalid item that verifies clients: no handshake for its names is accepted, and no request without TLS.
+    pub(crate) fn left_out() -> Self {
+        Self { config: None, config_with_http2: None, client: Some(Verified { skipped: Box::default() }) }
+    }
+
+    /// A certificate made here, which no client trusts, for trying out TLS without one.
     pub(crate) fn self_signed(
         protocols: &[SslProtocol],
         tickets: Option<Arc<dyn ProducesTickets>>,
@@ -224,11 +246,32 @@ impl Host {
             .with_protocol_versions(versions(protocols))
             .map_err(|error| error.to_string())?;
         let config = builder.with_no_client_auth().with_cert_resolver(Arc::new(Keys(vec![Arc::new(key)])));
-        Ok(Self { config: Some(finish(config, tickets)), client: None })
+        Ok(Self::ready(config, tickets, None))
+    }
+
+    fn ready(config: ServerConfig, tickets: Option<Arc<dyn ProducesTickets>>, client: Option<Verified>) -> Self {
+        let config = finish(config, tickets);
+        let mut with_http2 = config.clone();
+        with_http2.alpn_protocols.insert(0, b"h2".to_vec());
+        Self { config: Some(Arc::new(config)), config_with_http2: Some(Arc::new(with_http2)), client }
+    }
+
+    /// Configuration of a handshake; `None` while a certificate is not there: then none for its names is accepted.
+    pub(crate) fn config(&self, offer: Offer) -> Option<Arc<ServerConfig>> {
+        match offer {
+            Offer::Http1 => self.config.clone(),
+            Offer::Http2 => self.config_with_http2.clone(),
+            // Next to a handshake a copy is nothing, and most certificates are for HTTP alone.
+            Offer::Nothing => self.config.as_ref().map(|config| {
+                let mut config = ServerConfig::clone(config);
+                config.alpn_protocols.clear();
+                Arc::new(config)
+            }),
+        }
     }
 }
 
-fn finish(mut config: ServerConfig, tickets: Option<Arc<dyn ProducesTickets>>) -> Arc<ServerConfig> {
+fn finish(mut config: ServerConfig, tickets: Option<Arc<dyn ProducesTickets>>) -> ServerConfig {
     config.alpn_protocols = vec![b"http/1.1".to_vec(), b"http/1.0".to_vec()];
     // A session is kept in its ticket and nowhere else: a cache would be shared by all workers.
     config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -236,7 +279,7 @@ fn finish(mut config: ServerConfig, tickets: Option<Arc<dyn ProducesTickets>>) -
         Some(ticketer) => config.ticketer = ticketer,
         None => config.send_tls13_tickets = 0,
     }
-    Arc::new(config)
+    config
 }
 
 fn versions(asked: &[SslProtocol]) -> &'static [&'static SupportedProtocolVersion] {
@@ -267,7 +310,7 @@ struct Verifier {
     inner: Arc<dyn ClientCertVerifier>,
     roots: Arc<RootCertStore>,
     depth: usize,
-    /// Whether a client may come without one: then each request is looked at.
+    /// True if a client may come without a certificate; each request is checked then.
     optional: bool,
     algorithms: WebPkiSupportedAlgorithms,
 }
@@ -292,11 +335,11 @@ impl Verifier {
     }
 }
 
-/// What verifies the clients of servers other than the data plane's: each has to show a certificate that one of these
-/// authorities, a text in PEM, has signed, over any number of intermediate ones.
+/// Verifier of the clients of servers other than the data plane's: each client has to show a certificate that one of
+/// these authorities, a text in PEM, has signed, over any number of intermediate ones.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// Description of a fault in the text.
 pub fn client_verifier(authorities: &str) -> Result<Arc<dyn ClientCertVerifier>, String> {
     let (ca, skip_mtls_uri_regex) = (authorities.to_owned(), Vec::new());
     let verifier = Verifier::new(&ClientVerification { ca, depth: u32::MAX, skip_mtls_uri_regex }, tls::provider())?;
@@ -323,7 +366,7 @@ impl ClientCertVerifier for Verifier {
             cert.verify_version_one(&self.roots.roots, &self.algorithms, now)?;
             return Ok(ClientCertVerified::assertion());
         }
-        // They come in the order of the chain, so that what is beyond the depth is not looked at.
+        // The certificates are in the order of the chain, so that those beyond the depth are not looked at.
         let near = intermediates.get(..self.depth).unwrap_or(intermediates);
         self.inner.verify_client_cert(end_entity, near, now)
     }

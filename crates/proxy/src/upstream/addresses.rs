@@ -1,4 +1,4 @@
-//! What the name of a node stands for, and in which order its addresses are connected to.
+//! Addresses of a node's name, and the order in which they are connected to.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ pub(crate) const MAX_TRIED: usize = 4;
 /// Most addresses that one name stands for; further ones are not used.
 pub(crate) const MAX_ADDRESSES: usize = 256;
 
-/// For how long an address that could not be connected to has its turn after all others, in milliseconds.
+/// Milliseconds for which an address that could not be connected to has its turn after all others.
 const ASIDE_MS: u64 = 10_000;
 
 /// One address that a name was resolved to.
@@ -19,16 +19,16 @@ const ASIDE_MS: u64 = 10_000;
 pub(crate) struct Place {
     /// Addresses of a higher number are used when none of a lower one can be (RFC 2782); 0 where there is no SRV record.
     pub(crate) priority: u16,
-    /// Where it is.
+    /// Address and port.
     pub(crate) addr: SocketAddr,
-    /// Its share of the connections among those of its priority.
+    /// Share of the connections among the addresses of the same priority.
     pub(crate) weight: u32,
 }
 
 /// The addresses of one name.
 #[derive(Debug)]
 pub(crate) struct Addresses {
-    /// In the order of priorities.
+    /// All addresses, by priority.
     all: Box<[Address]>,
     groups: Box<[Group]>,
 }
@@ -36,14 +36,14 @@ pub(crate) struct Addresses {
 #[derive(Debug)]
 struct Address {
     place: Place,
-    /// When it has its turn again, in milliseconds of the workers' clock; 0: it has it now.
+    /// Time from which the address is used again, in milliseconds of the workers' clock; 0: not set aside.
     aside_until: AtomicU64,
 }
 
 /// Addresses of one priority.
 #[derive(Debug)]
 struct Group {
-    /// Where in `all` they begin.
+    /// Position in `all` of the group's first address.
     from: usize,
     len: usize,
     turns: RoundRobin,
@@ -68,17 +68,17 @@ impl Addresses {
         Self { all: places.into_iter().map(address).collect(), groups }
     }
 
-    /// Whether these are the same places with the same shares.
+    /// True if both have the same places with the same shares.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.all.iter().map(|a| a.place).eq(other.all.iter().map(|a| a.place))
     }
 
-    /// How many there are.
+    /// Number of addresses.
     pub(crate) fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether an address is among them.
+    /// True if `addr` is one of the addresses.
     pub(crate) fn contains(&self, addr: SocketAddr) -> bool {
         self.all.iter().any(|a| a.place.addr == addr)
     }
@@ -88,12 +88,13 @@ impl Addresses {
         self.all.get(position).map(|a| a.place.addr)
     }
 
-    /// All of them.
+    /// All addresses.
     pub(crate) fn iter(&self) -> impl Iterator<Item = SocketAddr> {
         self.all.iter().map(|a| a.place.addr)
     }
 
-    /// Whose turn it is. Addresses that are set aside or not `usable` are passed over while there is another one.
+    /// The address whose turn it is. Addresses that are set aside or not `usable` are passed over while there is
+    /// another one.
     pub(crate) fn turn(&self, now_ms: u64, usable: impl Fn(SocketAddr) -> bool) -> Option<usize> {
         let free = |at: &usize| !self.is_aside(*at, now_ms) && self.at(*at).is_some_and(&usable);
         let mut first = None;
@@ -108,8 +109,8 @@ impl Addresses {
         first
     }
 
-    /// Which one to connect to when those at `tried` are not connected yet: of the best priority, in the order after
-    /// the last, and of the other family where there is one (RFC 8305 section 4).
+    /// The address to connect to next while those at `tried` are not connected yet: of the best priority, in the order
+    /// after the last, and of the other family where there is one (RFC 8305 section 4).
     pub(crate) fn next_after(
         &self,
         tried: &[usize],
@@ -201,7 +202,7 @@ mod tests {
         assert!(!turns(&after, 9, 1).contains_key("10.0.0.1:1"));
     }
 
-    /// From whichever address a try begins: families alternate, what is aside or of a lower priority comes last.
+    /// The fallbacks from any first address: families alternate; addresses set aside or of a lower priority come last.
     #[test]
     fn fallbacks_alternate_between_families() {
         let addresses = Addresses::new(

@@ -7,15 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::clock;
 
-/// Whether a node is set aside. It outlives a change of the configuration.
+/// State of a node that may be set aside. Outlives a change of the configuration.
 #[derive(Debug, Default)]
-pub(crate) struct Aside {
-    /// When it was set aside, in microseconds of the clock, which tells one time from the next; 0: it is not.
+pub(crate) struct Ejection {
+    /// Time when the node was set aside, in microseconds of the clock, which tells two ejections apart; 0: not set
+    /// aside.
     since: AtomicU64,
 }
 
-impl Aside {
-    /// Whether it is.
+impl Ejection {
+    /// True while the node is set aside.
     pub(crate) fn is_set(&self) -> bool {
         self.since.load(Ordering::Relaxed) != 0
     }
@@ -26,7 +27,7 @@ impl Aside {
         self.since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed).is_ok().then_some(now)
     }
 
-    /// When it was set, as long as it is; 0: it is not.
+    /// Time of the current ejection; 0: not set aside.
     fn since(&self) -> u64 {
         self.since.load(Ordering::Relaxed)
     }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use weir_config::{Balancer as Type, HashKey, NodeAddr};
 use weir_expr::Variable;
-use weir_plugin::Exchange;
+use weir_plugin::host::Exchange;
 
 use super::load::Active;
 use super::{Node, Upstream};
@@ -21,13 +21,13 @@ use turns::RoundRobin;
 /// Most nodes of one upstream: their positions have 16 bits.
 pub(crate) const MAX_NODES: usize = 1 << 16;
 
-/// What a node has to be for a request to go there; where no node is, the next is asked for.
+/// Requirements on a node, strictest first; the next applies when no node meets the one before.
 const GOOD: [fn(&Node) -> bool; 3] = [Node::is_available, Node::is_healthy, |_| true];
 
-/// How an upstream chooses among its nodes.
+/// Balancer of an upstream: the choice among its nodes.
 #[derive(Debug)]
 pub(crate) enum Balancer {
-    /// There is only this one to choose.
+    /// The only node there is.
     Sole(u16),
     RoundRobin(Groups<RoundRobin>),
     Hash(HashKey, Groups<Ring>),
@@ -35,16 +35,16 @@ pub(crate) enum Balancer {
     Ewma(Groups<Ewma>),
 }
 
-/// One for each priority, the highest first.
+/// A balancer for each priority, the highest first.
 type Groups<T> = Box<[T]>;
 
-/// What a choice may go by, beside the state of the nodes.
+/// Inputs of a choice beside the state of the nodes.
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct ChoiceInput {
     /// The hash of the key, where the balancer goes by it.
     hash: u32,
     now_ms: u64,
-    /// Whether the request has been at another node in vain.
+    /// True if another node has failed this request before.
     again: bool,
 }
 
@@ -85,7 +85,7 @@ impl Balancer {
         groups.iter().map(size).sum()
     }
 
-    /// Its name in a configuration; `None` where there is nothing to choose.
+    /// Name of the balancer in a configuration; `None` with only one node.
     pub(crate) fn name(&self) -> Option<&'static str> {
         match self {
             Self::Sole(_) => None,
@@ -96,12 +96,12 @@ impl Balancer {
         }
     }
 
-    /// Whether it goes by how long nodes take.
+    /// True if the balancer uses response times.
     pub(crate) fn is_timed(&self) -> bool {
         matches!(self, Self::Ewma(_))
     }
 
-    fn pick(&self, nodes: &[Node], asked: Asked, usable: impl Fn(u16) -> bool) -> Option<u16> {
+    fn pick(&self, nodes: &[Node], asked: ChoiceInput, usable: impl Fn(u16) -> bool) -> Option<u16> {
         let usable = &usable;
         match self {
             Self::Sole(node) => usable(*node).then_some(*node),
@@ -124,11 +124,11 @@ fn by_priority(nodes: &[NodeAddr]) -> Vec<Vec<(u16, &NodeAddr)>> {
 }
 
 impl Upstream {
-    /// The position of the node for the next try, which is none of those that were tried; `None`: there is none. The only
-    /// node of an upstream is tried again, as in APISIX, where `retries` asks for that.
+    /// The position of the node for the next try, which has not been tried before; `None`: there is none. The only node
+    /// of an upstream is tried again, as in APISIX, where `retries` demands it.
     ///
-    /// Nodes that are not available are passed over, unless none is: then set aside is no reason, and after that neither
-    /// is health.
+    /// Nodes that are not available are passed over. If all nodes are, those set aside are used; if no node is healthy
+    /// either, all are.
     pub(crate) fn pick(&self, x: &mut Exchange, now_ms: u64) -> Option<u16> {
         if let Balancer::Sole(node) = self.balancer {
             return (x.upstream.tried.is_empty() || self.nodes.len() == 1).then_some(node);
@@ -143,7 +143,7 @@ impl Upstream {
             _ => 0,
         };
         let tried = &x.upstream.tried;
-        let asked = Asked { hash, now_ms, again: !tried.is_empty() };
+        let asked = ChoiceInput { hash, now_ms, again: !tried.is_empty() };
         for good in GOOD {
             let is_good = |node: u16| self.nodes.get(usize::from(node)).is_some_and(good);
             if let Some(node) = self.balancer.pick(&self.nodes, asked, |node| !tried.contains(&node) && is_good(node)) {
@@ -162,7 +162,7 @@ impl Upstream {
         match &self.balancer {
             Balancer::Sole(node) => Some(*node),
             Balancer::Hash(key, _) if key.variables().all(is_of_request) => {
-                let asked = Asked { hash: key::hash(key, x, &mut Vec::new()), now_ms: 0, again: false };
+                let asked = ChoiceInput { hash: key::hash(key, x, &mut Vec::new()), now_ms: 0, again: false };
                 self.balancer.pick(&self.nodes, asked, |_| true)
             }
             _ => None,
@@ -184,7 +184,7 @@ impl Upstream {
     }
 }
 
-/// Whether a request alone, with the address it comes from, says what a variable is.
+/// True if the variable depends on the request and the client's address alone.
 fn is_of_request(variable: &Variable) -> bool {
     use Variable::{
         Arg, Args, Cookie, Header, Host, Hostname, HttpHost, RealRequestUri, RemoteAddr, RequestMethod, RequestUri,
@@ -210,7 +210,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use weir_config::{Balancer as Type, HashKey, HashOn, NodeAddr, NodeHost};
-    use weir_plugin::Exchange;
+    use weir_plugin::host::Exchange;
 
     use super::Balancer;
     use crate::upstream::Keepalive;
@@ -245,6 +245,10 @@ mod tests {
             retries: 0,
             retry_ms: u64::MAX,
             timeouts: Timeouts { connect: 1, send: 1, read: 1 },
+            has_timeouts: true,
+            scheme: weir_config::Scheme::Http,
+            protocol: crate::upstream::Protocol::Http1,
+            is_grpc: false,
             keepalive: Keepalive { size: 1, idle_ms: 1, requests: 1 },
             host: PassHost::Pass,
             checked: None,
@@ -301,7 +305,7 @@ mod tests {
                     "{kind:?}"
                 );
             }
-            // What is not available gives way to the next priority, and comes not even after it.
+            // Unavailable nodes give way to the next priority, and are not tried after it either.
             set_aside(&upstream, 1);
             set_aside(&upstream, 2);
             let tries = tries(&upstream);
@@ -378,7 +382,7 @@ mod tests {
         assert_eq!(counts.keys().copied().collect::<Vec<_>>(), [0, 1], "{counts:?}");
         assert!(counts[&0].abs_diff(6_000) < 300, "{counts:?}");
 
-        // Where one may not be used the pairs of the others stay equally likely.
+        // With one node unusable the pairs of the others stay equally likely.
         upstream.nodes[0].endpoint.aside.set();
         assert!((0..100).all(|_| upstream.pick(&mut x, now) == Some(1)));
     }

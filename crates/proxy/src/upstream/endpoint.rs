@@ -14,7 +14,7 @@ use weir_net::tls::client::{Setup, SetupKey};
 use weir_plugin::NodeAddress;
 
 use super::addresses::{Addresses, Place};
-use super::aside::Aside;
+use super::aside::Ejection;
 use super::load::Load;
 
 /// Stands for the address of a Unix socket, which has a path.
@@ -23,19 +23,19 @@ const UNIX_ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED),
 /// A node's host and port, and what its name stands for.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
-    /// Its number, below the highest number of endpoints that were ever live at once.
+    /// Number of the endpoint, below the highest number of endpoints that were ever live at once.
     pub(crate) id: u32,
-    /// Its host as configured.
+    /// Host as configured.
     pub(crate) host: NodeHost,
-    /// Its port; without meaning where it comes with the addresses.
+    /// Port; without meaning where the addresses bring their own.
     pub(crate) port: u16,
-    /// How TLS is set up with it.
+    /// TLS setup for connections to the endpoint.
     pub(crate) tls: Option<Arc<Setup>>,
     /// `None` until a name was resolved for the first time.
     addresses: ArcSwapOption<Addresses>,
-    /// Whether it is set aside, for all upstreams and workers.
-    pub(crate) aside: Arc<Aside>,
-    /// What it has to do.
+    /// Ejection of the endpoint, common to all upstreams and workers.
+    pub(crate) aside: Arc<Ejection>,
+    /// Load of the endpoint.
     pub(crate) load: Load,
 }
 
@@ -49,11 +49,11 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Where a request for a node goes.
+/// A chosen address of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) addr: SocketAddr,
-    /// Its position among the addresses of a name that has several.
+    /// Position among the addresses of a name that has several.
     pub(crate) position: Option<usize>,
 }
 
@@ -71,7 +71,7 @@ impl Endpoint {
         Some(Choice { addr: addresses.at(turn)?, position: (addresses.len() > 1).then_some(turn) })
     }
 
-    /// A chosen address as people are told it.
+    /// A chosen address in the form shown to people.
     pub(crate) fn address(&self, addr: SocketAddr) -> NodeAddress {
         match &self.host {
             NodeHost::Unix(path) => NodeAddress::Unix(Arc::clone(path)),
@@ -103,18 +103,19 @@ impl Endpoint {
         }
     }
 
-    /// Whether a connection to this address is of use for the node: what its name does not stand for any more is not.
+    /// True if a connection to this address is of use for the node: an address that its name no longer resolves to is
+    /// not.
     pub(crate) fn is_at(&self, addr: SocketAddr) -> bool {
         !matches!(self.host, NodeHost::Name(_)) || self.addresses.load().as_ref().is_some_and(|a| a.contains(addr))
     }
 
-    /// Whether a name has addresses.
+    /// True if a name has addresses.
     pub(crate) fn is_resolved(&self) -> bool {
         !matches!(self.host, NodeHost::Name(_)) || self.addresses.load().is_some()
     }
 }
 
-/// What endpoints differ in: host, port, and how TLS is set up.
+/// Identity of an endpoint: host, port, and TLS setup.
 type Key = (NodeHost, u16, Option<SetupKey>);
 
 /// All endpoints of the running configuration.
@@ -129,7 +130,7 @@ struct Inner {
     /// Numbers of endpoints that are gone.
     free: Vec<u32>,
     count: u32,
-    /// Those with a name that nobody was told of yet.
+    /// Endpoints with a name that the resolver has not taken yet.
     fresh_names: Vec<Weak<Endpoint>>,
 }
 
@@ -161,14 +162,14 @@ impl Endpoints {
         made
     }
 
-    /// The endpoints with a name to resolve that have come since this was asked before.
+    /// The endpoints with a name to resolve that were added since the last call.
     pub(crate) fn take_fresh_names(&self) -> Vec<Arc<Endpoint>> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut inner.fresh_names).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Forgets endpoints that no snapshot uses and gives their numbers free. A worker's pool knows whose it is, so a
-    /// new owner of a number never gets an old connection.
+    /// Removes endpoints that no snapshot uses and frees their numbers. A worker's pool keeps the endpoint of its
+    /// connections, so a new owner of a number never gets an old connection.
     pub(crate) fn sweep(&self) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let Inner { by_node, fresh_names, .. } = &mut *inner;

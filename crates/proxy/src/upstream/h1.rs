@@ -5,14 +5,15 @@ use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
 use weir_expr::Value;
-use weir_plugin::{BUFFER, Exchange, Failure};
-use weir_telemetry::metrics::{Label, Recorder, UpstreamState};
+use weir_plugin::Failure;
+use weir_plugin::host::Exchange;
+use weir_telemetry::metrics::{Label, Recorder};
 use weir_wire::Reject;
 use weir_wire::buffer::Buffer;
 use weir_wire::head::{Content, Limits};
 use weir_wire::name::Known;
 
-use super::connection::{NodeConnection, Outgoing};
+use super::outgoing::Outgoing;
 use super::pool::Pools;
 use super::stream::NodeStream;
 use super::{Node, PassHost, Upstream};
@@ -81,18 +82,19 @@ impl Sink for Connection {
     }
 }
 
-impl NodeConnection for Connection {
-    type Bytes = NodeStream;
-
-    fn addr(&self) -> SocketAddr {
+impl Connection {
+    /// Address of the node; without meaning for a Unix socket.
+    pub(crate) fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    fn label(&self) -> Label {
+    /// Metric label of the address.
+    pub(crate) fn label(&self) -> Label {
         self.node
     }
 
-    fn push_head(&mut self, x: &mut Exchange, upstream: &Upstream, node: &Node, outgoing: Outgoing) {
+    /// Puts the head of a request on [`Exchange::out`].
+    pub(crate) fn push_head(&mut self, x: &mut Exchange, upstream: &Upstream, node: &Node, outgoing: Outgoing) {
         self.requests += 1;
         self.outgoing.begin(x.request.head.content == Content::Unknown);
         match outgoing {
@@ -101,60 +103,60 @@ impl NodeConnection for Connection {
         }
     }
 
-    fn take_head(&mut self, x: &mut Exchange, limits: &Limits) -> Result<bool, Failure> {
+    /// Reads a response head out of what has been received; false when more has to be received for it.
+    ///
+    /// # Errors
+    /// The response is malformed, or over its limits.
+    pub(crate) fn take_head(&mut self, x: &mut Exchange, limits: &Limits) -> Result<bool, Failure> {
         let to = x.request.upstream.method.unwrap_or(x.request.method());
         if let Some(http1) = x.response.parse(limits, to)? {
             self.incoming.begin(http1.framing, http1.len);
             self.keep_alive = http1.keep_alive;
             return Ok(true);
         }
-        let buffer = &mut x.response.buffer;
-        if buffer.spare().is_empty() {
-            let room = (buffer.capacity() * 2).max(BUFFER).min(limits.head + 64);
-            http1::may_hold_head(x, room)?;
-            x.response.buffer.grow(room);
-        }
+        http1::make_room_for_response_head(x, limits)?;
         Ok(false)
     }
 
-    fn drop_interim(&mut self, x: &mut Exchange) {
-        let len = x.response.head_len;
-        x.response.buffer.consume(len);
-    }
-
-    fn end_by_close(&mut self) -> bool {
+    /// Takes note that the node has ended its side. True when the body is complete.
+    pub(crate) fn end_by_close(&mut self) -> bool {
         self.incoming.end_by_close()
     }
 
+    /// True when none of the bytes that were written can have reached the node.
+    ///
     /// With TLS the bytes that were lost are those of its records: more than what these hold, by less than the head of a
     /// request is long.
-    fn is_unsent(&self) -> bool {
+    pub(crate) fn is_unsent(&self) -> bool {
         self.outgoing.sent <= self.stream.lost_bytes() as u64
     }
 
-    fn is_first(&self) -> bool {
+    /// True when the connection carries its first request.
+    pub(crate) fn is_first(&self) -> bool {
         self.requests == 1
     }
 
-    fn reads_on(&self) -> bool {
+    /// True when the node goes on taking the request while and after it answers.
+    pub(crate) fn reads_on(&self) -> bool {
         self.keep_alive
     }
 
-    fn is_reusable(&self, buffer: &Buffer) -> bool {
+    /// True when the response is complete and the connection may carry another request.
+    pub(crate) fn is_reusable(&self, buffer: &Buffer) -> bool {
         self.keep_alive && self.incoming.is_complete() && self.incoming.position() == buffer.len()
     }
 
-    fn release(mut self: Box<Self>, pools: &Pools, upstream: &Upstream, node: &Node, now: u64, recorder: &Recorder) {
+    /// Gives the connection back, for another request.
+    pub(crate) fn release(
+        mut self: Box<Self>,
+        pools: &Pools,
+        upstream: &Upstream,
+        node: &Node,
+        now: u64,
+        recorder: &Recorder,
+    ) {
         self.incoming.settle();
         pools.put(&node.endpoint, self, upstream.keepalive, now, recorder);
-    }
-
-    fn discard(self: Box<Self>, recorder: &Recorder) {
-        recorder.upstream_closed(UpstreamState::Active);
-    }
-
-    fn bytes(&mut self) -> &mut NodeStream {
-        &mut self.stream
     }
 }
 
@@ -188,7 +190,7 @@ pub(crate) fn push_request(x: &mut Exchange, upstream: &Upstream, node: &Node, w
 }
 
 /// Writes the head as it stands in the buffer to [`Exchange::out`].
-fn push_subrequest(x: &mut Exchange) {
+pub(crate) fn push_subrequest(x: &mut Exchange) {
     x.out.clear();
     x.out.extend_from_slice(x.request.buffer.bytes().get(..x.request.head_len).unwrap_or_default());
 }
@@ -214,8 +216,9 @@ fn hold_back_forwarded(x: &mut Exchange) {
     fields.hold_back(Known::Forwarded);
 }
 
-/// Tells the node who asks. What an untrusted peer said is gone ([`crate::options::Options::distrust`]): what is there stands, be it a
-/// trusted peer's or a plugin's, and X-Forwarded-For is continued unless a plugin has set it.
+/// Writes the fields that name the client to the node. Those of an untrusted peer are gone
+/// ([`crate::options::Options::distrust`]); the remaining ones, a trusted peer's or a plugin's, are kept, and
+/// X-Forwarded-For is continued unless a plugin has set it.
 fn push_forwarded(x: &Exchange, out: &mut Vec<u8>) {
     let request = &x.request;
     let fields = &request.head.fields;

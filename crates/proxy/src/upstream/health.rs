@@ -13,6 +13,7 @@
 
 #![allow(clippy::disallowed_types, reason = "compiling takes the lock, never a worker")]
 
+mod call;
 pub(crate) mod checker;
 mod probe;
 mod state;
@@ -40,39 +41,39 @@ const MAX_ADDRESSES: usize = 64;
 pub(crate) struct Health {
     endpoint: Arc<Endpoint>,
     checks: Arc<Checks>,
-    /// How TLS is set up for active checks of the type `https`.
+    /// TLS setup of active checks of the type `https`.
     tls: Option<Arc<Setup>>,
     /// The Host of active checks.
     host: Box<str>,
     passive: Option<Passive>,
     addresses: ArcSwap<Vec<Arc<Address>>>,
-    /// Whether none of the addresses is up.
+    /// True if none of the addresses is up.
     down: AtomicBool,
 }
 
 /// An address of a node.
 #[derive(Debug)]
 pub(crate) struct Address {
-    /// Where requests go.
+    /// Address that requests go to.
     node: SocketAddr,
-    /// Where checks go: the same, but for a port of their own.
+    /// Address that checks go to: `node`, or a port of the checks' own.
     checked: SocketAddr,
     state: State,
     /// Wakes the checker after a change of state.
     changed: Notify,
 }
 
-/// What a forwarded request has shown of an address.
+/// Outcome of a forwarded request at an address.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Seen {
-    /// It has answered.
+    /// A response with this status.
     Status(u16),
-    /// It has refused or cut the connection.
+    /// A refused or broken connection.
     Failed,
     TimedOut,
 }
 
-/// How requests are judged.
+/// Rules by which outcomes of requests are judged.
 #[derive(Debug)]
 struct Passive {
     healthy: StatusSet,
@@ -99,12 +100,12 @@ impl Health {
         health
     }
 
-    /// Whether one of its addresses is up, or none is known.
+    /// True if one of the addresses is up, or none is known.
     pub(crate) fn is_up(&self) -> bool {
         !self.down.load(Ordering::Relaxed)
     }
 
-    /// Whether a connection to this address is worth a try. Where none of them is up, each is.
+    /// True if a connection to this address is worth a try. With no address up, every address is.
     pub(crate) fn takes(&self, addr: SocketAddr) -> bool {
         !self.is_up() || self.find(addr, |address| address.state.status().is_up()).unwrap_or(true)
     }
@@ -134,7 +135,8 @@ impl Health {
             let addresses = self.addresses.load();
             !addresses.is_empty() && addresses.iter().all(|address| !address.state.status().is_up())
         };
-        // Whoever stores last looks again afterwards, and sees every change that others stored for: all in one order.
+        // The last thread to store looks again afterwards, and sees every change that others stored for: all in one
+        // order.
         let mut down = all_down();
         loop {
             self.down.store(down, Ordering::SeqCst);
@@ -180,10 +182,10 @@ impl NodeHealth for Address {
 
 impl Passive {
     fn new(checks: &weir_config::PassiveChecks) -> Self {
-        // A status is nothing that a connection tells.
+        // A TCP check has no status.
         let of = |statuses: &[u16]| match checks.r#type {
             CheckType::Tcp => StatusSet::default(),
-            CheckType::Http | CheckType::Https => StatusSet::new(statuses),
+            CheckType::Http | CheckType::Https | CheckType::Grpc => StatusSet::new(statuses),
         };
         Self {
             healthy: of(&checks.healthy.http_statuses),
@@ -235,11 +237,11 @@ pub(crate) struct HealthTable {
     nodes: Mutex<HashMap<Key, Weak<Health>>>,
 }
 
-/// What the health of a node depends on.
+/// Identity of a node's health.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Key {
-    /// An endpoint's number is nobody else's while it lives, and the health of its node keeps it alive. What TLS shows
-    /// to its node belongs to it.
+    /// Number of the endpoint, which is unique while the endpoint lives; the health of a node keeps its endpoint alive.
+    /// The TLS setup belongs to the endpoint.
     endpoint: u32,
     checks: Arc<Checks>,
     host: Box<str>,

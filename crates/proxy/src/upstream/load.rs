@@ -1,15 +1,15 @@
-//! What balancers know of a node's load: the requests it has now, and how soon it answers. Kept on its endpoint, so that
-//! it counts for all workers and outlives a change; written without a lock.
+//! Load of a node as balancers need it: requests under way, and response time. Kept on the endpoint, so that it counts
+//! for all workers and outlives a change; written without a lock.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// How quickly old answers are forgotten: after so many milliseconds one counts for 1/e of what it did.
+/// Milliseconds after which the weight of an old response has decayed to 1/e.
 const DECAY_MS: f32 = 10_000.0;
 /// Microseconds that a failed try counts at least: a node that fails at once is not a quick one.
 const FAILED_US: u64 = 5_000_000;
-/// How far the clocks of two workers may be apart.
+/// Most milliseconds that the clocks of two workers may be apart.
 const BEHIND_MS: u32 = 60_000;
-/// How often an observation is offered before it is left out, because other workers keep making theirs.
+/// Attempts to record an observation before it is dropped, because other workers keep recording theirs.
 const OFFERS: u32 = 4;
 
 /// The load of a node.
@@ -79,7 +79,7 @@ impl Latency {
     }
 }
 
-/// What is left of an average after so many milliseconds.
+/// Factor of an average that is left after so many milliseconds.
 fn decay(elapsed_ms: u32) -> f32 {
     // The clock of one worker may be a little behind another's.
     let elapsed_ms = if elapsed_ms > u32::MAX - BEHIND_MS { 0 } else { elapsed_ms };

@@ -1,4 +1,4 @@
-//! What one name stands for now: the hosts file, then name servers, with the system's search domains.
+//! Resolution of one name: the hosts file, then name servers, with the system's search domains.
 
 use std::fs;
 use std::io;
@@ -24,27 +24,27 @@ use weir_config::settings::Dns;
 /// Tries of a question within `dns.timeout`.
 const TRIES: u32 = 3;
 
-/// Most targets of one service, and how many of them are asked for at once.
+/// Most targets of one service, and most of them resolved at once.
 const MAX_TARGETS: usize = 64;
 const TARGETS_AT_ONCE: usize = 4;
 
-/// What stands in for the system's name servers where it names none, as libc does it.
+/// Stand-in for the system's name servers where it configures none, as in libc.
 const LOCAL_SERVER: &[u8] = b"\nnameserver 127.0.0.1\n";
 
-/// Asks what names stand for.
+/// Resolver of names.
 pub(super) struct Lookup {
     resolver: TokioResolver,
     hosts: Hosts,
     timeout: Duration,
 }
 
-/// What a name stands for.
+/// Result of resolving a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) found: Vec<Found>,
-    /// For how long this holds; `None`: until the hosts file changes.
+    /// Time for which the answer holds; `None`: until the hosts file changes.
     pub(super) ttl: Option<Duration>,
-    /// The name that was found, with its search domain; `None` where no name server was asked for addresses.
+    /// The name that was found, with its search domain; `None` where no name server was queried for addresses.
     name: Option<Name>,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Answer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) ip: IpAddr,
-    /// From an SRV record; else the node has it.
+    /// Port from an SRV record; `None`: the node's own.
     pub(super) port: Option<u16>,
     pub(super) priority: u16,
     pub(super) weight: u32,
@@ -88,7 +88,7 @@ impl Lookup {
         }
         options.timeout = dns.timeout.duration() / TRIES;
         options.attempts = TRIES as usize - 1;
-        // Each name is asked for when its time has come, and a failed one again soon: whatever was known before.
+        // Names are resolved when due, and failed ones again soon: a cache would return the old result.
         options.cache_size = 0;
         options.use_hosts_file = ResolveHosts::Never;
         let config = ResolverConfig::from_parts(None, search, servers);
@@ -101,8 +101,8 @@ impl Lookup {
         Ok(Self { resolver, hosts, timeout: dns.timeout.duration() })
     }
 
-    /// What a name stands for: the targets of its SRV records where it is that of a service, else its addresses. What it
-    /// stood for before is kept of a family about which nothing can be found out.
+    /// Resolves a name: the targets of its SRV records if it is that of a service, else its addresses. For an address
+    /// family that cannot be resolved now, the addresses of `before` are kept.
     ///
     /// # Errors
     /// Nothing was found, for whatever reason.
@@ -118,7 +118,7 @@ impl Lookup {
             if answer.found.iter().any(|found| found.ip.is_ipv4() == is_v4) {
                 continue;
             }
-            // The lookup of both does not tell whether the family is gone or its question failed.
+            // A lookup of both families does not show whether a family is gone or its query failed.
             let kind = if is_v4 { RecordType::A } else { RecordType::AAAA };
             let asked = timeout(self.timeout, self.resolver.lookup(full_name.clone(), kind)).await;
             match asked {
@@ -144,7 +144,7 @@ impl Lookup {
         Ok(Answer { found, ttl: Some(until(answer.valid_until())), name: Some(answer.query().name().clone()) })
     }
 
-    /// What the hosts file says. Whoever stands there, with one family alone, is not looked for elsewhere.
+    /// Addresses from the hosts file. A name listed there, even with one family alone, is not resolved elsewhere.
     fn listed(&self, name: &str) -> Vec<IpAddr> {
         let Ok(name) = Name::from_str(name) else { return Vec::new() };
         let kinds = [RecordType::AAAA, RecordType::A];
@@ -157,7 +157,7 @@ impl Lookup {
         let answer = timeout(self.timeout, self.resolver.srv_lookup(name)).await;
         let answer = answer.map_err(|_| "no answer in time".to_owned())?.map_err(|error| error.to_string())?;
         let records = answer.answers().iter().filter_map(|record| match &record.data {
-            // A target that is the root says that there is no such service (RFC 2782).
+            // The root as target means that the service does not exist (RFC 2782).
             RData::SRV(srv) if !srv.target.is_root() && srv.port > 0 => Some(srv.clone()),
             _ => None,
         });
@@ -208,7 +208,7 @@ fn plain(ip: IpAddr) -> Found {
 /// The addresses of a target, which share its weight. Beside heavier ones, a target of weight 0 has a very small share
 /// (RFC 2782).
 fn shares(srv: &SRV, weighted: bool, target: &[Found]) -> Vec<Found> {
-    /// What a weight of 1 is worth: up to 10 addresses share it evenly.
+    /// Units of a weight of 1: up to 10 addresses share them evenly.
     const UNIT: u32 = 2520;
     let weight = match srv.weight {
         0 if weighted => UNIT / 100,
@@ -236,7 +236,7 @@ fn read(path: &str) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Tells one state of the system's files from another.
+/// Fingerprint of the system's files, for detecting changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stamp([Option<(u64, u64, SystemTime)>; 2]);
 

@@ -10,6 +10,7 @@ use weir_telemetry::metrics::{Recorder, UpstreamState};
 use super::Keepalive;
 use super::endpoint::Endpoint;
 use super::h1::Connection;
+use super::h2::Sessions;
 
 /// The pools of one worker, by endpoint number.
 #[derive(Debug)]
@@ -18,11 +19,13 @@ pub(crate) struct Pools {
     idle: Cell<usize>,
     /// Most idle connections of this worker, over all nodes.
     max_idle: usize,
+    /// Connections over HTTP/2.
+    pub(crate) sessions: Sessions,
 }
 
 #[derive(Debug, Default)]
 struct Pool {
-    /// Whose connections these are. While this weak reference stands, no other endpoint has the same address.
+    /// Endpoint of the connections. While this weak reference exists, no other endpoint has the same address in memory.
     owner: Weak<Endpoint>,
     /// [`Keepalive::size`] of the last connection that came.
     size: usize,
@@ -33,17 +36,17 @@ struct Pool {
 #[derive(Debug)]
 struct Idle {
     connection: Box<Connection>,
-    /// When it is closed for being idle.
+    /// Time at which the connection is closed for being idle.
     until: u64,
 }
 
 impl Pools {
     pub(crate) fn new(max_idle: usize) -> Self {
-        Self { pools: RefCell::default(), idle: Cell::new(0), max_idle }
+        Self { pools: RefCell::default(), idle: Cell::new(0), max_idle, sessions: Sessions::default() }
     }
 
-    /// Takes an idle connection to an address of a node, if there is one that still stands. With TLS it has to be one
-    /// that asked for the same `host`.
+    /// Takes an idle, still open connection to an address of a node, if any; with TLS, one whose SNI is the same
+    /// `host`.
     pub(crate) fn take<'h>(
         &self,
         endpoint: &Arc<Endpoint>,
@@ -108,6 +111,7 @@ impl Pools {
     /// Closes what has been idle for too long, was closed by its node, belongs to a node that is gone or has moved, or is
     /// more than is kept.
     pub(crate) fn sweep(&self, now: u64, recorder: &Recorder) {
+        self.sessions.sweep(now);
         for pool in self.pools.borrow_mut().iter_mut() {
             let before = pool.idle.len();
             let owner = pool.owner.upgrade();
@@ -115,7 +119,7 @@ impl Pools {
                 let of_use = owner.as_ref().is_some_and(|owner| owner.is_at(idle.connection.addr));
                 of_use && idle.until > now && idle.connection.stream.is_quiet()
             });
-            // Those that were used last stay.
+            // The connections used last stay.
             pool.idle.drain(..pool.idle.len().saturating_sub(pool.size));
             self.forget(before - pool.idle.len(), recorder);
         }
@@ -123,6 +127,7 @@ impl Pools {
 
     /// Closes everything.
     pub(crate) fn clear(&self, recorder: &Recorder) {
+        self.sessions.clear();
         for pool in self.pools.borrow_mut().iter_mut() {
             self.forget(pool.idle.len(), recorder);
             pool.idle.clear();

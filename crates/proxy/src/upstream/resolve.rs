@@ -1,5 +1,5 @@
 //! Names of nodes, resolved off the path of a request: each when its time to live is over, none waiting for another.
-//! What a name last stood for stays in use when it cannot be resolved any more.
+//! The last addresses of a name stay in use when it cannot be resolved any more.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, hash_map};
@@ -20,7 +20,7 @@ use super::endpoint::{Endpoint, Endpoints};
 use super::lookup::{Answer, Lookup, Stamp};
 use crate::clock;
 
-/// How long to wait before a failed name is tried again.
+/// Delay before a failed name is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// The shortest time between two lookups of a name, whatever its time to live and `dns.min_ttl`.
@@ -29,10 +29,10 @@ const LEAST_WAIT: Duration = Duration::from_millis(100);
 /// Most names that are looked up at once; the others wait for their turn.
 const MAX_LOOKUPS: usize = 64;
 
-/// How often the hosts file and the system's configuration are looked at for changes.
+/// Interval at which the hosts file and the system's configuration are checked for changes.
 const LOOK_AT_FILES: Duration = Duration::from_secs(2);
 
-/// When a lookup that never came back, because its task died, is made again: so many times `dns.timeout`.
+/// Multiple of `dns.timeout` after which a lookup that never returned, because its task died, is made again.
 const LOST: u32 = 40;
 
 /// Keeps the addresses of named endpoints fresh.
@@ -40,23 +40,23 @@ pub struct Resolver {
     endpoints: Arc<Endpoints>,
     dns: Dns,
     lookup: Arc<Lookup>,
-    /// Of the files that `lookup` was made from.
+    /// Fingerprint of the files that `lookup` was made from.
     stamp: Stamp,
     names: HashMap<Arc<str>, Entry>,
-    /// When which name is due (clock microseconds); an entry counts if its name says the same.
+    /// Names by due time (clock microseconds); an entry counts if the name's own `due` is the same.
     queue: BinaryHeap<Reverse<(u64, Arc<str>)>>,
     under_way: JoinSet<(Arc<str>, Result<Answer, String>)>,
-    /// Who waits until all names were looked up once.
+    /// Notified when all names have been looked up once.
     waiting: Vec<oneshot::Sender<()>>,
-    /// Names that never were.
+    /// Number of names that have not been looked up yet.
     untried: usize,
-    /// Asked by plugins for names that are no nodes.
+    /// Source of queries by plugins for names that are no nodes.
     network: Arc<Network>,
-    /// Answers to them under way.
+    /// Queries of plugins under way.
     answers: JoinSet<()>,
 }
 
-/// What is known of a name.
+/// State of a name.
 #[derive(Debug, Default)]
 struct Entry {
     due: u64,
@@ -94,8 +94,8 @@ impl Resolver {
         })
     }
 
-    /// Resolves names until nobody can ask any more. Who asks has a new configuration, and is answered when each of
-    /// its names was looked up once.
+    /// Resolves names until all senders of `asked` are gone. A sender has compiled a new configuration, and is notified
+    /// when each of its names has been looked up once.
     pub async fn run(mut self, mut asked: mpsc::Receiver<oneshot::Sender<()>>) {
         let mut look = tokio::time::interval(LOOK_AT_FILES);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -104,7 +104,7 @@ impl Resolver {
             self.start_due();
             if self.untried == 0 {
                 for done in self.waiting.drain(..) {
-                    // Whoever asked may have gone on.
+                    // The receiver may be gone.
                     let _ = done.send(());
                 }
             }
@@ -129,7 +129,7 @@ impl Resolver {
         }
     }
 
-    /// Looks up the name that a plugin asks for.
+    /// Looks up a name for a plugin.
     fn answer(&mut self, question: Question) {
         let lookup = Arc::clone(&self.lookup);
         self.answers.spawn(async move {
@@ -138,7 +138,7 @@ impl Resolver {
         });
     }
 
-    /// Takes over the names that have come. Those that nobody has yet are due at once.
+    /// Takes over the new names. Names without an entry are due at once.
     fn take_names(&mut self) {
         for endpoint in self.endpoints.take_fresh_names() {
             let NodeHost::Name(name) = &endpoint.host else { continue };
@@ -169,7 +169,7 @@ impl Resolver {
             let Some(entry) = self.names.get_mut(&name).filter(|entry| entry.due == due) else { continue };
             entry.endpoints.retain(|endpoint| endpoint.strong_count() > 0);
             if entry.endpoints.is_empty() {
-                // Nobody has this name any more.
+                // No endpoint has this name any more.
                 self.untried -= usize::from(!entry.tried);
                 self.names.remove(&name);
                 continue;
@@ -184,10 +184,10 @@ impl Resolver {
         }
     }
 
-    /// How long nothing is due.
+    /// Time until the next name is due.
     fn next_due(&self) -> Duration {
         match self.queue.peek() {
-            // What is due waits for room, which the end of a lookup makes.
+            // A due name waits for room, which the end of a lookup makes.
             Some(Reverse((due, _))) if self.under_way.len() < MAX_LOOKUPS => {
                 Duration::from_micros(due.saturating_sub(clock::now_us()))
             }

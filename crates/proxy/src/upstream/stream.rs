@@ -17,7 +17,7 @@ pub(crate) enum NodeStream {
     Tls(Box<NodeTls>),
 }
 
-/// A session with a node, and the host that was asked for: another request may use it only for the same.
+/// A TLS session with a node, and its SNI host: another request may use the session only for the same host.
 #[derive(Debug)]
 pub(crate) struct NodeTls {
     pub(crate) stream: TlsStream<UnbufferedClientConnection>,
@@ -25,7 +25,7 @@ pub(crate) struct NodeTls {
 }
 
 impl NodeStream {
-    /// Whether nothing has arrived.
+    /// True if nothing has arrived.
     pub(crate) fn is_quiet(&self) -> bool {
         match self {
             Self::Plain(socket) => socket.is_quiet(),
@@ -33,8 +33,8 @@ impl NodeStream {
         }
     }
 
-    /// How many of the bytes that were written can never be sent. With TLS they are those of its records: more than what
-    /// these hold, by less than the head of a request is long.
+    /// Number of written bytes that can never be sent. With TLS these are bytes of records: more than their content, by
+    /// less than the length of a request's head.
     pub(crate) fn lost_bytes(&self) -> usize {
         match self {
             Self::Plain(socket) => socket.lost_bytes(),
@@ -42,7 +42,28 @@ impl NodeStream {
         }
     }
 
-    /// Whether it was set up for this host.
+    /// The SNI host, with TLS.
+    pub(crate) fn host(&self) -> Option<&[u8]> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(tls) => Some(&tls.host),
+        }
+    }
+
+    /// True when the node has chosen HTTP/2 by ALPN.
+    pub(crate) fn has_chosen_http2(&self) -> bool {
+        matches!(self, Self::Tls(tls) if tls.stream.session().alpn_protocol() == Some(b"h2"))
+    }
+
+    /// Ready when there may be bytes to read.
+    pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Plain(socket) => socket.poll_readable(cx),
+            Self::Tls(tls) => tls.stream.poll_readable(cx),
+        }
+    }
+
+    /// True if the session was set up for this host.
     pub(crate) fn is_for(&self, host: &[u8]) -> bool {
         match self {
             Self::Plain(_) => true,

@@ -26,14 +26,14 @@ pub(crate) struct Pending {
     bytes: Vec<u8>,
     /// Commands whose replies are to come, in this order.
     waiting: VecDeque<Waiting>,
-    /// When the last command came.
+    /// Time of the last command.
     last: u64,
     /// True when somebody had a command for a server that is away.
     pub(crate) is_wanted: bool,
 }
 
 struct Waiting {
-    /// When its time began to run, in microseconds of the clock.
+    /// The beginning of its time limit, in microseconds of the clock.
     since: u64,
     /// `None`: nobody wants to know the reply.
     answer: Option<Rc<Cell<Answer>>>,
@@ -92,12 +92,12 @@ impl Pending {
         self.waiting.pop_front().map(|waiting| Answered(waiting.answer))
     }
 
-    /// When the time of the command began that has waited longest.
+    /// The beginning of the time limit of the command that has waited longest.
     pub(crate) fn oldest(&self) -> Option<u64> {
         self.waiting.front().map(|waiting| waiting.since)
     }
 
-    /// When the last command came.
+    /// Time of the last command.
     pub(crate) fn last(&self) -> u64 {
         self.last
     }

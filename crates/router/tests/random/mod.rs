@@ -79,6 +79,7 @@ pub(crate) fn random_route(rng: &mut Rng) -> Route {
         remote_addrs: if rng.u8(..6) == 0 { vec![pick(rng, &networks).parse().unwrap()] } else { vec![] },
         vars: (rng.u8(..6) == 0).then(|| Expr::parse(&vars[rng.usize(..2)]).unwrap()),
         priority: rng.i64(-1..3),
+        ranks: vec![],
         order: rng.u64(..3),
     }
 }

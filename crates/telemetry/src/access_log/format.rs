@@ -51,6 +51,24 @@ const JSON_FIELDS: &[(&str, &str)] = &[
     ("referer", "$http_referer"),
 ];
 
+/// Fields of the format `json` of streams.
+const STREAM_FIELDS: &[(&str, &str)] = &[
+    ("time", "$time_iso8601"),
+    ("remote_addr", "$remote_addr"),
+    ("remote_port", "$remote_port"),
+    ("server_addr", "$server_addr"),
+    ("server_port", "$server_port"),
+    ("protocol", "$protocol"),
+    ("status", "$status"),
+    ("bytes_received", "$bytes_received"),
+    ("bytes_sent", "$bytes_sent"),
+    ("session_time", "$session_time"),
+    ("upstream_addr", "$upstream_addr"),
+    ("upstream_connect_time", "$upstream_connect_time"),
+    ("route_id", "$route_id"),
+    ("service_id", "$service_id"),
+];
+
 /// nginx's `combined`, with the consumer in place of the user name of nginx's basic authentication.
 const COMBINED: &str = concat!(
     "$remote_addr - $consumer_name [$time_local] \"$request_method $request_uri $server_protocol\" ",
@@ -61,14 +79,23 @@ impl Format {
     /// Parses the setting: `json`, `combined`, or the text of a template. An unknown variable is written as `-`, or
     /// as nothing if values are `escaped` for JSON; the errors about such variables are returned as well.
     pub fn parse(setting: &str, escaped: bool) -> (Format, Vec<TemplateError>) {
+        let setting = if setting == "combined" { COMBINED } else { setting };
+        Self::with(JSON_FIELDS, setting, escaped)
+    }
+
+    /// Parses the setting of a log of streams: `json`, or the text of a template.
+    pub fn parse_for_streams(setting: &str, escaped: bool) -> (Format, Vec<TemplateError>) {
+        Self::with(STREAM_FIELDS, setting, escaped)
+    }
+
+    fn with(fields: &[(&str, &str)], setting: &str, escaped: bool) -> (Format, Vec<TemplateError>) {
         let known = |text: &str| Template::parse_log(text, "").0;
         match setting {
             "json" => {
                 let field = |(name, text): &(&str, &str)| ((*name).to_owned(), known(text));
-                (Format::Json { fields: JSON_FIELDS.iter().map(field).collect() }, Vec::new())
+                (Format::Json { fields: fields.iter().map(field).collect() }, Vec::new())
             }
             text => {
-                let text = if text == "combined" { COMBINED } else { text };
                 let (template, missing) = Template::parse_log(text, if escaped { "" } else { "-" });
                 let format = if escaped { Format::JsonTemplate(template) } else { Format::Template(template) };
                 (format, missing)

@@ -8,12 +8,12 @@ use hashbrown::HashMap;
 
 use super::label::{Label, Labels};
 use super::process::Process;
-use super::recorder::{ClientError, Counters, Mirrored, UpstreamState};
+use super::recorder::{ClientError, Counters, GRPC_STATUSES, Mirrored, UpstreamState};
 use super::series::{
     BUCKETS_MS, BandwidthTotals, Cell, HistogramTotals, HttpLabel, HttpMetric, HttpSeries, LatencyTotals, TrafficKey,
 };
 use super::text::{header, labelled, quoted, single, value};
-use super::{MetricTypes, Metrics, UpstreamStatus, callouts, etcd, reports, store};
+use super::{MetricTypes, Metrics, UpstreamStatus, callouts, etcd, reports, store, streams, usage};
 
 /// Metrics at one moment, ready to be written.
 ///
@@ -166,6 +166,13 @@ impl Scrape {
         if let Some(status) = metrics.store.get() {
             store::write(&**status, out);
         }
+        if let Some(failures) = metrics.plan_failures.get() {
+            let help = "Attempts to write counts of plans to their database that failed";
+            single(out, "weir_plan_write_failures_total", "counter", help, failures.load(Relaxed));
+        }
+        if let Some(status) = metrics.usage.get() {
+            usage::write(&**status, &metrics.labels, out);
+        }
         if let Some(status) = metrics.etcd.get() {
             etcd::write(&**status, out);
         }
@@ -215,6 +222,13 @@ impl Scrape {
             labelled(out, name, "reason", reason.text(), value);
         }
 
+        let name = "weir_grpc_calls_total";
+        header(out, name, "counter", "gRPC calls, by status");
+        for (number, status) in GRPC_STATUSES.iter().enumerate() {
+            let cells = workers.iter().filter_map(|worker| worker.grpc_calls.get(number));
+            labelled(out, name, "status", status, cells.fold(0u64, |sum, cell| sum.wrapping_add(cell.value())));
+        }
+
         let help = "Memory of limits.buffers in use";
         single(out, "weir_buffers_bytes", "gauge", help, metrics.buffers.load(Relaxed));
         let help = "How often limits.buffers had no room for what a request needs";
@@ -231,6 +245,15 @@ impl Scrape {
         let help = "How often an upstream node was set aside";
         single(out, "weir_upstream_set_aside_total", "counter", help, total(&|c| &c.set_aside));
 
+        let help = "Connections and streams of clients that carry WebSocket";
+        single(out, "weir_websocket_connections", "gauge", help, gauge(&|c| &c.websockets));
+        let help = "Connections and streams of clients that have switched to WebSocket";
+        single(out, "weir_websocket_connections_total", "counter", help, total(&|c| &c.websockets_total));
+        let name = "weir_websocket_bytes_total";
+        header(out, name, "counter", "Bytes of WebSocket, received from clients and sent to them");
+        labelled(out, name, "direction", "received", total(&|c| &c.websocket_received));
+        labelled(out, name, "direction", "sent", total(&|c| &c.websocket_sent));
+
         let name = "weir_mirror_requests_total";
         header(out, name, "counter", "Copies of requests for mirrors, by what became of them");
         for outcome in Mirrored::ALL {
@@ -243,6 +266,17 @@ impl Scrape {
             metrics.workers.iter().flat_map(|(_, worker)| worker.callouts.iter().map(|(_, cells)| cells)),
             out,
         );
+
+        let streams = metrics.workers.iter().flat_map(|(_, worker)| worker.streams.iter().map(|(_, cells)| cells));
+        streams::write(streams, gauge(&|c| &c.streams), metrics.labels(), out);
+
+        let help = "Datagrams of clients for whom limits.udp_sessions had no room";
+        single(out, "weir_udp_sessions_refused_total", "counter", help, total(&|c| &c.udp_sessions_refused));
+        let help = "Datagrams that a session of UDP could not pass on";
+        single(out, "weir_udp_datagrams_lost_total", "counter", help, total(&|c| &c.datagrams_lost));
+
+        let counts = metrics.workers.iter().flat_map(|(_, worker)| worker.stream_counts.iter().map(|(_, count)| count));
+        streams::write_counts(counts, metrics.labels(), out);
 
         reports::write(out);
 

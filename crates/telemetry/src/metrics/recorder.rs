@@ -7,8 +7,9 @@ use hashbrown::HashMap;
 
 use super::Metrics;
 use super::callouts::{CalloutCells, CalloutOutcome};
-use super::label::Labels;
+use super::label::{Label, Labels};
 use super::series::{Cell, HttpSeries, Sample, StatusCells, TrafficCells, TrafficKey};
+use super::streams::{StreamCells, StreamCount, StreamSample};
 
 /// Recorder of one worker, created with [`Metrics::recorder`] and kept for the worker's lifetime. It may move to
 /// another thread but not be shared.
@@ -19,6 +20,8 @@ pub struct Recorder {
     series: RefCell<HashMap<HttpSeries, Series, foldhash::fast::RandomState>>,
     traffic: RefCell<HashMap<TrafficKey, Arc<TrafficCells>, foldhash::fast::RandomState>>,
     callouts: RefCell<Vec<Arc<CalloutCells>>>,
+    stream_counts: RefCell<HashMap<Label, Arc<StreamCount>, foldhash::fast::RandomState>>,
+    streams: RefCell<HashMap<(Label, u16), Arc<StreamCells>, foldhash::fast::RandomState>>,
 }
 
 #[derive(Debug, Clone)]
@@ -36,7 +39,15 @@ impl Series {
 
 impl Recorder {
     pub(super) fn new(metrics: Arc<Metrics>, cells: Arc<WorkerCells>) -> Self {
-        Self { metrics, cells, series: RefCell::default(), traffic: RefCell::default(), callouts: RefCell::default() }
+        Self {
+            metrics,
+            cells,
+            series: RefCell::default(),
+            traffic: RefCell::default(),
+            callouts: RefCell::default(),
+            streams: RefCell::default(),
+            stream_counts: RefCell::default(),
+        }
     }
 
     /// Metrics that this recorder belongs to.
@@ -143,6 +154,13 @@ impl Recorder {
         }
     }
 
+    /// Records the end of a gRPC call with its status; `None` and numbers that gRPC does not have count as `none`.
+    pub fn grpc_call(&self, status: Option<usize>) {
+        let cells = &self.cells.counters.grpc_calls;
+        let [.., none] = cells;
+        status.and_then(|status| cells.get(status)).unwrap_or(none).add(1);
+    }
+
     /// Records the outcome of a request's copy for a mirror.
     pub fn mirrored(&self, outcome: Mirrored) {
         if let Some(cell) = self.cells.counters.mirrored.get(outcome as usize) {
@@ -160,6 +178,62 @@ impl Recorder {
         cells.record(outcome, took_us);
         self.cells.callouts.push(Arc::clone(&cells));
         callouts.push(cells);
+    }
+
+    /// Records the start of a stream.
+    pub fn stream_opened(&self) {
+        self.cells.counters.streams.add(1);
+    }
+
+    /// Records a datagram of a client for whom there was no room among the sessions of UDP.
+    pub fn udp_session_refused(&self) {
+        self.cells.counters.udp_sessions_refused.add(1);
+    }
+
+    /// Records datagrams of UDP sessions that were not passed on.
+    pub fn datagrams_lost(&self, count: usize) {
+        self.cells.counters.datagrams_lost.add(count as u64);
+    }
+
+    /// Records a stream of a route with the plugin prometheus: `apisix_stream_connection_total`.
+    pub fn stream_connection(&self, route: Label) {
+        let mut counts = self.stream_counts.borrow_mut();
+        let count = counts.entry(route).or_insert_with(|| {
+            let count = Arc::new(StreamCount { route, streams: Cell::default() });
+            self.cells.stream_counts.push(Arc::clone(&count));
+            count
+        });
+        count.streams.add(1);
+    }
+
+    /// Records the end of a stream, of this route if any has taken it.
+    pub fn stream_closed(&self, route: Option<Label>, sample: &StreamSample) {
+        self.cells.counters.streams.subtract(1);
+        let key = (route.unwrap_or(Label::EMPTY), sample.status);
+        let mut streams = self.streams.borrow_mut();
+        let cells = streams.entry(key).or_insert_with(|| {
+            let cells = Arc::new(StreamCells::new(key.0, key.1));
+            self.cells.streams.push(Arc::clone(&cells));
+            cells
+        });
+        cells.record(sample);
+    }
+
+    /// Records that a client's connection, or stream, carries WebSocket from now on.
+    pub fn websocket_opened(&self) {
+        self.cells.counters.websockets.add(1);
+        self.cells.counters.websockets_total.add(1);
+    }
+
+    /// Records bytes of WebSocket that went on: `received` from clients, `sent` to them.
+    pub fn websocket_moved(&self, received: u64, sent: u64) {
+        self.cells.counters.websocket_received.add(received);
+        self.cells.counters.websocket_sent.add(sent);
+    }
+
+    /// Records the end of WebSocket on a connection or stream.
+    pub fn websocket_closed(&self) {
+        self.cells.counters.websockets.subtract(1);
     }
 
     /// Records that a task of this worker panicked and was ended; the worker continues.
@@ -212,6 +286,29 @@ impl Mirrored {
         }
     }
 }
+
+/// Statuses of gRPC calls in the order of their numbers, and calls that ended without one: the label `status` of
+/// `weir_grpc_calls_total`.
+pub(super) const GRPC_STATUSES: [&str; 18] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+    "none",
+];
 
 /// Declares [`ClientError`] with the label text of each reason.
 macro_rules! client_errors {
@@ -266,6 +363,16 @@ client_errors! {
     TlsHandshake = "tls_handshake",
     /// A PROXY header was missing or broken, or came from a peer that is not trusted; the connection was closed.
     ProxyHeader = "proxy_header",
+    /// The rules of HTTP/2 were broken; the connection was closed.
+    Http2Protocol = "http2_protocol",
+    /// More streams of HTTP/2 were reset than allowed; the connection was closed.
+    Http2Resets = "http2_resets",
+    /// More control frames of HTTP/2 than allowed; the connection was closed.
+    Http2ControlFrames = "http2_control_frames",
+    /// More DATA frames of HTTP/2 with little or no content than allowed; the connection was closed.
+    Http2EmptyFrames = "http2_empty_frames",
+    /// A header block of HTTP/2 that was too large, or in too many frames; the connection was closed.
+    Http2HeaderBlock = "http2_header_block",
 }
 
 /// Cells that one worker writes.
@@ -275,6 +382,8 @@ pub(super) struct WorkerCells {
     pub(super) statuses: boxcar::Vec<Arc<StatusCells>>,
     pub(super) traffic: boxcar::Vec<Arc<TrafficCells>>,
     pub(super) callouts: boxcar::Vec<Arc<CalloutCells>>,
+    pub(super) streams: boxcar::Vec<Arc<StreamCells>>,
+    pub(super) stream_counts: boxcar::Vec<Arc<StreamCount>>,
 }
 
 /// Counters without labels of their own. Aligned so that no two workers write to one cache line.
@@ -293,8 +402,16 @@ pub(super) struct Counters {
     pub(super) nodes_aside: Cell,
     pub(super) set_aside: Cell,
     pub(super) panics: Cell,
+    pub(super) streams: Cell,
+    pub(super) udp_sessions_refused: Cell,
+    pub(super) datagrams_lost: Cell,
+    pub(super) websockets: Cell,
+    pub(super) websockets_total: Cell,
+    pub(super) websocket_received: Cell,
+    pub(super) websocket_sent: Cell,
     pub(super) series_overflow: Cell,
     pub(super) mirrored: [Cell; Mirrored::ALL.len()],
+    pub(super) grpc_calls: [Cell; GRPC_STATUSES.len()],
     pub(super) client_errors: [Cell; ClientError::ALL.len()],
 }
 

@@ -1,4 +1,4 @@
-//! What plugins report: `weir_reports_total` and `weir_reports_pending`.
+//! Metrics of the reports of plugins: `weir_reports_total` and `weir_reports_pending`.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -24,7 +24,7 @@ pub struct Post {
     pub fields: Vec<(String, String)>,
     /// Limit for the whole exchange.
     pub timeout: Duration,
-    /// Whether the certificate of the collector is verified.
+    /// True if the certificate of the collector is verified.
     pub verify: bool,
 }
 
@@ -41,7 +41,7 @@ pub trait Poster: Send + Sync {
 pub(super) struct Outcome {
     pub(super) id: u32,
     pub(super) batch: Batch,
-    /// How many of its records were lost on the way, or why it was not sent.
+    /// The number of its records that were lost on the way, or the reason why it was not sent.
     pub(super) result: Result<u64, String>,
 }
 

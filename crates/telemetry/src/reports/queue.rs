@@ -31,7 +31,7 @@ pub(super) struct Queue {
     shared: Arc<Shared>,
     spill: Option<Spill>,
     open: Batch,
-    /// When the first and the last record of the open batch came.
+    /// Arrival of the first and the last record of the open batch.
     first: Instant,
     last: Instant,
     waiting: VecDeque<Batch>,
@@ -138,7 +138,10 @@ impl Queue {
 
     fn tell_full(&self) {
         let full = self.shared.options.max_pending.is_some_and(|most| self.pending >= most);
-        self.shared.full.store(full, Relaxed);
+        // Workers read it for every record: a store takes their copy of it away.
+        if self.shared.full.load(Relaxed) != full {
+            self.shared.full.store(full, Relaxed);
+        }
     }
 
     fn close_open(&mut self) {
@@ -262,7 +265,7 @@ impl std::fmt::Debug for Queue {
     }
 }
 
-/// What a deliverer needs of a channel.
+/// The view of a channel that a deliverer has.
 impl Shared {
     pub(super) fn destination(&self) -> &super::Destination {
         &self.options.destination

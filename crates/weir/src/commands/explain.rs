@@ -101,6 +101,7 @@ pub(crate) fn json(found: &Explanation) -> Value {
             "priority": plugin.priority,
             "phases": plugin.phases,
             "filtered": plugin.filtered,
+            "unresolved": plugin.unresolved,
         })
     };
     let chosen = found.candidates.iter().find(|candidate| candidate.chosen);
@@ -200,8 +201,13 @@ fn plugins(out: &mut String, plugins: &[PlannedPlugin]) {
     for plugin in plugins {
         let global = if plugin.global { ", by a global rule" } else { "" };
         let filtered = if plugin.filtered { ", where its _meta.filter holds" } else { "" };
+        let unresolved = if plugin.unresolved { ": a reference has no value, answered 503" } else { "" };
         let phases = if plugin.phases.is_empty() { "no phase".to_owned() } else { plugin.phases.join(", ") };
-        let _ = writeln!(out, "  {:width$}  priority {}: {phases}{global}{filtered}", plugin.name, plugin.priority);
+        let _ = writeln!(
+            out,
+            "  {:width$}  priority {}: {phases}{global}{filtered}{unresolved}",
+            plugin.name, plugin.priority
+        );
     }
 }
 
@@ -234,6 +240,7 @@ fn describe_checks(checks: &Checks) -> String {
     let active = &checks.active;
     let what = match active.r#type {
         CheckType::Tcp => "tcp, a connection".to_owned(),
+        CheckType::Grpc => "grpc, grpc.health.v1.Health/Check".to_owned(),
         r#type => format!("{}, {} {}", r#type.as_str(), active.http_method, active.http_path),
     };
     let port = active.port.map(|port| format!(" to port {port}")).unwrap_or_default();

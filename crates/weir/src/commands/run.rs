@@ -7,14 +7,16 @@ use std::time::Duration;
 use anyhow::Context;
 use weir_config::load::Ending;
 use weir_config::node::Mark;
-use weir_config::settings::{AccessLogEscape, AccessLogFormat, AccessLogPath, ConfigProvider, Endpoint, ErrorLogPath};
+use weir_config::settings::{
+    AccessLog, AccessLogEscape, AccessLogFormat, AccessLogPath, ConfigProvider, Endpoint, ErrorLogPath, StreamAccessLog,
+};
 use weir_config::{Diagnostic, Settings};
 use weir_proxy::{DataPlane, Snapshot, set_up_allocator};
-use weir_store::{Listing, Memory};
-use weir_telemetry::access_log::{AccessLog, AccessLogOptions, Format, Target};
+use weir_store::{Kind, Listing, Memory};
+use weir_telemetry::access_log::{AccessLog as Opened, AccessLogOptions, AccessLogs, Format, Target};
 use weir_telemetry::metrics::{MetricTypes, Metrics, MetricsOptions};
 
-use crate::cli::{RulesArgs, RunArgs};
+use crate::cli::{FamilyArg, RulesArgs, RunArgs};
 use crate::failure::Failure;
 use crate::process::control::{self, Gateway, Source};
 use crate::process::descriptors;
@@ -23,7 +25,7 @@ use crate::process::handover::{Files, Inheritance, Predecessor};
 use crate::process::inherited::Inherited;
 use crate::process::priority::{stand_back, yield_to_workers};
 use crate::process::upgrade::Program;
-use crate::process::{log_file, reports, systemd};
+use crate::process::{log_file, plan_counts, reports, systemd, usage};
 use crate::servers::admin::AdminSetup;
 use crate::servers::server_info::host_name;
 use crate::source::findings::log_findings;
@@ -72,11 +74,20 @@ fn run_with(
     sockets.extend(systemd::activated()?);
     let inherited = Inherited::new(sockets, &mut settings.listen)?;
     let descriptors = descriptors::raise();
+    if args.family == Some(FamilyArg::Kong)
+        && (settings.deployment.config_provider == ConfigProvider::Etcd
+            || etcd::is_standalone(&settings, file.is_some()))
+    {
+        let message = "--family kong needs the embedded store: deployment.config_provider is not for it";
+        return Err(Failure::Usage(message.to_owned()));
+    }
     let First { rules, source, snapshot, findings, doubts: of_source } = match &file {
         Some(file) => First::of_file(file, &settings, before.rules)?,
-        None if settings.deployment.config_provider == ConfigProvider::Etcd => First::of_etcd(&settings)?,
+        None if settings.deployment.config_provider == ConfigProvider::Etcd => {
+            First::of_etcd(&settings, predecessor.is_some())?
+        }
         None if etcd::is_standalone(&settings, false) => First::of_nothing(&settings)?,
-        None => First::of_store(&settings, predecessor.is_some())?,
+        None => First::of_store(&settings, args.family, predecessor.is_some())?,
     };
 
     let prepared = match &settings.error_log.path {
@@ -105,7 +116,8 @@ fn run_with(
 
     let wanted = settings.limits.connections;
     let workers = DataPlane::worker_count(&settings) as u64;
-    let servers = descriptors::share(descriptors, descriptors::open(), workers, &mut settings.limits);
+    let udp = !settings.listen.udp.is_empty();
+    let servers = descriptors::share(descriptors, descriptors::open(), workers, udp, &mut settings.limits);
     let connections = settings.limits.connections;
     if connections < wanted {
         tracing::info!(connections, "limits.connections is lowered to what file descriptors (ulimit -n) allow");
@@ -120,8 +132,14 @@ fn run_with(
         Source::Store { .. } | Source::Memory { .. } => None,
     };
     let files = Files { rules: rules_ending, settings: ending };
-    let admin = AdminSetup::new(&settings, folder, servers.admin)?;
-    let access_log = open_access_log(&settings)?;
+    let admin = match rules.is_of_entities() {
+        true => AdminSetup::of_kong(&settings, servers.admin)?,
+        false => AdminSetup::new(&settings, folder, servers.admin)?,
+    };
+    let access_logs = AccessLogs {
+        requests: open_access_log(&LogSettings::of_requests(&settings))?,
+        streams: open_access_log(&LogSettings::of_streams(&settings))?,
+    };
     let metrics = Metrics::new(MetricsOptions {
         max_series: settings.limits.metric_series as usize,
         hostname: host_name(),
@@ -134,10 +152,13 @@ fn run_with(
         ..MetricsOptions::default()
     });
     metrics.set_connections_limit(u64::from(connections));
-    if let Some(log) = &access_log {
+    for (_, log) in access_logs.open() {
         metrics.watch_access_log(log);
     }
     reports::start(&settings).context("cannot start what sends reports (reports)")?;
+    let usage = usage::open(&settings, &metrics).context("cannot record usage (usage.enabled)")?;
+    let counts =
+        plan_counts::start(&settings, &rules, &metrics).context("cannot keep counts of plans (plans.keep_counts)")?;
     let flush = settings.reports.flush.duration();
     let nice = settings.config.nice;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -158,7 +179,8 @@ fn run_with(
         rules: Arc::new(rules),
         settings,
         metrics,
-        access_log: access_log.clone(),
+        access_logs: access_logs.clone(),
+        usage: usage.clone(),
         error_log: Arc::clone(&error_log),
         inherited,
         pages: servers.pages,
@@ -167,8 +189,16 @@ fn run_with(
     };
     yield_to_workers(nice);
     let ended = runtime.block_on(control::serve(gateway, predecessor));
-    if access_log.is_some_and(|log| !log.close(LAST_WRITES)) {
-        tracing::error!("the access log could not be written to its end");
+    for (name, log) in access_logs.open() {
+        if !log.close(LAST_WRITES) {
+            tracing::error!("{name} could not be written to its end");
+        }
+    }
+    if usage.is_some_and(|usage| !usage.close(LAST_WRITES)) {
+        tracing::error!("the last usage could not be written");
+    }
+    if counts.is_some_and(|counts| !counts.close(LAST_WRITES)) {
+        tracing::error!("the last counts of plans could not be written");
     }
     if !weir_telemetry::reports::close(flush) {
         tracing::error!("not all reports could be sent within reports.flush");
@@ -213,11 +243,14 @@ impl First {
         Ok(Self { rules, source, snapshot, findings, doubts: Vec::new() })
     }
 
-    fn of_store(settings: &Settings, succeeds: bool) -> Result<Self, Failure> {
+    fn of_store(settings: &Settings, family: Option<FamilyArg>, succeeds: bool) -> Result<Self, Failure> {
         let (data, listing) = DataDir::open(settings, succeeds)?;
-        let rules = Rules::of_store(settings);
-        let (state, CompiledRules { snapshot, findings, .. }) =
-            State::first(&rules, listing).map_err(Failure::Refused)?;
+        let rules = match family_of(&listing, family, &data)? {
+            FamilyArg::Apisix => Rules::of_store(settings),
+            FamilyArg::Kong => Rules::of_entities(settings),
+        };
+        let first = State::first(&rules, listing).map_err(Failure::Refused)?;
+        let (state, CompiledRules { snapshot, findings, .. }) = unless_worse(first, succeeds)?;
         Ok(Self {
             rules,
             source: Source::Store { data, state: Box::new(state) },
@@ -236,7 +269,7 @@ impl First {
         Ok(Self { rules, source, snapshot, findings, doubts: Vec::new() })
     }
 
-    fn of_etcd(settings: &Settings) -> Result<Self, Failure> {
+    fn of_etcd(settings: &Settings, succeeds: bool) -> Result<Self, Failure> {
         let (data, Beginning { listing, before, from_copy, mut doubts, .. }) = DataDir::of_etcd(settings)?;
         let rules = Rules::of_store(settings);
         let revision = listing.revision;
@@ -255,11 +288,35 @@ impl First {
             }
             (first, _) => first.map(|(state, ready)| (state, ready, from_copy)),
         };
-        let (mut state, CompiledRules { snapshot, findings, .. }, from_copy) = first.map_err(Failure::Refused)?;
+        let (state, ready, from_copy) = first.map_err(Failure::Refused)?;
+        let (mut state, CompiledRules { snapshot, findings, .. }) = unless_worse((state, ready), succeeds)?;
         if from_copy {
             state.of_copy();
         }
         Ok(Self { rules, source: Source::Store { data, state: Box::new(state) }, snapshot, findings, doubts })
+    }
+}
+
+/// Family of what is in a store, or the one that was asked for.
+fn family_of(listing: &Listing, asked: Option<FamilyArg>, data: &DataDir) -> Result<FamilyArg, Failure> {
+    let Some(item) = listing.items.first() else { return Ok(asked.unwrap_or(FamilyArg::Apisix)) };
+    let (found, name) = match item.key.kind() {
+        Kind::Entities => (FamilyArg::Kong, "Kong"),
+        _ => (FamilyArg::Apisix, "APISIX"),
+    };
+    if asked.is_some_and(|asked| asked != found) {
+        let folder = data.folder.path().display();
+        let message = format!("the store in {folder} holds resources of {name}'s family: choose another --data-dir");
+        return Err(Failure::Usage(message));
+    }
+    Ok(found)
+}
+
+/// Refuses to succeed a process that serves with a configuration that refuses all requests.
+fn unless_worse(first: (State, CompiledRules), succeeds: bool) -> Result<(State, CompiledRules), Failure> {
+    match first {
+        (state, ready) if succeeds && state.refuses_all() => Err(Failure::Refused(ready.findings)),
+        first => Ok(first),
     }
 }
 
@@ -272,36 +329,76 @@ fn not_cut_off(file: &Path, ending: Ending, before: Option<Ending>) -> Result<()
     })
 }
 
-fn open_access_log(settings: &Settings) -> anyhow::Result<Option<Arc<AccessLog>>> {
-    let options = &settings.access_log;
-    let target = match &options.path {
+/// The settings of one access log.
+pub(crate) struct LogSettings<'a> {
+    /// Name of their group.
+    name: &'static str,
+    is_of_streams: bool,
+    pub(crate) path: &'a AccessLogPath,
+    format: &'a AccessLogFormat,
+    escape: AccessLogEscape,
+    ring_bytes: usize,
+    mode: u32,
+}
+
+impl<'a> LogSettings<'a> {
+    pub(crate) fn of_requests(settings: &'a Settings) -> Self {
+        let AccessLog { path, format, escape, buffer, mode, .. } = &settings.access_log;
+        Self {
+            name: "access_log",
+            is_of_streams: false,
+            path,
+            format,
+            escape: *escape,
+            ring_bytes: buffer.as_usize(),
+            mode: mode.bits().into(),
+        }
+    }
+
+    pub(crate) fn of_streams(settings: &'a Settings) -> Self {
+        let StreamAccessLog { path, format, escape, buffer, mode } = &settings.stream_access_log;
+        Self {
+            name: "stream_access_log",
+            is_of_streams: true,
+            path,
+            format,
+            escape: *escape,
+            ring_bytes: buffer.as_usize(),
+            mode: mode.bits().into(),
+        }
+    }
+
+    /// The format of its lines, and a warning for each unknown variable in it.
+    pub(crate) fn format(&self) -> (Format, Vec<String>) {
+        let setting = match self.format {
+            AccessLogFormat::Json => "json",
+            AccessLogFormat::Template(template) => template,
+        };
+        let is_json = self.escape == AccessLogEscape::Json;
+        let parse = if self.is_of_streams { Format::parse_for_streams } else { Format::parse };
+        let (format, missing) = parse(setting, is_json);
+        let written = if is_json { "nothing" } else { "-" };
+        let name = self.name;
+        let doubts = missing.iter().map(|reason| format!("{name}.format: {reason}: {written} is written for it"));
+        (format, doubts.collect())
+    }
+}
+
+fn open_access_log(options: &LogSettings<'_>) -> anyhow::Result<Option<Arc<Opened>>> {
+    let target = match options.path {
         AccessLogPath::Off => return Ok(None),
         AccessLogPath::Stdout => Target::Stdout,
         AccessLogPath::File(path) => Target::File(path.clone()),
     };
-    let (format, doubts) = access_log_format(settings);
+    let (format, doubts) = options.format();
     doubts.iter().for_each(|doubt| tracing::warn!("{doubt}"));
     let prepared = match &target {
         Target::File(path) => log_file::prepare(path),
         _ => Ok(()),
     };
-    let (ring_bytes, mode) = (options.buffer.as_usize(), options.mode.bits().into());
+    let (ring_bytes, mode) = (options.ring_bytes, options.mode);
     let log = prepared
-        .and_then(|()| AccessLog::open(AccessLogOptions { target, format, ring_bytes, mode }))
+        .and_then(|()| Opened::open(AccessLogOptions { target, format, ring_bytes, mode }))
         .with_context(|| format!("cannot open the access log {}", options.path))?;
     Ok(Some(log))
-}
-
-/// The format of the lines of the access log, and a warning for each unknown variable in `access_log.format`.
-pub(crate) fn access_log_format(settings: &Settings) -> (Format, Vec<String>) {
-    let options = &settings.access_log;
-    let setting = match &options.format {
-        AccessLogFormat::Json => "json",
-        AccessLogFormat::Template(template) => template,
-    };
-    let is_json = options.escape == AccessLogEscape::Json;
-    let (format, missing) = Format::parse(setting, is_json);
-    let written = if is_json { "nothing" } else { "-" };
-    let doubts = missing.iter().map(|reason| format!("access_log.format: {reason}: {written} is written for it"));
-    (format, doubts.collect())
 }

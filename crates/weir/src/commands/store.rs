@@ -11,7 +11,8 @@ use anyhow::{Context, anyhow};
 use serde_json::Value;
 use weir_config::Settings;
 use weir_store::{
-    Change, Commit, Database, Difference, Folder, HistoryQuery, Key, LastGood, Listing, Lock, OpenError, Recorded, Seal,
+    Change, Commit, Database, Difference, Folder, HistoryQuery, Key, Kind, LastGood, Listing, Lock, OpenError,
+    Recorded, Seal,
 };
 
 use crate::cli::{InvalidItemsArg, RulesArgs, StoreArgs, StoreCommand};
@@ -52,10 +53,21 @@ pub(crate) fn check(settings: Settings) -> Result<(), Failure> {
     OpenedStore { folder, seal, settings }.check()
 }
 
+/// Refuses a store whose resources are no rules of APISIX's family.
+fn of_apisix(listing: &Listing) -> Result<(), Failure> {
+    if listing.items.iter().any(|item| item.key.kind() == Kind::Entities) {
+        let message =
+            "the store holds entities of Kong's family: read and write them over its Admin API, for example with decK";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    Ok(())
+}
+
 /// Prints the findings about resources that a gateway would start with. The summary begins with `place`.
 pub(crate) fn check_listing(place: &str, settings: &Settings, listing: Listing) -> Result<(), Failure> {
     let revision = listing.revision;
-    match State::first(&Rules::of_store(settings), listing) {
+    let rules = Rules::of_keys(settings, listing.items.iter().map(|item| &item.key));
+    match State::first(&rules, listing) {
         Ok((state, ready)) => {
             print_findings(&ready.findings);
             let left_out = match ready.left_out {
@@ -153,6 +165,7 @@ impl OpenedStore {
 
     fn export(&self) -> Result<(), Failure> {
         let listing = self.read()?.list(None).map_err(refused)?;
+        of_apisix(&listing)?;
         for key in rules_file::placeholders(&listing.items) {
             print_error(&format!(
                 "warning: {key} holds the text ${{{{, which is taken for a variable when the file is read\n"
@@ -172,6 +185,7 @@ impl OpenedStore {
         let (_lock, mut database) = self.write()?;
         let wanted = rules_file::resources(&tree);
         let before = database.list(None).map_err(refused)?;
+        of_apisix(&before)?;
         let change =
             |key: &Key, value: Option<&str>| Change { key: key.clone(), value: value.map(Arc::from), expires: None };
         let kept: HashSet<&Key> = wanted.iter().map(|(key, _)| key).collect();
@@ -206,7 +220,9 @@ impl OpenedStore {
         }
         // No expectations are needed, because this process holds the lock.
         let commit = Commit { changes, author: author.to_owned(), expect: Vec::new() };
-        let checked = State::check_alone(&Rules::of_store(&self.settings), before, &commit);
+        let keys = before.items.iter().map(|item| &item.key).chain(commit.changes.iter().map(|change| &change.key));
+        let rules = Rules::of_keys(&self.settings, keys);
+        let checked = State::check_alone(&rules, before, &commit);
         let warnings = checked.map_err(Failure::Refused)?;
         print_findings(&warnings);
         let revision = database.change_all(&commit).map_err(refused)?;

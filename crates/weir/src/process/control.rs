@@ -27,10 +27,12 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use weir_admin::{Configuration, Hosts, Rest};
 use weir_config::Settings;
 use weir_config::settings::{Endpoint, Role};
+use weir_kong_admin::KongAdmin;
 use weir_proxy::{DataPlane, HealthChecks, Snapshot, buffers, give_memory_back};
 use weir_store::Memory;
-use weir_telemetry::access_log::AccessLog;
+use weir_telemetry::access_log::AccessLogs;
 use weir_telemetry::metrics::Metrics;
+use weir_usage::Usage;
 
 use crate::process::drain::{self, Drain};
 use crate::process::error_log::ErrorLog;
@@ -47,6 +49,7 @@ use crate::process::upgrade::{HandedOver, Program, Upgrades};
 use crate::servers::admin::AdminSetup;
 use crate::servers::control::{CONTROL, Control};
 use crate::servers::insight::Insight;
+use crate::servers::kong_admin::KongNode;
 use crate::servers::pages::{self, Server};
 use crate::servers::server_info::ServerInfo;
 use crate::servers::status::Draining;
@@ -83,7 +86,8 @@ pub(crate) struct Gateway {
     pub(crate) source: Source,
     pub(crate) admin: Option<AdminSetup>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) access_log: Option<Arc<AccessLog>>,
+    pub(crate) access_logs: AccessLogs,
+    pub(crate) usage: Option<Arc<Usage>>,
     pub(crate) error_log: Arc<ErrorLog>,
     pub(crate) inherited: Inherited,
     /// Maximum number of connections of each server for metrics, status and control.
@@ -215,7 +219,7 @@ struct Running<'a> {
     /// Locked for writing only by `apply` and while old configurations are freed; never once the drain has begun.
     data_plane: Arc<RwLock<DataPlane>>,
     metrics: Arc<Metrics>,
-    access_log: Option<Arc<AccessLog>>,
+    access_logs: AccessLogs,
     error_log: Arc<ErrorLog>,
     signals: Signals,
     keeping: &'a Keeping,
@@ -253,7 +257,8 @@ impl Bound {
         let sockets = gateway.inherited.traffic();
         // Inherited sockets that no setting names are closed.
         gateway.inherited = Inherited::default();
-        let data_plane = DataPlane::start(&gateway.settings, sockets, &gateway.metrics, gateway.access_log.as_ref())?;
+        let (logs, usage) = (&gateway.access_logs, gateway.usage.as_ref());
+        let data_plane = DataPlane::start(&gateway.settings, sockets, &gateway.metrics, logs, usage)?;
         Ok(Self { gateway, signals, hangup, listening, metrics_page, status_page, admin, control, data_plane })
     }
 
@@ -262,11 +267,9 @@ impl Bound {
         let Gateway { settings, snapshot, source, .. } = &self.gateway;
         let mut addresses = String::new();
         for addr in self.data_plane.addresses() {
-            let (scheme, remark) = match addr.tls {
-                true if snapshot.is_self_signed() => ("https", " (self-signed: there are no ssls)"),
-                true => ("https", ""),
-                false => ("http", ""),
-            };
+            let scheme = addr.scheme();
+            let self_signed = addr.tls && snapshot.is_self_signed();
+            let remark = if self_signed { " (self-signed: there are no ssls)" } else { "" };
             addresses.push_str(&format!("listening on {scheme}://{}{remark}\n", addr.address));
         }
         if let Some(listener) = &self.metrics_page {
@@ -299,7 +302,7 @@ impl Bound {
         let addresses = self.addresses()?;
         let Self { gateway, signals, hangup, listening, metrics_page, status_page, admin, control, data_plane } = self;
         let Gateway { program, settings, rules, mut snapshot, mut source, metrics, pages, .. } = gateway;
-        let (access_log, error_log) = (gateway.access_log, gateway.error_log);
+        let (access_logs, error_log, usage) = (gateway.access_logs, gateway.error_log, gateway.usage);
         let mut tasks = JoinSet::new();
         let workers = data_plane.workers();
         let draining = Draining::default();
@@ -368,16 +371,26 @@ impl Bound {
         let mut administering = JoinSet::new();
         let mut rest = None;
         if let (Some((admin, listener)), Some(configuration)) = (admin, configuration.clone()) {
-            let insight = Insight {
-                schemas: Arc::clone(&schemas),
-                rules: Arc::clone(&rules),
-                settings: Arc::new(settings.clone()),
-                curtain: Curtain::new(Arc::new(etcd::keyring(&settings)?)),
-                snapshots: data_plane.read().await.snapshots(),
-            };
-            let (at_rest, insight) = (Arc::<Rest>::default(), Arc::new(insight));
+            let (at_rest, kong) = (Arc::<Rest>::default(), rules.is_of_entities());
             rest = Some(Arc::clone(&at_rest));
-            administering.spawn(admin.serve(listener, admin_left, at_rest, configuration, insight, is_standalone));
+            if kong {
+                let store = stored.as_ref().and_then(|(data, _)| data.embedded.clone());
+                let node = KongNode::new(store, Arc::clone(&data_plane));
+                let api = KongAdmin::new(configuration, Arc::new(node));
+                changing.spawn(Arc::clone(&api).follow());
+                administering.spawn(admin.serve_kong(listener, admin_left, at_rest, api));
+            } else {
+                let insight = Insight {
+                    schemas: Arc::clone(&schemas),
+                    rules: Arc::clone(&rules),
+                    settings: Arc::new(settings.clone()),
+                    curtain: Curtain::new(Arc::new(etcd::keyring(&settings)?)),
+                    snapshots: data_plane.read().await.snapshots(),
+                    usage,
+                };
+                let insight = Arc::new(insight);
+                administering.spawn(admin.serve(listener, admin_left, at_rest, configuration, insight, is_standalone));
+            }
         }
         if let (Some(listener), Some(configuration)) = (control, configuration) {
             let info = ServerInfo::new(stored.as_ref().and_then(|(data, _)| data.etcd.clone()));
@@ -395,7 +408,7 @@ impl Bound {
             rules,
             data_plane,
             metrics,
-            access_log,
+            access_logs,
             error_log,
             signals,
             keeping,
@@ -423,7 +436,7 @@ impl Running<'_> {
             tokio::select! {
                 asked = self.signals.next() => match asked {
                     SignalAction::Stop(name) => return End::Signal(name),
-                    SignalAction::Reopen => log_file::reopen(self.access_log.as_ref(), &self.error_log).await,
+                    SignalAction::Reopen => log_file::reopen(&self.access_logs, &self.error_log).await,
                     SignalAction::Upgrade if self.is_standalone => tracing::error!(
                         "SIGUSR2: the configuration is kept in memory only, and a new process would begin without it; \
                          this one goes on"
@@ -445,7 +458,7 @@ impl Running<'_> {
     /// Drains. Returns the task of a process that keeps running after the handover.
     async fn leave(mut self, end: End) -> Option<Keeper> {
         let timeouts = &self.settings.timeouts;
-        let logs = (self.access_log.as_ref(), &self.error_log);
+        let logs = (&self.access_logs, &self.error_log);
         match end {
             End::Signal(name) => {
                 tracing::info!(

@@ -49,13 +49,18 @@ pub(crate) fn open() -> u64 {
 /// Lowers the limits of connections to those that fit into `limit` descriptors, of which `open` are in use before
 /// anything is served. Servers and files are deducted first. At most a quarter of the rest is for idle upstream
 /// connections and mirrored requests. Clients get half of the remainder, the upstream connections of their requests the
-/// other half.
-pub(crate) fn share(limit: Option<u64>, open: u64, workers: u64, limits: &mut Limits) -> Servers {
+/// other half. Where there are listeners of UDP, a quarter of what is free at first is for its sessions.
+pub(crate) fn share(limit: Option<u64>, open: u64, workers: u64, udp: bool, limits: &mut Limits) -> Servers {
     let Some(limit) = limit else { return Servers { pages: PAGES as usize, admin: (ADMIN * PAGES) as usize } };
     let pages = (limit / 64).clamp(4, PAGES);
     let servers = Servers { pages: pages as usize, admin: (ADMIN * pages) as usize };
     // Each worker has its own listener at each address, and two descriptors to wait with.
-    let free = limit.saturating_sub(open + workers * 4 + FILES.min(limit / 8) + (3 + ADMIN) * pages);
+    let mut free = limit.saturating_sub(open + workers * 4 + FILES.min(limit / 8) + (3 + ADMIN) * pages);
+    if udp {
+        let sessions = u64::from(limits.udp_sessions).min(free / 4).max(1);
+        limits.udp_sessions = sessions as u32;
+        free = free.saturating_sub(sessions);
+    }
     let spare = free / 4 / workers;
     let copies = u64::from(limits.mirror_copies).min(spare / 4);
     let idle = u64::from(limits.upstream_idle_connections).min(spare - copies);
@@ -75,22 +80,26 @@ mod tests {
     fn clients_leave_what_others_need() {
         let most = Limits::default();
         for limit in [40, 64, 128, 256, 1024, 4096, 20_000, 65_536, 262_144, 1_048_576] {
-            for (workers, open) in [(1, 12), (2, 20), (64, 30)] {
+            for (workers, open, udp) in [(1, 12, false), (2, 20, false), (2, 20, true), (64, 30, false)] {
                 let mut limits = Limits::default();
-                let servers = share(Some(limit), open, workers, &mut limits);
+                let servers = share(Some(limit), open, workers, udp, &mut limits);
                 let kept = u64::from(limits.upstream_idle_connections) + u64::from(limits.mirror_copies);
                 let clients = u64::from(limits.connections);
                 let all = open + 3 * servers.pages as u64 + servers.admin as u64 + kept * workers + 2 * clients;
-                assert!(all <= limit || clients == 1, "{all} of {limit} for {workers} workers: {limits:?}");
+                let all = all + if udp { u64::from(limits.udp_sessions) } else { 0 };
+                assert!(
+                    all <= limit || clients == 1 || limits.udp_sessions == 1,
+                    "{all} of {limit} for {workers} workers: {limits:?}"
+                );
                 assert!(clients >= 1 && servers.pages >= 4);
-                if limit >= 1024 && workers < 64 {
+                if limit >= 1024 && workers < 64 && !udp {
                     assert!(clients * 4 >= limit || clients == u64::from(most.connections), "{limit}: {limits:?}");
                     assert!(limits.mirror_copies > 0 && limits.upstream_idle_connections > 0);
                 }
             }
         }
         let mut limits = Limits::default();
-        assert_eq!(share(Some(1_048_576), 20, 2, &mut limits), share(None, 20, 2, &mut Limits::default()));
+        assert_eq!(share(Some(1_048_576), 20, 2, true, &mut limits), share(None, 20, 2, true, &mut Limits::default()));
         assert_eq!(limits, most);
     }
 }

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use weir_config::settings::Timeouts;
 use weir_proxy::DataPlane;
-use weir_telemetry::access_log::AccessLog;
+use weir_telemetry::access_log::AccessLogs;
 
 use crate::process::error_log::ErrorLog;
 use crate::process::log_file;
@@ -23,7 +23,7 @@ const STOP_IDLE: Duration = Duration::from_millis(100);
 pub(crate) struct Drain<'a> {
     data_plane: &'a RwLock<DataPlane>,
     signals: &'a mut Signals,
-    logs: (Option<&'a Arc<AccessLog>>, &'a Arc<ErrorLog>),
+    logs: (&'a AccessLogs, &'a Arc<ErrorLog>),
     /// Time that connections without a request stay open.
     idle: Duration,
     /// Time limit for the whole drain.
@@ -45,7 +45,7 @@ impl<'a> Drain<'a> {
         timeouts: &Timeouts,
         handed_over: bool,
         signals: &'a mut Signals,
-        logs: (Option<&'a Arc<AccessLog>>, &'a Arc<ErrorLog>),
+        logs: (&'a AccessLogs, &'a Arc<ErrorLog>),
     ) -> Self {
         let closed = data_plane.write().await.stop_accepting(handed_over);
         let limit = timeouts.drain.duration();

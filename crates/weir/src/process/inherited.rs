@@ -14,7 +14,7 @@ use crate::process::handover::{Inheritance, InheritedSocket};
 use crate::process::systemd;
 
 /// The settings of the sockets of the data plane.
-const TRAFFIC: [&str; 2] = ["listen.http", "listen.https"];
+const TRAFFIC: [&str; 4] = ["listen.http", "listen.https", "listen.tcp", "listen.udp"];
 
 /// Inherited sockets that are not in use yet.
 #[derive(Debug, Default)]

@@ -26,6 +26,7 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use weir_telemetry::access_log::AccessLogs;
 
 use crate::process::error_log::ErrorLog;
 use crate::process::handover::Inheritance;
@@ -205,7 +206,7 @@ async fn keep(
                 // The process may have ended just now, which is no error.
                 let _ = kill_process(main, number);
                 if number == Number::USR1 {
-                    log_file::reopen(None, &error_log).await;
+                    log_file::reopen(&AccessLogs::default(), &error_log).await;
                 }
             }
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::fs::{Access, OFlags, access};
 use tokio::task::spawn_blocking;
-use weir_telemetry::access_log::AccessLog;
+use weir_telemetry::access_log::AccessLogs;
 
 use crate::process::error_log::ErrorLog;
 
@@ -51,16 +51,17 @@ pub(crate) fn check(path: &Path) -> io::Result<()> {
 }
 
 /// Opens the log files again. Runs on a thread that may block, because a write to the old file may be in progress.
-pub(crate) async fn reopen(access_log: Option<&Arc<AccessLog>>, error_log: &Arc<ErrorLog>) {
-    let (access_log, error_log) = (access_log.cloned(), Arc::clone(error_log));
+pub(crate) async fn reopen(access_logs: &AccessLogs, error_log: &Arc<ErrorLog>) {
+    let (access_logs, error_log) = (access_logs.clone(), Arc::clone(error_log));
     let work = spawn_blocking(move || {
-        let access = access_log.map_or(Ok(()), |log| log.reopen());
+        let mut outcomes: Vec<_> = access_logs.open().map(|(name, log)| (name, log.reopen())).collect();
         weir_telemetry::reports::reopen();
-        (access, error_log.reopen(REOPEN_LIMIT))
+        outcomes.push(("error_log", error_log.reopen(REOPEN_LIMIT)));
+        outcomes
     });
     match work.await {
-        Ok((access, error)) => {
-            for (log, outcome) in [("access_log", access), ("error_log", error)] {
+        Ok(outcomes) => {
+            for (log, outcome) in outcomes {
                 if let Err(error) = outcome {
                     tracing::error!(log, %error, "cannot open the log file again; the file that is open stays in use");
                 }

@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow};
 use weir_config::Settings;
 use weir_config::settings::{AccessLogPath, Endpoint, ErrorLogPath, ListenAddr};
 
-use crate::commands::run;
+use crate::commands::run::LogSettings;
 use crate::failure::Failure;
 use crate::process::log_file;
 use crate::servers::admin::AdminSetup;
@@ -32,11 +32,15 @@ impl Preconditions {
         if let ErrorLogPath::File(path) = &settings.error_log.path {
             found.add(log_file::check(path).with_context(|| format!("cannot open the error log {}", path.display())));
         }
-        if let AccessLogPath::File(path) = &settings.access_log.path {
-            found.add(log_file::check(path).with_context(|| format!("cannot open the access log {}", path.display())));
-        }
-        if settings.access_log.path != AccessLogPath::Off {
-            found.doubts.extend(run::access_log_format(settings).1);
+        for log in [LogSettings::of_requests(settings), LogSettings::of_streams(settings)] {
+            if let AccessLogPath::File(path) = log.path {
+                found.add(
+                    log_file::check(path).with_context(|| format!("cannot open the access log {}", path.display())),
+                );
+            }
+            if *log.path != AccessLogPath::Off {
+                found.doubts.extend(log.format().1);
+            }
         }
         found.add(AdminSetup::check(settings));
         found.addresses(settings);
@@ -50,10 +54,14 @@ impl Preconditions {
     /// Finds addresses that two listeners use, and Unix sockets without a folder.
     fn addresses(&mut self, settings: &Settings) {
         let listen = &settings.listen;
-        let traffic = [("listen.http", &listen.http), ("listen.https", &listen.https)];
+        let traffic = [("listen.http", &listen.http), ("listen.https", &listen.https), ("listen.tcp", &listen.tcp)];
         let traffic = traffic.into_iter().flat_map(|(name, list)| list.iter().map(move |one| (name, &one.address)));
         let mut tcp: Vec<(&str, SocketAddr, bool)> = Vec::new();
         let mut unix = Vec::new();
+        let mut udp = Vec::new();
+        for address in listen.udp.iter().filter_map(|listener| listener.address.tcp()) {
+            self.taken(&mut udp, "listen.udp", address, true);
+        }
         for (name, address) in traffic {
             match address {
                 ListenAddr::Tcp(address) => self.taken(&mut tcp, name, *address, true),

@@ -58,7 +58,7 @@ pub(crate) async fn watchdog(data_plane: Arc<RwLock<DataPlane>>) {
 }
 
 /// The sockets that systemd has opened (`LISTEN_FDS`). `FileDescriptorName=` of the socket unit names their purpose:
-/// `http`, `https`, `metrics` or `status`; a socket without the name is for traffic.
+/// `http`, `https`, `tcp`, `udp`, `metrics` or `status`; a socket without the name is for traffic.
 pub(crate) fn activated() -> anyhow::Result<Vec<InheritedSocket>> {
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':');
@@ -69,15 +69,23 @@ pub(crate) fn activated() -> anyhow::Result<Vec<InheritedSocket>> {
         let setting = match name {
             "http" | "" | "unknown" => "listen.http",
             "https" => "listen.https",
+            "tcp" => "listen.tcp",
+            "udp" => "listen.udp",
             "metrics" => "listen.metrics",
             "status" => "listen.status",
             _ if name.ends_with(".socket") => "listen.http",
             _ => {
-                bail!("systemd passes a socket called `{name}`; FileDescriptorName= has to be http, metrics or status")
+                bail!(
+                    "systemd passes a socket called `{name}`; FileDescriptorName= has to be http, https, tcp, udp, metrics or status"
+                )
             }
         };
-        let socket = take(&mut sockets, number).with_context(|| {
-            format!("systemd passes a socket called `{name}` that accepts no connections (ListenStream= is needed, and Accept=no)")
+        let taken = match setting {
+            "listen.udp" => take_udp(&mut sockets, number),
+            _ => take(&mut sockets, number),
+        };
+        let socket = taken.with_context(|| {
+            format!("systemd passes a socket called `{name}` that cannot be used for it (ListenStream= is needed, ListenDatagram= for udp, and Accept=no)")
         })?;
         let asked = address(&socket).context("systemd passes a socket without an address")?.to_string();
         found.push(InheritedSocket { setting: setting.to_owned(), asked, activated: true, socket });
@@ -98,6 +106,11 @@ fn take(sockets: &mut ListenFd, number: usize) -> io::Result<OwnedFd> {
     }
 }
 
+/// A socket for datagrams of UDP.
+fn take_udp(sockets: &mut ListenFd, number: usize) -> io::Result<OwnedFd> {
+    sockets.take_udp_socket(number)?.map(OwnedFd::from).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
 /// Replaces the addresses in the settings by those of the sockets that systemd opened. Other options of an address stay
 /// as set.
 pub(crate) fn replace(listen: &mut Listen, sockets: &[InheritedSocket]) -> anyhow::Result<()> {
@@ -111,7 +124,12 @@ pub(crate) fn replace(listen: &mut Listen, sockets: &[InheritedSocket]) -> anyho
         }
         found
     };
-    for (setting, list) in [("listen.http", &mut listen.http), ("listen.https", &mut listen.https)] {
+    for (setting, list) in [
+        ("listen.http", &mut listen.http),
+        ("listen.https", &mut listen.https),
+        ("listen.tcp", &mut listen.tcp),
+        ("listen.udp", &mut listen.udp),
+    ] {
         let found = addresses(setting);
         if !found.is_empty() {
             let same = |address| list.iter().find(|listener| listener.address == address).cloned();

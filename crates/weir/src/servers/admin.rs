@@ -7,15 +7,21 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow, bail};
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
-use weir_admin::{Api, Configuration, Gateway, Hosts, Leaving, Options, Rest, Ui, serve, server_config};
+use weir_admin::{
+    Api, Configuration, FamilyDoor, Gateway, Hosts, Keys, Leaving, Options, Rest, Ui, serve, server_config,
+};
 use weir_config::settings::{AdminTls, Endpoint};
 use weir_config::{Settings, file};
+use weir_kong_admin::KongAdmin;
 use weir_proxy::client_verifier;
 
 use crate::servers::admin_keys;
 
 /// Default address of the API for resources in a store.
 pub(crate) const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9180);
+
+/// Default address of Kong's API.
+pub(crate) const KONG_ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8001);
 
 /// The parts of the API that are built before any socket is opened.
 #[derive(Debug)]
@@ -26,6 +32,8 @@ pub(crate) struct AdminSetup {
     tls: Option<Arc<ServerConfig>>,
     /// Maximum number of concurrent connections.
     connections: usize,
+    /// Path of the API.
+    path: &'static str,
 }
 
 impl AdminSetup {
@@ -50,18 +58,30 @@ impl AdminSetup {
             made.show();
         }
         warn_of_openness(settings, endpoint);
-        let options = Options {
-            keys,
-            allow: settings.admin.allow.clone(),
-            cors: settings.admin.cors,
-            hosts: Hosts::new(&settings.admin.hosts),
-            ui: ui(&settings.admin.ui)?,
-            body_size: settings.limits.admin_body.as_usize(),
-            memory: settings.limits.admin_memory.as_usize(),
-            lists: settings.limits.admin_lists as usize,
-            answer_size: settings.limits.admin_answer.as_usize(),
+        Ok(Some(Self { endpoint, options: options(settings, keys)?, tls, connections, path: "/apisix/admin" }))
+    }
+
+    /// The same for Kong's Admin API, which needs a key only where a setting gives one, or where other machines reach it.
+    ///
+    /// # Errors
+    /// As [`Self::new`], and an address that other machines reach without a key.
+    pub(crate) fn of_kong(settings: &Settings, connections: usize) -> anyhow::Result<Option<Self>> {
+        let endpoint = settings.listen.admin.unless_given(Endpoint::On(KONG_ADMIN));
+        let Some(address) = endpoint.addr() else { return Ok(None) };
+        let tls = tls(&settings.admin.tls)?;
+        let given = !settings.admin.key.expose().is_empty() || !settings.admin.keys.is_empty();
+        let keys = match given || !settings.viewer.key.expose().is_empty() {
+            true => admin_keys::settle(settings, None)?.0,
+            false if address.ip().is_loopback() || !settings.admin.key_required => Keys::none_required(),
+            false => bail!(
+                "listen.admin: other machines reach {address}, so the Admin API needs a token there: set admin.key, or \
+                 admin.key_required to false if the network keeps them out"
+            ),
         };
-        Ok(Some(Self { endpoint, options, tls, connections }))
+        if !address.ip().is_loopback() {
+            warn_of_openness(settings, endpoint);
+        }
+        Ok(Some(Self { endpoint, options: options(settings, keys)?, tls, connections, path: "" }))
     }
 
     /// Checks the settings of the API beside a rules file, without generating a key.
@@ -78,7 +98,20 @@ impl AdminSetup {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let addr = listener.local_addr()?;
         let ui = if self.options.has_ui() { format!("dashboard on {scheme}://{addr}/ui/\n") } else { String::new() };
-        Ok(format!("admin on {scheme}://{addr}/apisix/admin\n{ui}"))
+        let path = self.path;
+        Ok(format!("admin on {scheme}://{addr}{path}\n{ui}"))
+    }
+
+    /// Answers requests to Kong's API, until the gateway ends.
+    pub(crate) async fn serve_kong(
+        self,
+        listener: TcpListener,
+        leaving: Leaving,
+        rest: Arc<Rest>,
+        api: Arc<KongAdmin>,
+    ) {
+        let door = FamilyDoor::new(api, self.options);
+        serve(listener, self.connections, self.tls, leaving, rest, door.into()).await;
     }
 
     /// Answers requests, until the gateway ends. With `standalone`, the configuration can only be replaced as a whole.
@@ -95,8 +128,23 @@ impl AdminSetup {
         if standalone {
             api = api.standalone();
         }
-        serve(listener, self.connections, self.tls, leaving, rest, Arc::new(api)).await;
+        serve(listener, self.connections, self.tls, leaving, rest, api.into()).await;
     }
+}
+
+/// Who is let in, and what is too much, from the settings.
+fn options(settings: &Settings, keys: Keys) -> anyhow::Result<Options> {
+    Ok(Options {
+        keys,
+        allow: settings.admin.allow.clone(),
+        cors: settings.admin.cors,
+        hosts: Hosts::new(&settings.admin.hosts),
+        ui: ui(&settings.admin.ui)?,
+        body_size: settings.limits.admin_body.as_usize(),
+        memory: settings.limits.admin_memory.as_usize(),
+        lists: settings.limits.admin_lists as usize,
+        answer_size: settings.limits.admin_answer.as_usize(),
+    })
 }
 
 /// Warns of settings that give more access than most deployments want.

@@ -52,6 +52,7 @@ pub(crate) fn settle(settings: &Settings, folder: Option<&Path>) -> anyhow::Resu
         }
         let role = match key.role {
             AdminRole::Admin => Role::Admin,
+            AdminRole::Operator => Role::Operator,
             AdminRole::Viewer => Role::Viewer,
             AdminRole::None => bail!(
                 "the role of the key {:?} (admin.keys, or deployment.admin.admin_key in a config.yaml) is neither admin \

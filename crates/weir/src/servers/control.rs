@@ -178,7 +178,7 @@ fn show(schemas: &Schemas, prefix: &str, item: &Item) -> Option<Value> {
         return Some(written);
     }
     let key = format!("{prefix}{}", item.key);
-    let mut value = in_force(kind.directory(), &Node::from(&written))?;
+    let mut value = in_force(kind, &Node::from(&written))?;
     keep_written(&mut value, &written, DEFAULTS);
     if let (Some(upstream), Some(written)) = (value.get_mut("upstream"), written.get("upstream")) {
         keep_written(upstream, written, UPSTREAM_DEFAULTS);

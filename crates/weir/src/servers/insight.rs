@@ -9,6 +9,7 @@ use weir_admin::{Audience, Gateway, Schemas};
 use weir_config::{Diagnostic, Node, Settings};
 use weir_proxy::Snapshot;
 use weir_store::{Kind, Secrets};
+use weir_usage::Usage;
 
 use crate::commands::explain;
 use crate::source::rules::Rules;
@@ -23,6 +24,8 @@ pub(crate) struct Insight {
     pub(crate) curtain: Curtain,
     /// The configuration in force.
     pub(crate) snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
+    /// The usage, if it is recorded.
+    pub(crate) usage: Option<Arc<Usage>>,
 }
 
 impl Gateway for Insight {
@@ -30,8 +33,8 @@ impl Gateway for Insight {
         &self.schemas
     }
 
-    fn check_item(&self, section: &str, item: Node) -> Option<Vec<Diagnostic>> {
-        self.rules.check_item(section, item)
+    fn check_item(&self, kind: Kind, item: Node) -> Option<Vec<Diagnostic>> {
+        self.rules.check_item(kind, item)
     }
 
     fn check_document(&self, root: Node) -> Vec<Diagnostic> {
@@ -45,6 +48,10 @@ impl Gateway for Insight {
             Ok(found) => Ok(explain::json(&found)),
             Err(reject) => Ok(serde_json::json!({ "refused": { "status": reject.status, "reason": reject.reason } })),
         }
+    }
+
+    fn usage(&self) -> Option<Arc<Usage>> {
+        self.usage.clone()
     }
 
     fn may_hold_secrets(&self, json: &str) -> bool {

@@ -2,10 +2,13 @@
 
 use weir_admin::{PluginSchema, Schemas};
 use weir_config::PluginCatalog;
-use weir_config::catalog::{APISIX_DEFAULT_PLUGINS, AUTH_PLUGINS};
+use weir_config::catalog::APISIX_DEFAULT_PLUGINS;
 use weir_plugins::registry::definitions;
 
 use crate::source::rules::chosen_plugins;
+
+/// Plugins of APISIX that authenticate, of those that are not supported yet.
+const UNSUPPORTED_AUTH: [&str; 5] = ["jwe-decrypt", "ldap-auth", "ldap-auth-advanced", "multi-auth", "wolf-rbac"];
 
 /// The schemas of all resources, and of the plugins enabled by the setting `plugins`. Plugins of APISIX that are not
 /// supported yet are listed by name only.
@@ -18,6 +21,8 @@ pub(crate) fn all(chosen: &[String]) -> Schemas {
             name: definition.name(),
             priority: definition.priority(),
             auth: definition.is_auth(),
+            streams: definition.is_for_streams(),
+            requests: definition.is_for_requests(),
             supported: true,
             schema: definition.schema().to_value(),
             consumer_schema: definition.consumer_schema().map(|schema| schema.to_value()),
@@ -25,6 +30,6 @@ pub(crate) fn all(chosen: &[String]) -> Schemas {
         });
     let known = APISIX_DEFAULT_PLUGINS.iter().filter(|(name, _)| chosen.is_wanted(name) && !has(name));
     let unsupported =
-        known.map(|(name, priority)| PluginSchema::unsupported(name, *priority, AUTH_PLUGINS.contains(name)));
+        known.map(|(name, priority)| PluginSchema::unsupported(name, *priority, UNSUPPORTED_AUTH.contains(name)));
     Schemas::new(plugins.chain(unsupported).collect())
 }

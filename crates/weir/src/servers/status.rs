@@ -15,7 +15,7 @@ use crate::servers::pages::{Leaving, Page, PageRequest, Server, text};
 pub(crate) type Draining = Arc<AtomicBool>;
 
 /// Serves the pages. `/status` is answered 200 as long as the process works; `/status/ready` only while every worker has
-/// a configuration, the gateway is not draining, and there is a configuration to serve.
+/// a configuration, the gateway is not draining, and there is a configuration to serve that does not refuse every request.
 pub(crate) async fn run(
     server: Server,
     leaving: Leaving,
@@ -33,10 +33,14 @@ pub(crate) async fn run(
                 "/status" => Some(ok()),
                 "/status/ready" if draining.load(Ordering::Relaxed) => Some(not_ready("draining")),
                 "/status/ready" if vacant.load(Ordering::Relaxed) => Some(not_ready("etcd holds no resource")),
-                "/status/ready" => Some(match data_plane.read().await.ready() {
-                    Ok(()) => ok(),
-                    Err(worker) => not_ready(&format!("worker id: {worker} has not received configuration")),
-                }),
+                "/status/ready" => {
+                    let plane = data_plane.read().await;
+                    Some(match plane.ready() {
+                        Ok(()) if plane.refuses_all() => not_ready("an invalid resource may guard any request"),
+                        Ok(()) => ok(),
+                        Err(worker) => not_ready(&format!("worker id: {worker} has not received configuration")),
+                    })
+                }
                 other => health_pages::page(other, request.html, &checks, prefix),
             }
         }

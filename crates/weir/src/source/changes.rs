@@ -4,14 +4,13 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
 
-use serde::Serialize;
-use weir_config::{Items, Model, Place, Section, Status};
+use weir_config::{Model, ResourceKey, ResourceKind};
 
 /// A digest of every resource, by a hash of its id. A digest takes some twenty bytes a resource, where the resource itself
 /// would take hundreds. If two ids have the same hash, a number in the log is wrong.
 #[derive(Debug, Default)]
 pub(crate) struct Digest {
-    sections: [(&'static str, HashMap<u64, u64>); 11],
+    kinds: Vec<(ResourceKind, HashMap<u64, u64>)>,
 }
 
 /// Numbers of resources added, changed and removed, by section. Displayed as `routes +1 ~2 -0, upstreams +0 ~1 -0`.
@@ -28,40 +27,29 @@ struct Counts {
 impl Digest {
     /// Computes the digest of a model.
     pub(crate) fn of(model: &Model) -> Self {
-        fn all<T: Serialize>(section: Section, items: &Items<T>) -> (&'static str, HashMap<u64, u64>) {
-            let mut text = Vec::new();
-            let digests = items.iter().map(|(id, item)| (hash(id.as_bytes()), digest(&**item, &mut text)));
-            (section.name(), digests.collect())
-        }
-        let mut routes = all(Section::Routes, &model.routes);
-        for (id, _) in model.routes.iter().filter(|(_, route)| route.status == Status::LeftOut) {
-            routes.1.remove(&hash(id.as_bytes()));
-        }
-        Self {
-            sections: [
-                routes,
-                all(Section::Services, &model.services),
-                all(Section::Upstreams, &model.upstreams),
-                all(Section::Consumers, &model.consumers),
-                all(Section::ConsumerGroups, &model.consumer_groups),
-                all(Section::PluginConfigs, &model.plugin_configs),
-                all(Section::Ssls, &model.ssls),
-                all(Section::Protos, &model.protos),
-                all(Section::GlobalRules, &model.global_rules),
-                all(Section::Secrets, &model.secrets),
-                all(Section::PluginMetadata, &model.plugin_metadata),
-            ],
-        }
+        // Credentials are a part of their consumers.
+        let listed = ResourceKind::sections();
+        let kinds = listed.map(|kind| {
+            let mut digests = HashMap::new();
+            model.each_as_json(kind, &mut |id, json| {
+                if model.family.internal.contains(&id) {
+                    return;
+                }
+                digests.insert(hash(id.as_bytes()), hash(json));
+            });
+            (kind, digests)
+        });
+        Self { kinds: kinds.collect() }
     }
 
-    /// Updates the digest at these places of a model. Returns the changes.
-    pub(crate) fn follow(&mut self, model: &Model, places: &[Place]) -> Changes {
+    /// Updates the digest for these resources of a model. Returns the changes.
+    pub(crate) fn follow(&mut self, model: &Model, keys: &[ResourceKey]) -> Changes {
         let mut changes = Changes(Vec::new());
-        for (name, digests) in &mut self.sections {
+        for (kind, digests) in &mut self.kinds {
             let mut counts = Counts::default();
-            for place in places.iter().filter(|place| place.section.name() == *name) {
-                let id = hash(place.id.as_bytes());
-                match digest_at(model, place) {
+            for key in keys.iter().filter(|key| key.kind() == *kind) {
+                let id = hash(key.id().as_bytes());
+                match model.json_of(key).map(|json| hash(&json)) {
                     Some(digest) => match digests.insert(id, digest) {
                         None => counts.added += 1,
                         Some(before) if before != digest => counts.changed += 1,
@@ -70,15 +58,15 @@ impl Digest {
                     None => counts.removed += usize::from(digests.remove(&id).is_some()),
                 }
             }
-            changes.0.extend((counts != Counts::default()).then_some((*name, counts)));
+            changes.0.extend((counts != Counts::default()).then_some((kind.plural(), counts)));
         }
         changes
     }
 
-    /// The sizes of the sections: `2 routes, 1 upstream`.
+    /// The numbers of resources: `2 routes, 1 upstream`.
     pub(crate) fn inventory(&self) -> String {
         let sizes =
-            self.sections.iter().map(|(name, items)| (name.trim_end_matches('s').replace('_', " "), items.len()));
+            self.kinds.iter().map(|(kind, items)| (kind.plural().trim_end_matches('s').replace('_', " "), items.len()));
         let parts: Vec<_> = sizes
             .filter(|(noun, count)| *count > 0 || noun == "route")
             .map(|(noun, count)| counted(count, &noun))
@@ -88,8 +76,9 @@ impl Digest {
 
     /// The changes from `self` to `next`.
     pub(crate) fn changes_to(&self, next: &Self) -> Changes {
-        let pairs = self.sections.iter().zip(&next.sections);
-        let counted = pairs.map(|((_, old), (name, new))| {
+        let none = HashMap::new();
+        let counted = next.kinds.iter().map(|(kind, new)| {
+            let old = self.kinds.iter().find(|(other, _)| other == kind).map_or(&none, |(_, digests)| digests);
             let mut counts = Counts::default();
             for (id, digest) in new {
                 match old.get(id) {
@@ -99,7 +88,7 @@ impl Digest {
                 }
             }
             counts.removed = old.keys().filter(|id| !new.contains_key(*id)).count();
-            (*name, counts)
+            (kind.plural(), counts)
         });
         Changes(counted.filter(|(_, counts)| *counts != Counts::default()).collect())
     }
@@ -124,34 +113,6 @@ pub(crate) fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{plural}")
 }
 
-fn digest_at(model: &Model, place: &Place) -> Option<u64> {
-    let (id, mut text) = (&*place.id, Vec::new());
-    match place.section {
-        Section::Secrets => model.secrets.get(id).map(|item| digest(&**item, &mut text)),
-        Section::Protos => model.protos.get(id).map(|item| digest(&**item, &mut text)),
-        Section::Ssls => model.ssls.get(id).map(|item| digest(&**item, &mut text)),
-        Section::Upstreams => model.upstreams.get(id).map(|item| digest(&**item, &mut text)),
-        Section::Services => model.services.get(id).map(|item| digest(&**item, &mut text)),
-        Section::PluginConfigs => model.plugin_configs.get(id).map(|item| digest(&**item, &mut text)),
-        Section::Routes => {
-            let route = model.routes.get(id).filter(|route| route.status != Status::LeftOut);
-            route.map(|item| digest(&**item, &mut text))
-        }
-        Section::ConsumerGroups => model.consumer_groups.get(id).map(|item| digest(&**item, &mut text)),
-        Section::Consumers => model.consumers.get(id).map(|item| digest(&**item, &mut text)),
-        Section::GlobalRules => model.global_rules.get(id).map(|item| digest(&**item, &mut text)),
-        Section::PluginMetadata => model.plugin_metadata.get(id).map(|item| digest(&**item, &mut text)),
-    }
-}
-
-/// Hash of the JSON form of a resource, so that resources can be compared without keeping that form.
-fn digest(item: &impl Serialize, text: &mut Vec<u8>) -> u64 {
-    text.clear();
-    // A failed serialization would only make a number in the log wrong.
-    let _ = serde_json::to_writer(&mut *text, item);
-    hash(text)
-}
-
 fn hash(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(bytes);
@@ -160,7 +121,7 @@ fn hash(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use weir_config::{LoadOptions, Model, Place, Section, load};
+    use weir_config::{LoadOptions, Model, ResourceKey, ResourceKind, load};
 
     use super::Digest;
 
@@ -186,11 +147,11 @@ mod tests {
             assert_eq!(changes.to_string(), expected, "{before} → {after}");
         }
         let both = model(&format!("{a},{b}"));
-        let place = |id: &str| Place { section: Section::Routes, id: id.into() };
+        let key = |id: &str| ResourceKey::new(ResourceKind::Routes, id);
         let mut digest = Digest::of(&both);
         let next = model(&moved.replace("id: b", "id: c").replace("/c", "/d"));
-        assert_eq!(digest.follow(&next, &[place("a"), place("c"), place("x")]).to_string(), "routes +1 ~0 -1");
-        assert_eq!(digest.follow(&both, &[place("b")]).to_string(), "no resource changed");
+        assert_eq!(digest.follow(&next, &[key("a"), key("c"), key("x")]).to_string(), "routes +1 ~0 -1");
+        assert_eq!(digest.follow(&both, &[key("b")]).to_string(), "no resource changed");
         let first = Digest::default().changes_to(&Digest::of(&model(a)));
         assert_eq!(first.to_string(), "routes +1 ~0 -0, upstreams +1 ~0 -0");
     }

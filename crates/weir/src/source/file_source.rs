@@ -175,7 +175,7 @@ fn changes(before: &Kept, now: &Kept) -> Vec<(Key, Option<Item>)> {
 /// The items of a kind as in a store. A file has no creation times, so all items count as created at its revision.
 fn listing(kept: &Kept, kind: Kind) -> Listing {
     const CREDENTIALS: &str = "/credentials/";
-    let (revision, written) = (kept.revision(), kept.items(kind.directory()));
+    let (revision, written) = (kept.revision(), kept.items(kind));
     let mut items = Vec::with_capacity(written.len());
     let mut add = |id: &str, value: serde_json::Value| {
         let value = value.to_string().into();

@@ -14,9 +14,9 @@ use flate2::write::DeflateEncoder;
 use tokio::sync::Notify;
 use weir_config::load::{Ending, Written, items};
 use weir_config::node::Mark;
-use weir_config::{Code, Diagnostic};
+use weir_config::{Code, Diagnostic, ResourceKind};
 
-use crate::source::rules::fingerprint;
+use crate::source::rules::{FRONT_ENDS, fingerprint};
 
 /// The live text.
 #[derive(Debug)]
@@ -55,12 +55,12 @@ impl Kept {
     }
 
     /// The items in force of a section. Must run on a thread that may block.
-    pub(crate) fn items(&self, section: &str) -> Vec<Written> {
+    pub(crate) fn items(&self, kind: ResourceKind) -> Vec<Written> {
         let mut text = Vec::new();
         if DeflateDecoder::new(&*self.text).read_to_end(&mut text).is_err() {
             return Vec::new();
         }
-        let mut found = items(&text, section, &|name| std::env::var(name).ok());
+        let mut found = items(&text, kind, &|name| std::env::var(name).ok(), FRONT_ENDS);
         found.retain(|item| !self.left_out.contains(&item.path));
         found
     }
@@ -155,6 +155,7 @@ impl LiveText {
 
 #[cfg(test)]
 mod tests {
+    use weir_config::ResourceKind;
     use weir_config::load::Ending;
 
     use super::{FileText, Kept, LiveText};
@@ -202,12 +203,12 @@ mod tests {
     #[test]
     fn what_is_live_is_told() {
         let live = LiveText::new(Kept::new(b"services: [{id: s}]\n#END\n", 1));
-        assert_eq!((live.kept().revision(), live.kept().items("services").len()), (1, 1));
+        assert_eq!((live.kept().revision(), live.kept().items(ResourceKind::Services).len()), (1, 1));
         let text = b"routes: [{id: a, uri: /a}, {id: b, uri: 1}, {id: c, uri: /c}]\n#END\n";
         live.set(Kept::new(text, 7).without(["routes[1]".to_owned()].into()));
-        let (revision, items) = (live.kept().revision(), live.kept().items("routes"));
+        let (revision, items) = (live.kept().revision(), live.kept().items(ResourceKind::Routes));
         let ids: Vec<_> = items.iter().map(|item| item.id.as_str()).collect();
         assert_eq!((revision, ids.as_slice()), (7, ["a", "c"].as_slice()));
-        assert!(live.kept().items("services").is_empty());
+        assert!(live.kept().items(ResourceKind::Services).is_empty());
     }
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use weir_config::load::place_of;
 use weir_config::node::Mark;
 use weir_config::unsupported::Unsupported;
-use weir_config::{Code, Diagnostic, ItemChange, Key as Name, Kind as NodeKind, Node, Section, SharedMap};
+use weir_config::{Code, Diagnostic, ItemChange, Key as Name, Kind as NodeKind, Node, SharedMap};
 use weir_store::{Expectation, Item, Key, Kind, Listing};
 
 /// All resources, in the order of their creation.
@@ -38,7 +38,7 @@ pub(crate) struct Assembled {
     /// Errors of the resources that are left out of the document.
     pub(crate) faults: Vec<(Key, Diagnostic)>,
     /// The resource of each item, by section.
-    sections: Vec<(&'static str, Vec<Key>)>,
+    sections: Vec<(Box<str>, Vec<Key>)>,
 }
 
 impl Resources {
@@ -112,7 +112,7 @@ impl Resources {
     }
 
     /// Every resource as an addition, with those in `instead` in place of the stored ones. Of the resources in `without`,
-    /// only the places of routes are left. Returns `None` if not all resources can be changed one by one.
+    /// only the places of routes and certificates are left. Returns `None` if not all resources can be changed one by one.
     pub(crate) fn pieces(&self, without: &HashSet<Key>, instead: &HashMap<Key, Item>) -> Option<Vec<ItemChange>> {
         let item = |item: &Item| match without.contains(&item.key) {
             false => Some(piece(&item.key, Some(instead.get(&item.key).unwrap_or(item))).and_then(Result::ok)),
@@ -121,9 +121,14 @@ impl Resources {
         self.iter().filter_map(item).collect()
     }
 
-    /// Placeholder that keeps the position of a route that is left out.
+    /// Placeholder that keeps the position of a route that is left out, or the names of a certificate.
     fn place(&self, key: &Key, without: &HashSet<Key>, instead: &HashMap<Key, Item>) -> Option<ItemChange> {
-        let route = node(self.get(key).filter(|_| key.kind() == Kind::Routes)?).ok()?;
+        let is_kept = matches!(key.kind(), Kind::Routes | Kind::Ssls);
+        let item = node(self.get(key).filter(|_| is_kept)?).ok()?;
+        if key.kind() == Kind::Ssls {
+            return Some(ItemChange { key: key.clone(), node: Some(item), left_out: true });
+        }
+        let route = item;
         let service = match route.get("service_id").map(|id| &id.kind) {
             Some(NodeKind::Str(id)) => Some(id.clone()),
             Some(NodeKind::Int(id)) => Some(id.to_string()),
@@ -135,7 +140,7 @@ impl Resources {
         let item = item.and_then(|item| node(item).ok());
         let hosts = item.as_ref().and_then(|service| service.get("hosts"));
         let node = place_of(route, lost.as_ref().map(|_| hosts));
-        Some(ItemChange { section: Section::Routes, id: key.id().into(), node: Some(node), left_out: true })
+        Some(ItemChange { key: key.clone(), node: Some(node), left_out: true })
     }
 
     /// The current state of changed resources, as changes against their state before `steps`. A resource that was deleted
@@ -162,7 +167,7 @@ impl Resources {
     /// stored ones.
     pub(crate) fn assemble(&self, instead: &HashMap<Key, Item>, without: &HashSet<Key>) -> Assembled {
         let mut faults = Vec::new();
-        let mut sections: Vec<(&'static str, Vec<Key>, Vec<Node>)> = Vec::new();
+        let mut sections: Vec<(&str, Vec<Key>, Vec<Node>)> = Vec::new();
         let there = self.iter().filter(|item| !without.contains(&item.key));
         for item in there.map(|item| instead.get(&item.key).unwrap_or(item)) {
             let node = match node(item) {
@@ -172,7 +177,7 @@ impl Resources {
                     continue;
                 }
             };
-            let section = item.key.kind().directory();
+            let section = section(&item.key);
             let place = sections.iter().position(|(name, ..)| *name == section).unwrap_or_else(|| {
                 sections.push((section, Vec::new(), Vec::new()));
                 sections.len() - 1
@@ -186,7 +191,7 @@ impl Resources {
         let mut places = Vec::with_capacity(sections.len());
         for (section, keys, nodes) in sections {
             entries.push((Name { text: section.into(), mark: Mark::NONE }, Node::new(NodeKind::Seq(nodes))));
-            places.push((section, keys));
+            places.push((section.into(), keys));
         }
         Assembled { root: Node::new(NodeKind::Map(entries)), faults, sections: places }
     }
@@ -213,7 +218,7 @@ impl Assembled {
     pub(crate) fn name(&self, found: &mut Diagnostic) -> Option<Key> {
         let (section, rest) = found.path.split_once('[')?;
         let (number, rest) = rest.split_once(']')?;
-        let (_, keys) = self.sections.iter().find(|(name, _)| *name == section)?;
+        let (_, keys) = self.sections.iter().find(|(name, _)| **name == *section)?;
         let key = keys.get(number.parse::<usize>().ok()?)?;
         found.path = format!("{key}{rest}");
         Some(key.clone())
@@ -222,9 +227,19 @@ impl Assembled {
 
 /// A change of a resource as a change of a configuration item; `None` if the resource is not an item of its own.
 pub(crate) fn piece(key: &Key, item: Option<&Item>) -> Option<Result<ItemChange, Diagnostic>> {
-    let section = Section::named(key.kind().directory())?;
+    if !key.kind().is_of_model() {
+        return None;
+    }
     let node = item.map(node).transpose();
-    Some(node.map(|node| ItemChange { section, id: key.id().into(), node, left_out: false }))
+    Some(node.map(|node| ItemChange { key: key.clone(), node, left_out: false }))
+}
+
+/// Section of the document that a resource stands in; that of an entity is a part of its id.
+fn section(key: &Key) -> &str {
+    match key.kind() {
+        Kind::Entities => key.id().split('/').next().unwrap_or_default(),
+        kind => kind.directory(),
+    }
 }
 
 /// A resource as an item of its section.
@@ -242,15 +257,13 @@ fn node(item: &Item) -> Result<Node, Diagnostic> {
     // The key of a resource supersedes the id in its value.
     let id = || Value::from(item.key.id());
     match kind {
-        Kind::Consumers => {
-            fields.entry("username").or_insert_with(id);
-        }
         // The id of a credential contains that of its consumer.
+        Kind::Entities => {}
         Kind::Credentials | Kind::PluginMetadata | Kind::Secrets => {
             fields.insert("id".to_owned(), id());
         }
         _ => {
-            fields.entry("id").or_insert_with(id);
+            fields.entry(kind.id_field()).or_insert_with(id);
         }
     }
     Ok(Node::from(&Value::Object(fields)))
@@ -283,7 +296,7 @@ mod tests {
             item("plugin_metadata/x", r#"{"a":1}"#),
             item("routes/broken", "{"),
             item("routes/list", "[]"),
-            item("stream_routes/1", "{}"),
+            item("stream_routes/1", r#"{"upstream_id":"1"}"#),
         ];
         let resources = Resources::new(Listing { cluster: 0, revision: 1, items });
         assert_eq!(
@@ -291,7 +304,7 @@ mod tests {
             r#"{"routes":[{"uri":"/b","id":"b"},{"id":"a","uri":"/a"}],"upstreams":[{"nodes":{},"id":"1"}],"#
                 .to_owned()
                 + r#""consumers":[{"username":"jack"},{"id":"jack/credentials/c","plugins":{}}],"#
-                + r#""plugin_metadata":[{"a":1,"id":"x"}]}"#
+                + r#""plugin_metadata":[{"a":1,"id":"x"}],"stream_routes":[{"upstream_id":"1","id":"1"}]}"#
         );
         let faults: Vec<String> = resources
             .assemble(&HashMap::new(), &HashSet::new())
@@ -299,9 +312,8 @@ mod tests {
             .iter()
             .map(|(_, fault)| fault.to_string())
             .collect();
-        assert_eq!(faults.len(), 3, "{faults:?}");
+        assert_eq!(faults.len(), 2, "{faults:?}");
         assert!(faults[0].starts_with("routes/broken: is no JSON"), "{faults:?}");
-        assert!(faults[2].starts_with("stream_routes/1: not supported yet"), "{faults:?}");
     }
 
     #[test]

@@ -7,19 +7,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
-use weir_config::load::{check_item, load_node, read};
+use weir_config::load::{check_item, load_node, lower_node, read};
 use weir_config::node::MAX_TEXT_BYTES;
 use weir_config::{
-    Diagnostic, InvalidItems, ItemChange, LoadOptions, Loaded, Model, Node, Place, Revealed, RouterMode, Settings,
-    Severity, file, load, metered,
+    Apisix, Diagnostic, FrontEnd, InvalidItems, ItemChange, LoadOptions, Loaded, Model, Node, ResourceKey,
+    ResourceKind, Revealed, RouterMode, Settings, Severity, file, load, metered,
 };
+use weir_kong::{Kong, Stored};
 use weir_plugins::Apis;
 use weir_proxy::{Catalog, ChosenPlugins, Compiled, Compiler, Snapshot};
 
 use crate::cli::{InvalidItemsArg, RulesArgs};
 use crate::failure::Failure;
 use crate::source::changes::Digest;
-use crate::source::secret_managers::{Answers, Asked, SecretManagers};
+use crate::source::secret_managers::{Access, Answers, SecretManagers};
+
+/// The families whose documents are read.
+pub(crate) const FRONT_ENDS: &[&dyn FrontEnd] = &[&Kong, &Apisix];
 
 /// Name and version, for fields such as `x-mock-by`.
 const PRODUCT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
@@ -51,6 +55,8 @@ enum Source {
     File(PathBuf),
     /// A tree assembled from a store.
     Store,
+    /// A document of Kong's family, assembled from the entities in a store.
+    Entities,
 }
 
 /// One version of the rules, ready to serve.
@@ -95,7 +101,8 @@ impl Rules {
             compiled_size: settings.limits.compiled_size.bytes(),
             secrets: Arc::new(SecretManagers::new(settings)),
             compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT)
-                .with_apis(apis.list(settings)),
+                .with_apis(apis.list(settings))
+                .with_family(&weir_kong::FAMILY, weir_plugins::kong::definitions()),
             apis,
         })
     }
@@ -119,11 +126,31 @@ impl Rules {
         }
     }
 
+    /// The rules of a store with entities of Kong's family. None is left out: each change was checked as a whole.
+    pub(crate) fn of_entities(settings: &Settings) -> Self {
+        let rules = Self::of_store(settings);
+        let compiler = rules.compiler.with_family(&weir_kong::FAMILY, weir_plugins::kong::definitions());
+        Self { source: Source::Entities, invalid_items: InvalidItems::Refuse, compiler, ..rules }
+    }
+
+    /// The rules of a store with these resources, of the family that they are of.
+    pub(crate) fn of_keys<'k>(settings: &Settings, mut keys: impl Iterator<Item = &'k ResourceKey>) -> Self {
+        match keys.any(|key| key.kind() == ResourceKind::Entities) {
+            true => Self::of_entities(settings),
+            false => Self::of_store(settings),
+        }
+    }
+
+    /// True for entities that are lowered as a whole document.
+    pub(crate) fn is_of_entities(&self) -> bool {
+        matches!(self.source, Source::Entities)
+    }
+
     /// The prefix of resource keys in APISIX's formats: a path in etcd for a store, empty for a file.
     pub(crate) fn key_prefix(&self) -> &'static str {
         match self.source {
             Source::Store => "/apisix/",
-            Source::Stdin | Source::File(_) => "/",
+            Source::Stdin | Source::File(_) | Source::Entities => "/",
         }
     }
 
@@ -134,7 +161,7 @@ impl Rules {
         match &self.source {
             Source::Stdin => io::stdin().lock().take(limit as u64).read_to_end(&mut text).map(drop),
             Source::File(path) => file::read_beginning(path, limit).map(|read| text = read),
-            Source::Store => Err(io::Error::other("it is no file")),
+            Source::Store | Source::Entities => Err(io::Error::other("it is no file")),
         }
         .with_context(|| format!("cannot read {}", self.name))?;
         Ok(text)
@@ -144,7 +171,7 @@ impl Rules {
     pub(crate) fn path(&self) -> Option<&Path> {
         match &self.source {
             Source::File(path) => Some(path),
-            Source::Stdin | Source::Store => None,
+            Source::Stdin | Source::Store | Source::Entities => None,
         }
     }
 
@@ -166,22 +193,25 @@ impl Rules {
     /// Checks and compiles a tree. Findings name no file, because a store has none.
     pub(crate) fn compile_tree(&self, root: Node, revision: u64) -> Result<CompiledRules, Vec<Diagnostic>> {
         self.secrets.begin();
-        let (loaded, answers) = self.with_options(|options| load_node("", root, options));
+        let (loaded, answers) = self.with_options(|options| match self.source {
+            Source::Entities => lower_node("", root, &Stored, options),
+            _ => load_node("", root, options),
+        });
         self.compile(CheckedText { loaded, answers }, revision)
     }
 
-    /// All findings about one resource of a section by itself; `None` for an unknown section.
-    pub(crate) fn check_item(&self, section: &str, item: Node) -> Option<Vec<Diagnostic>> {
+    /// All findings about one resource by itself; `None` for a kind that is not supported.
+    pub(crate) fn check_item(&self, kind: ResourceKind, item: Node) -> Option<Vec<Diagnostic>> {
         // The item comes from a client, not from these rules, so it is not trusted.
-        self.with_trust(&self.secrets.asked(false, false), |options| check_item(section, item, options))
+        self.with_trust(&self.secrets.access(false, false), |options| check_item(kind, item, options))
     }
 
     /// All findings about a configuration other than these rules.
     pub(crate) fn check_tree(&self, root: Node) -> Vec<Diagnostic> {
         let refuse = InvalidItems::Refuse;
-        let asked = self.secrets.asked(false, false);
+        let access = self.secrets.access(false, false);
         let loaded =
-            self.with_trust(&asked, |options| load_node("", root, &LoadOptions { invalid_items: refuse, ..*options }));
+            self.with_trust(&access, |options| load_node("", root, &LoadOptions { invalid_items: refuse, ..*options }));
         let mut found = loaded.diagnostics;
         if let Some(document) = loaded.document {
             let compiled = self.compiler.compile(&Model::from(document), refuse, u64::MAX);
@@ -195,6 +225,9 @@ impl Rules {
     /// Checks and compiles resources into a form for incremental changes. Returns `None` instead of findings, because
     /// compiling the tree of all resources reports them.
     pub(crate) fn compile_pieces(&self, resources: Vec<ItemChange>, revision: u64) -> Option<(CompiledRules, Model)> {
+        if self.is_of_entities() {
+            return None;
+        }
         self.secrets.begin();
         let (changed, answers) = self.with_options(|options| Model::default().change("", resources, options));
         let changed = changed.ok()?;
@@ -210,15 +243,15 @@ impl Rules {
         (before, base): (&Model, &Snapshot),
         changes: Vec<Vec<ItemChange>>,
         revision: u64,
-    ) -> Result<(CompiledRules, Model, Vec<Place>), Vec<Diagnostic>> {
+    ) -> Result<(CompiledRules, Model, Vec<ResourceKey>), Vec<Diagnostic>> {
         let (mut model, mut places) = (before.clone(), Vec::new());
         let (mut warnings, mut revealed, mut answers) = (Vec::new(), Vec::new(), Answers::default());
         for change in changes {
-            let (changed, asked) = self.with_options(|options| model.change("", change, options));
+            let (changed, more) = self.with_options(|options| model.change("", change, options));
             let changed = changed?;
-            answers.extend(asked);
+            answers.extend(more);
             model = changed.model;
-            places.extend(changed.places);
+            places.extend(changed.keys);
             warnings.extend(changed.warnings);
             revealed.push(changed.revealed);
         }
@@ -231,24 +264,33 @@ impl Rules {
     }
 
     fn with_options<T>(&self, read: impl FnOnce(&LoadOptions<'_>) -> T) -> (T, Answers) {
-        let asked = self.secrets.asked(!matches!(self.source, Source::Store), true);
-        (self.with_trust(&asked, read), asked.answers())
+        let access = self.secrets.access(!self.is_stored(), true);
+        (self.with_trust(&access, read), access.answers())
     }
 
-    /// Reads with references, which reach the targets that `asked` allows.
-    fn with_trust<T>(&self, asked: &Asked<'_>, read: impl FnOnce(&LoadOptions<'_>) -> T) -> T {
+    fn is_stored(&self) -> bool {
+        matches!(self.source, Source::Store | Source::Entities)
+    }
+
+    /// Reads with references, which reach the targets that `access` allows.
+    fn with_trust<T>(&self, access: &Access<'_>, read: impl FnOnce(&LoadOptions<'_>) -> T) -> T {
         /// Number of times that reading may build the parts that compiling builds, in order to check them.
         const TIMES: u64 = 4;
         let plugins = chosen_plugins(&self.plugins);
-        let may_read = |name: &str| asked.may_read(name);
+        let may_read = |name: &str| access.may_read(name);
         let options = LoadOptions {
             invalid_items: self.invalid_items,
             strict: self.strict,
-            variables: &|name| std::env::var(name).ok(),
+            // A reference of Kong's is bound by the same setting as others.
+            variables: &|name| {
+                let may_read = !self.is_of_entities() || may_read(name).is_ok();
+                std::env::var(name).ok().filter(|_| may_read)
+            },
             may_read: &may_read,
-            secrets: asked,
+            secrets: access,
             plugins: &plugins,
             router: self.router,
+            front_ends: FRONT_ENDS,
         };
         metered(self.compiled_size.saturating_mul(TIMES), || read(&options)).0
     }
@@ -295,7 +337,7 @@ impl Rules {
     }
 
     fn named(&self, found: Diagnostic) -> Diagnostic {
-        let unnamed = found.file.is_empty() && !matches!(self.source, Source::Store);
+        let unnamed = found.file.is_empty() && !self.is_stored();
         if unnamed { found.in_file(&self.name) } else { found }
     }
 }

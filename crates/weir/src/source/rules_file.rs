@@ -6,26 +6,10 @@ use serde_json::{Map, Value};
 use weir_config::{Id, Key as Name, Kind as NodeKind, Node};
 use weir_store::{Item, Key, Kind};
 
-/// The sections of a rules file, in the order in which they are written.
-const SECTIONS: [&str; 12] = [
-    "routes",
-    "services",
-    "upstreams",
-    "plugin_configs",
-    "global_rules",
-    "consumers",
-    "consumer_groups",
-    "ssls",
-    "plugin_metadata",
-    "secrets",
-    "protos",
-    "stream_routes",
-];
-
 /// Writes resources as a rules file in YAML. The order of the resources is kept within each section.
 pub(crate) fn write(items: &[Item], mut out: impl Write) -> io::Result<()> {
     let mut sections = Map::new();
-    for name in SECTIONS {
+    for name in Kind::sections().map(Kind::directory) {
         let own = items.iter().filter(|item| item.key.kind().directory() == name);
         let own: Vec<Value> = own.map(item).collect::<Result<_, _>>()?;
         if !own.is_empty() {
@@ -50,13 +34,9 @@ fn item(item: &Item) -> io::Result<Value> {
         return Err(io::Error::other(format!("{} is no JSON object", item.key)));
     };
     let mut whole = Map::new();
-    if item.key.kind() == Kind::Consumers {
-        let name = fields.shift_remove("username").unwrap_or_else(|| item.key.id().into());
-        whole.insert("username".to_owned(), name);
-    } else {
-        fields.shift_remove("id");
-        whole.insert("id".to_owned(), item.key.id().into());
-    }
+    let id_field = item.key.kind().id_field();
+    let own = fields.shift_remove(id_field).filter(|_| id_field != "id");
+    whole.insert(id_field.to_owned(), own.unwrap_or_else(|| item.key.id().into()));
     whole.append(&mut fields);
     Ok(Value::Object(whole))
 }
@@ -70,7 +50,7 @@ pub(crate) fn placeholders(items: &[Item]) -> Vec<&Key> {
 pub(crate) fn resources(root: &Node) -> Vec<(Key, String)> {
     let mut found: Vec<(Key, Value)> = Vec::new();
     for (name, section) in root.as_map().unwrap_or_default() {
-        let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.directory() == &*name.text) else { continue };
+        let Some(kind) = Kind::sections().find(|kind| kind.directory() == &*name.text) else { continue };
         match &section.kind {
             NodeKind::Seq(items) => {
                 for (place, item) in items.iter().enumerate() {

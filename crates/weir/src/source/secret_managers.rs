@@ -1,9 +1,8 @@
 //! Clients of secret managers: Vault over HTTP, and folders.
 //!
-//! What they said is kept, and used until it is `secrets.ttl` old. When a manager cannot be reached then, it is used
-//! further: what is live uses it as well, and a change of something else shall not have to wait for the manager. The value
-//! of a reference that serves is used further for as long as there is no other one, whatever becomes of the manager. What
-//! needs a secret that was never had is refused, and the manager is asked again until the secret is there.
+//! Their answers are cached for `secrets.ttl`, and for longer while a manager is unreachable, so that a change of something
+//! else does not wait for the manager. The value of a reference in force stays in use until there is another value. Requests
+//! that need a secret that was never fetched are refused, and the manager is asked again until the secret is there.
 
 mod answers;
 mod folder;
@@ -24,23 +23,22 @@ pub(crate) use answers::Answers;
 use reach::Reach;
 use vault::Client;
 
-/// Most bytes of what a manager says at one time.
+/// Maximum size of an answer of a manager, in bytes.
 const MOST: usize = 1 << 20;
 
-/// How many configurations that do not ask for it a secret outlives: one that is only checked shall not forget what
-/// the live one uses.
+/// Number of configurations without a use for a secret after which it is forgotten. A configuration that is only checked
+/// must not make the gateway forget the secrets of the live one.
 const LOADS: u64 = 8;
 
-/// How soon a secret that is not there is asked for again, and at most how much later each time; never later than
-/// `secrets.ttl`.
+/// First and longest pause before a missing secret is asked for again, at most `secrets.ttl`.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
-/// How many secrets may be waited for beyond those of the whole configuration, before that is read again to forget those
-/// that nobody needs any more.
+/// Number of awaited secrets beyond those of the last whole configuration at which everything is read again, to forget
+/// secrets that are not needed any more.
 const MOST_STALE: usize = 1_000;
 
-/// What secret managers said.
+/// Secret managers, with a cache of their answers.
 #[derive(Debug)]
 pub(crate) struct SecretManagers {
     ttl: Duration,
@@ -48,72 +46,73 @@ pub(crate) struct SecretManagers {
     client: Client,
     reach: Reach,
     kept: Mutex<Kept>,
-    /// Notified when the time of the next question is another one.
+    /// Notified when the next question is due earlier.
     rescheduled: Notify,
 }
 
-/// Secret managers as somebody may ask them.
+/// Access to secret managers for one reader.
 #[derive(Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct Access<'a> {
     managers: &'a SecretManagers,
-    /// Whether anything may be reached.
+    /// True if every manager and variable may be read.
     trusted: bool,
-    /// `None` where nothing will serve.
+    /// `None` for a configuration that is only checked.
     answers: Option<RefCell<Answers>>,
 }
 
 struct Kept {
-    /// The values of references in what serves.
+    /// Values of the references in force.
     last: HashMap<String, String>,
-    /// What serves would need and is not there.
-    waiting: HashSet<Place>,
-    /// How many of these the last whole configuration had.
+    /// Missing secrets that the configuration in force needs.
+    waiting: HashSet<Location>,
+    /// Number of missing secrets of the last whole configuration.
     waiting_whole: usize,
-    /// How soon they are asked for after this time, and when.
+    /// Current pause before missing secrets are asked for, and its end.
     retry: Duration,
     retry_at: Instant,
-    /// When everything is asked for that is old enough.
+    /// Time at which all outdated answers are fetched again.
     refresh_at: Instant,
-    answers: HashMap<Place, Answer>,
-    /// Managers that could not be reached, with why and when: a thousand secrets shall not wait for each of them.
+    answers: HashMap<Location, Fetched>,
+    /// Unreachable managers, with the time and the reason, so that a thousand secrets do not wait one after the other.
     unreachable: HashMap<String, (Instant, String)>,
-    /// Number of the configuration that was read last, to know what is in use.
+    /// Number of the configuration that was read last, which tells the secrets in use.
     load: u64,
 }
 
-/// Where secrets lie that come with one question.
+/// Location of the secrets that one question fetches.
 #[derive(Clone, PartialEq, Eq, Hash)]
-enum Place {
+enum Location {
     Vault { uri: String, namespace: Option<String>, token: String, path: String },
     File { directory: String, path: String, trusted: bool },
 }
 
-struct Answer {
-    said: Said,
-    /// `None`: to be asked again.
-    asked: Option<Instant>,
+/// A cached answer.
+struct Fetched {
+    contents: Contents,
+    /// Time of the answer; `None` if it is outdated.
+    at: Option<Instant>,
     load: u64,
 }
 
-/// What a manager says.
+/// Contents of a location.
 #[derive(Clone, PartialEq, Eq)]
-enum Said {
+enum Contents {
     /// Values by key, as in Vault.
     Keys(HashMap<String, String>),
-    /// A file is one value.
+    /// One value, as in a file.
     Whole(String),
 }
 
-/// Why a manager says nothing.
+/// Reason of a manager for not answering.
 #[derive(Debug)]
 enum Refusal {
     /// The gateway's settings, or the reference itself, do not allow it.
     Forbidden(String),
     /// There is no such secret, or the manager does not allow it to be read.
     None(String),
-    /// It cannot answer now.
+    /// The manager cannot answer now.
     Unable(String),
-    /// It cannot be reached.
+    /// The manager cannot be reached.
     Unreachable(String),
 }
 
@@ -123,14 +122,14 @@ impl std::fmt::Debug for Kept {
     }
 }
 
-impl SecretSource for Asked<'_> {
+impl SecretSource for Access<'_> {
     fn fetch(&self, reference: &str, manager: Manager<'_>, key: &str) -> Result<String, NoSecret> {
-        let (place, key) = self.place(manager, key).map_err(NoSecret::Refused)?;
-        let said = self.managers.said(&place).and_then(|said| said.key(key).map_err(NoSecret::Absent));
+        let (place, key) = self.location(manager, key).map_err(NoSecret::Refused)?;
+        let value = self.managers.contents(&place).and_then(|contents| contents.key(key).map_err(NoSecret::Absent));
         if let Some(answers) = &self.answers {
-            answers.borrow_mut().note(reference, place, &said);
+            answers.borrow_mut().note(reference, place, &value);
         }
-        said
+        value
     }
 
     fn last(&self, reference: &str) -> Option<String> {
@@ -141,29 +140,29 @@ impl SecretSource for Asked<'_> {
     }
 }
 
-impl Asked<'_> {
-    /// Whether a variable of the environment may be read.
+impl Access<'_> {
+    /// Checks that a variable of the environment may be read.
     ///
     /// # Errors
-    /// The reason why not.
+    /// The reason against it.
     pub(crate) fn may_read(&self, name: &str) -> Result<(), String> {
         if self.trusted { Ok(()) } else { self.managers.reach.variable(name) }
     }
 
-    /// What was asked for, and what came of it.
+    /// The answers so far.
     pub(crate) fn answers(self) -> Answers {
         self.answers.map(RefCell::into_inner).unwrap_or_default()
     }
 
-    /// The place of a secret, and its key there.
-    fn place<'k>(&self, manager: Manager<'_>, key: &'k str) -> Result<(Place, &'k str), String> {
+    /// The location of a secret, and its key there.
+    fn location<'k>(&self, manager: Manager<'_>, key: &'k str) -> Result<(Location, &'k str), String> {
         match manager {
             Manager::Vault { uri, prefix, token, namespace } => {
                 if !self.trusted {
                     self.managers.reach.host(uri)?;
                 }
                 let (path, key) = vault::path_and_key(prefix, key)?;
-                let place = Place::Vault {
+                let place = Location::Vault {
                     uri: uri.trim_end_matches('/').to_owned(),
                     namespace: namespace.map(str::to_owned),
                     token: token.reveal().to_owned(),
@@ -176,14 +175,14 @@ impl Asked<'_> {
                     self.managers.reach.folder(directory)?;
                 }
                 let directory = directory.display().to_string();
-                let place = Place::File { directory, path: key.to_owned(), trusted: self.trusted };
+                let place = Location::File { directory, path: key.to_owned(), trusted: self.trusted };
                 Ok((place, ""))
             }
         }
     }
 }
 
-impl Said {
+impl Contents {
     fn key(self, key: &str) -> Result<String, String> {
         match self {
             Self::Whole(value) => Ok(value),
@@ -193,7 +192,7 @@ impl Said {
 }
 
 impl SecretManagers {
-    /// Managers as the settings want them asked.
+    /// The managers that the settings describe.
     pub(crate) fn new(settings: &Settings) -> Self {
         let timeout = settings.secrets.timeout.duration();
         Self {
@@ -206,13 +205,12 @@ impl SecretManagers {
         }
     }
 
-    /// The managers for whoever may ask for anything, or only for what the settings allow. With `serves` what comes of it
-    /// may serve.
-    pub(crate) fn asked(&self, trusted: bool, serves: bool) -> Asked<'_> {
-        Asked { managers: self, trusted, answers: serves.then(RefCell::default) }
+    /// Access without bounds, or only to what the settings allow. With `serves`, the configuration may be put in force.
+    pub(crate) fn access(&self, trusted: bool, serves: bool) -> Access<'_> {
+        Access { managers: self, trusted, answers: serves.then(RefCell::default) }
     }
 
-    /// A configuration is read as a whole from here on. What none of the last ones asked for is in use no more.
+    /// Begins to read a whole configuration, and forgets the answers that none of the last ones used.
     pub(crate) fn begin(&self) {
         let mut kept = self.kept();
         kept.load += 1;
@@ -220,16 +218,16 @@ impl SecretManagers {
         kept.answers.retain(|_, answer| answer.load >= oldest);
     }
 
-    /// Managers are asked again, however young what they said is.
+    /// Marks all answers as outdated.
     pub(crate) fn expire(&self) {
         let mut kept = self.kept();
         kept.unreachable.clear();
         for answer in kept.answers.values_mut() {
-            answer.asked = None;
+            answer.at = None;
         }
     }
 
-    /// A configuration serves that was read with these answers; the whole of it, or a change of the one before.
+    /// Records that a configuration with these answers is in force: a whole one, or a change of the one before.
     pub(crate) fn serve(&self, answers: Answers, is_whole: bool) {
         let Answers { values, waiting } = answers;
         let mut kept = self.kept();
@@ -265,12 +263,12 @@ impl SecretManagers {
         }
     }
 
-    /// Asks again for the secrets whose time has come. Tells whether one is another one now, or is there at last.
+    /// Fetches the secrets that are due. Returns true if a secret has changed, or is there at last.
     pub(crate) async fn changed(self: &Arc<Self>) -> bool {
         let managers = Arc::clone(self);
         let changed = tokio::task::spawn_blocking(move || managers.refresh()).await.unwrap_or(false);
         if changed {
-            tracing::info!("a secret is another one now, so the configuration is read again");
+            tracing::info!("a secret has changed, so the configuration is read again");
         }
         changed
     }
@@ -284,26 +282,26 @@ impl SecretManagers {
         };
         let mut changed = false;
         for place in &places {
-            let said = self.ask(place);
+            let outcome = self.ask(place);
             let mut kept = self.kept();
             let load = kept.load;
             let is_waited_for = kept.waiting.contains(place);
-            match (said, kept.answers.get_mut(place)) {
-                (Ok(said), Some(answer)) => {
-                    changed |= answer.said != said;
-                    answer.said = said;
-                    answer.asked = Some(now());
+            match (outcome, kept.answers.get_mut(place)) {
+                (Ok(contents), Some(answer)) => {
+                    changed |= answer.contents != contents;
+                    answer.contents = contents;
+                    answer.at = Some(now());
                 }
-                (Ok(said), None) if is_waited_for => {
+                (Ok(contents), None) if is_waited_for => {
                     changed = true;
-                    kept.answers.insert(place.clone(), Answer { said, asked: Some(now()), load });
+                    kept.answers.insert(place.clone(), Fetched { contents, at: Some(now()), load });
                 }
-                // It was forgotten meanwhile.
+                // Forgotten meanwhile.
                 (Ok(_), None) => {}
                 (Err(refusal), Some(_)) => {
                     tracing::warn!("{}: {}; the secret that is in use stays", place.name(), refusal.reason());
                 }
-                // That was said when it was first asked for.
+                // Logged when the secret was first asked for.
                 (Err(refusal), None) => tracing::debug!("{}: {}", place.name(), refusal.reason()),
             }
         }
@@ -316,41 +314,41 @@ impl SecretManagers {
         changed || kept.waiting.len() > 2 * kept.waiting_whole + MOST_STALE
     }
 
-    fn said(&self, place: &Place) -> Result<Said, NoSecret> {
+    fn contents(&self, place: &Location) -> Result<Contents, NoSecret> {
         let mut kept = self.kept();
         let load = kept.load;
         if let Some(answer) = kept.answers.get_mut(place) {
             answer.load = load;
-            if answer.asked.is_some_and(|asked| asked.elapsed() < self.ttl) {
-                return Ok(answer.said.clone());
+            if answer.at.is_some_and(|at| at.elapsed() < self.ttl) {
+                return Ok(answer.contents.clone());
             }
         }
         drop(kept);
         match self.ask(place) {
-            Ok(said) => {
-                let answer = Answer { said: said.clone(), asked: Some(now()), load };
+            Ok(contents) => {
+                let answer = Fetched { contents: contents.clone(), at: Some(now()), load };
                 self.kept().answers.insert(place.clone(), answer);
-                Ok(said)
+                Ok(contents)
             }
             Err(Refusal::Forbidden(reason)) => Err(NoSecret::Refused(reason)),
             Err(Refusal::None(reason)) => Err(NoSecret::Absent(reason)),
             Err(Refusal::Unable(reason) | Refusal::Unreachable(reason)) => {
-                let Some(answer) = self.kept().answers.get(place).map(|answer| answer.said.clone()) else {
+                let Some(answer) = self.kept().answers.get(place).map(|answer| answer.contents.clone()) else {
                     return Err(NoSecret::Absent(reason));
                 };
-                tracing::warn!("{}: {reason}; what it said last is used", place.name());
+                tracing::warn!("{}: {reason}; its last answer is used", place.name());
                 Ok(answer)
             }
         }
     }
 
-    fn ask(&self, place: &Place) -> Result<Said, Refusal> {
+    fn ask(&self, place: &Location) -> Result<Contents, Refusal> {
         match place {
-            Place::File { directory, path, trusted } => folder::read(Path::new(directory), path, &|file| {
+            Location::File { directory, path, trusted } => folder::read(Path::new(directory), path, &|file| {
                 self.reach.not_own(file)?;
                 if *trusted { Ok(()) } else { self.reach.file(file) }
             }),
-            Place::Vault { uri, namespace, token, path } => {
+            Location::Vault { uri, namespace, token, path } => {
                 if let Some((when, reason)) = self.kept().unreachable.get(uri)
                     && when.elapsed() < self.timeout
                 {
@@ -398,8 +396,8 @@ impl Refusal {
     }
 }
 
-impl Place {
-    /// Its name for people, without what it is asked with.
+impl Location {
+    /// The name for people, without the token.
     fn name(&self) -> String {
         match self {
             Self::Vault { uri, path, .. } => format!("{uri}/v1/{path}"),

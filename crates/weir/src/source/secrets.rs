@@ -1,9 +1,10 @@
 //! The secrets of resources: finding them, masking them for an audience, and restoring masked ones.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde_json::Value;
 use weir_admin::Audience;
+use weir_plugins::registry::definitions;
 use weir_store::{Keyring, Kind, Secrets};
 
 /// Private keys, tokens of secret managers, and the fields that plugins declare as secret.
@@ -22,22 +23,16 @@ pub(crate) struct Secret<'a> {
 /// Replacement for a secret that is not shown.
 const MASK: &str = "***";
 
-/// Paths of the fields of a secret manager that give access to it.
-const MANAGERS: [&str; 4] = ["token", "secret_access_key", "session_token", "auth_config.private_key"];
-
 impl SecretFields {
     /// Calls `each` with every secret, of any JSON type.
     pub(crate) fn each(kind: Kind, value: &mut Value, each: &mut dyn FnMut(&Secret<'_>, &mut Value)) {
-        let own: &[&str] = match kind {
-            Kind::Ssls => &["key", "keys.*"],
-            Kind::Secrets => &MANAGERS,
-            Kind::Upstreams => &["tls.client_key"],
-            _ => &["upstream.tls.client_key"],
-        };
-        for path in own {
+        for path in kind.entry().secrets {
             at(value, path, &mut String::new(), true, each);
         }
         in_plugins(value, &mut String::new(), each);
+        if kind == Kind::Entities {
+            of_entity(value, each);
+        }
         if kind == Kind::Consumers {
             for (index, credential) in
                 value.get_mut("credentials").and_then(Value::as_array_mut).into_iter().flatten().enumerate()
@@ -48,10 +43,25 @@ impl SecretFields {
     }
 }
 
+/// Secrets of entities of Kong's family: private keys, and what credentials are checked with.
+const OF_ENTITIES: [&str; 5] = ["key", "key_alt", "password", "secret", "client_secret"];
+
+fn of_entity(value: &mut Value, each: &mut dyn FnMut(&Secret<'_>, &mut Value)) {
+    for field in OF_ENTITIES {
+        at(value, field, &mut String::new(), true, each);
+    }
+    let name = value["name"].as_str();
+    let definition = weir_plugins::kong::definitions().iter().find(|plugin| Some(plugin.name()) == name);
+    let (Some(definition), Some(config)) = (definition, value.get_mut("config")) else { return };
+    for field in definition.encrypted().iter().chain(definition.private_keys()) {
+        at(config, field, &mut "/config".to_owned(), true, each);
+    }
+}
+
 /// Calls `each` with the secrets of the plugins of the resource at `place`.
 fn in_plugins(value: &mut Value, place: &mut String, each: &mut dyn FnMut(&Secret<'_>, &mut Value)) {
     for (name, conf) in value.get_mut("plugins").and_then(Value::as_object_mut).into_iter().flatten() {
-        let definition = weir_plugins::registry::definitions().iter().find(|definition| definition.name() == name);
+        let definition = definitions().iter().find(|definition| definition.name() == name);
         let Some(definition) = definition else { continue };
         let length = place.len();
         place.push_str("/plugins/");
@@ -109,8 +119,20 @@ impl Secrets for SecretFields {
     }
 }
 
-/// Endings of the names of all fields that `each` visits. The quote excludes names of plugins.
-const ENDS: [&str; 6] = ["key\"", "keys\"", "token\"", "secret\"", "password\"", "auth_header\""];
+/// Endings of the names of all fields that `each` visits, with the quote behind them, which excludes names of plugins.
+static ENDS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let of_plugins =
+        definitions().iter().flat_map(|definition| definition.encrypted().iter().chain(definition.private_keys()));
+    let paths = Kind::ALL.iter().flat_map(|kind| kind.entry().secrets).chain(of_plugins);
+    let of_kong = weir_plugins::kong::definitions().iter();
+    let of_kong = of_kong.flat_map(|definition| definition.encrypted().iter().chain(definition.private_keys()));
+    let paths = paths.chain(of_kong).chain(&OF_ENTITIES);
+    let mut names: Vec<&str> = paths.filter_map(|path| path.rsplit('.').find(|step| *step != "*")).collect();
+    names.sort_unstable();
+    names.dedup();
+    let is_covered = |name: &str| names.iter().any(|other| *other != name && name.ends_with(other));
+    names.iter().filter(|name| !is_covered(name)).map(|name| format!("{name}\"")).collect()
+});
 
 /// Masks the secrets of resources that are shown, and restores them in resources that a client sends back.
 #[derive(Clone, Debug)]

@@ -73,9 +73,12 @@ pub(crate) fn settle(settings: &mut Settings, has_file: bool) -> Result<Vec<Stri
         }
         Role::ControlPlane => {
             let usual = Listen::default();
-            for (name, now, usual) in
-                [("listen.http", &mut listen.http, usual.http), ("listen.https", &mut listen.https, usual.https)]
-            {
+            for (name, now, usual) in [
+                ("listen.http", &mut listen.http, usual.http),
+                ("listen.https", &mut listen.https, usual.https),
+                ("listen.tcp", &mut listen.tcp, usual.tcp),
+                ("listen.udp", &mut listen.udp, usual.udp),
+            ] {
                 if !now.is_empty() && *now != usual {
                     without_effect(name, "a control plane carries no traffic");
                 }

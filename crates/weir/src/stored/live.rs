@@ -318,12 +318,23 @@ impl Shared {
         followed == Followed::News
     }
 
-    /// Accepts the withheld state.
+    /// Accepts the withheld state, or the resources without those because of which every request is refused.
     async fn accept(&self) -> Option<Accepted> {
         let mut state = Arc::clone(&self.state).lock_owned().await;
         let was_vacant = self.serving.vacant.swap(false, Ordering::Relaxed);
+        let refused_all = state.serve_without_placeless();
         let Some(accepted) = state.accept() else {
-            return was_vacant.then_some(Accepted { revision: state.revision, resources: 0 });
+            let resources = state.resources.len() - state.left_out();
+            let here = Accepted { revision: state.revision, resources };
+            if refused_all {
+                tracing::warn!(
+                    revision = here.revision,
+                    resources,
+                    "the resources are accepted without the invalid ones"
+                );
+                self.serve_as_it_is(state).await;
+            }
+            return (was_vacant || refused_all).then_some(here);
         };
         self.serving.metrics.set_config_withheld(false);
         let Accepted { revision, resources } = accepted;
@@ -406,7 +417,7 @@ impl Shared {
             Refused::Store(error) => {
                 tracing::error!(%error, "a change cannot be committed; the live configuration stays in force")
             }
-            Refused::ReadOnly(_) => {}
+            Refused::ReadOnly(_) | Refused::NotAllowed(_) => {}
         }
     }
 }

@@ -13,8 +13,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::any_client::{AnyClient, Protocol};
 use super::client::RawClient;
 use super::message::Response;
 use super::process::{self, Process};
@@ -37,6 +39,8 @@ pub(crate) struct Gateway {
     pub(crate) admin: Option<SocketAddr>,
     /// The address of the control API, if there is one.
     pub(crate) control: Option<SocketAddr>,
+    /// The protocol that clients speak.
+    protocol: Protocol,
     folder: TempDir,
     lines: Mutex<Receiver<String>>,
 }
@@ -47,6 +51,8 @@ pub(crate) struct Start {
     settings: String,
     workers: Option<usize>,
     own_listeners: bool,
+    http2: bool,
+    protocol: Protocol,
     open_files: Option<usize>,
     variables: Vec<(String, String)>,
     linked: bool,
@@ -86,6 +92,8 @@ impl Start {
             settings: String::new(),
             workers: Some(1),
             own_listeners: false,
+            http2: false,
+            protocol: Protocol::Http1,
             open_files: None,
             variables: Vec::new(),
             linked: false,
@@ -177,6 +185,19 @@ impl Start {
         self
     }
 
+    /// Takes HTTP/2 by prior knowledge, too, at the port without TLS.
+    pub(crate) fn http2(mut self) -> Self {
+        self.http2 = true;
+        self
+    }
+
+    /// Lets [`Gateway::caller`] and [`Gateway::get`] speak this protocol.
+    pub(crate) fn over(mut self, protocol: Protocol) -> Self {
+        self.http2 |= protocol == Protocol::Http2;
+        self.protocol = protocol;
+        self
+    }
+
     /// Listens for TLS as well.
     pub(crate) fn https(mut self) -> Self {
         self.https = true;
@@ -212,7 +233,18 @@ impl Start {
         let config = folder.path().join("apisix.yaml");
         let settings = folder.path().join("weir.yaml");
         fs::write(&config, &self.config).expect("write the configuration");
-        let text = self.settings.replace("FOLDER", &folder.path().display().to_string());
+        let mut text = self.settings.replace("FOLDER", &folder.path().display().to_string());
+        if self.http2 {
+            let https = if self.https { json!(["127.0.0.1:0"]) } else { json!([]) };
+            let listen = json!({ "http": [{ "address": "127.0.0.1:0", "http2": true }], "https": https });
+            match serde_json::from_str::<Value>(&text) {
+                Ok(Value::Object(mut settings)) => {
+                    settings.insert("listen".to_owned(), listen);
+                    text = Value::Object(settings).to_string();
+                }
+                _ => text.push_str(&format!("\nlisten: {listen}\n")),
+            }
+        }
         fs::write(&settings, text).expect("write the settings");
 
         let stderr = File::create(folder.path().join("stderr")).expect("create a file");
@@ -234,10 +266,14 @@ impl Start {
             command.args(["--admin", "127.0.0.1:0"]);
         } else {
             command.arg(&config);
+            // Counts of plans are written there.
+            if !self.settings.contains("data_dir") {
+                command.arg("--data-dir").arg(folder.path().join("data"));
+            }
         }
         command.args(["--control", if self.control { "127.0.0.1:0" } else { "off" }]);
         command.args(&self.arguments);
-        if !self.own_listeners {
+        if !self.own_listeners && !self.http2 {
             command.args(["--listen-http", "127.0.0.1:0", "--listen-https"]);
             command.arg(if self.https { "127.0.0.1:0" } else { "off" });
         }
@@ -266,6 +302,7 @@ impl Start {
             status: nowhere,
             admin: None,
             control: None,
+            protocol: self.protocol,
             folder,
             lines: lines.into(),
         };
@@ -339,9 +376,14 @@ impl Gateway {
         RawClient::connect(self.addr)
     }
 
-    /// `GET path` on a connection of its own.
+    /// A connection to the gateway over the protocol that its clients speak ([`Start::over`]).
+    pub(crate) fn caller(&self) -> AnyClient {
+        AnyClient::connect(self.protocol, self.addr)
+    }
+
+    /// `GET path` on a connection of its own, over the protocol that its clients speak.
     pub(crate) fn get(&self, path: &str) -> Response {
-        self.client().get(path)
+        self.caller().get(path)
     }
 
     /// Sends a request to the Admin API, with a path below `/apisix/admin`. Returns the status and the JSON body.

@@ -1,10 +1,13 @@
 //! Peers of the black-box tests: the real binary, origins, raw clients.
 
+mod any_client;
 mod certificate;
 mod client;
 mod etcd;
 mod gateway;
 mod haproxy;
+mod http2;
+mod http2_origin;
 mod message;
 mod nginx;
 mod origin;
@@ -12,11 +15,14 @@ mod process;
 mod redis;
 mod relay;
 
+pub(crate) use any_client::{Protocol, over_both};
 pub(crate) use certificate::{Authority, Certificate, Kind};
 pub(crate) use client::{RawClient, chunked, get, post};
 pub(crate) use etcd::EtcdCluster;
 pub(crate) use gateway::{ADMIN_KEY, Gateway, Page, Reload, Start, replace, weir};
 pub(crate) use haproxy::Haproxy;
+pub(crate) use http2::{Frame, H2Client};
+pub(crate) use http2_origin::{H2Connection, News, h2_echo, h2_origin};
 pub(crate) use message::{Fault, Fields, Framing, Request, Response};
 pub(crate) use nginx::{Nginx, free_port};
 pub(crate) use origin::{Answer, Connection, Full, Origin, Refusing};

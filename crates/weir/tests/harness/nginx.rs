@@ -33,7 +33,8 @@ impl Nginx {
         Self::listening(" ssl", server)
     }
 
-    fn listening(how: &str, server: &str) -> Self {
+    /// As [`Nginx::start`], with further parameters of `listen`.
+    pub(crate) fn listening(how: &str, server: &str) -> Self {
         for _ in 0..ATTEMPTS {
             if let Some(nginx) = Self::try_start(how, server) {
                 return nginx;

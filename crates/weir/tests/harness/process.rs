@@ -43,10 +43,10 @@ impl Process {
         wait_until("the process to end", LIMIT, || self.exited())
     }
 
-    /// Resident memory of the process, in bytes.
+    /// Resident memory of the process without pages of files, in bytes: code that runs for the first time does not count.
     pub(crate) fn resident(&self) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.id())).expect("read smaps_rollup");
-        let line = text.lines().find_map(|line| line.strip_prefix("Rss:")).expect("an Rss line");
+        let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("an Anonymous line");
         let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().expect("a number of kB");
         kib * 1024
     }

@@ -16,7 +16,7 @@ pub(crate) struct Redis {
     arguments: Vec<String>,
     process: Option<Process>,
     folder: TempDir,
-    /// What `redis-cli` needs to be let in.
+    /// Credentials for `redis-cli`.
     access: Vec<String>,
 }
 
@@ -106,7 +106,7 @@ impl Redis {
         self.process.as_ref().expect("a running server").signal(signal);
     }
 
-    /// What a command comes to, as `redis-cli` tells it.
+    /// The output of `redis-cli` for a command.
     pub(crate) fn cli(&self, command: &[&str]) -> String {
         let mut cli = Command::new(program("redis-cli"));
         cli.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "--no-auth-warning"]).args(&self.access);

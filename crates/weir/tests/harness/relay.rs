@@ -19,6 +19,11 @@ const NO_WATCHES: u8 = 2;
 
 impl Relay {
     pub(crate) fn to(port: u16) -> Self {
+        Self::delayed(port, Duration::ZERO)
+    }
+
+    /// A relay that holds up each piece for so long, in both directions.
+    pub(crate) fn delayed(port: u16, delay: Duration) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind a relay");
         let addr = listener.local_addr().expect("an address");
         let passes = Arc::new(AtomicU8::new(ALL));
@@ -26,7 +31,7 @@ impl Relay {
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) else { continue };
-                connect(client, server, &shared);
+                connect(client, server, &shared, delay);
             }
         });
         Self { addr, passes }
@@ -48,7 +53,7 @@ impl Relay {
     }
 }
 
-fn connect(client: TcpStream, server: TcpStream, passes: &Arc<AtomicU8>) {
+fn connect(client: TcpStream, server: TcpStream, passes: &Arc<AtomicU8>, delay: Duration) {
     let watch = Arc::new(AtomicU8::new(0));
     let streams = (client.try_clone().expect("clone"), server.try_clone().expect("clone"));
     for (mut from, mut to, answers) in [(client, server, false), (streams.1, streams.0, true)] {
@@ -56,6 +61,7 @@ fn connect(client: TcpStream, server: TcpStream, passes: &Arc<AtomicU8>) {
         thread::spawn(move || {
             let mut buffer = [0; 16 << 10];
             while let Ok(count @ 1..) = from.read(&mut buffer) {
+                thread::sleep(delay);
                 let bytes = &buffer[..count];
                 if !answers {
                     let is_watch = bytes.windows(9).any(|part| part == b"/v3/watch");

@@ -2,8 +2,8 @@
 
 use super::readers::{
     access_log, admin, admin_keys, admin_tls, config_provider, connections, control, dev_mode, error_log,
-    http_listeners, https_listeners, listeners, log_escape, log_level, metrics_server, on_off, one_or_several, plugins,
-    protocols, real_ip_from, real_ip_header, same, shared_config_provider, status, time,
+    http_listeners, http2, https_listeners, listeners, log_escape, log_level, metrics_server, on_off, one_or_several,
+    plugins, protocols, real_ip_from, real_ip_header, same, shared_config_provider, status, streams, time,
 };
 use super::{ConfigKey, Effect, Reader};
 
@@ -11,7 +11,7 @@ const fn sets(path: &'static str, settings: &'static [&'static str], read: Reade
     ConfigKey { path, effect: Effect::Sets(settings, read), note }
 }
 
-/// The same value, under another name.
+/// A key whose value is the same under another name.
 const fn is(path: &'static str, settings: &'static [&'static str]) -> ConfigKey {
     sets(path, settings, same, "")
 }
@@ -26,10 +26,8 @@ const fn nothing(path: &'static str, note: &'static str) -> ConfigKey {
 
 const NO_LUA: &str = "there is no Lua here";
 const NO_NGINX: &str = "it is text for nginx's configuration, and there is no nginx here";
-const NO_STREAM: &str = "TCP and UDP are not proxied yet";
 const NO_ETCD_OF_2: &str = "that is the form of APISIX 2; it is `deployment.etcd` now";
-const NO_MEMORY_ZONES: &str = "memory is not set aside in zones; what is kept has limits of its own, see `limits`";
-const NO_HTTP2: &str = "HTTP/2 is not spoken yet";
+const NO_MEMORY_ZONES: &str = "memory is not reserved in zones; see `limits` for the bounds of what is kept";
 const NO_CACHE: &str = "the plugin proxy-cache is not supported yet";
 const NO_DISCOVERY: &str = "service discovery is not supported yet";
 const NO_PLUGIN: &str = "the plugin is not supported yet";
@@ -44,11 +42,11 @@ pub const KEYS: &[ConfigKey] = &[
     always("apisix.enable_reuseport", "true", "each worker has a socket of its own in any case"),
     is("apisix.show_upstream_status_in_response_header", &["show_upstream_status_in_response_header"]),
     sets("apisix.enable_ipv6", &["listen.http", "listen.https"], listeners, "`true` adds [::] to listeners without an `ip`; IPv6 addresses of nodes are used in any case. Where it is not written, nothing listens at [::]"),
-    always("apisix.enable_http2", "false", NO_HTTP2),
+    sets("apisix.enable_http2", &["http2.enabled", "listen.http"], http2, "`true` lets listeners without TLS take HTTP/2 by prior knowledge, too. Where it is not written, those with TLS offer it, and those without do not take it"),
     sets("apisix.proxy_protocol.listen_http_port", &["listen.http", "proxy_protocol.trusted"], listeners, "headers are believed from `nginx_config.http.real_ip_from`; give `proxy_protocol.trusted` for others"),
     sets("apisix.proxy_protocol.listen_https_port", &["listen.https", "proxy_protocol.trusted"], listeners, "as with `listen_http_port`"),
-    nothing("apisix.proxy_protocol.enable_tcp_pp", NO_STREAM),
-    nothing("apisix.proxy_protocol.enable_tcp_pp_to_upstream", NO_STREAM),
+    sets("apisix.proxy_protocol.enable_tcp_pp", &["listen.tcp", "proxy_protocol.trusted"], streams, "headers are believed from `nginx_config.http.real_ip_from`; give `proxy_protocol.trusted` for others"),
+    always("apisix.proxy_protocol.enable_tcp_pp_to_upstream", "false", "`proxy_protocol` of an upstream says it for its own nodes"),
     always("apisix.enable_server_tokens", "false", "`Server` never tells a version; `server_header` says what it tells"),
     nothing("apisix.extra_lua_path", NO_LUA),
     nothing("apisix.extra_lua_cpath", NO_LUA),
@@ -59,8 +57,9 @@ pub const KEYS: &[ConfigKey] = &[
     is("apisix.match_uri_encoded_slash", &["uri.match_encoded_slash"]),
     is("apisix.router.http", &["router"]),
     always("apisix.router.ssl", "radixtree_sni", "certificates are chosen by the name that clients ask for, and nothing else"),
-    always("apisix.proxy_mode", "http", NO_STREAM),
-    nothing("apisix.stream_proxy", NO_STREAM),
+    sets("apisix.proxy_mode", &["listen.tcp", "listen.udp"], streams, "`http&stream` opens the ports of `stream_proxy`, and so does `stream`, beside those for HTTP"),
+    sets("apisix.stream_proxy.tcp", &["listen.tcp"], streams, "with `proxy_mode: http&stream` or `stream`; without it no port is opened, as in APISIX"),
+    sets("apisix.stream_proxy.udp", &["listen.udp"], streams, "as `apisix.stream_proxy.tcp`"),
     is("apisix.dns_resolver", &["dns.servers"]),
     sets("apisix.dns_resolver_valid", &["dns.min_ttl", "dns.max_ttl"], time, "seconds"),
     sets("apisix.resolver_timeout", &["dns.timeout"], time, "seconds"),
@@ -69,7 +68,7 @@ pub const KEYS: &[ConfigKey] = &[
     sets("apisix.ssl.listen", &["listen.https"], https_listeners, "as `node_listen`"),
     sets("apisix.ssl.listen_port", &["listen.https"], https_listeners, "the form of APISIX 2"),
     is("apisix.ssl.ssl_trusted_certificate", &["tls.trusted_certificate"]),
-    sets("apisix.ssl.ssl_protocols", &["tls.protocols"], protocols, "TLSv1.1 and what is older is not spoken"),
+    sets("apisix.ssl.ssl_protocols", &["tls.protocols"], protocols, "TLSv1.1 and older versions are not spoken"),
     nothing("apisix.ssl.ssl_ciphers", "cipher suites are those of TLS 1.3, and for TLS 1.2 those with ECDHE and AES-GCM or ChaCha20; there are no others to choose"),
     is("apisix.ssl.ssl_session_tickets", &["tls.session_tickets"]),
     is("apisix.ssl.fallback_sni", &["tls.fallback_sni"]),
@@ -83,16 +82,16 @@ pub const KEYS: &[ConfigKey] = &[
     sets("apisix.data_encryption.enable_encrypt_fields", &["deployment.etcd.data_encryption.enable_encrypt_fields"], same, ""),
     sets("apisix.data_encryption.keyring", &["deployment.etcd.data_encryption.keyring"], one_or_several, "a list or one key; for what lies in etcd; the embedded store has a key of its own"),
     nothing("apisix.data_encryption.enable", "that is the form of APISIX 3.0; it is `enable_encrypt_fields` now"),
-    nothing("apisix.events", "workers share memory and need no module to tell each other of events"),
+    nothing("apisix.events", "workers share memory and need no module for events"),
     sets("apisix.status.ip", &["listen.status"], status, ""),
     sets("apisix.status.port", &["listen.status"], status, ""),
     always("apisix.disable_upstream_healthcheck", "false", "checks are turned off by taking `checks` from an upstream"),
     is("apisix.trusted_addresses", &["trusted_proxies"]),
     sets("apisix.lru.secret.ttl", &["secrets.ttl"], time, "seconds"),
-    nothing("apisix.max_post_args_readable_size", "`limits.body_variables`, or `graphql.max_size`, says how long a body may be that variables read"),
+    nothing("apisix.max_post_args_readable_size", "`limits.body_variables`, or `graphql.max_size`, limits the length of a body that variables are read from"),
     nothing("apisix.lru.secret.count", "every secret that is in use is kept"),
     nothing("apisix.tracing", "there are no spans of the gateway's own parts"),
-    nothing("apisix.id", "nodes are told apart by the host name in metrics"),
+    nothing("apisix.id", "metrics distinguish gateways by host name"),
     nothing("apisix.config_center", "that is the form of APISIX 2; it is `deployment.role` and `config_provider` now"),
     nothing("apisix.admin_key", "that is the form of APISIX 2; it is `deployment.admin.admin_key` now"),
     nothing("apisix.allow_admin", "that is the form of APISIX 2; it is `deployment.admin.allow_admin` now"),
@@ -102,7 +101,7 @@ pub const KEYS: &[ConfigKey] = &[
     nothing("apisix.admin_api_mtls", "that is the form of APISIX 2; it is `deployment.admin.admin_api_mtls` now"),
     nothing("apisix.admin_api_version", "that is the form of APISIX 2; the Admin API speaks version 3"),
     nothing("apisix.enable_admin_cors", "that is the form of APISIX 2; it is `deployment.admin.enable_admin_cors` now"),
-    nothing("apisix.enable_debug", "the error log tells details with `error_log.level: debug`"),
+    nothing("apisix.enable_debug", "details are in the error log with `error_log.level: debug`"),
     nothing("apisix.real_ip_header", "that is the form of APISIX 2; it is `nginx_config.http.real_ip_header` now"),
 
     nothing("nginx_config.user", "the process keeps the user that starts it; with systemd it is `User=`"),
@@ -117,7 +116,11 @@ pub const KEYS: &[ConfigKey] = &[
     sets("nginx_config.event.worker_connections", &["limits.connections"], connections, "times `worker_processes`; connections to nodes do not count"),
     nothing("nginx_config.envs", "every variable of the environment can be used"),
     nothing("nginx_config.meta.lua_shared_dict", NO_MEMORY_ZONES),
-    nothing("nginx_config.stream", NO_STREAM),
+    sets("nginx_config.stream.enable_access_log", &["stream_access_log.path"], access_log, "`true` turns it on"),
+    sets("nginx_config.stream.access_log", &["stream_access_log.path"], access_log, "where `enable_access_log` is `true`; without it `logs/access_stream.log`"),
+    sets("nginx_config.stream.access_log_format", &["stream_access_log.format"], access_log, "as `nginx_config.http.access_log_format`"),
+    sets("nginx_config.stream.access_log_format_escape", &["stream_access_log.escape"], log_escape, "`none` has no effect: a client could forge lines"),
+    nothing("nginx_config.stream.lua_shared_dict", NO_LUA),
     nothing("nginx_config.main_configuration_snippet", NO_NGINX),
     nothing("nginx_config.http_configuration_snippet", NO_NGINX),
     nothing("nginx_config.http_server_configuration_snippet", NO_NGINX),
@@ -140,7 +143,7 @@ pub const KEYS: &[ConfigKey] = &[
     sets("nginx_config.http.real_ip_recursive", &["real_ip.recursive"], on_off, ""),
     sets("nginx_config.http.real_ip_from", &["real_ip.trusted"], real_ip_from, "`unix:` is left out: clients of a Unix socket have no address that could be replaced"),
     nothing("nginx_config.http.custom_lua_shared_dict", NO_LUA),
-    always("nginx_config.http.proxy_ssl_server_name", "true", "nodes are always told the name that is asked for"),
+    always("nginx_config.http.proxy_ssl_server_name", "true", "the server name (SNI) is always sent to nodes"),
     is("nginx_config.http.upstream.keepalive", &["limits.upstream_idle_connections"]),
     nothing("nginx_config.http.upstream.keepalive_requests", "it is `keepalive_pool.requests` of an upstream, 1000 by default"),
     nothing("nginx_config.http.upstream.keepalive_timeout", "it is `keepalive_pool.idle_timeout` of an upstream, 60 s by default"),
@@ -149,12 +152,12 @@ pub const KEYS: &[ConfigKey] = &[
     nothing("nginx_config.http.lua_shared_dict", NO_MEMORY_ZONES),
 
     nothing("discovery", NO_DISCOVERY),
-    sets("graphql.max_size", &["limits.body_variables"], same, "bytes, up to `limits.buffered_body`; other bodies that variables read have the same limit"),
+    sets("graphql.max_size", &["limits.body_variables"], same, "bytes, up to `limits.buffered_body`; other bodies that variables are read from have the same limit"),
     nothing("ext-plugin", "plugins in other programs are not supported yet"),
     sets("plugins", &["plugins"], plugins, "a plugin that is not in the list is refused; those that the gateway does not have are named at start"),
-    nothing("stream_plugins", NO_STREAM),
+    nothing("stream_plugins", "the plugins of streams are those of `plugins` that run there, and those that run there alone"),
     nothing("wasm", "plugins in WebAssembly are not supported yet"),
-    nothing("xrpc", NO_STREAM),
+    nothing("xrpc", "protocols above TCP are not spoken"),
 
     nothing("plugin_attr.log-rotate", "logs are rotated by logrotate or systemd: SIGUSR1 opens them anew"),
     nothing("plugin_attr.skywalking", NO_PLUGIN),
@@ -164,10 +167,10 @@ pub const KEYS: &[ConfigKey] = &[
     sets("plugin_attr.prometheus.enable_export_server", &["listen.metrics"], metrics_server, "`false` turns it off; then a route with `public-api` may show the metrics"),
     sets("plugin_attr.prometheus.export_addr.ip", &["listen.metrics"], metrics_server, ""),
     sets("plugin_attr.prometheus.export_addr.port", &["listen.metrics"], metrics_server, ""),
-    nothing("plugin_attr.prometheus.refresh_interval", "metrics are summed up when they are asked for"),
+    nothing("plugin_attr.prometheus.refresh_interval", "metrics are summed up for each request for them"),
     nothing("plugin_attr.prometheus.metrics", "labels are those of APISIX without additions, and series stay"),
     nothing("plugin_attr.prometheus.default_buckets", "histograms have APISIX's own buckets"),
-    nothing("plugin_attr.server-info", "the control API tells it, without reports to etcd"),
+    nothing("plugin_attr.server-info", "the control API serves the same data, without reports to etcd"),
     nothing("plugin_attr.batch-requests.uri", "its path is `/apisix/batch-requests`, which `uri` of `public-api` puts to another one"),
     nothing("plugin_attr.dubbo-proxy", NO_PLUGIN),
     nothing("plugin_attr.proxy-mirror", "a copy has the timeouts of its route's upstream"),
@@ -203,7 +206,7 @@ pub const KEYS: &[ConfigKey] = &[
     nothing("deployment.etcd.health_check_timeout", "a member that does not answer is left for the next one at once"),
     is("deployment.etcd.health_check_interval", &["deployment.etcd.health_check_interval"]),
     is("deployment.etcd.startup_retry", &["deployment.etcd.startup_retry"]),
-    nothing("deployment.etcd.use_grpc", "etcd is asked in the one way the gateway knows"),
+    nothing("deployment.etcd.use_grpc", "the gateway has one way to reach etcd"),
     is("deployment.etcd.user", &["deployment.etcd.user"]),
     is("deployment.etcd.password", &["deployment.etcd.password"]),
     is("deployment.etcd.tls.ca", &["deployment.etcd.tls.ca"]),

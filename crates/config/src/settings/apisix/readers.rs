@@ -1,32 +1,32 @@
-//! How values of `config.yaml` become values of settings.
+//! Translation of values of `config.yaml` into values of settings.
 //!
 //! A reader puts the tree of a value under its setting, where it is checked like that of a `weir.yaml`. Where several
-//! keys make one setting, each of them reads all of them: the order in a file does not matter.
+//! keys make one setting, each of their readers reads all these keys: the order in a file does not matter.
 
 use std::thread::available_parallelism;
 
 use weir_expr::{Variable, VariableError};
 
-use super::{Place, Translation, plain};
+use super::{Entry, Translation, plain};
 use crate::code::Code;
 use crate::diagnostic::Diagnostic;
 use crate::node::{Kind, Mark, Node, plain_scalar, push_index, push_name, quoted};
 use crate::settings::overlay::{leaves, put};
 
-/// As it is. A number or a boolean may stand in quotes, as placeholders often do.
-pub(super) fn same(to: &mut Translation<'_>, place: &Place<'_>) {
-    for setting in place.settings {
-        to.set(setting, unquoted(place.value, setting));
+/// Takes the value as it is. A number or a boolean may stand in quotes, as placeholders often do.
+pub(super) fn same(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    for setting in entry.settings {
+        to.set(setting, unquoted(entry.value, setting));
     }
 }
 
 /// A list, or the only element of it.
-pub(super) fn one_or_several(to: &mut Translation<'_>, place: &Place<'_>) {
-    let value = match &place.value.kind {
-        Kind::Str(_) => Node { mark: place.value.mark, kind: Kind::Seq(vec![place.value.clone()]) },
-        _ => place.value.clone(),
+pub(super) fn one_or_several(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    let value = match &entry.value.kind {
+        Kind::Str(_) => Node { mark: entry.value.mark, kind: Kind::Seq(vec![entry.value.clone()]) },
+        _ => entry.value.clone(),
     };
-    for setting in place.settings {
+    for setting in entry.settings {
         to.set(setting, value.clone());
     }
 }
@@ -40,14 +40,14 @@ fn unquoted(value: &Node, setting: &str) -> Node {
 }
 
 /// nginx's times: `60`, `60s`, `500ms`, `1m 30s`, `2h`, `1d`.
-pub(super) fn time(to: &mut Translation<'_>, place: &Place<'_>) {
-    match plain(place.value).as_deref().and_then(seconds) {
+pub(super) fn time(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    match plain(entry.value).as_deref().and_then(seconds) {
         Some(seconds) => {
-            for setting in place.settings {
-                to.set(setting, Node { mark: place.value.mark, kind: Kind::Float(seconds) });
+            for setting in entry.settings {
+                to.set(setting, Node { mark: entry.value.mark, kind: Kind::Float(seconds) });
             }
         }
-        None => to.error(place, "a time such as 60s, 500ms or 1m30s"),
+        None => to.error(entry, "a time such as 60s, 500ms or 1m30s"),
     }
 }
 
@@ -74,81 +74,87 @@ fn seconds(text: &str) -> Option<f64> {
 }
 
 /// nginx's switches, which YAML does not take for booleans.
-pub(super) fn on_off(to: &mut Translation<'_>, place: &Place<'_>) {
-    match plain(place.value).as_deref() {
-        Some("on" | "true") => set_all(to, place, &Kind::Bool(true)),
-        Some("off" | "false") => set_all(to, place, &Kind::Bool(false)),
-        _ => to.error(place, "on or off"),
+pub(super) fn on_off(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    match plain(entry.value).as_deref() {
+        Some("on" | "true") => set_all(to, entry, &Kind::Bool(true)),
+        Some("off" | "false") => set_all(to, entry, &Kind::Bool(false)),
+        _ => to.error(entry, "on or off"),
     }
 }
 
-fn set_all(to: &mut Translation<'_>, place: &Place<'_>, kind: &Kind) {
-    for setting in place.settings {
-        to.set(setting, Node { mark: place.value.mark, kind: kind.clone() });
+fn set_all(to: &mut Translation<'_>, entry: &Entry<'_>, kind: &Kind) {
+    for setting in entry.settings {
+        to.set(setting, Node { mark: entry.value.mark, kind: kind.clone() });
     }
 }
 
-pub(super) fn dev_mode(to: &mut Translation<'_>, place: &Place<'_>) {
-    match plain(place.value).as_deref() {
-        Some("true") => set_all(to, place, &Kind::Int(1)),
+pub(super) fn dev_mode(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    match plain(entry.value).as_deref() {
+        Some("true") => set_all(to, entry, &Kind::Int(1)),
         Some("false") => {}
-        _ => to.error(place, "true or false"),
+        _ => to.error(entry, "true or false"),
     }
 }
 
 /// nginx counts for each worker, and this gateway for all of them.
-pub(super) fn connections(to: &mut Translation<'_>, place: &Place<'_>) {
+pub(super) fn connections(to: &mut Translation<'_>, entry: &Entry<'_>) {
     let workers = match to.elsewhere("nginx_config.worker_processes").and_then(plain).map(|text| text.parse()) {
         Some(Ok(count)) => count,
         _ => available_parallelism().map_or(1, |count| i64::try_from(count.get()).unwrap_or(1)),
     };
-    let each = plain(place.value).and_then(|text| text.parse::<i64>().ok());
+    let each = plain(entry.value).and_then(|text| text.parse::<i64>().ok());
     match each.and_then(|each| each.checked_mul(workers)) {
-        Some(all) => set_all(to, place, &Kind::Int(all)),
-        None => to.error(place, "a number of connections"),
+        Some(all) => set_all(to, entry, &Kind::Int(all)),
+        None => to.error(entry, "a number of connections"),
     }
 }
 
 /// `TLSv1.2 TLSv1.3`, or a list.
-pub(super) fn protocols(to: &mut Translation<'_>, place: &Place<'_>) {
-    let asked: Vec<String> = match &place.value.kind {
+pub(super) fn protocols(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    let asked: Vec<String> = match &entry.value.kind {
         Kind::Str(text) => text.split_whitespace().map(str::to_owned).collect(),
         Kind::Seq(items) => items.iter().filter_map(plain).collect(),
-        _ => return to.error(place, "versions such as TLSv1.2 TLSv1.3"),
+        _ => return to.error(entry, "versions such as TLSv1.2 TLSv1.3"),
     };
     let (spoken, old): (Vec<_>, Vec<_>) = asked.into_iter().partition(|name| !OLD_PROTOCOLS.contains(&name.as_str()));
     if !old.is_empty() && !spoken.is_empty() {
         let code = Code::OldProtocols { names: old.join(" ") };
-        to.found.push(Diagnostic::warning(place.value.mark, place.path, code));
+        to.found.push(Diagnostic::warning(entry.value.mark, entry.path, code));
     }
     if spoken.is_empty() {
-        return to.error(place, "TLSv1.2, TLSv1.3 or both");
+        return to.error(entry, "TLSv1.2, TLSv1.3 or both");
     }
-    let item = |name: String| Node { mark: place.value.mark, kind: Kind::Str(name) };
-    set_all(to, place, &Kind::Seq(spoken.into_iter().map(item).collect()));
+    let item = |name: String| Node { mark: entry.value.mark, kind: Kind::Str(name) };
+    set_all(to, entry, &Kind::Seq(spoken.into_iter().map(item).collect()));
 }
 
 const OLD_PROTOCOLS: [&str; 5] = ["SSLv2", "SSLv3", "TLSv1", "TLSv1.0", "TLSv1.1"];
 
 /// Both kinds of listeners, for what concerns both.
-pub(super) fn listeners(to: &mut Translation<'_>, place: &Place<'_>) {
-    http_listeners(to, place);
-    https_listeners(to, place);
+pub(super) fn listeners(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    http_listeners(to, entry);
+    https_listeners(to, entry);
 }
 
-pub(super) fn http_listeners(to: &mut Translation<'_>, place: &Place<'_>) {
+pub(super) fn http_listeners(to: &mut Translation<'_>, entry: &Entry<'_>) {
     let plain = to.elsewhere("apisix.node_listen").cloned();
     let proxied = to.elsewhere("apisix.proxy_protocol.listen_http_port").cloned();
-    if plain.is_none() && proxied.is_none() && place.value.kind == Kind::Bool(false) {
+    if plain.is_none() && proxied.is_none() && entry.value.kind == Kind::Bool(false) {
         return;
     }
-    let list = Listeners { path: "apisix.node_listen", port: 9080, ipv6: ipv6(to) };
+    let http2 = to.elsewhere("apisix.enable_http2").and_then(self::plain).filter(|text| text == "true").map(|_| true);
+    let list = Listeners { path: "apisix.node_listen", port: 9080, ipv6: ipv6(to), http2 };
     let mut list = list.read(to, plain.as_ref());
-    list.extend(behind_proxies(to, proxied.as_ref()));
-    to.set("listen.http", Node { mark: place.value.mark, kind: Kind::Seq(list) });
+    list.extend(behind_proxies(to, proxied.as_ref()).map(|mut proxied| {
+        if let Some(http2) = http2 {
+            super::put(&mut proxied, "http2", Node { mark: entry.value.mark, kind: Kind::Bool(http2) });
+        }
+        proxied
+    }));
+    to.set("listen.http", Node { mark: entry.value.mark, kind: Kind::Seq(list) });
 }
 
-pub(super) fn https_listeners(to: &mut Translation<'_>, place: &Place<'_>) {
+pub(super) fn https_listeners(to: &mut Translation<'_>, entry: &Entry<'_>) {
     let old = "apisix.ssl.listen_port";
     let (path, plain) = match to.elsewhere("apisix.ssl.listen").cloned() {
         Some(list) => ("apisix.ssl.listen", Some(list)),
@@ -158,7 +164,7 @@ pub(super) fn https_listeners(to: &mut Translation<'_>, place: &Place<'_>) {
     let enabled = to.elsewhere("apisix.ssl.enable").and_then(self::plain);
     if let Some(text) = enabled.as_deref().filter(|text| !matches!(*text, "true" | "false")) {
         let code = Code::Unlike { expected: "true or false".into(), found: text.to_owned() };
-        let found = Diagnostic::error(place.value.mark, "apisix.ssl.enable", code);
+        let found = Diagnostic::error(entry.value.mark, "apisix.ssl.enable", code);
         return tell_once(to, found);
     }
     let enabled = enabled.as_deref() != Some("false");
@@ -167,10 +173,10 @@ pub(super) fn https_listeners(to: &mut Translation<'_>, place: &Place<'_>) {
     }
     let mut list = Vec::new();
     if enabled {
-        list = Listeners { path, port: 9443, ipv6: ipv6(to) }.read(to, plain.as_ref());
+        list = Listeners { path, port: 9443, ipv6: ipv6(to), http2: None }.read(to, plain.as_ref());
         list.extend(behind_proxies(to, proxied.as_ref()));
     }
-    to.set("listen.https", Node { mark: place.value.mark, kind: Kind::Seq(list) });
+    to.set("listen.https", Node { mark: entry.value.mark, kind: Kind::Seq(list) });
 }
 
 fn ipv6(to: &Translation<'_>) -> bool {
@@ -182,8 +188,10 @@ struct Listeners {
     path: &'static str,
     /// The port that APISIX has where none is written.
     port: u16,
-    /// Whether a listener without an address is at [::] too.
+    /// True if a listener without an address listens at [::] too.
     ipv6: bool,
+    /// HTTP/2 of listeners that do not set it.
+    http2: Option<bool>,
 }
 
 impl Listeners {
@@ -218,30 +226,133 @@ impl Listeners {
             let mut path = path.to_owned();
             push_name(&mut path, &key.text);
             let code = match (&*key.text, plain(value).as_deref()) {
-                ("ip" | "port", _) | ("enable_http2" | "enable_http3" | "enable_quic", Some("false")) => continue,
-                ("enable_http2", _) => Code::NoEffect { why: "here: HTTP/2 is not spoken yet".into() },
+                ("ip" | "port", _) | ("enable_http2", Some("true" | "false")) => continue,
+                ("enable_http3" | "enable_quic", Some("false")) => continue,
+                ("enable_http2", _) => {
+                    let code = Code::Unlike { expected: "true or false".into(), found: value.describe() };
+                    tell_once(to, Diagnostic::error(key.mark, path, code));
+                    continue;
+                }
                 ("enable_http3" | "enable_quic", _) => Code::NoEffect { why: "here: HTTP/3 is not spoken yet".into() },
                 _ => Code::UnknownToApisix,
             };
             tell_once(to, Diagnostic::warning(key.mark, path, code));
         }
         let port = item.get("port").and_then(plain).unwrap_or_else(|| self.port.to_string());
+        let http2 = item.get("enable_http2").and_then(plain).and_then(|text| text.parse().ok()).or(self.http2);
         match item.get("ip").and_then(plain) {
             Some(ip) => {
                 let bare = ip.trim_start_matches('[').trim_end_matches(']');
                 let address = if bare.contains(':') { format!("[{bare}]:{port}") } else { format!("{bare}:{port}") };
-                addresses.push(Node { mark: item.mark, kind: Kind::Str(address) });
+                addresses.push(listener(address, http2, item.mark));
             }
-            None => self.at_port(&port, item.mark, addresses),
+            None => self.with_http2(http2).at_port(&port, item.mark, addresses),
         }
     }
 
+    fn with_http2(&self, http2: Option<bool>) -> Self {
+        Self { http2, ..*self }
+    }
+
     fn at_port(&self, port: &str, mark: Mark, addresses: &mut Vec<Node>) {
-        addresses.push(Node { mark, kind: Kind::Str(format!("0.0.0.0:{port}")) });
+        addresses.push(listener(format!("0.0.0.0:{port}"), self.http2, mark));
         if self.ipv6 {
-            addresses.push(Node { mark, kind: Kind::Str(format!("[::]:{port}")) });
+            addresses.push(listener(format!("[::]:{port}"), self.http2, mark));
         }
     }
+}
+
+/// A listener; `http2` is only written where it was.
+fn listener(address: String, http2: Option<bool>, mark: Mark) -> Node {
+    let address = Node { mark, kind: Kind::Str(address) };
+    let Some(http2) = http2 else { return address };
+    let mut listener = Node::empty_map();
+    listener.mark = mark;
+    super::put(&mut listener, "address", address);
+    super::put(&mut listener, "http2", Node { mark, kind: Kind::Bool(http2) });
+    listener
+}
+
+/// HTTP/2 at all listeners.
+pub(super) fn http2(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    match plain(entry.value).as_deref() {
+        Some("true") => http_listeners(to, entry),
+        Some("false") => {}
+        _ => return to.error(entry, "true or false"),
+    }
+    to.set("http2.enabled", entry.value.clone());
+}
+
+/// The listeners for streams, which APISIX opens in two of its modes.
+pub(super) fn streams(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    let mode = to.elsewhere("apisix.proxy_mode").and_then(plain);
+    match mode.as_deref() {
+        Some("http&stream" | "stream") => {}
+        None | Some("http") => {
+            if matches!(entry.path, "apisix.stream_proxy.tcp" | "apisix.stream_proxy.udp") {
+                let code = Code::NoEffect { why: "here: apisix.proxy_mode opens no ports for streams".into() };
+                tell_once(to, Diagnostic::warning(entry.key.mark, entry.path, code));
+            }
+            return;
+        }
+        Some(_) if entry.path == "apisix.proxy_mode" => return to.error(entry, "http, stream or http&stream"),
+        Some(_) => return,
+    }
+    let proxied = to.elsewhere("apisix.proxy_protocol.enable_tcp_pp").and_then(plain).as_deref() == Some("true");
+    if proxied && let Some(trusted) = to.elsewhere(REAL_IP_FROM).and_then(ranges) {
+        to.set("proxy_protocol.trusted", trusted);
+    }
+    for (name, setting) in [("apisix.stream_proxy.tcp", "listen.tcp"), ("apisix.stream_proxy.udp", "listen.udp")] {
+        let Some(list) = to.elsewhere(name).cloned() else { continue };
+        let mut listeners = Vec::new();
+        for (index, item) in list.as_seq().unwrap_or(std::slice::from_ref(&list)).iter().enumerate() {
+            let mut path = name.to_owned();
+            push_index(&mut path, index);
+            if setting == "listen.tcp" {
+                listeners.extend(stream_listener(to, item, &path, proxied));
+            } else if let Some(text) = plain(item) {
+                listeners.push(Node { mark: item.mark, kind: Kind::Str(text) });
+            } else {
+                let expected = "a port, or an address with a port".into();
+                let code = Code::Unlike { expected, found: item.describe() };
+                tell_once(to, Diagnostic::error(item.mark, path, code));
+            }
+        }
+        to.set(setting, Node { mark: list.mark, kind: Kind::Seq(listeners) });
+    }
+}
+
+/// A port, `IP:PORT`, or a mapping with `addr` and `tls`.
+fn stream_listener(to: &mut Translation<'_>, item: &Node, path: &str, proxied: bool) -> Option<Node> {
+    let address = item.get("addr").unwrap_or(item);
+    let Some(text) = plain(address) else {
+        let expected = "a port, an address with a port, or a mapping with addr".into();
+        let code = Code::Unlike { expected, found: item.describe() };
+        tell_once(to, Diagnostic::error(item.mark, path, code));
+        return None;
+    };
+    let mut listener = Node::empty_map();
+    listener.mark = item.mark;
+    super::put(&mut listener, "address", Node { mark: address.mark, kind: Kind::Str(text) });
+    for (key, value) in item.as_map().unwrap_or_default() {
+        let mut path = path.to_owned();
+        push_name(&mut path, &key.text);
+        match (&*key.text, plain(value).as_deref()) {
+            ("addr", _) | ("tls", Some("false")) => {}
+            ("tls", Some("true")) => {
+                super::put(&mut listener, "tls", Node { mark: value.mark, kind: Kind::Bool(true) });
+            }
+            ("tls", _) => {
+                let code = Code::Unlike { expected: "true or false".into(), found: value.describe() };
+                tell_once(to, Diagnostic::error(key.mark, path, code));
+            }
+            _ => tell_once(to, Diagnostic::warning(key.mark, path, Code::UnknownToApisix)),
+        }
+    }
+    if proxied {
+        super::put(&mut listener, "proxy_protocol", Node { mark: item.mark, kind: Kind::Bool(true) });
+    }
+    Some(listener)
 }
 
 /// The listener whose connections begin with a PROXY protocol header, which those are believed to write that are
@@ -267,16 +378,16 @@ fn ranges(list: &Node) -> Option<Node> {
     Some(Node { mark: list.mark, kind: Kind::Seq(kept) })
 }
 
-pub(super) fn real_ip_from(to: &mut Translation<'_>, place: &Place<'_>) {
-    let Some(trusted) = ranges(place.value) else { return to.error(place, "a list of addresses and ranges") };
+pub(super) fn real_ip_from(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    let Some(trusted) = ranges(entry.value) else { return to.error(entry, "a list of addresses and ranges") };
     if !address_from_proxy(to) {
         to.set("real_ip.trusted", trusted);
     }
 }
 
-pub(super) fn real_ip_header(to: &mut Translation<'_>, place: &Place<'_>) {
+pub(super) fn real_ip_header(to: &mut Translation<'_>, entry: &Entry<'_>) {
     if !address_from_proxy(to) {
-        same(to, place);
+        same(to, entry);
     }
 }
 
@@ -284,64 +395,87 @@ fn address_from_proxy(to: &Translation<'_>) -> bool {
     to.elsewhere("nginx_config.http.real_ip_header").and_then(Node::as_str) == Some("proxy_protocol")
 }
 
-pub(super) fn log_level(to: &mut Translation<'_>, place: &Place<'_>) {
-    let level = match plain(place.value).as_deref() {
+pub(super) fn log_level(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    let level = match plain(entry.value).as_deref() {
         Some(level @ ("debug" | "info" | "warn" | "error")) => level.to_owned(),
         Some("notice") => "info".to_owned(),
         Some("crit" | "alert" | "emerg") => "error".to_owned(),
-        _ => return to.error(place, "debug, info, notice, warn, error, crit, alert or emerg"),
+        _ => return to.error(entry, "debug, info, notice, warn, error, crit, alert or emerg"),
     };
-    set_all(to, place, &Kind::Str(level));
+    set_all(to, entry, &Kind::Str(level));
 }
 
-pub(super) fn error_log(to: &mut Translation<'_>, place: &Place<'_>) {
-    if !tell_syslog(to, place) {
-        same(to, place);
+pub(super) fn error_log(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    if !tell_syslog(to, entry) {
+        same(to, entry);
     }
 }
 
 /// Logs of nginx may go to syslog.
-fn tell_syslog(to: &mut Translation<'_>, place: &Place<'_>) -> bool {
-    let syslog = place.value.as_str().is_some_and(|path| path.starts_with("syslog:"));
+fn tell_syslog(to: &mut Translation<'_>, entry: &Entry<'_>) -> bool {
+    let syslog = entry.value.as_str().is_some_and(|path| path.starts_with("syslog:"));
     if syslog {
-        to.without_effect(place.key, place.path, "logs go to files and streams, not to syslog");
+        to.without_effect(entry.key, entry.path, "logs go to files and streams, not to syslog");
     }
     syslog
 }
 
-/// Where the access log goes is settled by three keys: APISIX writes one unless it is turned off.
-pub(super) fn access_log(to: &mut Translation<'_>, place: &Place<'_>) {
+/// Destination of the access log, from three keys: APISIX writes one unless it is turned off.
+pub(super) fn access_log(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    if entry.path.starts_with("nginx_config.stream.") {
+        return stream_access_log(to, entry);
+    }
     let enabled = to.elsewhere("nginx_config.http.enable_access_log").and_then(plain);
     let path = to.elsewhere("nginx_config.http.access_log").cloned();
     let is_syslog = path.as_ref().and_then(Node::as_str).is_some_and(|path| path.starts_with("syslog:"));
     let path = match enabled.as_deref() {
-        Some("false") => Some(Node { mark: place.value.mark, kind: Kind::Str("off".to_owned()) }),
+        Some("false") => Some(Node { mark: entry.value.mark, kind: Kind::Str("off".to_owned()) }),
         _ if is_syslog => None,
-        _ => path.or(Some(Node { mark: place.value.mark, kind: Kind::Str("logs/access.log".to_owned()) })),
+        _ => path.or(Some(Node { mark: entry.value.mark, kind: Kind::Str("logs/access.log".to_owned()) })),
     };
     if let Some(path) = path {
         to.set("access_log.path", path);
     }
-    if place.path.ends_with(".access_log") {
-        tell_syslog(to, place);
+    if entry.path.ends_with(".access_log") {
+        tell_syslog(to, entry);
     }
-    if place.settings.contains(&"access_log.format") {
-        log_format(to, place);
+    if entry.settings.contains(&"access_log.format") {
+        log_format(to, entry);
+    }
+}
+
+/// The log of streams, which is off in APISIX unless it is asked for.
+fn stream_access_log(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    let enabled = to.elsewhere("nginx_config.stream.enable_access_log").and_then(plain);
+    let path = to.elsewhere("nginx_config.stream.access_log").cloned();
+    let is_syslog = path.as_ref().and_then(Node::as_str).is_some_and(|path| path.starts_with("syslog:"));
+    let usual = |text: &str| Node { mark: entry.value.mark, kind: Kind::Str(text.to_owned()) };
+    match enabled.as_deref() {
+        Some("true") if is_syslog => {}
+        Some("true") => to.set("stream_access_log.path", path.unwrap_or_else(|| usual("logs/access_stream.log"))),
+        _ => to.set("stream_access_log.path", usual("off")),
+    }
+    if entry.path.ends_with(".access_log") {
+        tell_syslog(to, entry);
+    }
+    if entry.settings.contains(&"stream_access_log.format") {
+        log_format(to, entry);
     }
 }
 
 /// Between APISIX's quotes nginx takes a backslash away from a quote that follows it.
-fn log_format(to: &mut Translation<'_>, place: &Place<'_>) {
-    let Some(text) = place.value.as_str() else { return to.error(place, "a text with $variables") };
+fn log_format(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    let Some(text) = entry.value.as_str() else { return to.error(entry, "a text with $variables") };
     let text = text.trim_end_matches('\n').replace("\\\"", "\"").replace("\\'", "'").replace("\\\\", "\\");
-    let json = to.elsewhere("nginx_config.http.access_log_format_escape").and_then(Node::as_str) == Some("json");
+    let json = to.elsewhere(&format!("{}_escape", entry.path)).and_then(Node::as_str) == Some("json");
     let (text, missing) = known_variables(&text, if json { "" } else { "-" });
     let written = if json { "nothing" } else { "-" };
     for reason in missing {
         let code = Code::WrittenForIt { reason: reason.to_string(), written };
-        to.found.push(Diagnostic::warning(place.value.mark, place.path, code));
+        to.found.push(Diagnostic::warning(entry.value.mark, entry.path, code));
     }
-    to.set("access_log.format", Node { mark: place.value.mark, kind: Kind::Str(text) });
+    let setting = entry.settings.first().copied().unwrap_or_default();
+    to.set(setting, Node { mark: entry.value.mark, kind: Kind::Str(text) });
 }
 
 /// Puts what there is in the place of nginx's variables that are not here, and else what nginx writes for a variable
@@ -355,7 +489,7 @@ fn known_variables(text: &str, none: &str) -> (String, Vec<VariableError>) {
         let end = part.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(part.len());
         let (name, rest) = in_braces.unwrap_or((&part[..end], &part[end..]));
         match name {
-            // As in the form `combined`: who the consumer is, whatever it was authenticated by.
+            // As in the form `combined`: the consumer, for every way of authentication.
             "remote_user" => known.extend(["${consumer_name}", rest]),
             "request" => known.extend(["$request_method $request_uri ${server_protocol}", rest]),
             // A `$` that no name follows is itself.
@@ -374,28 +508,28 @@ fn known_variables(text: &str, none: &str) -> (String, Vec<VariableError>) {
     (known, missing)
 }
 
-pub(super) fn log_escape(to: &mut Translation<'_>, place: &Place<'_>) {
-    match place.value.as_str() {
-        Some("none") => to.without_effect(place.key, place.path, "a client could forge lines"),
-        _ => same(to, place),
+pub(super) fn log_escape(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    match entry.value.as_str() {
+        Some("none") => to.without_effect(entry.key, entry.path, "a client could forge lines"),
+        _ => same(to, entry),
     }
 }
 
-pub(super) fn metrics_server(to: &mut Translation<'_>, place: &Place<'_>) {
+pub(super) fn metrics_server(to: &mut Translation<'_>, entry: &Entry<'_>) {
     let group = "plugin_attr.prometheus";
     let off = to.elsewhere(&format!("{group}.enable_export_server")).and_then(plain).as_deref() == Some("false");
-    server(to, place, off, &format!("{group}.export_addr"), 9091);
+    server(to, entry, off, &format!("{group}.export_addr"), 9091);
 }
 
-pub(super) fn admin(to: &mut Translation<'_>, place: &Place<'_>) {
+pub(super) fn admin(to: &mut Translation<'_>, entry: &Entry<'_>) {
     let off = to.elsewhere("apisix.enable_admin").and_then(plain).as_deref() == Some("false");
-    server(to, place, off, "deployment.admin.admin_listen", 9180);
+    server(to, entry, off, "deployment.admin.admin_listen", 9180);
 }
 
 /// APISIX makes a key for an entry without one, as this gateway does for a role without one.
-pub(super) fn admin_keys(to: &mut Translation<'_>, place: &Place<'_>) {
-    let Some(items) = place.value.as_seq() else {
-        return to.error(place, "a list of mappings with name, key and role");
+pub(super) fn admin_keys(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    let Some(items) = entry.value.as_seq() else {
+        return to.error(entry, "a list of mappings with name, key and role");
     };
     let (mut admin, mut viewer, mut further) = (None, None, Vec::new());
     for (index, item) in items.iter().enumerate() {
@@ -406,7 +540,7 @@ pub(super) fn admin_keys(to: &mut Translation<'_>, place: &Place<'_>) {
             Some((_, Some(role))) if role == "viewer" && viewer.is_none() => viewer = text("key"),
             Some((_, Some(role))) if role == "admin" || role == "viewer" => further.push(item.clone()),
             other => {
-                let mut path = place.path.to_owned();
+                let mut path = entry.path.to_owned();
                 push_index(&mut path, index);
                 let Some((role, Some(name))) = other else {
                     to.found.push(Diagnostic::error(
@@ -416,7 +550,7 @@ pub(super) fn admin_keys(to: &mut Translation<'_>, place: &Place<'_>) {
                     ));
                     continue;
                 };
-                // Only the Admin API looks at it, and only the start knows whether that is on.
+                // The role matters to the Admin API alone, and only the start decides whether that is on.
                 to.found.push(Diagnostic::warning(role.mark, path, Code::NotARole { name: quoted(&name) }));
                 let as_node = |text: &str| Node { mark: role.mark, kind: Kind::Str(text.to_owned()) };
                 let mut key = Node { mark: item.mark, kind: Node::empty_map().kind };
@@ -439,17 +573,17 @@ pub(super) fn admin_keys(to: &mut Translation<'_>, place: &Place<'_>) {
         }
     }
     if !further.is_empty() {
-        to.set("admin.keys", Node { mark: place.value.mark, kind: Kind::Seq(further) });
+        to.set("admin.keys", Node { mark: entry.value.mark, kind: Kind::Seq(further) });
     }
 }
 
 /// Certificates have no effect without `https_admin`, and that has none without them.
-pub(super) fn admin_tls(to: &mut Translation<'_>, place: &Place<'_>) {
+pub(super) fn admin_tls(to: &mut Translation<'_>, entry: &Entry<'_>) {
     let group = "deployment.admin";
     let on = match to.elsewhere("deployment.admin.https_admin").and_then(plain).as_deref() {
         Some("true") => true,
         Some("false") | None => false,
-        Some(_) => return tell_once(to, wrong_switch(place)),
+        Some(_) => return tell_once(to, wrong_switch(entry)),
     };
     let file =
         |name: &str| to.elsewhere(&format!("{group}.admin_api_mtls.{name}")).filter(|node| node.as_str() != Some(""));
@@ -473,26 +607,26 @@ pub(super) fn admin_tls(to: &mut Translation<'_>, place: &Place<'_>) {
     }
 }
 
-fn wrong_switch(place: &Place<'_>) -> Diagnostic {
+fn wrong_switch(entry: &Entry<'_>) -> Diagnostic {
     let code = Code::Expected { what: "true or false" };
-    Diagnostic::error(place.value.mark, "deployment.admin.https_admin", code)
+    Diagnostic::error(entry.value.mark, "deployment.admin.https_admin", code)
 }
 
-pub(super) fn control(to: &mut Translation<'_>, place: &Place<'_>) {
+pub(super) fn control(to: &mut Translation<'_>, entry: &Entry<'_>) {
     let off = to.elsewhere("apisix.enable_control").and_then(plain).as_deref() == Some("false");
-    server(to, place, off, "apisix.control", 9090);
+    server(to, entry, off, "apisix.control", 9090);
 }
 
-pub(super) fn status(to: &mut Translation<'_>, place: &Place<'_>) {
-    server(to, place, false, "apisix.status", 7085);
+pub(super) fn status(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    server(to, entry, false, "apisix.status", 7085);
 }
 
 /// A server of the gateway's own, from `ip` and `port` of a mapping.
-fn server(to: &mut Translation<'_>, place: &Place<'_>, off: bool, group: &str, port: u16) {
+fn server(to: &mut Translation<'_>, entry: &Entry<'_>, off: bool, group: &str, port: u16) {
     let part = |name: &str| to.elsewhere(&format!("{group}.{name}")).and_then(plain);
     let (ip, given) = (part("ip"), part("port"));
     if off {
-        return set_all(to, place, &Kind::Str("off".to_owned()));
+        return set_all(to, entry, &Kind::Str("off".to_owned()));
     }
     if ip.is_none() && given.is_none() {
         return;
@@ -500,51 +634,51 @@ fn server(to: &mut Translation<'_>, place: &Place<'_>, off: bool, group: &str, p
     let ip = ip.unwrap_or_else(|| "127.0.0.1".to_owned());
     let ip = if ip.contains(':') && !ip.starts_with('[') { format!("[{ip}]") } else { ip };
     let address = format!("{ip}:{}", given.unwrap_or_else(|| port.to_string()));
-    set_all(to, place, &Kind::Str(address));
+    set_all(to, entry, &Kind::Str(address));
 }
 
 /// An empty list would refuse every plugin, and no file means that.
-pub(super) fn plugins(to: &mut Translation<'_>, place: &Place<'_>) {
-    match place.value.as_seq() {
-        None if place.value.is_null() => set_all(to, place, &Kind::Seq(Vec::new())),
-        None => to.error(place, "a list of names of plugins"),
-        Some(_) => same(to, place),
+pub(super) fn plugins(to: &mut Translation<'_>, entry: &Entry<'_>) {
+    match entry.value.as_seq() {
+        None if entry.value.is_null() => set_all(to, entry, &Kind::Seq(Vec::new())),
+        None => to.error(entry, "a list of names of plugins"),
+        Some(_) => same(to, entry),
     }
 }
 
 /// The provider beside those of roles, which take precedence in APISIX.
-pub(super) fn shared_config_provider(to: &mut Translation<'_>, place: &Place<'_>) {
+pub(super) fn shared_config_provider(to: &mut Translation<'_>, entry: &Entry<'_>) {
     let role = to.elsewhere("deployment.role").and_then(plain).unwrap_or_else(|| "traditional".to_owned());
     let own = format!("deployment.role_{role}.config_provider");
     match to.elsewhere(&own).map(plain) {
-        None => same(to, place),
-        Some(provider) if provider == plain(place.value) => {}
-        Some(_) => to.without_effect(place.key, place.path, &format!("{own} takes precedence")),
+        None => same(to, entry),
+        Some(provider) if provider == plain(entry.value) => {}
+        Some(_) => to.without_effect(entry.key, entry.path, &format!("{own} takes precedence")),
     }
 }
 
-/// That of the role; the others are there in files that people copy whole.
-pub(super) fn config_provider(to: &mut Translation<'_>, place: &Place<'_>) {
+/// Reads the provider of the role; the other roles' keys are there in files that people copy whole.
+pub(super) fn config_provider(to: &mut Translation<'_>, entry: &Entry<'_>) {
     let role = to.elsewhere("deployment.role").and_then(plain).unwrap_or_else(|| "traditional".to_owned());
-    if !place.path.starts_with(&format!("deployment.role_{role}.")) {
+    if !entry.path.starts_with(&format!("deployment.role_{role}.")) {
         return;
     }
-    match plain(place.value).as_deref() {
-        Some(provider @ ("etcd" | "yaml" | "json")) => set_all(to, place, &Kind::Str(provider.to_owned())),
+    match plain(entry.value).as_deref() {
+        Some(provider @ ("etcd" | "yaml" | "json")) => set_all(to, entry, &Kind::Str(provider.to_owned())),
         Some("xds") => {
             let code = Code::NotSupported { feature: "configuration over xDS".into() };
-            to.found.push(Diagnostic::error(place.value.mark, place.path, code));
+            to.found.push(Diagnostic::error(entry.value.mark, entry.path, code));
         }
         Some("control_plane") => {
             let hint = "config_provider: etcd, with deployment.etcd";
-            let error = Diagnostic::error(place.value.mark, place.path, Code::DataPlaneAsksEtcd);
+            let error = Diagnostic::error(entry.value.mark, entry.path, Code::DataPlaneAsksEtcd);
             to.found.push(error.with_hint(hint));
         }
-        _ => to.error(place, "etcd, yaml or json"),
+        _ => to.error(entry, "etcd, yaml or json"),
     }
 }
 
-/// Several keys read the same values; what is wrong with one is told once.
+/// Reports a finding once, though several keys read the same values.
 fn tell_once(to: &mut Translation<'_>, found: Diagnostic) {
     if !to.found.contains(&found) {
         to.found.push(found);

@@ -7,9 +7,9 @@ use weir_plugin::Request;
 
 /// The longest signature, that of SHA-512, and two bytes that decoding wants to have spare.
 const LONGEST: usize = 64 + 2;
-/// How many fields a signature may name.
+/// Most fields that a signature may name.
 const MOST_FIELDS: usize = 64;
-/// What stands for method and target in the list of fields.
+/// Name of method and target in the list of fields.
 const TARGET: &[u8] = b"@request-target";
 
 /// The parameters of `Authorization: Signature …`.
@@ -59,9 +59,9 @@ impl<'a> Params<'a> {
         self.headers.split(|b| *b == b' ').filter(|name| !name.is_empty())
     }
 
-    /// Puts down what is signed: the key's id, and a line for each field that is named, in that order, with `target` for
-    /// that of the request. A field that the request does not have is passed over; one that it has twice is a fault, since
-    /// it would be open which one was meant.
+    /// Puts down what is signed: the key's id, and a line for each field that is named, in that order, with `target`
+    /// for that of the request. A field that the request does not have is passed over; one that it has twice is a
+    /// fault, since it would be open which one was meant.
     pub(super) fn write_signed(&self, request: &Request, target: &[u8], out: &mut Vec<u8>) -> Option<()> {
         out.clear();
         out.extend_from_slice(self.key_id);
@@ -85,13 +85,13 @@ impl<'a> Params<'a> {
         Some(())
     }
 
-    /// Whether this field is signed: it is named, and the request has it.
+    /// True if this field is signed: it is named, and the request has it.
     pub(super) fn signs(&self, field: &[u8], request: &Request) -> bool {
         self.fields().any(|name| name.eq_ignore_ascii_case(field))
             && (field == TARGET || matches!(only(request, field), Some(Some(_))))
     }
 
-    /// Whether the signature is that of `signed`, in constant time.
+    /// True if the signature is that of `signed`, in constant time.
     pub(super) fn verify(&self, key: &hmac::Key, signed: &[u8]) -> bool {
         let mut room = [0; LONGEST];
         let Ok(len) = STANDARD.decode_slice(self.signature, &mut room) else { return false };

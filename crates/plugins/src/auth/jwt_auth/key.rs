@@ -1,4 +1,4 @@
-//! What tokens of one consumer are verified with (RFC 7518 section 3).
+//! Keys that verify the tokens of one consumer (RFC 7518 section 3).
 
 use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
 use aws_lc_rs::hmac;
@@ -9,6 +9,7 @@ use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde::de::value::StrDeserializer;
 use weir_plugin::Invalid;
 
 use super::ConsumerConf;
@@ -18,7 +19,7 @@ use super::ConsumerConf;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 #[schemars(inline)]
-pub(super) enum Algorithm {
+pub(crate) enum Algorithm {
     #[default]
     Hs256,
     Hs384,
@@ -36,7 +37,7 @@ pub(super) enum Algorithm {
     EdDsa,
 }
 
-/// How signatures of an algorithm are made.
+/// The kind of signature of an algorithm.
 enum Kind {
     /// With a secret that both sides have.
     Secret(hmac::Algorithm),
@@ -46,7 +47,7 @@ enum Kind {
 
 impl Algorithm {
     /// Its name in tokens.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Hs256 => "HS256",
             Self::Hs384 => "HS384",
@@ -64,8 +65,29 @@ impl Algorithm {
         }
     }
 
-    /// Whether issuer and gateway share a secret.
-    pub(super) fn has_secret(self) -> bool {
+    /// The algorithm that tokens call so.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::deserialize(StrDeserializer::<serde::de::value::Error>::new(name)).ok()
+    }
+
+    /// The verification of signatures with a public key; `None` for an algorithm with a secret.
+    pub(crate) fn public(self) -> Option<&'static dyn VerificationAlgorithm> {
+        match self.kind() {
+            Kind::Public(algorithm) => Some(algorithm),
+            Kind::Secret(_) => None,
+        }
+    }
+
+    /// The keyed hash of an algorithm with a secret; `None` for one with a public key.
+    pub(crate) fn secret(self) -> Option<hmac::Algorithm> {
+        match self.kind() {
+            Kind::Secret(algorithm) => Some(algorithm),
+            Kind::Public(_) => None,
+        }
+    }
+
+    /// True if issuer and gateway share a secret.
+    pub(crate) fn has_secret(self) -> bool {
         matches!(self.kind(), Kind::Secret(_))
     }
 
@@ -81,8 +103,8 @@ impl Algorithm {
         }
     }
 
-    /// Whether a key that fits otherwise is long enough: that of RSA is looked at only when it verifies, which would refuse
-    /// every token.
+    /// True if a key that fits otherwise is long enough: that of RSA is looked at only when it verifies, which would
+    /// refuse every token.
     fn takes(self, key: &ParsedPublicKey) -> bool {
         match self {
             Self::Rs256 | Self::Rs384 | Self::Rs512 | Self::Ps256 | Self::Ps384 | Self::Ps512 => {
@@ -113,19 +135,19 @@ impl Algorithm {
     }
 }
 
-/// What the tokens of one consumer are verified with. A secret is kept where the consumer's key is, with those of all
+/// The key that verifies the tokens of one consumer. A secret is kept where the consumer's key is, with those of all
 /// others, so that a million of them are little memory.
 #[derive(Debug)]
-pub(super) struct Verifier {
-    pub(super) algorithm: Algorithm,
+pub(crate) struct Verifier {
+    pub(crate) algorithm: Algorithm,
     /// Seconds by which clocks may differ.
-    pub(super) grace: u32,
+    pub(crate) grace: u32,
     public: Option<Box<ParsedPublicKey>>,
 }
 
 impl Verifier {
     /// The verifier of a consumer, and its secret; the secret is empty where there is a public key.
-    pub(super) fn new(conf: &ConsumerConf) -> Result<(Self, Vec<u8>), Invalid> {
+    pub(crate) fn new(conf: &ConsumerConf) -> Result<(Self, Vec<u8>), Invalid> {
         let verifier = |public| Self { algorithm: conf.algorithm, grace: conf.lifetime_grace_period, public };
         match conf.algorithm.kind() {
             Kind::Secret(_) => Ok((verifier(None), secret(conf)?)),
@@ -136,8 +158,8 @@ impl Verifier {
         }
     }
 
-    /// Whether this is the signature of `message`.
-    pub(super) fn verifies(&self, secret: &[u8], message: &[u8], signature: &[u8]) -> bool {
+    /// True if this is the signature of `message`.
+    pub(crate) fn verifies(&self, secret: &[u8], message: &[u8], signature: &[u8]) -> bool {
         match (self.algorithm.kind(), &self.public) {
             (Kind::Secret(algorithm), None) => {
                 // It takes constant time.
@@ -176,25 +198,34 @@ fn public_key(conf: &ConsumerConf, algorithm: &'static dyn VerificationAlgorithm
     };
     crate::auth::check_credential(text).map_err(|message| Invalid::new("public_key", message))?;
     let fault = |message: String| Invalid::new("public_key", message);
-    let sections = pem::parse_many(text).map_err(|error| fault(format!("expected a public key in PEM: {error}")))?;
+    let der = public_der(text).map_err(fault)?;
+    let key = ParsedPublicKey::new(algorithm, &der);
+    match key {
+        Ok(key) if conf.algorithm.takes(&key) => Ok(key),
+        _ => Err(fault(format!("algorithm {name} needs {}", conf.algorithm.wants()))),
+    }
+}
+
+/// The one public key in a text in PEM, in DER.
+///
+/// # Errors
+/// Says in which way it is none.
+pub(crate) fn public_der(text: &str) -> Result<Vec<u8>, String> {
+    let sections = pem::parse_many(text).map_err(|error| format!("expected a public key in PEM: {error}"))?;
     let [section] = &sections[..] else {
-        return Err(fault(format!("expected one public key in PEM, found {} sections", sections.len())));
+        return Err(format!("expected one public key in PEM, found {} sections", sections.len()));
     };
     match section.tag() {
         "PUBLIC KEY" | "RSA PUBLIC KEY" => {}
         tag if tag.ends_with("PRIVATE KEY") => {
             let advice = "make the public one with openssl pkey -pubout, and do not keep the private one here";
-            return Err(fault(format!("expected a public key, found a private one: {advice}")));
+            return Err(format!("expected a public key, found a private one: {advice}"));
         }
         "CERTIFICATE" => {
             let advice = "take its key out with openssl x509 -pubkey -noout";
-            return Err(fault(format!("expected a public key, found a certificate: {advice}")));
+            return Err(format!("expected a public key, found a certificate: {advice}"));
         }
-        tag => return Err(fault(format!("expected a section PUBLIC KEY in PEM, found {tag}"))),
+        tag => return Err(format!("expected a section PUBLIC KEY in PEM, found {tag}")),
     }
-    let key = ParsedPublicKey::new(algorithm, section.contents());
-    match key {
-        Ok(key) if conf.algorithm.takes(&key) => Ok(key),
-        _ => Err(fault(format!("algorithm {name} needs {}", conf.algorithm.wants()))),
-    }
+    Ok(section.contents().to_vec())
 }

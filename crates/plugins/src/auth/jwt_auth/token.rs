@@ -1,4 +1,5 @@
-//! A token taken apart (RFC 7515 section 3.1, RFC 7519), strictly: what is not a JSON web token in compact form is none.
+//! A token taken apart (RFC 7515 section 3.1, RFC 7519), strictly: what is not a JSON web token in compact form is
+//! none.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,28 +12,28 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 
 /// The parts of a token, decoded.
 #[derive(Debug)]
-pub(super) struct Token<'t> {
-    /// What is signed: the first two parts as received.
-    pub(super) signed: &'t [u8],
+pub(crate) struct Token<'t> {
+    /// The signed text: the first two parts as received.
+    pub(crate) signed: &'t [u8],
     /// The name of its algorithm.
-    pub(super) algorithm: Cow<'t, str>,
-    pub(super) claims: Claims<'t>,
-    pub(super) signature: &'t [u8],
+    pub(crate) algorithm: Cow<'t, str>,
+    pub(crate) claims: Claims<'t>,
+    pub(crate) signature: &'t [u8],
 }
 
 /// The claims that are looked at.
 #[derive(Debug)]
-pub(super) struct Claims<'t> {
+pub(crate) struct Claims<'t> {
     /// The one that names the consumer.
-    pub(super) key: Key<'t>,
+    pub(crate) key: Key<'t>,
     /// Seconds since 1970, perhaps with a fraction (RFC 7519 section 2), as `nbf`.
-    pub(super) exp: Option<f64>,
-    pub(super) nbf: Option<f64>,
+    pub(crate) exp: Option<f64>,
+    pub(crate) nbf: Option<f64>,
 }
 
 /// The claim that names the consumer.
 #[derive(Debug, PartialEq)]
-pub(super) enum Key<'t> {
+pub(crate) enum Key<'t> {
     Absent,
     Text(Cow<'t, str>),
     /// A value that is no text, and so nobody's key.
@@ -42,7 +43,7 @@ pub(super) enum Key<'t> {
 impl<'t> Token<'t> {
     /// Takes a token apart; `room` takes what is decoded, and `key` is the claim that names the consumer. Its length is
     /// bounded by that of the head it came in, and what is not looked at is skipped without recursion.
-    pub(super) fn parse(text: &'t [u8], key: &str, room: &'t mut Vec<u8>) -> Option<Self> {
+    pub(crate) fn parse(text: &'t [u8], key: &str, room: &'t mut Vec<u8>) -> Option<Self> {
         let mut dots = text.iter().enumerate().filter(|(_, b)| **b == b'.').map(|(at, _)| at);
         let (first, second) = (dots.next()?, dots.next()?);
         if dots.next().is_some() {
@@ -67,7 +68,7 @@ impl<'t> Token<'t> {
     }
 }
 
-/// What is looked at in the header; a name that comes twice is a fault.
+/// The fields of the header that are read; a name that comes twice is a fault.
 #[derive(Debug, Deserialize)]
 struct Header<'t> {
     #[serde(borrow)]

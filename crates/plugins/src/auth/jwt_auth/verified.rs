@@ -9,14 +9,14 @@ use crossbeam_queue::ArrayQueue;
 use crate::auth::credentials::Place;
 use crate::number_hash::NumberHash;
 
-/// How many tokens are remembered; the one that has been for the longest goes when another comes.
+/// Most tokens that are remembered; the oldest one gives way to a new one.
 const TOKENS: usize = 8192;
 
 /// Tokens whose signatures were verified, by a hash of the whole token.
 ///
 /// It belongs to one set of credentials: when a consumer changes, there are new credentials and nothing is remembered.
-/// Whether a token's time has come or is over is asked anew each time. The hash is an HMAC under a random key: nobody can
-/// make a token that is taken for another.
+/// The claims of time of a token are checked anew each time. The hash is an HMAC under a random key: nobody
+/// can make a token that is taken for another.
 #[derive(Debug)]
 pub(super) struct Verified {
     key: hmac::Key,
@@ -32,7 +32,7 @@ struct Held {
     order: ArrayQueue<Tag>,
 }
 
-/// What is known of a good token.
+/// The facts about a valid token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Known {
     /// Whose it is: the place of the credential.

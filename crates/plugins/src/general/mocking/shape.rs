@@ -5,7 +5,7 @@ use std::io::Write;
 use serde_json::{Map, Value};
 use weir_plugin::Invalid;
 
-/// What is made.
+/// A kind of example value.
 #[derive(Debug)]
 pub(super) enum Shape {
     /// An example, as JSON and as text for XML.
@@ -38,7 +38,7 @@ const ENOUGH: usize = 1 << 20;
 impl Shape {
     /// Compiles a schema that is taken for an object's, as the outermost is.
     ///
-    /// What is left out of it, or taken otherwise than it is written, is told by `warnings`.
+    /// Parts that are left out, or taken otherwise than they are written, are reported by `warnings`.
     pub(super) fn of_object(
         schema: &Map<String, Value>,
         path: &str,
@@ -198,7 +198,7 @@ impl Shape {
     }
 }
 
-/// How many elements an array gets.
+/// The random number of elements of an array.
 fn length(out: &[u8]) -> usize {
     if out.len() < ENOUGH { fastrand::usize(1..=3) } else { 1 }
 }

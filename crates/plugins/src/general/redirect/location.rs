@@ -1,4 +1,5 @@
-//! Where a client is sent: a configured text, with what a request fills into it and may not change about it.
+//! The location that a client is sent to: a configured text, with values of the request that cannot change its
+//! structure.
 
 use weir_expr::{Piece, Source, Template, Value, Variable};
 use weir_wire::authority;
@@ -8,13 +9,13 @@ use weir_wire::target::{encode_path, encode_query};
 #[derive(Debug)]
 pub(super) struct Location {
     form: Form,
-    /// What stands behind the `#`.
+    /// The text after the `#`.
     fragment: Option<Template>,
-    /// Whether the text before the first `?` is not encoded yet.
+    /// True if the text before the first `?` is not encoded yet.
     encode: bool,
 }
 
-/// What the text is, by how it begins.
+/// The kind of target, by its beginning.
 #[derive(Debug)]
 enum Form {
     /// `https://host/path` or `//host/path`.
@@ -31,7 +32,7 @@ enum Form {
     Relative(Template),
 }
 
-/// What a regular expression matched in the path.
+/// The groups that a regular expression matched in the path.
 #[derive(Debug, Default)]
 pub(super) struct Match<'a> {
     pub(super) groups: &'a [&'a [u8]],
@@ -187,7 +188,7 @@ struct Writer<'a> {
     out: &'a mut Vec<u8>,
     source: &'a dyn Source,
     encode: bool,
-    /// Whether a `?` has been written.
+    /// True if a `?` has been written.
     in_query: bool,
 }
 

@@ -1,11 +1,11 @@
-//! How ids are made.
+//! Algorithms that make ids.
 
 use rand::Rng;
 
 /// Most characters of an id.
 pub(super) const MOST_LENGTH: u16 = 256;
 
-/// How ids are made.
+/// An algorithm that makes ids.
 #[derive(Debug)]
 pub(super) enum Algorithm {
     Uuid,
@@ -56,7 +56,7 @@ fn random<const N: usize>() -> [u8; N] {
 
 /// RFC 9562 section 4: version and variant go into fixed bits, the rest stays.
 fn push_uuid(mut bytes: [u8; 16], version: u8, out: &mut Vec<u8>) {
-    /// Where the digits of each byte stand.
+    /// Positions of the digits of each byte.
     const PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
     bytes[6] = bytes[6] & 0x0f | version << 4;
     bytes[8] = bytes[8] & 0x3f | 0x80;

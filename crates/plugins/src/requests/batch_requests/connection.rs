@@ -5,8 +5,8 @@ use std::pin::Pin;
 use std::task::ready;
 
 use tokio::io::ReadBuf;
-use weir_plugin::buffers::Held;
-use weir_plugin::inner::InnerConnection;
+use weir_plugin::Held;
+use weir_plugin::InnerConnection;
 use weir_wire::buffer::Buffer;
 use weir_wire::chunked::{Decoder, Event};
 use weir_wire::head::{Framing, Http1, Limits, ResponseHead};

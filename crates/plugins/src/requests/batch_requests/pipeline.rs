@@ -33,7 +33,7 @@ pub(super) struct Item {
     position: usize,
 }
 
-/// What a request may be asked with.
+/// Methods of requests in a batch.
 const METHODS: [(&str, Method); 10] = [
     ("GET", Method::Get),
     ("POST", Method::Post),

@@ -1,5 +1,5 @@
-//! Faults of a value that was checked against a JSON Schema, in the words of the library that APISIX uses: the texts are
-//! those of [`Fault`], as in answers of the Admin API.
+//! Faults of a value that was checked against a JSON Schema, in the words of the library that APISIX uses: the texts
+//! are those of [`Fault`], as in answers of the Admin API.
 
 use std::collections::HashMap;
 
@@ -116,7 +116,7 @@ mod tests {
     use super::LONGEST;
     use serde_json::{Value, json};
 
-    /// What is said of a value.
+    /// The error message about a value.
     fn said(schema: &Value, value: &Value) -> String {
         let schema = super::super::schema::Schema::compile("s", schema.as_object().unwrap().clone()).unwrap();
         schema.check(value).expect_err("the value does not follow")

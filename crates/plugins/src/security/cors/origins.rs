@@ -39,7 +39,7 @@ impl Origins {
         Ok(Self::Listed(listed.into()))
     }
 
-    /// What an answer to this origin says; `None`: it is not allowed.
+    /// The value of the answer's field for this origin; `None`: it is not allowed.
     pub(super) fn allowed<'a>(&self, origin: Option<&'a [u8]>) -> Option<&'a [u8]> {
         match self {
             Self::Any => Some(b"*"),
@@ -52,7 +52,7 @@ impl Origins {
         }
     }
 
-    /// Whether answers to different origins differ.
+    /// True if answers to different origins differ.
     pub(super) fn depends_on_origin(&self) -> bool {
         !matches!(self, Self::Any)
     }
@@ -83,13 +83,13 @@ pub(super) struct Policy {
 }
 
 impl Policy {
-    /// What an answer to this origin says; `None`: it is not allowed.
+    /// The value of the answer's field for this origin; `None`: it is not allowed.
     pub(super) fn allowed<'a>(&self, origin: Option<&'a [u8]>) -> Option<&'a [u8]> {
         let named = origin.filter(|_| self.named.iter().any(|origins| origins.allowed(origin).is_some()));
         named.or_else(|| self.own.as_ref()?.allowed(origin))
     }
 
-    /// Whether answers to different origins differ.
+    /// True if answers to different origins differ.
     pub(super) fn depends_on_origin(&self) -> bool {
         !self.named.is_empty() || self.own.as_ref().is_none_or(Origins::depends_on_origin)
     }

@@ -13,7 +13,7 @@ const COUNT_BITS: u32 = 24;
 /// Bits of each time, in milliseconds: 34 years after the process began.
 const TIME_BITS: u32 = 40;
 
-/// When a circuit opens, for how long, and when it closes.
+/// The conditions that open and close a circuit, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rule {
     /// As many failures open it, and as many more for twice as long; 1 to [`MAX_COUNT`].
@@ -29,16 +29,16 @@ pub(crate) struct Rule {
 #[derive(Debug)]
 pub(crate) struct Circuit(AtomicU128);
 
-/// What a circuit holds.
+/// The state of a circuit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct State {
     /// Failures since it was last closed.
     failures: u32,
     /// Successes since the last failure.
     successes: u32,
-    /// When it was last opened; 0: it is closed.
+    /// The time at which it was last opened; 0: it is closed.
     opened: u64,
-    /// When there was a failure or a success last.
+    /// The time of the last failure or success.
     changed: u64,
 }
 
@@ -76,7 +76,7 @@ impl Rule {
 }
 
 impl Circuit {
-    /// Whether requests are kept from the upstream.
+    /// True if requests are kept from the upstream.
     pub(crate) fn is_open(&self, now: u64, rule: &Rule) -> bool {
         let word = self.0.load(Acquire);
         let state = State::unpack(word);

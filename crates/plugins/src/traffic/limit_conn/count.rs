@@ -1,4 +1,4 @@
-//! How many requests of one key are under way.
+//! Requests of one key that are under way.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};

@@ -7,7 +7,6 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
 
-use weir_plugin::{Hold, Note};
 use weir_redis::{Error, Script, Value};
 
 use crate::traffic::redis::Redis;
@@ -47,13 +46,14 @@ impl Remote {
         Self { redis, ttl: ttl * 1000 }
     }
 
-    /// What a request needs to enter, and to leave.
+    /// The means to enter and to leave of one request.
     pub(super) fn entry(&self, key: Box<[u8]>) -> Arc<Entry> {
         Arc::new(Entry { redis: self.redis.clone(), key, name: name(), ttl: self.ttl, leaves: AtomicBool::new(false) })
     }
 }
 
-/// A request that counts, or asks to.
+/// A request that counts, or asks to. It leaves when it is dropped.
+#[derive(Debug)]
 pub(super) struct Entry {
     redis: Redis,
     key: Box<[u8]>,
@@ -78,8 +78,8 @@ impl Entry {
     }
 }
 
-impl Hold for Entry {
-    fn release(&self, _: Note) {
+impl Drop for Entry {
+    fn drop(&mut self) {
         if self.leaves.load(Relaxed) {
             self.redis.run_beside(&LEAVE, self.key.clone(), self.name.as_bytes().into());
         }

@@ -13,7 +13,7 @@ pub(crate) const MAX_WINDOW: u64 = u32::MAX as u64;
 /// Bits of each count; 48 are left for the window's end in milliseconds, which last for 8,900 years.
 const COUNT_BITS: u32 = 40;
 
-/// How many requests are allowed in how long.
+/// The number of requests that are allowed, and the time they are allowed in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Quota {
     /// 1 to [`MAX_COUNT`].
@@ -33,7 +33,7 @@ impl Quota {
     }
 }
 
-/// How the window moves.
+/// The movement of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WindowKind {
     /// Begins with a request, and the next one begins with the first request after its end.
@@ -42,11 +42,11 @@ pub(crate) enum WindowKind {
     Sliding,
 }
 
-/// What became of a request.
+/// The verdict on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) passed: bool,
-    /// How many more would pass now.
+    /// Requests that would pass now.
     pub(crate) remaining: u64,
     /// Milliseconds until the window ends.
     pub(crate) reset: u64,
@@ -57,10 +57,10 @@ pub(crate) struct Taken {
 #[derive(Debug)]
 pub(crate) struct Counter(AtomicU128);
 
-/// What a counter holds.
+/// The state of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Window {
-    /// When it ends; 0 before the first request.
+    /// The end of the window; 0 before the first request.
     end: u64,
     /// Requests that passed in it.
     count: u64,
@@ -95,7 +95,7 @@ impl Window {
         }
     }
 
-    /// What counts against the quota, in requests, rounded up.
+    /// The amount that counts against the quota, in requests, rounded up.
     fn used(self, now: u64, quota: &Quota) -> u64 {
         // A window that began under a longer quota is as if it began now.
         let left = (self.end.saturating_sub(now)).min(quota.window);
@@ -108,6 +108,20 @@ impl Window {
 const DEAD: u128 = u128::MAX;
 
 impl Counter {
+    /// A counter with these numbers; `None` where they are none of a counter.
+    pub(crate) fn restored(end: u64, count: u64, before: u64) -> Option<Self> {
+        let fits = end < 1 << (128 - 2 * COUNT_BITS) && count <= MAX_COUNT && before <= MAX_COUNT;
+        let word = Window { end, count, before }.pack();
+        (fits && word != DEAD).then(|| Self(AtomicU128::new(word)))
+    }
+
+    /// The end of its window, the requests in it and those of the one before; `None` for a dead one.
+    pub(crate) fn parts(&self) -> Option<(u64, u64, u64)> {
+        let word = self.0.load(Acquire);
+        let Window { end, count, before } = Window::unpack(word);
+        (word != DEAD).then_some((end, count, before))
+    }
+
     /// Asks for one request; `None` when the counter is dead.
     ///
     /// Exact: whatever threads ask at once, no more than the quota pass in a window.

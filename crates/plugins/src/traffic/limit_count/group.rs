@@ -1,4 +1,4 @@
-//! Whether all places of a group have the same settings.
+//! The rule that all places of a group have the same settings.
 
 #![allow(clippy::disallowed_types, reason = "no worker takes this lock: only building does")]
 

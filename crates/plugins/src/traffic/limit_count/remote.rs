@@ -1,5 +1,6 @@
 //! Counts in a Redis.
 
+use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
 
 use weir_plugin::{BuildCx, RequestCx, Slot};
@@ -7,6 +8,7 @@ use weir_redis::{Error, Script, Value};
 
 use super::Limit;
 use super::counter::{Quota, Taken, WindowKind};
+use super::leases::Leases;
 use super::synced::Synced;
 use crate::traffic::redis::Redis;
 
@@ -53,31 +55,67 @@ return {1, used + cost, last - now}
     )
 });
 
-/// What a Redis said of a key.
+/// The answer of a Redis about a key.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Counted {
-    pub(super) passed: bool,
+pub(crate) struct Counted {
+    pub(crate) passed: bool,
     /// Requests that count against the quota.
-    pub(super) used: u64,
+    pub(crate) used: u64,
     /// Milliseconds until the window ends.
-    pub(super) left: u64,
+    pub(crate) left: u64,
 }
 
 /// Counts of one instance.
 #[derive(Debug)]
 pub(super) struct Remote {
     redis: Redis,
-    /// What each worker counts by itself, with `sync_interval`.
-    synced: Option<(Arc<Slot<Synced>>, u64)>,
+    way: Way,
     max_keys: usize,
 }
 
+/// The way of counting a request.
+#[derive(Debug)]
+enum Way {
+    /// Redis is asked for each.
+    Asks,
+    /// Each worker counts by itself, and synchronises in this interval of milliseconds (`sync_interval`).
+    Synced(Arc<Slot<Synced>>, u64),
+    /// Each worker takes shares ahead (`lease`).
+    Leases(Arc<Slot<Leases>>),
+}
+
+/// The moments at which counts are exchanged with Redis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Exchange {
+    /// With each request.
+    Always,
+    /// Every so many milliseconds.
+    Interval(u64),
+    /// Ahead, for shares of the window.
+    Lease,
+}
+
 impl Remote {
-    /// Counts under `version`; with `interval`, workers count by themselves for so many milliseconds.
-    pub(super) fn new(redis: Redis, version: &str, interval: Option<u64>, cx: &BuildCx<'_>) -> Self {
-        let key = |interval| format!("limit-count synced {version} {} {interval}", cx.conf.to_json());
-        let synced = interval.map(|interval| (cx.states.get_or_create(&key(interval), Slot::default), interval));
-        Self { redis, synced, max_keys: cx.limit_keys }
+    /// Counts under `version`.
+    pub(super) fn new(redis: Redis, version: &str, exchange: Exchange, cx: &BuildCx<'_>) -> Self {
+        let key = |way: &str| format!("limit-count {way} {version} {}", cx.conf.to_json());
+        let way = match exchange {
+            Exchange::Always => Way::Asks,
+            Exchange::Interval(interval) => {
+                let key = key(&format!("synced {interval}"));
+                Way::Synced(cx.states.get_or_create(&key, Slot::default), interval)
+            }
+            Exchange::Lease => Way::Leases(cx.states.get_or_create(&key("leases"), Slot::default)),
+        };
+        Self { redis, way, max_keys: cx.limit_keys }
+    }
+
+    /// This worker's leases, where requests are counted by them.
+    pub(super) fn leases(&self) -> Option<Rc<Leases>> {
+        match &self.way {
+            Way::Leases(slot) => Some(slot.get_or_start(|| Leases::new(&self.redis, self.max_keys))),
+            _ => None,
+        }
     }
 
     /// Writes the key of a request; false where the rule does not concern it.
@@ -87,11 +125,15 @@ impl Remote {
 
     /// Asks for one request; `None`: Redis cannot be asked.
     pub(super) async fn take(&self, key: &[u8], quota: &Quota) -> Option<Taken> {
-        let counted = match &self.synced {
-            None => count(&self.redis, key, quota, 1, false).await.ok()?,
-            Some((slot, interval)) => {
+        let counted = match &self.way {
+            Way::Asks => count(&self.redis, key, quota, 1, false).await.ok()?,
+            Way::Synced(slot, interval) => {
                 let synced = slot.get_or_start(|| Synced::new(&self.redis, *interval, self.max_keys));
                 synced.take(key, quota).await?
+            }
+            Way::Leases(slot) => {
+                let leases = slot.get_or_start(|| Leases::new(&self.redis, self.max_keys));
+                return leases.take(key, quota).await;
             }
         };
         let Counted { passed, used, left } = counted;
@@ -101,7 +143,7 @@ impl Remote {
 }
 
 /// Counts `cost` requests, if the quota has room for them or `always`.
-pub(super) async fn count(redis: &Redis, key: &[u8], quota: &Quota, cost: u64, always: bool) -> Result<Counted, Error> {
+pub(crate) async fn count(redis: &Redis, key: &[u8], quota: &Quota, cost: u64, always: bool) -> Result<Counted, Error> {
     let script = match quota.kind {
         WindowKind::Fixed => &FIXED,
         WindowKind::Sliding => &SLIDING,

@@ -1,17 +1,15 @@
-//! Counts that a worker keeps by itself and tells Redis now and then.
+//! Counts that a worker keeps by itself, and exchanges with Redis once in an interval.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::future::{Future, poll_fn};
 use std::rc::{Rc, Weak};
-use std::task::Poll;
 use std::time::Duration;
 
 use weir_runtime::now_us;
 
-use super::counter::Quota;
+use super::counter::{Quota, WindowKind};
 use super::remote::{Counted, count};
-use crate::traffic::redis::Redis;
+use crate::traffic::redis::{Redis, together};
 
 /// Keys that one pass of a synchronisation has under way at once.
 const AT_ONCE: usize = 64;
@@ -30,7 +28,7 @@ struct Counts {
     runs: Cell<bool>,
 }
 
-/// What is known of a key.
+/// The state of a key.
 #[derive(Debug, Clone, Copy)]
 struct Own {
     quota: Quota,
@@ -68,6 +66,13 @@ impl Synced {
     }
 }
 
+impl Own {
+    /// True if no request passes before the window ends, whatever others do.
+    fn is_used_up(&self) -> bool {
+        self.quota.kind == WindowKind::Fixed && self.remote >= self.quota.count
+    }
+}
+
 impl Counts {
     fn take(&self, key: &[u8], quota: &Quota, now: u64) -> Option<Counted> {
         let mut keys = self.keys.borrow_mut();
@@ -93,10 +98,12 @@ impl Counts {
         }
     }
 
-    /// What is to be told of each key. Keys whose window is over go.
+    /// The keys with requests since the last exchange with Redis. The others are forgotten, so that their next request
+    /// asks: nobody counts from a number older than an interval. A fixed window that is used up stays known until it
+    /// ends.
     fn due(&self, now: u64) -> Vec<(Rc<[u8]>, Own)> {
         let mut keys = self.keys.borrow_mut();
-        keys.retain(|_, own| own.end > now);
+        keys.retain(|_, own| own.end > now && (own.since > 0 || own.is_used_up()));
         keys.iter().filter(|(_, own)| own.since > 0).map(|(key, own)| (Rc::clone(key), *own)).collect()
     }
 
@@ -119,15 +126,7 @@ async fn synchronise(counts: Weak<Counts>) {
         let Some(counts) = counts.upgrade() else { return };
         let due = counts.due(now_ms());
         for some in due.chunks(AT_ONCE) {
-            // All of them go out in one write.
-            let mut told: Vec<_> = some.iter().map(|(key, own)| Some(Box::pin(counts.tell(key, *own)))).collect();
-            poll_fn(|cx| {
-                for telling in &mut told {
-                    telling.take_if(|telling| telling.as_mut().poll(cx).is_ready());
-                }
-                if told.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
-            })
-            .await;
+            together(some.iter().map(|(key, own)| counts.tell(key, *own))).await;
         }
         if counts.keys.borrow().is_empty() {
             counts.runs.set(false);

@@ -5,10 +5,10 @@ use portable_atomic::Ordering::{AcqRel, Acquire};
 
 use crate::traffic::table::Entry;
 
-/// What one request adds.
+/// The amount that one request adds.
 const REQUEST: f64 = 1000.0;
 
-/// How fast a bucket leaks, and how much it holds. Amounts are thousandths of a request.
+/// The leak rate and the capacity of a bucket. Amounts are thousandths of a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Rate {
     /// A second.
@@ -40,10 +40,10 @@ impl Rate {
 #[derive(Debug)]
 pub(crate) struct Bucket(AtomicU128);
 
-/// What a bucket holds.
+/// The state of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Level {
-    /// When it was so; 0 before the first request.
+    /// The time of this level; 0 before the first request.
     at: u64,
     /// Thousandths of a request, rounded down.
     excess: u64,

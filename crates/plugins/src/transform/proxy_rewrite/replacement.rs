@@ -8,7 +8,7 @@ use weir_wire::target::{encode_path, encode_query};
 #[derive(Debug)]
 pub(super) struct Replacement {
     path: Template,
-    /// What follows the `?` in the configured text; one that a request brings in never separates.
+    /// The text after the `?` in the configured text; a `?` that a request brings in never separates.
     query: Option<Template>,
 }
 
@@ -107,7 +107,7 @@ fn render_query(query: &Template, source: &dyn Source, captures: &[&[u8]], room:
     });
 }
 
-/// Whether a segment is `.` or `..`, with or without `;parameters`, which some servers cut off first.
+/// True if a segment is `.` or `..`, with or without `;parameters`, which some servers cut off first.
 fn has_dot_segment(path: &[u8]) -> bool {
     path.split(|b| *b == b'/').any(|segment| {
         let name = segment.split(|b| *b == b';').next().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Heads of responses as text (RFC 9112 sections 4 and 5).
 
-use weir_plugin::Exchange;
 use weir_plugin::Response;
+use weir_plugin::host::Exchange;
 use weir_wire::fields::Fields;
 use weir_wire::head::Version;
 use weir_wire::name::Known;

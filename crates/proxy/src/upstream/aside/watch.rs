@@ -9,12 +9,12 @@ use weir_config::NodeHost;
 use weir_net::sys::Socket;
 use weir_runtime::{sleep, timeout};
 
-use super::Aside;
+use super::Ejection;
 use crate::upstream::endpoint::Endpoint;
 use crate::worker::Worker;
 
-/// How long a new connection has to stand before its node is back. What accepts for a service that is gone, as the
-/// proxies of containers do, closes within this time.
+/// Time that a new connection has to stay open before its node is back. A proxy that accepts for a service that is
+/// gone, as container runtimes have, closes within this time.
 const STANDS: Duration = Duration::from_millis(100);
 
 /// Sets a node aside, and starts what brings it back.
@@ -53,11 +53,11 @@ fn told_back(worker: &Worker, endpoint: &Endpoint) {
     tracing::info!(node = %endpoint, "node is back");
 }
 
-/// What looks after a node that is set aside; one for each, whatever the number of workers.
+/// Watch of a node that is set aside; one for each node, whatever the number of workers.
 struct Watch {
     worker: Rc<Worker>,
     endpoint: Weak<Endpoint>,
-    aside: Arc<Aside>,
+    aside: Arc<Ejection>,
     since: u64,
     period: Duration,
     limit: Duration,
@@ -86,7 +86,7 @@ impl Watch {
         }
     }
 
-    /// Whether one of its addresses takes a connection and does not close it at once.
+    /// True if one of the addresses accepts a connection and does not close it at once.
     async fn takes_connections(&self, endpoint: &Endpoint) -> bool {
         for addr in endpoint.all_addrs() {
             let begun = match &endpoint.host {

@@ -1,8 +1,8 @@
-//! What a request is hashed on.
+//! Key of a request for consistent hashing.
 
 use weir_config::HashKey;
 use weir_expr::{Source, Value};
-use weir_plugin::Exchange;
+use weir_plugin::host::Exchange;
 
 /// The hash of a request's key; without the key, of the client's address.
 pub(crate) fn hash(key: &HashKey, x: &Exchange, room: &mut Vec<u8>) -> u32 {

@@ -11,14 +11,14 @@ use crate::upstream::Node;
 pub(crate) struct LeastConn {
     /// Positions of nodes of a weight above 0.
     nodes: Box<[u16]>,
-    /// Where looking begins, so that nodes with the same load take turns.
+    /// Position at which the search begins, so that nodes with the same load take turns.
     next: AtomicU32,
 }
 
 /// The node that has answered sooner, of two that chance names.
 #[derive(Debug)]
 pub(crate) struct Ewma {
-    /// Positions of nodes of a weight above 0; more than that their weights do not say.
+    /// Positions of nodes of a weight above 0; the weights have no further effect.
     nodes: Box<[u16]>,
 }
 
@@ -50,8 +50,8 @@ impl Ewma {
         Self { nodes: nodes.iter().map(|(position, _)| *position).collect() }
     }
 
-    /// Of two usable nodes by chance, the one with the lower latency at `now_ms`. Taking the best of all would send
-    /// everything to it until it is the worst.
+    /// The node with the lower latency at `now_ms` of two usable nodes by chance. The best of all nodes would get every
+    /// request until it is the worst.
     pub(crate) fn pick(&self, all: &[Node], now_ms: u64, usable: impl Fn(u16) -> bool) -> Option<u16> {
         let (one, other) = self.two(usable)?;
         let latency = |position: u16| all.get(usize::from(position)).map(|n| n.endpoint.load.latency(now_ms));
@@ -74,7 +74,7 @@ impl Ewma {
         self.two_of_some(usable)
     }
 
-    /// The same where not all nodes may be used: in one pass, each pair equally likely.
+    /// Two random nodes where not all may be used: in one pass, each pair equally likely.
     #[cold]
     fn two_of_some(&self, usable: impl Fn(u16) -> bool) -> Option<(u16, u16)> {
         let mut found = None;

@@ -11,13 +11,13 @@ use weir_config::NodeAddr;
 const POINTS: u64 = 160;
 /// Most points of a ring: 2 MiB. With larger weights each node has its share of so many, and at least one.
 const MAX_POINTS: u64 = 1 << 18;
-/// So many points are looked at before it is asked whether any node may be used.
+/// Points of the ring that are visited before checking that any node is usable at all.
 const WALK: usize = 64;
 
 /// The nodes on a circle of hashes.
 #[derive(Debug)]
 pub(crate) struct Ring {
-    /// By hash.
+    /// Points, sorted by hash.
     points: Box<[Point]>,
     /// The nodes that have points.
     nodes: Box<[u16]>,

@@ -15,7 +15,7 @@ const MAX_COMPARISONS: u64 = 1 << 24;
 pub(crate) struct RoundRobin {
     /// Positions in the order of nginx's smooth weighted round robin: heavy ones spread among the light ones.
     order: Box<[u16]>,
-    /// One for all workers, so that shares are exact and not only exact for each worker.
+    /// Position of the next turn, common to all workers, so that shares are exact over all of them.
     next: AtomicU32,
     /// The positions that have turns, with their weights.
     weights: Box<[(u16, u32)]>,
@@ -41,8 +41,8 @@ impl RoundRobin {
 
     /// The next position that may be used; `None` when there is none.
     ///
-    /// A turn that cannot be used is given up, so that its share goes to the others by their weights and not to
-    /// whoever comes next.
+    /// A turn that cannot be used is skipped, so that its share goes to the others by their weights and not to the next
+    /// position alone.
     pub(crate) fn pick(&self, usable: impl Fn(u16) -> bool) -> Option<u16> {
         if let [only] = *self.order {
             return usable(only).then_some(only);
@@ -56,8 +56,8 @@ impl RoundRobin {
         self.draw(usable)
     }
 
-    /// A position that may be used, for a request that has had its turn in vain. It takes no other's: with two positions
-    /// a second turn for each request would have every request begin at the same one.
+    /// A position that may be used, for a further try of a request. No turn is taken: with two positions a second turn
+    /// for each request would have every request begin at the same one.
     #[cold]
     pub(crate) fn pick_again(&self, usable: impl Fn(u16) -> bool) -> Option<u16> {
         let start = self.next.load(Ordering::Relaxed) as usize % self.order.len().max(1);
@@ -169,7 +169,7 @@ mod tests {
             (vec![7; 50], vec![]),
             (vec![1_000_000, 1], vec![]),
             (vec![4_000_000_000, 1_000_000_000, 3], vec![]),
-            // What is left shares what the others had.
+            // The remaining positions share the turns of the others.
             (vec![1, 1, 1], vec![0]),
             (vec![1, 2, 3, 4], vec![1]),
             (vec![3, 1, 1, 1], vec![0, 2]),

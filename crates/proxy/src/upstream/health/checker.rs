@@ -1,5 +1,5 @@
-//! The checker: a task for each address of each node that the running configuration wants checked, on the control
-//! thread. A task goes on over a change of the configuration that leaves its node and its checks as they are.
+//! The checker: a task on the control thread for each address of each node with active checks in the running
+//! configuration. A task outlives a change of the configuration that leaves its node and its checks as they are.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ const MAX_AT_ONCE: usize = 256;
 /// A node is checked for the first time within this time of becoming known, or within its interval where that is less.
 const FIRST_CHECK: Duration = Duration::from_secs(1);
 
-/// How often the addresses of names are looked after.
+/// Interval at which the addresses of names are compared with the running tasks.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// An interval is shortened by up to this part of it, by chance, so that checks which began together do not stay so.
@@ -46,36 +46,36 @@ struct CheckedUpstream {
     id: Arc<str>,
     /// `/apisix/upstreams/ID`, as APISIX calls it.
     name: Arc<str>,
-    /// As many as `concurrency` allows.
+    /// `concurrency` permits.
     slots: Arc<Semaphore>,
     concurrency: u32,
     check: CheckType,
     nodes: Vec<Arc<Health>>,
 }
 
-/// What is known of the nodes of an upstream.
+/// Health of the nodes of an upstream.
 #[derive(Debug, Clone)]
 pub struct UpstreamHealth {
-    /// Where the upstream is written: `upstreams`, `routes` or `services`.
+    /// Collection of the item that the upstream is part of: `upstreams`, `routes` or `services`.
     pub kind: &'static str,
     /// The id of that item.
     pub id: Arc<str>,
-    /// What the active checks are: `http`, `https` or `tcp`.
+    /// Type of the active checks: `http`, `https`, `tcp` or `grpc`.
     pub check: &'static str,
     /// Each address of each node.
     pub addresses: Vec<AddressHealth>,
 }
 
-/// What is known of an address of a node.
+/// Health of an address of a node.
 #[derive(Debug, Clone)]
 pub struct AddressHealth {
     /// The node's host as it is configured.
     pub host: String,
-    /// Where requests for it go; checks may go to another port.
+    /// Address that requests go to; checks may go to another port.
     pub addr: SocketAddr,
     /// `healthy`, `mostly_healthy`, `mostly_unhealthy` or `unhealthy`.
     pub status: &'static str,
-    /// What has been counted.
+    /// Successes and failures counted.
     pub counters: Counters,
 }
 
@@ -86,7 +86,7 @@ impl Default for HealthChecks {
 }
 
 impl HealthChecks {
-    /// What is known of all nodes that are checked.
+    /// Health of all nodes with checks.
     #[must_use]
     pub fn report(&self) -> Vec<UpstreamHealth> {
         let upstreams = self.upstreams.load();
@@ -157,7 +157,7 @@ impl CheckedUpstream {
             let host = match &health.endpoint.host {
                 NodeHost::Ip(ip) => ip.to_string(),
                 NodeHost::Name(name) => name.clone(),
-                // Its checks are refused with the configuration.
+                // Checks of Unix sockets are refused with the configuration.
                 NodeHost::Unix(_) => health.endpoint.host.to_string(),
             };
             AddressHealth { host, addr: address.node, status: status.as_str(), counters }
@@ -199,7 +199,7 @@ struct Task {
     health: Arc<Health>,
     /// The upstream's, and those of all.
     slots: [Arc<Semaphore>; 2],
-    /// One that names the node, for the log.
+    /// An upstream that names the node, for the log.
     upstream: Arc<str>,
 }
 
@@ -275,7 +275,7 @@ impl Task {
                 }
             }
             let [own, all] = &self.slots;
-            // They are never closed.
+            // The semaphores are never closed.
             let (Ok(_own), Ok(_all)) = (own.acquire().await, all.acquire().await) else { return };
             let began = clock::now_us();
             let finding = probe.run(self.address.checked).await;
@@ -296,7 +296,7 @@ impl Task {
         }
     }
 
-    /// What a finding counts as.
+    /// The event that a finding counts as.
     fn judge(&self, finding: &Finding) -> Option<Event> {
         let checks = &self.health.checks.active;
         match finding {
@@ -316,7 +316,7 @@ impl Task {
         Duration::from_secs(u64::from(if up { checks.healthy.interval } else { checks.unhealthy.interval }))
     }
 
-    /// When the check after that of `began` is due.
+    /// Due time of the check after the one that began at `began`.
     fn next(&self, began: u64) -> u64 {
         let interval = micros(self.interval());
         began + interval - fastrand::u64(0..=interval / SPREAD)

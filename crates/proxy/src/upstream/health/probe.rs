@@ -16,9 +16,10 @@ use weir_wire::head::{Content, Limits, ResponseHead};
 use weir_wire::method::Method;
 
 use super::Health;
+use super::call::Call;
 
-/// What is taken of an answer's head. It is parsed as strictly as any answer to a request: a node that fails here would
-/// be answered 502 for.
+/// Limits of a response's head. The head is parsed as strictly as any response to a request: a node that fails here
+/// would cause a 502.
 const HEAD: Limits = Limits { head: 64 << 10, fields: 128, target: 0 };
 
 /// Most interim (1xx) answers before the one that counts.
@@ -34,10 +35,10 @@ const READ: usize = 4096;
 /// Fields that are written here, or not at all.
 const OWN_FIELDS: [&str; 3] = ["connection", "content-length", "transfer-encoding"];
 
-/// What came of a check.
+/// Result of a check.
 #[derive(Debug)]
 pub(super) enum Finding {
-    /// There is a connection, and nothing else was asked for.
+    /// A connection, for a check without a request.
     Connected,
     Status(u16),
     /// An answer that is no HTTP, or not such as would be forwarded.
@@ -45,18 +46,27 @@ pub(super) enum Finding {
     /// The connection was refused or cut, or TLS could not be set up on it.
     Failed(io::Error),
     TimedOut,
-    /// This side could not even try, which says nothing of the node.
+    /// An attempt that failed on this side, which gives no information about the node.
     Unable(io::Error),
 }
 
-/// How a node is checked.
+/// Check of a node.
 #[derive(Debug)]
 pub(super) struct Probe {
-    /// `None`: a connection is enough.
-    request: Option<Request>,
+    /// Request made on the connection.
+    question: Question,
     tls: Option<Arc<Setup>>,
     host: Box<str>,
     limit: Duration,
+}
+
+/// Kinds of requests to a node.
+#[derive(Debug)]
+enum Question {
+    /// Nothing: a connection is enough.
+    Nothing,
+    Request(Request),
+    Call(Call),
 }
 
 #[derive(Debug)]
@@ -68,8 +78,12 @@ struct Request {
 impl Probe {
     pub(super) fn new(health: &Health) -> Self {
         let (checks, host) = (&health.checks.active, &*health.host);
-        let request = (checks.r#type != CheckType::Tcp).then(|| Request::new(checks, host));
-        Self { request, tls: health.tls.clone(), host: host.into(), limit: checks.timeout }
+        let question = match checks.r#type {
+            CheckType::Tcp => Question::Nothing,
+            CheckType::Grpc => Question::Call(Call::new(host, health.tls.is_some())),
+            CheckType::Http | CheckType::Https => Question::Request(Request::new(checks, host)),
+        };
+        Self { question, tls: health.tls.clone(), host: host.into(), limit: checks.timeout }
     }
 
     /// Checks once.
@@ -77,7 +91,7 @@ impl Probe {
         let mut status = None;
         let found = timeout(self.limit, self.attempt(addr, &mut status)).await;
         match (status, found) {
-            // Whatever became of the body.
+            // The status counts, even if the body failed.
             (Some(status), _) => Finding::Status(status),
             (None, Ok(finding)) => finding,
             (None, Err(_)) => Finding::TimedOut,
@@ -91,10 +105,12 @@ impl Probe {
         };
         // Without it a small message may wait for an acknowledgement; failing to set it costs only that.
         let _ = socket.set_nodelay(true);
-        let Some(request) = &self.request else { return Finding::Connected };
+        if matches!(self.question, Question::Nothing) {
+            return Finding::Connected;
+        }
         let asked = match &self.tls {
-            None => request.ask(&mut socket, status).await,
-            Some(tls) => self.ask_over_tls(request, tls, socket, status).await,
+            None => self.question.ask(&mut socket, status).await,
+            Some(tls) => self.ask_over_tls(tls, socket, status).await,
         };
         match asked {
             Ok(finding) => finding,
@@ -103,16 +119,10 @@ impl Probe {
         }
     }
 
-    async fn ask_over_tls(
-        &self,
-        request: &Request,
-        tls: &Setup,
-        socket: TcpStream,
-        status: &mut Option<u16>,
-    ) -> io::Result<Finding> {
+    async fn ask_over_tls(&self, tls: &Setup, socket: TcpStream, status: &mut Option<u16>) -> io::Result<Finding> {
         let mut stream = tls.connect(&self.host, socket).await?;
-        let finding = request.ask(&mut stream, status).await;
-        // Whoever logs an end without close_notify as an error shall not have to.
+        let finding = self.question.ask(&mut stream, status).await;
+        // Sends close_notify: some servers log an end without it as an error.
         let _ = timeout(END_LIMIT, stream.shutdown()).await;
         finding
     }
@@ -139,6 +149,20 @@ fn unconnected(error: io::Error) -> Finding {
         | io::ErrorKind::NetworkUnreachable => Finding::Failed(error),
         // EMFILE, ENFILE, ENOBUFS, EADDRNOTAVAIL: this side has run out of something.
         _ => Finding::Unable(error),
+    }
+}
+
+impl Question {
+    async fn ask<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: &mut S,
+        status: &mut Option<u16>,
+    ) -> io::Result<Finding> {
+        match self {
+            Self::Nothing => Ok(Finding::Connected),
+            Self::Request(request) => request.ask(stream, status).await,
+            Self::Call(call) => call.ask(stream, status).await,
+        }
     }
 }
 
@@ -203,7 +227,7 @@ impl Request {
             Content::Unknown => MAX_BODY,
         };
         let rest = rest.saturating_sub(buffer.len().saturating_sub(http1.len) as u64);
-        // Too slow or cut: the status has been said all the same.
+        // Too slow or cut off: the status has been received all the same.
         let _ = timeout(END_LIMIT, tokio::io::copy(&mut stream.take(rest), &mut tokio::io::sink())).await;
         Ok(Finding::Status(head.status))
     }

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where an address stands.
+/// State of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Status {
     Healthy,
@@ -14,7 +14,7 @@ pub(crate) enum Status {
     Unhealthy,
 }
 
-/// What was seen of an address.
+/// Outcome of a check or of a request at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     Success,
@@ -23,7 +23,7 @@ pub(crate) enum Event {
     Timeout,
 }
 
-/// How many events of each kind change a state; 0: they do not count.
+/// Number of events of each kind that change a state; 0: events of this kind do not count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Thresholds {
     pub(crate) successes: u8,
@@ -32,7 +32,7 @@ pub(crate) struct Thresholds {
     pub(crate) timeouts: u8,
 }
 
-/// What has been counted since it last began anew: a success forgets the failures, a failure the successes.
+/// Events counted since the last reset: a success resets the failures, a failure the successes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Successes.
@@ -54,12 +54,12 @@ const FAILURES: u64 = 0xffff_ff00;
 const STATUS_SHIFT: u32 = 32;
 
 impl Status {
-    /// Whether requests are sent there.
+    /// True if requests are sent to the address.
     pub(crate) fn is_up(self) -> bool {
         matches!(self, Self::Healthy | Self::MostlyHealthy)
     }
 
-    /// Its name, as APISIX writes it.
+    /// APISIX's name of the state.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Healthy => "healthy",
@@ -111,7 +111,7 @@ impl Event {
 }
 
 impl State {
-    /// The status. Whoever has changed one address and then looks at all sees every change made before.
+    /// The status. A thread that has changed one address and then looks at all sees every change made before.
     pub(crate) fn status(&self) -> Status {
         Status::of(self.0.load(Ordering::SeqCst))
     }
@@ -138,7 +138,7 @@ impl State {
     }
 }
 
-/// The word after an event; `None` when it says nothing new.
+/// The word after an event; `None` if the event changes nothing.
 fn after(word: u64, event: Event, threshold: u8) -> Option<u64> {
     let status = Status::of(word);
     let settled = if event == Event::Success { Status::Healthy } else { Status::Unhealthy };

@@ -1,30 +1,30 @@
-//! What one reading of a configuration asked secret managers for, and what came of it.
+//! Answers of secret managers to the references of one configuration.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use weir_config::NoSecret;
 
-use super::Place;
+use super::Location;
 
 /// The answers to the references of a configuration, or of a change of one.
 #[derive(Default)]
 pub(crate) struct Answers {
     /// Values by their references.
     pub(super) values: HashMap<String, String>,
-    /// Places where there was none.
-    pub(super) waiting: HashSet<Place>,
+    /// Locations of missing secrets.
+    pub(super) waiting: HashSet<Location>,
 }
 
 impl Answers {
-    /// Takes the answers to further references in.
+    /// Adds the answers to further references.
     pub(crate) fn extend(&mut self, more: Self) {
         self.values.extend(more.values);
         self.waiting.extend(more.waiting);
     }
 
-    pub(super) fn note(&mut self, reference: &str, place: Place, said: &Result<String, NoSecret>) {
-        match said {
+    pub(super) fn note(&mut self, reference: &str, place: Location, value: &Result<String, NoSecret>) {
+        match value {
             Ok(value) => self.keep(reference, value),
             Err(NoSecret::Absent(_)) => drop(self.waiting.insert(place)),
             Err(NoSecret::Refused(_)) => {}

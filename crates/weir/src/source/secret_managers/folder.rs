@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path};
 
-use super::{MOST, Refusal, Said};
+use super::{Contents, MOST, Refusal};
 
 /// The text of a file, without the line end after it. Links may lead about, but not out of the folder, and only to what
 /// `allows` says yes to.
@@ -10,7 +10,7 @@ pub(super) fn read(
     directory: &Path,
     path: &str,
     allows: &dyn Fn(&Path) -> Result<(), String>,
-) -> Result<Said, Refusal> {
+) -> Result<Contents, Refusal> {
     let inside = Path::new(path);
     if !inside.components().all(|part| matches!(part, Component::Normal(_))) {
         return Err(Refusal::Forbidden(format!("{path:?} leads out of the folder")));
@@ -32,7 +32,7 @@ pub(super) fn read(
             text.pop();
         }
     }
-    Ok(Said::Whole(text))
+    Ok(Contents::Whole(text))
 }
 
 #[cfg(test)]
@@ -41,7 +41,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::read;
-    use crate::source::secret_managers::{Refusal, Said};
+    use crate::source::secret_managers::{Contents, Refusal};
 
     #[test]
     fn nothing_outside_of_the_folder_is_read() {
@@ -72,7 +72,7 @@ mod tests {
         ];
         for (path, expected) in cases {
             match (read(&folder, path, &|_| Ok(())), expected) {
-                (Ok(Said::Whole(text)), Ok(wanted)) => assert_eq!(text, wanted, "{path}"),
+                (Ok(Contents::Whole(text)), Ok(wanted)) => assert_eq!(text, wanted, "{path}"),
                 (Err(refusal), Err(wanted)) => {
                     assert!(refusal.reason().contains(wanted), "{path}: {refusal:?}");
                     let forbids = matches!(refusal, Refusal::Forbidden(_));

@@ -1,4 +1,4 @@
-//! What references may reach in resources that came over the Admin API or from etcd. Whoever may write those is not always
+//! Bounds of references in resources from the Admin API or from etcd. Whoever may write those is not always
 //! whoever runs the gateway, with all that its user may read and all hosts that its machine reaches. A rules file on the
 //! machine is trusted with these.
 
@@ -30,10 +30,10 @@ impl Reach {
         }
     }
 
-    /// Whether a variable may be read.
+    /// Checks that a variable may be read.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason against it.
     pub(crate) fn variable(&self, name: &str) -> Result<(), String> {
         let fits = |allowed: &String| match allowed.strip_suffix('*') {
             Some(prefix) => name.starts_with(prefix),
@@ -48,10 +48,10 @@ impl Reach {
         }
     }
 
-    /// Whether a Vault may be asked.
+    /// Checks that a Vault may be asked.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason against it.
     pub(crate) fn host(&self, uri: &str) -> Result<(), String> {
         let parsed = uri.parse::<Uri>().ok();
         let host = parsed.as_ref().and_then(|uri| Some(uri.host()?.to_ascii_lowercase()));
@@ -63,10 +63,10 @@ impl Reach {
         Err(format!("the setting secrets.hosts does not allow {host}:{port}"))
     }
 
-    /// Whether a folder may be looked into, by its name alone: what is not allowed is not even told to be there.
+    /// Checks that a folder may be read, by its name alone, so that nobody learns whether a forbidden folder exists.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason against it.
     pub(crate) fn folder(&self, folder: &Path) -> Result<(), String> {
         let plain = folder.components().all(|part| !matches!(part, Component::ParentDir));
         if plain && self.folders.iter().any(|allowed| folder.starts_with(allowed)) {
@@ -75,10 +75,10 @@ impl Reach {
         Err(format!("the setting secrets.folders does not allow {}", folder.display()))
     }
 
-    /// Whether a file may be read, by the path that all links on the way have been followed for.
+    /// Checks that a file may be read, by its path without links.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason against it.
     pub(crate) fn file(&self, path: &Path) -> Result<(), String> {
         let is_in = |folder: &PathBuf| folder.canonicalize().is_ok_and(|folder| path.starts_with(folder));
         if self.folders.iter().any(is_in) {
@@ -87,10 +87,10 @@ impl Reach {
         Err("it leads out of the folders that the setting secrets.folders allows".to_owned())
     }
 
-    /// Whether a file is none of the gateway's own, by the path that all links on the way have been followed for.
+    /// Checks that a file is none of the gateway's own, by its path without links.
     ///
     /// # Errors
-    /// It is.
+    /// The file is the gateway's own.
     pub(crate) fn not_own(&self, path: &Path) -> Result<(), String> {
         match self.data_dir.canonicalize() {
             Ok(own) if path.starts_with(&own) => {

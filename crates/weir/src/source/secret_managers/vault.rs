@@ -1,28 +1,20 @@
 //! HashiCorp Vault: its engine for keys and values, version 1 and 2.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde_json::Value;
-use ureq::Agent;
-use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
-use super::{MOST, Refusal, Said};
+use crate::agents::Agents;
 
-/// Asks Vault.
-pub(super) struct Client {
-    timeout: Duration,
-    /// The setting `tls.trusted_certificate`.
-    trusted: String,
-    agent: OnceLock<Agent>,
-    /// With the authorities, which are read when there is a use for them.
-    tls_agent: OnceLock<Result<Agent, String>>,
-}
+use super::{Contents, MOST, Refusal};
+
+/// A client of Vault.
+pub(super) struct Client(Agents);
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Client").field("timeout", &self.timeout).finish_non_exhaustive()
+        f.write_str("Client")
     }
 }
 
@@ -45,14 +37,20 @@ pub(super) fn path_and_key<'a>(prefix: &str, reference: &'a str) -> Result<(Stri
 
 impl Client {
     pub(super) fn new(timeout: Duration, trusted: &str) -> Self {
-        Self { timeout, trusted: trusted.to_owned(), agent: OnceLock::new(), tls_agent: OnceLock::new() }
+        Self(Agents::new(trusted, Some(timeout)))
     }
 
     /// Everything at a path.
-    pub(super) fn read(&self, uri: &str, namespace: Option<&str>, token: &str, path: &str) -> Result<Said, Refusal> {
+    pub(super) fn read(
+        &self,
+        uri: &str,
+        namespace: Option<&str>,
+        token: &str,
+        path: &str,
+    ) -> Result<Contents, Refusal> {
         let url = format!("{uri}/v1/{path}");
         let unreachable = |reason: &dyn std::fmt::Display| Refusal::Unreachable(format!("Vault at {uri}: {reason}"));
-        let agent = self.agent_for(uri).map_err(|reason| unreachable(&reason))?;
+        let agent = self.0.of(uri, true).map_err(|reason| unreachable(&reason))?;
         let mut request = agent.get(&url).header("X-Vault-Token", token).header("X-Vault-Request", "true");
         if let Some(namespace) = namespace {
             request = request.header("X-Vault-Namespace", namespace);
@@ -80,37 +78,7 @@ impl Client {
         let body = response.body_mut().with_config().limit(MOST as u64).read_to_vec();
         let body = body.map_err(|error| unreachable(&error))?;
         let answer: Value = serde_json::from_slice(&body).map_err(|_| unable(&"it answers with what is not JSON"))?;
-        keys(&answer).map(Said::Keys).ok_or_else(|| refused("it holds no keys and values"))
-    }
-
-    fn agent_for(&self, uri: &str) -> Result<&Agent, String> {
-        if !uri.starts_with("https:") {
-            return Ok(self.agent.get_or_init(|| self.agent(None)));
-        }
-        let agent = self.tls_agent.get_or_init(|| {
-            let trusted = weir_proxy::trusted_certificates(&self.trusted)?;
-            let roots: Vec<_> = trusted.iter().map(|der| Certificate::from_der(der).to_owned()).collect();
-            let tls = TlsConfig::builder()
-                .root_certs(RootCerts::Specific(Arc::new(roots)))
-                .unversioned_rustls_crypto_provider(Arc::clone(weir_proxy::crypto_provider()));
-            Ok(self.agent(Some(tls.build())))
-        });
-        agent.as_ref().map_err(Clone::clone)
-    }
-
-    fn agent(&self, tls: Option<TlsConfig>) -> Agent {
-        let config = Agent::config_builder()
-            .timeout_global(Some(self.timeout))
-            .http_status_as_error(false)
-            // A token goes where the configuration says, and nowhere else.
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .proxy(None)
-            .user_agent("weir");
-        match tls {
-            Some(tls) => config.tls_config(tls).build().new_agent(),
-            None => config.build().new_agent(),
-        }
+        keys(&answer).map(Contents::Keys).ok_or_else(|| refused("it holds no keys and values"))
     }
 }
 

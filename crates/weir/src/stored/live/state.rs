@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use weir_admin::Refused;
 use weir_config::node::Mark;
-use weir_config::{Code, Diagnostic, Model, Place, SharedMap};
+use weir_config::{Code, Diagnostic, Model, SharedMap};
 use weir_proxy::Snapshot;
 use weir_store::{Change, Commit, Event, Item, Key, Kind, Listing, Served, StoreError};
 
@@ -70,10 +70,12 @@ pub(super) struct Candidate {
     pub(super) broken: HashSet<Key>,
     /// Broken resources that serve in their last valid version.
     pub(super) kept: HashMap<Key, Item>,
+    /// True if every request is answered 503, because a broken resource may guard any of them.
+    pub(super) refuses_all: bool,
     /// The resources in a form for incremental changes, if they have one.
     pub(super) model: Option<Model>,
     /// The places that differ from the base, if the candidate was compiled from the base.
-    pub(super) places: Option<Vec<Place>>,
+    pub(super) places: Option<Vec<Key>>,
 }
 
 impl State {
@@ -124,7 +126,9 @@ impl State {
             Err(Refused::Store(error)) => {
                 Err(vec![Diagnostic::error(Mark::NONE, "", Code::Store { reason: error.to_string() })])
             }
-            Err(Refused::ReadOnly(reason)) => Err(vec![Diagnostic::error(Mark::NONE, "", Code::Store { reason })]),
+            Err(Refused::ReadOnly(reason) | Refused::NotAllowed(reason)) => {
+                Err(vec![Diagnostic::error(Mark::NONE, "", Code::Store { reason })])
+            }
         }
     }
 
@@ -141,6 +145,21 @@ impl State {
     /// The revision from which to follow the store; 0 to read the whole store.
     pub(super) fn known(&self) -> u64 {
         if self.from_copy { 0 } else { self.revision }
+    }
+
+    /// True if every request is answered 503, because an invalid resource may guard any of them.
+    pub(crate) fn refuses_all(&self) -> bool {
+        self.served.refuses_all
+    }
+
+    /// Serves without the invalid resources that may guard any request. Returns true if they were the reason for refusing
+    /// all requests.
+    pub(super) fn serve_without_placeless(&mut self) -> bool {
+        let refused = self.refuses_all();
+        if refused {
+            self.in_force = Some(HashSet::new());
+        }
+        refused
     }
 
     /// Number of invalid resources that are left out.
@@ -169,7 +188,7 @@ impl State {
 
     /// Records that a candidate serves. Returns the numbers of changed resources.
     pub(super) fn record_served(&mut self, rules: &Rules, candidate: Candidate) -> (Changes, CompiledRules) {
-        let Candidate { mut ready, broken, kept, model, places, .. } = candidate;
+        let Candidate { mut ready, broken, kept, refuses_all, model, places, .. } = candidate;
         rules.secrets.serve(std::mem::take(&mut ready.answers), places.is_none());
         let changes = match (&model, &places) {
             (Some(model), Some(places)) => self.digest.follow(model, places),
@@ -184,10 +203,12 @@ impl State {
             broken: broken.clone(),
             items: self.resources.items(),
             good: kept.clone(),
+            refuses_all,
         };
         (self.broken, self.good) = (broken, kept);
         let serves = |key: &&Key| !self.broken.contains(*key) || self.good.contains_key(*key);
-        self.in_force = Some(self.resources.global_rules().filter(serves).cloned().collect());
+        // What refuses everything is no configuration to compare later ones with.
+        self.in_force = (!refuses_all).then(|| self.resources.global_rules().filter(serves).cloned().collect());
         self.base = model.map(|model| Base { model, snapshot: Arc::clone(&ready.snapshot) });
         self.steps = Some(Vec::new());
         (changes, ready)
@@ -227,7 +248,7 @@ impl State {
         mut broken: Vec<Key>,
         good: &HashMap<Key, Item>,
         candidate: &mut Candidate,
-    ) -> Vec<Place> {
+    ) -> Vec<Key> {
         broken.sort_unstable();
         let mut places = Vec::new();
         let mut put = |item: Option<&Item>, missing: bool| {
@@ -252,10 +273,10 @@ impl State {
     }
 
     /// Puts a resource in place, unless it is invalid, or `missing` is set and it is not missing. Returns its places.
-    fn put(&self, rules: &Rules, item: &Item, missing: bool, candidate: &mut Candidate) -> Option<Vec<Place>> {
+    fn put(&self, rules: &Rules, item: &Item, missing: bool, candidate: &mut Candidate) -> Option<Vec<Key>> {
         let before = candidate.model.as_ref()?;
         let change = piece(&item.key, Some(item))?.ok()?;
-        if missing && before.contains(change.section, &change.id) {
+        if missing && before.contains(&change.key) {
             return None;
         }
         let base = (before, &*candidate.ready.snapshot);
@@ -274,9 +295,10 @@ impl State {
     }
 
     /// A candidate with nothing left out.
-    fn clean(&self, ready: CompiledRules, model: Model, places: Option<Vec<Place>>) -> Candidate {
+    fn clean(&self, ready: CompiledRules, model: Model, places: Option<Vec<Key>>) -> Candidate {
         let about = ready.findings.iter().map(|found| self.resources.named(&found.path)).collect();
-        Candidate { ready, about, broken: HashSet::new(), kept: HashMap::new(), model: Some(model), places }
+        let (broken, kept, refuses_all) = (HashSet::new(), HashMap::new(), false);
+        Candidate { ready, about, broken, kept, refuses_all, model: Some(model), places }
     }
 
     /// Compiles all resources, with the last valid version of invalid ones, where that is known.
@@ -288,6 +310,9 @@ impl State {
             return Ok(self.clean(ready, model, None));
         }
         let (mut candidate, absent) = self.compile_what_is_right(rules, good)?;
+        if candidate.refuses_all {
+            return Ok(candidate);
+        }
         // The result allows incremental changes again. Its findings have been reported already.
         if let Some((ready, model)) = self.compile_pieces(rules, &absent, &candidate.kept) {
             (candidate.ready.snapshot, candidate.ready.digest) = (ready.snapshot, ready.digest);
@@ -361,10 +386,32 @@ impl State {
         }
     }
 
+    /// Checks queued commits of entities together, as one document.
+    fn check_entities(&mut self, rules: &Rules, commits: &[Commit]) -> Option<(Candidate, Undo)> {
+        let mut undo = Undo::default();
+        for (commit, revision) in commits.iter().zip(self.revision + 1..) {
+            if self.unexpected(commit).is_some() {
+                self.resources.undo(undo);
+                return None;
+            }
+            undo.and(self.resources.change(self.changes_of(commit, revision)));
+        }
+        let compiled = self.compile_whole(rules, &HashMap::new()).ok();
+        let Some(candidate) = compiled.filter(|candidate| candidate.broken.is_empty() && self.broken.is_empty()) else {
+            self.resources.undo(undo);
+            rules.compiler.sweep();
+            return None;
+        };
+        Some((candidate, undo))
+    }
+
     /// Checks queued commits, each against the result of those before it, and compiles them together. The resources are
     /// those of the candidate afterwards. Returns `None`, with the resources unchanged, if a commit is invalid or not of
     /// the usual kind; each commit then has to be checked alone, which reports its errors.
     pub(super) fn check_together(&mut self, rules: &Rules, commits: &[Commit]) -> Option<(Candidate, Undo)> {
+        if rules.is_of_entities() {
+            return self.check_entities(rules, commits);
+        }
         let changeable = self.base.is_some() && self.broken.is_empty();
         if !changeable || self.steps.as_ref().is_none_or(|steps| !steps.is_empty()) {
             return None;
@@ -510,6 +557,8 @@ pub(crate) struct Held {
     items: SharedMap<u64, Item>,
     /// Last valid versions, served in place of broken resources.
     good: HashMap<Key, Item>,
+    /// True if every request is refused, so that this is no state to fall back to.
+    pub(crate) refuses_all: bool,
 }
 
 impl Held {
@@ -533,6 +582,11 @@ impl Candidate {
         let all = std::mem::take(&mut self.ready.findings).into_iter().zip(std::mem::take(&mut self.about));
         let others = all.filter(|(found, about)| !found.is_error() || about.as_ref() != Some(key));
         (self.ready.findings, self.about) = others.unzip();
+    }
+
+    pub(super) fn drop_findings(&mut self, is_dropped: impl Fn(&Diagnostic) -> bool) {
+        let all = std::mem::take(&mut self.ready.findings).into_iter().zip(std::mem::take(&mut self.about));
+        (self.ready.findings, self.about) = all.filter(|(found, _)| !is_dropped(found)).unzip();
     }
 
     /// The warnings about the resources of a commit, and those of other resources that the commit causes.

@@ -1,0 +1,103 @@
+//! Products: APIs, and the plans on which they may be called.
+
+use hyper::StatusCode;
+use serde_json::{Value, json};
+use weir_store::{Item, Kind};
+
+use crate::answer::{Answer, Outcome};
+use crate::api::Api;
+
+impl Api {
+    /// Services with their routes, and routes without a service, each with the plans that include it.
+    pub(crate) async fn products(&self) -> Outcome {
+        let listing = self.configuration.listing(None).await.map_err(|error| Answer::store(&error))?;
+        let of = |kind: Kind| listing.items.iter().filter(move |item| item.key.kind() == kind).map(Known::new);
+        let (services, routes) = (of(Kind::Services).collect::<Vec<_>>(), of(Kind::Routes).collect::<Vec<_>>());
+        let plans: Vec<Known<'_>> = of(Kind::Plans).collect();
+        let mut products = Vec::new();
+        for service in &services {
+            let own: Vec<&Known<'_>> =
+                routes.iter().filter(|route| route.text("service_id") == Some(service.id)).collect();
+            products.push(product(service, Some(service.id), &own, &plans));
+        }
+        for route in routes.iter().filter(|route| route.text("service_id").is_none()) {
+            products.push(product(route, None, &[route], &plans));
+        }
+        Ok(Answer::json(StatusCode::OK, &json!({ "revision": listing.revision, "products": products })))
+    }
+}
+
+/// A resource with its value.
+struct Known<'a> {
+    id: &'a str,
+    value: Value,
+}
+
+impl<'a> Known<'a> {
+    fn new(item: &'a Item) -> Self {
+        Self { id: item.key.own_id(), value: serde_json::from_str(&item.value).unwrap_or_default() }
+    }
+
+    fn text(&self, field: &str) -> Option<&str> {
+        self.value.get(field).and_then(Value::as_str)
+    }
+}
+
+fn product(api: &Known<'_>, service: Option<&str>, routes: &[&Known<'_>], plans: &[Known<'_>]) -> Value {
+    let routes: Vec<&str> = routes.iter().map(|route| route.id).collect();
+    let included = plans.iter().filter(|plan| includes(&plan.value, service, &routes));
+    let plans: Vec<Value> = included
+        .map(|plan| {
+            let mut told = json!({ "id": plan.id, "limits": plan.value.get("limits").cloned().unwrap_or(json!([])) });
+            for field in ["name", "desc"] {
+                if let Some(text) = plan.text(field) {
+                    told[field] = text.into();
+                }
+            }
+            told
+        })
+        .collect();
+    let mut told = json!({ "api": api.id, "routes": routes, "plans": plans });
+    for field in ["name", "desc"] {
+        if let Some(text) = api.text(field) {
+            told[field] = text.into();
+        }
+    }
+    told
+}
+
+/// True if a plan lets some request of an API through. Methods and paths are not looked at.
+fn includes(plan: &Value, service: Option<&str>, routes: &[&str]) -> bool {
+    let Some(access) = plan.get("access").and_then(Value::as_array) else { return true };
+    let has = |entry: &Value, field: &str, ids: &[&str]| {
+        let Some(named) = entry.get(field).and_then(Value::as_array) else { return true };
+        named.iter().any(|one| one.as_str().is_some_and(|one| ids.contains(&one)))
+    };
+    access.iter().any(|entry| {
+        let service: Vec<&str> = service.into_iter().collect();
+        has(entry, "routes", routes) && has(entry, "services", &service)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::includes;
+    use serde_json::json;
+
+    #[test]
+    fn a_plan_includes_what_its_access_names() {
+        let cases = [
+            (json!({}), true),
+            (json!({ "access": [{ "methods": ["GET"] }] }), true),
+            (json!({ "access": [{ "services": ["shop"] }] }), true),
+            (json!({ "access": [{ "routes": ["orders"] }] }), true),
+            (json!({ "access": [{ "services": ["shop"], "routes": ["other"] }] }), false),
+            (json!({ "access": [{ "services": ["other"] }, { "routes": ["items"] }] }), true),
+            (json!({ "access": [{ "services": ["other"] }] }), false),
+        ];
+        for (plan, expected) in cases {
+            assert_eq!(includes(&plan, Some("shop"), &["orders", "items"]), expected, "{plan}");
+        }
+        assert!(!includes(&json!({ "access": [{ "services": ["shop"] }] }), None, &["open"]));
+    }
+}

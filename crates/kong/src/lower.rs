@@ -1,0 +1,93 @@
+//! From entities to items of the model.
+//!
+//! | Kong | model |
+//! |---|---|
+//! | service, with the upstream of its host | service with an upstream in place |
+//! | route | route with ranked paths, and the plugin `route` for what happens to its path, host and protocol |
+//! | global plugins | a plugin config that every route has |
+//! | consumer with its credentials | consumer with credentials |
+//! | certificate with its SNIs | ssl |
+
+mod consumers;
+mod plugins;
+mod routes;
+mod services;
+
+use weir_config::{Diagnostic, Key, Kind, Lowered, Mark, Node, ResourceKind};
+
+use crate::document::{Document, EntityKind};
+
+/// Id of the plugin config with the global plugins.
+pub(crate) const GLOBAL: &str = "global";
+/// Id of the route that takes what no other takes.
+pub(crate) const NO_ROUTE: &str = "no-route";
+/// Id of the global rule that makes answers Kong's.
+pub(crate) const ANSWERS: &str = "answers";
+
+/// Lowers a document. `is_hashed` says that passwords are stored as Kong stores them.
+pub(crate) fn lower(document: &Document, is_hashed: bool, mark: Mark, found: &mut Vec<Diagnostic>) -> Lowered {
+    let mut lowered = Lowered::new(mark);
+    let plugins = plugins::Scoped::of(document, found);
+    certificates(document, &mut lowered, found);
+    consumers::lower(document, &plugins, is_hashed, &mut lowered, found);
+    services::lower(document, &plugins, &mut lowered, found);
+    plugins.lower_global(mark, &mut lowered);
+    routes::lower(document, &plugins, mark, &mut lowered, found);
+    for (_, entity) in document.of(EntityKind::Vaults).filter(|(_, vault)| vault.text("name") != Some("env")) {
+        found.push(entity.fault("name", "only the vault env is supported"));
+    }
+    lowered
+}
+
+fn certificates(document: &Document, lowered: &mut Lowered, found: &mut Vec<Diagnostic>) {
+    for (number, certificate) in document.of(EntityKind::Certificates) {
+        let snis: Vec<Node> = document
+            .children(EntityKind::Snis, "certificate", number)
+            .filter_map(|sni| sni.node.get("name").cloned())
+            .collect();
+        if snis.is_empty() {
+            continue;
+        }
+        let mut item = map(certificate.node.mark, [("id", text(&certificate.id))]);
+        item.insert("snis", list(certificate.node.mark, snis));
+        for field in ["cert", "key"] {
+            item.insert(field, certificate.node.get(field).cloned().unwrap_or_else(|| text("")));
+        }
+        for (field, single) in [("certs", "cert_alt"), ("keys", "key_alt")] {
+            if let Some(value) = certificate.node.get(single) {
+                item.insert(field, list(value.mark, vec![value.clone()]));
+            }
+        }
+        lowered.add(ResourceKind::Ssls, item, certificate.origin());
+    }
+    for (_, sni) in document.of(EntityKind::Snis).filter(|(_, sni)| sni.reference("certificate").is_none()) {
+        found.push(sni.fault("certificate", "required field missing"));
+    }
+}
+
+pub(crate) fn text(value: &str) -> Node {
+    Node::new(Kind::Str(value.to_owned()))
+}
+
+pub(crate) fn number(value: i64) -> Node {
+    Node::new(Kind::Int(value))
+}
+
+pub(crate) fn flag(value: bool) -> Node {
+    Node::new(Kind::Bool(value))
+}
+
+pub(crate) fn list(mark: Mark, items: Vec<Node>) -> Node {
+    Node { mark, kind: Kind::Seq(items) }
+}
+
+/// A mapping whose values without a position get its own.
+pub(crate) fn map<'k>(mark: Mark, entries: impl IntoIterator<Item = (&'k str, Node)>) -> Node {
+    let entry = |(name, mut value): (&str, Node)| {
+        if value.mark == Mark::NONE {
+            value.mark = mark;
+        }
+        (Key { text: name.into(), mark: value.mark }, value)
+    };
+    Node { mark, kind: Kind::Map(entries.into_iter().map(entry).collect()) }
+}

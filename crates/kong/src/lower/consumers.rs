@@ -1,0 +1,99 @@
+//! Consumers with their credentials.
+
+use weir_config::{Diagnostic, Lowered, Node, ResourceKind, Username};
+
+use super::plugins::Scoped;
+use super::{flag, list, map, text};
+use crate::document::{Document, Entity, EntityKind};
+
+/// Kinds of credentials that stand beside a consumer, with their plugins.
+const CREDENTIALS: [(EntityKind, &str); 4] = [
+    (EntityKind::KeyAuth, "key-auth"),
+    (EntityKind::BasicAuth, "basic-auth"),
+    (EntityKind::Jwt, "jwt"),
+    (EntityKind::HmacAuth, "hmac-auth"),
+];
+
+/// Adds the consumers.
+pub(crate) fn lower(
+    document: &Document,
+    plugins: &Scoped<'_>,
+    is_hashed: bool,
+    lowered: &mut Lowered,
+    found: &mut Vec<Diagnostic>,
+) {
+    for (number, consumer) in document.of(EntityKind::Consumers) {
+        if consumer.text("username").is_none() && consumer.text("custom_id").is_none() {
+            let text = "at least one of these fields must be non-empty: 'custom_id', 'username'";
+            found.push(Diagnostic::error(consumer.node.mark, consumer.path.as_str(), crate::document::rule(text)));
+        }
+        let mark = consumer.node.mark;
+        let own = plugins.of_consumer(number);
+        let mut all = own.node;
+        all.insert("consumer", identity(consumer));
+        let groups = document.children(EntityKind::Acls, "consumer", number);
+        let groups: Vec<Node> = groups.filter_map(|acl| acl.node.get("group").cloned()).collect();
+        if !groups.is_empty() {
+            all.insert("acl", map(mark, [("groups", list(mark, groups))]));
+        }
+        let mut credentials = Vec::new();
+        let mut entity = consumer.origin();
+        for (kind, plugin) in CREDENTIALS {
+            for credential in document.children(kind, "consumer", number) {
+                if credential.node.get("key").is_none() && kind == EntityKind::Jwt {
+                    let text = "a secret without a key matches no token: Kong makes a random key of it";
+                    found.push(credential.doubt("key", text));
+                    continue;
+                }
+                let place = format!("credentials[{}].plugins.{plugin}", credentials.len());
+                entity.elsewhere.push((place, credential.path.clone()));
+                let conf = conf(credential, consumer, is_hashed);
+                let held = map(credential.node.mark, [(plugin, conf)]);
+                let id = text(&credential.id);
+                credentials.push(map(credential.node.mark, [("id", id), ("plugins", held)]));
+            }
+        }
+        entity.elsewhere.extend(own.elsewhere);
+        let mut item = map(mark, [("username", text(&key(consumer))), ("plugins", all)]);
+        item.insert("credentials", list(mark, credentials));
+        lowered.add(ResourceKind::Consumers, item, entity);
+    }
+    let kinds = CREDENTIALS.map(|(kind, _)| kind).into_iter().chain([EntityKind::Acls]);
+    for (_, credential) in kinds.flat_map(|kind| document.of(kind)) {
+        if credential.reference("consumer").is_none() {
+            found.push(credential.fault("consumer", "required field missing"));
+        }
+    }
+}
+
+/// The name of a consumer in the model: the user name where the model takes it, else the id.
+pub(crate) fn key(consumer: &Entity) -> String {
+    let name = consumer.name.as_deref().filter(|name| Username::new(name).is_some());
+    name.unwrap_or(&consumer.id).to_owned()
+}
+
+/// The fields about a consumer that upstreams receive.
+fn identity(consumer: &Entity) -> Node {
+    let mut identity = map(consumer.node.mark, [("id", text(&consumer.id))]);
+    for field in ["username", "custom_id"] {
+        if let Some(value) = consumer.node.get(field) {
+            identity.insert(field, value.clone());
+        }
+    }
+    identity
+}
+
+/// A credential in the form of its plugin.
+fn conf(credential: &Entity, consumer: &Entity, is_hashed: bool) -> Node {
+    let mut conf = map(credential.node.mark, [("id", text(&credential.id))]);
+    for field in ["key", "username", "password", "secret", "rsa_public_key", "algorithm"] {
+        if let Some(value) = credential.node.get(field) {
+            conf.insert(field, value.clone());
+        }
+    }
+    if credential.kind == EntityKind::BasicAuth {
+        conf.insert("consumer_id", text(&consumer.id));
+        conf.insert("is_hashed", flag(is_hashed));
+    }
+    conf
+}

@@ -1,0 +1,201 @@
+//! Plugins by their scopes. The most specific of one name counts: consumer, route, service, global.
+
+use weir_config::diagnostic::nearest;
+use weir_config::{Diagnostic, Hint, Kind, Lowered, Mark, Node, ResourceKind};
+
+use super::{ANSWERS, GLOBAL, consumers, map, text};
+use crate::document::{Document, Entity, EntityKind, rule};
+use crate::front_end::plugin_names;
+
+/// The scope of a plugin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    Global,
+    Service(usize),
+    Route(usize),
+    Consumer(usize),
+}
+
+/// The plugins of a document with their scopes, without those that are disabled.
+pub(crate) struct Scoped<'d> {
+    document: &'d Document,
+    plugins: Vec<(Scope, &'d Entity)>,
+}
+
+impl<'d> Scoped<'d> {
+    pub(crate) fn of(document: &'d Document, found: &mut Vec<Diagnostic>) -> Self {
+        let mut scoped: Vec<(Scope, &Entity)> = Vec::new();
+        for (_, plugin) in document.of(EntityKind::Plugins) {
+            if plugin.flag("enabled") == Some(false) || !is_known(plugin, found) {
+                continue;
+            }
+            let Some(scope) = scope(plugin, found) else { continue };
+            let name = plugin.text("name");
+            match scoped.iter().find(|(other, first)| *other == scope && first.text("name") == name) {
+                Some((_, first)) => {
+                    let text = format!("the same plugin is configured at {} for the same requests", first.path);
+                    found.push(plugin.fault("name", text));
+                }
+                None => scoped.push((scope, plugin)),
+            }
+        }
+        Self { document, plugins: scoped }
+    }
+
+    /// The plugins of a route, and where they stand.
+    pub(crate) fn of_route(&self, route: usize) -> Plugins {
+        self.collect(Scope::Route(route))
+    }
+
+    /// The plugins of a service.
+    pub(crate) fn of_service(&self, service: usize) -> Plugins {
+        self.collect(Scope::Service(service))
+    }
+
+    /// The plugins of a consumer.
+    pub(crate) fn of_consumer(&self, consumer: usize) -> Plugins {
+        self.collect(Scope::Consumer(consumer))
+    }
+
+    /// Adds the plugin config with the global plugins, and the global rule that makes answers Kong's.
+    pub(crate) fn lower_global(&self, mark: Mark, lowered: &mut Lowered) {
+        let Plugins { node, elsewhere } = self.collect(Scope::Global);
+        let item = map(mark, [("id", text(GLOBAL)), ("plugins", node)]);
+        let entity = weir_config::Entity {
+            kind: "document",
+            id: GLOBAL.to_owned(),
+            path: "plugins".to_owned(),
+            elsewhere,
+            ..Default::default()
+        };
+        lowered.add(ResourceKind::PluginConfigs, item, entity.clone());
+        let answers = map(mark, [("answers", map(mark, []))]);
+        lowered.add(ResourceKind::GlobalRules, map(mark, [("id", text(ANSWERS)), ("plugins", answers)]), entity);
+    }
+
+    /// The name in the model of a consumer that is given by its name or its id.
+    fn consumer(&self, given: &Node) -> Option<Node> {
+        let key = given.as_str()?;
+        let mut all = self.document.of(EntityKind::Consumers).map(|(_, consumer)| consumer);
+        let found = all.find(|consumer| consumer.id == key || consumer.name.as_deref() == Some(key))?;
+        Some(Node { mark: given.mark, ..text(&consumers::key(found)) })
+    }
+
+    fn collect(&self, scope: Scope) -> Plugins {
+        let mut plugins = Plugins { node: map(Mark::NONE, []), elsewhere: Vec::new() };
+        for (_, plugin) in self.plugins.iter().filter(|(other, _)| *other == scope) {
+            let name = plugin.text("name").unwrap_or_default();
+            let mark = plugin.node.mark;
+            let mut config = plugin.node.get("config").cloned().unwrap_or_else(|| map(mark, []));
+            drop_nulls(&mut config);
+            if let Some(anonymous) = config.get("anonymous").and_then(|node| self.consumer(node)) {
+                config.insert("anonymous", anonymous);
+            }
+            plugins.node.insert(name, config);
+            plugins.elsewhere.push((format!("plugins.{name}"), plugin.at("config")));
+        }
+        plugins
+    }
+}
+
+/// The plugins of one place in the form of the model, and the paths at which they stand.
+pub(crate) struct Plugins {
+    pub(crate) node: Node,
+    pub(crate) elsewhere: Vec<(String, String)>,
+}
+
+/// A field that is null is not set.
+fn drop_nulls(node: &mut Node) {
+    match &mut node.kind {
+        Kind::Map(entries) => {
+            entries.retain(|(_, value)| !value.is_null());
+            entries.iter_mut().for_each(|(_, value)| drop_nulls(value));
+        }
+        Kind::Seq(items) => items.iter_mut().for_each(drop_nulls),
+        _ => {}
+    }
+}
+
+fn scope(plugin: &Entity, found: &mut Vec<Diagnostic>) -> Option<Scope> {
+    if plugin.reference("consumer_group").is_some() {
+        found
+            .push(plugin.fault("consumer_group", "plugins of consumer groups are Kong Enterprise's and not supported"));
+        return None;
+    }
+    let [service, route, consumer] = ["service", "route", "consumer"].map(|field| plugin.reference(field));
+    Some(match (service, route, consumer) {
+        (None, None, None) => Scope::Global,
+        (Some(service), None, None) => Scope::Service(service),
+        // A route has one service, so that of a plugin beside it changes nothing.
+        (_, Some(route), None) => Scope::Route(route),
+        (None, None, Some(consumer)) => Scope::Consumer(consumer),
+        _ => {
+            let text = "a plugin for a consumer on one route or service alone is not supported yet: \
+                write it for the consumer, or for the route or service";
+            found.push(plugin.fault("consumer", text));
+            return None;
+        }
+    })
+}
+
+/// True for a plugin that there is; says what is wrong with others.
+fn is_known(plugin: &Entity, found: &mut Vec<Diagnostic>) -> bool {
+    let Some(name) = plugin.text("name") else { return false };
+    if plugin_names().any(|known| known == name) {
+        return true;
+    }
+    let fault = match () {
+        () if BUNDLED.contains(&name) => plugin.fault("name", format!("plugin '{name}' of Kong is not supported yet")),
+        () if ENTERPRISE.contains(&name) => {
+            plugin.fault("name", format!("plugin '{name}' of Kong Enterprise is not supported yet"))
+        }
+        () => {
+            let near = nearest(name, plugin_names().chain(BUNDLED.iter().copied()));
+            let hint = Hint::nearest(near);
+            Diagnostic {
+                hint,
+                ..Diagnostic::error(
+                    plugin.node.mark_of("name"),
+                    plugin.at("name"),
+                    rule(format!("plugin '{name}' is not known")),
+                )
+            }
+        }
+    };
+    found.push(fault);
+    false
+}
+
+/// The plugins that come with Kong 3.9.
+#[rustfmt::skip]
+const BUNDLED: &[&str] = &[
+    "acl", "acme", "ai-prompt-decorator", "ai-prompt-guard", "ai-prompt-template", "ai-proxy", "ai-request-transformer",
+    "ai-response-transformer", "aws-lambda", "azure-functions", "basic-auth", "bot-detection", "correlation-id", "cors",
+    "datadog", "file-log", "grpc-gateway", "grpc-web", "hmac-auth", "http-log", "ip-restriction", "jwt", "key-auth",
+    "ldap-auth", "loggly", "oauth2", "opentelemetry", "post-function", "pre-function", "prometheus", "proxy-cache",
+    "rate-limiting", "redirect", "request-size-limiting", "request-termination", "request-transformer",
+    "response-ratelimiting", "response-transformer", "session", "standard-webhooks", "statsd", "syslog", "tcp-log",
+    "udp-log", "zipkin",
+];
+
+/// Plugins of Kong Enterprise that real files use.
+const ENTERPRISE: &[&str] = &[
+    "ai-proxy-advanced",
+    "ai-rate-limiting-advanced",
+    "ai-semantic-cache",
+    "ai-semantic-prompt-guard",
+    "application-registration",
+    "canary",
+    "exit-transformer",
+    "jq",
+    "mocking",
+    "mtls-auth",
+    "opa",
+    "openid-connect",
+    "proxy-cache-advanced",
+    "rate-limiting-advanced",
+    "request-transformer-advanced",
+    "request-validator",
+    "route-by-header",
+    "upstream-timeout",
+];

@@ -1,0 +1,69 @@
+//! Kong's plugins: their configurations and words, over the engines of the others.
+//!
+//! Those that run before the consumer is known in Kong's order of priorities (above 1000) use the phase `rewrite`, the
+//! others `access`, so that the whole order is Kong's and what stands at a consumer takes effect below authentication.
+
+mod acl;
+mod answers;
+mod basic_auth;
+mod body;
+mod bot_detection;
+mod caller;
+mod consumer;
+mod correlation_id;
+mod cors;
+mod edits;
+mod file_log;
+mod http_log;
+mod ip_restriction;
+mod jwt;
+mod key_auth;
+mod log;
+mod no_route;
+mod prometheus;
+mod rate_limiting;
+mod redirect;
+mod request_size_limiting;
+mod request_termination;
+mod request_transformer;
+mod response_transformer;
+mod route;
+
+use weir_plugin::host::Definition;
+
+/// Every plugin of the family, in the order of names.
+#[must_use]
+pub fn definitions() -> &'static [&'static dyn Definition] {
+    &[
+        &acl::Acl,
+        &answers::Answers,
+        &basic_auth::BasicAuth,
+        &bot_detection::BotDetection,
+        &consumer::Consumer,
+        &correlation_id::CorrelationId,
+        &cors::Cors,
+        &file_log::FileLog,
+        &http_log::HttpLog,
+        &ip_restriction::IpRestriction,
+        &jwt::Jwt,
+        &key_auth::KeyAuth,
+        &no_route::NoRoute,
+        &prometheus::Prometheus,
+        &rate_limiting::RateLimiting,
+        &redirect::Redirect,
+        &request_size_limiting::RequestSizeLimiting,
+        &request_termination::RequestTermination,
+        &request_transformer::RequestTransformer,
+        &response_transformer::ResponseTransformer,
+        &route::Route,
+    ]
+}
+
+/// True for a plugin that every configuration gets and none may name.
+#[must_use]
+pub fn is_internal(name: &str) -> bool {
+    matches!(name, "answers" | "consumer" | "no-route" | "route")
+}
+
+/// Name and version that clients and upstreams are told.
+const PRODUCT: &str = "kong/3.9.3";

@@ -1,0 +1,72 @@
+//! What plugins that authenticate have in common.
+
+use weir_plugin::{BuildCx, ConsumerMatch, Flow, RequestCx};
+
+use super::body;
+use super::consumer::Told;
+
+/// What becomes of a request when it is known who calls, and when it is not.
+#[derive(Debug)]
+pub(super) struct Caller {
+    told: Told,
+    /// Number of the consumer as whom requests without valid credentials go on.
+    anonymous: Option<u32>,
+    /// True if one is configured, be it there or not.
+    has_anonymous: bool,
+    /// Value of `WWW-Authenticate`.
+    challenge: Vec<u8>,
+    /// Position of the plugin in the registry.
+    pub(super) position: u8,
+}
+
+impl Caller {
+    pub(super) fn new(anonymous: Option<&str>, challenge: String, build: &BuildCx<'_>) -> Self {
+        let anonymous = anonymous.filter(|name| !name.is_empty());
+        Self {
+            told: Told::new(),
+            has_anonymous: anonymous.is_some(),
+            anonymous: anonymous.and_then(|name| build.consumer("anonymous", name)),
+            challenge: challenge.into_bytes(),
+            position: build.position,
+        }
+    }
+
+    /// True if another plugin has authenticated the request, so that this one has nothing to say: where plugins have an
+    /// anonymous consumer, one of them is enough.
+    pub(super) fn is_done(&self, cx: &RequestCx<'_>) -> bool {
+        self.has_anonymous && cx.consumer().is_some_and(|who| Some(who.consumer) != self.anonymous)
+    }
+
+    /// Says who calls. Without `credential` the upstream is told the id of the credential.
+    pub(super) fn accept(&self, cx: &mut RequestCx<'_>, who: ConsumerMatch, credential: Option<&[u8]>) -> Flow {
+        let (mut text, tables) = (cx.take_scratch(), cx.tables());
+        let id = || tables.as_ref().and_then(|tables| tables.consumers.credential(who)).map(str::as_bytes);
+        text.extend_from_slice(credential.or_else(id).unwrap_or_default());
+        self.told.authenticate(cx, who, Some(&text));
+        cx.put_scratch(text);
+        Flow::Continue
+    }
+
+    /// Lets the request go on as the anonymous consumer, if there is one.
+    pub(super) fn fall_back(&self, cx: &mut RequestCx<'_>) -> bool {
+        let Some(consumer) = self.anonymous else { return false };
+        self.told.authenticate(cx, ConsumerMatch { consumer, credential: None }, None);
+        true
+    }
+
+    /// Refuses a request with 401, unless there is an anonymous consumer.
+    pub(super) fn refuse(&self, cx: &mut RequestCx<'_>, message: &str) -> Flow {
+        if self.fall_back(cx) {
+            return Flow::Continue;
+        }
+        body::error(cx, 401, message, &[("WWW-Authenticate", &self.challenge)])
+    }
+}
+
+/// Checks a realm, which goes into a quoted text.
+pub(super) fn challenge(scheme: &str, realm: Option<&str>) -> String {
+    match realm {
+        Some(realm) => format!("{scheme} realm=\"{}\"", realm.replace(['"', '\\', '\r', '\n'], "")),
+        None => scheme.to_owned(),
+    }
+}
