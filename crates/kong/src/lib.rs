@@ -13,6 +13,6 @@ mod placeholders;
 mod rank;
 mod stored;
 
-pub use front_end::{FAMILY, Kong};
+pub use front_end::{FAMILY, Kong, KongWithoutUnsupported};
 pub use rank::Conditions;
 pub use stored::Stored;

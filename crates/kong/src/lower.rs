@@ -13,6 +13,8 @@ mod plugins;
 mod routes;
 mod services;
 
+pub(crate) use plugins::may_be_left_out;
+
 use weir_config::{Diagnostic, Key, Kind, Lowered, Mark, Node, ResourceKind};
 
 use crate::document::{Document, EntityKind};

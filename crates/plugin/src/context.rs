@@ -260,6 +260,13 @@ impl Answer<'_> {
         self
     }
 
+    /// Adds a field of another message.
+    #[must_use]
+    pub fn named_bytes(self, name: &[u8], value: &[u8]) -> Self {
+        self.response.head.fields.add(name, value);
+        self
+    }
+
     /// Adds fields that were made before.
     #[must_use]
     pub fn fields(self, fields: &Fields) -> Self {

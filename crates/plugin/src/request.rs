@@ -86,6 +86,8 @@ pub struct UpstreamTarget {
     pub method: Option<Method>,
     /// The Host; empty: by the upstream's `pass_host`.
     pub host: Vec<u8>,
+    /// True if `host` takes precedence over an upstream that names one by its `pass_host`, as in Kong.
+    pub host_wins: bool,
 }
 
 impl Request {
@@ -139,6 +141,7 @@ impl Request {
         self.upstream.target.clear();
         self.upstream.method = None;
         self.upstream.host.clear();
+        self.upstream.host_wins = false;
         let host = match self.target.authority {
             // RFC 9112 section 3.2.2: the target's host goes before the Host field.
             Some(authority) => {
@@ -266,6 +269,15 @@ impl Request {
         }
         kept.truncate(to);
         self.edited_query = kept;
+        self.query_edited = true;
+        self.forget_decoded_query();
+    }
+
+    /// Replaces the query, for the plugins that follow and for the upstream; an empty one is none. A target that a plugin has
+    /// already rewritten stays as it is.
+    pub fn set_query(&mut self, query: &[u8]) {
+        self.edited_query.clear();
+        self.edited_query.extend_from_slice(query);
         self.query_edited = true;
         self.forget_decoded_query();
     }

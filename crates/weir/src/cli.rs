@@ -73,6 +73,16 @@ pub(crate) struct RunArgs {
     /// Treat warnings as errors, such as the warning about a YAML file without `#END`. Not together with `skip`.
     #[arg(long, requires = "file")]
     pub(crate) strict: bool,
+    /// Handling of plugins of Kong that are not supported: `refuse` refuses the file, `skip-with-warning` serves without
+    /// them. Those that authenticate, limit or check requests are refused in any case.
+    #[arg(
+        long,
+        value_name = "refuse|skip-with-warning",
+        default_value = "refuse",
+        hide_possible_values = true,
+        requires = "file"
+    )]
+    pub(crate) unsupported_plugins: UnsupportedPluginsArg,
     /// Family of an empty store, and so of its Admin API: `apisix` or `kong`. A store with resources knows its own, and
     /// FILE says it by its content. [default: apisix]
     #[arg(long, value_name = "apisix|kong", hide_possible_values = true, conflicts_with = "file")]
@@ -193,6 +203,10 @@ pub(crate) struct RulesArgs {
     /// Treat warnings as errors, such as the warning about a YAML file without `#END`. Not together with `skip`.
     #[arg(long)]
     pub(crate) strict: bool,
+    /// Handling of plugins of Kong that are not supported: `refuse` refuses the file, `skip-with-warning` serves without
+    /// them. Those that authenticate, limit or check requests are refused in any case.
+    #[arg(long, value_name = "refuse|skip-with-warning", default_value = "refuse", hide_possible_values = true)]
+    pub(crate) unsupported_plugins: UnsupportedPluginsArg,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -205,6 +219,12 @@ pub(crate) enum FamilyArg {
 pub(crate) enum InvalidItemsArg {
     Refuse,
     Skip,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum UnsupportedPluginsArg {
+    Refuse,
+    SkipWithWarning,
 }
 
 /// Sources of the gateway's own settings.
@@ -305,7 +325,8 @@ impl RunArgs {
     /// The rules file, if there is one.
     pub(crate) fn rules(&self) -> Option<RulesArgs> {
         let file = self.file.clone()?;
-        Some(RulesArgs { file, invalid_items: self.invalid_items, strict: self.strict })
+        let Self { invalid_items, strict, unsupported_plugins, .. } = *self;
+        Some(RulesArgs { file, invalid_items, strict, unsupported_plugins })
     }
 
     /// The flags as settings.

@@ -46,6 +46,8 @@ mod imports;
 mod interop;
 mod kong;
 mod kong_admin;
+mod kong_plugins;
+mod kong_services;
 mod leases;
 mod left_out;
 mod limiters;

@@ -53,7 +53,7 @@ impl Provider {
             let said = says.lock().expect("what is said");
             let host = request.field("host").unwrap_or_default();
             let body = match request.target.split('?').next() {
-                Some("/discovery") => {
+                Some("/discovery" | "/.well-known/openid-configuration") => {
                     let mut document = json!({
                         "issuer": "http://issuer.test",
                         "jwks_uri": format!("http://{host}/keys"),

@@ -4,8 +4,11 @@ use weir_config::diagnostic::nearest;
 use weir_config::{Diagnostic, Hint, Kind, Lowered, Mark, Node, ResourceKind};
 
 use super::{ANSWERS, GLOBAL, consumers, map, text};
-use crate::document::{Document, Entity, EntityKind, rule};
+use crate::document::{Document, Entity, EntityKind, rule, whole};
 use crate::front_end::plugin_names;
+
+/// Name of the plugin whose configuration becomes limits of routes.
+const TIMEOUT: &str = "upstream-timeout";
 
 /// The scope of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +23,8 @@ enum Scope {
 pub(crate) struct Scoped<'d> {
     document: &'d Document,
     plugins: Vec<(Scope, &'d Entity)>,
+    /// True if a template asks for groups of paths.
+    has_captures: bool,
 }
 
 impl<'d> Scoped<'d> {
@@ -30,6 +35,10 @@ impl<'d> Scoped<'d> {
                 continue;
             }
             let Some(scope) = scope(plugin, found) else { continue };
+            if matches!(scope, Scope::Consumer(_)) && plugin.text("name") == Some(TIMEOUT) {
+                found.push(plugin.fault("consumer", "limits of a consumer are not supported: write them for a route"));
+                continue;
+            }
             let name = plugin.text("name");
             match scoped.iter().find(|(other, first)| *other == scope && first.text("name") == name) {
                 Some((_, first)) => {
@@ -39,7 +48,35 @@ impl<'d> Scoped<'d> {
                 None => scoped.push((scope, plugin)),
             }
         }
-        Self { document, plugins: scoped }
+        let has_captures = scoped.iter().any(|(_, plugin)| plugin.node.to_json().to_string().contains("uri_captures"));
+        Self { document, plugins: scoped, has_captures }
+    }
+
+    /// Limits of the plugin `upstream-timeout` for a route, in the form of the model; what it leaves out is the service's.
+    pub(crate) fn timeouts(&self, route: usize, service: Option<usize>) -> Option<Node> {
+        let scopes = [Some(Scope::Route(route)), service.map(Scope::Service), Some(Scope::Global)];
+        let mut found = scopes.into_iter().flatten().filter_map(|scope| {
+            let is_it = |(other, plugin): &&(Scope, &Entity)| *other == scope && plugin.text("name") == Some(TIMEOUT);
+            self.plugins.iter().find(is_it).map(|(_, plugin)| *plugin)
+        });
+        let plugin = found.next()?;
+        let service = service.and_then(|number| self.document.entities.get(number));
+        let seconds = |field: &str, of_service: &str| {
+            let given = plugin.node.get("config").and_then(|config| config.get(field)).and_then(whole);
+            let given = given.or_else(|| service?.whole(of_service)).unwrap_or(60_000);
+            Node { mark: plugin.node.mark, kind: Kind::Float(given as f64 / 1000.0) }
+        };
+        let limits = [
+            ("connect", seconds("connect_timeout", "connect_timeout")),
+            ("send", seconds("send_timeout", "write_timeout")),
+            ("read", seconds("read_timeout", "read_timeout")),
+        ];
+        Some(map(plugin.node.mark, limits))
+    }
+
+    /// True if a template of a plugin asks for groups of the regular expressions of paths.
+    pub(crate) fn has_captures(&self) -> bool {
+        self.has_captures
     }
 
     /// The plugins of a route, and where they stand.
@@ -165,6 +202,21 @@ fn is_known(plugin: &Entity, found: &mut Vec<Diagnostic>) -> bool {
     found.push(fault);
     false
 }
+
+/// True for a plugin that is not supported and guards nothing: a request may pass without it.
+pub(crate) fn may_be_left_out(name: &str) -> bool {
+    let is_kongs = BUNDLED.contains(&name) || ENTERPRISE.contains(&name);
+    is_kongs && !GUARDS.contains(&name) && !plugin_names().any(|known| known == name)
+}
+
+/// Plugins that authenticate, limit or check requests.
+#[rustfmt::skip]
+const GUARDS: &[&str] = &[
+    "acl", "ai-prompt-guard", "ai-rate-limiting-advanced", "ai-semantic-prompt-guard", "application-registration",
+    "basic-auth", "bot-detection", "hmac-auth", "ip-restriction", "jwt", "key-auth", "ldap-auth", "mtls-auth", "oauth2",
+    "opa", "openid-connect", "rate-limiting", "rate-limiting-advanced", "request-size-limiting",
+    "request-termination", "request-validator", "response-ratelimiting", "session", "standard-webhooks",
+];
 
 /// The plugins that come with Kong 3.9.
 #[rustfmt::skip]

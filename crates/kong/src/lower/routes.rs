@@ -81,7 +81,11 @@ fn route(
     let own = plugins.of_route(at);
     let mut all = own.node;
     let service = route.reference("service").and_then(|number| document.entities.get(number));
-    all.insert("route", behaviour(route, service, &paths, &protocols));
+    let mut behaviour = behaviour(route, service, &paths, &protocols);
+    if plugins.has_captures() {
+        behaviour.insert("captures", flag(true));
+    }
+    all.insert("route", behaviour);
     let mut item = map(mark, [("id", text(&route.id)), ("uri", text("/*")), ("plugins", all)]);
     item.insert("plugin_config_id", text(GLOBAL));
     if let Some(name) = &route.name {
@@ -92,6 +96,9 @@ fn route(
     }
     if !headers.is_empty() {
         item.insert("vars", vars(route, headers, found));
+    }
+    if let Some(timeouts) = plugins.timeouts(at, route.reference("service")) {
+        item.insert("timeout", timeouts);
     }
     if let Some(service) = service {
         item.insert("service_id", text(&service.id));

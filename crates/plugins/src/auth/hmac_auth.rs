@@ -1,6 +1,6 @@
 //! `hmac-auth`: a consumer is known by a signature of the request with a secret.
 
-mod signature;
+pub(crate) mod signature;
 
 use std::sync::Arc;
 

@@ -2,11 +2,11 @@
 
 mod bearer;
 mod claims;
-mod client;
+pub(crate) mod client;
 mod flow;
 mod jose;
 mod provider;
-mod session;
+pub(crate) mod session;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

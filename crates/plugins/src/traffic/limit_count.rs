@@ -7,7 +7,7 @@ mod leases;
 pub(crate) mod remote;
 #[cfg(test)]
 mod simulation;
-mod synced;
+pub(crate) mod synced;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -13,17 +13,19 @@ use weir_config::{
     Apisix, Diagnostic, FrontEnd, InvalidItems, ItemChange, LoadOptions, Loaded, Model, Node, ResourceKey,
     ResourceKind, Revealed, RouterMode, Settings, Severity, file, load, metered,
 };
-use weir_kong::{Kong, Stored};
+use weir_kong::{Kong, KongWithoutUnsupported, Stored};
 use weir_plugins::Apis;
 use weir_proxy::{Catalog, ChosenPlugins, Compiled, Compiler, Snapshot};
 
-use crate::cli::{InvalidItemsArg, RulesArgs};
+use crate::cli::{InvalidItemsArg, RulesArgs, UnsupportedPluginsArg};
 use crate::failure::Failure;
 use crate::source::changes::Digest;
 use crate::source::secret_managers::{Access, Answers, SecretManagers};
 
 /// The families whose documents are read.
 pub(crate) const FRONT_ENDS: &[&dyn FrontEnd] = &[&Kong, &Apisix];
+/// The same, without plugins of Kong that are not supported.
+const SKIPPING: &[&dyn FrontEnd] = &[&KongWithoutUnsupported, &Apisix];
 
 /// Name and version, for fields such as `x-mock-by`.
 const PRODUCT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
@@ -36,6 +38,7 @@ pub(crate) struct Rules {
     pub(crate) name: String,
     invalid_items: InvalidItems,
     strict: bool,
+    front_ends: &'static [&'static dyn FrontEnd],
     router: RouterMode,
     /// The setting `plugins`.
     plugins: Vec<String>,
@@ -96,6 +99,10 @@ impl Rules {
             name: if stdin { "standard input".to_owned() } else { args.file.display().to_string() },
             invalid_items: args.invalid_items(),
             strict: args.strict,
+            front_ends: match args.unsupported_plugins {
+                UnsupportedPluginsArg::Refuse => FRONT_ENDS,
+                UnsupportedPluginsArg::SkipWithWarning => SKIPPING,
+            },
             router: settings.router,
             plugins: settings.plugins.to_vec(),
             compiled_size: settings.limits.compiled_size.bytes(),
@@ -116,6 +123,7 @@ impl Rules {
             name: "the store".to_owned(),
             invalid_items: InvalidItems::Skip,
             strict: false,
+            front_ends: FRONT_ENDS,
             router: settings.router,
             plugins: settings.plugins.to_vec(),
             compiled_size: settings.limits.compiled_size.bytes(),
@@ -290,7 +298,7 @@ impl Rules {
             secrets: access,
             plugins: &plugins,
             router: self.router,
-            front_ends: FRONT_ENDS,
+            front_ends: self.front_ends,
         };
         metered(self.compiled_size.saturating_mul(TIMES), || read(&options)).0
     }

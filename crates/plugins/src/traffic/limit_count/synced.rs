@@ -16,7 +16,7 @@ const AT_ONCE: usize = 64;
 
 /// A worker's counts of one instance.
 #[derive(Debug)]
-pub(super) struct Synced(Rc<Counts>);
+pub(crate) struct Synced(Rc<Counts>);
 
 #[derive(Debug)]
 struct Counts {
@@ -42,7 +42,7 @@ struct Own {
 
 impl Synced {
     /// Synchronises every `interval` milliseconds.
-    pub(super) fn new(redis: &Redis, interval: u64, max_keys: usize) -> Self {
+    pub(crate) fn new(redis: &Redis, interval: u64, max_keys: usize) -> Self {
         Self(Rc::new(Counts {
             redis: redis.clone(),
             interval: Duration::from_millis(interval),
@@ -53,7 +53,7 @@ impl Synced {
     }
 
     /// Asks for one request: Redis where nothing is known of the key in this window, else what this worker knows.
-    pub(super) async fn take(&self, key: &[u8], quota: &Quota) -> Option<Counted> {
+    pub(crate) async fn take(&self, key: &[u8], quota: &Quota) -> Option<Counted> {
         if let Some(counted) = self.0.take(key, quota, now_ms()) {
             return Some(counted);
         }
