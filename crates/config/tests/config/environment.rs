@@ -36,7 +36,7 @@ fn a_whole_text_may_have_several_lines() {
         let Some(document) = &loaded.document else { panic!("{written}: {:?}", loaded.diagnostics) };
         assert_eq!(document.routes[0].desc.as_deref(), Some(read.as_str()), "{written}");
     }
-    // What is YAML stays YAML.
+    // A value in YAML stays YAML.
     let variables = |name: &str| (name == "NODES").then(|| "{\"a:1\": 1,\n        \"b:1\": 2}".to_owned());
     let options = weir_config::LoadOptions { variables: &variables, ..OPTIONS };
     let loaded = load_with("upstreams:\n  - {id: u, nodes: ${{NODES}} }\n#END", &options);
