@@ -109,7 +109,9 @@ fn unset_variables_are_errors_but_in_comments() {
             Case {
                 about: "decK's writing",
                 text: "routes:\n  - uri: /a\n    desc: '${{ env \"X\" }}'\n#END",
-                said: &["t:3:12: routes[0].desc: the environment variable X is not set; set it, or give a default: ${{X:=default}}"],
+                said: &[
+                    "t:3:12: routes[0].desc: the environment variable X is not set; set it, or give a default: ${{X:=default}}",
+                ],
                 routes: None,
             },
         ],
