@@ -99,12 +99,20 @@ fn unset_variables_are_errors_but_in_comments() {
             },
             Case {
                 about: "other writings of variables",
-                text: "routes:\n  - uri: /a\n    desc: ${HOST}\n    plugins: {key-auth: {a: \"x ${HOST}\", b: \"${http_host}\", c: '${{ env \"X\" }}', d: $HOST}}\n#END",
+                text: "routes:\n  - uri: /a\n    desc: ${HOST}\n    plugins: {key-auth: {a: \"x ${HOST}\", b: \"${http_host}\", c: '${{ env X }}', d: $HOST}}\n#END",
                 said: &[
                     "t:3:11: warning: routes[0].desc: \"${HOST}\" is left as it is; a variable of the environment is written ${{HOST}}",
                     "t:4:65: warning: not a placeholder, so it is left as it is; a placeholder is ${{NAME}} or ${{NAME:=default}}",
                 ],
                 routes: Some(&["arr_1"]),
+            },
+            Case {
+                about: "decK's writing",
+                text: "routes:\n  - uri: /a\n    desc: '${{ env \"X\" }}'\n#END",
+                said: &[
+                    "t:3:12: routes[0].desc: the environment variable X is not set; set it, or give a default: ${{X:=default}}",
+                ],
+                routes: None,
             },
         ],
         &OPTIONS,
