@@ -5,9 +5,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use weir_wire::http2::frame;
 
 use crate::harness::{
-    Full, Gateway, H2Client, LIMIT, Origin, Refusing, Response, Start, each, h2_origin, repository, timed, wait_until,
+    Full, Gateway, H2Client, LIMIT, News, Origin, Refusing, Response, Start, each, h2_origin, repository, timed,
+    wait_until,
 };
 
 /// A gRPC service, until it is dropped.
@@ -201,12 +203,20 @@ fn the_status_of_a_call_is_logged_and_counted() {
     let origin = h2_origin([], |connection| {
         while let Some(request) = connection.request() {
             let path = request.field(":path").unwrap_or_default();
+            let path = path.split('?').next().unwrap_or_default();
             let (head, end) = ((":status", "200"), [("grpc-status", "9"), ("grpc-message", "no")]);
             if path.ends_with("/Short") {
                 connection.head(request.stream, &[head, ("grpc-status", "7")], true);
             } else {
                 connection.head(request.stream, &[head], false);
                 connection.content(request.stream, b"\0\0\0\0\0", false);
+                if path.ends_with("/Whole") {
+                    // The answer shows that the content has been read before the end comes.
+                    let mut ping = Vec::new();
+                    frame::push_ping(&mut ping, false, [0; 8]);
+                    connection.send(&ping);
+                    while !matches!(connection.news(), Some(News::Other) | None) {}
+                }
                 connection.head(request.stream, &end, true);
             }
         }

@@ -146,7 +146,7 @@ impl Define for OpenidConnect {
         cx.say(conf.others.keys().map(fault));
         let translated = cx.ok(conf.translated(cx))?;
         let parsed = Node::parse(&translated.to_string()).ok()?.root;
-        match parsed.parse_into::<openid_connect::Conf>() {
+        match parsed.parse_into::<openid_connect::conf::Conf>() {
             Ok(parsed) => openid_connect::OpenidConnect::compile(parsed, cx),
             Err(error) => {
                 cx.say([Invalid::new("", error.to_string())]);

@@ -380,7 +380,7 @@ impl Metadata {
 #[derive(Debug)]
 struct Limiting {
     limits: Box<[Limit]>,
-    /// It outlives a change of the configuration.
+    /// Counters, which outlive a change of the configuration.
     counters: Arc<Table<Counter>>,
     /// The Redis that holds the counts.
     remote: Option<Remote>,

@@ -378,7 +378,7 @@ impl Redis {
         }
         let this = Self { patience: None, ..self.clone() };
         weir_runtime::spawn(async move {
-            // It was told why; what is lost here expires.
+            // A failure is logged elsewhere; an entry that stays expires.
             let _ = this.run(script, &key, &[&argument]).await;
         });
     }

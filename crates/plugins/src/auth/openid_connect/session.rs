@@ -180,12 +180,31 @@ impl Cookies {
     pub(super) fn of_login(&self, cx: &RequestCx<'_>, login: &Login, path: &str, seconds: u64) -> Option<String> {
         let sealed = self.seal("login", login)?;
         // The answer comes from another site: a stricter attribute would keep the cookie from it.
+        let path = login_path(path);
         let attributes = format!("; Path={path}; HttpOnly; SameSite=Lax; Max-Age={seconds}");
         Some(self.line(cx, &self.login_name(&login.state), &sealed, &attributes))
     }
 
     /// A cookie that ends that of a login.
     pub(super) fn ending_login(&self, cx: &RequestCx<'_>, state: &str, path: &str) -> String {
+        let path = login_path(path);
         self.line(cx, &self.login_name(state), "", &format!("; Path={path}; HttpOnly; SameSite=Lax; Max-Age=0"))
+    }
+}
+
+/// Attribute `Path` of a login's cookie. The path of a request may contain `;`, which would begin another attribute: such a
+/// login has a cookie for all paths.
+fn login_path(path: &str) -> &str {
+    if path.contains(';') { "/" } else { path }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::login_path;
+
+    #[test]
+    fn a_path_adds_no_attribute() {
+        assert_eq!(login_path("/a/.apisix/redirect"), "/a/.apisix/redirect");
+        assert_eq!(login_path("/a;Domain=b.test/.apisix/redirect"), "/");
     }
 }
