@@ -13,6 +13,7 @@ mod admin_requests;
 mod balancing;
 mod batches;
 mod bodies;
+mod boards;
 mod body_variables;
 mod browsers;
 mod budget;
