@@ -44,11 +44,11 @@ export function Chart({ label, times, data, curves, format, height = 190, sync, 
     const made = new uPlot(
       {
         width: Math.max(200, root.clientWidth), height, legend: { show: false },
-        padding: [8, 8, 0, 0],
+        padding: [8, 22, 0, 0],
         cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false }, ...(sync ? { sync: { key: sync } } : {}) },
         scales: { x: { time: true, range: (_u, low, high) => spanOf.current ?? (low === high || low === null ? [low - 60, low + 60] : [low, high]) }, y: { range: (_u, _low, high) => [0, Math.max(floor, (high ?? 0) * 1.15)] } },
         axes: [
-          { stroke: text, grid: { show: false }, ticks: { show: false }, size: 26, font: '11px system-ui', values: (_u, splits) => splits.map((t) => short(t, splits)) },
+          { stroke: text, grid: { show: false }, ticks: { show: false }, size: 26, space: 72, font: '11px system-ui', values: (_u, splits) => splits.map((t) => short(t, splits)) },
           { stroke: text, grid, ticks: { show: false }, size: 58, font: '11px system-ui', splits: undefined, values: (_u, splits) => splits.map((v) => format(v)) },
         ],
         series: [{}, ...curves.map((curve) => ({

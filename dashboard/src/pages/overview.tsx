@@ -72,7 +72,7 @@ function Tiles() {
   const lost = !open && t.length > 0;
   return (
     <div class={`tiles ${lost ? 'stale' : ''}`} aria-busy={!t.length}>
-      <Tile label="Requests a second" value={count(at('rps'))} note={lost ? 'connection lost' : 'now'} values={columns.rps} />
+      <Tile label="Requests/s" value={count(at('rps'))} note={lost ? 'connection lost' : 'now'} values={columns.rps} />
       <Tile label="Server errors" value={percent(last(errors))} note={`${count(at('s4'))} client errors a second`} values={errors} tone="bad" />
       <Tile label="Latency p50" value={ms(at('p50'))} note={`gateway ${ms(at('own50'))}`} values={columns.p50} tone="violet" />
       <Tile label="Latency p99" value={ms(at('p99'))} note={`upstream ${ms(at('up99'))}`} values={columns.p99} tone="warn" />

@@ -133,7 +133,7 @@ function Editor({ info, stored, copied, onDone }: { info: KindInfo; stored?: Res
       {refused && <Notice title="Read only">{refused}</Notice>}
       {isNew && <IdField info={info} id={id} onChange={setId} />}
       <Tabs tabs={tabs} current={tab} onChoose={choose} />
-      <div aria-live="polite">{doubts.length > 0 && <Notice tone="warn" title="As it stands now"><Findings findings={doubts.slice(0, 8)} /></Notice>}</div>
+      <div class="doubts" aria-live="polite">{doubts.length > 0 && <Notice tone="warn" title="As it stands now"><Findings findings={doubts.slice(0, 8)} /></Notice>}</div>
       {tab === 'form' && (
         <Card class="padded">
           {schema ? <ObjectForm top schema={plain(schema, schema)} root={schema} value={value} onChange={setValue} disabled={!!refused}
