@@ -163,18 +163,24 @@ export const query = (pairs: Record<string, string | number | undefined | null>)
   return set.length ? '?' + set.map(([name, value]) => `${name}=${encodeURIComponent(String(value))}`).join('&') : '';
 };
 
-/** Follows a stream of events; the function that is returned ends it. */
+/** Follows a stream of events while the page is seen; the function that is returned ends it. A page in the background holds
+ * no connection, of which browsers open only six to a host. */
 export function stream(path: string, on: Record<string, (data: Json) => void>, state?: (open: boolean) => void) {
   let source: EventSource | undefined;
   let timer: ReturnType<typeof setTimeout> | undefined;
-  let ended = false;
+  const close = () => {
+    clearTimeout(timer);
+    source?.close();
+    source = undefined;
+  };
   const open = () => {
+    close();
     source = new EventSource(path);
     source.onopen = () => state?.(true);
     source.onerror = () => {
       state?.(false);
       // The browser tries again by itself, unless the answer was an error.
-      if (source?.readyState === EventSource.CLOSED && !ended) {
+      if (source?.readyState === EventSource.CLOSED) {
         refreshSession().catch(() => undefined);
         timer = setTimeout(open, 3000);
       }
@@ -183,10 +189,14 @@ export function stream(path: string, on: Record<string, (data: Json) => void>, s
       source.addEventListener(name, (event) => read(JSON.parse((event as MessageEvent).data)));
     }
   };
-  open();
+  const seen = () => {
+    if (document.hidden) close();
+    else if (!source) open();
+  };
+  document.addEventListener('visibilitychange', seen);
+  seen();
   return () => {
-    ended = true;
-    clearTimeout(timer);
-    source?.close();
+    document.removeEventListener('visibilitychange', seen);
+    close();
   };
 }

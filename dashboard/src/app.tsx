@@ -48,7 +48,8 @@ export function App() {
       const asking = setInterval(changed, 5000);
       return () => clearInterval(asking);
     }
-    const end = stream('/weir/v1/events', { change: changed, reset: changed });
+    // What has changed while the stream was closed is asked for when it opens.
+    const end = stream('/weir/v1/events', { change: changed, reset: changed }, (open) => open && changed());
     return () => {
       clearTimeout(timer);
       end();
