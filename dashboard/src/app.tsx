@@ -24,8 +24,9 @@ export function App() {
   const up = useStore(reachable);
   const family = useStore(about)?.family;
   const [known, setKnown] = useState(false);
+  const [refused, setRefused] = useState('');
   useEffect(() => {
-    refreshSession().catch(() => undefined);
+    refreshSession().catch((fault) => setRefused(asApiError(fault).message));
   }, []);
   useEffect(() => {
     if (current?.authenticated) setKnown(true);
@@ -62,7 +63,7 @@ export function App() {
     const timer = setInterval(look, 30_000);
     return () => clearInterval(timer);
   }, [current?.authenticated]);
-  if (!current) return up ? null : <div class="login"><Unreachable /></div>;
+  if (!current) return <main class="login">{!up ? <Unreachable /> : refused && <Notice tone="bad" title="The gateway refuses this page">{refused}</Notice>}</main>;
   // Whoever was logged in keeps the page, and what was typed there, behind the dialog.
   if (!current.authenticated && !known) return <LogIn />;
   return (

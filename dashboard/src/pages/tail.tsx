@@ -57,7 +57,7 @@ export function Tail() {
               <tbody>
                 {rows.map((row, at) => (
                   <tr key={`${row.time} ${rows.length - at}`} class={chosen === row ? 'chosen' : ''} onClick={() => setChosen(chosen === row ? null : row)}>
-                    <td class="mono">{clock(row.time)}</td>
+                    <td><button type="button" class="plain-button mono" aria-expanded={chosen === row} onClick={(event) => { event.stopPropagation(); setChosen(chosen === row ? null : row); }}>{clock(row.time)}</button></td>
                     <td><Status code={row.status} /></td>
                     <td class="mono cut"><b>{row.method}</b> <span class="faint">{row.host}</span>{row.path}</td>
                     <td>{row.route ? <a href={resourceHref(`routes/${row.route}`)}>{row.route}</a> : <span class="faint">none</span>}</td>

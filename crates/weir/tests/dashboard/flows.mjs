@@ -65,6 +65,13 @@ async function look(name) {
 }
 
 const flows = {
+  async 'a name that the gateway does not know is told'() {
+    await page.goto(`${ADMIN.replace('127.0.0.1', 'gateway.localhost')}/`);
+    await page.getByText(/admin\.hosts/).waitFor();
+    await look('refused');
+    faults.splice(0);
+  },
+
   async 'a wrong key opens nothing, the admin key everything'() {
     await open('');
     await look('login');
