@@ -27,7 +27,7 @@ mod request_size_limiting;
 mod request_termination;
 mod request_transformer;
 mod response_transformer;
-mod route;
+pub(crate) mod route;
 
 use weir_plugin::host::Definition;
 

@@ -4,7 +4,7 @@ mod bearer;
 mod claims;
 mod client;
 mod flow;
-mod jose;
+pub(crate) mod jose;
 mod provider;
 mod session;
 
