@@ -102,6 +102,7 @@ mod tls_scan;
 mod tokens;
 mod transcode;
 mod trust;
+mod tyk;
 mod upgrade;
 mod upstreams;
 mod usage;

@@ -5,7 +5,7 @@ mod claims;
 pub(crate) mod client;
 pub(crate) mod conf;
 mod flow;
-mod jose;
+pub(crate) mod jose;
 mod provider;
 pub(crate) mod session;
 
