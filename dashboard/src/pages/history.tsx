@@ -59,26 +59,23 @@ function CommitCard({ commit, open: atFirst, current, onRollback, onCompare }: {
           {!refused && commit.revision !== current && <Button icon="undo" tone="quiet" onClick={onRollback}>Back to here</Button>}
         </span>
       </div>
-      {open && commit.changes.map((change: Json) => (
-        <div key={change.key} class="change">
-          <a href={resourceHref(change.key)}><code>{change.key}</code></a>
-          {change.omitted ? <p class="hint">Too long to be shown here.</p> : <Diff old={bare(change.old)} now={bare(change.new)} />}
-        </div>
-      ))}
+      {open && <Changes changes={commit.changes} />}
     </li>
   );
 }
 
 function Changes({ changes }: { changes: Json[] }) {
+  const [shown, setShown] = useState(20);
   if (!changes.length) return <p class="hint">No difference.</p>;
   return (
     <>
-      {changes.map((change) => (
+      {changes.slice(0, shown).map((change) => (
         <div class="change" key={change.key}>
-          <code>{change.key}</code>
+          <a href={resourceHref(change.key)}><code>{change.key}</code></a>
           {change.omitted ? <p class="hint">Too long to be shown here.</p> : <Diff old={bare(change.old)} now={bare(change.new)} />}
         </div>
       ))}
+      {changes.length > shown && <Button onClick={() => setShown(shown + 100)}>{changes.length - shown} more resources</Button>}
     </>
   );
 }
