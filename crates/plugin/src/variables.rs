@@ -91,6 +91,7 @@ impl Source for Exchange {
             }
             Variable::RequestMethod => Some(Value::Bytes(request.method_bytes())),
             Variable::Scheme => text(self.scheme()),
+            Variable::StreamServerName => self.stream.as_ref()?.sni.as_deref().and_then(text),
             Variable::Protocol => text(self.stream.as_ref().map_or("TCP", |stream| stream.protocol)),
             Variable::MqttClientId => {
                 let id = self.stream.as_ref()?.mqtt_client_id.as_deref()?;

@@ -92,6 +92,7 @@ mod store;
 mod streaming;
 mod streams;
 mod streams_mqtt;
+mod streams_nodes;
 mod streams_postgres;
 mod streams_udp;
 mod strict;

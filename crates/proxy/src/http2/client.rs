@@ -2,10 +2,10 @@
 
 use weir_wire::http2::frame::{self, Setting};
 use weir_wire::http2::{DEFAULT_WINDOW, Error, ErrorCode, MAX_STREAM, PREFACE};
-use weir_wire::{is_field_byte, is_tchar, status, trim_ows};
+use weir_wire::status;
 
 use super::connection::Room;
-use super::fields::is_of_connection;
+use super::fields::is_sound;
 use super::{Connection, FieldList, Stream};
 
 /// Streams that a server may be asked to serve at one time before its settings are known (RFC 9113 section 6.5.2).
@@ -198,13 +198,7 @@ fn push_head(fields: &FieldList, text: &mut Vec<u8>) -> Result<Head, Error> {
             status::push_line(text, code);
             continue;
         }
-        let is_good = status.is_some()
-            && !name.is_empty()
-            && name.iter().all(|byte| is_tchar(*byte) && !byte.is_ascii_uppercase())
-            && value.iter().all(|byte| is_field_byte(*byte))
-            && trim_ows(value) == value
-            && !is_of_connection(name);
-        if !is_good {
+        if status.is_none() || !is_sound(name, value) {
             return Err(malformed("malformed field of a response"));
         }
         if name == b"content-length" {
