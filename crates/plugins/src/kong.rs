@@ -13,6 +13,7 @@ mod body;
 mod bot_detection;
 mod called;
 mod caller;
+mod canary;
 mod captures;
 mod consumer;
 mod correlation_id;
@@ -60,6 +61,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &azure_functions::AzureFunctions,
         &basic_auth::BasicAuth,
         &bot_detection::BotDetection,
+        &canary::Canary,
         &consumer::Consumer,
         &correlation_id::CorrelationId,
         &cors::Cors,

@@ -351,3 +351,25 @@ fn functions_of_azure_answer_requests() {
     let failed = send(&gateway, "/1", "");
     assert_eq!((failed.status, failed.text().starts_with("{\"message\":")), (500, true), "{failed:?}");
 }
+
+#[test]
+fn a_share_of_requests_goes_to_the_other_upstream() {
+    let (origin, other) = (Origin::hello(), Origin::answering(|_| Answer::ok("other")));
+    let port = other.node().rsplit_once(':').expect("a port").1.to_owned();
+    let rest = "  path: /base\n  routes:\n  - {name: none, paths: [/none], plugins: [{name: canary, config: {percentage: 0, upstream_host: \
+        127.0.0.1, upstream_port: PORT, canary_by_header_name: X-Canary}}]}\n  - {name: all, paths: [/all], plugins: [{name: canary, \
+        config: {percentage: 100, upstream_host: 127.0.0.1, upstream_port: PORT, upstream_uri: /v2}}]}\n  - {name: half, paths: [/half], \
+        plugins: [{name: canary, config: {percentage: 50, hash: header, hash_header: X-Who, upstream_host: 127.0.0.1, upstream_port: \
+        PORT}}]}\n  - {name: path, paths: [/path], plugins: [{name: canary, config: {start: 1, upstream_uri: /v3}}]}\n";
+    let gateway = Start::text(&document(&origin, &rest.replace("PORT", &port))).start();
+    let ask = |path: &str, fields: &str| send(&gateway, path, fields).text();
+    assert_eq!([ask("/none", ""), ask("/none", "X-Canary: always\r\n")], ["hello", "other"]);
+    assert_eq!(ask("/all/x?a=1", ""), "other");
+    assert_eq!(other.last().target, "/v2?a=1");
+    assert_eq!((ask("/path", "").as_str(), origin.last().target.as_str()), ("hello", "/v3"));
+    let who = |number: usize| ask("/half", &format!("X-Who: caller {number}\r\n"));
+    let first: Vec<String> = (0..40).map(who).collect();
+    let count = first.iter().filter(|text| *text == "other").count();
+    assert!((8..=32).contains(&count), "{count} of 40");
+    assert_eq!((0..40).map(who).collect::<Vec<_>>(), first, "the same caller goes the same way");
+}
