@@ -43,7 +43,7 @@ mod request_termination;
 mod request_transformer;
 mod response_ratelimiting;
 mod response_transformer;
-mod route;
+pub(crate) mod route;
 mod session;
 mod standard_webhooks;
 mod template;

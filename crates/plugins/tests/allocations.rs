@@ -224,7 +224,7 @@ fn main() {
     }
 }
 
-/// One exchange; tells whether the request passed.
+/// One exchange; returns true if the request passed.
 fn round(visit: &mut Visit, name: &str, plugin: &dyn Plugin, head: &str, recorder: &Recorder) -> bool {
     let phases = plugin.phases(definition(name).phases());
     visit.request(head);

@@ -1,6 +1,6 @@
 //! `route`: a route's protocols, and the path and the Host that its upstream receives.
 
-mod target;
+pub(crate) mod target;
 
 use std::sync::Arc;
 

@@ -339,7 +339,7 @@ impl Transcoder {
             return self.error(cx, code, chunk);
         }
         let Some((prefix, content)) = chunk.split_first_chunk::<PREFIX>() else { return Err(NO_MESSAGE) };
-        // Nobody has told the service that messages may be compressed.
+        // The request does not allow compressed messages.
         let [0, len @ ..] = prefix else { return Err(NO_MESSAGE) };
         if u32::from_be_bytes(*len) as usize != content.len() {
             return Err(NO_MESSAGE);

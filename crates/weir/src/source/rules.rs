@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use weir_config::load::{check_item, load_node, lower_node, read};
@@ -16,16 +16,18 @@ use weir_config::{
 use weir_kong::{Kong, KongWithoutUnsupported, Stored};
 use weir_plugins::Apis;
 use weir_proxy::{Catalog, ChosenPlugins, Compiled, Compiler, Snapshot};
+use weir_tyk::{Gathered, Place, Tyk};
 
 use crate::cli::{InvalidItemsArg, RulesArgs, UnsupportedPluginsArg};
 use crate::failure::Failure;
 use crate::source::changes::Digest;
+use crate::source::reload_requests::ReloadRequests;
 use crate::source::secret_managers::{Access, Answers, SecretManagers};
 
 /// The families whose documents are read.
-pub(crate) const FRONT_ENDS: &[&dyn FrontEnd] = &[&Kong, &Apisix];
+pub(crate) const FRONT_ENDS: &[&dyn FrontEnd] = &[&Kong, &Tyk, &Apisix];
 /// The same, without plugins of Kong that are not supported.
-const SKIPPING: &[&dyn FrontEnd] = &[&KongWithoutUnsupported, &Apisix];
+const SKIPPING: &[&dyn FrontEnd] = &[&KongWithoutUnsupported, &Tyk, &Apisix];
 
 /// Name and version, for fields such as `x-mock-by`.
 const PRODUCT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
@@ -50,6 +52,12 @@ pub(crate) struct Rules {
     pub(crate) apis: Apis,
     /// Compiles each version of the rules.
     pub(crate) compiler: Compiler,
+    /// Place of the files of Tyk's family, which are gathered into one document.
+    pub(crate) tyk: Option<Place>,
+    /// The document that was gathered last, for the positions of findings.
+    gathered: Mutex<Gathered>,
+    /// Requests of the gateway API to read the files again.
+    pub(crate) reloads: Arc<ReloadRequests>,
 }
 
 #[derive(Debug)]
@@ -109,8 +117,12 @@ impl Rules {
             secrets: Arc::new(SecretManagers::new(settings)),
             compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT)
                 .with_apis(apis.list(settings))
-                .with_family(&weir_kong::FAMILY, weir_plugins::kong::definitions()),
+                .with_family(&weir_kong::FAMILY, weir_plugins::kong::definitions())
+                .with_family(&weir_tyk::FAMILY, weir_plugins::tyk::definitions()),
             apis,
+            tyk: if stdin { None } else { Place::of(&args.file) },
+            gathered: Mutex::default(),
+            reloads: Arc::default(),
         })
     }
 
@@ -131,6 +143,9 @@ impl Rules {
             compiler: Compiler::new(weir_plugins::registry::definitions(), settings, PRODUCT)
                 .with_apis(apis.list(settings)),
             apis,
+            tyk: None,
+            gathered: Mutex::default(),
+            reloads: Arc::default(),
         }
     }
 
@@ -164,6 +179,12 @@ impl Rules {
 
     /// Reads the file, up to one byte more than is accepted, so that the loader reports a file that is too large.
     pub(crate) fn read(&self) -> anyhow::Result<Vec<u8>> {
+        if let Some(place) = &self.tyk {
+            let gathered = place.gather().map_err(anyhow::Error::msg)?;
+            let text = gathered.text.clone().into_bytes();
+            *self.gathered.lock().unwrap_or_else(PoisonError::into_inner) = gathered;
+            return Ok(text);
+        }
         let limit = MAX_TEXT_BYTES + 1;
         let mut text = Vec::new();
         match &self.source {
@@ -186,7 +207,8 @@ impl Rules {
     /// Checks a text. The result does not borrow the text, so that the caller need not keep both.
     pub(crate) fn load(&self, text: &[u8]) -> CheckedText {
         self.secrets.begin();
-        let (loaded, answers) = self.with_options(|options| load(&self.name, text, options));
+        let (mut loaded, answers) = self.with_options(|options| load(&self.name, text, options));
+        loaded.diagnostics = loaded.diagnostics.into_iter().map(|found| self.located(found)).collect();
         CheckedText { loaded, answers }
     }
 
@@ -346,7 +368,15 @@ impl Rules {
 
     fn named(&self, found: Diagnostic) -> Diagnostic {
         let unnamed = found.file.is_empty() && !self.is_stored();
-        if unnamed { found.in_file(&self.name) } else { found }
+        if unnamed { self.located(found.in_file(&self.name)) } else { found }
+    }
+
+    /// A finding in a gathered document as one in the file that it is about.
+    fn located(&self, found: Diagnostic) -> Diagnostic {
+        match &self.tyk {
+            Some(_) => self.gathered.lock().unwrap_or_else(PoisonError::into_inner).locate(found),
+            None => found,
+        }
     }
 }
 
