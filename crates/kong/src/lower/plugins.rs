@@ -3,12 +3,16 @@
 use weir_config::diagnostic::nearest;
 use weir_config::{Diagnostic, Hint, Kind, Lowered, Mark, Node, ResourceKind};
 
-use super::{ANSWERS, GLOBAL, consumers, map, text};
+use super::services::Address;
+use super::{ANSWERS, GLOBAL, consumers, map, number, text};
 use crate::document::{Document, Entity, EntityKind, rule, whole};
 use crate::front_end::plugin_names;
 
 /// Name of the plugin whose configuration becomes limits of routes.
 const TIMEOUT: &str = "upstream-timeout";
+
+/// Name of the plugin that needs the scheme and the port of its service.
+const CANARY: &str = "canary";
 
 /// The scope of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +122,25 @@ impl<'d> Scoped<'d> {
         Some(Node { mark: given.mark, ..text(&consumers::key(found)) })
     }
 
+    /// Writes the scheme of the service before the other host of a canary, and its port behind a host without one.
+    fn complete_canary(&self, scope: Scope, config: &mut Node) {
+        let service = match scope {
+            Scope::Service(number) => Some(number),
+            Scope::Route(number) => self.document.entities.get(number).and_then(|route| route.reference("service")),
+            Scope::Global | Scope::Consumer(_) => None,
+        };
+        let service = service.and_then(|number| self.document.entities.get(number));
+        let address = service.and_then(|service| Address::of(service, &mut Vec::new()));
+        let (Some(address), Some(host)) = (address, config.get("upstream_host").and_then(Node::as_str)) else { return };
+        let scheme = if matches!(address.protocol.as_str(), "https" | "wss") { "https" } else { "http" };
+        let host = Node { mark: config.mark_of("upstream_host"), ..text(&format!("{scheme}://{host}")) };
+        if config.get("upstream_port").is_none() {
+            let port = Node { mark: host.mark, ..number(address.port) };
+            config.insert("upstream_port", port);
+        }
+        config.insert("upstream_host", host);
+    }
+
     fn collect(&self, scope: Scope) -> Plugins {
         let mut plugins = Plugins { node: map(Mark::NONE, []), elsewhere: Vec::new() };
         for (_, plugin) in self.plugins.iter().filter(|(other, _)| *other == scope) {
@@ -127,6 +150,9 @@ impl<'d> Scoped<'d> {
             drop_nulls(&mut config);
             if let Some(anonymous) = config.get("anonymous").and_then(|node| self.consumer(node)) {
                 config.insert("anonymous", anonymous);
+            }
+            if name == CANARY {
+                self.complete_canary(scope, &mut config);
             }
             plugins.node.insert(name, config);
             plugins.elsewhere.push((format!("plugins.{name}"), plugin.at("config")));

@@ -9,9 +9,9 @@ use crate::document::{Document, Entity, EntityKind, whole};
 /// The target of a service's requests.
 #[derive(Debug)]
 pub(crate) struct Address {
-    protocol: String,
+    pub(crate) protocol: String,
     host: String,
-    port: i64,
+    pub(crate) port: i64,
     pub(crate) path: Option<String>,
 }
 
