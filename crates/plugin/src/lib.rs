@@ -53,7 +53,7 @@ pub use encoder::Encoder;
 pub use ending::at_worker_end;
 pub use exchange::{AddrText, Client, NodeAddress, Try};
 pub use per_request::PerRequest;
-pub use plans::{Plan, PlanAccess, PlanLimit, PlanPath, Plans};
+pub use plans::{Plan, PlanAccess, PlanLimit, PlanMetric, PlanPath, Plans};
 pub use remembered::{Keep, Remembered};
 pub use request::{OtherPath, Request, UpstreamTarget};
 pub use response::{BodySource, Origin, Response};

@@ -48,6 +48,7 @@ pub fn definitions() -> &'static [&'static dyn Definition] {
         &jwt::Jwt,
         &key_auth::KeyAuth,
         &no_route::NoRoute,
+        &crate::traffic::plan::OnPlan,
         &prometheus::Prometheus,
         &rate_limiting::RateLimiting,
         &redirect::Redirect,
